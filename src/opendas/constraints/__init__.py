@@ -1,0 +1,1 @@
+"""What an estimate must obey: invariants, bounds from public units, structural zeros."""

@@ -1,0 +1,138 @@
+"""The frame: the public list of leaves, with what is public about each.
+
+A frame is never made silently from records: which leaves are empty is confidential unless declared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from opendas.errors import Finding, GeographyError
+
+__all__ = ["CENSUS_GEOLEVELS", "ENTITY_CATEGORIES", "Frame", "LevelRule", "official_codes"]
+
+CENSUS_GEOLEVELS = ("us", "state", "county", "tract", "block_group", "block")
+"""The official spine, top first."""
+
+ENTITY_CATEGORIES = ("cousub", "place", "aianhh", "cd", "sldu", "sldl", "vtd", "sdelm", "sdsec", "sduni")
+"""Kinds of areas off the spine that the census readers deliver."""
+
+CENSUS_PREFIX = {"us": 0, "state": 2, "county": 5, "tract": 11, "block_group": 12, "block": 15}
+"""Number of leading characters of a 15-character block geocode that name each geolevel."""
+
+
+@dataclass(frozen=True, slots=True)
+class LevelRule:
+    """How one geolevel's code is found from a leaf: by a code prefix or a column.
+
+    Parameters
+    ----------
+    name : str
+        Geolevel.
+    prefix : int or None
+        Number of leading characters of the leaf geocode; 0 is one root for all.
+    column : str or None
+        Column of the frame with the code.
+    """
+
+    name: str
+    prefix: int | None = None
+    column: str | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """Leaves in ascending order of geocode, and their public columns.
+
+    Parameters
+    ----------
+    geocodes : bytes array (leaves,)
+        Leaf geocodes, ASCII, unique and ascending.
+    levels : mapping of geolevel name to bytes array (leaves,)
+        Official code of each leaf at every geolevel above the leaves, top first.
+    leaf : str
+        Name of the leaf geolevel.
+    units : mapping of column name to int64 array (leaves,)
+        Public unit counts, for instance housing units ``hu`` and group quarters ``gq1`` to ``gq7``.
+    entities : mapping of entity category to bytes array (leaves,)
+        Codes of off-spine areas; the empty code means none.
+    names : mapping of geolevel or category to mapping of code to name
+        Readable names, where the reader has them.
+    """
+
+    geocodes: npt.NDArray[np.bytes_]
+    levels: Mapping[str, npt.NDArray[np.bytes_]]
+    leaf: str
+    units: Mapping[str, npt.NDArray[np.int64]] = field(default_factory=dict)
+    entities: Mapping[str, npt.NDArray[np.bytes_]] = field(default_factory=dict)
+    names: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        codes = self.geocodes
+        if len(codes) == 0:
+            raise GeographyError("the frame holds no leaf.")
+        if not bool(np.all(codes[1:] > codes[:-1])):
+            order = np.sort(codes)
+            repeated = order[1:][order[1:] == order[:-1]]
+            if len(repeated):
+                raise GeographyError(
+                    "leaves are listed once.",
+                    [
+                        Finding("frame", None, "geocode", f"leaf {code.decode()} is listed twice")
+                        for code in np.unique(repeated)[:20]
+                    ],
+                )
+            raise GeographyError("the leaves of a frame are in ascending order of geocode.")
+        for columns in (self.levels, self.units, self.entities):
+            for name, values in columns.items():
+                if len(values) != len(codes):
+                    raise GeographyError(
+                        f"frame column {name!r} has {len(values)} rows, expected {len(codes)}."
+                    )
+
+    def __len__(self) -> int:
+        return len(self.geocodes)
+
+    @property
+    def geolevels(self) -> tuple[str, ...]:
+        """Official geolevels, top first, the leaves last."""
+        return (*self.levels, self.leaf)
+
+    def codes(self, geolevel: str) -> npt.NDArray[np.bytes_]:
+        """Return each leaf's code at a geolevel or entity category."""
+        if geolevel == self.leaf:
+            return self.geocodes
+        if geolevel in self.levels:
+            return self.levels[geolevel]
+        if geolevel in self.entities:
+            return self.entities[geolevel]
+        known = ", ".join((*self.geolevels, *self.entities))
+        raise GeographyError(f"no geolevel or entity category {geolevel!r}; this frame has {known}.")
+
+    def select(self, keep: npt.NDArray[np.bool_]) -> Frame:
+        """Return the frame of the leaves where `keep` is true."""
+        return Frame(
+            self.geocodes[keep],
+            {name: codes[keep] for name, codes in self.levels.items()},
+            self.leaf,
+            {name: counts[keep] for name, counts in self.units.items()},
+            {name: codes[keep] for name, codes in self.entities.items()},
+            self.names,
+        )
+
+
+def official_codes(geocodes: npt.NDArray[np.bytes_], root: str) -> dict[str, npt.NDArray[np.bytes_]]:
+    """Return the codes of 15-character census blocks from geolevel `root` down to the block group.
+
+    The one code of level ``us`` is ``b"1"``.
+    """
+    first = CENSUS_GEOLEVELS.index(root)
+    codes: dict[str, npt.NDArray[np.bytes_]] = {}
+    for name in CENSUS_GEOLEVELS[first:-1]:
+        width = CENSUS_PREFIX[name]
+        codes[name] = geocodes.astype(f"S{width}") if width else np.full(len(geocodes), b"1", dtype="S1")
+    return codes

@@ -1,0 +1,1 @@
+"""Readers: official files and users' tables become a frame and a histogram."""

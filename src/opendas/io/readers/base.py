@@ -1,0 +1,117 @@
+"""What every reader takes and gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from opendas.errors import Finding
+from opendas.geography.frame import Frame, LevelRule
+from opendas.products.product import Product
+from opendas.schema.histogram import Histogram
+
+__all__ = ["DEMONSTRATION_FRAME", "FRAME_FROM_RECORDS", "InputData", "Reader", "ReaderSpec", "UnitsSpec"]
+
+DEMONSTRATION_FRAME = "DEMONSTRATION FRAME"
+"""Stamp of a run whose group-quarters frame was derived from confidential counts."""
+
+FRAME_FROM_RECORDS = "from-records"
+"""Value of ``frame`` that takes the leaves from the input and thereby publishes which are populated."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnitsSpec:
+    """Where public unit counts per leaf come from: ``[input] units`` of the run file.
+
+    Parameters
+    ----------
+    path : Path
+        CSV or Parquet file.
+    geocode : str
+        Its geocode column.
+    columns : mapping of frame column (``housing`` means ``hu``; ``gq1`` ... or a product's own) to file column
+        Unnamed columns keep their name.
+    """
+
+    path: Path
+    geocode: str = "geocode"
+    columns: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderSpec:
+    """A reader's part of the run file, resolved.
+
+    Parameters
+    ----------
+    reader : str
+        ``pl94-2010``, ``pl94-2020``, ``ppmf``, ``mdf``, ``records`` or ``histogram``.
+    paths : tuple of Path
+        Existing files (folders and globs already expanded, sorted).
+    product : Product
+    root : str
+        Topmost census geolevel, ``us`` or ``state``.
+    levels : tuple of LevelRule
+        For users' own hierarchies, top first, the last one being the leaf; empty for census readers.
+    frame : Path, ``"from-records"`` or None
+    geocode, count : str
+        Column names for ``records`` and ``histogram``.
+    columns : mapping of attribute to file column
+    constants : mapping of attribute to level label
+    units : UnitsSpec or None
+    strict : bool
+        A disagreement with a published summary record is an error rather than a warning.
+    """
+
+    reader: str
+    paths: tuple[Path, ...]
+    product: Product
+    root: str = "state"
+    levels: tuple[LevelRule, ...] = ()
+    frame: Path | str | None = None
+    geocode: str = "geocode"
+    count: str = "count"
+    columns: Mapping[str, str] = field(default_factory=dict)
+    constants: Mapping[str, str] = field(default_factory=dict)
+    units: UnitsSpec | None = None
+    strict: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class InputData:
+    """What a reader gives. Confidential, but for the frame.
+
+    Parameters
+    ----------
+    frame : Frame
+        Public: the leaves of the run in ascending order, with unit counts and entity codes.
+    histogram : Histogram
+        Confidential: one row per leaf of `frame`, in its order.
+    stamps : tuple of str
+        Stamps that the certificate must show, for instance ``DEMONSTRATION FRAME``.
+    declared : tuple of str
+        What the input itself publishes beside the product's invariants, for instance
+        ``"populated leaves"`` with a frame taken from records.
+    findings : tuple of Finding
+        Warnings; written under ``confidential/`` only.
+    """
+
+    frame: Frame
+    histogram: Histogram
+    stamps: tuple[str, ...] = ()
+    declared: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
+
+
+class Reader(Protocol):
+    """Reads one kind of input."""
+
+    def frame(self) -> tuple[Frame, tuple[str, ...]]:
+        """Return the public frame and its stamps, for planning."""
+        ...
+
+    def read(self) -> InputData:
+        """Return everything."""
+        ...

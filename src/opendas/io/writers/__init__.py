@@ -1,0 +1,1 @@
+"""Writers: microdata, measurements and tables of a release."""

@@ -1,0 +1,1 @@
+"""Products: declarations of schema, query groups, constraints, budget and passes."""

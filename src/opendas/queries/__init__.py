@@ -1,0 +1,1 @@
+"""Query groups: partitions of the cells, built as Kronecker products of recodes."""

@@ -1,0 +1,156 @@
+"""Query groups as Kronecker products.
+
+A query group takes one factor per attribute: the identity, a recode, or the total. Every cell of the
+schema then belongs to exactly one row of the group, so that a group is fully described by the row of
+each cell, its L2 sensitivity is at most sqrt(2) when a record is replaced, and 1 when a record is added
+or removed (TopDown paper, section 6.4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from opendas.errors import ConfigError
+from opendas.schema.attributes import Recode, Schema
+
+__all__ = ["QueryGroup", "Workload"]
+
+
+@dataclass(frozen=True, eq=False)
+class QueryGroup:
+    """A marginal query group: one row of answers per combination of its factors' levels.
+
+    Parameters
+    ----------
+    name : str
+        Canonical name, factors in schema order joined with ``" * "``.
+    factors : tuple of str
+        Attribute or recode names; empty for ``total``.
+    shape : tuple of int
+        Number of levels of each factor.
+    row_of_cell : int32 (n,)
+        The row of the group that counts each cell.
+    labels : tuple of tuple of str
+        Level labels of each factor.
+    """
+
+    name: str
+    factors: tuple[str, ...]
+    shape: tuple[int, ...]
+    row_of_cell: npt.NDArray[np.int32]
+    labels: tuple[tuple[str, ...], ...]
+
+    def __post_init__(self) -> None:
+        self.row_of_cell.flags.writeable = False
+
+    @cached_property
+    def size(self) -> int:
+        """Number of rows ``m``."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    def answers(self, counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the answers, int64 (..., m), of dense counts, int64 (..., n)."""
+        flat = counts.reshape(-1, counts.shape[-1])
+        out = np.zeros((flat.shape[0], self.size), dtype=np.int64)
+        np.add.at(out.T, self.row_of_cell, flat.T)
+        return out.reshape(*counts.shape[:-1], self.size)
+
+    def row_label(self, row: int) -> str:
+        """Return a readable label of one row, for instance ``"18plus * hispanic"``."""
+        if not self.factors:
+            return "total"
+        codes = np.unravel_index(row, self.shape)
+        return " * ".join(self.labels[i][int(code)] for i, code in enumerate(codes))
+
+
+class Workload:
+    """The query groups a schema and its recodes can express, by name.
+
+    Parameters
+    ----------
+    schema : Schema
+    recodes : sequence of Recode
+    """
+
+    def __init__(self, schema: Schema, recodes: Sequence[Recode] = ()) -> None:
+        self.schema = schema
+        self.recodes = {recode.name: recode for recode in recodes}
+        overlap = set(self.recodes) & set(schema.names)
+        if overlap:
+            raise ConfigError(f"{sorted(overlap)[0]!r} names both an attribute and a recode.")
+        self._maps: dict[str, tuple[int, npt.NDArray[np.int32], tuple[str, ...]]] = {}
+        for position, attribute in enumerate(schema.attributes):
+            identity = np.arange(len(attribute), dtype=np.int32)
+            self._maps[attribute.name] = (position, identity, attribute.levels)
+        for recode in recodes:
+            attribute = schema.attribute(recode.attribute)
+            position = schema.names.index(recode.attribute)
+            labels = tuple(label for label, _ in recode.groups)
+            self._maps[recode.name] = (position, recode.group_of_level(attribute), labels)
+        self._groups: dict[str, QueryGroup] = {}
+
+    @property
+    def positions(self) -> Mapping[str, int]:
+        """Schema position of every attribute and recode name."""
+        return {name: position for name, (position, _, _) in self._maps.items()}
+
+    def canonical(self, name: str) -> str:
+        """Return the canonical form of a query group's name.
+
+        ``"cenrace*hispanic"`` becomes ``"hispanic * cenrace"``; the product of all attributes becomes
+        ``"detailed"``.
+
+        Raises
+        ------
+        ConfigError
+            If a factor is unknown, or two factors come from the same attribute.
+        """
+        name = name.strip()
+        if name in ("total", "detailed"):
+            return name
+        factors = [factor.strip() for factor in name.split("*")]
+        for factor in factors:
+            if factor not in self._maps:
+                raise ConfigError(
+                    f"query group {name!r}: {factor!r} is neither attribute nor recode; "
+                    f"known are {', '.join(self._maps)}."
+                )
+        factors.sort(key=lambda factor: self._maps[factor][0])
+        positions = [self._maps[factor][0] for factor in factors]
+        if len(set(positions)) != len(positions):
+            raise ConfigError(f"query group {name!r} uses one attribute twice.")
+        return "detailed" if tuple(factors) == self.schema.names else " * ".join(factors)
+
+    def group(self, name: str) -> QueryGroup:
+        """Return the query group called `name` (any order of its factors)."""
+        canonical = self.canonical(name)
+        if canonical not in self._groups:
+            self._groups[canonical] = self._build(canonical)
+        return self._groups[canonical]
+
+    def groups(self, names: Iterable[str]) -> tuple[QueryGroup, ...]:
+        """Return several query groups."""
+        return tuple(self.group(name) for name in names)
+
+    def _build(self, canonical: str) -> QueryGroup:
+        if canonical == "total":
+            factors: tuple[str, ...] = ()
+        elif canonical == "detailed":
+            factors = self.schema.names
+        else:
+            factors = tuple(canonical.split(" * "))
+        codes = self.schema.codes(np.arange(self.schema.size))
+        rows = np.zeros(self.schema.size, dtype=np.int64)
+        shape = []
+        labels = []
+        for factor in factors:
+            position, level_map, names = self._maps[factor]
+            rows = rows * len(names) + level_map[codes[position]]
+            shape.append(len(names))
+            labels.append(names)
+        return QueryGroup(canonical, factors, tuple(shape), rows.astype(np.int32), tuple(labels))

@@ -1,0 +1,1 @@
+"""What is counted: attributes, recodes, schemas and the histogram."""

@@ -1,0 +1,183 @@
+"""Attributes, recodes and schemas: the axes of a contingency table.
+
+Axes named in this package: ``n`` cells of the schema, in row-major order of the attributes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from opendas.errors import ConfigError, SchemaError
+
+__all__ = ["RESERVED_NAMES", "Attribute", "Recode", "Schema"]
+
+RESERVED_NAMES = frozenset({"total", "detailed", "rest", "*"})
+"""Names with a meaning of their own in run files, not free for attributes and recodes."""
+
+
+def _check_name(kind: str, name: str) -> None:
+    if not name or name in RESERVED_NAMES or "*" in name or name != name.strip():
+        raise ConfigError(
+            f"{kind} name {name!r} is not usable: it must not be empty, hold '*', or be one of "
+            f"{', '.join(sorted(RESERVED_NAMES))}."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """One axis of the table, with its levels in order.
+
+    Parameters
+    ----------
+    name : str
+        Identifier, as used in query names.
+    levels : tuple of str
+        Unique labels; the position of a label is its code.
+
+    Raises
+    ------
+    ConfigError
+        If a label is repeated, there is none, or the name is reserved.
+    """
+
+    name: str
+    levels: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        _check_name("attribute", self.name)
+        if not self.levels:
+            raise ConfigError(f"attribute {self.name!r} has no levels.")
+        if len(set(self.levels)) != len(self.levels):
+            repeated = sorted({level for level in self.levels if self.levels.count(level) > 1})
+            raise ConfigError(
+                f"attribute {self.name!r} repeats the level {repeated[0]!r}: labels are unique."
+            )
+
+    def __len__(self) -> int:
+        return len(self.levels)
+
+
+@dataclass(frozen=True, slots=True)
+class Recode:
+    """A partition of the levels of one attribute into coarser groups.
+
+    Parameters
+    ----------
+    name : str
+        Identifier, usable in query names.
+    attribute : str
+        The attribute it coarsens.
+    groups : tuple of (label, tuple of level labels)
+        Ordered groups; together they hold every level exactly once.
+    """
+
+    name: str
+    attribute: str
+    groups: tuple[tuple[str, tuple[str, ...]], ...]
+
+    def __post_init__(self) -> None:
+        _check_name("recode", self.name)
+
+    def group_of_level(self, attribute: Attribute) -> npt.NDArray[np.int32]:
+        """Return, for each level of `attribute`, the index of its group.
+
+        Raises
+        ------
+        ConfigError
+            If the groups are not a partition of the levels. A query that is no partition
+            would have another sensitivity than the accountant assumes.
+        """
+        position = {level: i for i, level in enumerate(attribute.levels)}
+        group_of = np.full(len(attribute), -1, dtype=np.int32)
+        for g, (label, members) in enumerate(self.groups):
+            for level in members:
+                if level not in position:
+                    raise ConfigError(
+                        f"recode {self.name!r}, group {label!r}: {level!r} is no level of {attribute.name!r}."
+                    )
+                if group_of[position[level]] >= 0:
+                    raise ConfigError(f"recode {self.name!r}: level {level!r} is in two groups.")
+                group_of[position[level]] = g
+        missing = [level for level, g in zip(attribute.levels, group_of, strict=True) if g < 0]
+        if missing:
+            raise ConfigError(
+                f"recode {self.name!r}: level {missing[0]!r} of {attribute.name!r} is in no group; "
+                "a recode is a partition of all levels."
+            )
+        return group_of
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The ordered attributes of a table; a cell is one combination of levels.
+
+    Parameters
+    ----------
+    attributes : tuple of Attribute
+        In schema order: cells are numbered in row-major order, the last attribute fastest.
+
+    Examples
+    --------
+    >>> schema = Schema((Attribute("age", ("young", "old")), Attribute("sex", ("f", "m"))))
+    >>> schema.size
+    4
+    >>> schema.cell({"age": "old", "sex": "f"})
+    2
+    """
+
+    attributes: tuple[Attribute, ...]
+
+    def __post_init__(self) -> None:
+        if not self.attributes:
+            raise ConfigError("a schema needs at least one attribute.")
+        names = [attribute.name for attribute in self.attributes]
+        if len(set(names)) != len(names):
+            raise ConfigError("a schema names each attribute once.")
+        if self.size >= 1 << 31:
+            raise ConfigError(f"a schema of {self.size} cells is too large: fewer than 2**31 are supported.")
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Attribute names in schema order."""
+        return tuple(attribute.name for attribute in self.attributes)
+
+    @cached_property
+    def shape(self) -> tuple[int, ...]:
+        """Number of levels of each attribute."""
+        return tuple(len(attribute) for attribute in self.attributes)
+
+    @property
+    def size(self) -> int:
+        """Number of cells ``n``."""
+        return math.prod(len(attribute) for attribute in self.attributes)
+
+    def attribute(self, name: str) -> Attribute:
+        """Return the attribute called `name`."""
+        for attribute in self.attributes:
+            if attribute.name == name:
+                return attribute
+        raise ConfigError(f"no attribute {name!r}; the schema has {', '.join(self.names)}.")
+
+    def cell(self, levels: Mapping[str, str]) -> int:
+        """Return the cell index of one combination of level labels."""
+        codes = []
+        for attribute in self.attributes:
+            label = levels[attribute.name]
+            if label not in attribute.levels:
+                raise SchemaError(f"{label!r} is no level of {attribute.name!r}.")
+            codes.append(attribute.levels.index(label))
+        return int(np.ravel_multi_index(codes, self.shape))
+
+    def cells(self, codes: Sequence[npt.NDArray[np.integer]]) -> npt.NDArray[np.int32]:
+        """Return cell indices from one code array per attribute, in schema order."""
+        return np.ravel_multi_index(tuple(codes), self.shape).astype(np.int32)
+
+    def codes(self, cells: npt.NDArray[np.integer]) -> tuple[npt.NDArray[np.intp], ...]:
+        """Return one code array per attribute from cell indices."""
+        return np.unravel_index(cells, self.shape)

@@ -1,0 +1,130 @@
+"""The confidential table: counts sparse over (leaf geounit, cell)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from opendas.errors import DataError
+
+__all__ = ["Histogram"]
+
+_CHUNK = 1 << 16
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Histogram:
+    """Non-negative counts of geounits (rows) by cells, in compressed sparse rows.
+
+    Confidential when it comes from a reader; formally private when it comes from estimation.
+    Its repr shows shapes only.
+
+    Parameters
+    ----------
+    indptr : int64 (g + 1,)
+        Row ``i`` holds entries ``indptr[i]:indptr[i + 1]``.
+    cells : int32 (entries,)
+        Cell indices, strictly increasing within a row.
+    counts : int64 (entries,)
+        Positive counts.
+    size : int
+        Number of cells ``n`` of the schema.
+    """
+
+    indptr: npt.NDArray[np.int64]
+    cells: npt.NDArray[np.int32]
+    counts: npt.NDArray[np.int64]
+    size: int
+
+    def __post_init__(self) -> None:
+        for array in (self.indptr, self.cells, self.counts):
+            array.flags.writeable = False
+
+    def __repr__(self) -> str:
+        return f"Histogram({self.rows} geounits x {self.size} cells)"
+
+    @property
+    def rows(self) -> int:
+        """Number of geounits ``g``."""
+        return len(self.indptr) - 1
+
+    def total(self) -> int:
+        """Return the sum of all counts."""
+        return int(self.counts.sum())
+
+    def row_totals(self) -> npt.NDArray[np.int64]:
+        """Return the sum of each row, int64 (g,)."""
+        cumulative = np.concatenate([np.zeros(1, np.int64), np.cumsum(self.counts)])
+        return np.asarray(cumulative[self.indptr[1:]] - cumulative[self.indptr[:-1]])
+
+    @classmethod
+    def from_entries(
+        cls,
+        rows: npt.NDArray[np.integer],
+        cells: npt.NDArray[np.integer],
+        counts: npt.NDArray[np.integer],
+        *,
+        shape: tuple[int, int],
+    ) -> Histogram:
+        """Build from (row, cell, count) triples; repeated pairs add up, zeros are dropped.
+
+        Raises
+        ------
+        DataError
+            If a count is negative, or a sum exceeds 63 bits.
+        """
+        g, n = shape
+        counts = np.asarray(counts, dtype=np.int64)
+        if counts.size and counts.min() < 0:
+            raise DataError("counts must not be negative.")
+        if counts.size and float(counts.sum(dtype=np.float64)) > 2.0**62:
+            raise DataError("counts are too large: their sum must stay below 2**62.")
+        key = np.asarray(rows, dtype=np.int64) * n + np.asarray(cells, dtype=np.int64)
+        unique, inverse = np.unique(key, return_inverse=True)
+        sums = np.zeros(len(unique), dtype=np.int64)
+        np.add.at(sums, inverse, counts)
+        keep = sums > 0
+        unique, sums = unique[keep], sums[keep]
+        indptr = np.searchsorted(unique, np.arange(g + 1, dtype=np.int64) * n).astype(np.int64)
+        return cls(indptr, (unique % n).astype(np.int32), sums, n)
+
+    def slice(self, start: int, stop: int) -> Histogram:
+        """Return rows ``start:stop`` as a histogram of their own."""
+        low, high = int(self.indptr[start]), int(self.indptr[stop])
+        return Histogram(
+            self.indptr[start : stop + 1] - low,
+            self.cells[low:high].copy(),
+            self.counts[low:high].copy(),
+            self.size,
+        )
+
+    def aggregate(self, starts: npt.NDArray[np.int64]) -> Histogram:
+        """Sum consecutive rows: new row ``j`` is the sum of rows ``starts[j]:starts[j + 1]``.
+
+        Parameters
+        ----------
+        starts : int64 (h + 1,)
+            Increasing row positions, from 0 to the number of rows.
+        """
+        row_of_entry = np.repeat(np.arange(self.rows), np.diff(self.indptr))
+        new_row = np.searchsorted(starts, row_of_entry, side="right") - 1
+        return Histogram.from_entries(new_row, self.cells, self.counts, shape=(len(starts) - 1, self.size))
+
+    def dense(self, row: int) -> npt.NDArray[np.int64]:
+        """Return one row as a dense int64 (n,) vector."""
+        out = np.zeros(self.size, dtype=np.int64)
+        low, high = self.indptr[row], self.indptr[row + 1]
+        out[self.cells[low:high]] = self.counts[low:high]
+        return out
+
+    def canonical_bytes(self) -> Iterator[bytes]:
+        """Yield a canonical serialisation, for the keyed input tag only (never unkeyed)."""
+        yield hashlib.sha256(b"opendas histogram 1").digest()
+        yield np.array([self.rows, self.size, len(self.cells)], dtype="<i8").tobytes()
+        for array, kind in ((self.indptr, "<i8"), (self.cells, "<i4"), (self.counts, "<i8")):
+            for start in range(0, len(array), _CHUNK):
+                yield array[start : start + _CHUNK].astype(kind, copy=False).tobytes()
