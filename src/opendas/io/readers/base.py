@@ -31,8 +31,9 @@ class UnitsSpec:
         CSV or Parquet file.
     geocode : str
         Its geocode column.
-    columns : mapping of frame column (``housing`` means ``hu``; ``gq1`` ... or a product's own) to file column
-        Unnamed columns keep their name.
+    columns : mapping of frame column to file column
+        Frame columns are ``housing`` (short for ``hu``), ``gq1`` ... or a product's own; unnamed ones keep
+        their name.
     """
 
     path: Path
