@@ -1,0 +1,222 @@
+"""Integer interval arithmetic for the tails of integer-valued noise.
+
+A real number is held as a pair of integers ``(low, high)`` in units of ``2**-precision`` with
+``low <= value <= high``: every operation rounds ``low`` down and ``high`` up, so the pair encloses the true
+value whatever the precision. No float takes part.
+
+For a symmetric law on the integers write ``S(k) = P(X > k)``, ``k >= 0``. The sampler needs the integers
+``floor(2**bits * S(k))``; they are returned only when both ends of the interval agree, and the working
+precision is raised until they do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+
+from opendas.errors import PrivacyError
+
+__all__ = ["ceil_shift", "exp_neg", "gaussian_tail_floors", "gaussian_weights", "laplace_tail_floors"]
+
+Interval = tuple[int, int]
+
+# Extra bits carried below the last bit asked for. The recurrences lose about 2 log2(k) bits after k terms,
+# so 128 leave more than 60 bits of slack for every table below the cap.
+_FIRST_GUARD = 128
+_LAST_GUARD = 128 * 64
+
+
+def ceil_shift(value: int, shift: int) -> int:
+    """Return ``ceil(value / 2**shift)``."""
+    return -((-value) >> shift)
+
+
+def exp_neg(x: Fraction, precision: int) -> Interval:
+    """Enclose ``2**precision * exp(-x)`` between two integers.
+
+    Parameters
+    ----------
+    x : Fraction, >= 0
+        Exponent, exact.
+    precision : int, > 0
+        Bits after the binary point.
+
+    Returns
+    -------
+    tuple of int
+        ``(low, high)`` with ``low <= 2**precision * exp(-x) <= high``, normally one unit apart.
+
+    Raises
+    ------
+    ValueError
+        If ``x`` is negative.
+
+    Notes
+    -----
+    The argument is halved until it is at most 1/256, the alternating Taylor series is summed with directed
+    rounding (its remainder is at most the first term left out), and the result is squared back.
+    """
+    if x < 0:
+        raise ValueError(f"exp_neg needs x >= 0, got a negative x of {x.numerator.bit_length()} bits")
+    if x > precision:
+        return 0, 1  # exp(-x) < 2**-x < 2**-precision
+    halvings = 0
+    while x * 256 > 1 << halvings:
+        halvings += 1
+    # Each squaring doubles the relative error.
+    extra = halvings + 64
+    working = precision + extra
+    numerator, denominator = x.numerator, x.denominator << halvings
+    low = high = term_low = term_high = 1 << working
+    k = 1
+    while term_high > 1:
+        term_low = term_low * numerator // (denominator * k)
+        term_high = -(-term_high * numerator // (denominator * k))
+        if k % 2:
+            low, high = low - term_high, high - term_low
+        else:
+            low, high = low + term_low, high + term_high
+        k += 1
+    low, high = low - term_high, high + term_high
+    for _ in range(halvings):
+        low, high = low * low >> working, ceil_shift(high * high, working)
+    return low >> extra, ceil_shift(high, extra)
+
+
+def gaussian_weights(sigma2: Fraction, precision: int, stop: int) -> tuple[list[Interval], int]:
+    """Enclose the weights ``w(k) = exp(-k**2 / (2 sigma2))`` for ``k = 1, 2, ...``.
+
+    Parameters
+    ----------
+    sigma2 : Fraction, > 0
+        Variance parameter.
+    precision : int
+        Bits after the binary point.
+    stop : int
+        The list ends with the first weight of at most ``stop`` units.
+
+    Returns
+    -------
+    weights : list of tuple of int
+        Intervals for ``w(1), ..., w(K)`` in units of ``2**-precision``.
+    ratio : int
+        Upper bound of ``w(K + 1) / w(K)`` in the same units; later ratios are smaller.
+    """
+    low, high = exp_neg(1 / (2 * sigma2), precision)
+    square_low, square_high = low * low >> precision, ceil_shift(high * high, precision)
+    # w(k + 1) = w(k) * q**(2k + 1) with q = w(1): two products a term instead of one exponential.
+    ratio_low, ratio_high = low * square_low >> precision, ceil_shift(high * square_high, precision)
+    weights = [(low, high)]
+    while high > stop:
+        low, high = low * ratio_low >> precision, ceil_shift(high * ratio_high, precision)
+        ratio_low = ratio_low * square_low >> precision
+        ratio_high = ceil_shift(ratio_high * square_high, precision)
+        weights.append((low, high))
+    return weights, ratio_high
+
+
+def gaussian_tail_floors(sigma2: Fraction, bits: int) -> list[int]:
+    """Return ``floor(2**bits * P(X > k))`` for the discrete Gaussian.
+
+    Parameters
+    ----------
+    sigma2 : Fraction, > 0
+        Variance parameter of ``P(k)`` proportional to ``exp(-k**2 / (2 sigma2))``.
+    bits : int
+        Bits of the thresholds.
+
+    Returns
+    -------
+    list of int
+        Values for ``k = 0, 1, ...``, non-increasing, ending with the first 0.
+
+    Raises
+    ------
+    PrivacyError
+        If a value cannot be decided at the largest working precision.
+    """
+    return _decided(lambda guard: _gaussian_floors(sigma2, bits, guard), bits)
+
+
+def laplace_tail_floors(scale: Fraction, bits: int) -> list[int]:
+    """Return ``floor(2**bits * P(X > k))`` for the discrete Laplace law.
+
+    With ``q = exp(-1 / scale)`` the tail is ``q**(k + 1) / (1 + q)``.
+
+    Parameters
+    ----------
+    scale : Fraction, > 0
+        Scale of ``P(k)`` proportional to ``exp(-|k| / scale)``.
+    bits : int
+        Bits of the thresholds.
+
+    Returns
+    -------
+    list of int
+        Values for ``k = 0, 1, ...``, non-increasing, ending with the first 0.
+
+    Raises
+    ------
+    PrivacyError
+        If a value cannot be decided at the largest working precision.
+    """
+    return _decided(lambda guard: _laplace_floors(scale, bits, guard), bits)
+
+
+def _decided(attempt: Callable[[int], list[int] | None], bits: int) -> list[int]:
+    guard = _FIRST_GUARD
+    while guard <= _LAST_GUARD:
+        floors = attempt(guard)
+        if floors is not None:
+            return floors
+        guard *= 2
+    raise PrivacyError(
+        f"A threshold of the noise law could not be decided at {bits} bits with {_LAST_GUARD} guard bits. "
+        "No draw was made; please report the distribution."
+    )
+
+
+def _gaussian_floors(sigma2: Fraction, bits: int, guard: int) -> list[int] | None:
+    precision = bits + guard
+    one = 1 << precision
+    weights, ratio = gaussian_weights(sigma2, precision, 1 << (guard // 2))
+    if ratio >= one:
+        return None
+    # Beyond the last weight the ratios only fall: a geometric series bounds what is left.
+    low, high = 0, -(-weights[-1][1] * ratio // (one - ratio))
+    tails = [(low, high)]
+    for weight_low, weight_high in reversed(weights):
+        low, high = low + weight_low, high + weight_high
+        tails.append((low, high))
+    tails.reverse()
+    inverse_low = (one << precision) // (one + 2 * high)
+    inverse_high = -(-(one << precision) // (one + 2 * low))
+    shift = 2 * precision - bits
+    floors = []
+    for low, high in tails:
+        floor = low * inverse_low >> shift
+        if floor != high * inverse_high >> shift:
+            return None
+        floors.append(floor)
+        if floor == 0:
+            return floors
+    return None
+
+
+def _laplace_floors(scale: Fraction, bits: int, guard: int) -> list[int] | None:
+    precision = bits + guard
+    one = 1 << precision
+    q_low, q_high = exp_neg(1 / scale, precision)
+    if q_high >= one:
+        return None
+    low = q_low * one // (one + q_low)  # q / (1 + q) increases with q
+    high = -(-q_high * one // (one + q_high))
+    floors = []
+    while True:
+        floor = low >> guard
+        if floor != high >> guard:
+            return None
+        floors.append(floor)
+        if floor == 0:
+            return floors
+        low, high = low * q_low >> precision, ceil_shift(high * q_high, precision)

@@ -1,0 +1,235 @@
+"""Noise as a pure function of a key and an address.
+
+A draw encrypts its address (:mod:`opendas.random.addresses`) as one AES-256 block. The first 8 bytes of the
+ciphertext, little-endian, are the word that :mod:`opendas.random.tables` turns into an integer; the other
+8 bytes are not used. A word that does not decide the draw is extended by the words of the same address with
+refinement 1, 2, ...
+
+Axes: ``C`` geounits, ``m`` cells.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from functools import partial
+from threading import local
+from typing import NamedTuple, NoReturn
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from numpy.typing import ArrayLike, NDArray
+
+from opendas.errors import EnvironmentFailure, PrivacyError
+from opendas.random.addresses import (
+    CELL_BITS,
+    LEVEL_BITS,
+    QUERY_BITS,
+    UNIT_BITS,
+    fill_addresses,
+    index_array,
+    pack_addresses,
+    scalar_index,
+)
+from opendas.random.tables import SamplerTable
+
+__all__ = ["NoiseSource", "pack_addresses"]
+
+_KEY_BYTES = 32
+_BLOCK_BYTES = 16
+#: Blocks encrypted in one call: addresses and words together stay in a core's second-level cache.
+_CHUNK = 8192
+
+Request = tuple[SamplerTable, ArrayLike, int, ArrayLike]
+
+
+class NoiseSource:
+    """Exact noise under one derived key.
+
+    The same key, table and address give the same value in whatever call, order, thread or process. Threads
+    may share a source; a worker process makes its own from the key bytes.
+
+    Parameters
+    ----------
+    key : bytes, 32 of them
+        From :meth:`opendas.random.keys.RunKey.derive`.
+
+    Raises
+    ------
+    PrivacyError
+        If the key is not 32 bytes.
+    EnvironmentFailure
+        On a big-endian machine, where addresses would have other bytes.
+    """
+
+    __slots__ = ("_cipher", "_local")
+
+    def __init__(self, key: bytes) -> None:
+        if not isinstance(key, bytes) or len(key) != _KEY_BYTES:
+            raise PrivacyError(
+                f"A noise key is {_KEY_BYTES} bytes; what was given is not. Nothing was drawn."
+            )
+        if sys.byteorder != "little":
+            raise EnvironmentFailure("Noise addresses are little-endian; this machine is not supported.")
+        # ECB on distinct blocks is the block cipher itself used as a pseudo-random function: that is what an
+        # addressable source needs, and there is no plaintext to hide.
+        self._cipher = Cipher(algorithms.AES(key), modes.ECB())
+        self._local = local()
+
+    def __repr__(self) -> str:
+        return "NoiseSource(<key>)"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("A noise source is not pickled. Pass its key bytes to the worker and make one there.")
+
+    def draw(
+        self, table: SamplerTable, level: int, unit: ArrayLike, query: int, cells: ArrayLike
+    ) -> NDArray[np.int64]:
+        """Draw the noise of a grid of geounits and cells.
+
+        Parameters
+        ----------
+        table : SamplerTable
+            The law.
+        level : int
+            Geolevel, 8 bits.
+        unit : int or array of int, shape (C,)
+            Geounit indices in the spine of the run, 40 bits.
+        query : int
+            Query group, 16 bits.
+        cells : array of int, shape (m,)
+            Cell indices in the *full* query, 48 bits.
+
+        Returns
+        -------
+        ndarray of int64
+            Shape ``unit.shape + cells.shape``: (m,) for a single geounit, (C, m) for several. In counts.
+
+        Raises
+        ------
+        PrivacyError
+            If an index does not fit its field.
+        """
+        request = _Prepared.of(level, (table, unit, query, cells))
+        self._run((request,))
+        return request.out.reshape(request.shape)
+
+    def draw_many(self, level: int, requests: Sequence[Request]) -> list[NDArray[np.int64]]:
+        """Draw several grids of one geolevel; small ones share one call of the cipher.
+
+        Parameters
+        ----------
+        level : int
+            Geolevel, 8 bits.
+        requests : sequence of (table, units, query, cells)
+            As for :meth:`draw`.
+
+        Returns
+        -------
+        list of ndarray of int64
+            One array a request, shaped as by :meth:`draw`.
+
+        Raises
+        ------
+        PrivacyError
+            If an index does not fit its field. Nothing is drawn then.
+        """
+        prepared = [_Prepared.of(level, request) for request in requests]
+        self._run(prepared)
+        return [request.out.reshape(request.shape) for request in prepared]
+
+    def _run(self, requests: Sequence[_Prepared]) -> None:
+        scratch = self._scratch()
+        pending: list[_Piece] = []
+        used = 0
+        for request in requests:
+            start = 0
+            while start < request.out.size:
+                size = min(_CHUNK - used, request.out.size - start)
+                blocks = scratch.blocks[used : used + size]
+                fill_addresses(blocks, request.level, request.query, request.units, request.cells, start)
+                pending.append(_Piece(request, start, used, size))
+                start += size
+                used += size
+                if used == _CHUNK:
+                    self._finish(scratch, pending, used)
+                    pending, used = [], 0
+        if used:
+            self._finish(scratch, pending, used)
+
+    def _finish(self, scratch: _Scratch, pending: Sequence[_Piece], used: int) -> None:
+        scratch.encrypt(used)
+        for request, start, first, size in pending:
+            words = scratch.words[first : first + size]
+            out = request.out[start : start + size]
+            undecided = request.table.lookup(words, out, scratch.ties)
+            for i in scratch.ties[:undecided].tolist():
+                more = partial(self._word, scratch.blocks[first + i].tobytes())
+                out[i] = request.table.resolve(int(words[i, 0]), more)
+
+    def _word(self, block: bytes, refinement: int) -> int:
+        low = int.from_bytes(block[8:], "little") | refinement
+        refined = self._cipher.encryptor().update(block[:8] + low.to_bytes(8, "little"))
+        return int.from_bytes(refined[:8], "little")
+
+    def _scratch(self) -> _Scratch:
+        scratch: _Scratch | None = getattr(self._local, "scratch", None)
+        if scratch is None:
+            scratch = self._local.scratch = _Scratch(self._cipher)
+        return scratch
+
+
+class _Prepared(NamedTuple):
+    """A checked request and the place for its draws."""
+
+    table: SamplerTable
+    level: int
+    query: int
+    units: NDArray[np.int64]
+    cells: NDArray[np.int64]
+    shape: tuple[int, ...]
+    out: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, level: int, request: Request) -> _Prepared:
+        table, unit, query, cells = request
+        units, unit_shape = index_array("geounit", unit, UNIT_BITS)
+        indices, cell_shape = index_array("cell", cells, CELL_BITS)
+        return cls(
+            table,
+            scalar_index("geolevel", level, LEVEL_BITS),
+            scalar_index("query", query, QUERY_BITS),
+            units,
+            indices,
+            unit_shape + cell_shape,
+            np.empty(units.size * indices.size, dtype=np.int64),
+        )
+
+
+class _Piece(NamedTuple):
+    """Draws ``start ... start + size`` of a request, at ``first`` in the scratch blocks."""
+
+    request: _Prepared
+    start: int
+    first: int
+    size: int
+
+
+class _Scratch:
+    """The buffers and cipher context of one thread."""
+
+    __slots__ = ("_blocks_bytes", "_encryptor", "_words_bytes", "blocks", "ties", "words")
+
+    def __init__(self, cipher: Cipher[modes.ECB]) -> None:
+        self.blocks = np.zeros((_CHUNK, 2), dtype=np.uint64)
+        # The cipher asks for room for one block more than it writes.
+        self.words = np.zeros((_CHUNK + 1, 2), dtype=np.uint64)
+        self.ties = np.zeros(_CHUNK, dtype=np.int64)
+        self._blocks_bytes = self.blocks.reshape(-1).view(np.uint8).data
+        self._words_bytes = self.words.reshape(-1).view(np.uint8).data
+        # Whole blocks in ECB leave no state behind, so a context can be used again, and survives a fork.
+        self._encryptor = cipher.encryptor()
+
+    def encrypt(self, count: int) -> None:
+        """Encrypt the first ``count`` addresses into words."""
+        self._encryptor.update_into(self._blocks_bytes[: count * _BLOCK_BYTES], self._words_bytes)

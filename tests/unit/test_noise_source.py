@@ -1,0 +1,223 @@
+"""Draws are a pure function of key and address, whatever the call, the order or the thread."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+from opendas.errors import PrivacyError
+from opendas.random import (
+    DiscreteGaussian,
+    DiscreteLaplace,
+    NoiseSource,
+    RunKey,
+    SamplerTable,
+    pack_addresses,
+)
+from opendas.random import noise as noise_module
+
+KEY = RunKey.seeded(20).derive("noise", b"plan")
+TABLE = SamplerTable.build(DiscreteGaussian(Fraction(21, 2)))
+LAPLACE = SamplerTable.build(DiscreteLaplace(Fraction(3)))
+GOLDEN_GAUSSIAN = [1, 1, -1, 1, -3, 1, -2, -5, -3, -1, 7, 5]
+GOLDEN_LAPLACE = [1, 1, -1, 1, -3, 1, -2, -7, -3, -1, 11, 6]
+
+
+def slow_draw(key: bytes, table: SamplerTable, level: int, unit: int, query: int, cell: int) -> int:
+    """The definition, one draw at a time: pack 128 bits, encrypt, count the thresholds passed."""
+
+    def word(refinement: int) -> int:
+        first = level << 56 | unit << 16 | query
+        second = cell << 16 | refinement
+        block = first.to_bytes(8, "little") + second.to_bytes(8, "little")
+        encrypted = Cipher(algorithms.AES(key), modes.ECB()).encryptor().update(block)
+        return int.from_bytes(encrypted[:8], "little")
+
+    value, bits = word(0), 64
+    for refinement in itertools.count(1):
+        below = table.distribution.tail_floors(bits)
+        # Thresholds of the distribution function, in order: P(X <= k) = P(X > -k - 1), and 1 - P(X > k).
+        thresholds = [(-k - 1, floor) for k, floor in enumerate(below)][::-1]
+        thresholds += [(k, (1 << bits) - 1 - floor) for k, floor in enumerate(below)]
+        if all(value != threshold for _, threshold in thresholds):
+            return next(k for k, threshold in thresholds if value < threshold)
+        value, bits = value << 64 | word(refinement), bits + 64
+    raise AssertionError
+
+
+def test_a_draw_is_its_definition() -> None:
+    source = NoiseSource(KEY)
+    units, cells = [0, 3, 2**40 - 1], [0, 1, 7, 2**48 - 1]
+    for table, level, query in ((TABLE, 0, 0), (LAPLACE, 255, 2**16 - 1)):
+        drawn = source.draw(table, level, units, query, cells)
+        slow = [[slow_draw(KEY, table, level, unit, query, cell) for cell in cells] for unit in units]
+        assert drawn.tolist() == slow
+        assert drawn.dtype == np.int64
+
+
+def test_golden_draws() -> None:
+    """Fixed for ever: a change here changes every release that is resumed or drawn again."""
+    source = NoiseSource(bytes(range(32)))
+    assert source.draw(TABLE, 1, 2, 3, np.arange(12)).tolist() == GOLDEN_GAUSSIAN
+    assert source.draw(LAPLACE, 1, 2, 3, np.arange(12)).tolist() == GOLDEN_LAPLACE
+
+
+def test_shapes_follow_units_and_cells() -> None:
+    source = NoiseSource(KEY)
+    cells = np.arange(5)
+    assert source.draw(TABLE, 1, 4, 2, cells).shape == (5,)
+    assert source.draw(TABLE, 1, [4], 2, cells).shape == (1, 5)
+    assert source.draw(TABLE, 1, np.array([4, 5, 6]), 2, cells).shape == (3, 5)
+    assert source.draw(TABLE, 1, 4, 2, 3).shape == ()
+    assert source.draw(TABLE, 1, [], 2, cells).shape == (0, 5)
+    assert source.draw(TABLE, 1, 4, 2, []).shape == (0,)
+    assert source.draw_many(1, []) == []
+
+
+def test_batches_and_chunks_do_not_matter() -> None:
+    source = NoiseSource(KEY)
+    units, cells = np.arange(7), np.arange(3_001)  # 21,007 draws: three chunks, cut inside a geounit
+    whole = source.draw(TABLE, 2, units, 5, cells)
+    single = np.stack([source.draw(TABLE, 2, int(unit), 5, cells) for unit in units])
+    np.testing.assert_array_equal(whole, single)
+    order = np.random.default_rng(1).permutation(len(cells))
+    np.testing.assert_array_equal(source.draw(TABLE, 2, units[::-1], 5, cells[order]), whole[::-1][:, order])
+    many = source.draw_many(2, [(LAPLACE, units, 1, [4]), (TABLE, units, 5, cells), (TABLE, 3, 5, cells[:9])])
+    np.testing.assert_array_equal(many[0], source.draw(LAPLACE, 2, units, 1, [4]))
+    np.testing.assert_array_equal(many[1], whole)
+    np.testing.assert_array_equal(many[2], whole[3, :9])
+
+
+def test_threads_share_a_source() -> None:
+    source = NoiseSource(KEY)
+    cells = np.arange(2_000)
+    expected = [NoiseSource(KEY).draw(TABLE, 2, unit, 5, cells) for unit in range(32)]
+    with ThreadPoolExecutor(4) as pool:
+        drawn = list(pool.map(lambda unit: source.draw(TABLE, 2, unit, 5, cells), range(32)))
+    np.testing.assert_array_equal(drawn, expected)
+
+
+def _in_worker(key: bytes) -> list[int]:
+    return NoiseSource(key).draw(TABLE, 2, 0, 5, np.arange(50)).tolist()
+
+
+def test_worker_processes_rebuild_the_source_from_its_key() -> None:
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.apply(_in_worker, (KEY,)) == _in_worker(KEY)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint16, np.int32, np.uint64])
+def test_any_integer_type_addresses_the_same_draws(dtype: type) -> None:
+    source = NoiseSource(KEY)
+    expected = source.draw(TABLE, 2, 1, 5, np.arange(100))
+    strided = np.arange(0, 200, dtype=np.int16)[::2] // 2
+    np.testing.assert_array_equal(source.draw(TABLE, 2, dtype(1), 5, np.arange(100, dtype=dtype)), expected)
+    np.testing.assert_array_equal(source.draw(TABLE, 2, 1, 5, strided), expected)
+
+
+def test_every_field_of_the_address_and_the_key_matter() -> None:
+    cells = np.arange(40)
+    base = NoiseSource(KEY).draw(TABLE, 2, 1, 5, cells)
+    others = [
+        NoiseSource(RunKey.seeded(20).derive("noise", b"other plan")).draw(TABLE, 2, 1, 5, cells),
+        NoiseSource(RunKey.seeded(20).derive("other", b"plan")).draw(TABLE, 2, 1, 5, cells),
+        NoiseSource(RunKey.seeded(21).derive("noise", b"plan")).draw(TABLE, 2, 1, 5, cells),
+        NoiseSource(KEY).draw(TABLE, 3, 1, 5, cells),
+        NoiseSource(KEY).draw(TABLE, 2, 2, 5, cells),
+        NoiseSource(KEY).draw(TABLE, 2, 1, 6, cells),
+        NoiseSource(KEY).draw(TABLE, 2, 1, 5, cells + 40),
+    ]
+    assert all((base != other).any() for other in others)
+
+
+def test_addresses_of_small_plans_are_distinct() -> None:
+    """Enumerate (geolevel, geounit, query, cell, refinement) of two small plans, and the extreme fields."""
+    for levels, units, queries, cells, refinements in ((3, 11, 4, 13, 3), (2, 40, 3, 5, 2)):
+        axes = np.ix_(*(np.arange(n) for n in (levels, units, queries, cells, refinements)))
+        blocks = pack_addresses(*axes)
+        assert blocks.dtype == np.uint64
+        assert len(np.unique(blocks, axis=0)) == levels * units * queries * cells * refinements
+    corners = [(0, 1, 2**width - 1) for width in (8, 40, 16, 48, 16)]
+    blocks = pack_addresses(*(np.array(field) for field in zip(*itertools.product(*corners), strict=True)))
+    assert len(np.unique(blocks, axis=0)) == 3**5
+
+
+def test_address_layout() -> None:
+    (row,) = pack_addresses(0xA1, 0xB1B2B3B4B5, 0xC1C2, 0xD1D2D3D4D5D6, 0xE1E2).tolist()
+    assert [f"{half:016x}" for half in row] == ["a1b1b2b3b4b5c1c2", "d1d2d3d4d5d6e1e2"]
+
+
+@pytest.mark.parametrize(
+    ("level", "unit", "query", "cell"),
+    [
+        (256, 0, 0, 0),
+        (-1, 0, 0, 0),
+        (0, 2**40, 0, 0),
+        (0, -1, 0, 0),
+        (0, 0, 2**16, 0),
+        (0, 0, -1, 0),
+        (0, 0, 0, 2**48),
+        (0, 0, 0, -1),
+        (0, 0, 0, 2**63),
+        (0, 0, 0, 2**64 - 1),
+        (0, 1.5, 0, 0),
+        (True, 0, 0, 0),
+    ],
+)
+def test_overflow_is_refused(level: int, unit: int, query: int, cell: int) -> None:
+    cells = np.array([0, cell])
+    with pytest.raises(PrivacyError, match=r"indices have type|does not fit|single integer"):
+        NoiseSource(KEY).draw(TABLE, level, unit, query, cells)
+    with pytest.raises(PrivacyError, match=r"indices have type|does not fit"):
+        pack_addresses(level, unit, query, cells)
+
+
+def test_refinement_overflow_is_refused() -> None:
+    with pytest.raises(PrivacyError, match="refinement"):
+        pack_addresses(0, 0, 0, 0, 2**16)
+
+
+def test_undecided_words_read_the_next_refinement_of_the_same_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Force the first word of every address to 0: the draw must come from the words of refinement 1."""
+
+    class Zeroed(noise_module._Scratch):
+        def encrypt(self, count: int) -> None:
+            super().encrypt(count)
+            self.words[:count, 0] = 0
+
+    expected = [int(table_value) for table_value in _refined_from_zero(KEY, 2, 1, 5, range(20))]
+    monkeypatch.setattr(noise_module, "_Scratch", Zeroed)
+    assert NoiseSource(KEY).draw(TABLE, 2, 1, 5, np.arange(20)).tolist() == expected
+    assert min(expected) < -25  # far in the tail, where a first word 0 puts them
+
+
+def _refined_from_zero(key: bytes, level: int, unit: int, query: int, cells: range) -> list[int]:
+    blocks = pack_addresses(level, unit, query, np.array(cells), 1)
+    encrypted = Cipher(algorithms.AES(key), modes.ECB()).encryptor().update(blocks.tobytes())
+    words = np.frombuffer(encrypted, dtype="<u8").reshape(-1, 2)[:, 0].tolist()
+    floors = TABLE.distribution.tail_floors(128)
+    assert not set(words) & set(floors)
+    return [-sum(floor > word for floor in floors) for word in words]
+
+
+def test_sources_and_keys_stay_out_of_sight() -> None:
+    source = NoiseSource(KEY)
+    assert KEY.hex() not in repr(source)
+    assert repr(KEY) not in repr(source)
+    with pytest.raises(TypeError, match="not pickled"):
+        pickle.dumps(source)
+
+
+@pytest.mark.parametrize("key", [b"", bytes(31), bytes(33), "0" * 32, None])
+def test_a_noise_key_is_32_bytes(key: object) -> None:
+    with pytest.raises(PrivacyError, match="32 bytes"):
+        NoiseSource(key)  # type: ignore[arg-type]
