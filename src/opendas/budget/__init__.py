@@ -1,0 +1,22 @@
+"""Budgets: exact shares per geolevel and query group, presets, and what they buy."""
+
+from opendas.budget.allocation import Budget, canonical_query_name
+from opendas.budget.changes import CENSUS_CHANGES
+from opendas.budget.plan import PlanRow, attribute_rho, plan_rows, within_rho
+from opendas.budget.presets import Preset, preset, preset_names
+from opendas.budget.resolve import BudgetSpec, resolve_budget
+
+__all__ = [
+    "CENSUS_CHANGES",
+    "Budget",
+    "BudgetSpec",
+    "PlanRow",
+    "Preset",
+    "attribute_rho",
+    "canonical_query_name",
+    "plan_rows",
+    "preset",
+    "preset_names",
+    "resolve_budget",
+    "within_rho",
+]

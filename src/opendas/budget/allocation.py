@@ -1,0 +1,257 @@
+"""A privacy-loss budget: how much, and which share of it every query group gets at every geolevel."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from types import MappingProxyType
+
+from opendas.errors import BudgetError
+from opendas.privacy.exact import canonical_json, format_fraction, parse_fraction
+from opendas.privacy.relations import Mechanism, Neighbours, noise_distribution
+from opendas.random.distributions import DiscreteGaussian, DiscreteLaplace
+
+__all__ = ["DEFAULT_DELTA", "EVERY_OTHER", "Budget", "Noise", "canonical_query_name", "exact_shares"]
+
+EVERY_OTHER = "*"
+"""Key that stands for every geolevel not named beside it."""
+
+DEFAULT_DELTA = Fraction(1, 10**10)
+"""Where epsilon is quoted unless a run says otherwise, as in the production certificates."""
+
+_RESERVED = ("total", "detailed")
+Noise = DiscreteGaussian | DiscreteLaplace
+
+
+def canonical_query_name(name: str, order: Sequence[str] | Mapping[str, int]) -> str:
+    """Write a query name with its attributes in schema order.
+
+    Parameters
+    ----------
+    name : str
+        ``"total"``, ``"detailed"``, or attributes and recodes joined with ``*`` in any order.
+    order : sequence of str, or mapping of str to int
+        Attribute names in schema order; or attribute and recode names with their place, where a recode has
+        the place of its attribute.
+
+    Returns
+    -------
+    str
+        Joined with ``" * "``.
+
+    Raises
+    ------
+    BudgetError
+        If a part is unknown, empty, or there twice.
+
+    Examples
+    --------
+    >>> canonical_query_name("cenrace*hispanic", ["hhgq", "votingage", "hispanic", "cenrace"])
+    'hispanic * cenrace'
+    """
+    places = order if isinstance(order, Mapping) else {part: k for k, part in enumerate(order)}
+    parts = [part.strip() for part in name.split("*")]
+    if len(parts) == 1 and parts[0] in _RESERVED:
+        return parts[0]
+    for part in parts:
+        if part not in places:
+            raise BudgetError(
+                f"Query {name!r}: {part!r} is no attribute or recode. Known are {', '.join(places)}, besides "
+                "total and detailed, which stand alone."
+            )
+    if len({places[part] for part in parts}) < len(parts):
+        raise BudgetError(f"Query {name!r} names one attribute twice.")
+    return " * ".join(sorted(parts, key=places.__getitem__))
+
+
+def exact_shares(shares: Mapping[str, Fraction | int | str], what: str) -> dict[str, Fraction]:
+    """Read shares exactly and require that they sum to exactly one.
+
+    Parameters
+    ----------
+    shares : mapping of str to Fraction, int or str
+    what : str
+        What is being shared out, for messages: ``"geolevel shares"``.
+
+    Returns
+    -------
+    dict of str to Fraction
+        In the order given, shares of zero left out.
+
+    Raises
+    ------
+    BudgetError
+        If a share is negative, or the sum is not one: says by how much, and what to try.
+    ConfigError
+        If a share is a float or no number.
+    """
+    exact = {name: parse_fraction(share, f"{what}, {name}") for name, share in shares.items()}
+    for name, share in exact.items():
+        if share < 0:
+            raise BudgetError(
+                f"{what}: the share of {name} is {format_fraction(share)}; shares are not negative."
+            )
+    total = sum(exact.values(), Fraction(0))
+    if total != 1:
+        excess = total - 1
+        largest = max(exact, key=lambda name: exact[name], default=None)
+        hint = "Give at least one share."
+        if largest is not None and exact[largest] > excess:
+            hint = f"For instance, give {largest} the share {format_fraction(exact[largest] - excess)}."
+        raise BudgetError(
+            f"{what}: the shares sum to {format_fraction(total)}, which is {format_fraction(abs(excess))} "
+            f"too {'much' if excess > 0 else 'little'}; they must sum to exactly 1. "
+            f"Write them as fractions with a common denominator. {hint}"
+        )
+    return {name: share for name, share in exact.items() if share}
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """A complete, checked allocation.
+
+    Parameters
+    ----------
+    mechanism : Mechanism
+    neighbours : Neighbours
+    total : Fraction, > 0
+        rho for the discrete Gaussian, epsilon for the discrete Laplace.
+    geolevels : mapping of str to Fraction
+        Share of each geolevel, top first. Sums to exactly 1.
+    queries : mapping of str to mapping of str to Fraction
+        Geolevel -> query group -> share within the geolevel; each geolevel sums to exactly 1. The key
+        ``"*"`` stands for every geolevel not named; it is written out on construction.
+    delta : Fraction, in (0, 1)
+        Where epsilon is quoted. Changes no noise.
+
+    Raises
+    ------
+    BudgetError
+        If a sum is not exactly one, a geolevel with budget has no queries, or queries stand at a geolevel
+        that is not there.
+
+    Notes
+    -----
+    The shares of a geolevel are those of a geounit that bypasses nothing; on a spine with bypassed
+    parents the share of a geounit is handed to :meth:`distribution`.
+    """
+
+    mechanism: Mechanism
+    neighbours: Neighbours
+    total: Fraction
+    geolevels: Mapping[str, Fraction]
+    queries: Mapping[str, Mapping[str, Fraction]]
+    delta: Fraction = DEFAULT_DELTA
+
+    def __post_init__(self) -> None:
+        mechanism = Mechanism(self.mechanism)
+        total = parse_fraction(self.total, mechanism.loss_name)
+        delta = parse_fraction(self.delta, "delta")
+        if total <= 0:
+            raise BudgetError(f"{mechanism.loss_name} is {format_fraction(total)}; it must be positive.")
+        if not 0 < delta < 1:
+            raise BudgetError(
+                f'delta is {format_fraction(delta)}; it lies between 0 and 1, for instance "1e-10".'
+            )
+        if EVERY_OTHER in self.geolevels:
+            raise BudgetError(
+                'Geolevel shares: "*" cannot stand for geolevels here; name each with its share.'
+            )
+        shares = exact_shares(self.geolevels, "Geolevel shares")
+        levels = {level: shares.get(level, Fraction(0)) for level in self.geolevels}
+        object.__setattr__(self, "mechanism", mechanism)
+        object.__setattr__(self, "neighbours", Neighbours(self.neighbours))
+        object.__setattr__(self, "total", total)
+        object.__setattr__(self, "delta", delta)
+        object.__setattr__(self, "geolevels", MappingProxyType(levels))
+        object.__setattr__(self, "queries", MappingProxyType(_written_out(self.queries, levels)))
+
+    def query_shares(self, geolevel: str) -> Mapping[str, Fraction]:
+        """Shares of the query groups measured at a geolevel; they sum to exactly 1.
+
+        Raises
+        ------
+        BudgetError
+            If the budget has no such geolevel, or no queries there.
+        """
+        try:
+            return self.queries[geolevel]
+        except KeyError:
+            raise BudgetError(
+                f"The budget measures nothing at geolevel {geolevel!r}; it has queries at "
+                f"{', '.join(self.queries)}."
+            ) from None
+
+    def distribution(self, geolevel: str, query: str, geounit_share: Fraction | None = None) -> Noise:
+        """Noise of each cell of a query group in a geounit.
+
+        Parameters
+        ----------
+        geolevel, query : str
+        geounit_share : Fraction, optional
+            Share of the geounit, where it differs from that of its geolevel because of bypassed parents.
+
+        Raises
+        ------
+        BudgetError
+            If the query is not measured there, or the share is not in (0, 1].
+        """
+        return noise_distribution(
+            self.mechanism, self.neighbours, self.share(geolevel, query, geounit_share), self.total
+        )
+
+    def share(self, geolevel: str, query: str, geounit_share: Fraction | None = None) -> Fraction:
+        """Share of the total that a query group gets in a geounit; arguments as :meth:`distribution`."""
+        shares = self.query_shares(geolevel)
+        if query not in shares:
+            raise BudgetError(
+                f"Query {query!r} has no budget at geolevel {geolevel!r}; measured there are "
+                f"{', '.join(shares)}."
+            )
+        return shares[query] * (self.geolevels[geolevel] if geounit_share is None else geounit_share)
+
+    def digest(self) -> str:
+        """SHA-256, in hexadecimal, of everything that decides the noise. Public: it depends on no data.
+
+        Neither the order in which queries are listed nor ``delta`` matters; the order of geolevels does.
+        """
+        plain = {
+            "mechanism": self.mechanism.value,
+            "neighbours": self.neighbours.value,
+            "total": format_fraction(self.total),
+            "geolevels": [[level, format_fraction(share)] for level, share in self.geolevels.items()],
+            "queries": {
+                level: {query: format_fraction(share) for query, share in shares.items()}
+                for level, shares in self.queries.items()
+            },
+        }
+        return hashlib.sha256(canonical_json(plain)).hexdigest()
+
+
+def _written_out(
+    queries: Mapping[str, Mapping[str, Fraction]], levels: Mapping[str, Fraction]
+) -> dict[str, Mapping[str, Fraction]]:
+    """Replace ``"*"`` and check every geolevel's sum."""
+    _refuse_unknown_levels((level for level in queries if level != EVERY_OTHER), levels)
+    written: dict[str, Mapping[str, Fraction]] = {}
+    for level, level_share in levels.items():
+        shares = queries.get(level, queries.get(EVERY_OTHER))
+        if shares is not None:
+            written[level] = MappingProxyType(exact_shares(shares, f"Query shares at geolevel {level}"))
+        elif level_share:
+            raise BudgetError(
+                f"Geolevel {level} has {format_fraction(level_share)} of the budget and no queries to spend "
+                f'it on. Give [budget.queries] an entry {level}, or "*" for every other geolevel.'
+            )
+    return written
+
+
+def _refuse_unknown_levels(named: Iterable[str], levels: Mapping[str, Fraction]) -> None:
+    unknown = [level for level in named if level not in levels]
+    if unknown:
+        raise BudgetError(
+            f"Query shares are given at geolevel {', '.join(unknown)}, which has no geolevel share; "
+            f"the geolevels of the budget are {', '.join(levels)}."
+        )

@@ -1,0 +1,197 @@
+"""What a budget buys: noise and loss per query group and geolevel, and per attribute and place."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from types import MappingProxyType
+
+from opendas.budget.allocation import Budget
+from opendas.errors import BudgetError
+from opendas.privacy.exact import format_fraction
+from opendas.privacy.relations import Mechanism
+from opendas.random.distributions import DiscreteGaussian
+
+__all__ = ["PlanRow", "attribute_rho", "plan_rows", "within_rho"]
+
+_CONFIDENCE = Fraction(9, 10)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRow:
+    """One query group in all geounits of a geolevel that have the same share.
+
+    Parameters
+    ----------
+    geolevel, query : str
+    geounits : int
+        How many geounits have this share.
+    cells : int
+        Cells of the query group: noise draws per geounit.
+    geounit_share : Fraction
+    rho, epsilon : Fraction or None
+        Loss of the group in one geounit: share times total. rho for the discrete Gaussian, epsilon for the
+        discrete Laplace; the other is None.
+    sigma2, scale : Fraction or None
+        Parameter of the noise: Gaussian, Laplace.
+    variance : float
+        Exact variance of the integer noise, in squared counts.
+    moe90 : int
+        Smallest m with at least 0.90 of the noise within -m to m.
+    """
+
+    geolevel: str
+    query: str
+    geounits: int
+    cells: int
+    geounit_share: Fraction
+    rho: Fraction | None
+    epsilon: Fraction | None
+    sigma2: Fraction | None
+    scale: Fraction | None
+    variance: float
+    moe90: int
+
+    def as_json(self) -> dict[str, object]:
+        """Row of ``opendas plan --json``: losses as exact text, noise parameters as floats."""
+        return {
+            "geolevel": self.geolevel,
+            "query": self.query,
+            "geounits": self.geounits,
+            "cells": self.cells,
+            "rho": _text(self.rho),
+            "epsilon": _text(self.epsilon),
+            "sigma2": None if self.sigma2 is None else float(self.sigma2),
+            "scale": None if self.scale is None else float(self.scale),
+            "variance": self.variance,
+            "moe90": self.moe90,
+        }
+
+
+def _text(value: Fraction | None) -> str | None:
+    return None if value is None else format_fraction(value)
+
+
+def plan_rows(
+    budget: Budget,
+    level_counts: Mapping[str, int | Mapping[Fraction, int]],
+    query_sizes: Mapping[str, int],
+) -> tuple[PlanRow, ...]:
+    """List every distinct noise of a budget.
+
+    Parameters
+    ----------
+    budget : Budget
+    level_counts : mapping of str to int, or to mapping of Fraction to int
+        Geolevel -> number of geounits; on a spine with bypassed parents, geolevel -> geounit share -> number
+        of geounits with this share. Geounits without a share are not measured and left out.
+    query_sizes : mapping of str to int
+        Query group -> number of cells.
+
+    Returns
+    -------
+    tuple of PlanRow
+        By geolevel from the top, then query group as budgeted, then share from the largest.
+
+    Raises
+    ------
+    BudgetError
+        If a geolevel or query of the budget has no count or size.
+    """
+    rows = []
+    for level, level_share in budget.geolevels.items():
+        if level not in level_counts:
+            raise BudgetError(f"The plan needs the number of geounits at geolevel {level!r}.")
+        counts = level_counts[level]
+        by_share = {level_share: counts} if isinstance(counts, int) else counts
+        for query in budget.queries.get(level, {}):
+            if query not in query_sizes:
+                raise BudgetError(f"The plan needs the number of cells of query {query!r}.")
+            rows += [
+                _row(budget, level, query, share, by_share[share], query_sizes[query])
+                for share in sorted(by_share, reverse=True)
+                if share and by_share[share]
+            ]
+    return tuple(rows)
+
+
+def _row(budget: Budget, level: str, query: str, share: Fraction, geounits: int, cells: int) -> PlanRow:
+    noise = budget.distribution(level, query, share)
+    loss = budget.share(level, query, share) * budget.total
+    gaussian = budget.mechanism is Mechanism.DISCRETE_GAUSSIAN
+    return PlanRow(
+        geolevel=level,
+        query=query,
+        geounits=geounits,
+        cells=cells,
+        geounit_share=share,
+        rho=loss if gaussian else None,
+        epsilon=None if gaussian else loss,
+        sigma2=noise.sigma2 if isinstance(noise, DiscreteGaussian) else None,
+        scale=None if isinstance(noise, DiscreteGaussian) else noise.scale,
+        variance=noise.variance,
+        moe90=noise.margin(_CONFIDENCE),
+    )
+
+
+def attribute_rho(budget: Budget, query_attributes: Mapping[str, Collection[str]]) -> Mapping[str, Fraction]:
+    """Loss when one record changes in one attribute only and stays where it is.
+
+    Parameters
+    ----------
+    budget : Budget
+    query_attributes : mapping of str to collection of str
+        Query group -> attributes that it tells apart, that is, on which it has at least two groups.
+
+    Returns
+    -------
+    mapping of str to Fraction
+        Attribute -> loss, in the order of first appearance: rho, or epsilon for the discrete Laplace.
+
+    Raises
+    ------
+    BudgetError
+        If a query of the budget is not described.
+
+    Notes
+    -----
+    A query group that does not tell two records apart has the same answers for both, so its loss does not
+    count. This is the rule behind the per-attribute figures of the production certificates.
+    """
+    losses: dict[str, Fraction] = {}
+    for level, shares in budget.queries.items():
+        for query, share in shares.items():
+            if query not in query_attributes:
+                raise BudgetError(f"The attributes of query {query!r} are not known.")
+            for attribute in query_attributes[query]:
+                spent = budget.geolevels[level] * share * budget.total
+                losses[attribute] = losses.get(attribute, Fraction(0)) + spent
+    return MappingProxyType(losses)
+
+
+def within_rho(budget: Budget) -> Mapping[str, Fraction]:
+    """Loss when one record moves between leaves of one geounit, all else equal.
+
+    Parameters
+    ----------
+    budget : Budget
+
+    Returns
+    -------
+    mapping of str to Fraction
+        Geolevel -> loss of the geolevels strictly below it: rho, or epsilon for the discrete Laplace. The
+        leaf level, below which nothing moves, has 0.
+
+    Notes
+    -----
+    The answers at the geolevel and above do not change. With the shares of the geolevels, as in the
+    production certificates; a geounit that took over the share of bypassed geounits below it spends that
+    share at its own place, so there the loss is at most this.
+    """
+    losses: dict[str, Fraction] = {}
+    below = Fraction(1)
+    for level, share in budget.geolevels.items():
+        below -= share
+        losses[level] = below * budget.total
+    return MappingProxyType(losses)

@@ -1,0 +1,215 @@
+"""From what a run file says about its budget to a complete, checked allocation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from opendas.budget.allocation import (
+    DEFAULT_DELTA,
+    EVERY_OTHER,
+    Budget,
+    exact_shares,
+)
+from opendas.budget.presets import Preset, preset, preset_names
+from opendas.errors import BudgetError
+from opendas.privacy.exact import format_fraction, parse_fraction
+from opendas.privacy.relations import Mechanism, Neighbours
+
+__all__ = ["BudgetSpec", "resolve_budget"]
+
+Number = Fraction | int | str
+Shares = Mapping[str, Number]
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetSpec:
+    """The budget as a run or product file states it; every part may be missing.
+
+    Parameters
+    ----------
+    preset : str, optional
+    rho, epsilon : Fraction, int or str, optional
+        rho goes with the discrete Gaussian, epsilon with the discrete Laplace.
+    geolevels : mapping, optional
+        Geolevel -> share.
+    queries : mapping of mappings, optional
+        Geolevel, or ``"*"`` for every other -> query group -> share.
+    normalise : bool
+        Drop the geolevels that the run does not have and rescale the others exactly.
+    delta : Fraction, int or str, optional
+        Default 1e-10.
+    mechanism : Mechanism
+    neighbours : Neighbours
+    """
+
+    preset: str | None = None
+    rho: Number | None = None
+    epsilon: Number | None = None
+    geolevels: Shares | None = None
+    queries: Mapping[str, Shares] | None = None
+    normalise: bool = False
+    delta: Number | None = None
+    mechanism: Mechanism = Mechanism.DISCRETE_GAUSSIAN
+    neighbours: Neighbours = Neighbours.BOUNDED
+
+
+def resolve_budget(
+    spec: BudgetSpec,
+    geolevels: Sequence[str],
+    canonical: Callable[[str], str] | None = None,
+) -> Budget:
+    """Complete and check a budget for a run.
+
+    Parameters
+    ----------
+    spec : BudgetSpec
+        Parts given beside a preset replace that part of it.
+    geolevels : sequence of str
+        Geolevels of the run's spine, top first.
+    canonical : callable of str to str, optional
+        Writes a query name in schema order, as
+        :func:`~opendas.budget.allocation.canonical_query_name` does for a given order; without it names
+        are taken as they are.
+
+    Returns
+    -------
+    Budget
+        Geolevels in the order of the run.
+
+    Raises
+    ------
+    BudgetError
+        If a part is missing, a sum is not exactly one, or the geolevels are not those of the run; then
+        a preset that fits is named.
+    ConfigError
+        If a number is a float or the preset is unknown.
+    """
+    base = None if spec.preset is None else preset(spec.preset)
+    shares = _geolevel_shares(spec, base, geolevels)
+    return Budget(
+        mechanism=spec.mechanism,
+        neighbours=spec.neighbours,
+        total=_total(spec, base),
+        geolevels={level: shares.get(level, Fraction(0)) for level in geolevels},
+        queries=_query_shares(spec, base, geolevels, canonical),
+        delta=DEFAULT_DELTA if spec.delta is None else parse_fraction(spec.delta, "delta"),
+    )
+
+
+def _total(spec: BudgetSpec, base: Preset | None) -> Fraction:
+    given, name = (
+        (spec.rho, "rho") if spec.mechanism is Mechanism.DISCRETE_GAUSSIAN else (spec.epsilon, "epsilon")
+    )
+    other = spec.epsilon if name == "rho" else spec.rho
+    if other is not None:
+        wrong = "epsilon" if name == "rho" else "rho"
+        raise BudgetError(
+            f"[budget] sets {wrong}, but the mechanism {spec.mechanism} spends {name}. Give {name}, or "
+            "change the mechanism in [run]."
+        )
+    if given is not None:
+        return parse_fraction(given, name)
+    if base is not None and name == "rho":
+        return base.rho
+    because = f": preset {base.name} holds a rho, which is no {name}" if base is not None else ""
+    raise BudgetError(f'[budget] has no {name}{because}. Give {name}, for instance {name} = "1".')
+
+
+def _geolevel_shares(
+    spec: BudgetSpec, base: Preset | None, geolevels: Sequence[str]
+) -> Mapping[str, Fraction]:
+    if spec.geolevels is not None:
+        if EVERY_OTHER in spec.geolevels:
+            raise BudgetError(
+                '[budget] geolevels: "*" is not understood here; name each geolevel with its share.'
+            )
+        shares = exact_shares(spec.geolevels, "[budget] geolevels")
+    elif base is not None:
+        shares = dict(base.geolevels)
+    elif len(geolevels) == 1:
+        return {geolevels[0]: Fraction(1)}
+    else:
+        raise BudgetError(
+            f"[budget] has neither a preset nor geolevels. Give geolevels shares for {', '.join(geolevels)}, "
+            "or a preset."
+        )
+    missing = [level for level in geolevels if level not in shares and not _declared(spec, level)]
+    surplus = [level for level in shares if level not in geolevels]
+    if missing or (surplus and not spec.normalise):
+        raise BudgetError(_mismatch(spec, base, geolevels, missing, surplus))
+    kept = {level: share for level, share in shares.items() if level in geolevels}
+    total = sum(kept.values(), Fraction(0))
+    if total == 0:
+        raise BudgetError("[budget] geolevels: no geolevel of this run has a share to rescale.")
+    return {level: share / total for level, share in kept.items()}
+
+
+def _declared(spec: BudgetSpec, level: str) -> bool:
+    """Whether a geolevel without budget was given a share of zero on purpose."""
+    return spec.geolevels is not None and level in spec.geolevels
+
+
+def _mismatch(
+    spec: BudgetSpec, base: Preset | None, geolevels: Sequence[str], missing: list[str], surplus: list[str]
+) -> str:
+    origin = f"Preset {base.name}" if base is not None and spec.geolevels is None else "[budget] geolevels"
+    parts = []
+    if surplus:
+        parts.append(f"has shares for {', '.join(surplus)}, which this run does not have")
+    if missing:
+        parts.append(f"has no share for {', '.join(missing)}")
+    fitting = [
+        name
+        for name in preset_names()
+        if list(preset(name).geolevels) == list(geolevels)
+        and (base is None or preset(name).product == base.product)
+    ]
+    tries = [f"the preset {' or '.join(fitting)} fits"] if fitting else []
+    if surplus and not missing:
+        tries.append("normalise = true drops what the run does not have and rescales the rest exactly")
+    tries.append("or give geolevels shares that name each geolevel of the run")
+    return f"{origin} {' and '.join(parts)}. The run has {', '.join(geolevels)}: {'; '.join(tries)}."
+
+
+def _query_shares(
+    spec: BudgetSpec,
+    base: Preset | None,
+    geolevels: Sequence[str],
+    canonical: Callable[[str], str] | None,
+) -> dict[str, dict[str, Fraction]]:
+    if spec.queries is not None:
+        given: Mapping[str, Shares] = spec.queries
+    elif base is not None:
+        given = base.queries
+    else:
+        raise BudgetError(
+            "[budget] has neither a preset nor queries. Give [budget.queries], for instance "
+            '"*" = { total = "1/4", detailed = "3/4" }.'
+        )
+    unused = [level for level in given if level not in geolevels and level != EVERY_OTHER]
+    if unused and spec.queries is not None and not spec.normalise:
+        raise BudgetError(
+            f"[budget.queries] names {', '.join(unused)}, which this run does not have; it has "
+            f"{', '.join(geolevels)}."
+        )
+    return {
+        level: _named(shares, level, canonical)
+        for level, shares in given.items()
+        if level in geolevels or level == EVERY_OTHER
+    }
+
+
+def _named(shares: Shares, level: str, canonical: Callable[[str], str] | None) -> dict[str, Fraction]:
+    named: dict[str, Fraction] = {}
+    for query, share in shares.items():
+        name = query if canonical is None else canonical(query)
+        exact = parse_fraction(share, f"[budget.queries] {level}, {query}")
+        if name in named:
+            raise BudgetError(
+                f"[budget.queries] {level}: the query {name!r} is there twice, with "
+                f"{format_fraction(named[name])} and {format_fraction(exact)}. Keep one."
+            )
+        named[name] = exact
+    return named

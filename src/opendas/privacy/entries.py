@@ -1,0 +1,343 @@
+"""What a ledger holds: acts, their lines on file, and the exact totals over them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from fractions import Fraction
+from types import MappingProxyType
+from typing import Final, Literal, Self
+
+from opendas.errors import ConfigError, PrivacyError
+from opendas.privacy.exact import canonical_json, format_fraction, parse_fraction
+from opendas.privacy.relations import Mechanism, Neighbours
+
+__all__ = ["INFINITE", "Change", "LedgerEntry", "LedgerLine", "Loss", "Spent", "read_lines", "total_spent"]
+
+INFINITE: Final = "infinity"
+Loss = Fraction | Literal["infinity"]
+"""An exact rho or epsilon, or ``"infinity"`` where nothing is guaranteed (a seeded run)."""
+
+_FORMAT: Final = 1
+_GENESIS: Final = "0" * 64
+_TEXT_FIELDS: Final = (
+    "run_id",
+    "product",
+    "key_commitment",
+    "input_tag",
+    "plan_digest",
+    "protected_unit",
+    "version",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerEntry:
+    """One privacy act: a full measurement of one product of one input under one plan.
+
+    Parameters
+    ----------
+    run_id : str
+        Names the act. Random, never derived from data.
+    product : str
+    key_commitment, input_tag, plan_digest : str
+        What the draws are a function of. The first two stay out of every release.
+    mechanism : Mechanism
+        Decides what ``loss`` is: rho (discrete Gaussian) or epsilon (discrete Laplace).
+    loss : Fraction or "infinity"
+        Loss under ``relation``. Fractions may be given as text. Infinite for a seeded run.
+    relation : Neighbours
+    protected_unit : str
+        What one record is, for instance ``"person record"``.
+    version : str
+        Version of the program.
+    seeded : bool
+    other_relations : mapping of Neighbours to Loss
+        Losses of the same act under other relations, each derived directly.
+
+    Raises
+    ------
+    PrivacyError
+        If a text is empty, a loss is not positive, or a seeded run claims a finite loss.
+    """
+
+    run_id: str
+    product: str
+    key_commitment: str
+    input_tag: str
+    plan_digest: str
+    mechanism: Mechanism
+    loss: Loss
+    relation: Neighbours
+    protected_unit: str
+    version: str
+    seeded: bool = False
+    other_relations: Mapping[Neighbours, Loss] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in _TEXT_FIELDS:
+            value = getattr(self, name)
+            if not isinstance(value, str) or not value or len(value) > 1000:
+                raise PrivacyError(f"Ledger entry: {name} must be a text of 1 to 1000 characters.")
+        object.__setattr__(self, "mechanism", Mechanism(self.mechanism))
+        object.__setattr__(self, "relation", Neighbours(self.relation))
+        object.__setattr__(self, "loss", _checked_loss(self.loss))
+        others = {Neighbours(key): _checked_loss(value) for key, value in self.other_relations.items()}
+        if self.relation in others:
+            raise PrivacyError(f"Ledger entry: two losses under the relation {self.relation}.")
+        object.__setattr__(self, "other_relations", MappingProxyType(others))
+        if self.seeded and any(loss != INFINITE for loss in (self.loss, *others.values())):
+            raise PrivacyError(
+                "Ledger entry: the noise of a seeded run can be computed by anyone, so its loss is infinite."
+            )
+
+    def loss_under(self, relation: Neighbours) -> Loss | None:
+        """Return the loss under a relation, None where it was not derived."""
+        return self.loss if relation is self.relation else self.other_relations.get(relation)
+
+    def differing_fields(self, other: LedgerEntry) -> tuple[str, ...]:
+        """Name the fields in which two entries differ."""
+        return tuple(
+            spec.name.replace("_", " ")
+            for spec in fields(self)
+            if getattr(self, spec.name) != getattr(other, spec.name)
+        )
+
+    def as_json(self) -> dict[str, object]:
+        """Return plain data for one line: exact text, the loss under the name of its parameter."""
+        record: dict[str, object] = {name: getattr(self, name) for name in _TEXT_FIELDS}
+        record["mechanism"] = self.mechanism.value
+        record["relation"] = self.relation.value
+        record["seeded"] = self.seeded
+        record[self.mechanism.loss_name] = _loss_text(self.loss)
+        if self.other_relations:
+            record["other_relations"] = {
+                key.value: _loss_text(value) for key, value in self.other_relations.items()
+            }
+        return record
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, object]) -> Self:
+        """Read what :meth:`as_json` wrote; every field must be there and no other."""
+        values = dict(record)
+        mechanism = Mechanism(str(values.pop("mechanism")))
+        others = values.pop("other_relations", {})
+        loss = values.pop(mechanism.loss_name)
+        if not isinstance(others, dict) or not isinstance(values.get("seeded"), bool):
+            raise PrivacyError("Ledger entry: a field has the wrong type.")
+        return cls(mechanism=mechanism, loss=loss, other_relations=others, **values)  # type: ignore[arg-type]
+
+
+def _checked_loss(value: Loss | str) -> Loss:
+    if value == INFINITE:
+        return INFINITE
+    try:
+        exact = parse_fraction(value, "loss")
+    except ConfigError as error:
+        raise PrivacyError(f"Ledger entry: {error}") from error
+    if exact <= 0:
+        raise PrivacyError(
+            f"Ledger entry: the loss is {format_fraction(exact)}; an act without loss is no act. "
+            'Give a positive rho or epsilon, or "infinity".'
+        )
+    return exact
+
+
+def _loss_text(value: Loss) -> str:
+    return INFINITE if isinstance(value, str) else format_fraction(value)
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerLine:
+    """One line of a ledger file.
+
+    Parameters
+    ----------
+    data : bytes
+        The line without its newline.
+    run_id : str
+    entry : LedgerEntry or None
+        None for a finished note.
+    """
+
+    data: bytes
+    run_id: str
+    entry: LedgerEntry | None
+
+    @classmethod
+    def intent(cls, earlier: Sequence[LedgerLine], entry: LedgerEntry) -> Self:
+        """Build the line of an act, chained to the lines before it."""
+        return cls(_chained(earlier, "intent", entry.as_json()), entry.run_id, entry)
+
+    @classmethod
+    def finish(cls, earlier: Sequence[LedgerLine], run_id: str) -> Self:
+        """Build the line of a finished note, chained to the lines before it."""
+        return cls(_chained(earlier, "finished", {"run_id": run_id}), run_id, None)
+
+
+def _head(earlier: Sequence[LedgerLine]) -> str:
+    return hashlib.sha256(earlier[-1].data).hexdigest() if earlier else _GENESIS
+
+
+def _chained(earlier: Sequence[LedgerLine], kind: str, record: Mapping[str, object]) -> bytes:
+    link = {"format": _FORMAT, "index": len(earlier), "kind": kind, "previous": _head(earlier)}
+    return canonical_json(link | dict(record))
+
+
+def read_lines(data: bytes, name: str) -> tuple[tuple[LedgerLine, ...], int]:
+    """Read and verify the content of a ledger file.
+
+    Parameters
+    ----------
+    data : bytes
+        The whole file.
+    name : str
+        File name, for messages.
+
+    Returns
+    -------
+    lines : tuple of LedgerLine
+    whole : int
+        Length in bytes of the whole lines. Less than ``len(data)`` if the last line is torn.
+
+    Raises
+    ------
+    PrivacyError
+        If any whole line is no ledger line, or does not follow from the line before it.
+    """
+    whole = data.rfind(b"\n") + 1
+    lines: list[LedgerLine] = []
+    for number, text in enumerate(data[:whole].split(b"\n")[:-1], start=1):
+        try:
+            lines.append(_read_line(text, lines))
+        except (PrivacyError, ValueError, KeyError, TypeError) as error:
+            raise PrivacyError(
+                f"{name}, line {number}: the ledger is damaged: {_reason(error)}. It was changed after "
+                "it was written. Restore it from a copy; what this folder has spent is unknown until then."
+            ) from error
+    return tuple(lines), whole
+
+
+def _reason(error: Exception) -> str:
+    return str(error).rstrip(".") if isinstance(error, PrivacyError) else "this is no ledger line"
+
+
+def _read_line(text: bytes, earlier: Sequence[LedgerLine]) -> LedgerLine:
+    record = json.loads(text)
+    if not isinstance(record, dict) or canonical_json(record) != text:
+        raise PrivacyError("this is no ledger line")
+    if record.pop("format") != _FORMAT:
+        raise PrivacyError("the line has a format that this version does not know")
+    if record.pop("previous") != _head(earlier) or record.pop("index") != len(earlier):
+        raise PrivacyError("the line does not follow from the line before it")
+    kind = record.pop("kind")
+    if kind == "intent":
+        entry = LedgerEntry.from_json(record)
+        return LedgerLine(text, entry.run_id, entry)
+    if kind != "finished" or set(record) != {"run_id"} or not isinstance(record["run_id"], str):
+        raise PrivacyError("the line is of a kind that this version does not know")
+    return LedgerLine(text, record["run_id"], None)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change between neighbours that touches records of several protected units at once.
+
+    Parameters
+    ----------
+    name : str
+        In words, for instance ``"one person with the unit changes it induces"``.
+    factors : mapping of str to int
+        Protected unit -> how often its loss is counted. Each factor needs an argument, since changes
+        of several records do not cost the multiple in general; ``docs/proofs/composition.md``.
+    """
+
+    name: str
+    factors: Mapping[str, int]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "factors", MappingProxyType(dict(self.factors)))
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Total loss of one change under one relation.
+
+    Parameters
+    ----------
+    relation : Neighbours
+    change : str
+    rho : Fraction or "infinity"
+        Sum of the rho of the acts; a pure act of epsilon enters as ``epsilon^2 / 2``.
+    epsilon : Fraction or "infinity" or None
+        Sum of the epsilons if all acts are pure, else None.
+    acts : int
+        Number of acts summed.
+    uncovered : int
+        Number of acts on the same protected units whose loss under this relation is unknown, and which
+        the sums leave out. The totals speak for the whole ledger only where this is 0.
+    """
+
+    relation: Neighbours
+    change: str
+    rho: Loss
+    epsilon: Loss | None
+    acts: int
+    uncovered: int
+
+
+def total_spent(entries: Iterable[LedgerEntry], changes: Iterable[Change] = ()) -> tuple[Spent, ...]:
+    """Sum acts exactly, under each relation by itself.
+
+    Parameters
+    ----------
+    entries : iterable of LedgerEntry
+    changes : iterable of Change
+        Combined changes to total beside the change of one record of each protected unit.
+
+    Returns
+    -------
+    tuple of Spent
+        For each relation under which there is an act: one total per protected unit, in the order in
+        which they first appear, then one per change that touches a protected unit of the ledger.
+    """
+    acts = tuple(entries)
+    units = dict.fromkeys(entry.protected_unit for entry in acts)
+    asked = [Change(f"one {unit}", {unit: 1}) for unit in units] + list(changes)
+    totals = (_total(acts, relation, change) for relation in Neighbours for change in asked)
+    return tuple(total for total in totals if total is not None)
+
+
+def _total(acts: Sequence[LedgerEntry], relation: Neighbours, change: Change) -> Spent | None:
+    touched = [entry for entry in acts if change.factors.get(entry.protected_unit, 0) > 0]
+    rho: list[Loss] = []
+    epsilon: list[Loss] = []
+    for entry in touched:
+        loss = entry.loss_under(relation)
+        if loss is None:
+            continue
+        pure = entry.mechanism is Mechanism.DISCRETE_LAPLACE
+        factor = change.factors[entry.protected_unit]
+        if isinstance(loss, str):
+            rho.append(INFINITE)
+        else:
+            rho.append((factor * loss) ** 2 / 2 if pure else factor * loss)
+        if pure:
+            epsilon.append(loss if isinstance(loss, str) else factor * loss)
+    if not rho:
+        return None
+    return Spent(
+        relation=relation,
+        change=change.name,
+        rho=_sum(rho),
+        epsilon=_sum(epsilon) if len(epsilon) == len(rho) else None,
+        acts=len(rho),
+        uncovered=len(touched) - len(rho),
+    )
+
+
+def _sum(losses: Sequence[Loss]) -> Loss:
+    exact = [loss for loss in losses if not isinstance(loss, str)]
+    return sum(exact, Fraction(0)) if len(exact) == len(losses) else INFINITE

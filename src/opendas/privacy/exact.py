@@ -1,0 +1,131 @@
+"""Exact numbers in and out.
+
+A budget is a :class:`~fractions.Fraction` from the moment it is read. Binary floats are refused: the
+decimal ``0.1`` typed by a user and the float ``0.1`` differ, and the difference would end up in the
+noise scale and in the sum that must be exactly one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from fractions import Fraction
+
+from opendas.errors import ConfigError
+
+__all__ = ["canonical_json", "format_fraction", "parse_fraction"]
+
+_NUMBER = re.compile(
+    r"(?P<sign>[+-]?)(?:"
+    r"(?P<numerator>[0-9]+)\s*/\s*(?P<denominator>[0-9]+)"
+    r"|(?P<whole>[0-9]*)(?:\.(?P<decimals>[0-9]*))?(?:[eE](?P<exponent>[+-]?[0-9]{1,6}))?"
+    r")"
+)
+# Bounds on what one configuration value may cost to hold; no budget comes near them.
+_MAX_TEXT = 2000
+_MAX_EXPONENT = 2000
+
+
+def parse_fraction(value: object, what: str = "value") -> Fraction:
+    """Read an exact number.
+
+    Parameters
+    ----------
+    value : str, int or Fraction
+        ``"293764/114921"``, ``"0.1885"``, ``"1e-10"``, ``4`` or a fraction. Text may carry a sign and
+        surrounding spaces.
+    what : str
+        Name of the place the number comes from, for the error message.
+
+    Returns
+    -------
+    Fraction
+        Exactly the number written.
+
+    Raises
+    ------
+    ConfigError
+        For a float (write the number in quotes), a bool, anything that is no number, or a number too
+        long to be a budget.
+
+    Examples
+    --------
+    >>> parse_fraction("0.1885")
+    Fraction(377, 2000)
+    >>> parse_fraction("1e-10")
+    Fraction(1, 10000000000)
+    """
+    if isinstance(value, Fraction):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return Fraction(value)
+    if isinstance(value, float):
+        raise ConfigError(
+            f"{what}: {value!r} is a binary floating-point number, which cannot hold most decimals exactly. "
+            f'Write it in quotes, as a decimal or a fraction: "{value!r}" or "1/8".'
+        )
+    if not isinstance(value, str):
+        raise ConfigError(
+            f"{what}: expected a number in quotes or an integer, found {type(value).__name__}. "
+            'Write it like "1/8", "0.125" or "1e-10".'
+        )
+    return _parse_text(value, what)
+
+
+def _parse_text(text: str, what: str) -> Fraction:
+    match = _NUMBER.fullmatch(text.strip()) if len(text) <= _MAX_TEXT else None
+    if match is None:
+        shown = text if len(text) <= 60 else text[:57] + "..."
+        raise ConfigError(
+            f"{what}: {shown!r} is not a number. "
+            'Write a fraction, a decimal or an integer: "1/8", "0.125", "1e-10".'
+        )
+    sign = -1 if match["sign"] == "-" else 1
+    if match["numerator"] is not None:
+        denominator = int(match["denominator"])
+        if denominator == 0:
+            raise ConfigError(f"{what}: the fraction {text.strip()!r} has denominator zero.")
+        return sign * Fraction(int(match["numerator"]), denominator)
+    whole, decimals = match["whole"] or "", match["decimals"] or ""
+    if not whole and not decimals:
+        raise ConfigError(f'{what}: {text!r} has no digits. Write a number such as "1/8" or "0.125".')
+    exponent = int(match["exponent"] or 0)
+    if abs(exponent) > _MAX_EXPONENT:
+        raise ConfigError(f"{what}: the exponent of {text.strip()!r} lies beyond {_MAX_EXPONENT}.")
+    return sign * Fraction(int(whole + decimals)) * Fraction(10) ** (exponent - len(decimals))
+
+
+def format_fraction(value: Fraction | int) -> str:
+    """Write a number so that :func:`parse_fraction` reads exactly the same one.
+
+    Parameters
+    ----------
+    value : Fraction or int
+
+    Returns
+    -------
+    str
+        Lowest terms, ``"n/d"``, or ``"n"`` for an integer: one text per number, fit for a digest.
+
+    Examples
+    --------
+    >>> format_fraction(Fraction(377, 2000))
+    '377/2000'
+    """
+    return str(Fraction(value))
+
+
+def canonical_json(value: object) -> bytes:
+    """Write plain data as JSON with one text per value, fit for a digest.
+
+    Parameters
+    ----------
+    value : object
+        Dicts with text keys, lists, text, integers, booleans, None.
+
+    Returns
+    -------
+    bytes
+        ASCII, keys sorted, no spaces, no NaN or infinity.
+    """
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")

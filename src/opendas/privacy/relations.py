@@ -1,0 +1,99 @@
+"""Neighbour relations, mechanisms, and the noise one query group gets for its share of the budget."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from fractions import Fraction
+
+from opendas.errors import BudgetError
+from opendas.privacy.exact import format_fraction
+from opendas.random.distributions import DiscreteGaussian, DiscreteLaplace
+
+__all__ = ["Mechanism", "Neighbours", "noise_distribution"]
+
+
+class Neighbours(StrEnum):
+    """Which pairs of data sets the guarantee speaks about.
+
+    ``BOUNDED``: one record is replaced by another, anywhere. ``UNBOUNDED``: one record is added or removed.
+
+    The sensitivities are those of a marginal query group: each record counts in exactly one cell of the
+    group, so that a replaced record moves one count from one cell to another and an added record raises
+    one cell by one.
+    """
+
+    BOUNDED = "bounded"
+    UNBOUNDED = "unbounded"
+
+    @property
+    def l2_squared(self) -> int:
+        """Squared L2 sensitivity of a marginal query group: 2 bounded, 1 unbounded."""
+        return 2 if self is Neighbours.BOUNDED else 1
+
+    @property
+    def l1(self) -> int:
+        """L1 sensitivity of a marginal query group: 2 bounded, 1 unbounded."""
+        return 2 if self is Neighbours.BOUNDED else 1
+
+
+class Mechanism(StrEnum):
+    """Discrete Gaussian noise under zCDP, or discrete Laplace noise under pure differential privacy."""
+
+    DISCRETE_GAUSSIAN = "discrete-gaussian"
+    DISCRETE_LAPLACE = "discrete-laplace"
+
+    @property
+    def loss_name(self) -> str:
+        """Name of the parameter that is spent: ``"rho"`` or ``"epsilon"``."""
+        return "rho" if self is Mechanism.DISCRETE_GAUSSIAN else "epsilon"
+
+
+def noise_distribution(
+    mechanism: Mechanism, neighbours: Neighbours, share: Fraction, total: Fraction
+) -> DiscreteGaussian | DiscreteLaplace:
+    """Noise of every cell of a marginal query group that gets a share of the budget.
+
+    Parameters
+    ----------
+    mechanism : Mechanism
+    neighbours : Neighbours
+    share : Fraction, in (0, 1]
+        Query share times geounit share.
+    total : Fraction, > 0
+        rho for the discrete Gaussian, epsilon for the discrete Laplace.
+
+    Returns
+    -------
+    DiscreteGaussian or DiscreteLaplace
+        Gaussian: ``sigma2 = D2^2 / (2 * share * rho)``, so ``1 / sigma2 = share * rho`` bounded and
+        ``2 * share * rho`` unbounded. Laplace: ``scale = D1 / (share * epsilon)``.
+
+    Raises
+    ------
+    BudgetError
+        If the share lies outside (0, 1] or the total is not positive: a query without budget is not asked.
+
+    Notes
+    -----
+    The TopDown paper, Theorem 2 (bounded); argument for both relations in ``docs/proofs/composition.md``.
+
+    Examples
+    --------
+    >>> noise_distribution(
+    ...     Mechanism.DISCRETE_GAUSSIAN, Neighbours.BOUNDED, Fraction(1, 4), Fraction(2)
+    ... ).sigma2
+    Fraction(2, 1)
+    """
+    if not 0 < share <= 1:
+        raise BudgetError(
+            f"A query group was given the share {format_fraction(share)} of the budget; a share lies in "
+            "(0, 1]. A query without budget is not measured: leave it out."
+        )
+    if total <= 0:
+        raise BudgetError(
+            f"The total {mechanism.loss_name} is {format_fraction(total)}; it must be positive. "
+            f"Set {mechanism.loss_name} in [budget]."
+        )
+    if mechanism is Mechanism.DISCRETE_GAUSSIAN:
+        return DiscreteGaussian(Fraction(neighbours.l2_squared) / (2 * share * total))
+    return DiscreteLaplace(Fraction(neighbours.l1) / (share * total))

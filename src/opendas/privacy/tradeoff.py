@@ -1,0 +1,164 @@
+"""What a rho means for an attacker: tests, odds, guesses.
+
+A test that tries to tell one person's data set from its neighbour has a false-positive rate ``alpha`` and a
+power. :func:`zcdp_power_bound` bounds the power for every rho-zCDP mechanism; it is a theorem.
+:func:`gaussian_power` is the exact power against continuous Gaussian noise of the same rho; for the
+composed discrete noise of a release it is a close **approximation, not a bound**. Explained in
+``docs/what-rho-means.md``.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from statistics import NormalDist
+
+from opendas.errors import ConfigError
+from opendas.privacy.exact import parse_fraction
+
+__all__ = ["gaussian_power", "loss_tail", "posterior", "zcdp_power_bound"]
+
+_STANDARD = NormalDist()
+# Any set of orders gives a valid bound; more orders give a tighter one.
+_ORDERS = tuple(1.0 + 10.0 ** (k / 16.0) for k in range(-64, 97))
+_BISECTIONS = 60
+
+
+def _rate(value: float, what: str) -> float:
+    if not 0.0 < value < 1.0:
+        raise ConfigError(f"{what} must lie strictly between 0 and 1.")
+    return value
+
+
+def _rho(rho: Fraction | int | str) -> float:
+    exact = parse_fraction(rho, "rho")
+    if exact < 0:
+        raise ConfigError("rho must not be negative.")
+    return float(exact)
+
+
+def gaussian_power(rho: Fraction | int | str, alpha: float) -> float:
+    """Power of the best test at level alpha, with the noise taken as continuous Gaussian.
+
+    Parameters
+    ----------
+    rho : Fraction, int or str, >= 0
+    alpha : float, in (0, 1)
+        False-positive rate.
+
+    Returns
+    -------
+    float
+        ``Phi(Phi^-1(alpha) + mu)`` with ``mu = sqrt(2 rho)``. An approximation: discrete noise of small
+        variance can be slightly easier or harder to see through. For a bound, see :func:`zcdp_power_bound`.
+
+    Notes
+    -----
+    Dong, Roth and Su (2022), Gaussian differential privacy: composition adds the squares of mu, hence rho.
+
+    Examples
+    --------
+    >>> round(gaussian_power("293764/114921", 0.001), 3)
+    0.204
+    """
+    return _STANDARD.cdf(_STANDARD.inv_cdf(_rate(alpha, "alpha")) + math.sqrt(2.0 * _rho(rho)))
+
+
+def zcdp_power_bound(rho: Fraction | int | str, alpha: float) -> float:
+    """Upper bound on the power of every test at level alpha against every rho-zCDP mechanism.
+
+    Parameters
+    ----------
+    rho : Fraction, int or str, >= 0
+    alpha : float, in (0, 1)
+        False-positive rate.
+
+    Returns
+    -------
+    float
+        The largest power ``b`` with which the two outcomes of the test, themselves the output of a
+        rho-zCDP mechanism, satisfy the Renyi bounds ``D_a(b || alpha) <= a rho`` and
+        ``D_a(alpha || b) <= a rho`` at each of a list of orders a. Rounded up by bisection.
+
+    Notes
+    -----
+    Post-processing (Bun and Steinke 2016, Lemma 2.2) applied to the test; ``docs/proofs/conversions.md``.
+
+    Examples
+    --------
+    >>> zcdp_power_bound("293764/114921", 0.001) > gaussian_power("293764/114921", 0.001)
+    True
+    """
+    value, level = _rho(rho), _rate(alpha, "alpha")
+    return min(1.0, min(_power_at_order(value, level, order) for order in _ORDERS) + 1e-12)
+
+
+def _power_at_order(rho: float, alpha: float, order: float) -> float:
+    allowed = order * rho
+    low, high = alpha, 1.0
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2.0
+        if middle in (low, high):
+            break
+        fits = _renyi(middle, alpha, order) <= allowed and _renyi(alpha, middle, order) <= allowed
+        low, high = (middle, high) if fits else (low, middle)
+    return high
+
+
+def _renyi(p: float, q: float, order: float) -> float:
+    """Renyi divergence of two coins, for p, q in (0, 1)."""
+    heads = order * math.log(p) + (1.0 - order) * math.log(q)
+    tails = order * math.log1p(-p) + (1.0 - order) * math.log1p(-q)
+    top = max(heads, tails)
+    return (top + math.log(math.exp(heads - top) + math.exp(tails - top))) / (order - 1.0)
+
+
+def loss_tail(rho: Fraction | int | str, factor: float) -> float:
+    """Bound the chance that a release multiplies the odds of a claim by more than a factor.
+
+    Parameters
+    ----------
+    rho : Fraction, int or str, >= 0
+    factor : float, > 1
+        Ratio of posterior odds to prior odds, for one claim about one record against one alternative.
+
+    Returns
+    -------
+    float
+        ``exp(-(ln factor - rho)^2 / (4 rho))`` where ``ln factor > rho``, else 1. The chance is over the
+        noise, the claim being true.
+
+    Notes
+    -----
+    Bun and Steinke (2016), section 1.1: the privacy loss is sub-Gaussian with mean at most rho.
+    """
+    value = _rho(rho)
+    if not factor > 1.0:
+        raise ConfigError("factor must be greater than 1.")
+    excess = math.log(factor) - value
+    if excess <= 0.0:
+        return 1.0
+    return 0.0 if value == 0.0 else math.exp(-(excess**2) / (4.0 * value))
+
+
+def posterior(prior: float, factor: float) -> float:
+    """Probability of a claim after its odds were multiplied.
+
+    Parameters
+    ----------
+    prior : float, in (0, 1)
+    factor : float, > 0
+
+    Returns
+    -------
+    float
+
+    Examples
+    --------
+    >>> round(posterior(0.10, 3.0), 2)
+    0.25
+    """
+    if not factor > 0.0:
+        raise ConfigError("factor must be positive.")
+    odds = _rate(prior, "prior") / (1.0 - prior) * factor
+    return odds / (1.0 + odds)

@@ -1,0 +1,374 @@
+"""From rho to (epsilon, delta), by named formulas that are upper bounds to the last digit.
+
+A mechanism is rho-zCDP when for every order ``alpha > 1`` and every neighbouring pair the Renyi
+divergence of its outputs is at most ``alpha * rho``. rho is what is spent and summed; the pairs
+(epsilon, delta) it implies are read off by a formula. Two are offered, because both are quoted in print:
+
+``bun-steinke``
+    ``rho + 2 sqrt(rho ln(1/delta))``, Bun and Steinke (2016), Proposition 1.3. Larger than needed;
+    the TopDown paper quotes it (1.095 gives 11.14).
+``cks``
+    The optimised Renyi conversion of Canonne, Kamath and Steinke (2020), Corollary 13. The production
+    certificates of the 2020 Census quote it (persons 17.14).
+
+Both are evaluated in 60-digit decimal arithmetic and rounded up, so that the float returned is itself a
+valid epsilon. Derivations: ``docs/proofs/conversions.md``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal, localcontext
+from fractions import Fraction
+from types import MappingProxyType
+
+from opendas.errors import ConfigError
+from opendas.privacy.exact import format_fraction, parse_fraction
+
+__all__ = [
+    "FORMULAS",
+    "Account",
+    "CurvePoint",
+    "PureAccount",
+    "delta_of",
+    "epsilon_bun_steinke",
+    "epsilon_cks",
+    "epsilon_curve",
+]
+
+_DIGITS = 60
+# Each evaluation below takes a few dozen correctly rounded operations on terms listed beside it. Their
+# summed rounding errors stay below this part of the sum of absolute terms, by more than seven digits.
+_SLACK = Decimal(10) ** -50
+_SEARCH_STEPS = 100
+
+
+def _context() -> Context:
+    return Context(prec=_DIGITS, Emax=999999999, Emin=-999999999)
+
+
+def _decimal(value: Fraction, rounding: str) -> Decimal:
+    with localcontext(_context()) as context:
+        context.rounding = rounding
+        return Decimal(value.numerator) / Decimal(value.denominator)
+
+
+def _float_up(value: Decimal) -> float:
+    """Return the smallest float not below the value."""
+    rounded = float(value)
+    return math.nextafter(rounded, math.inf) if Decimal(rounded) < value else rounded
+
+
+def _checked_rho(rho: Fraction | int | str) -> Fraction:
+    exact = parse_fraction(rho, "rho")
+    if exact < 0:
+        raise ConfigError(f"rho is {format_fraction(exact)}; it must not be negative.")
+    return exact
+
+
+def _checked_delta(delta: Fraction | int | str) -> Fraction:
+    exact = parse_fraction(delta, "delta")
+    if not 0 < exact < 1:
+        raise ConfigError(
+            f'delta is {format_fraction(exact)}; it must lie strictly between 0 and 1, for instance "1e-10".'
+        )
+    return exact
+
+
+def _root(increasing: Callable[[Decimal], Decimal], low: Decimal, high: Decimal) -> Decimal:
+    """Bisect an increasing function of t > 0 on a logarithmic scale.
+
+    The callers' bounds hold at every t, so the precision of the root decides tightness, never validity.
+    """
+    for _ in range(_SEARCH_STEPS):
+        middle = (low * high).sqrt()
+        if increasing(middle) < 0:
+            low = middle
+        else:
+            high = middle
+    return (low * high).sqrt()
+
+
+def _sum_up(terms: Iterable[Decimal]) -> Decimal:
+    """Return a value not below the exact sum of terms that each carry rounding errors."""
+    listed = tuple(terms)
+    return sum(listed, Decimal(0)) + _SLACK * sum((abs(term) for term in listed), Decimal(0))
+
+
+def epsilon_bun_steinke(rho: Fraction | int | str, delta: Fraction | int | str) -> float:
+    """Convert rho to epsilon by ``rho + 2 sqrt(rho ln(1/delta))``.
+
+    Parameters
+    ----------
+    rho : Fraction, int or str, >= 0
+    delta : Fraction, int or str, in (0, 1)
+
+    Returns
+    -------
+    float
+        Rounded up, hence a valid epsilon.
+
+    Raises
+    ------
+    ConfigError
+        If an argument is a float or out of range.
+
+    Notes
+    -----
+    Bun and Steinke (2016), Proposition 1.3; the formula behind 11.14 and 4.36 in the TopDown paper. Its
+    delta also bounds the probability that the privacy loss exceeds epsilon.
+
+    Examples
+    --------
+    >>> round(epsilon_bun_steinke("1.095", "1e-10"), 2)
+    11.14
+    """
+    exact_rho, exact_delta = _checked_rho(rho), _checked_delta(delta)
+    with localcontext(_context()):
+        r = _decimal(exact_rho, ROUND_CEILING)
+        log_term = _decimal(1 / exact_delta, ROUND_CEILING).ln()
+        value = r + 2 * (r * log_term).sqrt()
+        return _float_up(value * (1 + _SLACK))
+
+
+def epsilon_cks(rho: Fraction | int | str, delta: Fraction | int | str) -> float:
+    """Convert rho to epsilon by the optimised Renyi conversion.
+
+    Parameters
+    ----------
+    rho : Fraction, int or str, >= 0
+    delta : Fraction, int or str, in (0, 1)
+
+    Returns
+    -------
+    float
+        Rounded up, hence a valid epsilon; 0 where even epsilon = 0 has a smaller delta.
+
+    Raises
+    ------
+    ConfigError
+        If an argument is a float or out of range.
+
+    Notes
+    -----
+    Canonne, Kamath and Steinke (2020), Corollary 13. With ``t = alpha - 1`` and ``L = ln(1/delta)`` every
+    t > 0 gives the valid ``rho (1 + t) + ln(t / (1 + t)) + (L - ln(1 + t)) / t``, whose derivative has the
+    sign of ``rho t^2 + ln(1 + t) - L``: one root, one minimum.
+
+    Examples
+    --------
+    >>> round(epsilon_cks("293764/114921", "1e-10"), 2)
+    17.14
+    """
+    exact_rho, exact_delta = _checked_rho(rho), _checked_delta(delta)
+    if exact_rho == 0:
+        return 0.0
+    with localcontext(_context()):
+        r = _decimal(exact_rho, ROUND_CEILING)
+        log_term = _decimal(1 / exact_delta, ROUND_CEILING).ln()
+        low = min(log_term / 2, (log_term / (2 * r)).sqrt())
+        high = (log_term / r).sqrt()
+        t = _root(lambda x: r * x * x + (1 + x).ln() - log_term, min(low, high), high)
+        terms = (r, r * t, -(1 + 1 / t).ln(), log_term / t, -(1 + t).ln() / t)
+        value = _sum_up(terms)
+        return max(0.0, _float_up(value))
+
+
+def delta_of(rho: Fraction | int | str, epsilon: Fraction | int | str) -> float:
+    """Smallest delta that the optimised Renyi conversion gives at an epsilon.
+
+    Parameters
+    ----------
+    rho : Fraction, int or str, >= 0
+    epsilon : Fraction, int or str, >= 0
+
+    Returns
+    -------
+    float
+        Rounded up, in [0, 1]; 0 only for ``rho = 0``.
+
+    Raises
+    ------
+    ConfigError
+        If an argument is a float or negative.
+
+    Notes
+    -----
+    Canonne, Kamath and Steinke (2020), Corollary 13: with ``t = alpha - 1``,
+    ``ln delta = t ((1 + t) rho - epsilon) + t ln t - (1 + t) ln(1 + t)``, convex in t.
+
+    Examples
+    --------
+    >>> delta_of("293764/114921", "17.1436") < 1e-10
+    True
+    """
+    exact_rho, exact_epsilon = _checked_rho(rho), parse_fraction(epsilon, "epsilon")
+    if exact_epsilon < 0:
+        raise ConfigError(f"epsilon is {format_fraction(exact_epsilon)}; it must not be negative.")
+    if exact_rho == 0:
+        return 0.0
+    with localcontext(_context()):
+        r = _decimal(exact_rho, ROUND_CEILING)
+        e = _decimal(exact_epsilon, ROUND_FLOOR)
+        # The derivative in t is (1 + 2t) rho - epsilon - ln(1 + 1/t): negative at exp(-3 rho), where
+        # ln(1/t) = 3 rho, and positive at high, where (1 + 2t) rho exceeds epsilon + 1.
+        low = max((-3 * r).exp(), Decimal("1e-1000000"))
+        high = max(Decimal(1), (e + 1) / (2 * r))
+        t = _root(lambda x: (1 + 2 * x) * r - e - (1 + 1 / x).ln(), low, high)
+        terms = (t * (1 + t) * r, -t * e, t * t.ln(), -(1 + t) * (1 + t).ln())
+        log_delta = _sum_up(terms)
+        if log_delta >= 0:
+            return 1.0
+        # The exponential may underflow even in this context; a positive delta stays positive.
+        return min(1.0, max(math.ulp(0.0), _float_up(log_delta.exp() * (1 + _SLACK))))
+
+
+@dataclass(frozen=True, slots=True)
+class CurvePoint:
+    """One point of the (epsilon, delta) curve of a rho.
+
+    Parameters
+    ----------
+    delta : Fraction
+    cks, bun_steinke : float
+        Valid epsilons at this delta.
+    """
+
+    delta: Fraction
+    cks: float
+    bun_steinke: float
+
+
+def epsilon_curve(
+    rho: Fraction | int | str, deltas: Iterable[Fraction | int | str]
+) -> tuple[CurvePoint, ...]:
+    """Epsilons of one rho at several deltas.
+
+    Parameters
+    ----------
+    rho : Fraction, int or str, >= 0
+    deltas : iterable of Fraction, int or str, in (0, 1)
+
+    Returns
+    -------
+    tuple of CurvePoint
+        In the order of ``deltas``.
+    """
+    points = (_checked_delta(delta) for delta in deltas)
+    return tuple(CurvePoint(d, epsilon_cks(rho, d), epsilon_bun_steinke(rho, d)) for d in points)
+
+
+FORMULAS: Mapping[str, Callable[[Fraction, Fraction], float]] = MappingProxyType(
+    {"cks": epsilon_cks, "bun-steinke": epsilon_bun_steinke}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What a rho amounts to.
+
+    Parameters
+    ----------
+    rho : Fraction, >= 0
+        Total loss of the change the account speaks about. Text and integers are read exactly.
+    delta : Fraction, in (0, 1)
+        Where epsilon is quoted.
+
+    Raises
+    ------
+    ConfigError
+        If an argument is a float or out of range.
+
+    Examples
+    --------
+    >>> round(Account("1.05", "1e-10").epsilon(), 2)
+    10.31
+    """
+
+    rho: Fraction
+    delta: Fraction = Fraction(1, 10**10)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rho", _checked_rho(self.rho))
+        object.__setattr__(self, "delta", _checked_delta(self.delta))
+
+    def epsilon(self, formula: str = "cks") -> float:
+        """Epsilon at ``delta`` by a named formula, rounded up.
+
+        Parameters
+        ----------
+        formula : {"cks", "bun-steinke"}
+
+        Raises
+        ------
+        ConfigError
+            If the formula is unknown.
+        """
+        if formula not in FORMULAS:
+            raise ConfigError(
+                f"There is no conversion formula {formula!r}; the formulas are {', '.join(sorted(FORMULAS))}."
+            )
+        return FORMULAS[formula](self.rho, self.delta)
+
+    def table(self) -> tuple[CurvePoint, ...]:
+        """Epsilons at the usual deltas and at this account's own, from the largest delta down."""
+        usual = {Fraction(1, 10**digits) for digits in (5, 6, 8, 10, 12, 15)}
+        return epsilon_curve(self.rho, sorted(usual | {self.delta}, reverse=True))
+
+    def as_json(self) -> dict[str, object]:
+        """Answer of ``opendas account --json``: rho exact, delta and epsilons as floats."""
+        return {
+            "rho": format_fraction(self.rho),
+            "delta": float(self.delta),
+            "epsilon": {name: self.epsilon(name) for name in FORMULAS},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class PureAccount:
+    """What a pure epsilon amounts to.
+
+    Parameters
+    ----------
+    pure_epsilon : Fraction, >= 0
+        Total loss under pure differential privacy (delta = 0).
+
+    Raises
+    ------
+    ConfigError
+        If the argument is a float or negative.
+    """
+
+    pure_epsilon: Fraction
+
+    def __post_init__(self) -> None:
+        exact = parse_fraction(self.pure_epsilon, "epsilon")
+        if exact < 0:
+            raise ConfigError(f"epsilon is {format_fraction(exact)}; it must not be negative.")
+        object.__setattr__(self, "pure_epsilon", exact)
+
+    @property
+    def implied_rho(self) -> Fraction:
+        """``epsilon^2 / 2``: an epsilon-DP mechanism is this-zCDP (Bun and Steinke 2016, Proposition 1.4).
+
+        A weaker statement than the epsilon itself; quoted beside it, never instead of it.
+        """
+        return self.pure_epsilon**2 / 2
+
+    def epsilon(self, formula: str = "pure") -> float:
+        """Return the epsilon as a float, rounded up. The only formula is ``"pure"``."""
+        if formula != "pure":
+            raise ConfigError(f"A pure epsilon needs no conversion formula; {formula!r} was asked for.")
+        with localcontext(_context()):
+            return _float_up(_decimal(self.pure_epsilon, ROUND_CEILING))
+
+    def as_json(self) -> dict[str, object]:
+        """Strict JSON: ``rho`` is null, the rho it implies stands beside."""
+        return {
+            "rho": None,
+            "delta": 0.0,
+            "epsilon": {"pure": self.epsilon()},
+            "implied_rho": format_fraction(self.implied_rho),
+        }
