@@ -1,0 +1,107 @@
+"""Tables of errors: differences between two histograms, summed to geounits and to the rows of a query group.
+
+Axes: ``l`` leaves of the frame, ``g`` geounits of one geolevel or entity category, ``n`` cells,
+``m`` rows of a query group. Everything is integer and sparse; nothing of size ``l x n`` or ``g x m`` is made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy.sparse import coo_array, csr_array
+
+from opendas.errors import DataError
+from opendas.geography.frame import Frame
+from opendas.queries.groups import QueryGroup
+from opendas.schema.histogram import Histogram
+
+__all__ = ["Units", "as_sparse", "check_same_frame", "difference", "official_units", "project"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Units:
+    """The geounits of one geolevel or entity category, and the leaves they hold.
+
+    Parameters
+    ----------
+    geolevel : str
+        Geolevel or entity category.
+    codes : bytes array (g,)
+        Ascending and unique; every geounit holds at least one leaf of the frame.
+    of_leaf : int64 (l,)
+        Geounit of each leaf, -1 where an entity category has none.
+    """
+
+    geolevel: str
+    codes: npt.NDArray[np.bytes_]
+    of_leaf: npt.NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def aggregate(self, table: csr_array) -> csr_array:
+        """Sum an (l, n) table over the leaves of each geounit, giving (g, n)."""
+        leaves = np.flatnonzero(self.of_leaf >= 0)
+        ones = np.ones(len(leaves), dtype=np.int64)
+        shape = (len(self.codes), len(self.of_leaf))
+        return csr_array(coo_array((ones, (self.of_leaf[leaves], leaves)), shape=shape).tocsr() @ table)
+
+
+def official_units(frame: Frame, geolevel: str) -> Units:
+    """Find the geounits of a geolevel or entity category that hold a leaf of the frame.
+
+    Raises
+    ------
+    GeographyError
+        If the frame has no such geolevel or category.
+    """
+    codes, of_leaf = np.unique(frame.codes(geolevel), return_inverse=True)
+    of_leaf = of_leaf.astype(np.int64)
+    if geolevel in frame.entities and len(codes) and codes[0] == b"":
+        return Units(geolevel, codes[1:], of_leaf - 1)
+    return Units(geolevel, codes, of_leaf)
+
+
+def as_sparse(histogram: Histogram) -> csr_array:
+    """Return a histogram as an int64 (l, n) sparse array."""
+    shape = (histogram.rows, histogram.size)
+    return csr_array((histogram.counts, histogram.cells, histogram.indptr), shape=shape)
+
+
+def check_same_frame(truth: Histogram, estimate: Histogram, frame: Frame) -> None:
+    """Check that both histograms have the frame's leaves as rows and the same cells.
+
+    Raises
+    ------
+    DataError
+        Otherwise.
+    """
+    for name, histogram in (("truth", truth), ("estimate", estimate)):
+        if histogram.rows != len(frame):
+            raise DataError(
+                f"the {name} has {histogram.rows} rows and the frame {len(frame)} leaves; both must "
+                "come from the same frame. Evaluate against the run file that the release was made from."
+            )
+    if truth.size != estimate.size:
+        raise DataError(
+            f"the truth has {truth.size} cells and the estimate {estimate.size}; they are different products."
+        )
+
+
+def difference(truth: Histogram, estimate: Histogram) -> csr_array:
+    """Return estimate minus truth, int64 (l, n), without stored zeros."""
+    table = csr_array(as_sparse(estimate) - as_sparse(truth))
+    table.eliminate_zeros()
+    return table
+
+
+def project(table: csr_array, group: QueryGroup) -> csr_array:
+    """Sum the cells of a (g, n) table into the rows of a query group, giving (g, m) without stored zeros."""
+    n = len(group.row_of_cell)
+    ones = np.ones(n, dtype=np.int64)
+    projection = csr_array((ones, group.row_of_cell, np.arange(n + 1)), shape=(n, group.size))
+    answers = csr_array(table @ projection)
+    answers.eliminate_zeros()
+    return answers

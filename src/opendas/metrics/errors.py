@@ -1,0 +1,233 @@
+"""Errors of every query group at every geolevel, over all geounits and by population."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy.sparse import csr_array
+
+from opendas.geography.frame import Frame
+from opendas.metrics.aggregate import Units, as_sparse, check_same_frame, difference, official_units, project
+from opendas.metrics.statistics import ErrorSummary, summaries, summary
+from opendas.products.product import Product
+from opendas.schema.histogram import Histogram
+
+__all__ = [
+    "BLOCK_BINS",
+    "COUNTY_BINS",
+    "DECADE_BINS",
+    "BinnedRow",
+    "ErrorRow",
+    "LevelErrors",
+    "PopulationBins",
+    "errors_by_population",
+    "errors_by_query",
+    "level_errors",
+    "levels_of",
+    "population_bins",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class PopulationBins:
+    """Classes of geounits by their true population.
+
+    Parameters
+    ----------
+    labels : tuple of str
+    upper : tuple of int
+        Largest population of each class but the last, which is open.
+    """
+
+    labels: tuple[str, ...]
+    upper: tuple[int, ...]
+
+    def of(self, population: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the class of each population, from 0."""
+        return np.searchsorted(np.array(self.upper), population, side="left").astype(np.int64)
+
+
+COUNTY_BINS = PopulationBins(
+    ("0 to 1,000", "1,001 to 9,999", "10k to 99,999", "100k to 999,999", "1,000k+"),
+    (1_000, 9_999, 99_999, 999_999),
+)
+"""TopDown paper, Table 11."""
+
+BLOCK_BINS = PopulationBins(("0", "1 to 9", "10 to 99", "100 to 999", "1,000+"), (0, 9, 99, 999))
+"""TopDown paper, Table 12."""
+
+DECADE_BINS = PopulationBins(
+    (
+        "0",
+        "1 to 9",
+        "10 to 99",
+        "100 to 999",
+        "1,000 to 9,999",
+        "10k to 99,999",
+        "100k to 999,999",
+        "1,000k+",
+    ),
+    (0, 9, 99, 999, 9_999, 99_999, 999_999),
+)
+"""For every other geolevel."""
+
+
+def population_bins(geolevel: str) -> PopulationBins:
+    """Return the classes used at a geolevel or entity category."""
+    return {"county": COUNTY_BINS, "block": BLOCK_BINS}.get(geolevel, DECADE_BINS)
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorRow:
+    """Errors of one query group at one geolevel."""
+
+    geolevel: str
+    query: str
+    errors: ErrorSummary
+
+    def to_dict(self) -> dict[str, object]:
+        """One row of ``evaluate --json``."""
+        return {"geolevel": self.geolevel, "query": self.query, **self.errors.to_dict()}
+
+
+@dataclass(frozen=True, slots=True)
+class BinnedRow:
+    """Errors of one query group at one geolevel, for geounits of one class of true population."""
+
+    geolevel: str
+    query: str
+    population: str
+    errors: ErrorSummary
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values for JSON."""
+        return {
+            "geolevel": self.geolevel,
+            "query": self.query,
+            "population": self.population,
+            **self.errors.to_dict(),
+        }
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LevelErrors:
+    """Truth and error of one geolevel, summed to its geounits.
+
+    Parameters
+    ----------
+    units : Units
+    truth, error : int64 sparse (g, n)
+        Error is estimate minus truth.
+    """
+
+    units: Units
+    truth: csr_array
+    error: csr_array
+
+    @property
+    def population(self) -> npt.NDArray[np.int64]:
+        """True count of each geounit, int64 (g,)."""
+        return np.asarray(self.truth.sum(axis=1), dtype=np.int64)
+
+    @property
+    def total_error(self) -> npt.NDArray[np.int64]:
+        """Signed error of each geounit's total, int64 (g,)."""
+        return np.asarray(self.error.sum(axis=1), dtype=np.int64)
+
+
+def levels_of(frame: Frame, *, entities: bool = False) -> tuple[str, ...]:
+    """Return the official geolevels, top first, and on request the entity categories with any area."""
+    names = list(frame.geolevels)
+    if entities:
+        names += [name for name, codes in frame.entities.items() if bool((codes != b"").any())]
+    return tuple(names)
+
+
+def level_errors(
+    truth: Histogram, estimate: Histogram, frame: Frame, geolevels: Sequence[str]
+) -> tuple[LevelErrors, ...]:
+    """Sum truth and error to the geounits of several geolevels.
+
+    Raises
+    ------
+    DataError
+        If the histograms do not have the frame's leaves as rows, or not the same cells.
+    GeographyError
+        If the frame lacks a geolevel.
+    """
+    check_same_frame(truth, estimate, frame)
+    error, counts = difference(truth, estimate), as_sparse(truth)
+    return tuple(
+        LevelErrors(units, units.aggregate(counts), units.aggregate(error))
+        for units in (official_units(frame, geolevel) for geolevel in geolevels)
+    )
+
+
+def query_rows(levels: Iterable[LevelErrors], product: Product) -> tuple[ErrorRow, ...]:
+    """Errors of every declared query group at the given levels."""
+    return tuple(
+        ErrorRow(level.units.geolevel, group.name, summary(project(level.error, group)))
+        for level in levels
+        for group in product.workload.groups(product.query_names)
+    )
+
+
+def population_rows(levels: Iterable[LevelErrors], product: Product) -> tuple[BinnedRow, ...]:
+    """Errors of every declared query group at the given levels, by class of true population."""
+    rows: list[BinnedRow] = []
+    for level in levels:
+        bins = population_bins(level.units.geolevel)
+        class_of_unit = bins.of(level.population)
+        for group in product.workload.groups(product.query_names):
+            found = summaries(project(level.error, group), class_of_unit, len(bins.labels))
+            rows += [
+                BinnedRow(level.units.geolevel, group.name, label, errors)
+                for label, errors in zip(bins.labels, found, strict=True)
+            ]
+    return tuple(rows)
+
+
+def errors_by_query(
+    truth: Histogram, estimate: Histogram, frame: Frame, product: Product, *, entities: bool = False
+) -> tuple[ErrorRow, ...]:
+    """Errors of every declared query group at every official geolevel.
+
+    Parameters
+    ----------
+    truth, estimate : Histogram
+        Rows are the leaves of `frame`, in its order.
+    frame : Frame
+    product : Product
+    entities : bool
+        Also at each entity category, whose name then stands as the geolevel.
+
+    Returns
+    -------
+    tuple of ErrorRow
+        Confidential, like the truth.
+
+    Raises
+    ------
+    DataError
+        If the histograms do not belong to the frame or to each other.
+
+    Notes
+    -----
+    TopDown paper, section 9, Tables 9 and 10: the absolute error of a query group is the sum over its rows,
+    averaged over geounits. For the census products leaves are blocks with a housing unit or an occupied
+    group quarters, and geounits those that contain one.
+    """
+    return query_rows(level_errors(truth, estimate, frame, levels_of(frame, entities=entities)), product)
+
+
+def errors_by_population(
+    truth: Histogram, estimate: Histogram, frame: Frame, product: Product, *, entities: bool = False
+) -> tuple[BinnedRow, ...]:
+    """Errors as in :func:`errors_by_query`, by class of true population.
+
+    Counties and blocks have the classes of Tables 11 and 12 of the TopDown paper, others powers of ten.
+    """
+    return population_rows(level_errors(truth, estimate, frame, levels_of(frame, entities=entities)), product)
