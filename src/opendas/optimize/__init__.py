@@ -1,0 +1,1 @@
+"""Numerical optimisation: constrained least squares and controlled rounding. Knows no census word."""

@@ -1,0 +1,251 @@
+# mypy: allow-untyped-defs, allow-untyped-calls
+"""A laminar family of row groups over the cells of a histogram, as a tree.
+
+Two sets of cells cross where they overlap and neither holds the other. A family without a crossing pair is
+laminar and is a forest: the parent of a set is the smallest set that holds it. The rounder is a flow along
+that forest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numba import njit
+
+from opendas.errors import ConfigError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["Forest", "Rows", "check_laminar", "forest", "stack_rows"]
+
+
+class Rows(NamedTuple):
+    """Row maps and constraint groups over the same n cells, stacked for compiled code.
+
+    Attributes
+    ----------
+    maps : int32 array, (maps, n)
+        Row of each cell in each map, numbered from 0; -1 where a cell lies in no row.
+    groups : bool array, (groups, n)
+        Cells of each constraint group.
+    """
+
+    maps: NDArray[np.int32]
+    groups: NDArray[np.bool_]
+
+
+class Forest(NamedTuple):
+    """The distinct sets of a laminar family; a set comes after every set that holds it.
+
+    Attributes
+    ----------
+    crossing : tuple of int
+        A crossing pair of sets, or (-1, -1). Sets are numbered map by map, then group by group.
+    parent : int32 array, (sets,)
+        Smallest set that strictly holds this one, -1 where there is none.
+    size : int32 array, (sets,)
+        Number of cells.
+    owner : int32 array, (n,)
+        Smallest set that holds the cell, -1 where there is none.
+    map_node : int32 array, (maps, n)
+        Set that a cell's row became, -1 where it lies in none.
+    group_node : int32 array, (groups,)
+        Set that a group became, -1 for an empty group.
+    """
+
+    crossing: tuple[int, int]
+    parent: NDArray[np.int32]
+    size: NDArray[np.int32]
+    owner: NDArray[np.int32]
+    map_node: NDArray[np.int32]
+    group_node: NDArray[np.int32]
+
+
+@njit(cache=True, nogil=True)
+def _members(maps, groups):
+    """Offsets and cells of every set (compressed rows), and the first set of every map."""
+    n_maps, n = maps.shape
+    n_groups = len(groups)
+    base = np.zeros(n_maps + 1, np.int64)
+    for q in range(n_maps):
+        top = -1
+        for j in range(n):
+            top = max(top, maps[q, j])
+        base[q + 1] = base[q] + top + 1
+    n_sets = base[n_maps] + n_groups
+    start = np.zeros(n_sets + 1, np.int64)
+    for q in range(n_maps):
+        for j in range(n):
+            if maps[q, j] >= 0:
+                start[base[q] + maps[q, j] + 1] += 1
+    for g in range(n_groups):
+        for j in range(n):
+            if groups[g, j]:
+                start[base[n_maps] + g + 1] += 1
+    for s in range(n_sets):
+        start[s + 1] += start[s]
+    place = start[:-1].copy()
+    cells = np.empty(start[n_sets], np.int32)
+    for q in range(n_maps):
+        for j in range(n):
+            if maps[q, j] >= 0:
+                s = base[q] + maps[q, j]
+                cells[place[s]] = j
+                place[s] += 1
+    for g in range(n_groups):
+        s = base[n_maps] + g
+        for j in range(n):
+            if groups[g, j]:
+                cells[place[s]] = j
+                place[s] += 1
+    return base, start, cells
+
+
+@njit(cache=True, nogil=True)
+def _largest_first(start, n):
+    """Non-empty sets by falling size (counting sort, stable)."""
+    n_sets = len(start) - 1
+    rank = np.zeros(n + 2, np.int64)
+    for s in range(n_sets):
+        rank[n - (start[s + 1] - start[s]) + 1] += 1
+    for k in range(n + 1):
+        rank[k + 1] += rank[k]
+    used = rank[n]
+    order = np.empty(n_sets, np.int64)
+    for s in range(n_sets):
+        k = n - (start[s + 1] - start[s])
+        order[rank[k]] = s
+        rank[k] += 1
+    return order[:used]
+
+
+@njit(cache=True, nogil=True)
+def forest(maps, groups):
+    """Build the forest of a family of sets, or find a crossing pair.
+
+    Parameters
+    ----------
+    maps : int32 array, (maps, n)
+        Row of each cell, -1 for none.
+    groups : bool array, (groups, n)
+        Constraint groups.
+
+    Returns
+    -------
+    Forest
+        Fields as documented there. After a crossing pair only ``crossing`` means anything.
+
+    Notes
+    -----
+    Sets are placed by falling size. All cells of a set must then lie in the same smallest set so far; where
+    two of
+    them do not, the smaller of their two owners is at least as large as the set, holds one of the two cells
+    and
+    lacks the other, so it crosses the set. Time is linear in the number of memberships.
+    """
+    n_maps, n = maps.shape
+    base, start, cells = _members(maps, groups)
+    order = _largest_first(start, n)
+    node_of = np.full(len(start) - 1, np.int32(-1))
+    parent = np.empty(len(order), np.int32)
+    size = np.empty(len(order), np.int32)
+    named = np.empty(len(order), np.int64)
+    owner = np.full(n, np.int32(-1))
+    crossing = (-1, -1)
+    used = 0
+    for s in order:
+        up = owner[cells[start[s]]]
+        for k in range(start[s] + 1, start[s + 1]):
+            other = owner[cells[k]]
+            if other != up:
+                # Nodes are numbered by falling size, so the larger number is the smaller set.
+                crossing = (int(named[max(up, other)]), int(s))
+                break
+        if crossing[0] >= 0:
+            break
+        count = start[s + 1] - start[s]
+        if up >= 0 and size[up] == count:
+            node_of[s] = up
+            continue
+        parent[used] = up
+        size[used] = count
+        named[used] = s
+        node_of[s] = used
+        for k in range(start[s], start[s + 1]):
+            owner[cells[k]] = used
+        used += 1
+    map_node = np.full((n_maps, n), np.int32(-1))
+    for q in range(n_maps):
+        for j in range(n):
+            if maps[q, j] >= 0:
+                map_node[q, j] = node_of[base[q] + maps[q, j]]
+    return crossing, parent[:used], size[:used], owner, map_node, node_of[base[n_maps] :]
+
+
+def stack_rows(maps: Sequence[NDArray[np.int32]], groups: NDArray[np.bool_] | None, n: int) -> Rows:
+    """Stack row maps and groups into contiguous arrays.
+
+    Parameters
+    ----------
+    maps : sequence of int array, (n,)
+        Row of each cell, -1 for none.
+    groups : bool array, (groups, n), or None
+        Constraint groups.
+    n : int
+        Number of cells.
+
+    Returns
+    -------
+    Rows
+        The stacked arrays.
+    """
+    stacked = np.empty((len(maps), n), np.int32)
+    for q, rows in enumerate(maps):
+        stacked[q] = rows
+    if groups is None:
+        groups = np.zeros((0, n), np.bool_)
+    return Rows(stacked, np.ascontiguousarray(groups, dtype=np.bool_))
+
+
+def check_laminar(rows: Rows, map_names: Sequence[str] = (), group_names: Sequence[str] = ()) -> Forest:
+    """Build the forest, refusing a family of sets in which two cross.
+
+    Parameters
+    ----------
+    rows : Rows
+        Row maps and groups.
+    map_names, group_names : sequence of str, optional
+        Names for the error message.
+
+    Returns
+    -------
+    Forest
+        The tree of row groups.
+
+    Raises
+    ------
+    ConfigError
+        If two sets cross; the message names both.
+    """
+    found = Forest(*forest(rows.maps, rows.groups))
+    if found.crossing[0] >= 0:
+        one, two = (_set_name(rows, s, map_names, group_names) for s in found.crossing)
+        raise ConfigError(
+            f"the rounder needs row groups of which any two are nested or disjoint, but {one} and {two} "
+            "cross. Take one of them out of its rounder pass, or set milp = true in [passes] (slower, exact)."
+        )
+    return found
+
+
+def _set_name(rows: Rows, number: int, map_names: Sequence[str], group_names: Sequence[str]) -> str:
+    for q, row in enumerate(rows.maps):
+        count = int(row.max(initial=-1)) + 1
+        if number < count:
+            name = map_names[q] if q < len(map_names) else f"map {q}"
+            return f"query '{name}', row {number}"
+        number -= count
+    name = group_names[number] if number < len(group_names) else str(number)
+    return f"constraint '{name}'"

@@ -1,0 +1,137 @@
+"""The flow rounder against enumeration, mixed-integer programs and the interpolated linear program."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from opendas.errors import InfeasibleFamily
+from opendas.optimize.rounding import UNBOUNDED, round_family
+
+_spec = importlib.util.spec_from_file_location("slow_rounding", Path(__file__).with_name("slow_rounding.py"))
+assert _spec is not None
+assert _spec.loader is not None
+slow = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(slow)
+
+
+def nested_maps(rng, n, depth):
+    """Total, some random refinements, and the cells."""
+    maps = [np.zeros(n, np.int32)]
+    for _ in range(depth):
+        finer = maps[-1] * 3 + rng.integers(0, 2 + rng.integers(2), n)
+        maps.append(np.unique(finer, return_inverse=True)[1].astype(np.int32))
+    maps.append(np.arange(n, dtype=np.int32))
+    return maps
+
+
+def instance(seed, children, n, *, root=False):
+    """A made family with a feasible estimate, masks, group bounds, one to three passes and random keys."""
+    rng = np.random.default_rng(seed)
+    truth = rng.poisson(rng.lognormal(0, 1, (children, 1)) * rng.lognormal(0, 1, (1, n)) * 0.7)
+    mask = rng.random((children, n)) < 0.85
+    truth *= mask
+    noisy = np.maximum(truth + rng.normal(0, 1.5, (children, n)), 0) * mask
+    noisy = [noisy, np.round(noisy * 4) / 4, np.round(noisy)][rng.integers(3)]
+    maps = nested_maps(rng, n, rng.integers(0, 3))
+    of = maps[rng.integers(len(maps))]
+    groups = np.array([of == r for r in np.unique(of)][:3]) if rng.random() < 0.7 else np.zeros((0, n), bool)
+    if root:
+        parent = None
+        fixed = np.rint(noisy.sum(axis=1)).astype(np.int64)
+        x = noisy * (fixed / np.maximum(noisy.sum(axis=1), 1e-9))[:, None]
+    else:
+        parent = truth.sum(axis=0)
+        sums = noisy.sum(axis=0)
+        x = np.where(sums > 0, noisy / np.where(sums > 0, sums, 1) * parent, truth)
+    sums = x @ groups.T
+    lower = np.where(rng.random(sums.shape) < 0.5, np.floor(sums + 1e-9), 0).astype(np.int64)
+    upper = np.where(rng.random(sums.shape) < 0.5, np.ceil(sums - 1e-9), UNBOUNDED).astype(np.int64)
+    if root:
+        groups = np.vstack([groups, np.ones((1, n), bool)])
+        lower, upper = np.c_[lower, fixed], np.c_[upper, fixed]
+    passes = [
+        tuple(maps[k] for k in sorted(rng.integers(0, len(maps), rng.integers(1, 4))))
+        for _ in range(rng.integers(1, 4))
+    ]
+    if rng.random() < 0.8:
+        passes[-1] = (*passes[-1], maps[-1])
+    child_keys = rng.integers(0, 2**63, children).astype(np.uint64)
+    cell_keys = rng.integers(0, 2**63, n).astype(np.uint64)
+    return x, parent, mask, tuple(passes), groups, lower, upper, child_keys, cell_keys
+
+
+def fast(case):
+    *rest, cell_keys = case
+    return round_family(*rest, cell_keys=cell_keys)
+
+
+def quanta(result):
+    return tuple(round(value * slow.ONE) for value in result.objective)
+
+
+@pytest.mark.parametrize("root", [False, True])
+@pytest.mark.parametrize("seed", range(40))
+def test_enumeration_finds_the_same_table(seed, root):
+    shapes = [(2, 3), (3, 3), (2, 4), (4, 2)] if not root else [(1, 6), (2, 3), (1, 9)]
+    case = instance(seed, *shapes[seed % len(shapes)], root=root)
+    expected, objectives = slow.enumerate_rounding(*case)
+    result = fast(case)
+    np.testing.assert_array_equal(result.values, expected)
+    assert quanta(result) == objectives
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_milp_reaches_the_same_objectives(seed):
+    shapes = [(4, 6), (3, 12), (6, 8)]
+    case = instance(1000 + seed, *shapes[seed % 3], root=seed % 5 == 0)
+    # One pass: where an early pass has several optima, a solver without the tie rule may hold another one.
+    passes = (tuple(rows for one in case[3] for rows in one),)
+    case = (*case[:3], passes, *case[4:])
+    expected, objectives = slow.solve_milp(*case)
+    result = fast(case)
+    assert expected is not None
+    assert abs(quanta(result)[0] - objectives[0]) <= 1
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_interpolated_lp_has_the_same_optimum(seed):
+    case = instance(2000 + seed, 5, 16, root=seed % 5 == 0)
+    maps = tuple(rows for one in case[3] for rows in one)
+    result = fast((*case[:3], (maps,), *case[4:]))
+    optimum = slow.solve_interpolated_lp(*case[:3], maps, *case[4:])
+    assert result.objective[0] == pytest.approx(optimum, abs=1e-6)
+
+
+def test_the_literal_relaxation_is_not_integral():
+    """Why breakpoints are needed: with fractional targets y = f costs nothing, and is no rounding."""
+    case = instance(3, 4, 10)
+    part = slow.snap(*case[:3], *case[7:])[1]
+    assert part.any()
+    sets = slow.row_sets(case[3][0])
+    assert slow.objective(sets, part, part / slow.ONE) == 0
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_tight_bounds_agree_with_enumeration_on_feasibility(seed):
+    x, parent, mask, passes, groups, lower, upper, child_keys, cell_keys = instance(seed, 3, 3)
+    rng = np.random.default_rng(seed)
+    of = rng.integers(0, 2, 3)
+    passes = tuple(
+        tuple(rows for rows in one if len(np.unique(rows)) in (1, 3)) or (np.zeros(3, np.int32),)
+        for one in passes
+    )
+    groups = np.array([of == 0, of == 1])
+    sums = np.floor(x) @ groups.T
+    lower = (sums + rng.integers(0, 3, sums.shape)).astype(np.int64)
+    upper = lower + rng.integers(0, 2, sums.shape)
+    case = (x, parent, mask, passes, groups, lower, upper, child_keys, cell_keys)
+    expected, _ = slow.enumerate_rounding(*case)
+    if expected is None:
+        with pytest.raises(InfeasibleFamily):
+            fast(case)
+    else:
+        np.testing.assert_array_equal(fast(case).values, expected)
