@@ -26,7 +26,7 @@ class Invariant:
     query : str
         Query group.
     geolevel : str
-        Where it holds.
+        Where it holds; ``"leaf"`` is the lowest geolevel of the run, whatever its name.
     """
 
     query: str

@@ -113,7 +113,7 @@ def pl94_units() -> Product:
         schema=Schema((Attribute("occupancy", ("vacant", "occupied")),)),
         recodes=(),
         query_names=("total", "detailed"),
-        invariants=(Invariant("total", "block"),),
+        invariants=(Invariant("total", "leaf"),),
         bounds=(),
         structural_zeros=(),
         protected_unit="housing unit",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -101,6 +101,25 @@ class Histogram:
             self.counts[low:high].copy(),
             self.size,
         )
+
+    def take(self, order: npt.NDArray[np.int64]) -> Histogram:
+        """Return the rows in another order; row ``i`` of the result is row ``order[i]``."""
+        if np.array_equal(order, np.arange(self.rows)):
+            return self
+        lengths = np.diff(self.indptr)[order]
+        indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+        source = np.repeat(self.indptr[:-1][order] - indptr[:-1], lengths) + np.arange(indptr[-1])
+        return Histogram(indptr, self.cells[source], self.counts[source], self.size)
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[Histogram]) -> Histogram:
+        """Stack the rows of several histograms of one schema."""
+        offsets = np.cumsum([0, *(len(part.cells) for part in parts)])
+        indptr = np.concatenate(
+            [np.zeros(1, np.int64), *(part.indptr[1:] + o for part, o in zip(parts, offsets, strict=False))]
+        )
+        cells = np.concatenate([part.cells for part in parts])
+        return cls(indptr, cells, np.concatenate([part.counts for part in parts]), parts[0].size)
 
     def aggregate(self, starts: npt.NDArray[np.int64]) -> Histogram:
         """Sum consecutive rows: new row ``j`` is the sum of rows ``starts[j]:starts[j + 1]``.

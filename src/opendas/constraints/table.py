@@ -1,0 +1,168 @@
+"""Constraints as numbers: bounds and invariants of every geounit of a spine.
+
+Bounds come from public unit counts and are summed up the spine, so that what holds for children can hold
+for their parent. Invariant answers hold where they are declared and, as sums, above. Nothing else enters
+un-noised; in particular the bounds of a part of a state use no total of that part.
+
+Axes: ``g`` geounits of a level, ``B`` bounds, ``n`` cells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from opendas.errors import ConfigError, DataError
+from opendas.geography.frame import Frame
+from opendas.geography.spine import Spine
+from opendas.products.product import Product
+from opendas.queries.groups import QueryGroup
+
+__all__ = ["ConstraintTable", "InvariantAnswers", "LevelConstraints", "bound_table", "invariant_geolevels"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InvariantAnswers:
+    """The exact answers of one invariant at one geolevel.
+
+    Parameters
+    ----------
+    name : str
+        For instance ``"total@state"``.
+    query : QueryGroup
+    answers : int64 (g, m)
+    """
+
+    name: str
+    query: QueryGroup
+    answers: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LevelConstraints:
+    """Constraints of the geounits of one geolevel.
+
+    Parameters
+    ----------
+    lower, upper : int64 (g, B)
+        Bounds on the number of records in the cells of each bound.
+    invariants : tuple of InvariantAnswers
+        Those that hold at this geolevel.
+    """
+
+    lower: npt.NDArray[np.int64]
+    upper: npt.NDArray[np.int64]
+    invariants: tuple[InvariantAnswers, ...]
+
+    def slice(self, start: int, stop: int) -> LevelConstraints:
+        """Return the constraints of geounits ``start:stop``."""
+        return LevelConstraints(
+            self.lower[start:stop],
+            self.upper[start:stop],
+            tuple(InvariantAnswers(i.name, i.query, i.answers[start:stop]) for i in self.invariants),
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ConstraintTable:
+    """Constraints of a whole spine.
+
+    Parameters
+    ----------
+    bound_names : tuple of str, length B
+    bound_cells : bool (B, n)
+        Cells that each bound counts.
+    possible : bool (n,)
+        Cells that are no structural zero.
+    levels : tuple of LevelConstraints
+        One per geolevel, top first.
+    """
+
+    bound_names: tuple[str, ...]
+    bound_cells: npt.NDArray[np.bool_]
+    possible: npt.NDArray[np.bool_]
+    levels: tuple[LevelConstraints, ...]
+
+
+def invariant_geolevels(product: Product, spine: Spine) -> dict[str, int]:
+    """Return the level index at which each declared invariant is taken.
+
+    Raises
+    ------
+    ConfigError
+        If its geolevel is not on the spine.
+    """
+    found = {}
+    for invariant in product.invariants:
+        name = spine.leaf.name if invariant.geolevel == "leaf" else invariant.geolevel
+        if name not in spine.names:
+            raise ConfigError(
+                f"invariant {invariant.query!r} holds at geolevel {name!r}, which this spine does not have "
+                f"({', '.join(spine.names)}); choose a spine with it, or set drop_invariants = "
+                f'["{invariant.query}"] in [run].'
+            )
+        found[invariant.query] = spine.index(name)
+    return found
+
+
+def _bounds(
+    product: Product, frame: Frame, spine: Spine
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    shape = (len(spine.leaf), len(product.bounds))
+    lower = np.zeros(shape, dtype=np.int64)
+    upper = np.zeros(shape, dtype=np.int64)
+    for k, bound in enumerate(product.bounds):
+        if bound.column not in frame.units:
+            raise DataError(
+                f"bound {bound.name!r} needs the unit column {bound.column!r}; the frame has "
+                f"{', '.join(frame.units) or 'none'}. Give it in the frame file or in [input] units."
+            )
+        units = frame.units[bound.column][spine.leaf_order]
+        if units.size and units.min() < 0:
+            raise DataError(f"unit column {bound.column!r} holds a negative count.")
+        lower[:, k] = bound.lower * units
+        upper[:, k] = bound.upper * units
+    return lower, upper
+
+
+def bound_table(
+    product: Product, frame: Frame, spine: Spine, invariants: Mapping[str, npt.NDArray[np.int64]]
+) -> ConstraintTable:
+    """Assemble the constraints of every geounit.
+
+    Parameters
+    ----------
+    product : Product
+    frame : Frame
+        Public unit counts.
+    spine : Spine
+    invariants : mapping of query name to int64 (g, m)
+        Exact answers of each declared invariant at its own geolevel, in spine order.
+    """
+    workload = product.workload
+    where = invariant_geolevels(product, spine)
+    lower, upper = _bounds(product, frame, spine)
+    cells = np.zeros((len(product.bounds), product.schema.size), dtype=bool)
+    for k, bound in enumerate(product.bounds):
+        cells[k] = workload.group(bound.query).row_of_cell == product.bound_row(bound)
+    levels = []
+    for number in range(len(spine.levels)):
+        starts = spine.leaf_starts(number)[:-1]
+        held = []
+        for query, level in where.items():
+            if number > level:
+                continue
+            answers = np.asarray(invariants[query], dtype=np.int64)
+            for upper_level in range(level - 1, number - 1, -1):
+                answers = np.add.reduceat(answers, spine.child_starts(upper_level)[:-1], axis=0)
+            held.append(InvariantAnswers(f"{query}@{spine.names[level]}", workload.group(query), answers))
+        levels.append(
+            LevelConstraints(
+                np.add.reduceat(lower, starts, axis=0), np.add.reduceat(upper, starts, axis=0), tuple(held)
+            )
+        )
+    names = tuple(bound.name for bound in product.bounds)
+    return ConstraintTable(names, cells, product.possible, tuple(levels))

@@ -1,0 +1,116 @@
+"""Checkpoints: finished tasks under ``state/``, noisy or estimated values only.
+
+A file holds its own SHA-256, so that a torn file reads as absent; its task is then done again, with the
+same noise and hence the same result.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from opendas.engines.subtree import PartResult, UsedAnswers
+from opendas.estimation.model import FamilyRecord
+from opendas.schema.histogram import Histogram
+
+__all__ = ["Checkpoints"]
+
+_MAGIC = b"opendas task 1\n"
+
+
+class Checkpoints:
+    """Finished tasks of one run.
+
+    Parameters
+    ----------
+    folder : Path
+    binding : str
+        What the tasks are a function of (run, plan, estimator); a file with another one reads as absent.
+    write : callable(Path, bytes)
+        Atomic, durable writer.
+    """
+
+    def __init__(self, folder: Path, binding: str, write: Callable[[Path, bytes], None]) -> None:
+        self._folder = folder
+        self._binding = hashlib.sha256(binding.encode()).digest()
+        self._write = write
+
+    def path(self, stage: int, number: int) -> Path:
+        """Return a task's file."""
+        return self._folder / f"stage{stage}-task{number:04d}.part"
+
+    def save(self, stage: int, number: int, result: PartResult) -> None:
+        """Write a finished task."""
+        payload = self._binding + _encode(result)
+        self._write(self.path(stage, number), _MAGIC + hashlib.sha256(payload).digest() + payload)
+
+    def load(self, stage: int, number: int) -> PartResult | None:
+        """Return a finished task, or None where there is none, or only a torn or foreign file."""
+        path = self.path(stage, number)
+        if not path.is_file():
+            return None
+        data = path.read_bytes()
+        start = len(_MAGIC) + 32
+        payload = data[start:]
+        whole = (
+            data[: len(_MAGIC)] == _MAGIC and data[len(_MAGIC) : start] == hashlib.sha256(payload).digest()
+        )
+        if not whole or payload[:32] != self._binding:
+            return None
+        return _decode(payload[32:])
+
+
+def _flat(arrays: list[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
+    return np.concatenate([array.ravel() for array in arrays]) if arrays else np.zeros(0, np.int64)
+
+
+def _encode(result: PartResult) -> bytes:
+    names = sorted({used.query for used in result.used})
+    numbers = np.array(
+        [[u.level, u.first, u.children, names.index(u.query), len(u.rows)] for u in result.used],
+        dtype=np.int64,
+    ).reshape(-1, 5)
+    head = {"names": names, "size": result.estimates.size, "records": [asdict(r) for r in result.records]}
+    buffer = BytesIO()
+    np.savez_compressed(
+        buffer,
+        head=np.frombuffer(json.dumps(head).encode(), dtype=np.uint8),
+        indptr=result.estimates.indptr,
+        cells=result.estimates.cells,
+        counts=result.estimates.counts,
+        numbers=numbers,
+        rows=_flat([used.rows.astype(np.int64) for used in result.used]),
+        values=_flat([used.values for used in result.used]),
+    )
+    return buffer.getvalue()
+
+
+def _decode(data: bytes) -> PartResult:
+    with np.load(BytesIO(data), allow_pickle=False) as arrays:
+        head = json.loads(arrays["head"].tobytes())
+        estimates = Histogram(arrays["indptr"], arrays["cells"], arrays["counts"], head["size"])
+        rows, values = arrays["rows"], arrays["values"]
+        used = []
+        row = value = 0
+        for level, first, children, name, count in arrays["numbers"].tolist():
+            used.append(
+                UsedAnswers(
+                    level,
+                    first,
+                    children,
+                    head["names"][name],
+                    rows[row : row + count].astype(np.int32),
+                    values[value : value + children * count].reshape(children, count),
+                )
+            )
+            row += count
+            value += children * count
+    records = tuple(FamilyRecord(**{**r, "methods": tuple(r["methods"])}) for r in head["records"])
+    return PartResult(estimates, tuple(used), records)

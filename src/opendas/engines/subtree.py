@@ -1,0 +1,209 @@
+"""A task: one part of the spine, from given parents down to a lower geolevel.
+
+Families below different parents are independent, so that a part of the spine can run anywhere and in any
+order; noise is a function of its address, so that it comes out the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from opendas.constraints.table import LevelConstraints
+from opendas.errors import InfeasibleFamily
+from opendas.estimation.failsafe import relax_parent
+from opendas.estimation.family import estimate_family
+from opendas.estimation.model import Family, FamilyEstimate, FamilyRecord, LevelRules
+from opendas.measurement.family import MeasurementSource
+from opendas.schema.histogram import Histogram
+
+__all__ = ["Part", "PartLevel", "PartResult", "UsedAnswers", "estimate_part", "tie_keys"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PartLevel:
+    """Consecutive geounits of one geolevel.
+
+    Parameters
+    ----------
+    level : int
+        Number of the geolevel, 0 at the top.
+    first : int
+        Index of the first geounit in its level.
+    geocodes : bytes array (g,)
+    child_starts : int64 (g + 1,) or None
+        Children of geounit ``i`` are ``child_starts[i]:child_starts[i + 1]`` of the next level of the part;
+        None at the bottom.
+    constraints : LevelConstraints
+    """
+
+    level: int
+    first: int
+    geocodes: npt.NDArray[np.bytes_]
+    child_starts: npt.NDArray[np.int64] | None
+    constraints: LevelConstraints
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """The public side of a task.
+
+    Parameters
+    ----------
+    levels : tuple of PartLevel
+        Top first. With `parents`, the top level is already estimated; without, its geounits are roots.
+    parents : Histogram or None
+        Fixed integer estimates of the top level.
+    """
+
+    levels: tuple[PartLevel, ...]
+    parents: Histogram | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UsedAnswers:
+    """Noisy answers that estimation read: those of one query group for one family.
+
+    Parameters
+    ----------
+    level, first, children : int
+    query : str
+    rows : int32 (r,)
+    values : int64 (C, r)
+    """
+
+    level: int
+    first: int
+    children: int
+    query: str
+    rows: npt.NDArray[np.int32]
+    values: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PartResult:
+    """What a task gives: formally private.
+
+    Parameters
+    ----------
+    estimates : Histogram
+        One row per geounit of the part's bottom level.
+    used : tuple of UsedAnswers
+    records : tuple of FamilyRecord
+    """
+
+    estimates: Histogram
+    used: tuple[UsedAnswers, ...]
+    records: tuple[FamilyRecord, ...]
+
+
+def tie_keys(geocodes: npt.NDArray[np.bytes_]) -> npt.NDArray[np.uint64]:
+    """Return the public tie-breaking key of each geounit: 64 bits of the SHA-256 of its geocode."""
+    return np.array(
+        [int.from_bytes(hashlib.sha256(bytes(code)).digest()[:8], "big") for code in geocodes],
+        dtype=np.uint64,
+    )
+
+
+def estimate_part(
+    part: Part,
+    rules: Sequence[LevelRules],
+    source: MeasurementSource,
+    *,
+    failsafe: bool = False,
+    keep_used: bool = True,
+    on_family: Callable[[int], None] | None = None,
+) -> PartResult:
+    """Estimate every family of a part, level by level from the top.
+
+    Parameters
+    ----------
+    part : Part
+    rules : sequence of LevelRules
+        By level number of the whole spine.
+    source : MeasurementSource
+    failsafe : bool
+        Relax the parent equality of an infeasible family, and record it.
+    keep_used : bool
+        Return the noisy answers that were read.
+    on_family : callable, optional
+        Called with the number of families done.
+    """
+    used: list[UsedAnswers] = []
+    records: list[FamilyRecord] = []
+
+    def run(family: Family, level: PartLevel, start: int, children: int) -> FamilyEstimate:
+        first = level.first + start
+        measurement = source.family(level.level, first, children, family.support)
+        if keep_used and (children > 1 or family.parent is None):
+            used.extend(
+                UsedAnswers(level.level, first, children, query.name, query.rows, query.values)
+                for query in measurement.queries
+            )
+        try:
+            estimate = estimate_family(family, rules[level.level], measurement)
+        except InfeasibleFamily as error:
+            if not failsafe or family.parent is None:
+                raise
+            relaxed, note = relax_parent(family, rules[level.level], error)
+            estimate = estimate_family(relaxed, rules[level.level], measurement)
+            estimate = replace(estimate, record=replace(estimate.record, failsafe=note))
+        records.append(estimate.record)
+        if on_family is not None:
+            on_family(len(records))
+        return estimate
+
+    top = part.levels[0]
+    current = part.parents if part.parents is not None else _roots(top, rules, run)
+    for above, level in zip(part.levels, part.levels[1:], strict=False):
+        current = _descend(above, level, current, run)
+    return PartResult(current, tuple(used), tuple(records))
+
+
+_Run = Callable[[Family, PartLevel, int, int], FamilyEstimate]
+
+
+def _roots(level: PartLevel, rules: Sequence[LevelRules], run: _Run) -> Histogram:
+    rule = rules[level.level]
+    keys = tie_keys(level.geocodes)
+    parts = []
+    for i, geocode in enumerate(level.geocodes):
+        constraints = level.constraints.slice(i, i + 1)
+        closed = rule.bound_cells[constraints.upper[0] == 0].any(axis=0)
+        support = np.flatnonzero(rule.possible & ~closed).astype(np.int32)
+        family = Family(bytes(geocode).decode(), support, None, constraints, keys[i : i + 1])
+        estimate = run(family, level, i, 1)
+        parts.append(_sparse(estimate.counts, support, len(rule.possible)))
+    return Histogram.concatenate(parts)
+
+
+def _descend(above: PartLevel, level: PartLevel, parents: Histogram, run: _Run) -> Histogram:
+    starts = above.child_starts
+    if starts is None:
+        raise ValueError("a part's inner level needs child_starts")
+    keys = tie_keys(level.geocodes)
+    parts = []
+    for i, geocode in enumerate(above.geocodes):
+        low, high = int(parents.indptr[i]), int(parents.indptr[i + 1])
+        start, stop = int(starts[i]), int(starts[i + 1])
+        support = parents.cells[low:high]
+        family = Family(
+            bytes(geocode).decode(),
+            support,
+            parents.counts[low:high],
+            level.constraints.slice(start, stop),
+            keys[start:stop],
+        )
+        estimate = run(family, level, start, stop - start)
+        parts.append(_sparse(estimate.counts, support, parents.size))
+    return Histogram.concatenate(parts)
+
+
+def _sparse(counts: npt.NDArray[np.int64], support: npt.NDArray[np.int32], size: int) -> Histogram:
+    row, column = np.nonzero(counts)
+    indptr = np.searchsorted(row, np.arange(counts.shape[0] + 1)).astype(np.int64)
+    return Histogram(indptr, support[column], counts[row, column], size)

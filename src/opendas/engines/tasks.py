@@ -1,0 +1,144 @@
+"""Cutting a run into tasks, the same way whatever the engine or the number of workers.
+
+The spine is cut at a few geolevels. Between two cuts, runs of neighbouring subtrees are tasks; a stage
+starts when the one above it is done, because its parents must be fixed.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from opendas.constraints.table import ConstraintTable
+from opendas.engines.subtree import Part, PartLevel
+from opendas.geography.spine import Spine
+from opendas.schema.histogram import Histogram
+
+__all__ = ["Stage", "Task", "cut_leaves", "cut_spine", "make_part"]
+
+MANY_SUBTREES = 32
+"""A geolevel with so many geounits is where the last stage starts: enough tasks to share out evenly."""
+
+TASKS_PER_STAGE = 64
+"""Neighbouring subtrees are put together until there are about so many tasks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Subtrees between two cuts.
+
+    Parameters
+    ----------
+    top, bottom : int
+        Level numbers; the geounits of `top` are already estimated, unless they are roots.
+    roots : bool
+        The geounits of `top` have no parent and are estimated in this stage.
+    cuts : tuple of int
+        Task ``t`` holds the geounits ``cuts[t]:cuts[t + 1]`` of `top`.
+    """
+
+    top: int
+    bottom: int
+    roots: bool
+    cuts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Task:
+    """One unit of work.
+
+    Parameters
+    ----------
+    stage, number : int
+    part : Part
+        Public.
+    table : Histogram or None
+        Confidential counts of the part's bottom level; None where measurements come from files.
+    """
+
+    stage: int
+    number: int
+    part: Part
+    table: Histogram | None
+
+
+def _even_cuts(weights: npt.NDArray[np.int64]) -> tuple[int, ...]:
+    """Cut consecutive geounits into about ``TASKS_PER_STAGE`` runs of similar weight."""
+    ends = np.cumsum(weights)
+    goals = ends[-1] * np.arange(1, TASKS_PER_STAGE) / TASKS_PER_STAGE
+    inner = np.searchsorted(ends, goals, side="left") + 1
+    return tuple(int(cut) for cut in np.unique(np.concatenate([[0], inner, [len(weights)]])))
+
+
+def cut_spine(spine: Spine) -> tuple[Stage, ...]:
+    """Cut a spine into stages for a top-down estimator."""
+    last = len(spine.levels) - 1
+    sizes = [len(level) for level in spine.levels]
+    cuts = [0]
+    for level in range(1, last):
+        if sizes[cuts[-1]] >= MANY_SUBTREES:
+            break
+        if sizes[level] > 1:
+            cuts.append(level)
+    cuts.append(last)
+    stages = []
+    for top, bottom in itertools.pairwise(cuts):
+        weights = np.diff(spine.leaf_starts(top))
+        stages.append(Stage(top, bottom, top == 0, _even_cuts(weights)))
+    return tuple(stages) if last > 0 else (Stage(0, 0, True, _even_cuts(np.ones(sizes[0], np.int64))),)
+
+
+def cut_leaves(spine: Spine) -> tuple[Stage, ...]:
+    """Cut the leaves into one stage of roots, for the block-by-block estimator."""
+    last = len(spine.levels) - 1
+    return (Stage(last, last, True, _even_cuts(np.ones(len(spine.leaf), np.int64))),)
+
+
+def bottom_starts(spine: Spine, top: int, bottom: int) -> npt.NDArray[np.int64]:
+    """Return int64 (g + 1,): geounit ``i`` of `top` has ``starts[i]:starts[i + 1]`` at `bottom`."""
+    starts = np.arange(len(spine.levels[bottom]) + 1, dtype=np.int64)
+    for level in range(bottom - 1, top - 1, -1):
+        starts = starts[spine.child_starts(level)]
+    return starts
+
+
+def make_part(
+    spine: Spine,
+    child_starts: Sequence[npt.NDArray[np.int64]],
+    constraints: ConstraintTable,
+    stage: Stage,
+    start: int,
+    stop: int,
+    parents: Histogram | None,
+) -> tuple[Part, int, int]:
+    """Return the part below geounits ``start:stop`` of a stage's top, and its range at the bottom.
+
+    Parameters
+    ----------
+    child_starts : sequence of int64 arrays
+        ``spine.child_starts(level)`` of every level but the leaves.
+    parents : Histogram or None
+        Estimates of all geounits of the stage's top.
+    """
+    levels = []
+    low, high = start, stop
+    for level in range(stage.top, stage.bottom + 1):
+        starts = None
+        if level < stage.bottom:
+            starts = child_starts[level][low : high + 1]
+        levels.append(
+            PartLevel(
+                level,
+                low,
+                spine.levels[level].geocodes[low:high],
+                None if starts is None else starts - starts[0],
+                constraints.levels[level].slice(low, high),
+            )
+        )
+        if starts is not None:
+            low, high = int(starts[0]), int(starts[-1])
+    return Part(tuple(levels), None if parents is None else parents.slice(start, stop)), low, high

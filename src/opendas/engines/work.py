@@ -1,0 +1,86 @@
+"""What a worker does with a task."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from threadpoolctl import threadpool_limits
+
+from opendas.engines.subtree import Part, PartResult, estimate_part
+from opendas.engines.tasks import Task
+from opendas.errors import PrivacyError
+from opendas.estimation.model import LevelRules
+from opendas.measurement.family import MeasurementSource
+from opendas.measurement.noisy import MeasuredLevel, NoisyMeasurements
+from opendas.random.noise import NoiseSource
+from opendas.schema.histogram import Histogram
+
+__all__ = ["KeyedSource", "SourceSpec", "Worker", "keyed_measurements"]
+
+
+class SourceSpec(Protocol):
+    """Where a worker's measurements come from; picklable."""
+
+    def open(self, part: Part, table: Histogram | None) -> MeasurementSource:
+        """Return the measurements of a part."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class KeyedSource:
+    """Measurements taken on the spot from confidential counts.
+
+    Parameters
+    ----------
+    levels : tuple of MeasuredLevel
+    key : bytes
+        The derived noise key of the run. Confidential.
+    """
+
+    levels: tuple[MeasuredLevel, ...]
+    key: bytes
+
+    def open(self, part: Part, table: Histogram | None) -> MeasurementSource:
+        """Aggregate the part's counts up its levels and return its noisy measurements."""
+        if table is None:
+            raise PrivacyError("keyed measurements need the counts of the part.")
+        return keyed_measurements(self.levels, part, table, NoiseSource(self.key))
+
+
+def keyed_measurements(
+    levels: Sequence[MeasuredLevel], part: Part, table: Histogram, noise: NoiseSource
+) -> NoisyMeasurements:
+    """Return the measurements of every level of a part from the counts of its bottom level."""
+    tables = {part.levels[-1].level: table}
+    for above in reversed(part.levels[:-1]):
+        if above.child_starts is not None:
+            table = table.aggregate(above.child_starts)
+        tables[above.level] = table
+    return NoisyMeasurements(levels, tables, {level.level: level.first for level in part.levels}, noise)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Worker:
+    """The work of a run: the same object in every process.
+
+    Parameters
+    ----------
+    rules : tuple of LevelRules
+    source : SourceSpec
+    failsafe, keep_used : bool
+    """
+
+    rules: tuple[LevelRules, ...]
+    source: SourceSpec
+    failsafe: bool
+    keep_used: bool
+
+    def __call__(self, task: Task) -> PartResult:
+        """Estimate one task. BLAS runs on one thread, so that sums have one order."""
+        with threadpool_limits(limits=1):
+            source = self.source.open(task.part, task.table)
+            return estimate_part(
+                task.part, self.rules, source, failsafe=self.failsafe, keep_used=self.keep_used
+            )

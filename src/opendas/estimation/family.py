@@ -1,0 +1,145 @@
+"""Estimating one family: least squares in passes, then controlled rounding in passes.
+
+A family is a parent, already fixed in integers, and its children; a root is a family without parent.
+
+Letters: ``C`` children, ``s`` support cells, ``K`` constraint groups.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from opendas.errors import InfeasibleFamily, SolverFailure
+from opendas.estimation.checks import check_family
+from opendas.estimation.groups import Groups
+from opendas.estimation.model import Family, FamilyEstimate, FamilyRecord, LevelRules
+from opendas.estimation.rounding import round_estimate
+from opendas.measurement.family import FamilyMeasurement, QueryAnswers
+from opendas.optimize.problem import FamilyProblem, Solution, Status
+from opendas.optimize.solve import solve
+
+__all__ = ["estimate_family"]
+
+
+@dataclass(slots=True)
+class _Progress:
+    methods: list[str] = field(default_factory=list)
+    residual: float = 0.0
+    tolerance: float = 0.0
+    fallback: bool = False
+
+
+def _linear(answers: tuple[QueryAnswers, ...], children: int, cells: int) -> npt.NDArray[np.float64]:
+    linear = np.zeros((children, cells))
+    for query in answers:
+        linear += (query.values / query.variance)[:, query.compact]
+    return linear
+
+
+def _one_pass(
+    family: Family,
+    rules: LevelRules,
+    answers: tuple[QueryAnswers, ...],
+    precision: npt.NDArray[np.float64],
+    groups: Groups,
+    step: str,
+) -> Solution:
+    children, cells = groups.mask.shape
+    terms = tuple((1.0 / query.variance, query.compact) for query in answers)
+    if not np.all(precision == 1.0):
+        # Per-child precision multiplies the whole objective of the child, the linear part included.
+        precision = precision / precision.max()
+    problem = FamilyProblem(
+        terms=terms,
+        linear=_linear(answers, children, cells),
+        parent=None if family.parent is None else family.parent.astype(np.float64),
+        mask=groups.mask,
+        groups=groups.cells,
+        lower=groups.lower,
+        upper=groups.upper,
+        scale=precision,
+        group_names=groups.names,
+    )
+    solution = solve(problem)
+    if solution.status is Status.INFEASIBLE:
+        raise InfeasibleFamily(family.label, step, solution.constraints)
+    if solution.status is not Status.OPTIMAL:
+        raise SolverFailure(family.label, step, solution.residual)
+    return solution
+
+
+def _least_squares(
+    family: Family, rules: LevelRules, measurement: FamilyMeasurement, groups: Groups, done: _Progress
+) -> npt.NDArray[np.float64]:
+    """Run the passes of (7.5); earlier passes' answers are held within the optimum of (7.6) plus slack.
+
+    The estimate of a pass satisfies its own constraints, so that the optimum of (7.6) is zero in exact
+    arithmetic; what floating point leaves is measured and recorded, not assumed.
+    """
+    by_name = {query.name: query for query in measurement.queries}
+    estimate = np.zeros(groups.mask.shape)
+    held: list[tuple[QueryAnswers, npt.NDArray[np.float64]]] = []
+    for number, names in enumerate(rules.least_squares):
+        step = f"least squares, pass {number + 1} of {len(rules.least_squares)}"
+        answers = tuple(by_name[name] for name in names)
+        solution = _one_pass(family, rules, answers, measurement.precision, groups, step)
+        estimate = solution.x
+        done.methods.append(solution.method)
+        done.residual = max(done.residual, solution.residual)
+        done.fallback |= solution.method not in ("direct", "pdas", "admm+pdas", "fixed")
+        for query, kept in held:
+            now = _answers(query, estimate)
+            done.tolerance = max(done.tolerance, float(np.abs(now - kept).max(initial=0.0)))
+        if number + 1 < len(rules.least_squares):
+            for query in answers:
+                kept = _answers(query, estimate)
+                held.append((query, kept))
+                groups = groups.hold(query.name, query.compact, kept, rules.slack)
+    return estimate
+
+
+def _answers(query: QueryAnswers, estimate: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    out = np.zeros((estimate.shape[0], len(query.rows)))
+    np.add.at(out.T, query.compact, estimate.T)
+    return out
+
+
+def estimate_family(family: Family, rules: LevelRules, measurement: FamilyMeasurement) -> FamilyEstimate:
+    """Estimate the children of one family in non-negative integers.
+
+    Equations (7.1), (7.2), (7.5), (7.6) and (7.7) of the TopDown paper.
+
+    Raises
+    ------
+    InfeasibleFamily
+        If no non-negative solution satisfies the constraints; the error names them.
+    SolverFailure
+        If no solver reached a certified solution, or the integers break a constraint.
+    """
+    children = len(family.tie_keys)
+    groups = Groups.build(family.support, family.parent, family.constraints, rules, family.label)
+    done = _Progress()
+    if len(family.support) == 0:
+        counts = np.zeros((children, 0), dtype=np.int64)
+        done.methods.append("fixed")
+    elif children == 1 and family.parent is not None:
+        counts = family.parent[None, :].copy()
+        done.methods.append("fixed")
+    else:
+        estimate = _least_squares(family, rules, measurement, groups, done)
+        counts = round_estimate(family, rules, groups, estimate)
+    check_family(family, rules, counts)
+    record = FamilyRecord(
+        rules.geolevel,
+        family.label,
+        children,
+        len(family.support),
+        tuple(done.methods),
+        done.residual,
+        done.fallback,
+        done.tolerance,
+    )
+    return FamilyEstimate(counts, record)

@@ -1,0 +1,111 @@
+"""The values that estimation takes and gives.
+
+Letters: ``C`` children, ``s`` support cells, ``n`` cells, ``B`` bounds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from opendas.constraints.table import LevelConstraints
+
+__all__ = ["Family", "FamilyEstimate", "FamilyRecord", "LevelRules"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LevelRules:
+    """How families whose children are at one geolevel are estimated.
+
+    Parameters
+    ----------
+    geolevel : str
+        Geolevel of the children.
+    least_squares : tuple of tuple of str
+        Query groups of each pass, all measured at this geolevel.
+    rounder : tuple of tuple of (str, int32 (n,))
+        Name and row of each cell, for the query groups of each rounder pass.
+    bound_names : tuple of str
+    bound_cells : bool (B, n)
+    possible : bool (n,)
+        Cells that are no structural zero.
+    slack : float
+        Added to the optimum of (7.6).
+    milp : bool
+        Allow rounder passes that are not laminar.
+    """
+
+    geolevel: str
+    least_squares: tuple[tuple[str, ...], ...]
+    rounder: tuple[tuple[tuple[str, npt.NDArray[np.int32]], ...], ...]
+    bound_names: tuple[str, ...]
+    bound_cells: npt.NDArray[np.bool_]
+    possible: npt.NDArray[np.bool_]
+    slack: float = 0.0
+    milp: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Family:
+    """The public side of a family.
+
+    Parameters
+    ----------
+    label : str
+        Geocode of the parent, or of the root itself.
+    support : int32 (s,)
+        Cells that can be non-zero, ascending.
+    parent : int64 (s,) or None
+        The parent's fixed counts on the support; None for a root.
+    constraints : LevelConstraints
+        Of the children.
+    tie_keys : uint64 (C,)
+        Public keys that break the rounder's ties.
+    """
+
+    label: str
+    support: npt.NDArray[np.int32]
+    parent: npt.NDArray[np.int64] | None
+    constraints: LevelConstraints
+    tie_keys: npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyRecord:
+    """How a family was solved: functions of measurements and invariants, hence publishable.
+
+    Parameters
+    ----------
+    geolevel, label : str
+    children, cells : int
+    methods : tuple of str
+        Least-squares method of each pass.
+    residual : float
+        Largest relative Karush-Kuhn-Tucker residual over the passes.
+    fallback : bool
+        A general solver was needed.
+    tolerance : float
+        Largest optimum of (7.6): how far the last pass is from the held margins of earlier ones.
+    failsafe : str
+        Empty, or what the failsafe relaxed.
+    """
+
+    geolevel: str
+    label: str
+    children: int
+    cells: int
+    methods: tuple[str, ...]
+    residual: float
+    fallback: bool
+    tolerance: float = 0.0
+    failsafe: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FamilyEstimate:
+    """Integer counts of the children, int64 (C, s), and how they were found."""
+
+    counts: npt.NDArray[np.int64]
+    record: FamilyRecord

@@ -1,0 +1,58 @@
+"""Controlled rounding of a family: from domain values to :mod:`opendas.optimize.rounding` and back."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from opendas.estimation.groups import NO_UPPER, Groups
+from opendas.estimation.model import Family, LevelRules
+from opendas.optimize.rounding import UNBOUNDED, RoundingNames, round_family
+
+__all__ = ["round_estimate"]
+
+
+def round_estimate(
+    family: Family, rules: LevelRules, groups: Groups, estimate: npt.NDArray[np.float64]
+) -> npt.NDArray[np.int64]:
+    """Round a least-squares estimate in the passes of (7.7).
+
+    Parameters
+    ----------
+    family : Family
+    rules : LevelRules
+    groups : Groups
+        Declared constraints; held margins of the least squares do not bind the rounder.
+    estimate : float64 (C, s)
+
+    Returns
+    -------
+    int64 (C, s)
+    """
+    count = groups.whole_lower.shape[1]
+    passes = tuple(
+        tuple(_compact(rows[family.support]) for _, rows in queries) for queries in rules.rounder if queries
+    )
+    names = RoundingNames(
+        family.label,
+        tuple(tuple(name for name, _ in queries) for queries in rules.rounder if queries),
+        groups.names[:count],
+    )
+    result = round_family(
+        estimate,
+        family.parent,
+        groups.mask,
+        passes,
+        groups.cells[:count],
+        groups.whole_lower,
+        np.where(groups.whole_upper >= NO_UPPER, UNBOUNDED, groups.whole_upper),
+        family.tie_keys,
+        cell_keys=family.support.astype(np.uint64),
+        names=names,
+        milp=rules.milp,
+    )
+    return result.values
+
+
+def _compact(rows: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    return np.unique(rows, return_inverse=True)[1].astype(np.int32)

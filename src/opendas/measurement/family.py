@@ -1,0 +1,66 @@
+"""What estimation is given of a family: noisy answers, and nothing else.
+
+Letters: ``C`` geounits of the family, ``s`` support cells, ``r`` rows of a query group that the support
+touches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["FamilyMeasurement", "MeasurementSource", "QueryAnswers"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class QueryAnswers:
+    """Noisy answers of one query group for the geounits of one family.
+
+    Parameters
+    ----------
+    name : str
+        Query group.
+    rows : int32 (r,)
+        Rows of the group that the support touches, ascending.
+    compact : int32 (s,)
+        Position in `rows` of each support cell's row.
+    values : int64 (C, r)
+        Noisy answers.
+    variance : float
+        Variance of the noise where a geounit has its level's own share, in squared counts.
+    """
+
+    name: str
+    rows: npt.NDArray[np.int32]
+    compact: npt.NDArray[np.int32]
+    values: npt.NDArray[np.int64]
+    variance: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FamilyMeasurement:
+    """Noisy answers of all measured query groups for one family.
+
+    Parameters
+    ----------
+    queries : tuple of QueryAnswers
+        In address order.
+    precision : float64 (C,)
+        Multiple of each geounit's budget relative to its level's share; 1 on the standard spine.
+    """
+
+    queries: tuple[QueryAnswers, ...]
+    precision: npt.NDArray[np.float64]
+
+
+class MeasurementSource(Protocol):
+    """Maps addresses to noisy integers: all that estimation can see of the data."""
+
+    def family(
+        self, level: int, first: int, children: int, support: npt.NDArray[np.int32]
+    ) -> FamilyMeasurement:
+        """Return the noisy answers of geounits ``first:first + children`` of `level` that touch `support`."""
+        ...

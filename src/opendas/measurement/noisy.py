@@ -1,0 +1,203 @@
+"""Taking measurements: exact answers plus keyed noise.
+
+A lazy answer equals, bit for bit, that coordinate of the full measurement: marginals sum over all cells,
+and the noise of an address never changes. Which coordinates are read depends on earlier noisy answers,
+invariants and public data only; the ledger charges the full measurement. See docs/proofs/noise.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+import numpy.typing as npt
+
+from opendas.measurement.family import FamilyMeasurement, QueryAnswers
+from opendas.measurement.kernels import compact_rows, sum_rows
+from opendas.measurement.plan import MeasurementPlan
+from opendas.random.distributions import NoiseDistribution
+from opendas.random.noise import NoiseSource
+from opendas.random.tables import SamplerTable
+from opendas.schema.histogram import Histogram
+
+__all__ = ["MeasuredLevel", "MeasuredQuery", "NoisyMeasurements", "measured_levels"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MeasuredQuery:
+    """One query group with its noise, ready to draw.
+
+    Parameters
+    ----------
+    name : str
+    address : int
+        Number of the query group in noise addresses.
+    size : int
+        Number of rows.
+    row_of_cell : int32 (n,)
+    noise : tuple of NoiseDistribution
+        One for each distinct budget multiple of the level.
+    """
+
+    name: str
+    address: int
+    size: int
+    row_of_cell: npt.NDArray[np.int32]
+    noise: tuple[NoiseDistribution, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MeasuredLevel:
+    """The queries of one geolevel and the budget multiples of its geounits.
+
+    Parameters
+    ----------
+    geolevel : str
+    level : int
+        Number of the geolevel in noise addresses, 0 at the top.
+    queries : tuple of MeasuredQuery
+    multiples : tuple of Fraction
+        Distinct budget multiples > 0, in ascending order.
+    which : int8 or wider (g,) or None
+        Index into `multiples` of each geounit, -1 where it has no budget; None where all have the first.
+    """
+
+    geolevel: str
+    level: int
+    queries: tuple[MeasuredQuery, ...]
+    multiples: tuple[Fraction, ...]
+    which: npt.NDArray[np.int64] | None
+
+
+def measured_levels(plan: MeasurementPlan) -> tuple[MeasuredLevel, ...]:
+    """Resolve the noise of every geolevel of a plan."""
+    levels = []
+    for number, level in enumerate(plan.levels):
+        shares = plan.spine.shares[number]
+        multiples: tuple[Fraction, ...] = (Fraction(1),)
+        which = None
+        if shares is not None:
+            multiples = tuple(sorted({share for share in shares if share > 0}))
+            position = {share: i for i, share in enumerate(multiples)}
+            which = np.array([position.get(share, -1) for share in shares], dtype=np.int64)
+        queries = tuple(
+            MeasuredQuery(
+                planned.query.name,
+                planned.address,
+                planned.query.size,
+                planned.query.row_of_cell,
+                tuple(plan.distribution(number, planned, multiple) for multiple in multiples),
+            )
+            for planned in level.queries
+        )
+        levels.append(MeasuredLevel(level.geolevel, number, queries, multiples, which))
+    return tuple(levels)
+
+
+class NoisyMeasurements:
+    """Measurements of part of a spine: the object through which a run sees confidential counts.
+
+    Its answers are noisy; the exact counts are not reachable through its public methods.
+
+    Parameters
+    ----------
+    levels : sequence of MeasuredLevel
+        All geolevels of the run.
+    tables : mapping of level number to Histogram
+        Exact counts of consecutive geounits of each level needed.
+    first : mapping of level number to int
+        Index, in the whole spine, of each table's first geounit.
+    noise : NoiseSource
+    """
+
+    __slots__ = ("_first", "_levels", "_noise", "_samplers", "_tables")
+
+    def __init__(
+        self,
+        levels: Sequence[MeasuredLevel],
+        tables: dict[int, Histogram],
+        first: dict[int, int],
+        noise: NoiseSource,
+    ) -> None:
+        self._levels = levels
+        self._tables = tables
+        self._first = first
+        self._noise = noise
+        self._samplers: dict[NoiseDistribution, SamplerTable] = {}
+
+    def _sampler(self, distribution: NoiseDistribution) -> SamplerTable:
+        if distribution not in self._samplers:
+            self._samplers[distribution] = SamplerTable.build(distribution)
+        return self._samplers[distribution]
+
+    def family(
+        self, level: int, first: int, children: int, support: npt.NDArray[np.int32]
+    ) -> FamilyMeasurement:
+        """Return the noisy answers that touch a support (see :class:`MeasurementSource`)."""
+        measured = self._levels[level]
+        touched = [compact_rows(query.row_of_cell, support, query.size) for query in measured.queries]
+        rows = [found[0] for found in touched]
+        values = self._noisy(level, first, children, rows, [found[2] for found in touched])
+        answers = tuple(
+            QueryAnswers(query.name, found[0], found[1], value, query.noise[0].variance)
+            for query, found, value in zip(measured.queries, touched, values, strict=True)
+        )
+        return FamilyMeasurement(answers, self._precision(measured, first, children))
+
+    def full(self, level: int, first: int, geounits: int) -> list[npt.NDArray[np.int64]]:
+        """Return all noisy answers, int64 (geounits, m), of each measured query group of `level`.
+
+        Geounits without budget of their own have answers equal to noise-free zero and must be left out by
+        the caller; :meth:`has_budget` tells.
+        """
+        rows = [np.arange(query.size, dtype=np.int32) for query in self._levels[level].queries]
+        return self._noisy(level, first, geounits, rows, rows)
+
+    def has_budget(self, level: int, first: int, geounits: int) -> npt.NDArray[np.bool_]:
+        """Return which geounits are measured at all (public: it follows from the spine)."""
+        which = self._levels[level].which
+        return np.ones(geounits, dtype=bool) if which is None else which[first : first + geounits] >= 0
+
+    def _noisy(
+        self,
+        level: int,
+        first: int,
+        geounits: int,
+        rows: Sequence[npt.NDArray[np.int32]],
+        positions: Sequence[npt.NDArray[np.int32]],
+    ) -> list[npt.NDArray[np.int64]]:
+        measured = self._levels[level]
+        values = [np.zeros((geounits, len(r)), dtype=np.int64) for r in rows]
+        units = np.arange(first, first + geounits, dtype=np.int64)
+        if measured.which is None:
+            groups = [(0, units)]
+        else:
+            which = measured.which[first : first + geounits]
+            groups = [(int(k), units[which == k]) for k in np.unique(which[which >= 0])]
+        for multiple, members in groups:
+            requests = [
+                (self._sampler(query.noise[multiple]), members, query.address, r)
+                for query, r in zip(measured.queries, rows, strict=True)
+            ]
+            for value, drawn in zip(values, self._noise.draw_many(measured.level, requests), strict=True):
+                value[members - first] = drawn
+        table = self._tables[level]
+        start = first - self._first[level]
+        for query, position, value in zip(measured.queries, positions, values, strict=True):
+            if measured.which is not None and len(groups) == 0:
+                continue
+            sum_rows(table.indptr, table.cells, table.counts, start, query.row_of_cell, position, value)
+        if measured.which is not None:
+            # A geounit without budget has no measurement: its exact sums must not survive here.
+            for value in values:
+                value[measured.which[first : first + geounits] < 0] = 0
+        return values
+
+    def _precision(self, measured: MeasuredLevel, first: int, children: int) -> npt.NDArray[np.float64]:
+        if measured.which is None:
+            return np.ones(children)
+        base = measured.multiples[0]
+        ratios = np.array([float(multiple / base) for multiple in measured.multiples] + [1.0])
+        return ratios[measured.which[first : first + children]]

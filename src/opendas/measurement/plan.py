@@ -1,0 +1,132 @@
+"""The measurement plan: what is asked of every geounit, with what noise.
+
+The plan is schema, recodes, queries, frame, spine, shares, mechanism, neighbour relation and rho. Its digest
+binds the noise key, so that the same noise is never used for two different plans. Estimator, passes and
+constraints are outside it: estimating again spends nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from fractions import Fraction
+
+from opendas.budget.allocation import Budget
+from opendas.errors import BudgetError
+from opendas.geography.spine import Spine
+from opendas.products.product import Product
+from opendas.queries.groups import QueryGroup
+from opendas.random.distributions import NoiseDistribution
+
+__all__ = ["LevelPlan", "MeasurementPlan", "PlannedQuery"]
+
+FORMAT = "opendas measurement plan 1"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlannedQuery:
+    """One query group at one geolevel.
+
+    Parameters
+    ----------
+    query : QueryGroup
+    address : int
+        Its number in noise addresses: its place among the product's declared query groups.
+    share : Fraction
+        Its share of the geounit's budget, > 0.
+    """
+
+    query: QueryGroup
+    address: int
+    share: Fraction
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LevelPlan:
+    """The queries measured at one geolevel; empty where the geolevel has no budget."""
+
+    geolevel: str
+    share: Fraction
+    queries: tuple[PlannedQuery, ...]
+
+    @property
+    def measured(self) -> tuple[str, ...]:
+        """Names of the measured query groups."""
+        return tuple(planned.query.name for planned in self.queries)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MeasurementPlan:
+    """Queries, shares and noise of every geounit of a spine.
+
+    Parameters
+    ----------
+    product : Product
+    spine : Spine
+    budget : Budget
+
+    Raises
+    ------
+    BudgetError
+        If the shares on some path from root to leaf do not sum to exactly one, or a budgeted query group
+        is not declared by the product.
+    """
+
+    product: Product
+    spine: Spine
+    budget: Budget
+    levels: tuple[LevelPlan, ...] = ()
+
+    def __post_init__(self) -> None:
+        names = self.product.query_names
+        levels = []
+        for geolevel in self.spine.names:
+            share = self.budget.geolevels.get(geolevel, Fraction(0))
+            planned = []
+            for name, query_share in (self.budget.query_shares(geolevel) if share else {}).items():
+                canonical = self.product.workload.canonical(name)
+                if canonical not in names:
+                    raise BudgetError(
+                        f"[budget.queries] {geolevel!r}: {name!r} is no query group of {self.product.name}; "
+                        f"it declares {', '.join(names)}."
+                    )
+                if query_share > 0:
+                    group = self.product.workload.group(canonical)
+                    planned.append(PlannedQuery(group, names.index(canonical), query_share))
+            planned.sort(key=lambda q: q.address)
+            levels.append(LevelPlan(geolevel, share, tuple(planned)))
+        object.__setattr__(self, "levels", tuple(levels))
+        self.spine.check_paths([level.share for level in levels])
+
+    def distribution(
+        self, level: int, planned: PlannedQuery, multiple: Fraction = Fraction(1)
+    ) -> NoiseDistribution:
+        """Return the noise of a query at a geounit whose budget is `multiple` times its level's share."""
+        return self.budget.distribution(
+            self.levels[level].geolevel, planned.query.name, geounit_share=self.levels[level].share * multiple
+        )
+
+    def digest(self) -> str:
+        """Return the SHA-256 of the plan in hexadecimal. It is public."""
+        product = self.product
+        document = {
+            "format": FORMAT,
+            "attributes": [[a.name, list(a.levels)] for a in product.schema.attributes],
+            "recodes": [[r.name, r.attribute, [[g, list(m)] for g, m in r.groups]] for r in product.recodes],
+            "queries": list(product.query_names),
+            "levels": [
+                [
+                    level.geolevel,
+                    str(level.share),
+                    [[q.query.name, q.address, str(q.share)] for q in level.queries],
+                ]
+                for level in self.levels
+            ],
+            "mechanism": self.budget.mechanism.value,
+            "neighbours": self.budget.neighbours.value,
+            "total": str(self.budget.total),
+            "spine": self.spine.digest(),
+        }
+        text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+        return hashlib.sha256(text.encode()).hexdigest()
