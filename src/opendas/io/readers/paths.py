@@ -1,0 +1,51 @@
+"""Input paths of a run file: files, folders, globs and lists of them."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Sequence
+from pathlib import Path
+
+from opendas.errors import ConfigError
+
+__all__ = ["expand_paths"]
+
+_SUFFIXES = (".zip", ".parquet", ".pq", ".csv", ".csv.gz", ".txt", ".txt.gz", ".psv", ".psv.gz")
+
+
+def expand_paths(path: str | Path | Sequence[str | Path], base: Path) -> tuple[Path, ...]:
+    """Return the existing files that `path` stands for, sorted, each once.
+
+    Parameters
+    ----------
+    path : str, Path or sequence of them
+        Files, folders (searched with their subfolders for data files; names that begin with a dot or an
+        underscore are skipped, as partitioned data sets want it) or glob patterns.
+    base : Path
+        Folder that relative paths start from: the run file's.
+
+    Raises
+    ------
+    ConfigError
+        If a path, folder or pattern stands for no file.
+    """
+    wanted = [path] if isinstance(path, str | Path) else list(path)
+    if not wanted:
+        raise ConfigError("[input] path names no file.")
+    files: list[Path] = []
+    for one in wanted:
+        found = _expand(base / Path(one).expanduser())
+        if not found:
+            raise ConfigError(f"[input] path: nothing found at {one} (relative paths start from {base}).")
+        files += found
+    return tuple(sorted(dict.fromkeys(files)))
+
+
+def _expand(path: Path) -> list[Path]:
+    if path.is_file():
+        return [path]
+    if path.is_dir():
+        found = (file for file in path.rglob("*") if file.is_file() and file.name.lower().endswith(_SUFFIXES))
+        return [file for file in found if not any(part[0] in "._" for part in file.relative_to(path).parts)]
+    matches = (Path(match) for match in glob.glob(str(path), recursive=True))
+    return [file for match in matches for file in (_expand(match) if match.is_dir() else [match])]

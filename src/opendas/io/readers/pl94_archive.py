@@ -1,0 +1,114 @@
+"""Opens the official redistricting zip files and finds their members."""
+
+from __future__ import annotations
+
+import re
+import zipfile
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from opendas.errors import EnvironmentFailure, Finding, FormatError
+
+__all__ = ["Member", "read_members"]
+
+_GEO = re.compile(r"(?:^|/)([a-z]{2})geo\d{4}[^/]*\.pl$", re.IGNORECASE)
+_SEGMENT = re.compile(r"(?:^|/)([a-z]{2})0000(\d)\d{4}[^/]*\.pl$", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Member:
+    """One file of an archive.
+
+    Parameters
+    ----------
+    where : str
+        ``archive!member``, as findings name it.
+    data : bytes
+    """
+
+    where: str
+    data: bytes
+
+
+def _role(name: str) -> str | None:
+    if _GEO.search(name):
+        return "geo"
+    match = _SEGMENT.search(name)
+    return match.group(2) if match else None
+
+
+def read_members(path: Path, roles: Iterable[str]) -> Mapping[str, Member]:
+    """Read the geographic header and the data segments of an official zip file.
+
+    Parameters
+    ----------
+    path : Path
+    roles : iterable of str
+        ``"geo"`` and the segment numbers wanted: ``"1"``, ``"2"``, ``"3"``.
+
+    Returns
+    -------
+    mapping of role to Member
+
+    Raises
+    ------
+    FormatError
+        If the file is no zip, is damaged, or lacks a member or holds one twice.
+    EnvironmentFailure
+        If the file cannot be opened.
+    """
+    wanted = tuple(roles)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            found = _select(path, archive.namelist(), wanted)
+            return {
+                role: Member(f"{path.name}!{name}", _extract(archive, path, name))
+                for role, name in found.items()
+            }
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, ValueError):
+        raise FormatError(
+            "The redistricting file cannot be unpacked.",
+            [Finding(path.name, None, None, "expected the official zip file, whole; download it again")],
+        ) from None
+    except OSError as error:
+        raise EnvironmentFailure(f"{path}: {error.strerror or 'cannot be read'}.") from error
+
+
+def _extract(archive: zipfile.ZipFile, path: Path, name: str) -> bytes:
+    try:
+        data = archive.read(name)
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError):
+        raise FormatError(
+            "The redistricting file cannot be unpacked.",
+            [Finding(f"{path.name}!{name}", None, None, "this member is damaged or encrypted")],
+        ) from None
+    if not data.strip():
+        raise FormatError(
+            "The redistricting file holds an empty member.",
+            [Finding(f"{path.name}!{name}", None, None, "expected records, found an empty file")],
+        )
+    return data
+
+
+def _select(path: Path, names: Iterable[str], roles: tuple[str, ...]) -> dict[str, str]:
+    by_role: dict[str, list[str]] = {}
+    for name in names:
+        role = _role(name)
+        if role is not None:
+            by_role.setdefault(role, []).append(name)
+    findings = []
+    for role in roles:
+        what = (
+            "geographic header (..geo20??.pl)"
+            if role == "geo"
+            else f"data segment {role} (..0000{role}20??.pl)"
+        )
+        count = len(by_role.get(role, []))
+        if count != 1:
+            rule = f"expected one {what}, found {count or 'none'}"
+            findings.append(Finding(path.name, None, None, rule))
+    if findings:
+        raise FormatError("The archive is not an official redistricting file of one state.", findings)
+    return {role: by_role[role][0] for role in roles}

@@ -1,0 +1,32 @@
+"""The readers by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from opendas.errors import ConfigError
+from opendas.io.readers.base import Reader, ReaderSpec
+from opendas.io.readers.pl94_2010 import Pl94Reader2010
+
+__all__ = ["READERS", "make_reader"]
+
+READERS: Mapping[str, Callable[[ReaderSpec], Reader]] = MappingProxyType(
+    {
+        "pl94-2010": Pl94Reader2010,
+    }
+)
+"""Every reader a run file may name."""
+
+
+def make_reader(spec: ReaderSpec) -> Reader:
+    """Return the reader that `spec` names.
+
+    Raises
+    ------
+    ConfigError
+        If there is none of that name.
+    """
+    if spec.reader not in READERS:
+        raise ConfigError(f"no reader {spec.reader!r}; there are {', '.join(READERS)}.")
+    return READERS[spec.reader](spec)
