@@ -1,0 +1,106 @@
+"""Files appear whole or not at all.
+
+A file is written under a temporary name in its own folder, flushed to disk and then renamed. The
+temporary name is a function of the final one, so that a process that was killed leaves one stale file,
+which the next attempt overwrites, rather than a growing heap of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from opendas.errors import EnvironmentFailure
+
+__all__ = ["PARTIAL_SUFFIX", "atomic_file", "fsync_folder", "make_folder", "sha256_file", "write_atomic"]
+
+PARTIAL_SUFFIX = ".partial"
+"""Ending of the temporary name; the name also starts with a dot, so that data set readers skip it."""
+
+_CHUNK = 1 << 20
+
+
+def _failure(action: str, path: Path, error: OSError) -> EnvironmentFailure:
+    reason = error.strerror or type(error).__name__
+    return EnvironmentFailure(
+        f"Could not {action} {path.name}: {reason}. Check free space and permissions of its folder; "
+        "nothing half-written was left behind."
+    )
+
+
+def fsync_folder(folder: Path) -> None:
+    """Flush the entries of `folder`, so that a rename in it survives a crash."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def make_folder(folder: Path) -> None:
+    """Create `folder` and its parents.
+
+    Raises
+    ------
+    EnvironmentFailure
+        If the file system refuses.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _failure("create", folder, error) from error
+
+
+@contextlib.contextmanager
+def atomic_file(path: Path) -> Iterator[BinaryIO]:
+    """Open `path` for writing; it appears when the block ends without an error.
+
+    Parameters
+    ----------
+    path : Path
+        Final name. Its folder is created. An existing file is replaced in one step.
+
+    Yields
+    ------
+    BinaryIO
+        The temporary file.
+
+    Raises
+    ------
+    EnvironmentFailure
+        If the disk is full, or a permission is missing; the temporary file is removed and an existing
+        `path` is left as it was.
+    """
+    make_folder(path.parent)
+    temporary = path.with_name(f".{path.name}{PARTIAL_SUFFIX}")
+    try:
+        with open(temporary, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        fsync_folder(path.parent)
+    except OSError as error:
+        raise _failure("write", path, error) from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Write `data` to `path` in one step; see :func:`atomic_file`."""
+    with atomic_file(path) as file:
+        file.write(data)
+
+
+def sha256_file(path: Path) -> str:
+    """Return the SHA-256 digest of a file, in hexadecimal."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()

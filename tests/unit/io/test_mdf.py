@@ -1,0 +1,204 @@
+from __future__ import annotations
+
+import csv
+import errno
+
+import duckdb
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow.parquet as pq
+import pytest
+
+from opendas.errors import ConfigError, EnvironmentFailure, FormatError, GeographyError, SchemaError
+from opendas.io.mdf_files import read_mdf, read_mdf_records
+from opendas.io.writers import mdf as mdf_writer
+from opendas.io.writers.mdf import write_mdf
+from opendas.products.pl94 import GQ_COLUMNS
+
+PERSON_COLUMNS = [
+    "SCHEMA_TYPE_CODE", "SCHEMA_BUILD_ID", "TABBLKST", "TABBLKCOU", "TABTRACTCE", "TABBLKGRPCE", "TABBLK",
+    "EPNUM", "RTYPE", "GQTYPE_PL", "VOTING_AGE", "CENHISP", "CENRACE",
+]  # fmt: skip
+
+
+def expected_persons(example):
+    """The obvious twin: one record at a time."""
+    records = []
+    for leaf, code in enumerate(example.frame.geocodes):
+        geocode = code.decode()
+        for cell, count in enumerate(example.estimate.dense(leaf)):
+            hhgq, age, hispanic, race = np.unravel_index(cell, (8, 2, 2, 63))
+            for _ in range(count):
+                records.append(
+                    ["MPD", "1.1.0", geocode[:2], geocode[2:5], geocode[5:11], geocode[11], geocode[11:],
+                     len(records), "3" if hhgq == 0 else "5", str(hhgq), str(age + 1), str(hispanic + 1),
+                     f"{race + 1:02d}"]
+                )  # fmt: skip
+    return records
+
+
+def expected_units(example):
+    records = []
+    for leaf, code in enumerate(example.frame.geocodes):
+        geocode = code.decode()
+        where = ["MUD", "1.1.0", geocode[:2], geocode[2:5], geocode[5:11], geocode[11], geocode[11:]]
+        vacant, occupied = example.estimate.dense(leaf)
+        facilities = sum(int(example.frame.units[column][leaf]) for column in GQ_COLUMNS)
+        records += [[*where, "2", "1"]] * occupied + [[*where, "2", "2"]] * vacant
+        records += [[*where, "4", "0"]] * facilities
+    return records
+
+
+def expected_wards(example):
+    schema = example.product.schema
+    records = []
+    for leaf, code in enumerate(example.frame.geocodes):
+        for cell, count in enumerate(example.estimate.dense(leaf)):
+            codes = np.unravel_index(cell, schema.shape)
+            labels = [a.levels[int(i)] for a, i in zip(schema.attributes, codes, strict=True)]
+            records += [[code.decode(), *labels]] * count
+    return records
+
+
+EXPECTED = {"persons": expected_persons, "units": expected_units, "wards": expected_wards}
+
+
+def same(a, b):
+    return all(
+        np.array_equal(getattr(a, name), getattr(b, name)) for name in ("indptr", "cells", "counts", "size")
+    )
+
+
+@pytest.fixture(params=sorted(EXPECTED))
+def example(request):
+    return request.param, request.getfixturevalue(request.param)
+
+
+@pytest.mark.parametrize("row_group", [3, 1 << 17])
+def test_records_equal_a_record_by_record_writer(example, tmp_path, monkeypatch, row_group):
+    name, ex = example
+    monkeypatch.setattr(mdf_writer, "ROW_GROUP", row_group)
+    wanted = EXPECTED[name](ex)
+    assert write_mdf(tmp_path, ex.product, ex.frame, ex.estimate) == len(wanted)
+    found = []
+    for path in sorted(tmp_path.iterdir()):
+        table = pq.read_table(path)
+        found += [list(row.values()) for row in table.to_pylist()]
+        assert all(
+            pq.ParquetFile(path).metadata.row_group(i).num_rows <= row_group
+            for i in range(pq.ParquetFile(path).num_row_groups)
+        )
+    assert found == wanted
+
+
+def test_pipe_layout_holds_the_same_records(example, tmp_path):
+    name, ex = example
+    write_mdf(tmp_path, ex.product, ex.frame, ex.estimate, fmt="pipe")
+    found = []
+    for path in sorted(tmp_path.iterdir()):
+        lines = path.read_text().splitlines(keepends=True)
+        body = [line for line in lines if not line.startswith("#")]
+        assert lines[0].startswith("# Layout")
+        found += list(csv.reader(body[1:], delimiter="|"))
+    assert found == [[str(value) for value in record] for record in EXPECTED[name](ex)]
+
+
+@pytest.mark.parametrize("fmt", ["parquet", "pipe"])
+def test_reading_back_gives_the_estimate(example, tmp_path, fmt):
+    _, ex = example
+    records = write_mdf(tmp_path, ex.product, ex.frame, ex.estimate, fmt=fmt)
+    assert same(read_mdf(tmp_path, ex.product, ex.frame), ex.estimate)
+    seen = read_mdf_records(tmp_path, ex.product, ex.frame)
+    assert (seen.records, seen.sorted_by_leaf, seen.numbered) == (records, True, True)
+
+
+def test_same_bytes_twice(example, tmp_path):
+    _, ex = example
+    for fmt in ("parquet", "pipe"):
+        for run in ("a", "b"):
+            write_mdf(tmp_path / run, ex.product, ex.frame, ex.estimate, fmt=fmt)
+        first = {path.name: path.read_bytes() for path in (tmp_path / "a").iterdir()}
+        assert first == {path.name: path.read_bytes() for path in (tmp_path / "b").iterdir()}
+
+
+def test_pandas_polars_and_duckdb_read_the_same(persons, tmp_path):
+    write_mdf(tmp_path, persons.product, persons.frame, persons.estimate)
+    wanted = [tuple(record) for record in expected_persons(persons)]
+    pattern = str(tmp_path / "*.parquet")
+    from_pandas = pd.read_parquet(tmp_path)
+    assert list(from_pandas.columns) == PERSON_COLUMNS
+    assert sorted(from_pandas.itertuples(index=False, name=None), key=lambda row: row[7]) == wanted
+    assert pl.read_parquet(pattern).sort("EPNUM").rows() == wanted
+    with duckdb.connect() as connection:
+        query = "select * from read_parquet(?) order by EPNUM"
+        assert connection.execute(query, [pattern]).fetchall() == wanted
+
+
+def test_parts_are_named_by_county_and_the_level_below_the_root(persons, wards, tmp_path):
+    write_mdf(tmp_path / "p", persons.product, persons.frame, persons.estimate)
+    assert sorted(path.name for path in (tmp_path / "p").iterdir()) == ["44001.parquet", "44003.parquet"]
+    write_mdf(tmp_path / "w", wards.product, wards.frame, wards.estimate)
+    assert sorted(path.name for path in (tmp_path / "w").iterdir()) == ["A.parquet", "B.parquet"]
+
+
+def test_another_format_replaces_the_first(persons, tmp_path):
+    write_mdf(tmp_path, persons.product, persons.frame, persons.estimate)
+    write_mdf(tmp_path, persons.product, persons.frame, persons.estimate, fmt="pipe")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["44001.txt", "44003.txt"]
+
+
+def test_estimate_of_another_shape_is_refused(persons, units, tmp_path):
+    with pytest.raises(ConfigError, match="expected 6 x 2016"):
+        write_mdf(tmp_path, persons.product, persons.frame, units.estimate)
+    with pytest.raises(ConfigError, match="unknown microdata format"):
+        write_mdf(tmp_path, persons.product, persons.frame, persons.estimate, fmt="xml")
+
+
+def test_full_disk_leaves_no_half_part(persons, tmp_path, monkeypatch):
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("opendas.io.atomic.os.fsync", full)
+    for fmt in ("parquet", "pipe"):
+        with pytest.raises(EnvironmentFailure):
+            write_mdf(tmp_path, persons.product, persons.frame, persons.estimate, fmt=fmt)
+        assert list(tmp_path.iterdir()) == []
+
+
+def replace_text(folder, old, new):
+    path = folder / "44001.txt"
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "error"),
+    [
+        ("|030100|1|1000|0|", "|030100|1|1009|0|", GeographyError),
+        ("|0|3|0|", "|0|3|8|", SchemaError),
+        ("|0|3|0|", "|0|5|0|", SchemaError),
+        ("|0|3|0|", "|0||0|", SchemaError),
+        ("|0|3|0|", "|zero|3|0|", FormatError),
+        ("CENHISP", "HISPANIC", FormatError),
+        ("MPD", "MUD", SchemaError),
+    ],
+)
+def test_illegal_codes_are_named_by_file_and_field(persons, tmp_path, old, new, error):
+    write_mdf(tmp_path, persons.product, persons.frame, persons.estimate, fmt="pipe")
+    replace_text(tmp_path, old, new)
+    with pytest.raises(error, match="44001"):
+        read_mdf(tmp_path, persons.product, persons.frame)
+
+
+def test_missing_number_and_wrong_order_are_seen(persons, tmp_path):
+    write_mdf(tmp_path, persons.product, persons.frame, persons.estimate, fmt="pipe")
+    path = tmp_path / "44001.txt"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([*lines[:4], *lines[5:]]))
+    seen = read_mdf_records(tmp_path, persons.product, persons.frame)
+    assert not seen.numbered
+    assert seen.sorted_by_leaf
+    path.write_text("".join([*lines[:3], lines[-1], *lines[4:-1], lines[3]]))
+    assert not read_mdf_records(tmp_path, persons.product, persons.frame).sorted_by_leaf
