@@ -1,0 +1,183 @@
+"""Made families in the shape of the redistricting data: for benchmarks and tests, seeded, no real data.
+
+The histogram has 8 x 2 x 2 x 63 cells (household or group-quarters type, voting age, Hispanic origin, race).
+Cells have a fixed heavy-tailed popularity, children lognormal sizes, counts are Poisson, and the noise is a
+rounded normal: good enough to time a solver, not to release anything. The weights are the production ones
+(rho of 293764/114921 split over geolevels and query groups).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opendas.optimize.problem import FamilyProblem
+
+SHAPE = (8, 2, 2, 63)
+CELLS = int(np.prod(SHAPE))
+RHO = Fraction(293764, 114921)
+LEVEL_SHARE = {
+    "us": Fraction(104, 4099),
+    "state": Fraction(1440, 4099),
+    "county": Fraction(447, 4099),
+    "tract": Fraction(687, 4099),
+    "block_group": Fraction(1256, 4099),
+    "block": Fraction(165, 4099),
+}
+QUERIES: dict[str, tuple[int, ...]] = {  # query group: axes it keeps
+    "total": (),
+    "race": (3,),
+    "hispanic": (2,),
+    "votingage": (1,),
+    "hhgq": (0,),
+    "hispanic*race": (2, 3),
+    "votingage*race": (1, 3),
+    "votingage*hispanic": (1, 2),
+    "votingage*hispanic*race": (1, 2, 3),
+    "detailed": (0, 1, 2, 3),
+}
+_SHARES = {
+    "us": "0 52/4097 26/4097 26/4097 52/4097 130/4097 130/4097 26/4097 26/241 189/241",
+    "state": "3773/4097 6/4097 6/4097 6/4097 12/4097 12/4097 12/4097 6/4097 2/241 230/4097",
+    "county": "3126/4097 10/4097 10/4097 10/4097 20/4097 28/4097 28/4097 10/4097 101/4097 754/4097",
+    "tract": "1567/4102 4/2051 5/4102 5/4102 10/4102 1933/4102 10/2051 5/4102 67/4102 241/2051",
+    "block_group": "1705/4099 3/4099 3/4099 3/4099 6/4099 1055/4099 9/4099 3/4099 24/4099 1288/4099",
+    "block": "5/4097 9/4097 5/4097 5/4097 10/4097 21/4097 21/4097 5/4097 71/4097 3945/4097",
+}
+
+
+def weights(level: str) -> dict[str, float]:
+    """1/variance of each query group at a geolevel, in inverse squared counts."""
+    shares = [Fraction(share) for share in _SHARES[level].split()]
+    return {
+        name: float(RHO * LEVEL_SHARE[level] * share)
+        for name, share in zip(QUERIES, shares, strict=True)
+        if share > 0
+    }
+
+
+def query_rows(name: str, support: NDArray[np.int64]) -> NDArray[np.int32]:
+    """Compact row index of a query group on a support, shape ``(n,)``."""
+    codes = np.unravel_index(support, SHAPE)
+    key = np.zeros(len(support), dtype=np.int64)
+    for axis in QUERIES[name]:
+        key = key * SHAPE[axis] + codes[axis]
+    return np.unique(key, return_inverse=True)[1].astype(np.int32)
+
+
+def popularity(rng: np.random.Generator) -> NDArray[np.float64]:
+    """Share of each histogram cell in a made population, shape ``(2016,)``."""
+    hhgq = np.array([0.97, 0.006, 0.001, 0.006, 0.002, 0.009, 0.001, 0.005])
+    age = np.array([0.22, 0.78])
+    hispanic = np.array([0.83, 0.17])
+    race = np.concatenate([[0.64, 0.11, 0.012, 0.05, 0.003, 0.085], 0.1 / np.arange(1, 58) ** 1.7 / 2.0])
+    share = np.einsum("a,b,c,d->abcd", hhgq, age, hispanic, race).ravel()
+    share = share * rng.lognormal(0.0, 1.0, CELLS) + 1e-8
+    return share / share.sum()
+
+
+@dataclass(frozen=True, slots=True)
+class MadeFamily:
+    """A made family: the problem, and the counts behind it."""
+
+    problem: FamilyProblem
+    truth: NDArray[np.int64]
+    support: NDArray[np.int64]
+
+
+def family(
+    level: str,
+    children: int,
+    cells: int,
+    population: float,
+    seed: int,
+    *,
+    held_total: bool | None = None,
+    slack: float = 0.01,
+    group_quarters: bool = False,
+) -> MadeFamily:
+    """Make one family.
+
+    Parameters
+    ----------
+    level : str
+        Geolevel of the children.
+    children, cells : int
+        C and n.
+    population : float
+        Expected total of the parent.
+    seed : int
+        Of the generator.
+    held_total : bool, optional
+        Leave the total out of the objective and hold it within `slack` of a first-pass estimate. By default
+        at the levels where production does so (county, tract, block group).
+    slack : float
+        In counts. 0 gives equalities.
+    group_quarters : bool
+        Add masks and lower bounds for seven bounded groups.
+    """
+    rng = np.random.default_rng(seed)
+    if held_total is None:
+        held_total = level in ("state", "county", "tract", "block_group")
+    share = popularity(np.random.default_rng(20201))
+    support = np.sort(np.argsort(-(np.log(share) + rng.gumbel(0.0, 0.7, CELLS)), kind="stable")[:cells])
+    size = rng.lognormal(0.0, 0.9, children)
+    rate = size[:, None] * share[support] * rng.lognormal(0.0, 0.6, (children, cells))
+    truth = rng.poisson(rate * population / rate.sum())
+    for j in np.flatnonzero(truth.sum(0) == 0):
+        truth[rng.integers(children), j] += 1
+    hhgq = np.unravel_index(support, SHAPE)[0]
+    mask = np.ones((children, cells), dtype=bool)
+    groups: list[NDArray[np.bool_]] = []
+    lower: list[NDArray[np.float64]] = []
+    upper: list[NDArray[np.float64]] = []
+    if group_quarters:
+        for k in range(1, 8):
+            inside = hhgq == k
+            present = truth[:, inside].sum(1) > 0
+            mask[np.ix_(~present, inside)] = False
+            if inside.any() and present.any():
+                groups.append(inside)
+                lower.append(present.astype(float))
+                upper.append(np.full(children, np.inf))
+    terms = []
+    linear = np.zeros((children, cells))
+    for name, weight in weights(level).items():
+        rows = query_rows(name, support)
+        answers = np.zeros((children, int(rows.max()) + 1))
+        for c in range(children):
+            answers[c] = np.bincount(rows, truth[c], answers.shape[1])
+        answers += np.rint(rng.normal(0.0, weight**-0.5, answers.shape))
+        if held_total and name == "total":
+            total = box_simplex(answers[:, 0], float(truth.sum()), sum(lower, np.zeros(children)))
+            groups.insert(0, np.ones(cells, dtype=bool))
+            lower.insert(0, np.maximum(total - slack, 0.0))
+            upper.insert(0, total + slack)
+            continue
+        terms.append((weight, rows))
+        linear += weight * answers[:, rows]
+    problem = FamilyProblem(
+        terms=tuple(terms),
+        linear=linear,
+        parent=truth.sum(0).astype(float),
+        mask=mask,
+        groups=np.array(groups, dtype=bool).reshape(len(groups), cells),
+        lower=np.array(lower).reshape(len(groups), children).T,
+        upper=np.array(upper).reshape(len(groups), children).T,
+    )
+    return MadeFamily(problem, truth, support)
+
+
+def box_simplex(value: NDArray[np.float64], total: float, lower: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Nearest point to `value` with the given total and ``x >= lower`` (bisection on the shift)."""
+    low, high = -abs(value).max() - total - 1.0, abs(value).max() + total + 1.0
+    for _ in range(200):
+        shift = 0.5 * (low + high)
+        if np.maximum(value + shift, lower).sum() > total:
+            high = shift
+        else:
+            low = shift
+    return np.maximum(value + 0.5 * (low + high), lower)

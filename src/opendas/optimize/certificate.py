@@ -1,0 +1,234 @@
+"""Independent check of an answer: the residual of the optimality conditions, from the stated problem only.
+
+Nothing here knows how an answer was found. Gradients are computed from the margins, not from H. Any
+multipliers prove optimality if they satisfy the conditions, so those of the solver are taken where it has
+them, and found by a linear program otherwise.
+
+In units of the sum of the weights W, with ``g_c = (H x_c - b_c) / W`` and ``z_c = g_c + (mu + G' lam_c) /
+scale_c``, everything is in counts, and the residual is the largest of
+
+* ``|sum_c x_c - parent|``, ``-x``, ``x`` outside the mask, violated group bounds;
+* ``|min(x, z)|`` over the cells a child may use (stationarity and complementarity at once);
+* ``|min(lam- / scale, G x - lower)|`` and ``|min(lam+ / scale, upper - G x)|``,
+
+divided by ``max(1, max parent)``, or by ``max(1, max x)`` where there is no parent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+from scipy import sparse
+from scipy.optimize import linprog
+
+from opendas.optimize.problem import FamilyProblem
+
+__all__ = ["Multipliers", "certify", "find_multipliers", "stacked_terms"]
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+NO_PARENT = np.empty(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Multipliers:
+    """Multipliers in units of the sum of the weights.
+
+    Parameters
+    ----------
+    parent : ndarray, shape (n,)
+        mu, any sign; zeros where there is no parent.
+    groups : ndarray, shape (C, K)
+        lambda: <= 0 on a lower bound, >= 0 on an upper bound.
+    """
+
+    parent: Floats
+    groups: Floats
+
+
+def stacked_terms(problem: FamilyProblem) -> tuple[NDArray[np.int32], Floats]:
+    """Row indices, shape (Q, n), and weights, shape (Q,)."""
+    if not problem.terms:
+        return np.zeros((0, problem.cells), np.int32), np.zeros(0)
+    return (
+        np.array([rows for _, rows in problem.terms], dtype=np.int32),
+        np.array([weight for weight, _ in problem.terms]),
+    )
+
+
+@njit(cache=True, nogil=True)
+def _gradient(
+    rows: NDArray[np.int32],
+    weights: Floats,
+    linear: Floats,
+    x: Floats,
+    unit: float,
+    g: Floats,
+    margin: Floats,
+) -> None:
+    n = len(x)
+    for j in range(n):
+        g[j] = -linear[j] * unit
+    for q in range(len(weights)):
+        for j in range(n):
+            margin[rows[q, j]] = 0.0
+        for j in range(n):
+            margin[rows[q, j]] += x[j]
+        w = weights[q] * unit
+        for j in range(n):
+            g[j] += w * margin[rows[q, j]]
+
+
+@njit(cache=True, nogil=True)
+def kkt_residual(
+    rows: NDArray[np.int32],
+    weights: Floats,
+    linear: Floats,
+    parent: Floats,
+    scale: Floats,
+    mask: Bools,
+    groups: Bools,
+    lower: Floats,
+    upper: Floats,
+    x: Floats,
+    mu: Floats,
+    lam: Floats,
+) -> float:
+    """Relative residual; see the module docstring."""
+    C, n = x.shape
+    K = groups.shape[0]
+    total = 0.0
+    for q in range(len(weights)):
+        total += weights[q]
+    unit = 1.0 / total if total > 0.0 else 1.0
+    size = n
+    for q in range(rows.shape[0]):
+        for j in range(n):
+            size = max(size, rows[q, j] + 1)
+    worst = 0.0
+    magnitude = 1.0
+    sums = np.zeros(n)
+    g = np.empty(n)
+    margin = np.empty(size)
+    for c in range(C):
+        f = 1.0 / scale[c]
+        _gradient(rows, weights, linear[c], x[c], unit, g, margin)
+        for j in range(n):
+            value = x[c, j]
+            if not np.isfinite(value):
+                return np.inf
+            sums[j] += value
+            if len(parent) == 0:
+                magnitude = max(magnitude, value)
+            worst = max(worst, -value)
+            if not mask[c, j]:
+                worst = max(worst, value)
+                continue
+            z = mu[j]
+            for k in range(K):
+                if groups[k, j]:
+                    z += lam[c, k]
+            worst = max(worst, abs(min(value, g[j] + f * z)))
+        for k in range(K):
+            t = 0.0
+            for j in range(n):
+                if groups[k, j]:
+                    t += x[c, j]
+            below = t - lower[c, k]
+            above = upper[c, k] - t
+            worst = max(worst, max(-below, -above))
+            worst = max(worst, min(max(-lam[c, k], 0.0) * f, below))
+            worst = max(worst, min(max(lam[c, k], 0.0) * f, above))
+    for j in range(len(parent)):
+        worst = max(worst, abs(sums[j] - parent[j]))
+        magnitude = max(magnitude, parent[j])
+    if not np.isfinite(worst):
+        return np.inf
+    return worst / magnitude
+
+
+def certify(problem: FamilyProblem, x: Floats, multipliers: Multipliers | None = None) -> float:
+    """Relative Karush-Kuhn-Tucker residual of `x`.
+
+    Parameters
+    ----------
+    problem : FamilyProblem
+        As stated.
+    x : ndarray, shape (C, n)
+        The answer.
+    multipliers : Multipliers, optional
+        Any candidates. Without them the best ones are found, by :func:`find_multipliers`.
+
+    Returns
+    -------
+    float
+        Dimensionless; 0 at an exact optimum. Infinite where x is not finite.
+    """
+    if not np.isfinite(x).all():
+        return float(np.inf)
+    if multipliers is None:
+        multipliers = find_multipliers(problem, x)
+    rows, weights = stacked_terms(problem)
+    parent = NO_PARENT if problem.parent is None else problem.parent
+    return float(
+        kkt_residual(
+            rows, weights, problem.linear, _readonly(parent), problem.scale, problem.mask, problem.groups,
+            problem.lower, problem.upper, np.ascontiguousarray(x), multipliers.parent, multipliers.groups,
+        )
+    )  # fmt: skip
+
+
+def _readonly(array: Floats) -> Floats:
+    if array.flags.writeable:
+        array = array.view()
+        array.flags.writeable = False
+    return array
+
+
+def find_multipliers(problem: FamilyProblem, x: Floats, *, active: float = 1e-6) -> Multipliers:
+    """Multipliers that leave the smallest stationarity error at `x`, by a linear program.
+
+    A cell counts as positive, and a row as off its bound, beyond ``active * max(1, max parent)``. With t the
+    error: minimise t subject to ``|z_cj| <= t`` on positive cells and ``z_cj >= -t`` on the others.
+    """
+    C, n = x.shape
+    K = len(problem.groups)
+    unit = 1.0 / problem.weight if problem.terms else 1.0
+    rows, weights = stacked_terms(problem)
+    gradient = np.empty((C, n))
+    margin = np.empty(max(n, int(rows.max(initial=0)) + 1))
+    for c in range(C):
+        _gradient(rows, weights, problem.linear[c], np.ascontiguousarray(x[c]), unit, gradient[c], margin)
+    top = problem.parent if problem.parent is not None else x
+    cut = active * max(1.0, float(top.max(initial=0.0)))
+    child, cell = np.nonzero(problem.mask)
+    m = len(child)
+    inverse = 1.0 / problem.scale[child]
+    width = n + C * K + 1  # mu, lambda, t
+    blocks = [sparse.csr_array((inverse, (np.arange(m), cell)), shape=(m, width))]
+    for k in range(K):
+        inside = problem.groups[k, cell]
+        at = np.flatnonzero(inside)
+        column = n + child[at] * K + k
+        blocks.append(sparse.csr_array((inverse[at], (at, column)), shape=(m, width)))
+    stationarity = sum(blocks[1:], blocks[0])
+    t = sparse.csr_array((np.ones(m), (np.arange(m), np.full(m, width - 1))), shape=(m, width))
+    g = gradient[child, cell]
+    positive = x[child, cell] > cut
+    A: Any = sparse.vstack([-stationarity - t, (stationarity - t)[positive]], format="csr")
+    b = np.concatenate([g, -g[positive]])
+    sums = x @ problem.groups.T.astype(float)
+    low = np.where(sums <= problem.lower + cut, -np.inf, 0.0).ravel()
+    high = np.where(sums >= problem.upper - cut, np.inf, 0.0).ravel()
+    free = (-np.inf, np.inf) if problem.parent is not None else (0.0, 0.0)
+    bounds: Any = [free] * n + list(zip(low, high, strict=True)) + [(0.0, np.inf)]
+    cost = np.zeros(width)
+    cost[-1] = 1.0
+    answer = linprog(cost, A_ub=A, b_ub=b, bounds=bounds, method="highs")
+    if answer.x is None:
+        return Multipliers(np.zeros(n), np.zeros((C, K)))
+    return Multipliers(answer.x[:n].copy(), answer.x[n : n + C * K].reshape(C, K).copy())

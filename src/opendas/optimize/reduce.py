@@ -1,0 +1,220 @@
+"""From the stated problem to a smaller one in natural units, and back.
+
+Cells that share their row in every term, their groups, their mask and their linear term enter the objective
+and the constraints only through their sum: they become one cell, and the answer is spread over them in
+proportion to the parent. Cells where the parent is 0 are 0 in every child. What is left is divided by the sum
+of the weights, so that the diagonal of H is 1 and gradients are in counts.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+__all__ = ["expand_multiplier", "merge_cells", "reduced", "spread"]
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+Ints = NDArray[np.int64]
+
+SAME = 1e-12
+"""Relative difference of linear terms that is rounding, not data."""
+
+
+@njit(cache=True, nogil=True)
+def _same(
+    i: int, j: int, rows: NDArray[np.int32], linear: Floats, unit: float, mask: Bools, groups: Bools
+) -> bool:
+    for q in range(rows.shape[0]):
+        if rows[q, i] != rows[q, j]:
+            return False
+    for k in range(groups.shape[0]):
+        if groups[k, i] != groups[k, j]:
+            return False
+    for c in range(mask.shape[0]):
+        if mask[c, i] != mask[c, j] or abs(linear[c, i] - linear[c, j]) > SAME * unit:
+            return False
+    return True
+
+
+@njit(cache=True, nogil=True)
+def merge_cells(
+    rows: NDArray[np.int32], linear: Floats, mask: Bools, groups: Bools, parent: Floats
+) -> tuple[Ints, Ints, bool]:
+    """Number the cells to keep: ``label`` (n,), -1 where the parent is 0, and the first cell of each label.
+
+    The third value says whether some term tells all kept cells apart, so that H is positive definite.
+    """
+    n = rows.shape[1]
+    label = np.full(n, -1, np.int64)
+    first = np.empty(n, np.int64)
+    tied = len(parent) > 0
+    n_kept = 0
+    for j in range(n):
+        if not tied or parent[j] != 0.0:
+            first[n_kept] = j
+            n_kept += 1
+    definite = _separates(rows, first[:n_kept])
+    if definite:
+        for a in range(n_kept):
+            label[first[a]] = a
+        return label, first[:n_kept].copy(), definite
+    unit = 0.0
+    for c in range(linear.shape[0]):
+        for j in range(n):
+            unit = max(unit, abs(linear[c, j]))
+    m = 0
+    for j in range(n):
+        if tied and parent[j] == 0.0:
+            continue
+        for a in range(m):
+            if _same(first[a], j, rows, linear, unit, mask, groups):
+                label[j] = a
+                break
+        if label[j] < 0:
+            first[m] = j
+            label[j] = m
+            m += 1
+    first = first[:m].copy()
+    return label, first, _separates(rows, first)
+
+
+@njit(cache=True, nogil=True)
+def _separates(rows: NDArray[np.int32], cells: Ints) -> bool:
+    n = rows.shape[1]
+    for q in range(rows.shape[0]):
+        seen = np.zeros(n, np.bool_)
+        distinct = True
+        for j in cells:
+            r = rows[q, j]
+            if r >= n or seen[r]:
+                distinct = False
+                break
+            seen[r] = True
+        if distinct:
+            return True
+    return False
+
+
+@njit(cache=True, nogil=True)
+def reduced(
+    rows: NDArray[np.int32],
+    weights: Floats,
+    linear: Floats,
+    mask: Bools,
+    groups: Bools,
+    parent: Floats,
+    label: Ints,
+    first: Ints,
+) -> tuple[Floats, Floats, Floats, Bools, Bools]:
+    """H (unit diagonal), B, parent, mask and groups of the kept cells."""
+    C = linear.shape[0]
+    K = groups.shape[0]
+    m = len(first)
+    total = 0.0
+    for q in range(len(weights)):
+        total += weights[q]
+    unit = 1.0 / total if total > 0.0 else 1.0
+    H = np.zeros((m, m))
+    for q in range(len(weights)):
+        w = weights[q] * unit
+        for a in range(m):
+            r = rows[q, first[a]]
+            for b in range(m):
+                if rows[q, first[b]] == r:
+                    H[a, b] += w
+    B = np.empty((C, m))
+    mask1 = np.empty((C, m), np.bool_)
+    for c in range(C):
+        for a in range(m):
+            B[c, a] = linear[c, first[a]] * unit
+            mask1[c, a] = mask[c, first[a]]
+    groups1 = np.empty((K, m), np.bool_)
+    for k in range(K):
+        for a in range(m):
+            groups1[k, a] = groups[k, first[a]]
+    parent1 = np.zeros(m if len(parent) else 0)
+    if len(parent):
+        for j in range(len(label)):
+            if label[j] >= 0:
+                parent1[label[j]] += parent[j]
+    return H, B, parent1, mask1, groups1
+
+
+@njit(cache=True, nogil=True)
+def spread(y: Floats, label: Ints, parent: Floats, parent1: Floats) -> Floats:
+    """Answer on all cells from the answer on kept ones, shapes (C, m) and (C, n); negatives become 0."""
+    C, m = y.shape
+    n = len(label)
+    x = np.zeros((C, n))
+    share = np.ones(n)
+    if len(parent):
+        for j in range(n):
+            if label[j] >= 0:
+                share[j] = parent[j] / parent1[label[j]]
+    else:
+        size = np.zeros(m)
+        for j in range(n):
+            size[label[j]] += 1.0
+        for j in range(n):
+            share[j] = 1.0 / size[label[j]]
+    for c in range(C):
+        for j in range(n):
+            if label[j] >= 0 and y[c, label[j]] > 0.0:
+                x[c, j] = y[c, label[j]] * share[j]
+    return x
+
+
+@njit(cache=True, nogil=True)
+def expand_multiplier(
+    mu1: Floats,
+    lam: Floats,
+    label: Ints,
+    rows: NDArray[np.int32],
+    weights: Floats,
+    linear: Floats,
+    scale: Floats,
+    mask: Bools,
+    groups: Bools,
+    x: Floats,
+) -> Floats:
+    """Multiplier of the parent row on all cells.
+
+    A cell whose parent is 0 has no part in the small problem; the least multiplier that prices it out is
+    taken.
+    """
+    C, n = linear.shape
+    mu = np.empty(n)
+    dropped = False
+    for j in range(n):
+        if label[j] >= 0:
+            mu[j] = mu1[label[j]]
+        else:
+            mu[j] = -np.inf
+            dropped = True
+    if not dropped:
+        return mu
+    total = 0.0
+    for q in range(len(weights)):
+        total += weights[q]
+    unit = 1.0 / total if total > 0.0 else 1.0
+    for c in range(C):
+        g = -linear[c] * unit
+        for q in range(len(weights)):
+            margin = np.zeros(n)
+            for j in range(n):
+                margin[rows[q, j]] += x[c, j]
+            for j in range(n):
+                g[j] += weights[q] * unit * margin[rows[q, j]]
+        for j in range(n):
+            if label[j] < 0 and mask[c, j]:
+                z = scale[c] * g[j]
+                for k in range(groups.shape[0]):
+                    if groups[k, j]:
+                        z += lam[c, k]
+                mu[j] = max(mu[j], -z)
+    for j in range(n):
+        if mu[j] == -np.inf:
+            mu[j] = 0.0
+    return mu
