@@ -1,0 +1,1 @@
+"""Run files and product files: parsed once, into typed and frozen values."""

@@ -1,0 +1,146 @@
+"""Product files."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from opendas.config.product_file import load_product
+from opendas.errors import ConfigError
+
+FILE = """
+[product]
+name = "age-by-group"
+[attributes]
+age   = ["under18", "18plus"]
+group = ["hispanic", "white", "black", "other"]
+[recodes.broad]
+attribute = "group"
+levels = { hispanic = ["hispanic"], white = ["white"], other = ["black", "other"] }
+[queries]
+groups = ["age", "group", "broad * age", "group * age"]
+[[structural_zeros]]
+age = ["under18"]
+group = ["other"]
+[[invariants]]
+query = "total"
+geolevel = "region"
+[[bounds]]
+query = "age * broad"
+cell = "18plus*other"
+column = "wards"
+lower = 1
+[budget]
+rho = "1"
+geolevels = { region = "1/2", ward = "1/2" }
+[budget.queries]
+"*" = { total = "1/4", detailed = "3/4" }
+[passes]
+least_squares = { "*" = [["group*age"], ["rest"]] }
+"""
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "product.toml"
+    path.write_text(text)
+    return path
+
+
+def test_a_product_file_becomes_a_product(tmp_path: Path) -> None:
+    product = load_product(write(tmp_path, FILE))
+    assert product.name == product.layout == "age-by-group"
+    assert product.protected_unit == "record"
+    assert product.schema.shape == (2, 4)
+    assert product.query_names == ("total", "age", "group", "age * broad", "detailed")
+    assert [invariant.name for invariant in product.invariants] == ["total@region"]
+    bound = product.bounds[0]
+    assert (bound.query, bound.cell, bound.lower, bound.upper) == ("age * broad", "18plus * other", 1, 99999)
+    assert product.bound_row(bound) == 5
+    assert product.possible.tolist() == [True, True, True, False, True, True, True, True]
+    assert product.budget is not None
+    assert product.budget["rho"] == Fraction(1)
+    assert product.passes.least_squares == {"*": (("detailed",), ("rest",))}
+    assert product.passes.rounder == {"*": (("total",), ("detailed",))}
+
+
+def test_default_passes_are_total_first_between_root_and_leaf(tmp_path: Path) -> None:
+    product = load_product(write(tmp_path, FILE[: FILE.index("[passes]")]))
+    measured = ("total", "age", "detailed")
+    for root, leaf in ((True, False), (False, True)):
+        passes, rounder = product.passes.for_geolevel("x", measured, is_root=root, is_leaf=leaf)
+        assert passes == (measured,)
+        assert rounder == (("total",), ("detailed",))
+    passes, _ = product.passes.for_geolevel("x", measured, is_root=False, is_leaf=False)
+    assert passes == (("total",), ("age", "detailed"))
+
+
+@pytest.mark.parametrize("name", ["pl94-persons", "pl94-units"])
+def test_built_in_products_are_known_by_name(name: str) -> None:
+    assert load_product(name).name == name
+
+
+def test_an_unknown_product_names_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="did you mean pl94-persons"):
+        load_product("pl94-person")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        (
+            'name = "age-by-group"',
+            'name = "units"',
+            "line 3, field product.name: 'units' is the name of a built-in",
+        ),
+        ('name = "age-by-group"', 'name = "a/b"', "folders are named after it"),
+        ("[recodes.broad]", "[recodes.total]", "recode name 'total' is not usable"),
+        ("[recodes.broad]", "[recodes.age]", "names both an attribute and a recode"),
+        ('attribute = "group"', 'attribute = "gruop"', "no attribute 'gruop'; did you mean group?"),
+        ('["black", "other"] }', '["black"] }', "level 'other' of 'group' is in no group"),
+        ('["black", "other"] }', '["black", "other", "white"] }', "level 'white' is in two groups"),
+        ('["black", "other"] }', '["black", "othr"] }', "'othr' is no level of 'group'"),
+        ('"broad * age"', '"broad * group"', "uses one attribute twice"),
+        ('"broad * age"', '"sex"', "line 11, field queries.groups.2: query group 'sex'"),
+        ('age = ["under18"]', 'age = ["under81"]', "did you mean under18?"),
+        ('age = ["under18"]', 'agee = ["under18"]', "no attribute 'agee'; did you mean age?"),
+        ('cell = "18plus*other"', 'cell = "18plus"', "query 'age * broad' has no cell '18plus'"),
+        ("lower = 1", "lower = 100000", "lower is greater than upper"),
+        ("lower = 1", "lower = 1.5", "expected an integer, found a float"),
+        ('query = "total"', 'query = "totl"', "invariants.0.query"),
+        ('age   = ["under18", "18plus"]', 'age = ["under18", "under18"]', "repeats the level"),
+        ('age   = ["under18", "18plus"]', "rest = []", "attributes.rest"),
+        ('[["group*age"], ["rest"]]', '[["group*agee"]]', "passes.least_squares"),
+        (
+            'least_squares = { "*" = [["group*age"], ["rest"]] }',
+            'rounder = { "*" = [["total"]] }',
+            "detailed",
+        ),
+        ('least_squares = { "*" = [["group*age"], ["rest"]] }', "milp = true", "set in a run file"),
+        ("[queries]", "[queries]\ngroup = []", "did you mean groups?"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, old: str, new: str, expected: str) -> None:
+    assert old in FILE
+    with pytest.raises(ConfigError) as caught:
+        load_product(write(tmp_path, FILE.replace(old, new, 1)))
+    assert expected in str(caught.value)
+
+
+def test_everything_wrong_comes_together(tmp_path: Path) -> None:
+    text = FILE.replace('cell = "18plus*other"', 'cell = "x"').replace(
+        'geolevel = "region"', 'geolevel = "region"\n[[invariants]]\nquery="nope"\ngeolevel="x"'
+    )
+    text = text.replace('age = ["under18"]', 'age = ["x"]')
+    with pytest.raises(ConfigError) as caught:
+        load_product(write(tmp_path, text))
+    assert "product.toml: 3 problems" in str(caught.value)
+
+
+def test_forbidding_every_cell_is_refused(tmp_path: Path) -> None:
+    text = FILE.replace('group = ["other"]\n', "").replace(
+        '[[structural_zeros]]\nage = ["under18"]', '[[structural_zeros]]\nage = ["under18", "18plus"]'
+    )
+    with pytest.raises(ConfigError, match="forbid every cell"):
+        load_product(write(tmp_path, text))

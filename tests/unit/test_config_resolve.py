@@ -1,0 +1,186 @@
+"""What a run file means, and what does not fit together."""
+
+from __future__ import annotations
+
+import tomllib
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from opendas.budget.resolve import resolve_budget
+from opendas.config.load import load_run_file
+from opendas.config.released import released_toml
+from opendas.config.resolve import Resolved, resolve
+from opendas.errors import ConfigError, PrivacyError
+
+PRODUCT = """
+[product]
+name = "patients"
+protected_unit = "patient"
+[attributes]
+age = ["young", "old"]
+ward_type = ["a \\"quoted\\" one", "b"]
+[queries]
+groups = ["age"]
+[[invariants]]
+query = "total"
+geolevel = "region"
+[budget]
+rho = "1"
+geolevels = { region = "1/4", ward = "3/4" }
+[budget.queries]
+"*" = { total = "1/4", detailed = "3/4" }
+"""
+OWN = """
+[run]
+product = "patients.toml"
+[input]
+reader = "records"
+path = "data.csv"
+[geography]
+levels = [{ name = "region", prefix = 2 }, { name = "ward" }]
+frame = "wards.csv"
+"""
+CENSUS = """
+[run]
+product = "pl94-persons"
+[input]
+reader = "pl94-2010"
+path = "ri.zip"
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "patients.toml").write_text(PRODUCT)
+    for name in ("data.csv", "wards.csv", "ri.zip"):
+        (tmp_path / name).write_text("")
+    return tmp_path
+
+
+def settle(folder: Path, text: str, **options: bool) -> Resolved:
+    path = folder / "run.toml"
+    path.write_text(text)
+    return resolve(load_run_file(path), **options)
+
+
+def test_an_own_product_takes_its_budget_from_its_file(folder: Path) -> None:
+    resolved = settle(folder, OWN)
+    assert resolved.geolevels == ("region", "ward")
+    assert resolved.budget.rho == Fraction(1)
+    assert [invariant.name for invariant in resolved.product.invariants] == ["total@region"]
+    budget = resolve_budget(resolved.budget, resolved.geolevels, resolved.product.workload.canonical)
+    assert budget.geolevels == {"region": Fraction(1, 4), "ward": Fraction(3, 4)}
+
+
+def test_the_run_file_replaces_the_products_budget_part_by_part(folder: Path) -> None:
+    resolved = settle(folder, OWN + '[budget]\nrho = "3"\n')
+    assert resolved.budget.rho == 3
+    assert resolved.budget.geolevels == {"region": Fraction(1, 4), "ward": Fraction(3, 4)}
+
+
+@pytest.mark.parametrize(
+    ("root", "preset"), [("", "pr2020-persons"), ('[geography]\nroot = "us"', "us2020-persons")]
+)
+def test_the_default_preset_fits_the_root(folder: Path, root: str, preset: str) -> None:
+    assert settle(folder, CENSUS + root).budget.preset == preset
+
+
+def test_the_units_invariant_is_at_the_leaf(folder: Path) -> None:
+    resolved = settle(folder, CENSUS.replace("persons", "units"))
+    assert [invariant.name for invariant in resolved.product.invariants] == ["total@block"]
+    assert resolved.budget.preset == "pr2020-units"
+
+
+def test_dropped_invariants_are_kept_apart(folder: Path) -> None:
+    resolved = settle(folder, OWN.replace("[input]", 'drop_invariants = ["total"]\n[input]'))
+    assert resolved.product.invariants == ()
+    assert [invariant.name for invariant in resolved.dropped] == ["total@region"]
+
+
+def test_unbounded_with_an_invariant_total_is_a_privacy_refusal(folder: Path) -> None:
+    text = OWN.replace("[input]", 'neighbours = "unbounded"\n[input]')
+    with pytest.raises(PrivacyError, match="total@region") as caught:
+        settle(folder, text)
+    assert caught.value.exit_code == 4
+    text = text.replace("[input]", 'drop_invariants = ["total"]\n[input]')
+    assert settle(folder, text).neighbours.value == "unbounded"
+
+
+def test_block_by_block_refuses_invariants_above_the_leaf(folder: Path) -> None:
+    text = CENSUS.replace("[input]", 'estimator = "block-by-block"\n[input]')
+    with pytest.raises(ConfigError, match=r"total@state.*drop_invariants"):
+        settle(folder, text)
+    settle(folder, text.replace("[input]", 'drop_invariants = ["total"]\n[input]'))
+    settle(folder, text.replace("persons", "units"))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "available"),
+    [
+        ("[input]", 'estimator = "informed"\n[input]', "topdown, block-by-block"),
+        ("pl94-2010", "cef", "pl94-2010, pl94-2020"),
+        ("[input]", '[geography]\nspine = "optimized"\n[input]', "standard"),
+        ("[input]", '[geography]\nspine = [{ step = "bypass" }]\n[input]', "standard"),
+    ],
+)
+def test_what_this_version_has_not_is_refused_by_name(
+    folder: Path, old: str, new: str, available: str
+) -> None:
+    with pytest.raises(ConfigError, match="not available in this version") as caught:
+        settle(folder, CENSUS.replace(old, new))
+    assert available in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (OWN.replace('frame = "wards.csv"', ""), "frame: required with reader records"),
+        (OWN.replace("levels", 'root = "us"\nlevels'), "root: census readers only"),
+        (OWN.replace('frame = "wards.csv"', 'frame = "absent.csv"'), "absent.csv: no such file"),
+        (OWN.replace("data.csv", "absent.csv"), "absent.csv"),
+        (
+            OWN.replace('"data.csv"', '"data.csv"\ncolumns = { agee = "A" }'),
+            "no attribute 'agee'; did you mean age?",
+        ),
+        (OWN.replace('"data.csv"', '"data.csv"\nconstants = { age = "yung" }'), "did you mean young?"),
+        (
+            OWN.replace('"data.csv"', '"data.csv"\nconstants = { age = "old" }\ncolumns = { age = "A" }'),
+            "age is in columns and in constants",
+        ),
+        (OWN.replace("patients.toml", "pl94-persons"), "holds 'total' invariant at geolevel 'state'"),
+        (OWN + '[passes]\nleast_squares = { regoin = [["rest"]] }', "did you mean region?"),
+        (OWN + '[passes]\nleast_squares = { "*" = [["agee"]] }', "'agee'"),
+        (OWN.replace("[input]", 'drop_invariants = ["totl"]\n[input]'), "did you mean total?"),
+        (CENSUS.replace("pl94-persons", "patients.toml"), "is read by records or histogram"),
+        (CENSUS + '[geography]\nframe = "wards.csv"', "frame: not with reader pl94-2010"),
+        (CENSUS + 'geocode = "GEOID"', "geocode: not with reader pl94-2010"),
+    ],
+)
+def test_what_does_not_fit_is_refused(folder: Path, text: str, expected: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        settle(folder, text)
+    assert expected in str(caught.value)
+
+
+def test_estimation_needs_no_input(folder: Path) -> None:
+    (folder / "data.csv").unlink()
+    (folder / "wards.csv").unlink()
+    assert settle(folder, OWN, need_input=False).reader.paths == ()
+
+
+def test_the_released_plan_is_complete_and_holds_no_path(folder: Path) -> None:
+    resolved = settle(folder, OWN)
+    budget = resolve_budget(resolved.budget, resolved.geolevels, resolved.product.workload.canonical)
+    text = released_toml(resolved, budget)
+    assert str(folder) not in text
+    assert "data.csv" not in text
+    assert "wards.csv" not in text
+    data = tomllib.loads(text)
+    assert data["budget"]["rho"] == "1"
+    assert data["budget"]["queries"]["ward"] == {"total": "1/4", "detailed": "3/4"}
+    assert data["attributes"]["ward_type"] == ['a "quoted" one', "b"]
+    assert data["invariants"] == [{"query": "total", "geolevel": "region"}]
+    assert text == released_toml(settle(folder, OWN), budget)
