@@ -1,0 +1,246 @@
+"""The certificate of an output folder: what was released, what it cost, and the digest of every file."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from opendas.budget.changes import CENSUS_CHANGES
+from opendas.errors import ConfigError, FormatError
+from opendas.io.atomic import PARTIAL_SUFFIX, sha256_file, write_atomic
+from opendas.privacy.entries import INFINITE, LedgerEntry, Loss, Spent, total_spent
+from opendas.privacy.relations import Mechanism, Neighbours
+from opendas.report.facts import RunFacts, loss_json
+from opendas.report.guarantee import LEDGER_SCOPE
+
+__all__ = [
+    "CERTIFICATE",
+    "FORMAT",
+    "ISSUED_FILES",
+    "ReleasedFile",
+    "build_certificate",
+    "certificate_bytes",
+    "issue",
+    "issue_date",
+    "read_runs",
+    "released_files",
+    "totals",
+]
+
+FORMAT = "opendas certificate 1"
+CERTIFICATE = "certificate.json"
+ISSUED_FILES = (CERTIFICATE, "certificate.pdf", "report.html")
+"""Issued together, and not listed in the certificate."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReleasedFile:
+    """One file of a release.
+
+    Parameters
+    ----------
+    path : str
+        Relative to ``release/``, with forward slashes.
+    bytes : int
+    sha256 : str
+    """
+
+    path: str
+    bytes: int
+    sha256: str
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values for JSON."""
+        return {"path": self.path, "bytes": self.bytes, "sha256": self.sha256}
+
+
+def released_files(release: Path) -> tuple[ReleasedFile, ...]:
+    """List every file under a release but those issued with the certificate, by path."""
+    found = []
+    for path in release.rglob("*"):
+        name = path.relative_to(release).as_posix()
+        if path.is_file() and name not in ISSUED_FILES and not name.endswith(PARTIAL_SUFFIX):
+            found.append(ReleasedFile(name, path.stat().st_size, sha256_file(path)))
+    return tuple(sorted(found, key=lambda file: file.path))
+
+
+def issue_date(environment: Mapping[str, str] = os.environ) -> str:
+    """Return today's date in UTC, or the one that ``SOURCE_DATE_EPOCH`` fixes, as YYYY-MM-DD.
+
+    Raises
+    ------
+    ConfigError
+        If the variable holds no number of seconds.
+    """
+    fixed = environment.get("SOURCE_DATE_EPOCH")
+    if fixed is None:
+        return datetime.now(UTC).date().isoformat()
+    try:
+        return datetime.fromtimestamp(int(fixed), UTC).date().isoformat()
+    except (ValueError, OverflowError, OSError) as error:
+        raise ConfigError(
+            "SOURCE_DATE_EPOCH holds no number of seconds since 1970. Unset it, or give an integer."
+        ) from error
+
+
+def _entry(run: RunFacts, number: int) -> LedgerEntry:
+    """Describe a run to the accountant; identities that only a ledger knows are left blank."""
+    return LedgerEntry(
+        run_id=str(number),
+        product=run.product,
+        key_commitment="-",
+        input_tag="-",
+        plan_digest=run.plan_digest,
+        mechanism=Mechanism(run.mechanism),
+        loss=run.loss if run.guaranteed and run.loss is not None else INFINITE,
+        relation=Neighbours(run.neighbours),
+        protected_unit=run.protected_unit,
+        version="-",
+        seeded=not run.guaranteed,
+    )
+
+
+def _finite(loss: Loss | None) -> Fraction | None:
+    return loss if isinstance(loss, Fraction) else None
+
+
+def _total(spent: Spent, runs: Sequence[RunFacts], delta: Fraction) -> dict[str, object]:
+    pure = spent.epsilon is not None
+    loss = _finite(spent.epsilon if pure else spent.rho)
+    units = {f"one {run.protected_unit}" for run in runs}
+    return {
+        "change": f"{spent.change} record" if spent.change in units else spent.change,
+        "neighbours": spent.relation.value,
+        "runs": spent.acts,
+        "uncovered": spent.uncovered,
+        **loss_json(loss, delta, pure=pure),
+    }
+
+
+def totals(runs: Sequence[RunFacts]) -> list[dict[str, object]]:
+    """Sum the losses of the runs exactly, per change and under each relation by itself.
+
+    Parameters
+    ----------
+    runs : sequence of RunFacts
+
+    Returns
+    -------
+    list of dict
+        One person record, one housing unit record, and one person with the unit changes it induces (once the
+        persons, twice the units), as far as runs touch them. ``uncovered`` counts runs on the same records
+        whose loss under this relation was not derived: losses under different relations are never added.
+        A run that is not for release makes a total unbounded.
+    """
+    if not runs:
+        return []
+    delta = min(run.delta for run in runs)
+    entries = [_entry(run, number) for number, run in enumerate(runs)]
+    return [_total(spent, runs, delta) for spent in total_spent(entries, CENSUS_CHANGES)]
+
+
+def build_certificate(
+    runs: Sequence[RunFacts], files: Iterable[ReleasedFile], *, version: str, commit: str, issued: str
+) -> dict[str, Any]:
+    """Build the content of ``certificate.json``.
+
+    Parameters
+    ----------
+    runs : sequence of RunFacts
+        In the order of running.
+    files : iterable of ReleasedFile
+    version, commit : str
+        Of the program; ``"unknown"`` where the commit is not known.
+    issued : str
+        Date, YYYY-MM-DD.
+
+    Returns
+    -------
+    dict
+        JSON values only.
+    """
+    return {
+        "format": FORMAT,
+        "version": version,
+        "commit": commit,
+        "issued": issued,
+        "stamps": list(dict.fromkeys(stamp for run in runs for stamp in run.stamps)),
+        "runs": [run.to_dict() for run in runs],
+        "totals": totals(runs),
+        "scope": LEDGER_SCOPE,
+        "files": [file.to_dict() for file in files],
+    }
+
+
+def certificate_bytes(certificate: Mapping[str, Any]) -> bytes:
+    """Write a certificate: strict JSON, sorted keys, one text per content."""
+    text = json.dumps(certificate, sort_keys=True, indent=1, allow_nan=False, ensure_ascii=False)
+    return (text + "\n").encode()
+
+
+def read_runs(release: Path) -> tuple[RunFacts, ...]:
+    """Read the runs of an issued certificate; none where there is no certificate.
+
+    Raises
+    ------
+    FormatError
+        If the certificate is of another format, or damaged.
+    """
+    path = release / CERTIFICATE
+    if not path.exists():
+        return ()
+    try:
+        certificate = json.loads(path.read_bytes())
+        if certificate["format"] != FORMAT:
+            raise FormatError(f"{CERTIFICATE} is not of the format {FORMAT!r}; another version wrote it.")
+        return tuple(RunFacts.from_dict(record) for record in certificate["runs"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise FormatError(f"{CERTIFICATE} is damaged. Restore it from a copy of the release.") from error
+
+
+def issue(
+    release: Path, runs: Iterable[RunFacts] = (), *, version: str, commit: str = "unknown"
+) -> dict[str, Any]:
+    """Write ``certificate.json``, ``certificate.pdf`` and ``report.html`` for what a release holds now.
+
+    Parameters
+    ----------
+    release : Path
+        The folder ``release/`` of an output folder.
+    runs : iterable of RunFacts
+        New runs. They follow those of an earlier certificate; a run of the same product replaces its old one.
+        None after ``tabulate``, which only adds files.
+    version, commit : str
+        Of the program.
+
+    Returns
+    -------
+    dict
+        The certificate.
+
+    Raises
+    ------
+    FormatError
+        If an earlier certificate is damaged.
+    ConfigError
+        If there is no run to certify.
+    EnvironmentFailure
+        If the disk refuses.
+    """
+    by_product = {run.product: run for run in read_runs(release)}
+    by_product.update({run.product: run for run in runs})
+    if not by_product:
+        raise ConfigError("there is no run to certify in this release.")
+    facts = tuple(by_product.values())
+    certificate = build_certificate(
+        facts, released_files(release), version=version, commit=commit, issued=issue_date()
+    )
+    data = certificate_bytes(certificate)
+    write_atomic(release / CERTIFICATE, data)
+    return certificate

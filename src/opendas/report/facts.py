@@ -1,0 +1,344 @@
+"""What a certificate says about one run, as plain values.
+
+Nothing here is confidential: losses, noise parameters and counts of the release, invariants by name. There is
+no field in which a true count, a key, a path or a clock reading could arrive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from types import MappingProxyType
+from typing import Any, Self
+
+from opendas.errors import FormatError, OpendasError
+from opendas.privacy.exact import format_fraction, parse_fraction
+from opendas.privacy.relations import Mechanism, Neighbours
+from opendas.privacy.zcdp import Account, PureAccount
+from opendas.report.guarantee import NOT_FOR_RELEASE, guarantee_text
+
+__all__ = ["NoiseRow", "RunFacts", "loss_json"]
+
+
+def loss_json(loss: Fraction | None, delta: Fraction, *, pure: bool) -> dict[str, object]:
+    """Write a loss as JSON.
+
+    Parameters
+    ----------
+    loss : Fraction or None
+        rho, or epsilon if `pure`; None is an unbounded loss.
+    delta : Fraction
+        Where epsilon is quoted.
+    pure : bool
+
+    Returns
+    -------
+    dict
+        ``rho`` (exact text or None), ``epsilon`` (formula -> float), ``delta``, ``unbounded``; for a pure
+        loss also ``pure_epsilon``, exact, and ``implied_rho``.
+    """
+    if loss is None:
+        return {"rho": None, "epsilon": {}, "delta": float(delta), "unbounded": True}
+    if pure:
+        exact = {"pure_epsilon": format_fraction(loss)}
+        return {**PureAccount(loss).as_json(), **exact, "unbounded": False}
+    return {**Account(loss, delta).as_json(), "unbounded": False}
+
+
+def _optional(value: object, what: str) -> Fraction | None:
+    return None if value is None else parse_fraction(value, what)
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseRow:
+    """The noise of one query group in all geounits of a geolevel that have the same share.
+
+    Parameters
+    ----------
+    geolevel, query : str
+    geounits : int
+    cells : int
+        Rows of the query group: answers per geounit.
+    rho, epsilon : Fraction or None
+        Loss in one geounit; one of the two.
+    sigma2, scale : float or None
+        Parameter of the discrete Gaussian (counts squared) or discrete Laplace (counts).
+    variance : float
+        Exact variance, counts squared.
+    moe90 : int
+        Least m such that at least 90 % of the noise lies within -m to m, in counts.
+    """
+
+    geolevel: str
+    query: str
+    geounits: int
+    cells: int
+    rho: Fraction | None
+    epsilon: Fraction | None
+    sigma2: float | None
+    scale: float | None
+    variance: float
+    moe90: int
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values, as in ``opendas plan --json``."""
+        return {
+            "geolevel": self.geolevel,
+            "query": self.query,
+            "geounits": self.geounits,
+            "cells": self.cells,
+            "rho": None if self.rho is None else format_fraction(self.rho),
+            "epsilon": None if self.epsilon is None else format_fraction(self.epsilon),
+            "sigma2": self.sigma2,
+            "scale": self.scale,
+            "variance": self.variance,
+            "moe90": self.moe90,
+        }
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> Self:
+        """Read a row of a certificate or of ``opendas plan --json``."""
+        return cls(
+            record["geolevel"],
+            record["query"],
+            record["geounits"],
+            record["cells"],
+            _optional(record["rho"], "rho"),
+            _optional(record["epsilon"], "epsilon"),
+            record["sigma2"],
+            record["scale"],
+            record["variance"],
+            record["moe90"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """One run, as its certificate tells it.
+
+    Parameters
+    ----------
+    product : str
+    protected_unit : str
+        What one record is: ``"person"``, ``"housing unit"``.
+    mechanism, neighbours : str
+    loss : Fraction or None
+        rho (discrete Gaussian) or epsilon (discrete Laplace) of the plan; None for an infinite budget.
+    delta : Fraction
+        Where epsilon is quoted.
+    stamps : tuple of str
+        ``"NOT FOR RELEASE"``, ``"DEMONSTRATION FRAME"``.
+    estimator : str
+    invariants, dropped_invariants : tuple of str
+        By name, for instance ``"total@state"``; dropped ones belong to the product and do not hold here.
+        A frame taken from the records adds :data:`opendas.report.guarantee.POPULATED_LEAVES`.
+    declared : tuple of str
+        Public constraints: bounds from unit counts, structural zeros.
+    records : int
+        Records released.
+    geounits : mapping of geolevel to int
+        Of the run's spine, top first.
+    geolevel_shares : mapping of geolevel to Fraction
+        Top first.
+    query_shares : mapping of geolevel to mapping of query to Fraction
+    rows : tuple of NoiseRow
+    attributes : mapping of attribute to Fraction
+        Loss when a record changes in this attribute only; in schema order.
+    within : mapping of geolevel to Fraction
+        Loss when a record moves inside one geounit of the geolevel, top first.
+    plan_digest, spine_digest : str
+        Of public things only.
+    families, fallbacks : int
+        Families estimated, and how many of them needed the fallback solver.
+    failsafe : tuple of mapping
+        Families whose parent was relaxed, as plain JSON values.
+    measurements : str
+        ``"used"`` or ``"full"``: how much of the measurement is in the release.
+
+    Raises
+    ------
+    FormatError
+        If a mechanism or relation is unknown, or a loss is missing without the stamp NOT FOR RELEASE.
+    """
+
+    product: str
+    protected_unit: str
+    mechanism: str
+    neighbours: str
+    loss: Fraction | None
+    delta: Fraction
+    stamps: tuple[str, ...]
+    estimator: str
+    invariants: tuple[str, ...]
+    dropped_invariants: tuple[str, ...]
+    declared: tuple[str, ...]
+    records: int
+    geounits: Mapping[str, int]
+    geolevel_shares: Mapping[str, Fraction]
+    query_shares: Mapping[str, Mapping[str, Fraction]]
+    rows: tuple[NoiseRow, ...]
+    attributes: Mapping[str, Fraction]
+    within: Mapping[str, Fraction]
+    plan_digest: str
+    spine_digest: str
+    families: int
+    fallbacks: int
+    failsafe: tuple[Mapping[str, Any], ...] = ()
+    measurements: str = "used"
+
+    def __post_init__(self) -> None:
+        if self.mechanism not in tuple(Mechanism) or self.neighbours not in tuple(Neighbours):
+            raise FormatError(
+                f"certificate: unknown mechanism {self.mechanism!r} or relation {self.neighbours!r}."
+            )
+        if self.loss is None and NOT_FOR_RELEASE not in self.stamps:
+            raise FormatError(f"certificate: an infinite loss needs the stamp {NOT_FOR_RELEASE}.")
+        for name in ("geounits", "geolevel_shares", "attributes", "within"):
+            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
+        shares = {level: MappingProxyType(dict(queries)) for level, queries in self.query_shares.items()}
+        object.__setattr__(self, "query_shares", MappingProxyType(shares))
+
+    @property
+    def pure(self) -> bool:
+        """Whether the loss is a pure epsilon."""
+        return self.mechanism == Mechanism.DISCRETE_LAPLACE
+
+    @property
+    def guaranteed(self) -> bool:
+        """Whether the guarantee holds: the noise is secret and the loss finite."""
+        return self.loss is not None and NOT_FOR_RELEASE not in self.stamps
+
+    @property
+    def draws(self) -> int:
+        """Number of noise values of the full measurement."""
+        return sum(row.geounits * row.cells for row in self.rows)
+
+    @property
+    def query_groups(self) -> tuple[str, ...]:
+        """Measured query groups, in the order of the budget."""
+        return tuple(dict.fromkeys(query for queries in self.query_shares.values() for query in queries))
+
+    @property
+    def guarantee(self) -> str:
+        """What is guaranteed, in words."""
+        return guarantee_text(self)
+
+    def losses(self, losses: Mapping[str, Fraction]) -> dict[str, dict[str, object]]:
+        """Write partial losses, by attribute or geolevel, as JSON."""
+        keys = ("rho", "epsilon", "pure_epsilon")
+        found = {name: loss_json(loss, self.delta, pure=self.pure) for name, loss in losses.items()}
+        return {name: {key: loss[key] for key in keys if key in loss} for name, loss in found.items()}
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the run object of ``certificate.json``: JSON values only, losses exact.
+
+        Objects are written with sorted keys, so the lists ``geolevels``, ``query_groups`` and
+        ``attribute_names`` keep the order.
+        """
+        return {
+            "product": self.product,
+            "protected_unit": self.protected_unit,
+            "mechanism": self.mechanism,
+            "neighbours": self.neighbours,
+            **loss_json(self.loss, self.delta, pure=self.pure),
+            "delta": float(self.delta),
+            "stamps": list(self.stamps),
+            "guaranteed": self.guaranteed,
+            "guarantee": self.guarantee,
+            "estimator": self.estimator,
+            "invariants": list(self.invariants),
+            "dropped_invariants": list(self.dropped_invariants),
+            "declared": list(self.declared),
+            "records": self.records,
+            "geolevels": list(self.geounits),
+            "query_groups": list(self.query_groups),
+            "attribute_names": list(self.attributes),
+            "geounits": dict(self.geounits),
+            "budget": {
+                "geolevels": {level: format_fraction(share) for level, share in self.geolevel_shares.items()},
+                "queries": {
+                    level: {query: format_fraction(share) for query, share in queries.items()}
+                    for level, queries in self.query_shares.items()
+                },
+            },
+            "rows": [row.to_dict() for row in self.rows],
+            "attributes": self.losses(self.attributes),
+            "within": self.losses(self.within),
+            "plan_digest": self.plan_digest,
+            "spine_digest": self.spine_digest,
+            "families": self.families,
+            "fallbacks": self.fallbacks,
+            "failsafe": [dict(record) for record in self.failsafe],
+            "measurements": self.measurements,
+        }
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> Self:
+        """Read what :meth:`to_dict` wrote.
+
+        Raises
+        ------
+        FormatError
+            If an entry is missing or of another form.
+        """
+        try:
+            return cls._read(record)
+        except (KeyError, TypeError, ValueError, OpendasError) as error:
+            raise FormatError(
+                "certificate.json: a run is incomplete or was changed. Restore the file from the release."
+            ) from error
+
+    @classmethod
+    def _read(cls, record: Mapping[str, Any]) -> Self:
+        pure = record["mechanism"] == Mechanism.DISCRETE_LAPLACE
+        loss_key = "pure_epsilon" if pure else "rho"
+        levels: Sequence[str] = record["geolevels"]
+        budget = record["budget"]
+        return cls(
+            product=record["product"],
+            protected_unit=record["protected_unit"],
+            mechanism=record["mechanism"],
+            neighbours=record["neighbours"],
+            loss=None if record["unbounded"] else parse_fraction(record[loss_key], loss_key),
+            delta=Fraction(str(record["delta"])),
+            stamps=tuple(record["stamps"]),
+            estimator=record["estimator"],
+            invariants=tuple(record["invariants"]),
+            dropped_invariants=tuple(record["dropped_invariants"]),
+            declared=tuple(record["declared"]),
+            records=record["records"],
+            geounits=_ordered(record["geounits"], levels),
+            geolevel_shares={
+                level: parse_fraction(share) for level, share in _ordered(budget["geolevels"], levels).items()
+            },
+            query_shares={
+                level: {
+                    query: parse_fraction(share)
+                    for query, share in _ordered(queries, record["query_groups"]).items()
+                }
+                for level, queries in _ordered(budget["queries"], levels).items()
+            },
+            rows=tuple(NoiseRow.from_dict(row) for row in record["rows"]),
+            attributes={
+                name: parse_fraction(loss[loss_key])
+                for name, loss in _ordered(record["attributes"], record["attribute_names"]).items()
+            },
+            within={
+                level: parse_fraction(loss[loss_key])
+                for level, loss in _ordered(record["within"], levels).items()
+            },
+            plan_digest=record["plan_digest"],
+            spine_digest=record["spine_digest"],
+            families=record["families"],
+            fallbacks=record["fallbacks"],
+            failsafe=tuple(record["failsafe"]),
+            measurements=record["measurements"],
+        )
+
+
+def _ordered(values: Mapping[str, Any], order: Sequence[str]) -> dict[str, Any]:
+    """Return a mapping in a given order of keys, which must name them all."""
+    if not set(values) <= set(order):
+        raise FormatError("certificate: a list of names is incomplete.")
+    return {name: values[name] for name in order if name in values}

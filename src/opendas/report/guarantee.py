@@ -1,0 +1,148 @@
+"""What is guaranteed, in words, and what is not.
+
+The wording follows the argument in ``docs/proofs``: which pairs of inputs the guarantee speaks about, what
+the keyed noise costs beyond the ideal mechanism, and what no mechanism here protects.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from opendas.privacy.exact import format_fraction
+from opendas.privacy.zcdp import Account
+
+if TYPE_CHECKING:
+    from opendas.report.facts import RunFacts
+
+__all__ = [
+    "DEMONSTRATION_FRAME",
+    "LEDGER_SCOPE",
+    "NOT_FOR_RELEASE",
+    "POPULATED_LEAVES",
+    "STAMP_MEANING",
+    "guarantee_paragraphs",
+    "guarantee_text",
+    "limits",
+]
+
+NOT_FOR_RELEASE = "NOT FOR RELEASE"
+DEMONSTRATION_FRAME = "DEMONSTRATION FRAME"
+
+POPULATED_LEAVES = "populated leaves (the frame was taken from the records)"
+"""Listed as an invariant where the frame comes from the records."""
+
+STAMP_MEANING = {
+    NOT_FOR_RELEASE: (
+        "The noise of this run can be computed by others, because it came from a seed, or the budget is "
+        "infinite. The run is for tests and research and guarantees nothing. The losses shown are those of "
+        "its plan, as they would be with a secret key."
+    ),
+    DEMONSTRATION_FRAME: (
+        "The frame of this run, or its group quarters, was derived from confidential counts instead of a "
+        "public list. What the frame shows of those counts is not covered by the guarantee. The run "
+        "demonstrates the method; a release of confidential data needs a public frame file."
+    ),
+}
+
+LEDGER_SCOPE = (
+    "The totals cover the runs of this output folder only. Whatever else was published from the same data, "
+    "by this program in another folder or by anyone else, adds to the loss and is not counted here."
+)
+
+
+def _change(run: RunFacts) -> str:
+    if run.neighbours == "bounded":
+        return f"replacing one {run.protected_unit} record by another"
+    return f"adding or removing one {run.protected_unit} record"
+
+
+def _loss(run: RunFacts) -> str:
+    if run.loss is None:
+        return "a mechanism of unbounded loss"
+    exact = format_fraction(run.loss)
+    if run.pure:
+        return f"an epsilon-differentially private mechanism with epsilon = {exact} (delta = 0)"
+    return f"a rho-zCDP mechanism with rho = {exact}"
+
+
+def _conversion(run: RunFacts) -> list[str]:
+    if run.pure or run.loss is None:
+        return []
+    account = Account(run.loss, run.delta)
+    return [
+        "This implies (epsilon, delta)-differential privacy for every delta; at delta = "
+        f"{float(run.delta):g}, epsilon is about {account.epsilon('cks'):.2f} by the conversion of Canonne, "
+        f"Kamath and Steinke (2020), and about {account.epsilon('bun-steinke'):.2f} by the simpler one of "
+        "Bun and Steinke (2016)."
+    ]
+
+
+def _computational(run: RunFacts) -> str:
+    draws = max(run.draws, 1)
+    power = math.ceil(2 * math.log2(draws) - 129)
+    return (
+        "The noise is exact, and drawn from a secret key through HKDF and AES-256. Against ideal noise "
+        "this adds to delta at most (1 + exp(epsilon)) times the advantage that an adversary can have "
+        f"against HKDF and AES-256, plus q^2 / 2^129 for q draws; here q = {draws:,}, so the last term is "
+        f"below 2^{power}. The guarantee is therefore a computational one, and it depends on the key: "
+        "whoever holds the key and the measurements can compute the confidential answers. The key is kept "
+        "like the input, and destroyed when the wanted measurements exist."
+    )
+
+
+def _not_protected(invariants: Sequence[str]) -> str:
+    if not invariants:
+        return "This run holds no invariant: no statistic of the confidential data is published exactly."
+    text = (
+        f"Not protected are the invariants ({', '.join(invariants)}) and what follows from them: for "
+        "instance the state of a record, that a lone resident of a group quarters exists, that a housing "
+        "unit exists."
+    )
+    if POPULATED_LEAVES in invariants:
+        text += (
+            " The frame was taken from the records: whether a leaf is populated is published and not "
+            "protected."
+        )
+    return text
+
+
+def guarantee_paragraphs(run: RunFacts) -> tuple[str, ...]:
+    """Return the guarantee of one run, a text per paragraph."""
+    opening = [f"{stamp}. {STAMP_MEANING[stamp]}" for stamp in run.stamps if stamp in STAMP_MEANING]
+    if not run.guaranteed:
+        opening.append(
+            "With a secret key and a finite budget, the plan of this run would guarantee the following."
+        )
+    return (
+        *opening,
+        "Let U be the inputs that pass validation, share the public frame and have exactly the listed "
+        f"invariant values. For any two inputs in U that differ by {_change(run)}, the measurements are "
+        f"computationally indistinguishable from those of {_loss(run)}. Everything else in the release is "
+        "computed from the measurements, the invariants and public information.",
+        *_conversion(run),
+        _not_protected(run.invariants),
+        _computational(run),
+        "The guarantee concerns the edited file, given that validation passed.",
+        LEDGER_SCOPE,
+    )
+
+
+def guarantee_text(run: RunFacts) -> str:
+    """Return the guarantee of one run, paragraphs separated by blank lines."""
+    return "\n\n".join(guarantee_paragraphs(run))
+
+
+def limits() -> tuple[str, ...]:
+    """Return what the guarantee does not say, a text per point."""
+    return (
+        "It does not say that nothing can be learned about anybody. What holds for a population can be "
+        "learned from a private release, and then be applied to a person.",
+        "It does not protect the invariants, nor what follows from them.",
+        "It speaks about one record changing. People whose records are tied to each other, such as a "
+        "household, are protected less together than each alone.",
+        "It says nothing about errors of the data before they came here, such as people missed or counted "
+        "twice.",
+        LEDGER_SCOPE,
+    )

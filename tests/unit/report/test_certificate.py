@@ -1,0 +1,229 @@
+"""The certificate: exact totals, strict and stable JSON, digests, and the guarantee in words."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from opendas.errors import ConfigError, FormatError
+from opendas.privacy.zcdp import epsilon_bun_steinke, epsilon_cks
+from opendas.report import (
+    DEMONSTRATION_FRAME,
+    NOT_FOR_RELEASE,
+    POPULATED_LEAVES,
+    RunFacts,
+    issue,
+    read_runs,
+    released_files,
+)
+from opendas.report.certificate import build_certificate, certificate_bytes, issue_date, totals
+
+
+@pytest.fixture
+def release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1617235200")
+    folder = tmp_path / "release"
+    (folder / "mdf" / "persons").mkdir(parents=True)
+    (folder / "mdf" / "persons" / "44003.parquet").write_bytes(b"two")
+    (folder / "mdf" / "persons" / "44001.parquet").write_bytes(b"one")
+    (folder / "run").mkdir()
+    (folder / "run" / "pl94-persons.toml").write_bytes(b"")
+    return folder
+
+
+def refuse(constant: str) -> None:
+    raise AssertionError(f"{constant} is no strict JSON")
+
+
+def test_totals_add_persons_once_and_units_twice(persons: RunFacts, units: RunFacts) -> None:
+    found = {total["change"]: total for total in totals([persons, units])}
+    rho_persons, rho_units = Fraction(293764, 114921), Fraction(11417641, 152349649)
+    assert list(found) == [
+        "one person record",
+        "one housing unit record",
+        "one person with the unit changes it induces",
+    ]
+    assert found["one person record"]["rho"] == str(rho_persons)
+    assert found["one housing unit record"]["rho"] == str(rho_units)
+    combined = found["one person with the unit changes it induces"]
+    assert combined["rho"] == str(rho_persons + 2 * rho_units)
+    assert combined["epsilon"] == {
+        "cks": epsilon_cks(rho_persons + 2 * rho_units, "1e-10"),
+        "bun-steinke": epsilon_bun_steinke(rho_persons + 2 * rho_units, "1e-10"),
+    }
+    assert round(found["one person record"]["epsilon"]["cks"], 2) == 17.14
+    assert round(found["one housing unit record"]["epsilon"]["cks"], 2) == 2.47
+    assert all(total["uncovered"] == 0 for total in found.values())
+
+
+def test_losses_under_different_relations_are_never_added(persons: RunFacts, units: RunFacts) -> None:
+    other = dataclasses.replace(units, neighbours="unbounded", invariants=())
+    found = [(t["change"], t["neighbours"], t["rho"], t["uncovered"]) for t in totals([persons, other])]
+    assert (
+        "one person with the unit changes it induces",
+        "bounded",
+        str(persons.loss),
+        1,
+    ) in found
+    assert ("one housing unit record", "unbounded", str(other.loss), 0) in found
+    both = persons.loss + 2 * other.loss
+    assert all(rho != str(both) for _, _, rho, _ in found)
+
+
+def test_two_runs_on_the_same_records_add_up(persons: RunFacts) -> None:
+    second = dataclasses.replace(persons, product="again")
+    assert totals([persons, second])[0]["rho"] == str(2 * persons.loss)
+
+
+def test_pure_loss_has_no_rho(pure: RunFacts) -> None:
+    run = pure.to_dict()
+    assert run["rho"] is None
+    assert run["epsilon"] == {"pure": 0.5}
+    assert run["pure_epsilon"] == "1/2"
+    assert run["implied_rho"] == "1/8"
+    assert totals([pure])[0]["pure_epsilon"] == "1/2"
+
+
+def test_run_that_is_not_for_release_makes_totals_unbounded(persons: RunFacts) -> None:
+    seeded = dataclasses.replace(persons, stamps=(NOT_FOR_RELEASE,))
+    assert not seeded.guaranteed
+    for total in totals([persons, seeded]):
+        assert total["unbounded"]
+        assert total["rho"] is None
+        assert total["epsilon"] == {}
+    assert seeded.guarantee.startswith(NOT_FOR_RELEASE)
+    assert seeded.to_dict()["rho"] == str(persons.loss)
+
+
+def test_infinite_budget_needs_its_stamp(persons: RunFacts) -> None:
+    with pytest.raises(FormatError, match=NOT_FOR_RELEASE):
+        dataclasses.replace(persons, loss=None)
+    run = dataclasses.replace(persons, loss=None, attributes={}, within={}, stamps=(NOT_FOR_RELEASE,))
+    assert run.to_dict()["unbounded"] is True
+    assert RunFacts.from_dict(run.to_dict()) == run
+
+
+def test_json_is_strict_sorted_and_stable(persons: RunFacts, units: RunFacts, pure: RunFacts) -> None:
+    runs = (persons, units, pure)
+    made = build_certificate(runs, (), version="0.1.0", commit="unknown", issued="2021-04-01")
+    data = certificate_bytes(made)
+    read = json.loads(data, parse_constant=refuse)
+    assert certificate_bytes(read) == data
+    again = tuple(RunFacts.from_dict(record) for record in read["runs"])
+    assert again == runs
+    assert [list(run.geounits) for run in again] == [list(run.geounits) for run in runs]
+    assert [run.query_groups for run in again] == [run.query_groups for run in runs]
+    assert [list(run.attributes) for run in again] == [list(run.attributes) for run in runs]
+    rebuilt = build_certificate(again, (), version="0.1.0", commit="unknown", issued="2021-04-01")
+    assert certificate_bytes(rebuilt) == data
+
+
+def test_partial_losses_are_those_of_the_production_certificates(persons: RunFacts) -> None:
+    run = persons.to_dict()
+    # Puerto Rico's plan: per attribute, and within a geounit, by the optimised conversion.
+    expected = {"hhgq": 8.69, "votingage": 9.49, "hispanic": 11.65, "cenrace": 11.69}
+    found = {name: loss["epsilon"]["cks"] for name, loss in run["attributes"].items()}
+    assert all(math.isclose(found[name], value, abs_tol=0.006) for name, value in expected.items())
+    within = {name: loss["epsilon"]["cks"] for name, loss in run["within"].items()}
+    expected = {"state": 15.41, "county": 13.51, "tract": 11.18, "block_group": 2.93}
+    assert all(math.isclose(within[name], value, abs_tol=0.006) for name, value in expected.items())
+
+
+def test_every_released_file_is_listed_with_its_digest(release: Path, persons: RunFacts) -> None:
+    certificate = issue(release, [persons], version="0.1.0")
+    listed = {entry["path"]: entry for entry in certificate["files"]}
+    assert list(listed) == [
+        "mdf/persons/44001.parquet",
+        "mdf/persons/44003.parquet",
+        "run/pl94-persons.toml",
+    ]
+    assert listed["mdf/persons/44001.parquet"] == {
+        "path": "mdf/persons/44001.parquet",
+        "bytes": 3,
+        "sha256": hashlib.sha256(b"one").hexdigest(),
+    }
+    assert json.loads((release / "certificate.json").read_bytes()) == certificate
+    assert certificate["issued"] == "2021-04-01"
+    assert certificate["commit"] == "unknown"
+
+
+def test_issued_again_it_lists_new_files_and_keeps_the_runs(
+    release: Path, persons: RunFacts, units: RunFacts
+) -> None:
+    issue(release, [persons], version="0.1.0")
+    issue(release, [units], version="0.1.0")
+    assert read_runs(release) == (persons, units)
+    (release / "tables").mkdir()
+    (release / "tables" / "P1_block.parquet").write_bytes(b"three")
+    certificate = issue(release, version="0.1.0")
+    assert "tables/P1_block.parquet" in [entry["path"] for entry in certificate["files"]]
+    assert len(certificate["runs"]) == 2
+    before = (release / "certificate.json").read_bytes()
+    issue(release, version="0.1.0")
+    assert (release / "certificate.json").read_bytes() == before
+    assert not list(release.rglob(".*"))
+
+
+def test_issue_without_a_run_is_refused(release: Path) -> None:
+    with pytest.raises(ConfigError, match="no run"):
+        issue(release, version="0.1.0")
+
+
+def test_damaged_certificate_is_refused(release: Path, persons: RunFacts) -> None:
+    issue(release, [persons], version="0.1.0")
+    path = release / "certificate.json"
+    whole = path.read_text()
+    for damaged in ("{", whole.replace("opendas certificate 1", "other"), whole.replace('"rows"', '"row"')):
+        path.write_text(damaged)
+        with pytest.raises(FormatError, match=r"certificate\.json"):
+            read_runs(release)
+
+
+def test_issued_files_do_not_list_themselves(release: Path, persons: RunFacts) -> None:
+    issue(release, [persons], version="0.1.0")
+    assert len(released_files(release)) == 3
+
+
+def test_issue_date_is_fixed_by_source_date_epoch() -> None:
+    assert issue_date({"SOURCE_DATE_EPOCH": "0"}) == "1970-01-01"
+    assert len(issue_date({})) == 10
+    with pytest.raises(ConfigError, match="SOURCE_DATE_EPOCH"):
+        issue_date({"SOURCE_DATE_EPOCH": "yesterday"})
+
+
+def test_guarantee_names_what_is_protected_and_what_is_not(persons: RunFacts, pure: RunFacts) -> None:
+    text = persons.guarantee
+    assert text.startswith(DEMONSTRATION_FRAME)
+    for part in (
+        "replacing one person record",
+        "rho = 293764/114921",
+        "total@state",
+        "computationally indistinguishable",
+        "q^2 / 2^129",
+        "the edited file",
+        "output folder only",
+        "17.14",
+    ):
+        assert part in text
+    assert "adding or removing one housing unit record" in pure.guarantee
+    assert "holds no invariant" in pure.guarantee
+    assert "epsilon = 1/2" in pure.guarantee
+
+
+def test_computational_term_bounds_the_number_of_draws(persons: RunFacts) -> None:
+    assert persons.draws == sum(row.geounits * row.cells for row in persons.rows)
+    power = int(persons.guarantee.split("the last term is below 2^")[1].split(".")[0])
+    assert Fraction(persons.draws**2, 2**129) <= Fraction(1, 2**-power)
+    assert Fraction(persons.draws**2, 2**129) > Fraction(1, 2 ** (-power + 1))
+
+
+def test_frame_from_records_is_said(persons: RunFacts) -> None:
+    run = dataclasses.replace(persons, invariants=(*persons.invariants, POPULATED_LEAVES))
+    assert "whether a leaf is populated is published" in run.guarantee
+    assert "whether a leaf is populated is published" not in persons.guarantee
