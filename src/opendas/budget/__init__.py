@@ -2,7 +2,7 @@
 
 from opendas.budget.allocation import Budget, canonical_query_name
 from opendas.budget.changes import CENSUS_CHANGES
-from opendas.budget.plan import PlanRow, attribute_rho, plan_rows, within_rho
+from opendas.budget.plan import PlanRow, attribute_rho, invariant_shares, plan_rows, within_rho
 from opendas.budget.presets import Preset, preset, preset_names
 from opendas.budget.resolve import BudgetSpec, resolve_budget
 
@@ -14,6 +14,7 @@ __all__ = [
     "Preset",
     "attribute_rho",
     "canonical_query_name",
+    "invariant_shares",
     "plan_rows",
     "preset",
     "preset_names",

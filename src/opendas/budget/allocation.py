@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from types import MappingProxyType
 
 from opendas.errors import BudgetError
 from opendas.privacy.exact import canonical_json, format_fraction, parse_fraction
 from opendas.privacy.relations import Mechanism, Neighbours, noise_distribution
+from opendas.privacy.zcdp import Account, PureAccount
 from opendas.random.distributions import DiscreteGaussian, DiscreteLaplace
 
 __all__ = ["DEFAULT_DELTA", "EVERY_OTHER", "Budget", "Noise", "canonical_query_name", "exact_shares"]
@@ -211,6 +212,23 @@ class Budget:
                 f"{', '.join(shares)}."
             )
         return shares[query] * (self.geolevels[geolevel] if geounit_share is None else geounit_share)
+
+    def account(self) -> Account | PureAccount:
+        """What the total amounts to: an account at ``delta``, or a pure one for the discrete Laplace."""
+        if self.mechanism is Mechanism.DISCRETE_GAUSSIAN:
+            return Account(self.total, self.delta)
+        return PureAccount(self.total)
+
+    def concentrated(self, geolevel: str) -> Budget:
+        """Return the same budget with everything at one geolevel, as block-by-block estimation spends it.
+
+        Raises
+        ------
+        BudgetError
+            If the budget has no queries at the geolevel.
+        """
+        shares = {level: Fraction(level == geolevel) for level in self.geolevels}
+        return replace(self, geolevels=shares, queries={geolevel: self.query_shares(geolevel)})
 
     def digest(self) -> str:
         """SHA-256, in hexadecimal, of everything that decides the noise. Public: it depends on no data.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from types import MappingProxyType
@@ -13,7 +13,7 @@ from opendas.privacy.exact import format_fraction
 from opendas.privacy.relations import Mechanism
 from opendas.random.distributions import DiscreteGaussian
 
-__all__ = ["PlanRow", "attribute_rho", "plan_rows", "within_rho"]
+__all__ = ["PlanRow", "attribute_rho", "invariant_shares", "plan_rows", "within_rho"]
 
 _CONFIDENCE = Fraction(9, 10)
 
@@ -195,3 +195,34 @@ def within_rho(budget: Budget) -> Mapping[str, Fraction]:
         below -= share
         losses[level] = below * budget.total
     return MappingProxyType(losses)
+
+
+def invariant_shares(budget: Budget, fixed: Iterable[tuple[str, str]]) -> Mapping[tuple[str, str], Fraction]:
+    """Find budget spent on answers that are published exactly anyway.
+
+    Parameters
+    ----------
+    budget : Budget
+    fixed : iterable of (str, str)
+        Geolevel and query group whose answers the invariants of the run fix in every geounit.
+
+    Returns
+    -------
+    mapping of (str, str) to Fraction
+        The share of the total that each of them gets, where it gets any.
+
+    Examples
+    --------
+    >>> from opendas.budget import BudgetSpec, resolve_budget
+    >>> levels = ["us", "state", "county", "tract", "block_group", "block"]
+    >>> us = resolve_budget(BudgetSpec(preset="us2020-persons"), levels)
+    >>> float(invariant_shares(us, [("state", "total")])["state", "total"])  # doctest: +ELLIPSIS
+    0.323...
+    """
+    return MappingProxyType(
+        {
+            (level, query): budget.share(level, query)
+            for level, query in fixed
+            if query in budget.queries.get(level, {}) and budget.geolevels[level]
+        }
+    )
