@@ -9,7 +9,9 @@ import pytest
 
 from opendas.privacy import epsilon_cks
 
-TABLE = list(csv.DictReader(Path(__file__).with_name("epsilons_dp_accounting.csv").open()))
+TABLE = list(
+    csv.DictReader(Path(__file__).with_name("epsilons_dp_accounting.csv").read_text("ascii").splitlines())
+)
 
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row['rho']}-{row['delta']}")

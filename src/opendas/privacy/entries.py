@@ -183,7 +183,13 @@ def _head(earlier: Sequence[LedgerLine]) -> str:
 
 def _chained(earlier: Sequence[LedgerLine], kind: str, record: Mapping[str, object]) -> bytes:
     link = {"format": _FORMAT, "index": len(earlier), "kind": kind, "previous": _head(earlier)}
-    return canonical_json(link | dict(record))
+    content = link | dict(record)
+    return canonical_json(content | {"sha256": _checksum(content)})
+
+
+def _checksum(content: Mapping[str, object]) -> str:
+    """Hash one line's own content: the last line has no successor to vouch for it."""
+    return hashlib.sha256(canonical_json(content)).hexdigest()
 
 
 def read_lines(data: bytes, name: str) -> tuple[tuple[LedgerLine, ...], int]:
@@ -228,6 +234,8 @@ def _read_line(text: bytes, earlier: Sequence[LedgerLine]) -> LedgerLine:
     record = json.loads(text)
     if not isinstance(record, dict) or canonical_json(record) != text:
         raise PrivacyError("this is no ledger line")
+    if record.pop("sha256") != _checksum(record):
+        raise PrivacyError("the line does not match its own checksum")
     if record.pop("format") != _FORMAT:
         raise PrivacyError("the line has a format that this version does not know")
     if record.pop("previous") != _head(earlier) or record.pop("index") != len(earlier):
