@@ -153,8 +153,9 @@ def _kinds(name: str, values: Sequence[str], index: npt.NDArray[np.integer | np.
 
 def _block_columns(schema_type: str, frame: Frame) -> list[Column]:
     codes = frame.geocodes
-    if codes.dtype.itemsize != 15 or bool(np.any(np.char.str_len(codes) != 15)):
+    if bool(np.any(np.char.str_len(codes) != 15)):
         raise GeographyError("the census microdata layouts need 15-character block geocodes as leaves.")
+    codes = np.ascontiguousarray(codes.astype("S15"))
     columns = [
         Column("SCHEMA_TYPE_CODE", "constant", (schema_type,)),
         Column("SCHEMA_BUILD_ID", "constant", (SCHEMA_BUILD_ID,)),

@@ -1,0 +1,222 @@
+"""Reading the public geography of a release back: frame, spine and constraints.
+
+Axes: ``g`` geounits of a geolevel in spine order, ``m`` rows of a query group.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow.compute as pc
+
+from opendas.constraints.table import ConstraintTable, InvariantAnswers, LevelConstraints
+from opendas.errors import FormatError, GeographyError
+from opendas.geography.frame import Frame
+from opendas.geography.spine import Spine, SpineLevel
+from opendas.io.parquet import open_parquet, read_metadata, to_bytes
+from opendas.io.product_json import product_from_json
+from opendas.products.product import Product
+
+__all__ = [
+    "ConstraintRows",
+    "read_constraint_table",
+    "read_constraints",
+    "read_frame",
+    "read_product",
+    "read_spine",
+]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ConstraintRows:
+    """One constraint at one geolevel.
+
+    Parameters
+    ----------
+    geolevel, name : str
+    query : str
+    kind : ``"bound"`` or ``"invariant"``
+    row : int
+        Row of the query group, -1 for all of them.
+    geocodes : bytes array (g,)
+    lower, upper : int64 (g, 1) or (g, m)
+    """
+
+    geolevel: str
+    name: str
+    query: str
+    kind: str
+    row: int
+    geocodes: npt.NDArray[np.bytes_]
+    lower: npt.NDArray[np.int64]
+    upper: npt.NDArray[np.int64]
+
+
+def _metadata(path: Path, form: str) -> dict[str, Any]:
+    metadata = read_metadata(path)
+    if metadata.get("format") != form:
+        raise FormatError(f"{path.name}: format {metadata.get('format')!r}, expected {form!r}.")
+    return metadata
+
+
+def read_product(path: Path) -> Product:
+    """Return the product whose frame is in `path`."""
+    return product_from_json(_metadata(path, "opendas frame 1")["product"])
+
+
+def read_frame(path: Path) -> Frame:
+    """Read ``geography/<product>.parquet``.
+
+    Raises
+    ------
+    FormatError
+        If the file or a column is missing.
+    GeographyError
+        If its leaves are not in order.
+    """
+    metadata = _metadata(path, "opendas frame 1")
+    table = open_parquet(path).read()
+    wanted = [f"level:{name}" for name in metadata["levels"]]
+    wanted += [f"entity:{name}" for name in metadata["entities"]]
+    wanted += [f"units:{name}" for name in metadata["units"]]
+    if table.column_names != ["geocode", *wanted]:
+        raise FormatError(
+            f"{path.name}: columns {', '.join(table.column_names)}; expected {', '.join(wanted)}."
+        )
+    return Frame(
+        to_bytes(table.column("geocode")),
+        {name: to_bytes(table.column(f"level:{name}")) for name in metadata["levels"]},
+        str(metadata["leaf"]),
+        {
+            name: np.array(table.column(f"units:{name}").to_numpy(), dtype=np.int64)
+            for name in metadata["units"]
+        },
+        {name: to_bytes(table.column(f"entity:{name}")) for name in metadata["entities"]},
+        metadata["names"],
+    )
+
+
+def _positions(
+    codes: npt.NDArray[np.bytes_], wanted: npt.NDArray[np.bytes_], what: str
+) -> npt.NDArray[np.int64]:
+    """Return the position in `codes` of each of `wanted`."""
+    order = np.argsort(codes, kind="stable")
+    place = np.minimum(np.searchsorted(codes, wanted, sorter=order), len(codes) - 1)
+    found = order[place]
+    if bool(np.any(codes[found] != wanted)):
+        raise GeographyError(f"{what} is not in its list.")
+    return found.astype(np.int64)
+
+
+def read_spine(path: Path, frame: Frame) -> Spine:
+    """Read ``measurements/<product>/spine.parquet``.
+
+    Raises
+    ------
+    GeographyError
+        If a parent is missing above, or the leaves are not those of `frame`.
+    """
+    metadata = _metadata(path, "opendas spine 1")
+    file = open_parquet(path, dictionaries=["geolevel", "share"])
+    table = file.read().combine_chunks()
+    levels: list[SpineLevel] = []
+    shares: list[tuple[Fraction, ...] | None] = []
+    for name, width in zip(metadata["levels"], metadata["widths"], strict=True):
+        part = table.filter(pc.equal(table.column("geolevel"), name))
+        codes = to_bytes(part.column("geocode")).astype(f"S{width}")
+        parent = np.zeros(len(codes), dtype=np.int64)
+        if levels:
+            above = to_bytes(part.column("parent"))
+            parent = _positions(levels[-1].geocodes, above, f"geolevel {name!r}: the parent of a geounit")
+        levels.append(SpineLevel(name, codes, parent))
+        texts = part.column("share").to_pylist()
+        value = {text: Fraction(text) for text in set(texts)}
+        one = set(value.values()) == {Fraction(1)}
+        shares.append(None if one else tuple(value[text] for text in texts))
+    leaf_order = _positions(frame.geocodes, levels[-1].geocodes, "a leaf of the spine")
+    if len(np.unique(leaf_order)) != len(frame):
+        raise GeographyError("the spine and the frame have different leaves.")
+    return Spine(tuple(levels), leaf_order, tuple(shares))
+
+
+def read_constraints(path: Path) -> tuple[ConstraintRows, ...]:
+    """Read ``measurements/<product>/constraints.parquet``, one block per geolevel and constraint."""
+    metadata = _metadata(path, "opendas constraints 1")
+    text = ["geolevel", "constraint", "query", "kind"]
+    table = open_parquet(path, dictionaries=text).read().combine_chunks()
+    blocks: list[ConstraintRows] = []
+    for geolevel in metadata["levels"]:
+        level = table.filter(pc.equal(table.column("geolevel"), geolevel))
+        for name in level.column("constraint").unique().to_pylist():
+            part = level.filter(pc.equal(level.column("constraint"), name)).combine_chunks()
+            lower, upper = (_matrix(part.column(side), path) for side in ("lower", "upper"))
+            blocks.append(
+                ConstraintRows(
+                    geolevel,
+                    name,
+                    _single(part, "query", path),
+                    _single(part, "kind", path),
+                    int(_single(part, "row", path)),
+                    to_bytes(part.column("geocode")),
+                    lower,
+                    upper,
+                )
+            )
+    return tuple(blocks)
+
+
+def _single(part: Any, column: str, path: Path) -> Any:
+    found = part.column(column).unique().to_pylist()
+    if len(found) != 1:
+        raise FormatError(f"{path.name}: one constraint with several entries in {column!r}.")
+    return found[0]
+
+
+def _matrix(column: Any, path: Path) -> npt.NDArray[np.int64]:
+    lengths = pc.list_value_length(column).unique().to_pylist()
+    if len(lengths) != 1 or lengths[0] is None:
+        raise FormatError(f"{path.name}: a constraint with lists of several lengths.")
+    flat = np.array(pc.list_flatten(column), dtype=np.int64)
+    return flat.reshape(len(column), lengths[0])
+
+
+def read_constraint_table(path: Path, product: Product, spine: Spine) -> ConstraintTable:
+    """Read the constraints in the form that estimation takes.
+
+    Raises
+    ------
+    FormatError
+        If a constraint of the product or a geounit of the spine is missing.
+    """
+    blocks = {(block.geolevel, block.name): block for block in read_constraints(path)}
+    names = tuple(bound.name for bound in product.bounds)
+    cells = np.zeros((len(names), product.schema.size), dtype=bool)
+    for k, bound in enumerate(product.bounds):
+        cells[k] = product.workload.group(bound.query).row_of_cell == product.bound_row(bound)
+    levels = []
+    for level in spine.levels:
+        here = [block for block in blocks.values() if block.geolevel == level.name]
+        if any(not np.array_equal(block.geocodes, level.geocodes) for block in here):
+            raise FormatError(f"{path.name}: the geounits of {level.name!r} are not those of the spine.")
+        bounds = [blocks.get((level.name, name)) for name in names]
+        found = [block for block in bounds if block is not None]
+        if len(found) != len(names):
+            raise FormatError(f"{path.name}: a bound is missing at geolevel {level.name!r}.")
+        empty = np.zeros((len(level), 0), dtype=np.int64)
+        levels.append(
+            LevelConstraints(
+                np.concatenate([empty, *(block.lower for block in found)], axis=1),
+                np.concatenate([empty, *(block.upper for block in found)], axis=1),
+                tuple(
+                    InvariantAnswers(block.name, product.workload.group(block.query), block.lower)
+                    for block in here
+                    if block.kind == "invariant"
+                ),
+            )
+        )
+    return ConstraintTable(names, cells, product.possible, tuple(levels))

@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from opendas.constraints.table import bound_table, invariant_geolevels
+from opendas.errors import FormatError, GeographyError
+from opendas.geography.frame import Frame
+from opendas.geography.spine import Spine, SpineLevel, standard_spine
+from opendas.io.geography_files import (
+    read_constraint_table,
+    read_constraints,
+    read_frame,
+    read_product,
+    read_spine,
+)
+from opendas.io.product_json import product_from_json, product_to_json
+from opendas.io.writers.geography import write_constraints, write_frame, write_spine
+
+
+def reordered_spine(example) -> Spine:
+    """A spine whose leaves are in another order than the frame, with shares of their own."""
+    codes = example.frame.geocodes
+    order = np.array([5, 0, 1, 2, 3, 4])
+    return Spine(
+        (
+            SpineLevel("state", np.array([b"44"]), np.zeros(1, np.int64)),
+            SpineLevel("group", np.array([b"x", b"yy"]), np.zeros(2, np.int64)),
+            SpineLevel("block", codes[order].astype("S20"), np.array([0, 0, 0, 1, 1, 1])),
+        ),
+        order,
+        (None, (Fraction(4, 3), Fraction(1)), None),
+    )
+
+
+@pytest.mark.parametrize("name", ["persons", "units", "wards"])
+def test_frame_and_product_come_back(request, name, tmp_path):
+    example = request.getfixturevalue(name)
+    path = tmp_path / "geography" / "x.parquet"
+    write_frame(path, example.frame, example.product)
+    found = read_frame(path)
+    frame = example.frame
+    assert np.array_equal(found.geocodes, frame.geocodes)
+    assert found.geolevels == frame.geolevels
+    assert found.names == frame.names
+    for attribute in ("levels", "units", "entities"):
+        wanted = getattr(frame, attribute)
+        assert list(getattr(found, attribute)) == list(wanted)
+        assert all(np.array_equal(getattr(found, attribute)[key], wanted[key]) for key in wanted)
+    product = read_product(path)
+    assert product_to_json(product) == product_to_json(example.product)
+    assert np.array_equal(product.possible, example.product.possible)
+
+
+def test_columns_are_named_by_their_role(persons, tmp_path):
+    write_frame(tmp_path / "a.parquet", persons.frame, persons.product)
+    names = pq.read_schema(tmp_path / "a.parquet").names
+    assert names[:3] == ["geocode", "level:state", "level:county"]
+    assert names[-9:-7] == ["entity:place", "units:hu"]
+
+
+def test_incomplete_product_is_a_format_error(persons):
+    value = product_to_json(persons.product)
+    del value["recodes"]
+    with pytest.raises(FormatError):
+        product_from_json(value)
+
+
+@pytest.mark.parametrize("make", [lambda example: standard_spine(example.frame), reordered_spine])
+def test_spine_comes_back_with_its_digest(persons, tmp_path, make):
+    spine = make(persons)
+    write_spine(tmp_path / "spine.parquet", spine)
+    found = read_spine(tmp_path / "spine.parquet", persons.frame)
+    assert found.digest() == spine.digest()
+    assert found.shares == spine.shares
+    assert np.array_equal(found.leaf_order, spine.leaf_order)
+    rows = pq.read_table(tmp_path / "spine.parquet").to_pylist()
+    assert rows[0]["parent"] == ""
+    assert rows[-1]["parent"] == spine.levels[-2].geocodes[spine.leaf.parent[-1]].decode()
+
+
+def test_spine_of_another_frame_is_refused(persons, tmp_path):
+    write_spine(tmp_path / "spine.parquet", standard_spine(persons.frame))
+    smaller = persons.frame.select(np.array([True] * 5 + [False]))
+    with pytest.raises(GeographyError):
+        read_spine(tmp_path / "spine.parquet", smaller)
+    codes = np.append(persons.frame.geocodes, b"449990201003005")
+    larger = Frame(codes, {"state": codes.astype("S2")}, "block")
+    with pytest.raises(GeographyError):
+        read_spine(tmp_path / "spine.parquet", larger)
+
+
+def constraints_of(example, spine):
+    product = example.product
+    invariants = {}
+    for query, level in invariant_geolevels(product, spine).items():
+        leaf_totals = example.estimate.row_totals()[spine.leaf_order]
+        starts = spine.leaf_starts(level)[:-1]
+        invariants[query] = np.add.reduceat(leaf_totals, starts)[:, None]
+    return bound_table(product, example.frame, spine, invariants)
+
+
+@pytest.mark.parametrize("name", ["persons", "units"])
+def test_constraints_come_back(request, name, tmp_path):
+    example = request.getfixturevalue(name)
+    spine = standard_spine(example.frame)
+    table = constraints_of(example, spine)
+    path = tmp_path / "constraints.parquet"
+    write_constraints(path, example.product, spine, table)
+    found = read_constraint_table(path, example.product, spine)
+    assert found.bound_names == table.bound_names
+    assert np.array_equal(found.bound_cells, table.bound_cells)
+    for a, b in zip(found.levels, table.levels, strict=True):
+        assert np.array_equal(a.lower, b.lower)
+        assert np.array_equal(a.upper, b.upper)
+        assert [i.name for i in a.invariants] == [i.name for i in b.invariants]
+        for one, other in zip(a.invariants, b.invariants, strict=True):
+            assert np.array_equal(one.answers, other.answers)
+
+
+def test_constraint_rows_name_cell_and_kind(persons, tmp_path):
+    spine = standard_spine(persons.frame)
+    path = tmp_path / "constraints.parquet"
+    write_constraints(path, persons.product, spine, constraints_of(persons, spine))
+    blocks = {(block.geolevel, block.name): block for block in read_constraints(path)}
+    nursing = blocks["county", "hhgq=nursing by gq3"]
+    assert (nursing.kind, nursing.query, nursing.row) == ("bound", "hhgq", 3)
+    assert nursing.lower.ravel().tolist() == [1, 0]
+    assert nursing.upper.ravel().tolist() == [99_999, 0]
+    total = blocks["state", "total@state"]
+    assert (total.kind, total.row, total.lower.tolist()) == ("invariant", -1, [[18]])
+    assert ("county", "total@state") not in blocks
+
+
+def test_missing_bound_is_refused(units, persons, tmp_path):
+    spine = standard_spine(units.frame)
+    path = tmp_path / "constraints.parquet"
+    write_constraints(path, units.product, spine, constraints_of(units, spine))
+    with pytest.raises(FormatError, match="missing"):
+        read_constraint_table(path, persons.product, spine)
