@@ -2,10 +2,10 @@
 
 ``ledger.jsonl`` holds one JSON object a line. Each line carries the SHA-256 of the line before it and of its
 own content, so that a changed, removed or reordered line shows. An *intent* is written and forced to disk
-before the first draw of a run and counts as spent from then on, whether or not the run ends well; a *finished*
-note is no privacy act.
-A line without its newline was never acknowledged, so nothing was drawn after it: it is cut. Any other damage
-stops the run. What this does and does not prove: ``docs/proofs/ledger.md``.
+before the first draw of a run and counts as spent from then on, whether or not the run ends well; a
+*finished* note is no privacy act. A line without its newline was never acknowledged, so nothing was drawn
+after it: it is cut. Any other damage stops the run. What this does and does not prove:
+``docs/proofs/ledger.md``.
 """
 
 from __future__ import annotations
