@@ -1,1 +1,64 @@
-"""OpenDAS."""
+"""OpenDAS: an open disclosure avoidance system.
+
+Turns a confidential table in a hierarchy into a release that is formally private, consistent at every level
+and made of non-negative whole records.
+
+>>> import opendas as od
+>>> run = od.load("run.toml")                      # doctest: +SKIP
+>>> release = od.release(run, out="out")           # doctest: +SKIP
+>>> release.verify()                               # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from opendas.api import (
+        Release,
+        Run,
+        account,
+        estimate,
+        evaluate,
+        forget_key,
+        load,
+        measure,
+        plan,
+        release,
+        status,
+        tabulate,
+    )
+    from opendas.version import __version__
+
+__all__ = [
+    "Release",
+    "Run",
+    "__version__",
+    "account",
+    "estimate",
+    "evaluate",
+    "forget_key",
+    "load",
+    "measure",
+    "plan",
+    "release",
+    "status",
+    "tabulate",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the public names when they are first used, so that ``import opendas`` stays fast."""
+    if name == "__version__":
+        from opendas.version import __version__
+
+        return __version__
+    if name in __all__:
+        from opendas import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module 'opendas' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,216 @@
+"""Everything the commands do, from Python."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from opendas.errors import ConfigError
+from opendas.io.tables.tabulate import write_tables
+from opendas.metrics.evaluate import Evaluation
+from opendas.metrics.evaluate import evaluate as compare
+from opendas.metrics.output import write_evaluation
+from opendas.pipeline import Options
+from opendas.pipeline import estimate as run_estimate
+from opendas.pipeline import measure as run_measure
+from opendas.pipeline import release as run_release
+from opendas.planning import PlanTable, make_plan
+from opendas.privacy.zcdp import Account
+from opendas.release import Release
+from opendas.report.certificate import issue
+from opendas.run import Run, load
+from opendas.version import __version__, commit
+from opendas.workspace import forget_keys
+
+__all__ = [
+    "Release",
+    "Run",
+    "account",
+    "estimate",
+    "evaluate",
+    "forget_key",
+    "load",
+    "measure",
+    "plan",
+    "release",
+    "status",
+    "tabulate",
+]
+
+Progress = Callable[[str, int, int], None]
+
+
+def plan(run: Run) -> PlanTable:
+    """Plan a run: what would be measured, and with what noise. Draws nothing, spends nothing."""
+    return make_plan(run)
+
+
+def release(
+    run: Run,
+    out: str | Path,
+    *,
+    workers: int | None = None,
+    resume: bool = False,
+    seed: int | None = None,
+    measurements: str = "used",
+    mdf_format: str = "parquet",
+    ledger: str | Path | None = None,
+    key_command: str | None = None,
+    progress: Progress | None = None,
+) -> Release:
+    """Run from the confidential input to a finished release.
+
+    Parameters
+    ----------
+    run : Run
+    out : path
+        Output folder, new or with other products of the same office.
+    workers : int, optional
+        Processes. By default two where the machine has them, and one for small spines.
+    resume : bool
+        Finish an interrupted run with the same noise, or return a finished one.
+    seed : int, optional
+        For tests and research: everything is stamped NOT FOR RELEASE.
+    measurements : ``"used"`` or ``"full"``
+        Write the noisy answers that estimation read, or all of them.
+    mdf_format : ``"parquet"`` or ``"pipe"``
+    ledger : path, optional
+        A ledger shared by several output folders.
+    key_command : str, optional
+        External command that prints the run key as 64 hexadecimal digits.
+    progress : callable(stage, done, total), optional
+
+    Raises
+    ------
+    ConfigError, DataError, PrivacyError, EstimationError, EnvironmentFailure
+        See :mod:`opendas.errors`.
+    """
+    options = Options(workers, resume, seed, measurements, mdf_format, _path(ledger), key_command, progress)
+    run_release(run, Path(out), options)
+    return Release(out)
+
+
+def measure(
+    run: Run,
+    out: str | Path,
+    *,
+    resume: bool = False,
+    seed: int | None = None,
+    ledger: str | Path | None = None,
+    key_command: str | None = None,
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> Release:
+    """Take and write all measurements, and nothing else. Arguments as for :func:`release`."""
+    options = Options(
+        workers=workers,
+        resume=resume,
+        seed=seed,
+        measurements="full",
+        ledger=_path(ledger),
+        key_command=key_command,
+        progress=progress,
+    )
+    run_measure(run, Path(out), options)
+    return Release(out)
+
+
+def estimate(
+    run: Run,
+    out: str | Path,
+    *,
+    workers: int | None = None,
+    resume: bool = False,
+    mdf_format: str = "parquet",
+    progress: Progress | None = None,
+) -> Release:
+    """Estimate from the measurements in `out`; opens neither input nor key."""
+    options = Options(workers=workers, resume=resume, mdf_format=mdf_format, progress=progress)
+    run_estimate(run, Path(out), options)
+    return Release(out)
+
+
+def tabulate(
+    release: Release,
+    tables: Sequence[str],
+    geolevel: str,
+    *,
+    format: str = "parquet",  # noqa: A002  # the option's name
+    to: str | Path | None = None,
+) -> tuple[Path, ...]:
+    """Write tables of a release; without `to` into the release, whose certificate is issued again."""
+    folder = _path(to)
+    written = write_tables(release.path, tables, geolevel, fmt=format, to=folder)
+    if folder is None:
+        issue(release.folder, version=__version__, commit=commit())
+    return tuple(written)
+
+
+def evaluate(release: Release, truth: Run, *, save: bool = True) -> Evaluation:
+    """Compare a release with the confidential input. The answer is confidential.
+
+    Parameters
+    ----------
+    release : Release
+    truth : Run
+        The run file with the input; its product must be in the release.
+    save : bool
+        Also write tables and plots under ``confidential/evaluation``.
+    """
+    name = truth.product.name
+    if name not in release.products:
+        raise ConfigError(f"the release holds {', '.join(release.products)}, not {name}.")
+    data = truth.read()
+    frame = release.frame(name)
+    if not (len(frame) == len(data.frame) and bool((frame.geocodes == data.frame.geocodes).all())):
+        raise ConfigError(
+            "the release and the input have different leaves; give the run file it was made with."
+        )
+    result = compare(data.histogram, release.estimate(name), data.frame, truth.product)
+    if save:
+        write_evaluation(release.path / "confidential" / "evaluation" / name, result)
+    return result
+
+
+def account(rho: str | int, delta: str | int = "1e-10") -> Account:
+    """Return what a rho amounts to as (epsilon, delta)."""
+    return Account(rho, delta)  # type: ignore[arg-type]
+
+
+def status(out: str | Path) -> list[dict[str, Any]]:
+    """Return one row per run in an output folder: product, phase, key, tasks finished."""
+    folder = Path(out)
+    states = sorted((folder / "state").glob("*/run.json"))
+    if not states:
+        raise ConfigError(f"{folder} is no output folder of a run.")
+    rows = []
+    for path in states:
+        state = json.loads(path.read_text(encoding="utf-8"))
+        rows.append(
+            {
+                "product": state["product"],
+                "phase": state["phase"],
+                "seeded": state["seed"] is not None,
+                "key": (folder / "confidential" / "keys" / f"{state['product']}.key").exists(),
+                "tasks_finished": len(list(path.parent.glob("*.part"))),
+                "version": state["version"],
+            }
+        )
+    return rows
+
+
+def forget_key(out: str | Path) -> tuple[str, ...]:
+    """Destroy the run keys of an output folder; returns the products whose key was destroyed."""
+    return forget_keys(Path(out))
+
+
+def with_strict(run: Run) -> Run:
+    """Return the run with disagreements of the input made errors."""
+    return Run(run.path, replace(run.resolved, reader=replace(run.resolved.reader, strict=True)))
+
+
+def _path(value: str | Path | None) -> Path | None:
+    return None if value is None else Path(value)

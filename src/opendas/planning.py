@@ -1,0 +1,102 @@
+"""The plan of a run, before anything is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from opendas.budget.plan import invariant_shares
+from opendas.constraints.table import invariant_geolevels
+from opendas.measurement.plan import MeasurementPlan
+from opendas.privacy.exact import format_fraction
+from opendas.privacy.relations import Mechanism
+from opendas.privacy.zcdp import Account
+from opendas.publish import noise_rows
+from opendas.report.facts import NoiseRow
+from opendas.run import Run
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["PlanTable", "make_plan"]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanTable:
+    """What a run would measure, and how precisely.
+
+    Parameters
+    ----------
+    plan : MeasurementPlan
+    rows : tuple of NoiseRow
+        One per distinct share.
+    warnings : tuple of str
+    stamps : tuple of str
+        Stamps that the certificate would show.
+    """
+
+    plan: MeasurementPlan
+    rows: tuple[NoiseRow, ...]
+    warnings: tuple[str, ...]
+    stamps: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the answer of ``opendas plan --json``."""
+        budget = self.plan.budget
+        gaussian = budget.mechanism is Mechanism.DISCRETE_GAUSSIAN
+        epsilon: Any = format_fraction(budget.total)
+        if gaussian:
+            account = Account(budget.total, budget.delta)
+            epsilon = {name: account.epsilon(name) for name in ("cks", "bun-steinke")}
+        return {
+            "rho": format_fraction(budget.total) if gaussian else None,
+            "epsilon": epsilon,
+            "delta": float(budget.delta),
+            "neighbours": budget.neighbours.value,
+            "stamps": list(self.stamps),
+            "warnings": list(self.warnings),
+            "rows": [row.to_dict() for row in self.rows],
+        }
+
+    def table(self) -> pd.DataFrame:
+        """Return the rows as a pandas frame: geolevel, query, rho, variance, moe90, ..."""
+        try:
+            import pandas
+        except ImportError as error:
+            from opendas.errors import EnvironmentFailure
+
+            raise EnvironmentFailure("pandas is not installed; pip install 'opendas[frames]'.") from error
+        return pandas.DataFrame([row.to_dict() for row in self.rows])
+
+    def __iter__(self) -> Iterator[NoiseRow]:
+        return iter(self.rows)
+
+
+def make_plan(run: Run) -> PlanTable:
+    """Plan a run from public things: the run file and the frame."""
+    plan = run.plan
+    return PlanTable(plan, noise_rows(plan), tuple(_warnings(run, plan)), run.reader.frame()[1])
+
+
+def _warnings(run: Run, plan: MeasurementPlan) -> Iterator[str]:
+    fixed = [
+        (plan.spine.names[level], query)
+        for query, declared in invariant_geolevels(run.product, plan.spine).items()
+        for level in range(declared + 1)
+    ]
+    for (geolevel, query), share in invariant_shares(plan.budget, fixed).items():
+        yield (
+            f"{float(share):.1%} of the budget measures {query!r} at geolevel {geolevel!r}, which is "
+            "invariant: these measurements add nothing. Move that share, or take a preset for this spine."
+        )
+    for number, level in enumerate(plan.levels):
+        if level.share and number + 1 < len(plan.levels):
+            size, below = len(plan.spine.levels[number]), len(plan.spine.levels[number + 1])
+            if size == below:
+                yield (
+                    f"every geounit of {level.geolevel!r} has one child: its measurements and those of "
+                    f"{plan.levels[number + 1].geolevel!r} ask the same questions."
+                )
+    if run.resolved.failsafe:
+        yield "the failsafe is on: an infeasible family relaxes its parent, and the report says so."

@@ -1,0 +1,186 @@
+"""What a run publishes beside microdata: measurement files, and the facts of its certificate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+from opendas.budget.plan import attribute_rho, plan_rows, within_rho
+from opendas.engines.subtree import UsedAnswers
+from opendas.engines.work import KeyedSource
+from opendas.estimation.model import FamilyRecord
+from opendas.io.measurement_files import Answers, measurement_metadata
+from opendas.io.writers.measurements import MeasurementWriter, used_answers
+from opendas.measurement.noisy import NoisyMeasurements
+from opendas.measurement.plan import MeasurementPlan
+from opendas.random.noise import NoiseSource
+from opendas.report.certificate import issue
+from opendas.report.facts import NoiseRow, RunFacts
+from opendas.run import Run
+from opendas.schema.histogram import Histogram
+from opendas.version import __version__, commit
+
+__all__ = ["describe", "issue_certificate", "write_full", "write_used"]
+
+Progress = Callable[[str, int, int], None]
+
+_VALUES_AT_ONCE = 1 << 22
+"""Noisy answers drawn at a time when the full file is written."""
+
+
+def _share_counts(plan: MeasurementPlan, level: int) -> dict[object, int]:
+    share = plan.levels[level].share
+    multiples = plan.spine.shares[level]
+    if multiples is None:
+        return {share: len(plan.spine.levels[level])}
+    counts: dict[object, int] = {}
+    for multiple in multiples:
+        counts[share * multiple] = counts.get(share * multiple, 0) + 1
+    return counts
+
+
+def noise_rows(plan: MeasurementPlan) -> tuple[NoiseRow, ...]:
+    """Return one row per distinct noise of a plan."""
+    sizes = {name: plan.product.workload.group(name).size for name in plan.product.query_names}
+    counts = {level.geolevel: _share_counts(plan, number) for number, level in enumerate(plan.levels)}
+    rows = plan_rows(plan.budget, counts, sizes)  # type: ignore[arg-type]
+    return tuple(
+        NoiseRow(
+            row.geolevel,
+            row.query,
+            row.geounits,
+            row.cells,
+            row.rho,
+            row.epsilon,
+            None if row.sigma2 is None else float(row.sigma2),
+            None if row.scale is None else float(row.scale),
+            row.variance,
+            row.moe90,
+        )
+        for row in rows
+    )
+
+
+def query_attributes(plan: MeasurementPlan) -> dict[str, tuple[str, ...]]:
+    """Return the attributes that each declared query group tells apart, in schema order."""
+    product = plan.product
+    of_recode = {recode.name: recode.attribute for recode in product.recodes}
+    found = {}
+    for name in product.query_names:
+        factors = product.workload.group(name).factors
+        attributes = {of_recode.get(factor, factor) for factor in factors}
+        found[name] = tuple(a for a in product.schema.names if a in attributes)
+    return found
+
+
+def describe(
+    run: Run,
+    plan: MeasurementPlan,
+    stamps: Sequence[str],
+    declared: Sequence[str],
+    measurements: str,
+    records: Sequence[FamilyRecord] | None,
+    released: int,
+) -> RunFacts:
+    """Collect what the certificate says about a run.
+
+    Parameters
+    ----------
+    records : sequence of FamilyRecord or None
+        None where nothing was estimated yet.
+    released : int
+        Records in the microdata.
+    """
+    product, budget = run.product, plan.budget
+    losses = attribute_rho(budget, query_attributes(plan))
+    public = [f"bound {bound.name}: {bound.lower} to {bound.upper} a unit" for bound in product.bounds]
+    public += [
+        "structural zero: "
+        + ", ".join(f"{name} in {'/'.join(labels)}" for name, labels in zero.levels.items())
+        for zero in product.structural_zeros
+    ]
+    solved = records or ()
+    return RunFacts(
+        product=product.name,
+        protected_unit=product.protected_unit,
+        mechanism=budget.mechanism.value,
+        neighbours=budget.neighbours.value,
+        loss=budget.total,
+        delta=budget.delta,
+        stamps=tuple(stamps),
+        estimator="none (measurements only)" if records is None else run.resolved.estimator,
+        invariants=(*(invariant.name for invariant in product.invariants), *declared),
+        dropped_invariants=tuple(invariant.name for invariant in run.resolved.dropped),
+        declared=tuple(public),
+        records=released,
+        geounits={level.name: len(level) for level in plan.spine.levels},
+        geolevel_shares=dict(budget.geolevels),
+        query_shares={level: dict(budget.query_shares(level)) for level, s in budget.geolevels.items() if s},
+        rows=noise_rows(plan),
+        attributes={name: losses[name] for name in product.schema.names if name in losses},
+        within=within_rho(budget),
+        plan_digest=plan.digest(),
+        spine_digest=plan.spine.digest(),
+        families=len(solved),
+        fallbacks=sum(record.fallback for record in solved),
+        failsafe=tuple(asdict(record) for record in solved if record.failsafe),
+        measurements=measurements,
+    )
+
+
+def issue_certificate(release: Path, facts: RunFacts) -> None:
+    """Issue certificate and report for what the release holds now."""
+    issue(release, (facts,), version=__version__, commit=commit())
+
+
+def _variances(plan: MeasurementPlan, level: int) -> dict[str, np.ndarray[tuple[int], np.dtype[np.float64]]]:
+    geounits = len(plan.spine.levels[level])
+    return {
+        planned.query.name: np.full(geounits, plan.distribution(level, planned).variance)
+        for planned in plan.levels[level].queries
+    }
+
+
+def write_used(folder: Path, plan: MeasurementPlan, used: Sequence[UsedAnswers]) -> None:
+    """Write the noisy answers that estimation read."""
+    for number, level in enumerate(plan.levels):
+        if not level.queries:
+            continue
+        metadata = measurement_metadata(plan, number, stored="used")
+        answers = used_answers([u for u in used if u.level == number], 0, _variances(plan, number))
+        with MeasurementWriter(folder / f"{level.geolevel}.parquet", metadata) as writer:
+            writer.write(plan.spine.levels[number].geocodes, answers)
+
+
+def write_full(
+    folder: Path, plan: MeasurementPlan, source: KeyedSource, counts: Histogram, progress: Progress
+) -> None:
+    """Draw and write every noisy answer of the plan, geolevel by geolevel."""
+    spine = plan.spine
+    noise = NoiseSource(source.key)
+    total = sum(len(level) for level in spine.levels)
+    done = 0
+    for number, level in enumerate(plan.levels):
+        geocodes = spine.levels[number].geocodes
+        done += len(geocodes)
+        if not level.queries:
+            continue
+        table = counts.aggregate(spine.leaf_starts(number)) if number + 1 < len(spine.levels) else counts
+        step = max(1, _VALUES_AT_ONCE // sum(q.query.size for q in level.queries))
+        variances = _variances(plan, number)
+        metadata = measurement_metadata(plan, number, stored="full")
+        measured = NoisyMeasurements(source.levels, {number: table}, {number: 0}, noise)
+        with MeasurementWriter(folder / f"{level.geolevel}.parquet", metadata) as writer:
+            for start in range(0, len(geocodes), step):
+                stop = min(start + step, len(geocodes))
+                answers = {
+                    planned.query.name: Answers.full(values, variances[planned.query.name][start:stop])
+                    for planned, values in zip(
+                        level.queries, measured.full(number, start, stop - start), strict=True
+                    )
+                }
+                writer.write(geocodes[start:stop], answers)
+                progress("measuring", done - len(geocodes) + stop, total)

@@ -1,0 +1,183 @@
+"""A finished release: the folder, read from Python."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from opendas.errors import ConfigError
+from opendas.geography.frame import Frame
+from opendas.io.geography_files import read_frame, read_product
+from opendas.io.mdf_files import read_mdf
+from opendas.io.measurement_files import MeasurementFile
+from opendas.io.tables.tabulate import tabulate
+from opendas.io.verify import Check, verify_release
+from opendas.products.product import Product
+from opendas.schema.histogram import Histogram
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+
+__all__ = ["Release", "Table"]
+
+
+class Table:
+    """A table of a release, in the frame library you use.
+
+    Parameters
+    ----------
+    data : pyarrow.Table or pyarrow.dataset.Dataset
+    """
+
+    def __init__(self, data: Any) -> None:
+        self._data = data
+
+    def to_arrow(self) -> pa.Table:
+        """Return a pyarrow table."""
+        return self._data.to_table() if isinstance(self._data, ds.Dataset) else self._data
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return a pandas frame."""
+        return self.to_arrow().to_pandas()
+
+    def to_polars(self) -> pl.DataFrame:
+        """Return a polars frame, without copying where the types allow."""
+        try:
+            import polars
+        except ImportError as error:
+            raise _missing("polars") from error
+        frame = polars.from_arrow(self.to_arrow())
+        return frame if isinstance(frame, polars.DataFrame) else frame.to_frame()
+
+    def to_polars_lazy(self) -> pl.LazyFrame:
+        """Return a polars lazy frame that reads the files when it is collected."""
+        try:
+            import polars
+        except ImportError as error:
+            raise _missing("polars") from error
+        if isinstance(self._data, ds.Dataset):
+            return polars.scan_pyarrow_dataset(self._data)
+        return self.to_polars().lazy()
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Hand the table to any library that speaks the Arrow stream interface."""
+        return self.to_arrow().__arrow_c_stream__(requested_schema)
+
+
+def _missing(name: str) -> Exception:
+    from opendas.errors import EnvironmentFailure
+
+    return EnvironmentFailure(f"{name} is not installed; pip install 'opendas[frames]'.")
+
+
+class Release:
+    """An output folder with a finished run.
+
+    Parameters
+    ----------
+    path : path of the output folder
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        if not (self.folder / "certificate.json").is_file():
+            raise ConfigError(f"{self.path} holds no finished release: there is no release/certificate.json.")
+
+    def __repr__(self) -> str:
+        return f"Release({', '.join(self.products)} in {self.path.name!r})"
+
+    @property
+    def folder(self) -> Path:
+        """What may be published."""
+        return self.path / "release"
+
+    @cached_property
+    def certificate(self) -> Mapping[str, Any]:
+        """The certificate."""
+        document: Mapping[str, Any] = json.loads((self.folder / "certificate.json").read_text("utf-8"))
+        return document
+
+    @property
+    def products(self) -> tuple[str, ...]:
+        """Names of the products released."""
+        return tuple(run["product"] for run in self.certificate["runs"])
+
+    def product_name(self, name: str | None = None) -> str:
+        """Return a product's full name from a name, a layout (``persons``) or, with one product, nothing."""
+        if name is None:
+            if len(self.products) == 1:
+                return self.products[0]
+            raise ConfigError(f"name one of the products {', '.join(self.products)}.")
+        for product in self.products:
+            if name in (product, self.product(product).layout):
+                return product
+        raise ConfigError(f"no product {name!r} in this release; it has {', '.join(self.products)}.")
+
+    def product(self, name: str) -> Product:
+        """Return a product's declaration."""
+        return read_product(self._geography(name))
+
+    def frame(self, name: str | None = None) -> Frame:
+        """Return a product's public frame of leaves."""
+        return read_frame(self._geography(self.product_name(name)))
+
+    def _geography(self, name: str) -> Path:
+        path = self.folder / "geography" / f"{name}.parquet"
+        if not path.is_file():
+            raise ConfigError(f"no product {name!r} in this release.")
+        return path
+
+    def estimate(self, name: str | None = None) -> Histogram:
+        """Return the released counts, one row per leaf of the frame."""
+        product = self.product(self.product_name(name))
+        return read_mdf(self.folder / "mdf" / product.layout, product, self.frame(product.name))
+
+    def verify(self, *, allow_seeded: bool = False) -> tuple[Check, ...]:
+        """Check the release from its own files."""
+        return verify_release(self.path, allow_seeded=allow_seeded)
+
+    def mdf(self, name: str | None = None) -> Table:
+        """Return the microdata of a product."""
+        product = self.product(self.product_name(name))
+        files = sorted((self.folder / "mdf" / product.layout).glob("*.parquet"))
+        if not files:
+            raise ConfigError("the microdata are in the pipe layout; read them with your own tools.")
+        return Table(ds.dataset([str(file) for file in files], format="parquet"))
+
+    def table(self, name: str, *, geolevel: str) -> Table:
+        """Tabulate a published table (``P1`` ... ``H1``) or a query group, without writing a file."""
+        return Table(tabulate(self.path, name, geolevel))
+
+    def measurements(self, geolevel: str, query: str, *, product: str | None = None) -> Table:
+        """Return the noisy measurements of a query group at a geolevel of the run's spine.
+
+        One row per geounit: geocode, values, cells (null where the answers are full), variance.
+        """
+        name = self.product_name(product)
+        path = self.folder / "measurements" / name / f"{geolevel}.parquet"
+        if not path.is_file():
+            raise ConfigError(f"{name} has no measurements at geolevel {geolevel!r}.")
+        canonical = self.product(name).workload.canonical(query)
+        file = MeasurementFile(path)
+        if canonical not in file.queries:
+            raise ConfigError(
+                f"{query!r} was not measured at {geolevel!r}; it has {', '.join(file.queries)}."
+            )
+        answers = file.read()[canonical]
+        offsets = pa.array(answers.offsets.astype(np.int64))
+        columns = {
+            "geocode": pa.array([bytes(code).decode() for code in file.geocodes]),
+            "values": pa.LargeListArray.from_arrays(offsets, pa.array(answers.values)),
+            "variance": pa.array(answers.variance),
+        }
+        if answers.cells is not None:
+            columns["cells"] = pa.LargeListArray.from_arrays(offsets, pa.array(answers.cells))
+        return Table(pa.table(columns))

@@ -1,0 +1,153 @@
+"""A run: the one place where a run file becomes objects."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property
+from pathlib import Path
+
+from opendas.budget.allocation import Budget
+from opendas.budget.resolve import resolve_budget
+from opendas.config.load import load_run_file
+from opendas.config.resolve import Resolved, resolve
+from opendas.constraints.table import ConstraintTable
+from opendas.errors import ConfigError
+from opendas.estimation.model import LevelRules
+from opendas.geography.frame import Frame
+from opendas.geography.spine import Spine, standard_spine
+from opendas.io.readers.base import InputData, Reader
+from opendas.io.readers.registry import make_reader
+from opendas.measurement.plan import MeasurementPlan
+from opendas.products.product import Product
+
+__all__ = ["Run", "load", "make_budget", "make_rules", "make_spine"]
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A run file, understood.
+
+    Parameters
+    ----------
+    path : Path
+        The run file.
+    resolved : Resolved
+        Product, reader, geography, budget and rules.
+    """
+
+    path: Path
+    resolved: Resolved
+
+    @property
+    def product(self) -> Product:
+        """What is counted, asked and held."""
+        return self.resolved.product
+
+    @cached_property
+    def reader(self) -> Reader:
+        """The reader of the input. What its ``read`` gives is confidential."""
+        return make_reader(self.resolved.reader)
+
+    @cached_property
+    def frame(self) -> Frame:
+        """The public frame of leaves."""
+        return self.reader.frame()[0]
+
+    @cached_property
+    def spine(self) -> Spine:
+        """The spine that measurements are taken on."""
+        return make_spine(self.resolved, self.frame)
+
+    @cached_property
+    def budget(self) -> Budget:
+        """The exact budget."""
+        return make_budget(self.resolved, self.spine)
+
+    @cached_property
+    def plan(self) -> MeasurementPlan:
+        """What is asked of every geounit, with what noise."""
+        return MeasurementPlan(self.product, self.spine, self.budget)
+
+    def read(self) -> InputData:
+        """Read the confidential input."""
+        return self.reader.read()
+
+    def estimation_digest(self, plan: MeasurementPlan) -> str:
+        """Return the SHA-256 of the plan and of everything estimation adds to it."""
+        resolved = self.resolved
+        document = {
+            "plan": plan.digest(),
+            "estimator": resolved.estimator,
+            "least_squares": sorted((k, v) for k, v in self.product.passes.least_squares.items()),
+            "rounder": sorted((k, v) for k, v in self.product.passes.rounder.items()),
+            "slack": str(resolved.slack),
+            "milp": resolved.milp,
+            "failsafe": resolved.failsafe,
+            "invariants": [invariant.name for invariant in self.product.invariants],
+            "bounds": [[b.name, b.lower, b.upper] for b in self.product.bounds],
+        }
+        return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
+
+
+def load(path: str | Path, *, strict: bool = False) -> Run:
+    """Load a run file.
+
+    Parameters
+    ----------
+    path : path of a TOML run file
+    strict : bool
+        A disagreement of the input with a published summary record is an error rather than a warning.
+
+    Raises
+    ------
+    ConfigError
+        Naming file, line, field and rule; everything wrong comes together.
+    """
+    return Run(Path(path), resolve(load_run_file(path), strict=strict))
+
+
+def make_spine(resolved: Resolved, frame: Frame) -> Spine:
+    """Build the spine that the run file asks for."""
+    if not resolved.spine.is_standard:
+        raise ConfigError("this version builds the standard spine only.")
+    return standard_spine(frame)
+
+
+def make_budget(resolved: Resolved, spine: Spine) -> Budget:
+    """Resolve the budget on a spine; block-by-block gives all of it to the leaves."""
+    spec = resolved.budget
+    if resolved.estimator == "block-by-block":
+        spec = replace(spec, geolevels={spine.leaf.name: Fraction(1)}, normalise=False)
+    return resolve_budget(spec, spine.names, resolved.product.workload.canonical)
+
+
+def make_rules(
+    resolved: Resolved, plan: MeasurementPlan, constraints: ConstraintTable
+) -> tuple[LevelRules, ...]:
+    """Return how families at each geolevel are estimated."""
+    product = resolved.product
+    last = len(plan.levels) - 1
+    rules = []
+    for number, level in enumerate(plan.levels):
+        least_squares, rounder = product.passes.for_geolevel(
+            level.geolevel, level.measured, is_root=number == 0, is_leaf=number == last
+        )
+        rules.append(
+            LevelRules(
+                level.geolevel,
+                least_squares,
+                tuple(
+                    tuple((name, product.workload.group(name).row_of_cell) for name in names)
+                    for names in rounder
+                ),
+                constraints.bound_names,
+                constraints.bound_cells,
+                constraints.possible,
+                float(resolved.slack),
+                resolved.milp,
+            )
+        )
+    return tuple(rules)

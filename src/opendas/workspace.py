@@ -1,0 +1,275 @@
+"""The output folder: key, ledger and state of the runs in it, and what may be resumed.
+
+Order of events: lock the folder; key on disk; what the run is a function of in ``state/<product>/run.json``;
+intent in the ledger; only then draws. Whatever a crash leaves, a second start either finds no intent, and
+nothing was drawn, or finds it, and repeats the same draws.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from opendas.errors import ConfigError, EnvironmentFailure, PrivacyError
+from opendas.io.atomic import make_folder, write_atomic
+from opendas.privacy.ledger import Ledger
+from opendas.random.keys import KEY_BYTES, RunKey
+
+__all__ = ["RunState", "Workspace", "forget_keys", "refuse_foreign", "remove_checkpoints"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """What a run is a function of, and how far it is: ``state/<product>/run.json``.
+
+    Parameters
+    ----------
+    run_id : str
+        Random.
+    product, version : str
+    plan_digest, estimation_digest : str
+        Of the measurement plan, and of everything estimation adds.
+    input_tag, key_commitment : str
+        Keyed digests of the input and of the key.
+    seed : int or None
+    phase : str
+        ``started``, ``measured`` or ``finished``.
+    result : mapping or None
+        Answer of a finished run.
+    """
+
+    run_id: str
+    product: str
+    version: str
+    plan_digest: str
+    estimation_digest: str
+    input_tag: str
+    key_commitment: str
+    seed: int | None
+    phase: str = "started"
+    result: Mapping[str, Any] | None = None
+
+    def differing(self, other: RunState) -> tuple[str, ...]:
+        """Name what differs between two runs of one product, apart from identity and progress."""
+        names = {
+            "version": "version",
+            "plan_digest": "plan",
+            "estimation_digest": "estimation settings",
+            "input_tag": "input",
+            "seed": "seed",
+        }
+        return tuple(text for name, text in names.items() if getattr(self, name) != getattr(other, name))
+
+
+class Workspace:
+    """An output folder, locked while it is open.
+
+    Parameters
+    ----------
+    out : Path
+    ledger : Path, optional
+        A ledger shared by several folders; by default ``ledger.jsonl`` in the folder.
+
+    Raises
+    ------
+    ConfigError
+        If the folder holds something that is not a release of ours.
+    PrivacyError
+        If another process is at work in it.
+    """
+
+    def __init__(self, out: Path, ledger: Path | None = None) -> None:
+        self.out = out
+        refuse_foreign(out)
+        make_folder(out)
+        for folder, mode in ((self.confidential, 0o700), (self.confidential / "keys", 0o700)):
+            make_folder(folder)
+            folder.chmod(mode)
+        for folder in (self.release, self.state):
+            make_folder(folder)
+        self.ledger = Ledger.open(ledger or out / "ledger.jsonl", folder=out)
+
+    def __enter__(self) -> Workspace:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.ledger.close()
+
+    @property
+    def release(self) -> Path:
+        """What may be published."""
+        return self.out / "release"
+
+    @property
+    def confidential(self) -> Path:
+        """What must not leave the office; mode 0700."""
+        return self.out / "confidential"
+
+    @property
+    def state(self) -> Path:
+        """Checkpoints of noisy and estimated values."""
+        return self.out / "state"
+
+    def key_path(self, product: str) -> Path:
+        """Return the key file of a product's run."""
+        return self.confidential / "keys" / f"{product}.key"
+
+    def state_path(self, product: str) -> Path:
+        """Return the state file of a product's run."""
+        return self.state / product / "run.json"
+
+    def load_state(self, product: str) -> RunState | None:
+        """Return the state of a product's run, or None where there is none."""
+        path = self.state_path(product)
+        if not path.is_file():
+            return None
+        try:
+            return RunState(**json.loads(path.read_text(encoding="utf-8")))
+        except (ValueError, TypeError) as error:
+            raise PrivacyError(
+                f"{path.name} of {product} is damaged: the run cannot be resumed. "
+                "A new run in a new folder is charged in full."
+            ) from error
+
+    def save_state(self, state: RunState) -> None:
+        """Write the state of a product's run."""
+        text = json.dumps(
+            {name: getattr(state, name) for name in RunState.__slots__}, indent=1, sort_keys=True
+        )
+        write_atomic(self.state_path(state.product), text.encode())
+
+    def new_key(self, product: str, seed: int | None, command: str | None) -> RunKey:
+        """Return the key of a new run, on disk unless a key command keeps it elsewhere.
+
+        A key left by a run that never reached the ledger was never used and is replaced.
+        """
+        if command is not None:
+            return key_from_command(command)
+        path = self.key_path(product)
+        if path.exists():
+            commitment = RunKey.load(path).commitment()
+            if any(entry.key_commitment == commitment for entry in self.ledger.entries()):
+                raise PrivacyError(
+                    f"the key of {product} in this folder was used before and its run's state is gone; "
+                    "start a new run in a new folder, which is charged in full."
+                )
+            path.unlink()
+        key = RunKey.generate() if seed is None else RunKey.seeded(seed)
+        key.save(path)
+        return key
+
+    def known_key(self, state: RunState, command: str | None) -> RunKey:
+        """Return the key of an unfinished run.
+
+        Raises
+        ------
+        PrivacyError
+            If it is lost, forgotten or another one.
+        """
+        path = self.key_path(state.product)
+        if command is None and not path.exists():
+            raise PrivacyError(
+                f"the key of {state.product} is not there (lost, or destroyed with forget-key): an "
+                "unfinished run cannot be resumed without it. A new run in a new folder is charged in full."
+            )
+        key = key_from_command(command) if command is not None else RunKey.load(path)
+        if key.commitment() != state.key_commitment:
+            raise PrivacyError(
+                f"the key of {state.product} is not the one its run started with: resuming would draw new "
+                "noise. A new run in a new folder is charged in full."
+            )
+        return key
+
+
+def refuse_foreign(out: Path) -> None:
+    """Refuse an output folder that is none, or holds something else than runs of ours.
+
+    Raises
+    ------
+    ConfigError
+    """
+    if not out.exists():
+        return
+    if not out.is_dir():
+        raise ConfigError(f"{out} is not a folder; choose another --out.")
+    ours = {"release", "confidential", "state", "ledger.jsonl"}
+    found = {path.name for path in out.iterdir() if not path.name.startswith(".")}
+    if found and not (found <= ours and "state" in found):
+        other = sorted(found - ours)
+        raise ConfigError(
+            f"{out} holds {'other things, for instance ' + other[0] if other else 'no run of this program'}; "
+            "choose an empty or new folder with --out."
+        )
+
+
+def key_from_command(command: str) -> RunKey:
+    """Return the key that an external command prints: 64 hexadecimal digits.
+
+    The command is not run through a shell. Its output is never logged.
+
+    Raises
+    ------
+    EnvironmentFailure
+        If it cannot be run or fails.
+    PrivacyError
+        If it prints something else.
+    """
+    try:
+        done = subprocess.run(shlex.split(command), capture_output=True, check=False, timeout=300)
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        raise EnvironmentFailure(f"the key command could not be run ({type(error).__name__}).") from None
+    if done.returncode != 0:
+        raise EnvironmentFailure(f"the key command ended with status {done.returncode}.")
+    try:
+        secret = bytes.fromhex(done.stdout.decode("ascii").strip())
+    except ValueError:
+        secret = b""
+    if len(secret) != KEY_BYTES:
+        raise PrivacyError(f"the key command must print {2 * KEY_BYTES} hexadecimal digits and nothing else.")
+    return RunKey(secret)
+
+
+def forget_keys(out: Path) -> tuple[str, ...]:
+    """Destroy the keys of a folder: measurements can then no longer be unmade, nor more be drawn.
+
+    The file is overwritten before it is removed; what the file system or a backup keeps is beyond reach.
+
+    Returns
+    -------
+    tuple of str
+        Products whose key was destroyed.
+    """
+    folder = out / "confidential" / "keys"
+    if not folder.is_dir():
+        raise ConfigError(f"{out} is no output folder of a run.")
+    gone = []
+    with Workspace(out):
+        for path in sorted(folder.glob("*.key")):
+            try:
+                size = path.stat().st_size
+                with path.open("r+b") as file:
+                    file.write(os.urandom(size))
+                    file.flush()
+                    os.fsync(file.fileno())
+                path.unlink()
+            except OSError as error:
+                raise EnvironmentFailure(f"could not destroy {path.name}: {error.strerror}.") from None
+            gone.append(path.stem)
+    return tuple(gone)
+
+
+def remove_checkpoints(folder: Path) -> None:
+    """Remove finished tasks once the release stands."""
+    for path in folder.glob("*.part"):
+        path.unlink()
+    shutil.rmtree(folder / "temporary", ignore_errors=True)
