@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 import numpy as np
@@ -11,41 +12,47 @@ from opendas.errors import DataError, Finding
 
 __all__ = ["FindingLog"]
 
-_ROWS_SHOWN = 20
+_LINES_SHOWN = 20
 
 
 class FindingLog:
     """A growing list of findings, raised together.
 
-    Rules say what was expected; no method takes the value found, which may be confidential.
+    Rules say what was expected; no method takes the value found, which may be confidential. Of lines that
+    break the same rule in the same field of the same file the first twenty are listed and the others counted.
     """
 
     def __init__(self) -> None:
-        self._findings: list[Finding] = []
-        self._kinds: list[type[DataError]] = []
+        self._listed: list[Finding] = []
+        self._kinds: set[type[DataError]] = set()
+        self._lines: Counter[tuple[str, str | None, str]] = Counter()
 
     def __len__(self) -> int:
-        return len(self._findings)
+        return len(self._listed)
 
     @property
     def findings(self) -> tuple[Finding, ...]:
         """Everything found so far."""
-        return tuple(self._findings)
+        more = (
+            Finding(file, None, field, f"{rule} ({count - _LINES_SHOWN} more lines)")
+            for (file, field, rule), count in self._lines.items()
+            if count > _LINES_SHOWN
+        )
+        return (*self._listed, *more)
 
     def add(self, kind: type[DataError], file: str, line: int | None, field: str | None, rule: str) -> None:
         """Record one finding, to be raised as `kind`."""
-        self._kinds.append(kind)
-        self._findings.append(Finding(file, line, field, rule))
+        self._kinds.add(kind)
+        self._listed.append(Finding(file, line, field, rule))
 
     def add_rows(
         self, kind: type[DataError], file: str, lines: Iterable[int], field: str | None, rule: str
     ) -> None:
-        """Record one finding a line; of a long list the first few and the number of the others."""
-        listed = [int(line) for line in lines]
-        for line in listed[:_ROWS_SHOWN]:
-            self.add(kind, file, line, field, rule)
-        if len(listed) > _ROWS_SHOWN:
-            self.add(kind, file, None, field, f"{rule} ({len(listed) - _ROWS_SHOWN} more lines)")
+        """Record one finding a line."""
+        for line in lines:
+            self._lines[file, field, rule] += 1
+            if self._lines[file, field, rule] <= _LINES_SHOWN:
+                self.add(kind, file, int(line), field, rule)
 
     def add_where(
         self,
@@ -79,8 +86,7 @@ class FindingLog:
         DataError
             Or the subclass that all findings share.
         """
-        if not self._findings:
+        if not self._listed:
             return
-        kinds = set(self._kinds)
-        kind = kinds.pop() if len(kinds) == 1 else DataError
-        raise kind(message, self._findings)
+        kind = next(iter(self._kinds)) if len(self._kinds) == 1 else DataError
+        raise kind(message, self.findings)

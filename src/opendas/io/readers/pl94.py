@@ -15,16 +15,16 @@ import numpy.typing as npt
 from opendas.errors import ConfigError, DataError, Finding, FormatError, GeographyError
 from opendas.geography.frame import Frame, official_codes
 from opendas.io.readers.base import DEMONSTRATION_FRAME, InputData, ReaderSpec
+from opendas.io.readers.census import CensusKind, census_kind
 from opendas.io.readers.findings import FindingLog
 from opendas.io.readers.pl94_areas import area_names, entity_codes
 from opendas.io.readers.pl94_header import Header, block_geocodes
 from opendas.io.readers.pl94_people import check_tables, people
 from opendas.io.readers.pl94_summary import compare_summaries
-from opendas.products.pl94 import GQ_COLUMNS, pl94_persons, pl94_units
-from opendas.products.product import Product
+from opendas.products.pl94 import GQ_COLUMNS
 from opendas.schema.histogram import Histogram
 
-__all__ = ["Blocks", "Entries", "Parsed", "Residence", "census_product", "read_states"]
+__all__ = ["Blocks", "Entries", "Parsed", "Residence", "read_states"]
 
 Counts = npt.NDArray[np.int64]
 Entries = tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], Counts]
@@ -92,21 +92,14 @@ class _State:
     entries: Entries
 
 
-def census_product(product: Product, reader: str) -> str:
-    """Return ``"persons"`` or ``"units"``: which table of the census a product counts.
-
-    Raises
-    ------
-    ConfigError
-        If the product's schema is neither.
-    """
-    for kind, known in (("persons", pl94_persons()), ("units", pl94_units())):
-        if product.schema == known.schema:
-            return kind
-    raise ConfigError(
-        f'reader "{reader}" reads for pl94-persons and pl94-units (or a product with the same attributes), '
-        f'not for {product.name!r}; try reader = "records" or "histogram".'
-    )
+def _required_kind(spec: ReaderSpec) -> CensusKind:
+    kind = census_kind(spec.product)
+    if kind is None:
+        raise ConfigError(
+            f'reader "{spec.reader}" reads for pl94-persons and pl94-units (or a product with the same '
+            f'attributes), not for {spec.product.name!r}; try reader = "records" or "histogram".'
+        )
+    return kind
 
 
 def read_states(
@@ -135,7 +128,8 @@ def read_states(
     DataError
         With everything wrong in a file; with ``spec.strict`` also for a summary record that differs.
     """
-    kind = census_product(spec.product, spec.reader) if with_counts else ""
+    kind = _required_kind(spec)
+    wanted = kind if with_counts else None
     states: list[_State] = []
     warnings: list[Finding] = []
     seen: dict[bytes, str] = {}
@@ -147,7 +141,7 @@ def read_states(
             raise FormatError(f"{path.name} cannot be read as redistricting data.")
         if with_counts:
             warnings += compare_summaries(parsed.header, parsed.tables)
-        state = _read_state(parsed, residence, kind, log)
+        state = _read_state(parsed, residence, wanted, log)
         log.raise_if_any(f"{path.name}: the redistricting data are not consistent.")
         code = state.geocodes[0][:2]
         if code in seen:
@@ -157,10 +151,10 @@ def read_states(
         states.append(state)
     if spec.strict and warnings:
         raise DataError("Blocks do not add up to the published summary records.", warnings)
-    return _join(states, spec, kind, tuple(warnings))
+    return _join(states, spec, wanted, tuple(warnings))
 
 
-def _read_state(parsed: Parsed, residence: Residence, kind: str, log: FindingLog) -> _State:
+def _read_state(parsed: Parsed, residence: Residence, kind: CensusKind | None, log: FindingLog) -> _State:
     header = parsed.header
     codes = block_geocodes(header, log)
     rows = np.flatnonzero(header.is_block)
@@ -214,7 +208,9 @@ def _person_entries(blocks: Blocks, residence: Residence, log: FindingLog) -> En
     )
 
 
-def _join(states: list[_State], spec: ReaderSpec, kind: str, warnings: tuple[Finding, ...]) -> InputData:
+def _join(
+    states: list[_State], spec: ReaderSpec, kind: CensusKind | None, warnings: tuple[Finding, ...]
+) -> InputData:
     geocodes = np.concatenate([state.geocodes for state in states])
     order = np.argsort(geocodes, kind="stable")
     geocodes = geocodes[order]

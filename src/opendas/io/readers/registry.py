@@ -7,6 +7,8 @@ from types import MappingProxyType
 
 from opendas.errors import ConfigError
 from opendas.io.readers.base import Reader, ReaderSpec
+from opendas.io.readers.long_form import HistogramReader, RecordsReader
+from opendas.io.readers.microdata import MdfReader, PpmfReader
 from opendas.io.readers.pl94_2010 import Pl94Reader2010
 
 __all__ = ["READERS", "make_reader"]
@@ -14,6 +16,10 @@ __all__ = ["READERS", "make_reader"]
 READERS: Mapping[str, Callable[[ReaderSpec], Reader]] = MappingProxyType(
     {
         "pl94-2010": Pl94Reader2010,
+        "ppmf": PpmfReader,
+        "mdf": MdfReader,
+        "records": RecordsReader,
+        "histogram": HistogramReader,
     }
 )
 """Every reader a run file may name."""

@@ -1,0 +1,134 @@
+"""From the values in a column to codes, whole numbers and geocodes.
+
+Every function takes one Arrow column and gives one array, with -1 or the empty code where a value is not
+usable, after it has told the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from opendas.errors import FormatError, GeographyError, SchemaError
+from opendas.io.readers.findings import FindingLog
+from opendas.io.readers.tables import Batch
+from opendas.schema.attributes import Attribute
+
+__all__ = ["attribute_keys", "codes_of", "geocodes_of", "text_of", "whole_numbers"]
+
+MAX_COUNT = 1 << 62
+
+
+def attribute_keys(attribute: Attribute) -> dict[str, int]:
+    """Return the code of every text that may stand for a level of `attribute`.
+
+    Level labels, and 0-based codes unless a label itself looks like one: what a value means must not
+    depend on the other values of the data.
+    """
+    keys = {label: code for code, label in enumerate(attribute.levels)}
+    numbers = {str(code): code for code in range(len(attribute))}
+    return keys if keys.keys() & numbers.keys() else numbers | keys
+
+
+def _distinct(column: Any) -> tuple[npt.NDArray[np.int64], list[Any]]:
+    """Return (position of each row, distinct values); nulls have their own position."""
+    array = column if pa.types.is_dictionary(column.type) else column.dictionary_encode("encode")
+    if array.indices.null_count == 0:
+        return array.indices.to_numpy().astype(np.int64), array.dictionary.to_pylist()
+    values = array.dictionary.to_pylist()
+    indices = pc.fill_null(array.indices, len(values)).to_numpy().astype(np.int64)
+    return indices, [*values, None]
+
+
+def _text(value: Any) -> str | None:
+    if isinstance(value, bytes):
+        try:
+            return value.decode("utf-8")
+        except UnicodeDecodeError:
+            return None
+    if isinstance(value, float):
+        return str(int(value)) if value.is_integer() else None
+    return None if value is None else str(value)
+
+
+def text_of(batch: Batch, name: str) -> npt.NDArray[np.bytes_]:
+    """Return a column as text, UTF-8; null is the empty text."""
+    index, values = _distinct(batch.columns[name])
+    texts = np.array([(_text(value) or "").encode() for value in values] or [b""], dtype=np.bytes_)
+    return np.asarray(texts[index])
+
+
+def codes_of(
+    batch: Batch, name: str, keys: Mapping[str, int], rule: str, log: FindingLog
+) -> npt.NDArray[np.int64]:
+    """Return the code of every row, -1 where the value is outside `keys`."""
+    index, values = _distinct(batch.columns[name])
+    known = np.array([keys.get(_text(value) or "", -1) for value in values] or [-1], dtype=np.int64)
+    codes = known[index]
+    log.add_where(SchemaError, batch.where, codes < 0, name, rule, first=batch.first)
+    return np.asarray(codes)
+
+
+def whole_numbers(batch: Batch, name: str, log: FindingLog) -> npt.NDArray[np.int64]:
+    """Return a column of counts, -1 where a value is no whole number from 0 to 2**62 - 1."""
+    column = batch.columns[name]
+    kind = column.type
+    if pa.types.is_integer(kind) and column.null_count == 0 and not pa.types.is_uint64(kind):
+        numbers = column.cast(pa.int64()).to_numpy()
+        usable = (numbers >= 0) & (numbers < MAX_COUNT)
+    else:
+        index, values = _distinct(column)
+        parsed = np.array([_count(value) for value in values] or [-1], dtype=np.int64)
+        numbers = parsed[index]
+        usable = numbers >= 0
+    rule = "expected a whole number, not negative, below 2**62"
+    log.add_where(FormatError, batch.where, ~usable, name, rule, first=batch.first)
+    return np.where(usable, numbers, -1)
+
+
+def _count(value: Any) -> int:
+    """Return a count, or -1."""
+    if isinstance(value, bool):
+        return -1
+    text = _text(value)
+    if text is None or not text.isascii() or len(text) > 40:
+        return -1
+    whole, point, fraction = text.strip().partition(".")
+    if not whole.isdigit() or (point and fraction.strip("0")):
+        return -1
+    return int(whole) if int(whole) < MAX_COUNT else -1
+
+
+def geocodes_of(batch: Batch, name: str, width: int | None, log: FindingLog) -> npt.NDArray[np.bytes_]:
+    """Return a column of geocodes, empty where a value is not usable.
+
+    Parameters
+    ----------
+    width : int or None
+        Expected number of characters. Whole numbers of Parquet files are padded with zeros to it; text is
+        not, since a lost leading zero is an error of the file.
+    """
+    index, values = _distinct(batch.columns[name])
+    pad = width or 0
+    texts = [
+        str(value).zfill(pad)
+        if isinstance(value, int) and not isinstance(value, bool)
+        else (_text(value) or "")
+        for value in values
+    ]
+    usable = np.array(
+        [text.isascii() and text.isprintable() and text != "" and text == text.strip() for text in texts]
+        or [True]
+    )
+    sized = np.array([width is None or len(text) == width for text in texts] or [True])
+    rule = "expected a geocode of plain ASCII characters"
+    log.add_where(GeographyError, batch.where, ~usable[index], name, rule, first=batch.first)
+    rule = f"expected a geocode of {width} characters"
+    log.add_where(GeographyError, batch.where, (usable & ~sized)[index], name, rule, first=batch.first)
+    codes = [text.encode() if good else b"" for text, good in zip(texts, usable & sized, strict=False)]
+    return np.asarray(np.array(codes or [b""], dtype=np.bytes_)[index])

@@ -1,0 +1,248 @@
+"""The public frame of records and histograms: a list of leaves, their levels, units and areas.
+
+Axes: ``l`` leaves.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from opendas.errors import ConfigError, GeographyError
+from opendas.geography.frame import CENSUS_PREFIX, ENTITY_CATEGORIES, Frame, LevelRule, official_codes
+from opendas.io.readers.base import FRAME_FROM_RECORDS, ReaderSpec
+from opendas.io.readers.census import census_kind
+from opendas.io.readers.coding import geocodes_of, text_of, whole_numbers
+from opendas.io.readers.findings import FindingLog
+from opendas.io.readers.tables import column_names, read_batches
+from opendas.products.pl94 import GQ_COLUMNS
+
+__all__ = [
+    "CENSUS_UNITS",
+    "Hierarchy",
+    "build_frame",
+    "frame_path",
+    "hierarchy",
+    "leaf_positions",
+    "read_frame_file",
+    "unit_names",
+]
+
+Codes = npt.NDArray[np.bytes_]
+Counts = npt.NDArray[np.int64]
+
+CENSUS_UNITS = ("hu", *GQ_COLUMNS)
+"""Unit columns of the census products."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hierarchy:
+    """How the official codes of a leaf are found.
+
+    Parameters
+    ----------
+    leaf : str
+        Name of the leaf geolevel.
+    width : int or None
+        Characters of a leaf geocode, where all have the same number.
+    above : tuple of LevelRule
+        Levels above the leaf, top first.
+    root : str or None
+        Topmost census geolevel for census blocks, None for other hierarchies.
+    """
+
+    leaf: str
+    width: int | None
+    above: tuple[LevelRule, ...]
+    root: str | None = None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns of the frame that hold codes of levels."""
+        return tuple(rule.column for rule in self.above if rule.column is not None)
+
+
+def hierarchy(spec: ReaderSpec) -> Hierarchy:
+    """Return the levels of a run; the products of the census have official ones.
+
+    Raises
+    ------
+    ConfigError
+        If levels are missing or do not nest.
+    """
+    if not spec.levels:
+        if census_kind(spec.product) is None:
+            raise ConfigError(
+                f"[geography] levels is missing: product {spec.product.name!r} has no official geolevels; "
+                'give for instance levels = [{ name = "region", prefix = 2 }, { name = "ward", prefix = 5 }].'
+            )
+        return Hierarchy("block", CENSUS_PREFIX["block"], (), spec.root)
+    names = [rule.name for rule in spec.levels]
+    if len(set(names)) != len(names):
+        raise ConfigError("[geography] levels: each name once.")
+    *above, leaf = spec.levels
+    if leaf.column not in (None, spec.geocode):
+        raise ConfigError(
+            f"[geography] levels: the last level, {leaf.name!r}, is the leaf; its column is the geocode "
+            f"column {spec.geocode!r}, not {leaf.column!r}."
+        )
+    prefixes = [rule.prefix for rule in spec.levels if rule.prefix is not None]
+    if prefixes != sorted(set(prefixes)):
+        raise ConfigError("[geography] levels: prefixes grow from the top to the leaf, so that levels nest.")
+    for rule in above:
+        if (rule.prefix is None) == (rule.column is None):
+            raise ConfigError(f"[geography] levels: {rule.name!r} needs either a prefix or a column.")
+    return Hierarchy(leaf.name, leaf.prefix, tuple(above))
+
+
+def build_frame(
+    geocodes: Codes,
+    levels: Hierarchy,
+    where: str,
+    log: FindingLog,
+    *,
+    columns: Mapping[str, Codes] | None = None,
+    units: Mapping[str, Counts] | None = None,
+    entities: Mapping[str, Codes] | None = None,
+    lines: npt.NDArray[np.int64] | None = None,
+) -> Frame:
+    """Return the frame of the leaves `geocodes`, in any order.
+
+    Raises
+    ------
+    GeographyError
+        With every leaf that is listed twice, has an unusable geocode, or whose codes do not nest.
+    """
+    lines = np.arange(1, len(geocodes) + 1) if lines is None else lines
+    columns = columns or {}
+    order = np.argsort(geocodes, kind="stable")
+    repeated = np.zeros(len(order), dtype=bool)
+    repeated[order[1:]] = geocodes[order[1:]] == geocodes[order[:-1]]
+    log.add_where(GeographyError, where, repeated, levels.leaf, "expected each leaf once", lines=lines)
+    codes = _level_codes(geocodes, levels, columns, where, lines, log)
+    _check_nesting([*codes.items(), (levels.leaf, geocodes)], where, lines, log)
+    log.raise_if_any(f"{where}: the list of leaves is not usable.")
+    return Frame(
+        geocodes[order],
+        {name: code[order] for name, code in codes.items()},
+        levels.leaf,
+        {name: count[order] for name, count in (units or {}).items()},
+        {name: code[order] for name, code in (entities or {}).items()},
+    )
+
+
+def _level_codes(
+    geocodes: Codes,
+    levels: Hierarchy,
+    columns: Mapping[str, Codes],
+    where: str,
+    lines: npt.NDArray[np.int64],
+    log: FindingLog,
+) -> dict[str, Codes]:
+    if levels.root is not None:
+        wrong = ~np.strings.isdigit(geocodes) & (geocodes != b"")
+        rule = "expected the 15 digits of a census block"
+        log.add_where(GeographyError, where, wrong, levels.leaf, rule, lines=lines)
+        return official_codes(geocodes, levels.root)
+    lengths = np.strings.str_len(geocodes)
+    codes: dict[str, Codes] = {}
+    for level in levels.above:
+        if level.column is not None:
+            code = columns[level.column]
+            wrong = code == b""
+            log.add_where(GeographyError, where, wrong, level.column, "expected a code", lines=lines)
+        elif level.prefix == 0:
+            code = np.full(len(geocodes), b"1", dtype="S1")
+        else:
+            wrong = (lengths < (level.prefix or 0)) & (lengths > 0)
+            text = f"expected at least {level.prefix} characters, to have a {level.name}"
+            log.add_where(GeographyError, where, wrong, levels.leaf, text, lines=lines)
+            code = geocodes.astype(f"S{level.prefix}")
+        codes[level.name] = code
+    return codes
+
+
+def _check_nesting(
+    levels: Sequence[tuple[str, Codes]], where: str, lines: npt.NDArray[np.int64], log: FindingLog
+) -> None:
+    """Record every leaf whose code at some level lies in another unit above than that code's first leaf."""
+    for (above, parents), (name, codes) in itertools.pairwise(levels):
+        _, first, index = np.unique(codes, return_index=True, return_inverse=True)
+        wrong = parents != parents[first[index]]
+        text = f"expected one {above} for each {name}: a geounit is a child of one parent"
+        log.add_where(GeographyError, where, wrong, name, text, lines=lines)
+
+
+def read_frame_file(path: Path, spec: ReaderSpec, levels: Hierarchy) -> Frame:
+    """Read the public list of leaves.
+
+    Beside the geocode and the columns that levels name, columns called as a unit column of the census
+    (``hu``, ``gq1`` to ``gq7``), of the product, or as an entity category are taken; others are ignored.
+
+    Raises
+    ------
+    DataError
+        With everything that is wrong in the file.
+    """
+    known = column_names(path)
+    kinds = [] if spec.units else [n for n in unit_names(spec) if n in known]
+    entity_names = [name for name in ENTITY_CATEGORIES if name in known and name not in levels.columns]
+    wanted = list(dict.fromkeys((spec.geocode, *levels.columns, *kinds, *entity_names)))
+    log = FindingLog()
+    codes: dict[str, list[Codes]] = {name: [] for name in (spec.geocode, *levels.columns, *entity_names)}
+    units: dict[str, list[Counts]] = {name: [] for name in kinds}
+    lines = []
+    for batch in read_batches(path, wanted, log):
+        codes[spec.geocode].append(geocodes_of(batch, spec.geocode, levels.width, log))
+        for name in codes:
+            if name != spec.geocode:
+                codes[name].append(text_of(batch, name))
+        for name in kinds:
+            units[name].append(whole_numbers(batch, name, log))
+        lines.append(np.arange(batch.first, batch.first + batch.rows))
+    log.raise_if_any(f"{path.name}: the list of leaves is not usable.")
+    joined = {name: np.concatenate(parts) for name, parts in codes.items()}
+    return build_frame(
+        joined[spec.geocode],
+        levels,
+        path.name,
+        log,
+        columns=joined,
+        units={name: np.concatenate(parts) for name, parts in units.items()},
+        entities={name: joined[name] for name in entity_names},
+        lines=np.concatenate(lines),
+    )
+
+
+def unit_names(spec: ReaderSpec) -> tuple[str, ...]:
+    """Return the kinds of unit a run may have: those of the census and of the product."""
+    return tuple(dict.fromkeys((*CENSUS_UNITS, *spec.product.unit_columns)))
+
+
+def leaf_positions(frame: Frame, geocodes: Codes) -> npt.NDArray[np.int64]:
+    """Return the position of each geocode among the leaves of `frame`, -1 where it is none."""
+    position = np.searchsorted(frame.geocodes, geocodes)
+    inside = np.minimum(position, len(frame) - 1)
+    return np.where(frame.geocodes[inside] == geocodes, inside, -1)
+
+
+def frame_path(spec: ReaderSpec) -> Path | None:
+    """Return the path of the frame, or None for ``from-records``.
+
+    Raises
+    ------
+    ConfigError
+        If the run names none.
+    """
+    if spec.frame is None:
+        raise ConfigError(
+            f'reader "{spec.reader}" needs [geography] frame: the public list of leaf geocodes, empty leaves '
+            f'included. frame = "{FRAME_FROM_RECORDS}" takes it from the input, and publishes which leaves '
+            "are populated."
+        )
+    return None if spec.frame == FRAME_FROM_RECORDS else Path(spec.frame)

@@ -1,0 +1,91 @@
+"""Units and group quarters of a run where no public file gives them; and checks against those it gives.
+
+Axes: ``l`` leaves.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from opendas.errors import DataError, Finding
+from opendas.geography.frame import Frame
+from opendas.io.readers.census import CensusKind
+from opendas.io.readers.findings import FindingLog
+from opendas.io.readers.frame_file import CENSUS_UNITS
+from opendas.io.readers.units_file import replace_units
+from opendas.products.product import Product
+from opendas.schema.histogram import Histogram
+
+__all__ = ["check_units", "derived_units", "people_by_hhgq"]
+
+Counts = npt.NDArray[np.int64]
+
+
+def people_by_hhgq(histogram: Histogram, product: Product) -> Counts:
+    """Return int64 (l, 8): people in households and in the seven types of group quarters."""
+    hhgq = product.schema.codes(histogram.cells)[product.schema.names.index("hhgq")]
+    row = np.repeat(np.arange(histogram.rows), np.diff(histogram.indptr))
+    people = np.zeros((histogram.rows, 8), dtype=np.int64)
+    np.add.at(people, (row, hhgq), histogram.counts)
+    return people
+
+
+def derived_units(
+    frame: Frame, histogram: Histogram, product: Product, kind: CensusKind, *, public_leaves: bool
+) -> Frame:
+    """Return `frame` with unit columns made from the records themselves.
+
+    Persons: one facility of each type that houses somebody; one housing unit in every leaf of a public
+    frame, and otherwise where people live in households. Units: the invariant number of housing units, and
+    one facility of type 7 in a leaf without any.
+    """
+    units = {name: np.zeros(len(frame), dtype=np.int64) for name in CENSUS_UNITS}
+    if kind == "units":
+        units["hu"] = histogram.row_totals()
+        if not public_leaves:
+            units["gq7"] = (units["hu"] == 0).astype(np.int64)
+        return replace_units(frame, units)
+    people = people_by_hhgq(histogram, product)
+    for k, name in enumerate(CENSUS_UNITS):
+        units[name] = (people[:, k] > 0).astype(np.int64)
+    if public_leaves:
+        units["hu"] = np.ones(len(frame), dtype=np.int64)
+    return replace_units(frame, units)
+
+
+def check_units(
+    frame: Frame, histogram: Histogram, product: Product, kind: CensusKind | None, where: str
+) -> tuple[Finding, ...]:
+    """Return a finding for every kind of unit that contradicts the records.
+
+    Bounds follow from public units; records outside them, such as people in group quarters where the frame
+    has none, cannot be released as they are. Housing units themselves are counted twice: in the frame and in
+    the units product.
+    """
+    log = FindingLog()
+    if kind == "units":
+        wrong = frame.units["hu"] != histogram.row_totals()
+        _tell(log, frame, wrong, where, "hu", "the frame has another number of housing units than the input")
+    row = np.repeat(np.arange(histogram.rows), np.diff(histogram.indptr))
+    for bound in product.bounds:
+        if bound.column not in frame.units:
+            continue
+        group = product.workload.group(bound.query)
+        inside = group.row_of_cell[histogram.cells] == product.bound_row(bound)
+        answer = np.zeros(histogram.rows, dtype=np.int64)
+        np.add.at(answer, row[inside], histogram.counts[inside])
+        units = frame.units[bound.column]
+        wrong = (answer < bound.lower * units) | (answer > bound.upper * units)
+        _tell(log, frame, wrong, where, bound.column, f"records break the bound {bound.name}")
+    return log.findings
+
+
+def _tell(
+    log: FindingLog, frame: Frame, wrong: npt.NDArray[np.bool_], where: str, field: str, rule: str
+) -> None:
+    if not wrong.any():
+        return
+    codes = ", ".join(code.decode() for code in frame.geocodes[wrong][:3])
+    more = " and others" if int(wrong.sum()) > 3 else ""
+    log.add(DataError, where, None, field, f"{rule} in {frame.leaf} {codes}{more}")

@@ -1,0 +1,135 @@
+"""From files of rows to a frame and a histogram: the steps that records, histograms and microdata share.
+
+Axes: ``l`` leaves.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from opendas.errors import ConfigError, DataError, GeographyError
+from opendas.geography.frame import Frame
+from opendas.io.readers.base import DEMONSTRATION_FRAME, InputData, ReaderSpec
+from opendas.io.readers.census import CensusKind, census_kind
+from opendas.io.readers.findings import FindingLog
+from opendas.io.readers.frame_file import (
+    CENSUS_UNITS,
+    Hierarchy,
+    build_frame,
+    frame_path,
+    read_frame_file,
+)
+from opendas.io.readers.residence import check_units, derived_units
+from opendas.io.readers.tally import Layout, collect, tally
+from opendas.io.readers.units_file import read_units, replace_units, with_units
+from opendas.schema.histogram import Histogram
+
+__all__ = ["POPULATED_LEAVES", "Leaves", "read_rows"]
+
+POPULATED_LEAVES = "populated leaves"
+"""What a frame taken from the records publishes."""
+
+Leaves = Literal["frame", "units", "records"]
+"""Where the leaves come from: a frame file, a file of units, or the records themselves."""
+
+
+def read_rows(
+    spec: ReaderSpec,
+    layout: Layout,
+    levels: Hierarchy,
+    leaves: Leaves,
+    *,
+    planning: bool,
+    residence_is_declared: bool = False,
+) -> InputData:
+    """Read frame and histogram of one run.
+
+    Parameters
+    ----------
+    spec : ReaderSpec
+    layout : Layout
+        Of the rows in ``spec.paths``.
+    levels : Hierarchy
+    leaves : ``"frame"``, ``"units"`` or ``"records"``
+    planning : bool
+        The histogram is not wanted; it is counted only where the frame depends on it.
+    residence_is_declared : bool
+        Everybody lives in one kind of quarters by declaration, so that units derived from the records of a
+        public frame say nothing about them.
+
+    Raises
+    ------
+    ConfigError
+        If unit counts that the product's bounds need are missing.
+    DataError
+        With everything that is wrong in a file; with ``spec.strict`` also where records break bounds.
+    """
+    kind = census_kind(spec.product)
+    frame = _frame(spec, layout, levels, leaves)
+    derive = kind is not None and not set(CENSUS_UNITS) & set(frame.units)
+    if not derive:
+        frame = _with_known_units(frame, spec, kind, blocks=levels.root is not None)
+    declared = (POPULATED_LEAVES,) if leaves == "records" else ()
+    if planning and not derive:
+        return InputData(frame, _empty(frame, spec), (), declared)
+    histogram, warnings = tally(spec.paths, layout, spec.product, frame)
+    stamps: tuple[str, ...] = ()
+    if derive:
+        assert kind is not None
+        public = leaves != "records"
+        frame = derived_units(frame, histogram, spec.product, kind, public_leaves=public)
+        stamps = () if public and (residence_is_declared or kind == "units") else (DEMONSTRATION_FRAME,)
+    else:
+        broken = check_units(frame, histogram, spec.product, kind, spec.paths[0].name)
+        if broken and spec.strict:
+            raise DataError("Records and public units contradict each other.", broken)
+        warnings += broken
+    return InputData(frame, histogram, stamps, declared, warnings)
+
+
+def _frame(spec: ReaderSpec, layout: Layout, levels: Hierarchy, leaves: Leaves) -> Frame:
+    """Return the frame, with the unit columns that a file gives."""
+    if leaves == "units":
+        assert spec.units is not None
+        geocodes, units = read_units(spec, spec.units, levels.width)
+        return build_frame(geocodes, levels, spec.units.path.name, FindingLog(), units=units)
+    if leaves == "frame":
+        path = frame_path(spec)
+        assert path is not None
+        frame = read_frame_file(path, spec, levels)
+    else:
+        geocodes, codes = collect(spec.paths, levels.columns, layout)
+        columns = dict(zip(levels.columns, codes, strict=True))
+        frame = build_frame(geocodes, levels, spec.paths[0].name, FindingLog(), columns=columns)
+    return frame if spec.units is None else with_units(frame, spec, spec.units, levels.width)
+
+
+def _with_known_units(frame: Frame, spec: ReaderSpec, kind: CensusKind | None, *, blocks: bool) -> Frame:
+    """Return the frame with all the columns that the product's bounds need.
+
+    Of the official blocks those without any unit are no leaves of the census products.
+    """
+    missing = [column for column in spec.product.unit_columns if column not in frame.units]
+    if kind is None:
+        if missing:
+            raise ConfigError(
+                f"product {spec.product.name!r} has bounds by the units {', '.join(missing)}: "
+                "give [input] units with these columns."
+            )
+        return frame
+    absent = np.zeros(len(frame), dtype=np.int64)
+    units = {column: frame.units.get(column, absent) for column in (*CENSUS_UNITS, *frame.units)}
+    frame = replace_units(frame, units)
+    if not blocks:
+        return frame
+    inhabitable = np.sum([units[column] for column in CENSUS_UNITS], axis=0) > 0
+    if not inhabitable.any():
+        raise GeographyError("no leaf of the frame has a housing unit or group quarters.")
+    return frame.select(inhabitable)
+
+
+def _empty(frame: Frame, spec: ReaderSpec) -> Histogram:
+    nothing = np.empty(0, dtype=np.int64)
+    return Histogram.from_entries(nothing, nothing, nothing, shape=(len(frame), spec.product.schema.size))

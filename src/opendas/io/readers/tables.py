@@ -1,0 +1,215 @@
+"""CSV and Parquet files as batches of the columns that are wanted.
+
+CSV may be compressed with gzip, separated by commas, bars, semicolons or tabs, and start with lines of
+metadata that begin with ``#``. Columns of a partitioned data set may come from folders named
+``column=value``. Every error is told in our own words: the library's messages quote the row.
+"""
+
+from __future__ import annotations
+
+import csv as textcsv
+import gzip
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import csv
+
+from opendas.errors import EnvironmentFailure, FormatError
+from opendas.io.readers.findings import FindingLog
+
+__all__ = ["Batch", "column_names", "read_batches"]
+
+BATCH_ROWS = 1 << 20
+_BLOCK_BYTES = 1 << 24
+_DAMAGED = "expected a whole CSV or Parquet file; this one is damaged or of another kind"
+_PARQUET = (".parquet", ".pq")
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Batch:
+    """Consecutive rows of one file.
+
+    Parameters
+    ----------
+    where : str
+        File name, as findings name it.
+    first : int
+        Line of the first row: 1-based, the header of a CSV file being a line too.
+    columns : mapping of name to Arrow array
+    rows : int
+    """
+
+    where: str
+    first: int
+    columns: Mapping[str, Any]
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Dialect:
+    skip: int
+    delimiter: str
+    names: tuple[str, ...]
+
+
+def column_names(path: Path) -> tuple[str, ...]:
+    """Return the columns a file has, those from its folders included.
+
+    Raises
+    ------
+    FormatError
+        If it is no whole CSV or Parquet file, or has no header.
+    EnvironmentFailure
+        If it cannot be read.
+    """
+    return (*_own_names(path), *_folder_columns(path))
+
+
+def _own_names(path: Path) -> tuple[str, ...]:
+    if path.name.lower().endswith(_PARQUET):
+        with _Told(path):
+            return tuple(pq.read_schema(path).names)
+    return _dialect(path).names
+
+
+def _folder_columns(path: Path) -> dict[str, str]:
+    pairs = (part.split("=", 1) for part in path.parent.parts if "=" in part)
+    return {name: unquote(value) for name, value in pairs}
+
+
+class _Told:
+    """Turns the library's errors into ours."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None or isinstance(error, FormatError):
+            return
+        damaged = (pa.ArrowException, EOFError, zlib.error, gzip.BadGzipFile, UnicodeDecodeError)
+        if isinstance(error, PermissionError | FileNotFoundError | IsADirectoryError):
+            raise EnvironmentFailure(f"{self.path}: {error.strerror or 'cannot be read'}.") from None
+        if isinstance(error, damaged | OSError):
+            log = FindingLog()
+            log.add(FormatError, self.path.name, None, None, _DAMAGED)
+            raise FormatError(f"{self.path.name} cannot be read.", log.findings) from None
+
+
+def _dialect(path: Path) -> _Dialect:
+    opener = gzip.open if path.name.lower().endswith(".gz") else open
+    skip = 0
+    with _Told(path), opener(path, "rb") as file:
+        line = file.readline(1 << 20)
+        while line.startswith(b"#"):
+            skip += 1
+            line = file.readline(1 << 20)
+        text = line.decode("utf-8-sig").rstrip("\r\n")
+    delimiter = max(",|;\t", key=text.count)
+    names = next(textcsv.reader([text], delimiter=delimiter), [])
+    log = FindingLog()
+    if not text.strip() or "\0" in text:
+        rule = "expected a header with column names, found an empty file" if not text else _DAMAGED
+        log.add(FormatError, path.name, None, None, rule)
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        log.add(FormatError, path.name, skip + 1, name, "expected each column name once")
+    log.raise_if_any(f"{path.name} cannot be read.")
+    return _Dialect(skip, delimiter, tuple(names))
+
+
+def read_batches(path: Path, columns: Sequence[str], log: FindingLog) -> Iterator[Batch]:
+    """Yield the wanted columns of a file, batch by batch.
+
+    Text comes as Arrow binary, numbers of Parquet files in their own type. Rows of CSV files with a wrong
+    number of fields are recorded in `log` and left out.
+
+    Raises
+    ------
+    FormatError
+        If the file is damaged, empty or of another kind, or lacks a column.
+    EnvironmentFailure
+        If it cannot be read.
+    """
+    own = _own_names(path)
+    folders = _folder_columns(path)
+    _check_columns(path, own, folders, columns)
+    wanted = [name for name in columns if name in own]
+    read = _parquet_batches if path.name.lower().endswith(_PARQUET) else _csv_batches
+    some = False
+    with _Told(path):
+        for first, batch in read(path, wanted, log):
+            some = some or batch.num_rows > 0
+            arrays = {name: batch.column(i) for i, name in enumerate(batch.schema.names)}
+            for name in columns:
+                if name not in own:
+                    arrays[name] = pa.array([folders[name].encode()] * batch.num_rows, type=pa.binary())
+            yield Batch(path.name, first, arrays, batch.num_rows)
+    if not some and not len(log):
+        log.add(FormatError, path.name, None, None, "expected rows, found none")
+
+
+def _check_columns(path: Path, own: Sequence[str], folders: Mapping[str, str], wanted: Sequence[str]) -> None:
+    log = FindingLog()
+    known = [*own, *folders]
+    for name in dict.fromkeys(wanted):
+        if name in known:
+            continue
+        near = get_close_matches(name, known, n=1)
+        hint = f'; did you mean "{near[0]}"?' if near else f"; the file has {', '.join(known[:12])}"
+        log.add(FormatError, path.name, None, name, f"this column is missing{hint}")
+    log.raise_if_any(f"{path.name} lacks columns.")
+
+
+def _parquet_batches(path: Path, wanted: list[str], log: FindingLog) -> Iterator[tuple[int, Any]]:
+    file = pq.ParquetFile(path)
+    first = 1
+    for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=wanted):
+        yield first, batch
+        first += batch.num_rows
+
+
+def _csv_batches(path: Path, wanted: list[str], log: FindingLog) -> Iterator[tuple[int, Any]]:
+    dialect = _dialect(path)
+    header = dialect.skip + 1
+    wrong: list[int | None] = []
+
+    def skip_row(row: Any) -> str:
+        wrong.append(row.number)
+        return "skip"
+
+    try:
+        reader = csv.open_csv(
+            path,
+            read_options=csv.ReadOptions(
+                use_threads=False,  # else rows have no numbers
+                block_size=_BLOCK_BYTES,
+                skip_rows=header,
+                column_names=list(dialect.names),
+            ),
+            parse_options=csv.ParseOptions(delimiter=dialect.delimiter, invalid_row_handler=skip_row),
+            convert_options=csv.ConvertOptions(
+                column_types={name: pa.binary() for name in dialect.names},
+                include_columns=wanted,
+                null_values=[],
+                strings_can_be_null=False,
+            ),
+        )
+    except pa.ArrowInvalid as error:
+        if "Empty CSV file" in str(error):
+            return
+        raise
+    first = header + 1
+    for batch in reader:
+        yield first, batch
+        first += batch.num_rows
+    rule = f"expected {len(dialect.names)} fields"
+    log.add_rows(FormatError, path.name, [number for number in wrong if number is not None], None, rule)
