@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
+import lzma
 import re
+import struct
 import zipfile
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from opendas.errors import EnvironmentFailure, Finding, FormatError
 
-__all__ = ["Member", "read_members"]
+__all__ = ["Member", "check_members", "read_members"]
 
 _GEO = re.compile(r"(?:^|/)([a-z]{2})geo\d{4}[^/]*\.pl$", re.IGNORECASE)
 _SEGMENT = re.compile(r"(?:^|/)([a-z]{2})0000(\d)\d{4}[^/]*\.pl$", re.IGNORECASE)
+
+
+_DAMAGED = (
+    zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, OSError, LookupError,
+    RuntimeError, ValueError, OverflowError,
+)  # fmt: skip
+"""What the zip library raises on damaged archives; encryption is a RuntimeError."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -59,27 +69,41 @@ def read_members(path: Path, roles: Iterable[str]) -> Mapping[str, Member]:
     EnvironmentFailure
         If the file cannot be opened.
     """
-    wanted = tuple(roles)
+    with _opened(path) as archive:
+        found = _select(path, archive.namelist(), tuple(roles))
+        return {
+            role: Member(f"{path.name}!{name}", _extract(archive, path, name)) for role, name in found.items()
+        }
+
+
+def check_members(path: Path, roles: Iterable[str]) -> None:
+    """Check that a zip file is whole and holds the members wanted; see :func:`read_members`."""
+    with _opened(path) as archive:
+        for name in _select(path, archive.namelist(), tuple(roles)).values():
+            _extract(archive, path, name)
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
     try:
-        with zipfile.ZipFile(path) as archive:
-            found = _select(path, archive.namelist(), wanted)
-            return {
-                role: Member(f"{path.name}!{name}", _extract(archive, path, name))
-                for role, name in found.items()
-            }
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, ValueError):
-        raise FormatError(
-            "The redistricting file cannot be unpacked.",
-            [Finding(path.name, None, None, "expected the official zip file, whole; download it again")],
-        ) from None
+        stream = open(path, "rb")  # noqa: SIM115 - closed below
     except OSError as error:
-        raise EnvironmentFailure(f"{path}: {error.strerror or 'cannot be read'}.") from error
+        raise EnvironmentFailure(f"{path}: {error.strerror or 'cannot be read'}.") from None
+    with stream:
+        try:
+            with zipfile.ZipFile(stream) as archive:
+                yield archive
+        except _DAMAGED:
+            raise FormatError(
+                "The redistricting file cannot be unpacked.",
+                [Finding(path.name, None, None, "expected the official zip file, whole; download it again")],
+            ) from None
 
 
 def _extract(archive: zipfile.ZipFile, path: Path, name: str) -> bytes:
     try:
         data = archive.read(name)
-    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError):
+    except _DAMAGED:
         raise FormatError(
             "The redistricting file cannot be unpacked.",
             [Finding(f"{path.name}!{name}", None, None, "this member is damaged or encrypted")],

@@ -10,12 +10,14 @@ from opendas.io.readers.base import Reader, ReaderSpec
 from opendas.io.readers.long_form import HistogramReader, RecordsReader
 from opendas.io.readers.microdata import MdfReader, PpmfReader
 from opendas.io.readers.pl94_2010 import Pl94Reader2010
+from opendas.io.readers.pl94_2020 import Pl94Reader2020
 
 __all__ = ["READERS", "make_reader"]
 
 READERS: Mapping[str, Callable[[ReaderSpec], Reader]] = MappingProxyType(
     {
         "pl94-2010": Pl94Reader2010,
+        "pl94-2020": Pl94Reader2020,
         "ppmf": PpmfReader,
         "mdf": MdfReader,
         "records": RecordsReader,
