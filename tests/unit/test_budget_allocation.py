@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from fractions import Fraction
 
 import pytest
@@ -126,6 +128,12 @@ def test_nothing_inside_can_be_changed() -> None:
         made.geolevels["region"] = F(1)  # type: ignore[index]
     with pytest.raises(TypeError):
         made.queries["region"]["total"] = F(2)  # type: ignore[index]
+
+
+def test_budgets_travel_between_processes() -> None:
+    made = budget()
+    assert pickle.loads(pickle.dumps(made)) == made
+    assert copy.deepcopy(made) == made
 
 
 def test_digest_covers_what_decides_the_noise_and_nothing_else() -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import multiprocessing
 import os
+import pickle
 import stat
 from collections.abc import Callable
 from fractions import Fraction
@@ -323,6 +324,12 @@ def test_pure_acts_add_their_epsilons_and_enter_rho_by_half_their_square() -> No
     (mixed,) = total_spent([pure, dataclasses.replace(PERSONS, loss="1")])
     assert mixed.epsilon is None
     assert mixed.rho == Fraction(9, 2) + 1
+
+
+def test_entries_travel_between_processes() -> None:
+    entry = dataclasses.replace(PERSONS, other_relations={UNBOUNDED: Fraction(1, 3)})
+    for value in (entry, PERSON_WITH_UNITS, *total_spent([entry])):
+        assert pickle.loads(pickle.dumps(value)) == value
 
 
 def test_finding_and_finishing(path: Path) -> None:

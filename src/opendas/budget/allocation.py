@@ -169,6 +169,12 @@ class Budget:
         object.__setattr__(self, "geolevels", MappingProxyType(levels))
         object.__setattr__(self, "queries", MappingProxyType(_written_out(self.queries, levels)))
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # A mapping proxy cannot be pickled; engines send budgets to other processes.
+        queries = {level: dict(shares) for level, shares in self.queries.items()}
+        plain = (self.mechanism, self.neighbours, self.total, dict(self.geolevels), queries, self.delta)
+        return type(self), plain
+
     def query_shares(self, geolevel: str) -> Mapping[str, Fraction]:
         """Shares of the query groups measured at a geolevel; they sum to exactly 1.
 

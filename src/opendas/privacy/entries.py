@@ -50,7 +50,7 @@ class LedgerEntry:
         Loss under ``relation``. Fractions may be given as text. Infinite for a seeded run.
     relation : Neighbours
     protected_unit : str
-        What one record is, for instance ``"person record"``.
+        What one record is, in words.
     version : str
         Version of the program.
     seeded : bool
@@ -92,6 +92,11 @@ class LedgerEntry:
             raise PrivacyError(
                 "Ledger entry: the noise of a seeded run can be computed by anyone, so its loss is infinite."
             )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # A mapping proxy cannot be pickled; engines send values to other processes.
+        values = [getattr(self, spec.name) for spec in fields(self)]
+        return type(self), (*values[:-1], dict(self.other_relations))
 
     def loss_under(self, relation: Neighbours) -> Loss | None:
         """Return the loss under a relation, None where it was not derived."""
@@ -256,7 +261,7 @@ class Change:
     Parameters
     ----------
     name : str
-        In words, for instance ``"one person with the unit changes it induces"``.
+        In words: one record of this, with the records of that which change along with it.
     factors : mapping of str to int
         Protected unit -> how often its loss is counted. Each factor needs an argument, since changes
         of several records do not cost the multiple in general; ``docs/proofs/composition.md``.
@@ -267,6 +272,9 @@ class Change:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "factors", MappingProxyType(dict(self.factors)))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.name, dict(self.factors))
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,7 @@ def noise_distribution(
     mechanism : Mechanism
     neighbours : Neighbours
     share : Fraction, in (0, 1]
-        Query share times geounit share.
+        Product of the shares along the way from the total to this query group.
     total : Fraction, > 0
         rho for the discrete Gaussian, epsilon for the discrete Laplace.
 

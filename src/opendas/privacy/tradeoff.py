@@ -1,6 +1,6 @@
 """What a rho means for an attacker: tests, odds, guesses.
 
-A test that tries to tell one person's data set from its neighbour has a false-positive rate ``alpha`` and a
+A test that tries to tell a data set from its neighbour has a false-positive rate ``alpha`` and a
 power. :func:`zcdp_power_bound` bounds the power for every rho-zCDP mechanism; it is a theorem.
 :func:`gaussian_power` is the exact power against continuous Gaussian noise of the same rho; for the
 composed discrete noise of a release it is a close **approximation, not a bound**. Explained in

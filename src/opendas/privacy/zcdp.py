@@ -8,8 +8,8 @@ divergence of its outputs is at most ``alpha * rho``. rho is what is spent and s
     ``rho + 2 sqrt(rho ln(1/delta))``, Bun and Steinke (2016), Proposition 1.3. Larger than needed;
     the TopDown paper quotes it (1.095 gives 11.14).
 ``cks``
-    The optimised Renyi conversion of Canonne, Kamath and Steinke (2020), Corollary 13. The production
-    certificates of the 2020 Census quote it (persons 17.14).
+    The optimised Renyi conversion of Canonne, Kamath and Steinke (2020), Corollary 13. The certificates of
+    the production system behind the TopDown paper quote it.
 
 Both are evaluated in 60-digit decimal arithmetic and rounded up, so that the float returned is itself a
 valid epsilon. Derivations: ``docs/proofs/conversions.md``.
