@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,6 +19,7 @@ from opendas.privacy.entries import INFINITE, LedgerEntry, Loss, Spent, total_sp
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.report.facts import RunFacts, loss_json
 from opendas.report.guarantee import LEDGER_SCOPE
+from opendas.report.pdf import certificate_pdf
 
 __all__ = [
     "CERTIFICATE",
@@ -242,5 +244,8 @@ def issue(
         facts, released_files(release), version=version, commit=commit, issued=issue_date()
     )
     data = certificate_bytes(certificate)
+    digest = hashlib.sha256(data).hexdigest()
+    # The JSON comes last: while it is the old one, the release is what the old one says.
+    write_atomic(release / "certificate.pdf", certificate_pdf(certificate, facts, digest))
     write_atomic(release / CERTIFICATE, data)
     return certificate

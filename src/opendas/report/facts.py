@@ -216,8 +216,9 @@ class RunFacts:
 
     @property
     def query_groups(self) -> tuple[str, ...]:
-        """Measured query groups, in the order of the budget."""
-        return tuple(dict.fromkeys(query for queries in self.query_shares.values() for query in queries))
+        """Measured query groups, in the order of the geolevel that measures most of them."""
+        longest_first = sorted(self.query_shares.values(), key=len, reverse=True)
+        return tuple(dict.fromkeys(query for queries in longest_first for query in queries))
 
     @property
     def guarantee(self) -> str:

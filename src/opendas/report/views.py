@@ -1,0 +1,226 @@
+"""What PDF and HTML both show, as plain rows and sentences."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from statistics import NormalDist
+from typing import Any
+
+from opendas.privacy.zcdp import CurvePoint, epsilon_curve
+from opendas.report.facts import NoiseRow, RunFacts
+
+__all__ = [
+    "FileGroup",
+    "MatrixRow",
+    "TotalMargin",
+    "curve",
+    "decimal",
+    "file_groups",
+    "invariant_words",
+    "loss_words",
+    "margin_words",
+    "percent",
+    "plural",
+    "query_words",
+    "share_matrix",
+    "total_margins",
+    "words",
+]
+
+_EXPONENTS = range(1, 17)
+_NORMAL_90 = NormalDist().inv_cdf(0.95)
+_PLURALS = {"county": "counties", "us": "nation", "category": "categories"}
+
+
+def words(name: str) -> str:
+    """Write a name of the code as words, for instance ``block_group`` as "block group"."""
+    return {"us": "nation", "18plus": "18 and over"}.get(name, name.replace("_", " "))
+
+
+def plural(name: str, count: int) -> str:
+    """Count geounits in words, for instance "5 counties"."""
+    one = words(name)
+    many = _PLURALS.get(name, one + ("es" if one.endswith(("s", "x", "ch")) else "s"))
+    return f"{count:,} {one if count == 1 else many}"
+
+
+def query_words(query: str) -> str:
+    """Write the name of a query group with multiplication signs."""
+    return query.replace(" * ", " \u00d7 ")
+
+
+def invariant_words(name: str) -> str:
+    """Write an invariant in words, for instance ``total@state`` as "total of every state"."""
+    query, at, geolevel = name.partition("@")
+    return f"{query_words(query)} of every {words(geolevel)}" if at else name
+
+
+def decimal(value: Fraction | float, digits: int = 4) -> str:
+    """Write a number with so many significant digits, without an exponent where it reads well."""
+    number = float(value)
+    if number == 0:
+        return "0"
+    if not 1e-4 <= abs(number) < 1e9:
+        return f"{number:.{digits - 1}e}"
+    places = max(digits - 1 - math.floor(math.log10(abs(number))), 0)
+    text = f"{number:,.{places}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def percent(share: Fraction) -> str:
+    """Write a share in per cent."""
+    return f"{decimal(share * 100, 3)} %"
+
+
+def loss_words(record: Mapping[str, Any]) -> str:
+    """Write a loss of the certificate's JSON in one line."""
+    if record.get("unbounded"):
+        return "unbounded"
+    if record["rho"] is None:
+        return f"epsilon = {decimal(Fraction(record['pure_epsilon']))} (pure)"
+    return f"rho = {decimal(Fraction(record['rho']))}; epsilon about {record['epsilon']['cks']:.2f}"
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixRow:
+    """One query group over the geolevels of a budget.
+
+    Parameters
+    ----------
+    query : str
+    shares : tuple of (Fraction or None)
+        Of the geolevel's budget; None where it is not measured.
+    noise : tuple of tuple of NoiseRow
+        One row per distinct share of geounits, largest share first; empty where it is not measured.
+    """
+
+    query: str
+    shares: tuple[Fraction | None, ...]
+    noise: tuple[tuple[NoiseRow, ...], ...]
+
+
+def share_matrix(run: RunFacts) -> tuple[MatrixRow, ...]:
+    """Arrange a budget by query group and geolevel (the geolevels of ``run.geolevel_shares``)."""
+    by_place: dict[tuple[str, str], list[NoiseRow]] = {}
+    for row in run.rows:
+        by_place.setdefault((row.geolevel, row.query), []).append(row)
+    levels = tuple(run.geolevel_shares)
+    return tuple(
+        MatrixRow(
+            query,
+            tuple(run.query_shares.get(level, {}).get(query) for level in levels),
+            tuple(tuple(by_place.get((level, query), ())) for level in levels),
+        )
+        for query in run.query_groups
+    )
+
+
+def margin_words(rows: Sequence[NoiseRow]) -> str:
+    """Write the 90 % margin of a measured answer; a range where geounits have different shares."""
+    if not rows:
+        return "\u2013"
+    low, high = min(row.moe90 for row in rows), max(row.moe90 for row in rows)
+    return f"\u00b1{low:,}" if low == high else f"\u00b1{low:,} to \u00b1{high:,}"
+
+
+@dataclass(frozen=True, slots=True)
+class TotalMargin:
+    """How far the measurements of one geounit alone leave its total open.
+
+    Parameters
+    ----------
+    geolevel : str
+    geounits : int
+    margin : int or None
+        Counts; 90 % of the noise stays within. None where the total is an invariant.
+    sentence : str
+    """
+
+    geolevel: str
+    geounits: int
+    margin: int | None
+    sentence: str
+
+
+def _invariant_from(run: RunFacts) -> int:
+    """Return the position of the lowest geolevel whose total is an invariant, -1 if there is none."""
+    position = {level: number for number, level in enumerate(run.geounits)}
+    position |= {"root": 0, "leaf": len(run.geounits) - 1}
+    fixed = [name.removeprefix("total@") for name in run.invariants if name.startswith("total@")]
+    return max((position[level] for level in fixed if level in position), default=-1)
+
+
+def total_margins(run: RunFacts) -> tuple[TotalMargin, ...]:
+    """Say for each geolevel how far a geounit's total may be off by its own measurements.
+
+    Notes
+    -----
+    Each query group counts everybody, so the sum of its m noisy answers measures the total with variance
+    m times that of one answer. Independent measurements are weighted by the inverse of their variances.
+    Geounits with the least budget of the geolevel are shown. The margin takes the sum of the noise as
+    normal. Released counts also use the levels above and below and that counts are not negative.
+    """
+    found = []
+    exact = _invariant_from(run)
+    for number, (level, geounits) in enumerate(run.geounits.items()):
+        here = [row for row in run.rows if row.geolevel == level]
+        name = words(level)
+        if number <= exact:
+            sentence = f"The total of a {name} is an invariant: it is exact."
+            found.append(TotalMargin(level, geounits, None, sentence))
+            continue
+        if not here:
+            continue
+        worst = {row.query: row for row in sorted(here, key=lambda row: row.variance)}
+        precision = sum(1 / (row.cells * row.variance) for row in worst.values())
+        margin = math.ceil(_NORMAL_90 / math.sqrt(precision))
+        sentence = (
+            f"By its own measurements alone, a {name}'s total may be off by up to {margin:,} "
+            "in 9 cases out of 10."
+        )
+        found.append(TotalMargin(level, geounits, margin, sentence))
+    return tuple(found)
+
+
+def curve(run: RunFacts) -> tuple[CurvePoint, ...]:
+    """Epsilon of a zCDP run at delta from 0.1 down to 1e-16; empty for pure or infinite losses."""
+    if run.pure or run.loss is None:
+        return ()
+    return epsilon_curve(run.loss, [Fraction(1, 10**exponent) for exponent in _EXPONENTS])
+
+
+@dataclass(frozen=True, slots=True)
+class FileGroup:
+    """The files of one folder of the release.
+
+    Parameters
+    ----------
+    folder : str
+    files : tuple of mapping
+        Entries of the certificate.
+    bytes : int
+    digest : str
+        SHA-256 of the lines that ``sha256sum`` prints for them, in the order listed.
+    """
+
+    folder: str
+    files: tuple[Mapping[str, Any], ...]
+    bytes: int
+    digest: str
+
+
+def file_groups(files: Iterable[Mapping[str, Any]]) -> tuple[FileGroup, ...]:
+    """Group the files of a certificate by folder."""
+    folders: dict[str, list[Mapping[str, Any]]] = {}
+    for file in files:
+        folders.setdefault(file["path"].rpartition("/")[0] or ".", []).append(file)
+    groups = []
+    for folder, found in folders.items():
+        lines = "".join(f"{file['sha256']}  {file['path']}\n" for file in found)
+        size = sum(file["bytes"] for file in found)
+        groups.append(FileGroup(folder, tuple(found), size, hashlib.sha256(lines.encode()).hexdigest()))
+    return tuple(groups)
