@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from opendas.config.load import nearest
 from opendas.config.model import CENSUS_READERS, InputSection, RunFile
+from opendas.config.nearest import nearest
 from opendas.errors import ConfigError
 from opendas.geography.frame import LevelRule
 from opendas.io.readers.base import FRAME_FROM_RECORDS, ReaderSpec, UnitsSpec

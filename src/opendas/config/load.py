@@ -15,9 +15,10 @@ from pydantic import BaseModel, ValidationError
 from opendas.config.lines import Path as KeyPath
 from opendas.config.lines import line_of, scan_lines
 from opendas.config.model import RunFile, Section, freeze
+from opendas.config.nearest import nearest
 from opendas.errors import ConfigError, EnvironmentFailure, Finding
 
-__all__ = ["load_run_file", "nearest", "parse_toml", "problems"]
+__all__ = ["config_error", "load_run_file", "parse_toml", "problems", "read_text"]
 
 _S = TypeVar("_S", bound=Section)
 
@@ -33,19 +34,6 @@ _KINDS = {
 }
 _INNER = frozenset({"steps"})
 """Parts of a model's path that are no key of the file."""
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """Return a hint that names the nearest known word, or all of them.
-
-    Examples
-    --------
-    >>> nearest("mechansim", ["mechanism", "product"])
-    'did you mean mechanism?'
-    """
-    words = list(known)
-    close = difflib.get_close_matches(word, words, n=1, cutoff=0.5)
-    return f"did you mean {close[0]}?" if close else f"known are {', '.join(words) or 'none'}."
 
 
 def _models_in(annotation: Any) -> Iterable[type[BaseModel]]:

@@ -11,8 +11,9 @@ from pydantic import Field, StringConstraints
 
 from opendas.config.lines import Path as KeyPath
 from opendas.config.lines import line_of
-from opendas.config.load import config_error, nearest, parse_toml, read_text
+from opendas.config.load import config_error, parse_toml, read_text
 from opendas.config.model import BUILT_IN_PRODUCTS, BudgetSection, Name, PassesSection, Section
+from opendas.config.nearest import nearest
 from opendas.config.passes import pass_table
 from opendas.constraints.declarations import MAX_PEOPLE_PER_UNIT, Bound, Invariant, StructuralZero
 from opendas.errors import ConfigError, Finding

@@ -12,13 +12,14 @@ from opendas.io.readers.base import FRAME_FROM_RECORDS
 from opendas.privacy.exact import format_fraction
 from opendas.products.product import Passes, Product
 
-__all__ = ["released_toml"]
+__all__ = ["released_toml", "toml_key", "toml_text", "toml_value"]
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
 
-def _text(value: str) -> str:
+def toml_text(value: str) -> str:
+    """Write a TOML string."""
     escaped = "".join(
         _ESCAPES.get(char, f"\\u{ord(char):04x}" if ord(char) < 32 or ord(char) == 127 else char)
         for char in value
@@ -26,30 +27,31 @@ def _text(value: str) -> str:
     return f'"{escaped}"'
 
 
-def _key(name: str) -> str:
-    return name if _BARE.fullmatch(name) else _text(name)
+def toml_key(name: str) -> str:
+    """Write a TOML key, bare where that is possible."""
+    return name if _BARE.fullmatch(name) else toml_text(name)
 
 
-def _value(value: object) -> str:
-    """Write one TOML value; a fraction becomes text."""
+def toml_value(value: object) -> str:
+    """Write a TOML value; a fraction becomes text, a mapping an inline table."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):
         return str(value)
     if isinstance(value, Fraction):
-        return _text(format_fraction(value))
+        return toml_text(format_fraction(value))
     if isinstance(value, Mapping):
-        pairs = ", ".join(f"{_key(str(name))} = {_value(item)}" for name, item in value.items())
+        pairs = ", ".join(f"{toml_key(str(name))} = {toml_value(item)}" for name, item in value.items())
         return f"{{ {pairs} }}" if pairs else "{}"
     if isinstance(value, str):
-        return _text(value)
+        return toml_text(value)
     if isinstance(value, Sequence):
-        return f"[{', '.join(_value(item) for item in value)}]"
+        return f"[{', '.join(toml_value(item) for item in value)}]"
     raise TypeError(f"no TOML form for {type(value).__name__}")
 
 
 def _table(header: str, values: Mapping[str, object]) -> list[str]:
-    return ["", header, *(f"{_key(name)} = {_value(item)}" for name, item in values.items())]
+    return ["", header, *(f"{toml_key(name)} = {toml_value(item)}" for name, item in values.items())]
 
 
 def released_toml(resolved: Resolved, budget: Budget) -> str:
@@ -118,7 +120,8 @@ def _declaration(product: Product) -> list[str]:
     ]
     for recode in product.recodes:
         lines += _table(
-            f"[recodes.{_key(recode.name)}]", {"attribute": recode.attribute, "levels": dict(recode.groups)}
+            f"[recodes.{toml_key(recode.name)}]",
+            {"attribute": recode.attribute, "levels": dict(recode.groups)},
         )
     lines += _table("[queries]", {"groups": product.query_names})
     for zero in product.structural_zeros:
@@ -126,12 +129,12 @@ def _declaration(product: Product) -> list[str]:
     for invariant in product.invariants:
         lines += _table("[[invariants]]", {"query": invariant.query, "geolevel": invariant.geolevel})
     for bound in product.bounds:
-        declared = {
+        limits = {
             "query": bound.query,
             "cell": bound.cell,
             "column": bound.column,
             "lower": bound.lower,
             "upper": bound.upper,
         }
-        lines += _table("[[bounds]]", declared)
+        lines += _table("[[bounds]]", limits)
     return lines

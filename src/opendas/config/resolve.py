@@ -8,8 +8,8 @@ from fractions import Fraction
 
 from opendas.budget.resolve import BudgetSpec
 from opendas.config.inputs import reader_spec
-from opendas.config.load import nearest
 from opendas.config.model import BudgetSection, RunFile, SpineRecipe
+from opendas.config.nearest import nearest
 from opendas.config.passes import pass_table
 from opendas.config.product_file import load_product
 from opendas.constraints.declarations import Invariant

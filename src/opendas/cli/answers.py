@@ -1,0 +1,60 @@
+"""What ``run``, ``measure`` and ``estimate`` answer."""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from opendas.cli.progress import duration
+
+__all__ = ["certificate_run", "next_steps", "run_answer"]
+
+
+def certificate_run(out: Path, product: str) -> Mapping[str, Any]:
+    """Return the entry of a product's run in the certificate of a release, empty where there is none."""
+    path = out / "release" / "certificate.json"
+    if not path.is_file():
+        return {}
+    runs = json.loads(path.read_text(encoding="utf-8"))["runs"]
+    found: Mapping[str, Any] = next((run for run in reversed(runs) if run["product"] == product), {})
+    return found
+
+
+def _peak_rss_mb() -> float:
+    """Return the largest resident size of this process or one of its workers, in megabytes."""
+    unit = 1024 * 1024 if sys.platform == "darwin" else 1024
+    sizes = [resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return round(max(sizes) / unit, 1)
+
+
+def run_answer(out: Path, product: str, seconds: float) -> dict[str, Any]:
+    """Return the answer of a finished run; ``records`` is the number released."""
+    entry = certificate_run(out, product)
+    answer: dict[str, Any] = {"out": str(out), "product": product}
+    for key in ("records", "rho", "epsilon", "families", "fallbacks", "stamps"):
+        answer[key] = entry.get(key)
+    answer["seconds"] = round(seconds, 3)
+    answer["peak_rss_mb"] = _peak_rss_mb()
+    return answer
+
+
+def next_steps(answer: Mapping[str, Any]) -> str:
+    """Return the answer in words, with what to do next."""
+    out = answer["out"]
+    loss = f"rho {answer['rho']}" if answer["rho"] is not None else f"epsilon {answer['epsilon']}"
+    stamps = f" [{', '.join(answer['stamps'])}]" if answer["stamps"] else ""
+    return "\n".join(
+        [
+            f"{answer['product']}: {answer['records']:,} records released under {loss}{stamps}",
+            f"in {duration(answer['seconds'])}, with {answer['peak_rss_mb']:,.0f} MB at most in one process.",
+            "",
+            f"  report       {out}/release/report.html",
+            f"  certificate  {out}/release/certificate.json",
+            f"  check it     opendas verify {out}",
+            f"  publish      {out}/release only; {out}/confidential holds the key",
+        ]
+    )

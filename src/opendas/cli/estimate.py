@@ -1,0 +1,65 @@
+"""``opendas estimate``: the second phase; it opens neither input nor key."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import click
+
+from opendas.cli.answers import next_steps, run_answer
+from opendas.cli.options import (
+    engine_options,
+    json_option,
+    out_option,
+    remember_out,
+    require_local,
+    run_file_argument,
+)
+from opendas.cli.output import emit_json
+from opendas.cli.progress import Progress
+
+__all__ = ["command"]
+
+
+@click.command("estimate")
+@run_file_argument
+@out_option
+@engine_options
+@click.option(
+    "--mdf-format",
+    type=click.Choice(["parquet", "pipe"]),
+    default="parquet",
+    show_default=True,
+    help="Layout of the microdata.",
+)
+@json_option
+def command(
+    run_file: Path,
+    out: Path | None,
+    engine: str,
+    master: str | None,
+    workers: int | None,
+    resume: bool,
+    mdf_format: str,
+    as_json: bool,
+) -> None:
+    """Turn the measurements in OUT into consistent microdata. Spends no budget.
+
+    Example: opendas estimate run.toml --out out
+    """
+    import opendas
+
+    require_local(engine, master)
+    folder = remember_out(out, run_file)
+    started = time.monotonic()
+    with Progress() as progress:
+        run = opendas.load(run_file)
+        opendas.estimate(
+            run, out=folder, workers=workers, resume=resume, mdf_format=mdf_format, progress=progress
+        )
+    answer = run_answer(folder, run.product.name, time.monotonic() - started)
+    if as_json:
+        emit_json(answer)
+    else:
+        click.echo(next_steps(answer))

@@ -1,0 +1,140 @@
+"""From errors to messages and exit codes. Nothing here prints the value of a variable."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from opendas.errors import OpendasError
+
+__all__ = ["EXIT_ENVIRONMENT", "EXIT_INTERNAL", "EXIT_INTERRUPTED", "EXIT_USAGE", "guarded"]
+
+EXIT_USAGE = 2
+EXIT_ENVIRONMENT = 6
+EXIT_INTERNAL = 70
+EXIT_INTERRUPTED = 130
+
+_ENVIRONMENT = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EACCES: "permission denied",
+    errno.EPERM: "the operation is not permitted",
+    errno.EROFS: "the file system is read-only",
+    errno.EMFILE: "too many open files",
+    errno.EIO: "the disk reports an error",
+}
+
+
+def _say(message: str) -> None:
+    click.echo(f"opendas: {message}", err=True)
+
+
+def guarded(command: click.Command, arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code.
+
+    Parameters
+    ----------
+    command : click.Command
+    arguments : sequence of str, optional
+        Without the program's name; by default those of the process.
+
+    Returns
+    -------
+    int
+        As listed by ``opendas --help``.
+    """
+    context: dict[str, Path] = {}
+    try:
+        code = command.main(
+            args=None if arguments is None else list(arguments),
+            prog_name="opendas",
+            standalone_mode=False,
+            obj=context,
+        )
+        return code if isinstance(code, int) else 0
+    except click.exceptions.Exit as leave:
+        return leave.exit_code
+    except click.ClickException as error:
+        error.show()
+        return EXIT_USAGE
+    except OpendasError as error:
+        _say(str(error))
+        return error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        _say(_interrupted(context))
+        return EXIT_INTERRUPTED
+    except OSError as error:
+        return _system_error(error, context)
+    except MemoryError:
+        _say("not enough memory. Try fewer --workers, or a machine with more memory.")
+        return EXIT_ENVIRONMENT
+    except Exception as error:
+        return _internal(error, context)
+
+
+def _interrupted(context: dict[str, Path]) -> str:
+    out = context.get("out")
+    if out is None:
+        return "interrupted."
+    return f"interrupted. What is in {out} is whole; the same command with --resume finishes the run."
+
+
+def _system_error(error: OSError, context: dict[str, Path]) -> int:
+    if error.errno == errno.EPIPE:
+        # The reader of our output left early (opendas plan | head): nothing is wrong.
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+        return 0
+    if error.errno not in _ENVIRONMENT:
+        return _internal(error, context)
+    where = f" ({error.filename})" if isinstance(error.filename, str | Path) else ""
+    _say(f"{_ENVIRONMENT[error.errno]}{where}. Nothing half-written was left; put it right and try again.")
+    return EXIT_ENVIRONMENT
+
+
+def _internal(error: BaseException, context: dict[str, Path]) -> int:
+    """Report an internal error by its kind and place.
+
+    The message of a foreign exception may quote data, so that it is shown to nobody; a debug log goes under
+    ``confidential/``, the only place where it may.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [
+        frame
+        for frame in frames
+        if f"{os.sep}opendas{os.sep}" in frame.filename and frame.filename != __file__
+    ] or list(frames)
+    place = (
+        f"{Path(own[-1].filename).name}, line {own[-1].lineno}, in {own[-1].name}" if own else "unknown place"
+    )
+    _say(
+        f"internal error: {type(error).__name__} at {place}. This is a bug: please report this line, the "
+        "command and `opendas doctor` (CONTRIBUTING.md says where). No data are shown, and none are needed."
+    )
+    if os.environ.get("OPENDAS_DEBUG"):
+        _say(_debug_log(error, context))
+    elif "out" in context:
+        _say("With OPENDAS_DEBUG=1, a traceback is written under OUT/confidential/logs.")
+    return EXIT_INTERNAL
+
+
+def _debug_log(error: BaseException, context: dict[str, Path]) -> str:
+    out = context.get("out")
+    if out is None or not (out / "confidential").is_dir():
+        return "no traceback was written: this command has no output folder with a confidential part."
+    folder = out / "confidential" / "logs"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        text = "".join(traceback.TracebackException.from_exception(error, capture_locals=False).format())
+        path = folder / "traceback.txt"
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError:
+        return "the traceback could not be written."
+    return f"traceback: {path}. It is confidential: it may quote input."

@@ -1,0 +1,193 @@
+"""What the machine offers, and what to do where that is not enough."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+__all__ = ["Finding", "examine", "version_at_least"]
+
+_GIB = 1 << 30
+_LEAST_MEMORY = 2 * _GIB
+_LEAST_DISK = 2 * _GIB
+_REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9_.-]+)\s*(?:>=\s*(?P<least>[0-9.]+))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing looked at.
+
+    Parameters
+    ----------
+    name : str
+    level : str
+        ``ok``, ``note`` (something is missing that a usual run does not need) or ``problem``.
+    detail : str
+        What was found.
+    advice : str
+        What to do; empty where all is well.
+    """
+
+    name: str
+    level: str
+    detail: str
+    advice: str = ""
+
+
+def examine(folder: Path | None = None) -> list[Finding]:
+    """Return what was found on this machine.
+
+    Parameters
+    ----------
+    folder : Path, optional
+        Where output would be written; the current folder by default.
+    """
+    where = Path.cwd() if folder is None else folder
+    return [
+        _python(),
+        _cores(),
+        _memory(),
+        _disk(where),
+        _permissions(where),
+        *_packages(),
+        _extra("matplotlib", "plots", "pictures in reports are left out"),
+        _compiler_cache(),
+        _aes(),
+        _java(),
+    ]
+
+
+def _python() -> Finding:
+    version = ".".join(str(part) for part in sys.version_info[:3])
+    if (3, 11) <= sys.version_info[:2] <= (3, 14):
+        return Finding("python", "ok", version)
+    return Finding("python", "problem", version, "use Python 3.11 to 3.14")
+
+
+def _cores() -> Finding:
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if usable >= 2:
+        return Finding("cores", "ok", f"{usable} usable; a run uses two unless --workers says otherwise")
+    return Finding("cores", "note", "1 usable", "a run works, on one core; expect twice the time")
+
+
+def _memory() -> Finding:
+    try:
+        text = Path("/proc/meminfo").read_text(encoding="ascii")
+        fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+        free = int(fields["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        return Finding("memory", "note", "unknown on this system")
+    detail = f"{free / _GIB:.1f} GiB available"
+    if free >= _LEAST_MEMORY:
+        return Finding("memory", "ok", detail)
+    return Finding(
+        "memory", "problem", detail, "a state needs about 2 GiB: close programs, or use --workers 1"
+    )
+
+
+def _disk(folder: Path) -> Finding:
+    free = shutil.disk_usage(folder).free
+    detail = f"{free / _GIB:.1f} GiB free in {folder}"
+    if free >= _LEAST_DISK:
+        return Finding("disk", "ok", detail)
+    return Finding("disk", "problem", detail, "free 2 GiB, or give --out on a larger disk")
+
+
+def _permissions(folder: Path) -> Finding:
+    """Whether a folder can be made that others cannot read."""
+    try:
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".opendas-doctor-") as made:
+            private = Path(made) / "confidential"
+            private.mkdir()
+            private.chmod(0o700)
+            mode = stat.S_IMODE(private.stat().st_mode)
+    except OSError:
+        advice = "work in a folder of your own, or give --out elsewhere"
+        return Finding("permissions", "problem", f"cannot write in {folder}", advice)
+    if mode != 0o700:
+        advice = "this file system keeps no permissions; put OUT on one that does"
+        return Finding("permissions", "problem", "confidential folders stay readable for others here", advice)
+    return Finding("permissions", "ok", "folders can be closed to others")
+
+
+def version_at_least(version: str, least: str) -> bool:
+    """Compare release numbers part by part.
+
+    Examples
+    --------
+    >>> version_at_least("2.10.1", "2.9"), version_at_least("1.9", "1.14")
+    (True, False)
+    """
+
+    def parts(text: str) -> list[int]:
+        numbers = [int(part) for part in re.findall(r"\d+", text.split("+")[0])[:3]]
+        return numbers + [0] * (3 - len(numbers))
+
+    return parts(version) >= parts(least)
+
+
+def _packages() -> Iterator[Finding]:
+    """Yield one finding for all required packages, and one for each that is missing or too old."""
+    good = []
+    for requirement in metadata.requires("opendas") or []:
+        match = _REQUIREMENT.match(requirement)
+        if match is None or "extra ==" in requirement:
+            continue
+        name, least = match["name"], match["least"]
+        try:
+            version = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            yield Finding(name, "problem", "not installed", "install opendas again in a fresh environment")
+            continue
+        if least and not version_at_least(version, least):
+            advice = f"needs {least} or later: install opendas again in a fresh environment"
+            yield Finding(name, "problem", version, advice)
+        else:
+            good.append(f"{name} {version}")
+    yield Finding("packages", "ok", ", ".join(good))
+
+
+def _extra(module: str, extra: str, without: str) -> Finding:
+    try:
+        return Finding(module, "ok", metadata.version(module))
+    except metadata.PackageNotFoundError:
+        return Finding(module, "note", f"not installed: {without}", f"install opendas[{extra}] to have it")
+
+
+def _compiler_cache() -> Finding:
+    """Whether compiled kernels can be kept; without, every start compiles for about a minute."""
+    chosen = os.environ.get("NUMBA_CACHE_DIR")
+    places = [Path(chosen)] if chosen else [Path(__file__).parent.parent, Path.home() / ".cache"]
+    for place in places:
+        existing = next((path for path in (place, *place.parents) if path.exists()), place)
+        if os.access(existing, os.W_OK):
+            return Finding("compiler cache", "ok", f"kept under {place}")
+    advice = "set NUMBA_CACHE_DIR to a folder of your own, or every start compiles for about a minute"
+    return Finding("compiler cache", "problem", "no folder can be written", advice)
+
+
+def _aes() -> Finding:
+    try:
+        flags = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return Finding("AES instructions", "note", "unknown on this system")
+    if re.search(r"^(flags|Features)\s*:.*\baes\b", flags, re.MULTILINE):
+        return Finding("AES instructions", "ok", "noise is drawn at memory speed")
+    return Finding("AES instructions", "note", "none: drawing noise is slower, and otherwise the same")
+
+
+def _java() -> Finding:
+    found = shutil.which("java")
+    detail = f"found at {found}" if found else "not found"
+    return Finding(
+        "java", "ok" if found else "note", f"{detail}; only Spark needs it, which this version does not have"
+    )

@@ -1,0 +1,86 @@
+"""The command ``opendas``: its subcommands by name, each imported when it is called."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+import click
+
+from opendas.cli.failures import guarded
+
+__all__ = ["COMMANDS", "cli", "main"]
+
+COMMANDS = {
+    "list": "list_all",
+    "doctor": "doctor",
+    "demo": "demo",
+    "init": "init",
+    "fetch": "fetch",
+    "plan": "plan",
+    "run": "run",
+    "measure": "measure",
+    "estimate": "estimate",
+    "status": "status",
+    "forget-key": "forget_key",
+    "verify": "verify",
+    "tabulate": "tabulate",
+    "evaluate": "evaluate",
+    "account": "account",
+}
+"""Subcommand to module, in the order a newcomer meets them."""
+
+
+class _LazyGroup(click.Group):
+    """A group that imports a command's module when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"opendas.cli.{COMMANDS[cmd_name]}")
+        command: click.Command = module.command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            from opendas.config.nearest import nearest
+
+            ctx.fail(f"no command {args[0]!r}; {nearest(args[0], COMMANDS)}")
+        return super().resolve_command(ctx, args)
+
+
+def _version(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        from importlib.metadata import version
+
+        click.echo(f"opendas {version('opendas')}")
+        ctx.exit()
+
+
+@click.command(
+    cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
+@click.option(
+    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_version, help="Show the version."
+)
+def cli() -> None:
+    """Turn a confidential table over a hierarchy into a formally private release.
+
+    Start with `opendas demo`, or `opendas init table DATA.csv` for your own data. Data go to stdout, messages
+    and progress to stderr.
+
+    Exit codes: 0 done; 1 a check failed; 2 wrong usage or configuration; 3 wrong input data; 4 privacy
+    refusal; 5 infeasible or solver failure; 6 disk, permission or a missing extra; 70 internal error; 130
+    interrupted.
+    """
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and leave with its exit code."""
+    sys.exit(guarded(cli, arguments))

@@ -1,0 +1,82 @@
+"""``opendas measure``: the first of the two phases, the only one that needs input and key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from opendas.cli.options import (
+    engine_options,
+    json_option,
+    key_options,
+    out_option,
+    remember_out,
+    require_local,
+    run_file_argument,
+    seed_option,
+    strict_option,
+)
+from opendas.cli.output import emit_json, message
+from opendas.cli.progress import Progress
+
+__all__ = ["command"]
+
+
+@click.command("measure")
+@run_file_argument
+@out_option
+@engine_options
+@seed_option
+@strict_option
+@key_options
+@json_option
+def command(
+    run_file: Path,
+    out: Path | None,
+    engine: str,
+    master: str | None,
+    workers: int | None,
+    resume: bool,
+    seed: int | None,
+    strict: bool,
+    ledger: Path | None,
+    key_command: str | None,
+    as_json: bool,
+) -> None:
+    """Take all noisy measurements of a run and write them into OUT/release/measurements.
+
+    Example: opendas measure run.toml --out out && opendas estimate run.toml --out out
+    """
+    import opendas
+    from opendas.api import with_strict
+
+    require_local(engine, master)
+    folder = remember_out(out, run_file)
+    with Progress() as progress:
+        run = opendas.load(run_file)
+        if strict:
+            run = with_strict(run)
+        opendas.measure(
+            run,
+            out=folder,
+            workers=workers,
+            resume=resume,
+            seed=seed,
+            ledger=ledger,
+            key_command=key_command,
+            progress=progress,
+        )
+    if seed is not None:
+        message("warning: noise from a seed protects nobody. These measurements are NOT FOR RELEASE.")
+    product = run.product.name
+    answer = {
+        "out": folder,
+        "product": product,
+        "measurements": folder / "release" / "measurements" / product,
+    }
+    if as_json:
+        emit_json(answer)
+    else:
+        click.echo(f"{product}: measurements in {answer['measurements']}")
+        click.echo(f"next: opendas estimate {run_file} --out {folder}")

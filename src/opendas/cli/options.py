@@ -1,0 +1,106 @@
+"""Arguments and options that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from opendas.errors import EnvironmentFailure
+
+__all__ = [
+    "engine_options",
+    "json_option",
+    "key_options",
+    "out_argument",
+    "out_option",
+    "remember_out",
+    "require_local",
+    "run_file_argument",
+    "seed_option",
+    "strict_option",
+]
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_PATH: click.Path = click.Path(path_type=Path)
+
+run_file_argument = click.argument("run_file", metavar="RUN.toml", type=_PATH)
+out_argument = click.argument("out", metavar="OUT", type=_PATH)
+out_option = click.option(
+    "--out", type=_PATH, default=None, help="Output folder. Default: the run file's name without .toml."
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Answer in JSON.")
+seed_option = click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=None,
+    help="Noise from a seed, for tests and research: stamps the release NOT FOR RELEASE.",
+)
+strict_option = click.option(
+    "--strict", is_flag=True, help="A disagreement of the input with its own summary records is an error."
+)
+
+
+def key_options(function: _F) -> _F:
+    """Add ``--ledger`` and ``--key-command``."""
+    function = click.option(
+        "--key-command",
+        metavar="CMD",
+        default=None,
+        help="Command that prints the run key (64 hexadecimal digits); the key is then not stored.",
+    )(function)
+    return click.option(
+        "--ledger", type=_PATH, default=None, help="Ledger shared by several output folders of one data set."
+    )(function)
+
+
+def engine_options(function: _F) -> _F:
+    """Add ``--engine``, ``--master``, ``--workers`` and ``--resume``."""
+    function = click.option(
+        "--resume",
+        is_flag=True,
+        help="Finish an interrupted run, with the same noise; no budget is spent again.",
+    )(function)
+    function = click.option(
+        "--workers",
+        type=click.IntRange(min=1),
+        default=None,
+        help="Processes. Default: two, if there are two cores.",
+    )(function)
+    function = click.option("--master", metavar="URL", default=None, help="Spark master (engine spark).")(
+        function
+    )
+    return click.option(
+        "--engine",
+        type=click.Choice(["local", "spark"]),
+        default="local",
+        show_default=True,
+        help="Where it runs.",
+    )(function)
+
+
+def require_local(engine: str, master: str | None) -> None:
+    """Refuse what this version does not have.
+
+    Raises
+    ------
+    EnvironmentFailure
+        For the engine ``spark``.
+    click.UsageError
+        For a master without it.
+    """
+    if engine != "local":
+        raise EnvironmentFailure("engine spark: this version has only the engine local. Leave out --engine.")
+    if master is not None:
+        raise click.UsageError("--master goes with --engine spark, which this version does not have.")
+
+
+def remember_out(out: Path | None, run_file: Path | None = None) -> Path:
+    """Return the output folder, and note it for messages about a failure."""
+    chosen = out if out is not None else Path(run_file.stem if run_file is not None else "out")
+    context = click.get_current_context()
+    if isinstance(context.obj, dict):
+        context.obj["out"] = chosen
+    return chosen

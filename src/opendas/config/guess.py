@@ -1,0 +1,284 @@
+"""A first guess at what a table is: which column says where, which are attributes, which counts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+
+from opendas.errors import ConfigError, FormatError
+from opendas.schema.attributes import RESERVED_NAMES
+
+__all__ = ["MOST_LEVELS", "TableGuess", "guess_table"]
+
+MOST_LEVELS = 40
+"""An attribute has at most so many levels; a column with more is an identifier or a number."""
+
+_GEO_NAMES = (
+    "geocode",
+    "geoid",
+    "geo_id",
+    "geo",
+    "block",
+    "zone",
+    "area",
+    "unit",
+    "ward",
+    "precinct",
+    "site",
+    "code",
+)
+_COUNT_NAMES = ("count", "counts", "n", "number", "records", "population", "pop", "total", "persons", "freq")
+
+
+_WHOLE = r"^[0-9]+$"
+
+
+@dataclass(frozen=True, slots=True)
+class TableGuess:
+    """What a table seems to be.
+
+    Parameters
+    ----------
+    file : str
+    reader : str
+        ``records`` or ``histogram``.
+    geocode : str
+        Column with the leaf.
+    count : str or None
+        Column with the number of records, for ``histogram``.
+    attributes : mapping of attribute to level labels
+    columns : mapping of attribute to column
+    levels : tuple of (name, prefix or None, column or None)
+        Top first, the leaf last.
+    ignored : tuple of str
+        Columns that were not taken.
+    """
+
+    file: str
+    reader: str
+    geocode: str
+    count: str | None
+    attributes: Mapping[str, tuple[str, ...]]
+    columns: Mapping[str, str]
+    levels: tuple[tuple[str, int | None, str | None], ...]
+    ignored: tuple[str, ...]
+
+    @property
+    def level_names(self) -> tuple[str, ...]:
+        """Names of the geolevels, top first."""
+        return tuple(name for name, _, _ in self.levels)
+
+    def level_entries(self) -> list[dict[str, object]]:
+        """Return the geolevels as a run file writes them."""
+        entries = []
+        for name, prefix, column in self.levels:
+            entry: dict[str, object] = {"name": name}
+            if prefix is not None:
+                entry["prefix"] = prefix
+            if column is not None:
+                entry["column"] = column
+            entries.append(entry)
+        return entries
+
+
+def guess_table(path: Path) -> TableGuess:
+    """Guess what a CSV or Parquet table holds.
+
+    Parameters
+    ----------
+    path : Path
+
+    Returns
+    -------
+    TableGuess
+
+    Raises
+    ------
+    ConfigError
+        If there is no such file, no column that could say where a record belongs, or none that could be an
+        attribute.
+    FormatError
+        If it is no table.
+    """
+    table = _read(path)
+    codes = {name: _codes(table.column(name)) for name in table.column_names}
+    geocode = _geocode(table, codes)
+    uppers = _upper_columns(codes, geocode)
+    rest = [name for name in table.column_names if name != geocode and name not in uppers]
+    count = _count(table, rest)
+    attributes = [name for name in rest if name != count and 2 <= len(codes[name][0]) <= MOST_LEVELS]
+    if count is not None and not _unique(codes, [geocode, *attributes]):
+        count = None
+    if not attributes:
+        raise ConfigError(
+            f"{path.name}: no column with 2 to {MOST_LEVELS} different values could be an attribute. Write a "
+            "product file by hand (docs/product-file.md)."
+        )
+    columns = _attribute_names(attributes)
+    return TableGuess(
+        file=path.name,
+        reader="records" if count is None else "histogram",
+        geocode=geocode,
+        count=count,
+        attributes={name: _labels(codes[column][0]) for name, column in columns.items()},
+        columns=columns,
+        levels=_levels(codes[geocode][0], geocode, uppers),
+        ignored=tuple(name for name in rest if name not in attributes and name != count),
+    )
+
+
+_Codes = tuple[list[str], npt.NDArray[np.int64]]
+
+
+def _read(path: Path) -> pa.Table:
+    """Read every column as text: a code such as 007 is no number."""
+    if not path.is_file():
+        raise ConfigError(f"{path}: no such file.")
+    try:
+        if path.suffix.lower() in (".parquet", ".pq"):
+            table = pq.read_table(path)
+            return pa.table({name: table.column(name).cast(pa.string()) for name in table.column_names})
+        with pacsv.open_csv(path) as reader:
+            names = reader.schema.names
+        options = pacsv.ConvertOptions(column_types={name: pa.string() for name in names})
+        table = pacsv.read_csv(path, convert_options=options)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowKeyError):
+        # The reader's own message may quote a row.
+        raise FormatError(f"{path.name}: no CSV with a header row, and no Parquet table.") from None
+    if table.num_rows == 0:
+        raise FormatError(f"{path.name}: the table has no rows.")
+    return table
+
+
+def _codes(column: pa.ChunkedArray) -> _Codes:
+    """Return the different values of a column, and each row's number among them."""
+    encoded = pc.fill_null(column, "").combine_chunks().dictionary_encode()
+    if isinstance(encoded, pa.ChunkedArray):
+        encoded = encoded.combine_chunks()
+    return encoded.dictionary.to_pylist(), encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def _geocode(table: pa.Table, codes: Mapping[str, _Codes]) -> str:
+    """Choose by name, else the column of equally long codes with the most different values."""
+    lowered = {name.lower(): name for name in reversed(table.column_names)}
+    for known in _GEO_NAMES:
+        if known in lowered:
+            return str(lowered[known])
+    best: str | None = None
+    for name in table.column_names:
+        values = codes[name][0]
+        looks_like_a_code = len({len(value) for value in values}) == 1 and len(values[0]) >= 2
+        repeated = len(values) < table.num_rows
+        if looks_like_a_code and repeated and (best is None or len(values) > len(codes[best][0])):
+            best = name
+    if best is None:
+        raise ConfigError(
+            "no column could say where a record belongs: name it geocode, or write the run file by hand "
+            "(docs/run-file.md)."
+        )
+    return best
+
+
+def _upper_columns(codes: Mapping[str, _Codes], geocode: str) -> tuple[str, ...]:
+    """Return columns that the leaf determines, nested in each other, coarsest first."""
+    leaves, leaf_of_row = codes[geocode]
+    if len(leaves) == len(leaf_of_row):
+        return ()
+    found = [
+        name
+        for name, (values, of_row) in codes.items()
+        if name != geocode and 1 < len(values) < len(leaves) and _determines(leaf_of_row, of_row, len(leaves))
+    ]
+    found.sort(key=lambda name: len(codes[name][0]))
+    chain: list[str] = []
+    for name in found:
+        values, of_row = codes[name]
+        if not chain or (
+            len(values) > len(codes[chain[-1]][0]) and _determines(of_row, codes[chain[-1]][1], len(values))
+        ):
+            chain.append(name)
+    return tuple(chain)
+
+
+def _determines(fine: npt.NDArray[np.int64], coarse: npt.NDArray[np.int64], groups: int) -> bool:
+    """Whether rows of one fine group always share their coarse group."""
+    first = np.zeros(groups, dtype=np.int64)
+    first[fine[::-1]] = coarse[::-1]
+    return bool(np.all(first[fine] == coarse))
+
+
+def _count(table: pa.Table, names: list[str]) -> str | None:
+    """Choose by name, else the one column of whole numbers with too many values for an attribute."""
+    numbers = [name for name in names if pc.all(pc.match_substring_regex(table.column(name), _WHOLE)).as_py()]
+    for known in _COUNT_NAMES:
+        for name in numbers:
+            if name.lower() == known:
+                return name
+    many = [name for name in numbers if pc.count_distinct(table.column(name)).as_py() > MOST_LEVELS]
+    return many[0] if len(many) == 1 else None
+
+
+def _unique(codes: Mapping[str, _Codes], names: list[str]) -> bool:
+    """Whether no two rows agree in all the columns."""
+    keys = np.stack([codes[name][1] for name in names])
+    return bool(np.unique(keys, axis=1).shape[1] == keys.shape[1])
+
+
+def _labels(values: list[str]) -> tuple[str, ...]:
+    """Return level labels in their natural order, numbers by size; an empty field is no level."""
+
+    def natural(value: str) -> list[tuple[int, int, str]]:
+        return [
+            (0, int(part), "") if part.isdigit() else (1, 0, part)
+            for part in re.split(r"(\d+)", value)
+            if part
+        ]
+
+    return tuple(sorted((value for value in values if value), key=natural))
+
+
+def _attribute_names(columns: list[str]) -> dict[str, str]:
+    """Return a usable attribute name for each column."""
+    names: dict[str, str] = {}
+    for column in columns:
+        base = re.sub(r"[^A-Za-z0-9_-]+", "_", column).strip("_").lower() or "attribute"
+        name = f"{base}_" if base in RESERVED_NAMES else base
+        while name in names:
+            name += "_"
+        names[name] = column
+    return names
+
+
+def _levels(
+    leaves: list[str], geocode: str, uppers: tuple[str, ...]
+) -> tuple[tuple[str, int | None, str | None], ...]:
+    """Guess the hierarchy: one root, then columns or code prefixes, then the leaf."""
+    leaf = (
+        geocode.lower() if geocode.lower() not in ("all", "root", "leaf", *map(str.lower, uppers)) else "unit"
+    )
+    levels: list[tuple[str, int | None, str | None]] = [("all", 0, None)]
+    levels += [(column.lower(), None, column) for column in uppers]
+    if not uppers and len({len(code) for code in leaves}) == 1:
+        levels += [(f"first{width}", width, None) for width in _prefixes(leaves)]
+    return (*levels, (leaf, None, None))
+
+
+def _prefixes(leaves: list[str]) -> list[int]:
+    """Return prefix widths at which the codes branch clearly: each at least doubles the groups above."""
+    chosen = []
+    above = 1
+    for width in range(1, len(leaves[0])):
+        groups = len({code[:width] for code in leaves})
+        if groups >= 2 * above and 2 * groups <= len(leaves):
+            chosen.append(width)
+            above = groups
+    return chosen[-3:]

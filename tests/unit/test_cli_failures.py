@@ -1,0 +1,105 @@
+"""Exit codes and messages."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import click
+import pytest
+
+from opendas import errors
+from opendas.cli.failures import guarded
+
+SECRET = "1052567"
+
+
+def failing(error: BaseException, out: Path | None = None) -> click.Command:
+    @click.command()
+    def command() -> None:
+        if out is not None:
+            click.get_current_context().obj["out"] = out
+        raise error
+
+    return command
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.ConfigError("x"), 2),
+        (errors.BudgetError("x"), 2),
+        (errors.DataError("x"), 3),
+        (errors.FormatError("x"), 3),
+        (errors.GeographyError("x"), 3),
+        (errors.PrivacyError("x"), 4),
+        (errors.InfeasibleFamily("44", "least squares"), 5),
+        (errors.SolverFailure("44", "least squares", 1.0), 5),
+        (errors.EnvironmentFailure("x"), 6),
+        (errors.CheckFailed("x"), 1),
+        (OSError(errno.ENOSPC, "No space left on device", "file"), 6),
+        (PermissionError(errno.EACCES, "Permission denied", "file"), 6),
+        (OSError(errno.EROFS, "Read-only"), 6),
+        (MemoryError(), 6),
+        (OSError(errno.EBADF, "Bad file descriptor"), 70),
+        (ValueError(SECRET), 70),
+        (KeyboardInterrupt(), 130),
+        (click.Abort(), 130),
+        (click.UsageError("x"), 2),
+        (click.exceptions.Exit(1), 1),
+    ],
+)
+def test_every_error_has_its_exit_code(error: BaseException, code: int) -> None:
+    assert guarded(failing(error), []) == code
+
+
+def test_success_is_zero() -> None:
+    @click.command()
+    def command() -> None:
+        pass
+
+    assert guarded(command, []) == 0
+
+
+def test_an_internal_error_shows_its_place_and_no_value(capsys: pytest.CaptureFixture[str]) -> None:
+    guarded(failing(ValueError(SECRET)), [])
+    said = capsys.readouterr()
+    assert "ValueError at test_cli_failures.py" in said.err
+    assert "CONTRIBUTING.md" in said.err
+    assert SECRET not in said.err
+    assert said.out == ""
+
+
+def test_a_traceback_goes_under_confidential_only_when_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "confidential").mkdir()
+    log = tmp_path / "confidential" / "logs" / "traceback.txt"
+    guarded(failing(ValueError(SECRET), tmp_path), [])
+    assert not log.exists()
+    monkeypatch.setenv("OPENDAS_DEBUG", "1")
+    guarded(failing(ValueError(SECRET), tmp_path), [])
+    assert SECRET not in capsys.readouterr().err
+    text = log.read_text()
+    assert "Traceback" in text
+    assert log.stat().st_mode & 0o777 == 0o600
+    assert log.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_the_traceback_holds_no_locals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "confidential").mkdir()
+    monkeypatch.setenv("OPENDAS_DEBUG", "1")
+
+    @click.command()
+    def command() -> None:
+        click.get_current_context().obj["out"] = tmp_path
+        secret = int(SECRET)
+        secret.nothing  # type: ignore[attr-defined]  # noqa: B018
+
+    assert guarded(command, []) == 70
+    assert SECRET not in (tmp_path / "confidential" / "logs" / "traceback.txt").read_text()
+
+
+def test_an_interrupted_run_says_how_to_finish(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    guarded(failing(KeyboardInterrupt(), tmp_path), [])
+    assert "--resume" in capsys.readouterr().err

@@ -1,0 +1,132 @@
+"""Run files to start from are run files that work."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner, Result
+
+from opendas.budget.resolve import resolve_budget
+from opendas.cli.main import cli
+from opendas.config.guess import guess_table
+from opendas.config.load import load_run_file
+from opendas.config.resolve import resolve
+from opendas.errors import ConfigError, FormatError
+
+RECORDS = "id,region,hospital,ward,Age group,sex\n" + "".join(
+    f"{i},R{i % 3},H{i % 3}{i % 6},W{i % 12:02d},{('0-9', '10-17', '18+')[i % 7 % 3]},{'fm'[i % 5 % 2]}\n"
+    for i in range(600)
+)
+COUNTS = "zone,age,people\n" + "".join(
+    f"{zone:05d},{age},{zone * 7 + len(age) + k}\n"
+    for zone in range(10100, 10180)
+    for k, age in enumerate(("young", "old"))
+)
+
+
+def init(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["init", *arguments], obj={})
+
+
+@pytest.mark.parametrize(("state", "year"), [("RI", 2010), ("pr", 2020)])
+@pytest.mark.parametrize("kind", ["persons", "units"])
+def test_pl94_run_files_resolve(tmp_path: Path, state: str, year: int, kind: str) -> None:
+    assert init("pl94", "--state", state, "--year", str(year), "--to", str(tmp_path)).exit_code == 0
+    stem = f"{state.lower()}{year}"
+    (tmp_path / f"{stem}.pl.zip").touch()
+    run = resolve(load_run_file(tmp_path / f"{stem}-{kind}.toml"))
+    assert run.reader.reader == f"pl94-{year}"
+    budget = resolve_budget(run.budget, run.geolevels, run.product.workload.canonical)
+    assert sum(budget.geolevels.values()) == 1
+
+
+def test_the_commented_lines_work_too(tmp_path: Path) -> None:
+    init("pl94", "--state", "ri", "--year", "2010", "--to", str(tmp_path))
+    (tmp_path / "ri2010.pl.zip").touch()
+    path = tmp_path / "ri2010-persons.toml"
+    text = path.read_text()
+    for commented in ("# drop_invariants", "# rho"):
+        assert commented in text
+        text = text.replace(commented, commented[2:])
+    path.write_text(text)
+    run = resolve(load_run_file(path))
+    assert run.budget.rho == 1
+    assert run.product.invariants == ()
+
+
+def test_existing_files_are_not_overwritten(tmp_path: Path) -> None:
+    arguments = ("pl94", "--state", "ri", "--year", "2010", "--to", str(tmp_path))
+    init(*arguments)
+    (tmp_path / "ri2010-persons.toml").write_text("mine")
+    again = init(*arguments)
+    assert isinstance(again.exception, ConfigError)
+    assert (tmp_path / "ri2010-persons.toml").read_text() == "mine"
+
+
+@pytest.mark.parametrize(("state", "year"), [("rhode", "2010"), ("ri", "1990")])
+def test_unknown_states_and_years_are_refused(tmp_path: Path, state: str, year: str) -> None:
+    assert isinstance(
+        init("pl94", "--state", state, "--year", year, "--to", str(tmp_path)).exception, ConfigError
+    )
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_table_of_records_is_guessed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("My patients.csv").write_text(RECORDS)
+    result = init("table", "My patients.csv")
+    assert result.exit_code == 0, result.exception
+    run = resolve(load_run_file(tmp_path / "my-patients-run.toml"))
+    assert run.reader.reader == "records"
+    assert run.reader.geocode == "ward"
+    assert run.geolevels == ("all", "region", "hospital", "ward")
+    assert run.product.schema.names == ("age_group", "sex")
+    assert run.product.schema.attribute("age_group").levels == ("0-9", "10-17", "18+")
+    assert run.reader.columns == {"age_group": "Age group"}
+    budget = resolve_budget(run.budget, run.geolevels, run.product.workload.canonical)
+    assert budget.total == 1
+    assert budget.query_shares("ward")["age_group"] == Fraction(1, 8)
+    assert "CHECK" in Path("my-patients-run.toml").read_text()
+
+
+def test_a_table_of_counts_is_guessed(tmp_path: Path) -> None:
+    (tmp_path / "zones.csv").write_text(COUNTS)
+    guess = guess_table(tmp_path / "zones.csv")
+    assert (guess.reader, guess.geocode, guess.count) == ("histogram", "zone", "people")
+    assert guess.attributes == {"age": ("old", "young")}
+    assert guess.levels[0] == ("all", 0, None)
+    assert guess.levels[-1] == ("zone", None, None)
+
+
+def test_parquet_is_read_like_csv(tmp_path: Path) -> None:
+    pq.write_table(
+        pa.table({"geocode": ["01", "02"] * 4, "kind": ["a", "b", "b", "a"] * 2}), tmp_path / "t.parquet"
+    )
+    assert guess_table(tmp_path / "t.parquet").reader == "records"
+
+
+def test_a_table_elsewhere_is_named_as_seen_from_the_run_file(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "zones.csv").write_text(COUNTS)
+    assert init("table", str(tmp_path / "data" / "zones.csv"), "--to", str(tmp_path / "runs")).exit_code == 0
+    resolve(load_run_file(tmp_path / "runs" / "zones-run.toml"))
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("", FormatError),
+        ("a,b\n", FormatError),
+        ("a,b\n1,2\n3\n", FormatError),
+        ("x,y\n1,2\n3,4\n", ConfigError),
+        ("geocode,y\n1,2\n1,2\n", ConfigError),
+    ],
+)
+def test_what_is_no_table_is_refused(tmp_path: Path, text: str, error: type[Exception]) -> None:
+    (tmp_path / "t.csv").write_text(text)
+    with pytest.raises(error):
+        guess_table(tmp_path / "t.csv")

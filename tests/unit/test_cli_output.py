@@ -1,0 +1,97 @@
+"""JSON, tables and progress."""
+
+from __future__ import annotations
+
+import io
+import json
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from opendas.cli.output import emit_json, text_table
+from opendas.cli.progress import Progress
+
+
+def test_json_is_strict(capsys: pytest.CaptureFixture[str]) -> None:
+    emit_json(
+        {
+            "nan": float("nan"),
+            "inf": [float("inf"), np.float64("-inf")],
+            "rho": Fraction(293764, 114921),
+            "n": np.int64(3),
+            "path": Path("a"),
+            "array": np.array([1.5]),
+        }
+    )
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    answer = json.loads(capsys.readouterr().out, parse_constant=refuse)
+    expected = {"nan": None, "inf": [None, None], "rho": "293764/114921", "n": 3, "path": "a", "array": [1.5]}
+    assert answer == expected
+
+
+def test_tables_are_aligned() -> None:
+    text = text_table(
+        [{"geolevel": "block", "n": 5, "x": 1.23456}, {"geolevel": "tract", "n": 12345, "x": None}]
+    )
+    assert text.splitlines() == [
+        "geolevel      n      x",
+        "--------  -----  -----",
+        "block         5  1.235",
+        "tract     12345      -",
+    ]
+    assert text_table([]) == "(nothing)"
+
+
+class Clock:
+    """A clock that the test moves."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_log_gets_a_line_every_ten_seconds() -> None:
+    stream, clock = io.StringIO(), Clock()
+    with Progress(stream, clock) as progress:
+        for second in range(31):
+            clock.now = float(second)
+            progress("tracts", second, 30)
+    lines = stream.getvalue().splitlines()
+    assert lines == [
+        "tracts: 0 of 30 (0 %)",
+        "tracts: 10 of 30 (33 %), 20 s left",
+        "tracts: 20 of 30 (66 %), 10 s left",
+        "tracts: 30 of 30 (100 %), 30 s",
+    ]
+
+
+def test_a_resumed_stage_judges_its_speed_by_fresh_work() -> None:
+    stream, clock = io.StringIO(), Clock()
+    progress = Progress(stream, clock)
+    progress("blocks", 80, 100)
+    clock.now = 10.0
+    progress("blocks", 90, 100)
+    assert stream.getvalue().splitlines()[-1] == "blocks: 90 of 100 (90 %), 10 s left"
+
+
+def test_a_terminal_gets_one_changing_line() -> None:
+    stream, clock = Terminal(), Clock()
+    with Progress(stream, clock) as progress:
+        for step in range(11):
+            clock.now = step / 10
+            progress("a", step, 10)
+    text = stream.getvalue()
+    assert text.count("\n") == 1
+    assert text.endswith("\n")
+    assert text.count("\r") < 11
