@@ -24,6 +24,15 @@ from opendas.optimize.solve import solve
 __all__ = ["estimate_family"]
 
 
+_LEAST_VARIANCE = 1e-6
+"""Noise with less variance is zero but for a chance below 1e-6: its answers are exact, and weights larger than
+1e6 would only cost the solver digits."""
+
+
+def _weight(query: QueryAnswers) -> float:
+    return 1.0 / max(query.variance, _LEAST_VARIANCE)
+
+
 @dataclass(slots=True)
 class _Progress:
     methods: list[str] = field(default_factory=list)
@@ -35,7 +44,7 @@ class _Progress:
 def _linear(answers: tuple[QueryAnswers, ...], children: int, cells: int) -> npt.NDArray[np.float64]:
     linear = np.zeros((children, cells))
     for query in answers:
-        linear += (query.values / query.variance)[:, query.compact]
+        linear += (query.values * _weight(query))[:, query.compact]
     return linear
 
 
@@ -48,7 +57,7 @@ def _one_pass(
     step: str,
 ) -> Solution:
     children, cells = groups.mask.shape
-    terms = tuple((1.0 / query.variance, query.compact) for query in answers)
+    terms = tuple((_weight(query), query.compact) for query in answers)
     if not np.all(precision == 1.0):
         # Per-child precision multiplies the whole objective of the child, the linear part included.
         precision = precision / precision.max()

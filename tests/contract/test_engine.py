@@ -1,0 +1,115 @@
+"""No engine, worker count, partition, order or crash changes a result."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.assembled import assemble, same
+from support.mini import mini_frame, mini_histogram, mini_product
+
+import opendas.engines.tasks as tasks
+from opendas.engines.checkpoint import Checkpoints
+from opendas.engines.drive import Estimation, estimate_spine
+
+
+@pytest.fixture(name="run", scope="module")
+def _run():
+    frame = mini_frame(regions=3, towns=12, blocks=5)
+    return assemble(mini_product(), frame, mini_histogram(frame))
+
+
+def estimate(run, **more) -> Estimation:
+    return estimate_spine(
+        run.spine,
+        run.constraints,
+        run.worker(),
+        histogram=run.counts,
+        estimator=more.pop("estimator", "topdown"),
+        workers=more.pop("workers", 1),
+        **more,
+    )
+
+
+def identical(one: Estimation, two: Estimation) -> bool:
+    return (
+        same(one.leaves, two.leaves)
+        and one.records == two.records
+        and len(one.used) == len(two.used)
+        and all(
+            (a.level, a.first, a.query) == (b.level, b.first, b.query)
+            and np.array_equal(a.rows, b.rows)
+            and np.array_equal(a.values, b.values)
+            for a, b in zip(one.used, two.used, strict=True)
+        )
+    )
+
+
+@pytest.mark.parametrize("estimator", ["topdown", "block-by-block"])
+def test_two_workers_give_what_one_gives(run, estimator: str) -> None:
+    if estimator == "block-by-block":
+        run = assemble(mini_product(invariant=False), run.frame, run.counts)
+    assert identical(estimate(run, estimator=estimator), estimate(run, estimator=estimator, workers=2))
+
+
+def test_another_partition_gives_the_same(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = estimate(run)
+    monkeypatch.setattr(tasks, "MANY_SUBTREES", 2)
+    monkeypatch.setattr(tasks, "TASKS_PER_STAGE", 3)
+    assert identical(expected, estimate(run))
+
+
+def test_stages_cover_every_geounit_once(run) -> None:
+    for stage in (*tasks.cut_spine(run.spine), *tasks.cut_leaves(run.spine)):
+        assert stage.cuts[0] == 0
+        assert stage.cuts[-1] == len(run.spine.levels[stage.top])
+        assert all(a < b for a, b in zip(stage.cuts, stage.cuts[1:], strict=False))
+
+
+class Stop(Exception):
+    """An interruption."""
+
+
+def write(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+
+
+def test_an_interrupted_run_finishes_with_the_same_result(run, tmp_path: Path) -> None:
+    expected = estimate(run)
+    checkpoints = Checkpoints(tmp_path, "run 1", write)
+    seen = []
+
+    def progress(stage: str, done: int, total: int) -> None:
+        seen.append(done)
+        if len(seen) in (3, 9):
+            raise Stop
+
+    for _ in range(2):
+        with pytest.raises(Stop):
+            estimate(run, checkpoints=checkpoints, progress=progress)
+    before = len(list(tmp_path.glob("*.part")))
+    assert before > 0
+    assert identical(expected, estimate(run, checkpoints=checkpoints, progress=progress))
+    assert len(list(tmp_path.glob("*.part"))) > before
+
+
+def test_torn_and_foreign_checkpoints_are_done_again(run, tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, "run 1", write)
+    expected = estimate(run, checkpoints=checkpoints)
+    files = sorted(tmp_path.glob("*.part"))
+    files[0].write_bytes(files[0].read_bytes()[:-7])
+    files[1].write_bytes(b"")
+    damaged = bytearray(files[2].read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    files[2].write_bytes(bytes(damaged))
+    assert checkpoints.load(0, 0) is None
+    assert identical(expected, estimate(run, checkpoints=checkpoints))
+    assert Checkpoints(tmp_path, "run 2", write).load(0, 0) is None
+
+
+def test_a_loaded_checkpoint_equals_what_was_saved(run, tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, "run 1", write)
+    first = estimate(run, checkpoints=checkpoints)
+    assert identical(first, estimate(run, checkpoints=checkpoints))

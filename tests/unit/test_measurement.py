@@ -1,0 +1,115 @@
+"""Measurements: exact answers plus addressable noise, lazily or in full."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from support.assembled import KEY, assemble
+from support.mini import from_dense, mini_frame, mini_histogram, mini_product, to_dense
+
+from opendas.errors import BudgetError
+from opendas.geography.spine import Spine
+from opendas.measurement.noisy import NoisyMeasurements, measured_levels
+from opendas.measurement.plan import MeasurementPlan
+from opendas.random.noise import NoiseSource
+from opendas.random.tables import SamplerTable
+
+
+@pytest.fixture(name="run")
+def _run():
+    frame = mini_frame()
+    return assemble(mini_product(), frame, mini_histogram(frame))
+
+
+def test_a_full_measurement_is_truth_plus_the_noise_of_its_address(run) -> None:
+    measured = run.measurements()
+    noise = NoiseSource(KEY)
+    for number, level in enumerate(run.plan.levels):
+        dense = to_dense(run.counts.aggregate(run.spine.leaf_starts(number)))
+        found = measured.full(number, 0, len(dense))
+        for planned, values in zip(level.queries, found, strict=True):
+            table = SamplerTable.build(run.plan.distribution(number, planned))
+            expected = planned.query.answers(dense)
+            for unit in range(len(dense)):
+                rows = np.arange(planned.query.size)
+                drawn = noise.draw(table, number, unit, planned.address, rows)
+                assert np.array_equal(values[unit] - expected[unit], drawn)
+
+
+def test_a_lazy_answer_equals_that_coordinate_of_the_full_one(run) -> None:
+    measured = run.measurements()
+    rng = np.random.default_rng(0)
+    for number, level in enumerate(run.spine.levels):
+        full = measured.full(number, 0, len(level))
+        for _ in range(20):
+            support = np.flatnonzero(rng.random(run.product.schema.size) < 0.4).astype(np.int32)
+            first = int(rng.integers(len(level)))
+            children = int(rng.integers(1, len(level) - first + 1))
+            lazy = measured.family(number, first, children, support)
+            for query, values in zip(lazy.queries, full, strict=True):
+                assert np.array_equal(query.values, values[first : first + children][:, query.rows])
+                group = run.product.workload.group(query.name)
+                assert np.array_equal(query.rows[query.compact], group.row_of_cell[support])
+
+
+def test_marginals_sum_over_all_cells_and_not_over_the_support(run) -> None:
+    """A support-restricted marginal with the same noise would give off-support counts by subtraction."""
+    lazy = run.measurements().family(2, 0, len(run.spine.leaf), np.zeros(1, np.int32))
+    total = next(query for query in lazy.queries if query.name == "total")
+    planned = next(q for q in run.plan.levels[2].queries if q.query.name == "total")
+    table = SamplerTable.build(run.plan.distribution(2, planned))
+    noise = NoiseSource(KEY).draw(table, 2, np.arange(len(run.spine.leaf)), planned.address, np.zeros(1, int))
+    assert np.array_equal(total.values - noise, run.counts.row_totals()[:, None])
+
+
+def test_the_shape_of_a_measurement_does_not_depend_on_the_data(run) -> None:
+    empty = assemble(
+        mini_product(invariant=False), run.frame, from_dense(np.zeros((len(run.frame), 9), np.int64))
+    )
+    full = run.measurements().full(2, 0, 24)
+    bare = empty.measurements().full(2, 0, 24)
+    assert [values.shape for values in full] == [values.shape for values in bare]
+
+
+def test_geounits_with_their_own_shares_draw_with_their_own_noise(run) -> None:
+    """A bypassed spine: the parent takes its only child's share, and the child is not measured."""
+    shares = (None, (Fraction(1),) * 6, (Fraction(0),) + (Fraction(1),) * 23)
+    level_shares = [level.share for level in run.plan.levels]
+    with pytest.raises(BudgetError):
+        Spine(run.spine.levels, run.spine.leaf_order, shares).check_paths(level_shares)
+    towns = tuple(Fraction(2) if i == 0 else Fraction(1) for i in range(6))
+    blocks = tuple(Fraction(0) if i < 4 else Fraction(1) for i in range(24))
+    spine = Spine(run.spine.levels, run.spine.leaf_order, (None, towns, blocks))
+    plan = MeasurementPlan(run.product, spine, run.plan.budget)
+    levels = measured_levels(plan)
+    tables = {n: run.counts.aggregate(spine.leaf_starts(n)) for n in range(3)}
+    measured = NoisyMeasurements(levels, tables, dict.fromkeys(tables, 0), NoiseSource(KEY))
+    assert measured.has_budget(2, 0, 24).tolist() == [False] * 4 + [True] * 20
+    assert all(not values[:4].any() for values in measured.full(2, 0, 24))
+    planned = plan.levels[1].queries[0]
+    wide, narrow = (plan.distribution(1, planned, Fraction(m)).sigma2 for m in (1, 2))
+    assert wide == 2 * narrow
+    assert measured.family(1, 0, 6, np.arange(9, dtype=np.int32)).precision.tolist() == [2, 1, 1, 1, 1, 1]
+
+
+def test_the_plan_digest_depends_on_the_plan_and_not_on_estimation(run) -> None:
+    frame = mini_frame()
+    histogram = mini_histogram(frame)
+    again = assemble(mini_product(), frame, histogram)
+    assert again.plan.digest() == run.plan.digest()
+    other_budget = assemble(mini_product(), frame, histogram, rho=Fraction(3))
+    other_frame = assemble(mini_product(), mini_frame(blocks=5), mini_histogram(mini_frame(blocks=5)))
+    without_invariant = assemble(mini_product(invariant=False), frame, histogram)
+    assert other_budget.plan.digest() != run.plan.digest()
+    assert other_frame.plan.digest() != run.plan.digest()
+    assert without_invariant.plan.digest() == run.plan.digest()
+
+
+def test_a_budget_for_an_undeclared_query_is_refused() -> None:
+    frame = mini_frame()
+    product = replace(mini_product(), query_names=("total", "detailed"))
+    with pytest.raises(BudgetError, match="no query group"):
+        assemble(product, frame, mini_histogram(frame), queries={"kind": Fraction(1)})
