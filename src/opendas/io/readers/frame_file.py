@@ -14,7 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from opendas.errors import ConfigError, GeographyError
-from opendas.geography.frame import CENSUS_PREFIX, ENTITY_CATEGORIES, Frame, LevelRule, official_codes
+from opendas.geography.frame import (
+    CENSUS_GEOLEVELS,
+    CENSUS_PREFIX,
+    ENTITY_CATEGORIES,
+    Frame,
+    LevelRule,
+    official_codes,
+)
 from opendas.io.readers.base import FRAME_FROM_RECORDS, ReaderSpec
 from opendas.io.readers.census import census_kind
 from opendas.io.readers.coding import geocodes_of, text_of, whole_numbers
@@ -97,7 +104,19 @@ def hierarchy(spec: ReaderSpec) -> Hierarchy:
     for rule in above:
         if (rule.prefix is None) == (rule.column is None):
             raise ConfigError(f"[geography] levels: {rule.name!r} needs either a prefix or a column.")
+    if census_kind(spec.product) is not None and _are_official(spec.levels):
+        return Hierarchy("block", CENSUS_PREFIX["block"], (), names[0])
     return Hierarchy(leaf.name, leaf.prefix, tuple(above))
+
+
+def _are_official(levels: Sequence[LevelRule]) -> bool:
+    """Return whether `levels` spell out the official geolevels, from some root to the block."""
+    names = tuple(rule.name for rule in levels)
+    if names != CENSUS_GEOLEVELS[-len(names) :]:
+        return False
+    prefixes = [rule.prefix for rule in levels]
+    official = [CENSUS_PREFIX[name] for name in names]
+    return prefixes[:-1] == official[:-1] and prefixes[-1] in (None, official[-1])
 
 
 def build_frame(

@@ -1,0 +1,168 @@
+"""Makes a state and writes it as input: two tables, a frame and two run files.
+
+The generator of random numbers here is ordinary numpy: it makes data up, it protects none.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from opendas.demo.land import Land, make_land
+from opendas.demo.people import Homes, draw_people, make_homes
+from opendas.errors import ConfigError
+from opendas.io.atomic import write_atomic
+from opendas.io.parquet import bytes_column, write_parquet
+from opendas.products.pl94 import GQ_COLUMNS, pl94_persons
+
+__all__ = ["DemoState", "make_state", "write_demo"]
+
+logger = logging.getLogger(__name__)
+
+LEAST_BLOCKS = 50
+MOST_BLOCKS = 5_000_000
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class DemoState:
+    """A made state.
+
+    Parameters
+    ----------
+    land : Land
+    homes : Homes
+    entries : tuple of (int64, int32, int64) arrays
+        (block, cell of the persons product, count), ascending.
+    """
+
+    land: Land
+    homes: Homes
+    entries: tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.int64]]
+
+
+def make_state(blocks: int = 5000, seed: int = 2020) -> DemoState:
+    """Make a state up.
+
+    Parameters
+    ----------
+    blocks : int
+        Number of blocks, the empty ones included; about 20 people each.
+    seed : int
+        The same seed, size and numpy version give the same state.
+
+    Raises
+    ------
+    ConfigError
+        If the size is not usable.
+    """
+    if not LEAST_BLOCKS <= blocks <= MOST_BLOCKS:
+        raise ConfigError(f"the made state has from {LEAST_BLOCKS} to {MOST_BLOCKS} blocks, not {blocks}.")
+    if seed < 0:
+        raise ConfigError("the seed of the made state is not negative.")
+    rng = np.random.default_rng([seed, blocks])
+    land = make_land(blocks, rng)
+    homes = make_homes(land.group, rng)
+    return DemoState(land, homes, draw_people(homes, land.group, rng))
+
+
+def write_demo(folder: Path, blocks: int = 5000, seed: int = 2020) -> tuple[Path, Path]:
+    """Make a state up and write it into `folder`.
+
+    Writes ``persons.parquet`` and ``units.parquet`` (input of the ``histogram`` reader), ``frame.parquet``
+    (every block, with units and areas), ``persons.toml`` and ``units.toml``.
+
+    Returns
+    -------
+    (Path, Path)
+        The run files of persons and units.
+
+    Raises
+    ------
+    ConfigError
+        If the size is not usable.
+    EnvironmentFailure
+        If the folder cannot be written.
+    """
+    state = make_state(blocks, seed)
+    write_parquet(folder / "frame.parquet", _frame_table(state))
+    write_parquet(folder / "persons.parquet", _persons_table(state))
+    write_parquet(folder / "units.parquet", _units_table(state))
+    runs = []
+    for name, label in (("persons", "People"), ("units", "Housing units")):
+        runs.append(folder / f"{name}.toml")
+        write_atomic(runs[-1], _RUN.format(name=name, label=label, blocks=blocks, seed=seed).encode())
+    logger.info(
+        "made a state of %d blocks and %d people in %s", blocks, int(state.homes.people.sum()), folder
+    )
+    return runs[0], runs[1]
+
+
+def _frame_table(state: DemoState) -> pa.Table:
+    columns = {"GEOID": bytes_column(state.land.geocodes), "hu": pa.array(state.homes.housing)}
+    columns |= {name: pa.array(state.homes.facilities[:, k]) for k, name in enumerate(GQ_COLUMNS)}
+    columns |= {name: bytes_column(codes) for name, codes in state.land.entities.items()}
+    return pa.table(columns)
+
+
+def _persons_table(state: DemoState) -> pa.Table:
+    block, cell, count = state.entries
+    schema = pl94_persons().schema
+    columns = {"GEOID": _geocodes(state.land, block)}
+    for name, codes in zip(schema.names, schema.codes(cell), strict=True):
+        columns[name] = pa.array(codes.astype(np.int8))
+    return pa.table(columns | {"count": pa.array(count)})
+
+
+def _units_table(state: DemoState) -> pa.Table:
+    counts = np.stack([state.homes.housing - state.homes.occupied, state.homes.occupied], axis=1)
+    block, occupancy = np.nonzero(counts)
+    labels = pa.DictionaryArray.from_arrays(
+        pa.array(occupancy.astype(np.int32)), pa.array(["vacant", "occupied"])
+    )
+    return pa.table(
+        {
+            "GEOID": _geocodes(state.land, block),
+            "occupancy": labels,
+            "count": pa.array(counts[block, occupancy]),
+        }
+    )
+
+
+def _geocodes(land: Land, block: npt.NDArray[np.integer]) -> pa.DictionaryArray:
+    return pa.DictionaryArray.from_arrays(pa.array(block.astype(np.int32)), bytes_column(land.geocodes))
+
+
+_RUN = """\
+# {label} of a made state: {blocks} blocks, seed {seed}. Nobody's data.
+
+[run]
+product = "pl94-{name}"
+mechanism = "discrete-gaussian"
+neighbours = "bounded"
+
+[input]
+reader = "histogram"
+path = "{name}.parquet"
+geocode = "GEOID"
+count = "count"
+units = {{ path = "frame.parquet", geocode = "GEOID" }}   # hu, gq1 ... gq7
+
+[geography]
+spine = "standard"
+frame = "frame.parquet"     # every block, the empty ones included
+levels = [                  # the official levels, by characters of the geocode
+    {{ name = "state", prefix = 2 }},
+    {{ name = "county", prefix = 5 }},
+    {{ name = "tract", prefix = 11 }},
+    {{ name = "block_group", prefix = 12 }},
+    {{ name = "block", prefix = 15 }},
+]
+
+[budget]
+preset = "pr2020-{name}"    # the production setting of 2020 where the state is the topmost level
+"""
