@@ -291,7 +291,7 @@ def _exp_neg_double(x: Fraction) -> float:
 def _narrow_gaussian(sigma2: Fraction) -> tuple[float, float]:
     """Return the normaliser and the variance of a discrete Gaussian with ``sigma2 < 8``, by direct sums."""
     one = 1 << _DOUBLE_PRECISION
-    weights, _ = gaussian_weights(sigma2, _DOUBLE_PRECISION, 1)
+    weights = list(gaussian_weights(sigma2, _DOUBLE_PRECISION, 1))
     # Weights beyond the list are below 2**-1400 and fall by more than half a step: no double sees them.
     total = one + sum(low + high for low, high in weights)
     second = sum(k * k * (low + high) for k, (low, high) in enumerate(weights, start=1))

@@ -11,7 +11,7 @@ precision is raised until they do.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 
 from opendas.errors import PrivacyError
@@ -83,7 +83,7 @@ def exp_neg(x: Fraction, precision: int) -> Interval:
     return low >> extra, ceil_shift(high, extra)
 
 
-def gaussian_weights(sigma2: Fraction, precision: int, stop: int) -> tuple[list[Interval], int]:
+def gaussian_weights(sigma2: Fraction, precision: int, stop: int) -> Iterator[Interval]:
     """Enclose the weights ``w(k) = exp(-k**2 / (2 sigma2))`` for ``k = 1, 2, ...``.
 
     Parameters
@@ -93,26 +93,23 @@ def gaussian_weights(sigma2: Fraction, precision: int, stop: int) -> tuple[list[
     precision : int
         Bits after the binary point.
     stop : int
-        The list ends with the first weight of at most ``stop`` units.
+        The last weight is the first of at most ``stop`` units.
 
-    Returns
-    -------
-    weights : list of tuple of int
-        Intervals for ``w(1), ..., w(K)`` in units of ``2**-precision``.
-    ratio : int
-        Upper bound of ``w(K + 1) / w(K)`` in the same units; later ratios are smaller.
+    Yields
+    ------
+    tuple of int
+        Interval of ``w(k)`` in units of ``2**-precision``.
     """
     low, high = exp_neg(1 / (2 * sigma2), precision)
     square_low, square_high = low * low >> precision, ceil_shift(high * high, precision)
     # w(k + 1) = w(k) * q**(2k + 1) with q = w(1): two products a term instead of one exponential.
     ratio_low, ratio_high = low * square_low >> precision, ceil_shift(high * square_high, precision)
-    weights = [(low, high)]
+    yield low, high
     while high > stop:
         low, high = low * ratio_low >> precision, ceil_shift(high * ratio_high, precision)
         ratio_low = ratio_low * square_low >> precision
         ratio_high = ceil_shift(ratio_high * square_high, precision)
-        weights.append((low, high))
-    return weights, ratio_high
+        yield low, high
 
 
 def gaussian_tail_floors(sigma2: Fraction, bits: int) -> list[int]:
@@ -177,30 +174,35 @@ def _decided(attempt: Callable[[int], list[int] | None], bits: int) -> list[int]
 
 
 def _gaussian_floors(sigma2: Fraction, bits: int, guard: int) -> list[int] | None:
+    # Two passes over the weights rather than a list of them: wide laws have hundreds of thousands.
     precision = bits + guard
+    stop = 1 << (guard // 2)
     one = 1 << precision
-    weights, ratio = gaussian_weights(sigma2, precision, 1 << (guard // 2))
-    if ratio >= one:
+    low = high = 0
+    last_low, last_high = one, one  # w(0)
+    for weight_low, weight_high in gaussian_weights(sigma2, precision, stop):
+        before = last_low
+        last_low, last_high = weight_low, weight_high
+        low, high = low + last_low, high + last_high
+    # w(k + 1) / w(k) falls with k, so a geometric series with ratio r = last / before bounds the weights left
+    # out: their sum is at most last * r / (1 - r).
+    if last_high >= before:
         return None
-    # Beyond the last weight the ratios only fall: a geometric series bounds what is left.
-    low, high = 0, -(-weights[-1][1] * ratio // (one - ratio))
-    tails = [(low, high)]
-    for weight_low, weight_high in reversed(weights):
-        low, high = low + weight_low, high + weight_high
-        tails.append((low, high))
-    tails.reverse()
+    high += -(-last_high * last_high // (before - last_high))
     inverse_low = (one << precision) // (one + 2 * high)
     inverse_high = -(-(one << precision) // (one + 2 * low))
     shift = 2 * precision - bits
-    floors = []
-    for low, high in tails:
-        floor = low * inverse_low >> shift
-        if floor != high * inverse_high >> shift:
+    floors = [low * inverse_low >> shift]
+    if floors[0] != high * inverse_high >> shift:
+        return None
+    for weight_low, weight_high in gaussian_weights(sigma2, precision, stop):
+        if floors[-1] == 0:
+            break
+        low, high = max(low - weight_high, 0), high - weight_low
+        floors.append(low * inverse_low >> shift)
+        if floors[-1] != high * inverse_high >> shift:
             return None
-        floors.append(floor)
-        if floor == 0:
-            return floors
-    return None
+    return floors if floors[-1] == 0 else None
 
 
 def _laplace_floors(scale: Fraction, bits: int, guard: int) -> list[int] | None:

@@ -201,27 +201,33 @@ _CACHE = _Cache(_CACHE_BYTES)
 
 @njit(cache=True, nogil=True)
 def _lookup(words: Any, guide: Any, shift: Any, floors: Any, out: Any, ties: Any) -> Any:
-    undecided = 0
+    # First pass without branches: the guide decides nearly all words, and the others are listed.
+    listed = 0
     for i in range(out.shape[0]):
         word = np.int64(words[i, 0])
         sign = word >> np.int64(63)  # -1 in the upper half of [0, 1), else 0
-        half = word ^ sign
-        cell = half >> np.int64(shift)
-        magnitude = np.int64(guide[cell])
-        if magnitude < 0:
-            high = ~magnitude
-            low = np.int64(guide[cell + 1])
-            if low < 0:
-                low = ~low
-            while low < high:
-                middle = (low + high) >> 1
-                if floors[middle] <= half:
-                    high = middle
-                else:
-                    low = middle + 1
-            if floors[low] == half:
-                ties[undecided] = i
-                undecided += 1
-            magnitude = low
+        magnitude = np.int64(guide[(word ^ sign) >> shift])
         out[i] = sign - (magnitude ^ sign)  # +magnitude in the upper half, -magnitude in the lower
+        ties[listed] = i
+        listed += int(magnitude < 0)
+    undecided = 0
+    for j in range(listed):
+        i = ties[j]
+        word = np.int64(words[i, 0])
+        sign = word >> np.int64(63)
+        half = word ^ sign
+        cell = half >> shift
+        high = ~np.int64(guide[cell])
+        low = np.int64(guide[cell + 1])
+        low = max(low, ~low)  # ~m stands for m here too
+        while low < high:
+            middle = (low + high) >> 1
+            if floors[middle] <= half:
+                high = middle
+            else:
+                low = middle + 1
+        out[i] = sign - (low ^ sign)
+        if floors[low] == half:
+            ties[undecided] = i
+            undecided += 1
     return undecided
