@@ -1,0 +1,1 @@
+"""Published tables, made from a release folder alone."""

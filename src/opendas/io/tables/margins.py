@@ -1,0 +1,114 @@
+"""Margins of error of table cells, where one measurement answers the cell directly.
+
+A margin here is that of the noise added to one measured answer: the least m such that at least the given
+part of the noise lies within -m to m. It describes the noisy measurement, before post-processing made it
+consistent, whole and non-negative, and not the error of the published estimate, which post-processing
+usually makes smaller and may bias for small counts. A cell that is the sum of several measured answers has
+no margin here. An invariant cell has the margin 0: it is exact.
+
+Axes: ``g`` geounits of the table, ``t`` columns.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import numpy.typing as npt
+
+from opendas.io.measurement_files import MeasurementFile
+from opendas.io.release_folder import ReleasedProduct
+from opendas.io.tables.cells import Table
+from opendas.io.tables.tabulate import Grouping
+from opendas.queries.groups import QueryGroup
+from opendas.random.distributions import DiscreteGaussian, DiscreteLaplace
+
+__all__ = ["NO_MARGIN", "margins", "matching_row"]
+
+NO_MARGIN = -1
+"""Where no margin is known."""
+
+
+def matching_row(group: QueryGroup, members: npt.NDArray[np.bool_]) -> int:
+    """Return the row of a query group that counts exactly the cells `members`, bool (n,); -1 if none does."""
+    rows = group.row_of_cell[members]
+    if len(rows) == 0 or bool(np.any(rows != rows[0])):
+        return -1
+    return int(rows[0]) if int(np.sum(group.row_of_cell == rows[0])) == len(rows) else -1
+
+
+def _spine_geounit(released: ReleasedProduct, level: int, grouping: Grouping) -> npt.NDArray[np.int64]:
+    """Return, for each geounit of the table, the geounit of the spine with the same leaves; -1 if none."""
+    spine = released.spine
+    starts = spine.leaf_starts(level)
+    of_leaf = np.empty(len(spine.leaf_order), dtype=np.int64)
+    of_leaf[spine.leaf_order] = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+    inside = grouping.unit >= 0
+    sizes = np.bincount(grouping.unit[inside], minlength=len(grouping))
+    lowest = np.full(len(grouping), len(starts), dtype=np.int64)
+    highest = np.full(len(grouping), -1, dtype=np.int64)
+    np.minimum.at(lowest, grouping.unit[inside], of_leaf[inside])
+    np.maximum.at(highest, grouping.unit[inside], of_leaf[inside])
+    same = (lowest == highest) & (np.diff(starts)[np.minimum(lowest, len(starts) - 2)] == sizes)
+    return np.where(same, lowest, -1)
+
+
+def _best_queries(released: ReleasedProduct, file: MeasurementFile, table: Table) -> list[str | None]:
+    """Return, for each column, the measured query group that answers it with the least noise."""
+    chosen: list[str | None] = []
+    groups = {query: released.product.workload.group(query) for query in file.queries}
+    for members in table.members:
+        direct = [query for query, group in groups.items() if matching_row(group, members) >= 0]
+        chosen.append(min(direct, key=lambda query: file.parameter(query)[1], default=None))
+    return chosen
+
+
+def _noise_margin(file: MeasurementFile, query: str, multiple: Fraction, confidence: Fraction) -> int:
+    """Return the margin where the geounit has `multiple` times its level's share; no share, no margin."""
+    if multiple == 0:
+        return NO_MARGIN
+    name, value = file.parameter(query)
+    noise = DiscreteGaussian(value / multiple) if name == "sigma2" else DiscreteLaplace(value / multiple)
+    return noise.margin(confidence)
+
+
+def margins(
+    released: ReleasedProduct, table: Table, grouping: Grouping, confidence: Fraction
+) -> npt.NDArray[np.int64]:
+    """Return the margin of error of each cell, int64 (g, t); :data:`NO_MARGIN` where none is known.
+
+    Parameters
+    ----------
+    released : ReleasedProduct
+    table : Table
+    grouping : Grouping
+        Of the same frame. Margins exist at official geolevels that are levels of the spine used, for the
+        geounits that the spine has with the same leaves.
+    confidence : Fraction
+        In (0, 1), for instance 9/10.
+    """
+    out = np.full((len(grouping), len(table.columns)), NO_MARGIN, dtype=np.int64)
+    spine = released.spine
+    if grouping.geolevel not in spine.names:
+        return out
+    level = spine.index(grouping.geolevel)
+    place = _spine_geounit(released, level, grouping)
+    known = place >= 0
+    file = released.measurement(grouping.geolevel)
+    if file is not None:
+        shares = spine.shares[level]
+        multiples = [Fraction(1)] if shares is None else sorted(set(shares))
+        which = np.zeros(len(spine.levels[level]), dtype=np.int64)
+        if shares is not None:
+            which = np.array([multiples.index(share) for share in shares], dtype=np.int64)
+        for column, query in enumerate(_best_queries(released, file, table)):
+            if query is not None:
+                each = [_noise_margin(file, query, multiple, confidence) for multiple in multiples]
+                out[known, column] = np.array(each)[which[place[known]]]
+    for block in released.constraints:
+        if block.kind == "invariant" and block.geolevel == grouping.geolevel:
+            group = released.product.workload.group(block.query)
+            for column, members in enumerate(table.members):
+                if matching_row(group, members) >= 0:
+                    out[known, column] = 0
+    return out

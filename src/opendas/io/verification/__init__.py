@@ -1,0 +1,1 @@
+"""The checks of ``opendas verify``, each from the release folder alone."""

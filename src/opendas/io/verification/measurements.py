@@ -1,0 +1,89 @@
+"""The measurement files are those of the certified plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from opendas.io.measurement_files import MeasurementFile, measurement_metadata
+from opendas.io.release_folder import ReleasedProduct
+from opendas.io.verification.budget import certified_plan
+from opendas.io.verification.check import require
+from opendas.measurement.plan import MeasurementPlan
+from opendas.random.distributions import NoiseDistribution
+
+__all__ = ["check_measurements"]
+
+_GEOUNITS = 1 << 12
+
+
+def check_measurements(run: Mapping[str, Any], released: ReleasedProduct) -> str:
+    """Every budgeted geolevel has its file: right geounits, query groups, parameters, variances, shapes."""
+    plan = certified_plan(run, released)
+    stored = run["measurements"]
+    require(stored in ("used", "full"), f"measurements {stored!r}: expected used or full.")
+    present = {path.stem for path in released.measurements.glob("*.parquet")} - {"spine", "constraints"}
+    budgeted = {level.geolevel for level in plan.levels if level.queries}
+    require(present == budgeted, "there is a measurement file too many or too few.")
+    values = 0
+    for number, level in enumerate(plan.levels):
+        if level.queries:
+            file = MeasurementFile(released.measurements / f"{level.geolevel}.parquet")
+            wanted = _plain(measurement_metadata(plan, number, stored=stored))
+            require(
+                _without_invariants(file.metadata) == _without_invariants(wanted),
+                f"{level.geolevel}: the metadata are not those of the certified plan.",
+            )
+            values += _check_rows(file, plan, number, full=stored == "full")
+    return f"{len(budgeted)} files with {values} noisy answers, {stored}"
+
+
+def _plain(metadata: Mapping[str, object]) -> dict[str, Any]:
+    return dict(metadata)
+
+
+def _without_invariants(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out what is no part of the plan: a run may be measured with and estimated without invariants."""
+    product = {
+        key: value for key, value in metadata["product"].items() if key not in ("invariants", "bounds")
+    }
+    return {**metadata, "product": product}
+
+
+def _check_rows(file: MeasurementFile, plan: MeasurementPlan, number: int, *, full: bool) -> int:
+    spine = plan.spine
+    level = spine.levels[number]
+    shares = spine.shares[number]
+    multiples = [Fraction(1)] * len(level) if shares is None else list(shares)
+    keep = np.array([share > 0 for share in multiples])
+    require(
+        np.array_equal(file.geocodes, level.geocodes[keep]), f"{level.name}: other geounits than the spine."
+    )
+    used = [share for share in multiples if share > 0]
+    distinct = sorted(set(used))
+    place = np.searchsorted(np.array([float(share) for share in distinct]), [float(share) for share in used])
+    values = 0
+    for start in range(0, len(file), _GEOUNITS):
+        stop = min(start + _GEOUNITS, len(file))
+        answers = file.read(start, stop)
+        for planned in plan.levels[number].queries:
+            noises: list[NoiseDistribution] = [plan.distribution(number, planned, m) for m in distinct]
+            wanted = np.array([noise.variance for noise in noises])[place[start:stop]]
+            found = answers[planned.query.name]
+            where = f"{level.name}, {planned.query.name}"
+            require(
+                bool(np.allclose(found.variance, wanted, rtol=1e-9, atol=0)),
+                f"{where}: a variance is not that of the plan.",
+            )
+            if full:
+                lengths = np.diff(found.offsets)
+                complete = found.cells is None and bool(np.all(lengths == planned.query.size))
+                require(complete, f"{where}: not all answers are there.")
+            elif found.cells is not None and len(found.cells):
+                inside = found.cells.min() >= 0 and found.cells.max() < planned.query.size
+                require(bool(inside), f"{where}: an answer to no row of the query group.")
+            values += len(found.values)
+    return values

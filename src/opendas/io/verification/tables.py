@@ -1,0 +1,87 @@
+"""The published tables follow from the microdata."""
+
+from __future__ import annotations
+
+import csv
+import re
+import tempfile
+import zipfile
+from fractions import Fraction
+from pathlib import Path
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+from opendas.errors import FormatError
+from opendas.io.parquet import open_parquet, read_metadata
+from opendas.io.release_folder import ReleaseFolder
+from opendas.io.tables.cells import PL94_TABLES
+from opendas.io.verification.check import require, some
+from opendas.io.writers.legacy import legacy_members
+from opendas.io.writers.tables import DEFAULT_CONFIDENCE, table_batches, table_request, write_table
+
+__all__ = ["check_tables"]
+
+_MARGIN = re.compile(r"_MOE([0-9.]+)$")
+
+
+def check_tables(release: ReleaseFolder) -> str:
+    """Tabulate every table again and compare."""
+    folder = release.path / "tables"
+    files = sorted(path for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else []
+    wrong = [path.relative_to(folder).as_posix() for path in files if not _same(release, path)]
+    require(not wrong, f"not what the microdata say: {some(wrong)}.")
+    return f"{len(files)} tables agree with the microdata"
+
+
+def _same(release: ReleaseFolder, path: Path) -> bool:
+    if path.suffix == ".parquet":
+        return _same_parquet(release, path)
+    if path.suffix == ".csv":
+        return _same_csv(release, path)
+    if path.suffix == ".zip" and path.parent.name.startswith("pl94_"):
+        return _same_legacy(release, path)
+    return False
+
+
+def _same_parquet(release: ReleaseFolder, path: Path) -> bool:
+    metadata = read_metadata(path)
+    name = metadata["table"]
+    if name not in PL94_TABLES:
+        name = f"{metadata['product']}:{name}"
+    request = table_request(release, name, metadata["geolevel"], Fraction(metadata["confidence"]))
+    found = open_parquet(path).read().replace_schema_metadata(None)
+    return request.stem == path.stem and found.equals(pa.concat_tables(table_batches(request)))
+
+
+def _name_and_geolevel(release: ReleaseFolder, stem: str) -> tuple[str, str]:
+    """Undo the naming of a table file."""
+    for product in release.names:
+        frame = release[product].frame
+        for geolevel in sorted((*frame.geolevels, *frame.entities), key=len, reverse=True):
+            if stem.endswith(f"_{geolevel}"):
+                slug = stem.removesuffix(f"_{geolevel}")
+                if slug in PL94_TABLES:
+                    return slug, geolevel
+                own = slug.removeprefix(f"{product}.")
+                if len(release.names) == 1 or own != slug:
+                    return f"{product}:" + " * ".join(unquote(part) for part in own.split("+")), geolevel
+    raise FormatError(f"tables/{stem}: no table of this release has such a name.")
+
+
+def _same_csv(release: ReleaseFolder, path: Path) -> bool:
+    name, geolevel = _name_and_geolevel(release, path.stem)
+    with open(path, encoding="utf-8", newline="") as file:
+        header = next(csv.reader(file))
+    levels = {match[1] for match in map(_MARGIN.search, header) if match}
+    confidence = Fraction(levels.pop()) / 100 if levels else DEFAULT_CONFIDENCE
+    with tempfile.TemporaryDirectory() as folder:
+        again = write_table(release, name, geolevel, fmt="csv", confidence=confidence, to=Path(folder))
+        return again.name == path.name and again.read_bytes() == path.read_bytes()
+
+
+def _same_legacy(release: ReleaseFolder, path: Path) -> bool:
+    wanted = legacy_members(release, path.parent.name.removeprefix("pl94_"))
+    with zipfile.ZipFile(path) as archive:
+        found = {name: archive.read(name) for name in archive.namelist()}
+    return wanted.get(path.name) == found

@@ -1,0 +1,130 @@
+"""``opendas verify``: a release is whole, agrees with its certificate, and obeys its constraints.
+
+Everything is computed again from the files under ``release/``; neither input nor key is opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from opendas.errors import CheckFailed, ConfigError
+from opendas.io.release_folder import ReleasedProduct, ReleaseFolder, release_path
+from opendas.io.verification.budget import check_budget, check_plan, check_rows
+from opendas.io.verification.check import Check, require, run_check, some
+from opendas.io.verification.files import check_digests, check_issued, check_listing, read_certificate
+from opendas.io.verification.machine import check_machine, machine_names
+from opendas.io.verification.measurements import check_measurements
+from opendas.io.verification.microdata import (
+    Microdata,
+    check_bounds,
+    check_constraints,
+    check_frame,
+    check_quarters,
+    check_records,
+)
+from opendas.io.verification.tables import check_tables
+
+__all__ = ["Check", "verify_release"]
+
+NOT_FOR_RELEASE = "NOT FOR RELEASE"
+
+
+def verify_release(path: Path, *, allow_seeded: bool = False) -> tuple[Check, ...]:
+    """Check a release.
+
+    Parameters
+    ----------
+    path : Path
+        The output folder, or ``release/`` in it.
+    allow_seeded : bool
+        Accept a run that is stamped NOT FOR RELEASE.
+
+    Returns
+    -------
+    tuple of Check
+        In a fixed order; the release passes if all are ok.
+
+    Raises
+    ------
+    ConfigError
+        If there is no release at `path`.
+    """
+    release = release_path(path)
+    first = run_check("certificate", lambda: _certificate(release))
+    if not first.ok:
+        return (first,)
+    certificate = read_certificate(release)
+    listed = certificate["files"]
+    checks = [
+        first,
+        run_check("files", lambda: check_listing(release, listed)),
+        run_check("digests", lambda: check_digests(release, listed)),
+        run_check("documents", lambda: check_issued(release)),
+        run_check("machine", lambda: check_machine(release, machine_names())),
+        run_check("stamps", lambda: _stamps(certificate, allow_seeded)),
+    ]
+    try:
+        folder = ReleaseFolder(release)
+    except ConfigError as error:
+        return (*checks, Check("products", False, str(error)))
+    checks.append(run_check("products", lambda: _products(certificate, folder)))
+    for run in certificate["runs"]:
+        if run["product"] in folder:
+            checks += _run_checks(run, folder[run["product"]])
+    checks.append(run_check("tables", lambda: check_tables(folder)))
+    return tuple(checks)
+
+
+def _certificate(release: Path) -> str:
+    certificate = read_certificate(release)
+    return f"version {certificate['version']}, {some(run['product'] for run in certificate['runs'])}"
+
+
+def _stamps(certificate: Mapping[str, Any], allow_seeded: bool) -> str:
+    stamps = [(run["product"], stamp) for run in certificate["runs"] for stamp in run["stamps"]]
+    barred = [product for product, stamp in stamps if stamp == NOT_FOR_RELEASE]
+    if barred and not allow_seeded:
+        raise CheckFailed(
+            f"{some(barred)} is stamped {NOT_FOR_RELEASE}: its noise can be recomputed. "
+            "Pass --allow-seeded to check a test release."
+        )
+    return some(dict.fromkeys(stamp for _, stamp in stamps)) or "none"
+
+
+def _products(certificate: Mapping[str, Any], folder: ReleaseFolder) -> str:
+    certified = {run["product"] for run in certificate["runs"]}
+    require(certified == set(folder.names), "the products on file are not the certified ones.")
+    return some(folder.names)
+
+
+def _run_checks(run: Mapping[str, Any], released: ReleasedProduct) -> Iterator[Check]:
+    data = Microdata(released)
+    steps: dict[str, Callable[[], str]] = {
+        "budget": partial(check_budget, run),
+        "geography": partial(check_frame, released),
+        "noise": lambda: check_rows(run, released.spine),
+        "plan": partial(check_plan, run, released),
+        "measurements": partial(check_measurements, run, released),
+        "declared constraints": partial(check_bounds, released),
+    }
+    if _estimated(run):
+        steps |= {"microdata": partial(check_records, run, data)}
+        steps |= {"constraints": partial(check_constraints, run, data)}
+        if released.product.layout in ("persons", "units"):
+            steps |= {"units and people": partial(check_quarters, data)}
+    else:
+        steps |= {"microdata": partial(_no_microdata, released)}
+    for name, step in steps.items():
+        yield run_check(f"{run['product']}: {name}", step)
+
+
+def _estimated(run: Mapping[str, Any]) -> bool:
+    return not str(run["estimator"]).startswith("none")
+
+
+def _no_microdata(released: ReleasedProduct) -> str:
+    require(not released.mdf.exists(), "microdata of a product that was only measured.")
+    return "none: measurements only"

@@ -1,0 +1,224 @@
+"""Writing published tables: one file per table and geolevel, made from a release folder alone."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from urllib.parse import quote
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pacsv
+
+from opendas.errors import ConfigError
+from opendas.io.atomic import atomic_file
+from opendas.io.parquet import bytes_column, parquet_sink
+from opendas.io.release_folder import ReleasedProduct, ReleaseFolder
+from opendas.io.tables.cells import PL94_TABLES, Table, pl94_table, query_table, table_layout
+from opendas.io.tables.margins import NO_MARGIN, margins
+from opendas.io.tables.tabulate import Grouping, group_leaves, tabulate_batches
+
+__all__ = ["TABLE_FORMATS", "TableRequest", "margin_suffix", "table_batches", "table_request", "write_table"]
+
+TABLE_FORMATS = ("parquet", "csv")
+"""Formats of single tables; ``pl94`` is written by :mod:`opendas.io.writers.legacy`."""
+
+DEFAULT_CONFIDENCE = Fraction(9, 10)
+
+_UNIT_QUERY = re.compile(r"(?P<product>[^:]+):(?P<query>.+)")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TableRequest:
+    """One table at one geolevel.
+
+    Parameters
+    ----------
+    released : ReleasedProduct
+    table : Table
+    grouping : Grouping
+    stem : str
+        File name without its ending.
+    confidence : Fraction
+        Of the margins of error.
+    """
+
+    released: ReleasedProduct
+    table: Table
+    grouping: Grouping
+    stem: str
+    confidence: Fraction
+
+
+def margin_suffix(confidence: Fraction) -> str:
+    """Return the ending of a margin column, for instance ``_MOE90``.
+
+    Raises
+    ------
+    ConfigError
+        If the confidence does not lie strictly between 0 and 1.
+    """
+    if not 0 < confidence < 1:
+        raise ConfigError(
+            f"the confidence of margins lies between 0 and 1, for instance 0.90; not {confidence}."
+        )
+    percent = confidence * 100
+    return f"_MOE{percent.numerator}" if percent.denominator == 1 else f"_MOE{float(percent):g}"
+
+
+def _find_query(release: ReleaseFolder, name: str) -> tuple[ReleasedProduct, str]:
+    """Return the product and canonical name of a query group, written ``QUERY`` or ``PRODUCT:QUERY``."""
+    named = _UNIT_QUERY.fullmatch(name)
+    candidates = release.names
+    if named is not None and named["product"] in release:
+        candidates, name = (named["product"],), named["query"]
+    found: list[tuple[ReleasedProduct, str]] = []
+    for product in candidates:
+        try:
+            found.append((release[product], release[product].product.workload.canonical(name)))
+        except ConfigError:
+            if len(candidates) == 1:
+                raise
+    if not found:
+        raise ConfigError(
+            f"no table or query group {name!r}; tables are {', '.join(PL94_TABLES)}, query groups are "
+            f"attributes and recodes of {', '.join(release.names)} joined with ' * '."
+        )
+    if len(found) > 1:
+        products = ", ".join(f"{released.name}:{name}" for released, _ in found)
+        raise ConfigError(f"query group {name!r} belongs to several products; write one of {products}.")
+    return found[0]
+
+
+def table_request(
+    release: ReleaseFolder, name: str, geolevel: str, confidence: Fraction = DEFAULT_CONFIDENCE
+) -> TableRequest:
+    """Resolve a table name and a geolevel.
+
+    Parameters
+    ----------
+    release : ReleaseFolder
+    name : str
+        ``P1`` to ``P5``, ``H1``, a query group, or ``PRODUCT:QUERY`` where several products have it.
+    geolevel : str
+        Official geolevel or entity category of the frame.
+    confidence : Fraction
+
+    Raises
+    ------
+    ConfigError
+        If the table is unknown, or its product was not run.
+    GeographyError
+        If the frame has no such geolevel.
+    """
+    margin_suffix(confidence)
+    if name in PL94_TABLES:
+        released = release.with_layout(table_layout(name))
+        if released is None:
+            raise ConfigError(
+                f"table {name} needs the product pl94-{table_layout(name)}, and this release holds "
+                f"{', '.join(release.names)}; run pl94-{table_layout(name)} into the same folder first."
+            )
+        table, slug = pl94_table(released.product, name), name
+    else:
+        released, query = _find_query(release, name)
+        table = query_table(released.product, query)
+        slug = "+".join(quote(factor, safe="") for factor in query.split(" * "))
+        if len(release.names) > 1:
+            slug = f"{released.name}.{slug}"
+    grouping = group_leaves(released.frame, geolevel)
+    return TableRequest(released, table, grouping, f"{slug}_{geolevel}", confidence)
+
+
+def _schema(request: TableRequest, known: Sequence[bool]) -> pa.Schema:
+    fields = [("GEOID", pa.string())]
+    suffix = margin_suffix(request.confidence)
+    for column, has_margin in zip(request.table.columns, known, strict=True):
+        fields.append((column, pa.int64()))
+        if has_margin:
+            fields.append((column + suffix, pa.int64()))
+    return pa.schema(fields)
+
+
+def _metadata(request: TableRequest) -> dict[str, object]:
+    return {
+        "format": "opendas table 1",
+        "table": request.table.name,
+        "product": request.released.name,
+        "geolevel": request.grouping.geolevel,
+        "labels": dict(zip(request.table.columns, request.table.labels, strict=True)),
+        "confidence": str(request.confidence),
+        "margin": "noise of the one measurement that answers the cell directly, before post-processing",
+    }
+
+
+def table_batches(request: TableRequest) -> Iterator[pa.Table]:
+    """Yield the rows of a table in batches: ``GEOID``, then each cell with its margin beside it.
+
+    A margin column is there if the margin of its cell is known for some geounit. The first batch may be
+    empty; all have the same schema.
+    """
+    margin = margins(request.released, request.table, request.grouping, request.confidence)
+    known = (margin != NO_MARGIN).any(axis=0).tolist()
+    schema = _schema(request, known)
+    if len(request.grouping) == 0:
+        yield schema.empty_table()
+    batches = tabulate_batches(request.released.estimate, request.table, request.grouping)
+    for start, counts in batches:
+        stop = start + len(counts)
+        arrays = [bytes_column(request.grouping.geocodes[start:stop])]
+        for column, has_margin in enumerate(known):
+            arrays.append(pa.array(np.ascontiguousarray(counts[:, column])))
+            if has_margin:
+                one = np.ascontiguousarray(margin[start:stop, column])
+                arrays.append(pa.array(one, mask=one == NO_MARGIN))
+        yield pa.Table.from_arrays(arrays, schema=schema)
+
+
+def write_table(
+    release: ReleaseFolder,
+    name: str,
+    geolevel: str,
+    *,
+    fmt: str = "parquet",
+    confidence: Fraction = DEFAULT_CONFIDENCE,
+    to: Path | None = None,
+) -> Path:
+    """Write one table, for instance ``tables/P1_block.parquet``, and return its path.
+
+    Parameters
+    ----------
+    release : ReleaseFolder
+    name, geolevel, confidence
+        As in :func:`table_request`.
+    fmt : ``"parquet"`` or ``"csv"``
+    to : Path, optional
+        Folder to write into; by default ``tables/`` of the release, whose certificate must then be issued
+        again.
+    """
+    if fmt not in TABLE_FORMATS:
+        raise ConfigError(f"unknown table format {fmt!r}; known are {', '.join(TABLE_FORMATS)}, pl94.")
+    request = table_request(release, name, geolevel, confidence)
+    folder = release.path / "tables" if to is None else to
+    path = folder / f"{request.stem}.{fmt}"
+    batches = table_batches(request)
+    first = next(batches)
+    if fmt == "parquet":
+        with parquet_sink(path, first.schema, metadata=_metadata(request)) as sink:
+            sink.write(first)
+            for batch in batches:
+                sink.write(batch)
+        return path
+    header = io.StringIO()
+    csv.writer(header, lineterminator="\n").writerow(first.schema.names)
+    options = pacsv.WriteOptions(include_header=False, quoting_style="needed")
+    with atomic_file(path) as file:
+        file.write(header.getvalue().encode("utf-8"))
+        for batch in (first, *batches):
+            pacsv.write_csv(batch, file, options)
+    return path
