@@ -1,0 +1,63 @@
+# Everything from a machine with Python 3.11 to 3.14 and make: each target sets up what it needs.
+# PYTHON=... chooses the interpreter, VENV=... the environment, PYTEST_ARGS=... adds to pytest.
+
+VENV ?= .venv
+PYTHON ?=
+PYTEST_ARGS ?=
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint docs bench clean
+
+help:
+	@echo "make demo    release a small made state, end to end"
+	@echo "make test    formatting, types, import layers, tests"
+	@echo "make lint    the same without the tests"
+	@echo "make docs    the documentation, into site/"
+	@echo "make bench   the benchmarks"
+	@echo "make clean   remove the environment and what was built"
+
+$(BIN)/python:
+	@for candidate in $(PYTHON) python3.13 python3.12 python3.14 python3.11 python3 python; do \
+	  if $$candidate -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' 2>/dev/null; then \
+	    echo "setting up $(VENV) with $$($$candidate --version)" >&2; \
+	    $$candidate -m venv $(VENV) && exit 0; \
+	    rm -rf $(VENV); \
+	    echo "$$candidate cannot make environments: install its venv package (Debian: apt install python3-venv)" >&2; \
+	  fi; \
+	done; \
+	echo "no usable Python 3.11 to 3.14 found; give one with make PYTHON=/path/to/python" >&2; exit 1
+
+$(VENV)/.core: pyproject.toml | $(BIN)/python
+	@echo "installing OpenDAS" >&2
+	@$(PIP) -e .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml | $(BIN)/python
+	@echo "installing OpenDAS with what its tests need" >&2
+	@$(PIP) -e '.[dev]'
+	@touch $@ $(VENV)/.core
+
+demo: $(VENV)/.core
+	@$(BIN)/opendas demo
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: lint
+	$(BIN)/python -m pytest -q $(PYTEST_ARGS)
+
+docs: $(VENV)/.dev
+	$(BIN)/python docs/generate_cli.py
+	$(BIN)/mkdocs build --strict --quiet
+
+bench: $(VENV)/.dev
+	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+clean:
+	rm -rf $(VENV) site build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
