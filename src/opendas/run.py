@@ -92,7 +92,7 @@ class Run:
         return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
-def load(path: str | Path, *, strict: bool = False) -> Run:
+def load(path: str | Path, *, strict: bool = False, need_input: bool = True) -> Run:
     """Load a run file.
 
     Parameters
@@ -100,13 +100,15 @@ def load(path: str | Path, *, strict: bool = False) -> Run:
     path : path of a TOML run file
     strict : bool
         A disagreement of the input with a published summary record is an error rather than a warning.
+    need_input : bool
+        False to estimate from measurements: the input's files may then be absent.
 
     Raises
     ------
     ConfigError
         Naming file, line, field and rule; everything wrong comes together.
     """
-    return Run(Path(path), resolve(load_run_file(path), strict=strict))
+    return Run(Path(path), resolve(load_run_file(path), strict=strict, need_input=need_input))
 
 
 def make_spine(resolved: Resolved, frame: Frame) -> Spine:
@@ -120,7 +122,8 @@ def make_budget(resolved: Resolved, spine: Spine) -> Budget:
     """Resolve the budget on a spine; block-by-block gives all of it to the leaves."""
     spec = resolved.budget
     if resolved.estimator == "block-by-block":
-        spec = replace(spec, geolevels={spine.leaf.name: Fraction(1)}, normalise=False)
+        shares = {name: Fraction(int(name == spine.leaf.name)) for name in spine.names}
+        spec = replace(spec, geolevels=shares, normalise=False)
     return resolve_budget(spec, spine.names, resolved.product.workload.canonical)
 
 

@@ -25,8 +25,8 @@ __all__ = ["estimate_family"]
 
 
 _LEAST_VARIANCE = 1e-6
-"""Noise with less variance is zero but for a chance below 1e-6: its answers are exact, and weights larger than
-1e6 would only cost the solver digits."""
+"""Noise with less variance is zero but for a chance below 1e-6: its answers are exact, and larger weights
+would only cost the solver digits."""
 
 
 def _weight(query: QueryAnswers) -> float:

@@ -1,0 +1,290 @@
+"""Whole runs on a miniature census: the two walls, resume, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.mini import from_dense, mini_frame, mini_histogram, to_dense, write_mini
+
+import opendas.pipeline as pipeline
+from opendas.errors import ConfigError, EnvironmentFailure, PrivacyError
+from opendas.io.atomic import write_atomic
+from opendas.io.measurement_source import FileSource
+from opendas.pipeline import Options, estimate, measure, release
+from opendas.random.keys import RunKey
+from opendas.run import load
+from opendas.workspace import forget_keys
+
+
+@pytest.fixture(autouse=True)
+def _fixed_date(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+
+
+def tree(folder: Path, *, without: tuple[str, ...] = ()) -> dict[str, bytes]:
+    """Return every file below a folder."""
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name not in without
+    }
+
+
+ISSUED = ("certificate.json", "certificate.pdf", "report.html")
+
+
+def test_a_run_writes_a_release_behind_the_release_wall(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    answer = release(load(write_mini(tmp_path)), out, Options())
+    assert answer["records"] == mini_histogram(mini_frame()).total()
+    assert set(ISSUED) <= {path.name for path in (out / "release").iterdir()}
+    assert stat.S_IMODE((out / "confidential").stat().st_mode) == 0o700
+    assert stat.S_IMODE((out / "ledger.jsonl").stat().st_mode) == 0o600
+    assert stat.S_IMODE((out / "confidential" / "keys" / "mini.key").stat().st_mode) == 0o600
+    assert not list((out / "state").rglob("*.part"))
+    assert not list(out.rglob("*.partial"))
+
+
+def test_nothing_confidential_enters_the_release(tmp_path: Path) -> None:
+    """No key, tag, commitment, run id, path, host or user in any released byte."""
+    out = tmp_path / "out"
+    release(load(write_mini(tmp_path)), out, Options())
+    state = json.loads((out / "state" / "mini" / "run.json").read_text())
+    secrets = [
+        (out / "confidential" / "keys" / "mini.key").read_text().split("\n")[2],
+        state["input_tag"],
+        state["key_commitment"],
+        state["run_id"],
+        str(tmp_path),
+        os.uname().nodename,
+    ]
+    for name, data in tree(out / "release").items():
+        for secret in secrets:
+            assert secret.encode() not in data, name
+
+
+def test_a_lazy_run_equals_estimating_from_the_full_file(tmp_path: Path) -> None:
+    run = load(write_mini(tmp_path))
+    release(run, tmp_path / "lazy", Options(seed=4))
+    measure(run, tmp_path / "phases", Options(seed=4))
+    os.rename(tmp_path / "counts.csv", tmp_path / "gone.csv")
+    shutil.rmtree(tmp_path / "phases" / "confidential" / "keys")
+    estimate(load(tmp_path / "run.toml", need_input=False), tmp_path / "phases", Options())
+    lazy, phases = tree(tmp_path / "lazy" / "release" / "mdf"), tree(tmp_path / "phases" / "release" / "mdf")
+    assert lazy == phases
+
+
+def test_asking_for_the_full_file_gives_the_values_of_measure(tmp_path: Path) -> None:
+    run = load(write_mini(tmp_path))
+    release(run, tmp_path / "run", Options(seed=4, measurements="full"))
+    measure(run, tmp_path / "measure", Options(seed=4))
+    full, measured = (tree(tmp_path / name / "release" / "measurements") for name in ("run", "measure"))
+    assert full == measured
+    assert len(full) == 5
+
+
+def test_the_wall_same_measurements_same_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another confidential input that gives the same measurements and invariants gives the same bytes."""
+    frame = mini_frame()
+    truth = to_dense(mini_histogram(frame))
+    other = truth.copy()
+    regions = frame.codes("region")
+    for region in np.unique(regions):
+        inside = np.flatnonzero(regions == region)
+        donors = inside[truth[inside, 0] > 0]
+        other[donors[0], 0] -= 1
+        other[inside[inside != donors[0]][0], 2] += 1
+    assert not np.array_equal(truth, other)
+    first = load(write_mini(tmp_path / "a"))
+    second = load(write_mini(tmp_path / "b", histogram=from_dense(other)))
+    release(first, tmp_path / "one", Options(measurements="full"))
+    folder = tmp_path / "one" / "release" / "measurements" / "mini"
+
+    def recorded(levels, key):
+        return FileSource(levels, folder)
+
+    monkeypatch.setattr(pipeline, "KeyedSource", recorded)
+    monkeypatch.setattr(
+        pipeline,
+        "write_full",
+        lambda to, *rest: [shutil.copy(path, to / path.name) for path in folder.iterdir()],
+    )
+    release(second, tmp_path / "two", Options(measurements="full"))
+    assert tree(tmp_path / "one" / "release") == tree(tmp_path / "two" / "release")
+
+
+def test_two_workers_give_the_same_release(tmp_path: Path) -> None:
+    run = load(write_mini(tmp_path))
+    release(run, tmp_path / "one", Options(seed=1, workers=1))
+    release(run, tmp_path / "two", Options(seed=1, workers=2))
+    assert tree(tmp_path / "one" / "release") == tree(tmp_path / "two" / "release")
+
+
+class Stop(Exception):
+    """An interruption."""
+
+
+@pytest.mark.parametrize("calls", range(1, 12))
+def test_a_run_stopped_anywhere_finishes_with_the_same_bytes(tmp_path: Path, calls: int) -> None:
+    run = load(write_mini(tmp_path))
+    out = tmp_path / "out"
+    seen = []
+
+    def progress(stage: str, done: int, total: int) -> None:
+        seen.append(stage)
+        if len(seen) == calls:
+            raise Stop
+
+    stopped = False
+    try:
+        release(run, out, Options(progress=progress))
+    except Stop:
+        stopped = True
+    answer = release(run, out, Options(resume=True))
+    assert stopped == (len(seen) >= calls)
+    key = RunKey.load(out / "confidential" / "keys" / "mini.key")
+    again = tmp_path / "again"
+    command = f"echo {key._secret.hex()}"
+    release(run, again, Options(key_command=command))
+    assert tree(out / "release") == tree(again / "release")
+    intents = [line for line in (out / "ledger.jsonl").read_text().splitlines() if '"intent"' in line]
+    assert len(intents) == 1
+    assert answer["records"] > 0
+
+
+def test_a_second_run_needs_resume_and_resume_returns_the_result(tmp_path: Path) -> None:
+    run, out = load(write_mini(tmp_path)), tmp_path / "out"
+    first = release(run, out, Options())
+    before = tree(out / "release")
+    with pytest.raises(ConfigError, match="--resume"):
+        release(run, out, Options())
+    assert release(run, out, Options(resume=True)) == first
+    assert tree(out / "release") == before
+
+
+def test_resume_refuses_other_input_plan_seed_and_key(tmp_path: Path) -> None:
+    path, out = write_mini(tmp_path), tmp_path / "out"
+    release(load(path), out, Options())
+    text = path.read_text()
+    changes = {
+        "input": lambda: write_mini(tmp_path, histogram=mini_histogram(mini_frame(), seed=9)),
+        "plan": lambda: path.write_text(text.replace('rho = "2"', 'rho = "3"')),
+        "estimation": lambda: path.write_text(text + '[passes]\nslack = "0.01"\n'),
+    }
+    for what, change in changes.items():
+        write_mini(tmp_path)
+        change()
+        with pytest.raises(PrivacyError, match=what):
+            release(load(path), out, Options(resume=True))
+    write_mini(tmp_path)
+    with pytest.raises(PrivacyError, match="seed"):
+        release(load(path), out, Options(resume=True, seed=1))
+
+
+def test_an_unfinished_run_needs_its_own_key(tmp_path: Path) -> None:
+    run, out = load(write_mini(tmp_path)), tmp_path / "out"
+
+    def progress(stage: str, done: int, total: int) -> None:
+        if stage.startswith("estimating"):
+            raise Stop
+
+    with pytest.raises(Stop):
+        release(run, out, Options(progress=progress))
+    path = out / "confidential" / "keys" / "mini.key"
+    path.unlink()
+    with pytest.raises(PrivacyError, match="cannot be resumed"):
+        release(run, out, Options(resume=True))
+    RunKey.generate().save(path)
+    with pytest.raises(PrivacyError, match="not the one"):
+        release(run, out, Options(resume=True))
+
+
+def test_after_forget_key_a_finished_run_still_answers_and_draws_no_more(tmp_path: Path) -> None:
+    run, out = load(write_mini(tmp_path)), tmp_path / "out"
+    first = release(run, out, Options())
+    assert forget_keys(out) == ("mini",)
+    assert not (out / "confidential" / "keys" / "mini.key").exists()
+    assert release(run, out, Options(resume=True)) == first
+    with pytest.raises(PrivacyError, match="destroyed"):
+        measure(run, out, Options(resume=True))
+
+
+def test_seeded_and_real_runs_share_no_folder(tmp_path: Path) -> None:
+    run = load(write_mini(tmp_path))
+    other = replace(run.resolved.product, name="other", layout="other")
+    second = type(run)(run.path, replace(run.resolved, product=other))
+    release(run, tmp_path / "out", Options(seed=1))
+    with pytest.raises(PrivacyError):
+        release(second, tmp_path / "out", Options())
+
+
+def test_foreign_folders_and_files_are_refused(tmp_path: Path) -> None:
+    run = load(write_mini(tmp_path))
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.txt").write_text("precious")
+    with pytest.raises(ConfigError, match="thesis"):
+        release(run, tmp_path / "full", Options())
+    assert [path.name for path in (tmp_path / "full").iterdir()] == ["thesis.txt"]
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(ConfigError):
+        release(run, tmp_path / "file", Options())
+
+
+def test_a_full_disk_leaves_a_resumable_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, out = load(write_mini(tmp_path)), tmp_path / "out"
+
+    def full(path: Path, data: bytes) -> None:
+        if path.suffix == ".part" and path.name.startswith("stage1"):
+            raise EnvironmentFailure("Could not write: No space left on device.")
+        write_atomic(path, data)
+
+    monkeypatch.setattr(pipeline, "write_atomic", full)
+    with pytest.raises(EnvironmentFailure):
+        release(run, out, Options())
+    assert not (out / "release" / "certificate.json").exists()
+    monkeypatch.undo()
+    assert release(run, out, Options(resume=True))["records"] > 0
+
+
+def test_a_key_used_with_other_input_in_one_ledger_is_refused(tmp_path: Path) -> None:
+    command = "echo " + "ab" * 32
+    ledger = tmp_path / "shared.jsonl"
+    release(load(write_mini(tmp_path / "a")), tmp_path / "one", Options(key_command=command, ledger=ledger))
+    other = write_mini(tmp_path / "b", histogram=mini_histogram(mini_frame(), seed=5))
+    with pytest.raises(PrivacyError):
+        release(load(other), tmp_path / "two", Options(key_command=command, ledger=ledger))
+
+
+@pytest.mark.parametrize(("command", "error"), [("false", EnvironmentFailure), ("echo 12", PrivacyError)])
+def test_a_key_command_that_fails_is_an_error(tmp_path: Path, command: str, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        release(load(write_mini(tmp_path)), tmp_path / "out", Options(key_command=command))
+
+
+def test_pure_differential_privacy_runs_too(tmp_path: Path) -> None:
+    path = write_mini(tmp_path, run='mechanism = "discrete-laplace"', loss='epsilon = "4"')
+    answer = release(load(path), tmp_path / "out", Options())
+    assert answer["rho"] is None
+    assert answer["epsilon"] == "4"
+
+
+def test_unbounded_neighbours_need_dropped_invariants(tmp_path: Path) -> None:
+    with pytest.raises(PrivacyError, match="unbounded"):
+        load(write_mini(tmp_path / "a", run='neighbours = "unbounded"'))
+    path = write_mini(tmp_path / "b", run='neighbours = "unbounded"\ndrop_invariants = ["total"]')
+    assert release(load(path), tmp_path / "out", Options())["records"] >= 0
+
+
+def test_block_by_block_runs(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="block-by-block"):
+        load(write_mini(tmp_path / "a", run='estimator = "block-by-block"'))
+    path = write_mini(tmp_path / "b", run='estimator = "block-by-block"\ndrop_invariants = ["total"]')
+    answer = release(load(path), tmp_path / "out", Options())
+    assert answer["families"] == len(mini_frame())
