@@ -19,7 +19,7 @@ import numpy.typing as npt
 from opendas.io.measurement_files import MeasurementFile
 from opendas.io.release_folder import ReleasedProduct
 from opendas.io.tables.cells import Table
-from opendas.io.tables.tabulate import Grouping
+from opendas.io.tables.counting import Grouping
 from opendas.queries.groups import QueryGroup
 from opendas.random.distributions import DiscreteGaussian, DiscreteLaplace
 

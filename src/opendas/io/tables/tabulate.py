@@ -1,108 +1,293 @@
-"""Counting an estimate into tables, at any official geolevel or entity category.
-
-Axes: ``leaves`` of the frame, ``g`` geounits of the geolevel, ``t`` columns, ``b`` distinct sets of columns
-that a cell of the schema counts in.
-"""
+"""Published tables: one per table name and geolevel, made from a release folder alone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import csv
+import io
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from urllib.parse import quote
 
 import numpy as np
-import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.csv as pacsv
 
-from opendas.errors import DataError
-from opendas.geography.frame import Frame
-from opendas.io.tables.cells import Table
-from opendas.schema.histogram import Histogram
+from opendas.errors import ConfigError
+from opendas.io.atomic import atomic_file
+from opendas.io.parquet import bytes_column, parquet_sink
+from opendas.io.release_folder import ReleasedProduct, ReleaseFolder
+from opendas.io.tables.cells import PL94_TABLES, Table, pl94_table, query_table, table_layout
+from opendas.io.tables.counting import Grouping, count_batches, group_leaves
+from opendas.io.tables.legacy import write_legacy
+from opendas.io.tables.margins import NO_MARGIN, margins
 
-__all__ = ["Grouping", "group_leaves", "tabulate", "tabulate_batches"]
+__all__ = [
+    "TABLE_FORMATS",
+    "TableRequest",
+    "margin_suffix",
+    "table_batches",
+    "table_request",
+    "tabulate",
+    "write_table",
+    "write_tables",
+]
 
-VALUES_PER_BATCH = 1 << 22
-_EXACT = 1 << 53
+TABLE_FORMATS = ("parquet", "csv", "pl94")
+"""``pl94`` is the legacy format, which holds all redistricting tables in one zip file a state."""
+
+DEFAULT_CONFIDENCE = Fraction(9, 10)
+
+_UNIT_QUERY = re.compile(r"(?P<product>[^:]+):(?P<query>.+)")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Grouping:
-    """The geounits of a geolevel or entity category.
+class TableRequest:
+    """One table at one geolevel.
 
     Parameters
     ----------
-    geolevel : str
-    geocodes : bytes array (g,)
-        Ascending.
-    unit : int64 (leaves,)
-        Geounit of each leaf, -1 for none.
+    released : ReleasedProduct
+    table : Table
+    grouping : Grouping
+    stem : str
+        File name without its ending.
+    confidence : Fraction
+        Of the margins of error.
     """
 
-    geolevel: str
-    geocodes: npt.NDArray[np.bytes_]
-    unit: npt.NDArray[np.int64]
+    released: ReleasedProduct
+    table: Table
+    grouping: Grouping
+    stem: str
+    confidence: Fraction
 
-    def __len__(self) -> int:
-        return len(self.geocodes)
 
-
-def group_leaves(frame: Frame, geolevel: str) -> Grouping:
-    """Group the leaves of a frame by their official code at a geolevel or entity category.
+def margin_suffix(confidence: Fraction) -> str:
+    """Return the ending of a margin column, for instance ``_MOE90``.
 
     Raises
     ------
-    GeographyError
-        If the frame has no such codes.
+    ConfigError
+        If the confidence does not lie strictly between 0 and 1.
     """
-    codes, unit = np.unique(frame.codes(geolevel), return_inverse=True)
-    unit = unit.astype(np.int64)
-    if len(codes) and codes[0] == b"":
-        return Grouping(geolevel, codes[1:], unit - 1)
-    return Grouping(geolevel, codes, unit)
-
-
-def _columns_of_cells(table: Table) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
-    """Return (class of each schema cell, -1 for none; columns of each class, (b, t))."""
-    classes, of_cell = np.unique(table.members.T, axis=0, return_inverse=True)
-    of_cell = of_cell.reshape(-1).astype(np.int64)
-    counted = classes.any(axis=1)
-    renumber = np.where(counted, np.cumsum(counted) - 1, -1)
-    return renumber[of_cell], classes[counted].astype(np.float64)
-
-
-def tabulate_batches(
-    estimate: Histogram, table: Table, grouping: Grouping
-) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
-    """Yield (first geounit, counts (geounits, t)) for consecutive geounits; memory stays bounded.
-
-    Raises
-    ------
-    DataError
-        If the estimate counts 2**53 records or more.
-    """
-    if estimate.total() >= _EXACT:
-        raise DataError("the estimate holds 2**53 records or more.")
-    class_of_cell, columns = _columns_of_cells(table)
-    order = np.argsort(grouping.unit, kind="stable")
-    first_leaf = np.searchsorted(grouping.unit[order], np.arange(len(grouping) + 1))
-    step = max(1, VALUES_PER_BATCH // max(columns.shape))
-    for start in range(0, len(grouping), step):
-        stop = min(start + step, len(grouping))
-        leaves = order[first_leaf[start] : first_leaf[stop]]
-        low = estimate.indptr[leaves]
-        lengths = estimate.indptr[leaves + 1] - low
-        entries = np.repeat(low - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
-        unit = np.repeat(grouping.unit[leaves] - start, lengths)
-        group = class_of_cell[estimate.cells[entries]]
-        keep = group >= 0
-        # Sums of integers below 2**53 are exact in double precision, in whatever order.
-        sums = np.bincount(
-            unit[keep] * len(columns) + group[keep],
-            weights=estimate.counts[entries][keep],
-            minlength=(stop - start) * len(columns),
+    if not 0 < confidence < 1:
+        raise ConfigError(
+            f"the confidence of margins lies between 0 and 1, for instance 0.90; not {confidence}."
         )
-        yield start, np.asarray((sums.reshape(stop - start, len(columns)) @ columns).astype(np.int64))
+    percent = confidence * 100
+    return f"_MOE{percent.numerator}" if percent.denominator == 1 else f"_MOE{float(percent):g}"
 
 
-def tabulate(estimate: Histogram, table: Table, grouping: Grouping) -> npt.NDArray[np.int64]:
-    """Return the whole table, int64 (g, t)."""
-    parts = [counts for _, counts in tabulate_batches(estimate, table, grouping)]
-    return np.concatenate([np.zeros((0, len(table.columns)), dtype=np.int64), *parts])
+def _find_query(release: ReleaseFolder, name: str) -> tuple[ReleasedProduct, str]:
+    """Return the product and canonical name of a query group, written ``QUERY`` or ``PRODUCT:QUERY``."""
+    named = _UNIT_QUERY.fullmatch(name)
+    candidates = release.names
+    if named is not None and named["product"] in release:
+        candidates, name = (named["product"],), named["query"]
+    found: list[tuple[ReleasedProduct, str]] = []
+    for product in candidates:
+        try:
+            found.append((release[product], release[product].product.workload.canonical(name)))
+        except ConfigError:
+            if len(candidates) == 1:
+                raise
+    if not found:
+        raise ConfigError(
+            f"no table or query group {name!r}; tables are {', '.join(PL94_TABLES)}, query groups are "
+            f"attributes and recodes of {', '.join(release.names)} joined with ' * '."
+        )
+    if len(found) > 1:
+        products = ", ".join(f"{released.name}:{name}" for released, _ in found)
+        raise ConfigError(f"query group {name!r} belongs to several products; write one of {products}.")
+    return found[0]
+
+
+def table_request(
+    release: ReleaseFolder, name: str, geolevel: str, confidence: Fraction = DEFAULT_CONFIDENCE
+) -> TableRequest:
+    """Resolve a table name and a geolevel.
+
+    Parameters
+    ----------
+    release : ReleaseFolder
+    name : str
+        ``P1`` to ``P5``, ``H1``, a query group, or ``PRODUCT:QUERY`` where several products have it.
+    geolevel : str
+        Official geolevel or entity category of the frame.
+    confidence : Fraction
+
+    Raises
+    ------
+    ConfigError
+        If the table is unknown, or its product was not run.
+    GeographyError
+        If the frame has no such geolevel.
+    """
+    margin_suffix(confidence)
+    if name in PL94_TABLES:
+        released = release.with_layout(table_layout(name))
+        if released is None:
+            raise ConfigError(
+                f"table {name} needs the product pl94-{table_layout(name)}, and this release holds "
+                f"{', '.join(release.names)}; run pl94-{table_layout(name)} into the same folder first."
+            )
+        table, slug = pl94_table(released.product, name), name
+    else:
+        released, query = _find_query(release, name)
+        table = query_table(released.product, query)
+        slug = "+".join(quote(factor, safe="") for factor in query.split(" * "))
+        if len(release.names) > 1:
+            slug = f"{released.name}.{slug}"
+    grouping = group_leaves(released.frame, geolevel)
+    return TableRequest(released, table, grouping, f"{slug}_{geolevel}", confidence)
+
+
+def _schema(request: TableRequest, known: Sequence[bool]) -> pa.Schema:
+    fields = [("GEOID", pa.string())]
+    suffix = margin_suffix(request.confidence)
+    for column, has_margin in zip(request.table.columns, known, strict=True):
+        fields.append((column, pa.int64()))
+        if has_margin:
+            fields.append((column + suffix, pa.int64()))
+    return pa.schema(fields)
+
+
+def _metadata(request: TableRequest) -> dict[str, object]:
+    return {
+        "format": "opendas table 1",
+        "table": request.table.name,
+        "product": request.released.name,
+        "geolevel": request.grouping.geolevel,
+        "labels": dict(zip(request.table.columns, request.table.labels, strict=True)),
+        "confidence": str(request.confidence),
+        "margin": "noise of the one measurement that answers the cell directly, before post-processing",
+    }
+
+
+def table_batches(request: TableRequest) -> Iterator[pa.Table]:
+    """Yield the rows of a table in batches: ``GEOID``, then each cell with its margin beside it.
+
+    A margin column is there if the margin of its cell is known for some geounit. The first batch may be
+    empty; all have the same schema.
+    """
+    margin = margins(request.released, request.table, request.grouping, request.confidence)
+    known = (margin != NO_MARGIN).any(axis=0).tolist()
+    schema = _schema(request, known)
+    if len(request.grouping) == 0:
+        yield schema.empty_table()
+    batches = count_batches(request.released.estimate, request.table, request.grouping)
+    for start, counts in batches:
+        stop = start + len(counts)
+        arrays = [bytes_column(request.grouping.geocodes[start:stop])]
+        for column, has_margin in enumerate(known):
+            arrays.append(pa.array(np.ascontiguousarray(counts[:, column])))
+            if has_margin:
+                one = np.ascontiguousarray(margin[start:stop, column])
+                arrays.append(pa.array(one, mask=one == NO_MARGIN))
+        yield pa.Table.from_arrays(arrays, schema=schema)
+
+
+def write_table(
+    release: ReleaseFolder,
+    name: str,
+    geolevel: str,
+    *,
+    fmt: str = "parquet",
+    confidence: Fraction = DEFAULT_CONFIDENCE,
+    to: Path | None = None,
+) -> Path:
+    """Write one table, for instance ``tables/P1_block.parquet``, and return its path.
+
+    Parameters
+    ----------
+    release : ReleaseFolder
+    name, geolevel, confidence
+        As in :func:`table_request`.
+    fmt : ``"parquet"`` or ``"csv"``
+    to : Path, optional
+        Folder to write into; by default ``tables/`` of the release, whose certificate must then be issued
+        again.
+    """
+    if fmt not in ("parquet", "csv"):
+        raise ConfigError(f"unknown format {fmt!r} of a single table; known are parquet and csv.")
+    request = table_request(release, name, geolevel, confidence)
+    folder = release.path / "tables" if to is None else to
+    path = folder / f"{request.stem}.{fmt}"
+    batches = table_batches(request)
+    first = next(batches)
+    if fmt == "parquet":
+        with parquet_sink(path, first.schema, metadata=_metadata(request)) as sink:
+            sink.write(first)
+            for batch in batches:
+                sink.write(batch)
+        return path
+    header = io.StringIO()
+    csv.writer(header, lineterminator="\n").writerow(first.schema.names)
+    options = pacsv.WriteOptions(include_header=False, quoting_style="needed")
+    with atomic_file(path) as file:
+        file.write(header.getvalue().encode("utf-8"))
+        for batch in (first, *batches):
+            pacsv.write_csv(batch, file, options)
+    return path
+
+
+def tabulate(path: Path, name: str, geolevel: str, *, confidence: Fraction = DEFAULT_CONFIDENCE) -> pa.Table:
+    """Return one table as an Arrow table, without writing a file.
+
+    Parameters
+    ----------
+    path : Path
+        Output folder, or ``release/`` in it.
+    name, geolevel, confidence
+        As in :func:`table_request`.
+    """
+    return pa.concat_tables(table_batches(table_request(ReleaseFolder(path), name, geolevel, confidence)))
+
+
+def write_tables(
+    path: Path,
+    tables: Sequence[str],
+    geolevel: str,
+    *,
+    fmt: str = "parquet",
+    confidence: Fraction = DEFAULT_CONFIDENCE,
+    to: Path | None = None,
+) -> tuple[Path, ...]:
+    """Write tables at one geolevel and return their paths.
+
+    Parameters
+    ----------
+    path : Path
+        Output folder, or ``release/`` in it.
+    tables : sequence of str
+        As in :func:`table_request`. With ``pl94`` they must be redistricting tables; the file holds all six.
+    geolevel : str
+    fmt : str
+        One of :data:`TABLE_FORMATS`.
+    confidence : Fraction
+    to : Path, optional
+        Folder to write into; by default ``tables/`` of the release, whose certificate must then be issued
+        again.
+
+    Raises
+    ------
+    ConfigError
+        Before anything is written, if a table is unknown or its product was not run.
+    """
+    if fmt not in TABLE_FORMATS:
+        raise ConfigError(f"unknown table format {fmt!r}; known are {', '.join(TABLE_FORMATS)}.")
+    release = ReleaseFolder(path)
+    for name in tables:
+        if fmt == "pl94" and name not in PL94_TABLES:
+            raise ConfigError(
+                f"the pl94 format holds {', '.join(PL94_TABLES)}, not {name!r}; try parquet or csv."
+            )
+        table_request(release, name, geolevel, confidence)
+    if fmt == "pl94":
+        return write_legacy(release, geolevel, to=to)
+    return tuple(
+        write_table(release, name, geolevel, fmt=fmt, confidence=confidence, to=to) for name in tables
+    )

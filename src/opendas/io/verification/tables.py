@@ -16,9 +16,9 @@ from opendas.errors import FormatError
 from opendas.io.parquet import open_parquet, read_metadata
 from opendas.io.release_folder import ReleaseFolder
 from opendas.io.tables.cells import PL94_TABLES
+from opendas.io.tables.legacy import legacy_members
+from opendas.io.tables.tabulate import DEFAULT_CONFIDENCE, table_batches, table_request, write_table
 from opendas.io.verification.check import require, some
-from opendas.io.writers.legacy import legacy_members
-from opendas.io.writers.tables import DEFAULT_CONFIDENCE, table_batches, table_request, write_table
 
 __all__ = ["check_tables"]
 

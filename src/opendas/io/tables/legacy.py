@@ -24,7 +24,7 @@ from opendas.io.atomic import atomic_file
 from opendas.io.readers.pl94_layout import GEO_2020, SEGMENT_KEYS
 from opendas.io.release_folder import ReleasedProduct, ReleaseFolder
 from opendas.io.tables.cells import PL94_TABLES, pl94_table, table_layout
-from opendas.io.tables.tabulate import Grouping, group_leaves, tabulate
+from opendas.io.tables.counting import Grouping, count_table, group_leaves
 
 __all__ = ["SUMMARY_LEVELS", "legacy_members", "write_legacy"]
 
@@ -78,7 +78,7 @@ def _counts(released: ReleasedProduct, table: str, state: bytes, wanted: Groupin
     frame = released.frame
     inside = frame.geocodes.astype("S2") == state
     grouping = _in_state(group_leaves(frame, wanted.geolevel), inside)
-    counts = tabulate(released.estimate, pl94_table(released.product, table), grouping)
+    counts = count_table(released.estimate, pl94_table(released.product, table), grouping)
     if np.array_equal(grouping.geocodes, wanted.geocodes):
         return counts
     out = np.zeros((len(wanted), counts.shape[1]), dtype=np.int64)
