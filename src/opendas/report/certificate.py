@@ -19,6 +19,7 @@ from opendas.privacy.entries import INFINITE, LedgerEntry, Loss, Spent, total_sp
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.report.facts import RunFacts, loss_json
 from opendas.report.guarantee import LEDGER_SCOPE
+from opendas.report.html import report_html
 from opendas.report.pdf import certificate_pdf
 
 __all__ = [
@@ -247,5 +248,6 @@ def issue(
     digest = hashlib.sha256(data).hexdigest()
     # The JSON comes last: while it is the old one, the release is what the old one says.
     write_atomic(release / "certificate.pdf", certificate_pdf(certificate, facts, digest))
+    write_atomic(release / "report.html", report_html(certificate, facts, digest))
     write_atomic(release / CERTIFICATE, data)
     return certificate

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -19,6 +20,12 @@ from opendas.privacy.zcdp import Account, PureAccount
 from opendas.report.guarantee import NOT_FOR_RELEASE, guarantee_text
 
 __all__ = ["NoiseRow", "RunFacts", "loss_json"]
+
+
+@lru_cache(maxsize=256)
+def _converted(loss: Fraction, delta: Fraction) -> Mapping[str, Any]:
+    """Convert once: 60-digit arithmetic takes its time, and PDF, HTML and JSON ask for the same losses."""
+    return MappingProxyType(Account(loss, delta).as_json())
 
 
 def loss_json(loss: Fraction | None, delta: Fraction, *, pure: bool) -> dict[str, object]:
@@ -43,7 +50,8 @@ def loss_json(loss: Fraction | None, delta: Fraction, *, pure: bool) -> dict[str
     if pure:
         exact = {"pure_epsilon": format_fraction(loss)}
         return {**PureAccount(loss).as_json(), **exact, "unbounded": False}
-    return {**Account(loss, delta).as_json(), "unbounded": False}
+    converted = _converted(loss, delta)
+    return {**converted, "epsilon": dict(converted["epsilon"]), "unbounded": False}
 
 
 def _optional(value: object, what: str) -> Fraction | None:

@@ -10,8 +10,9 @@ from reportlab.graphics.shapes import Circle, Drawing, Line, PolyLine, String
 from reportlab.lib.colors import Color, HexColor
 
 from opendas.privacy.zcdp import CurvePoint
+from opendas.report.views import ticks
 
-__all__ = ["curve_drawing", "ticks"]
+__all__ = ["curve_drawing"]
 
 Anchor = Literal["start", "middle", "end"]
 
@@ -19,21 +20,6 @@ _INK = HexColor("#16202c")
 _GRID = HexColor("#dbe2ea")
 _CKS = HexColor("#1f4e79")
 _SIMPLE = HexColor("#b45309")
-
-
-def ticks(low: float, high: float, wanted: int = 5) -> list[float]:
-    """Return round numbers from at or below `low` to at or above `high`.
-
-    Examples
-    --------
-    >>> ticks(0.3, 21.0)
-    [0.0, 5.0, 10.0, 15.0, 20.0, 25.0]
-    """
-    raw = max(high - low, 1e-9) / wanted
-    power = 10.0 ** math.floor(math.log10(raw))
-    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= raw * 0.999)
-    first, last = math.floor(low / step), math.ceil(high / step)
-    return [round(step * k, 12) for k in range(first, last + 1)]
 
 
 def curve_drawing(points: Sequence[CurvePoint], delta: float, width: float, height: float = 190) -> Drawing:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from statistics import NormalDist
 from typing import Any
 
@@ -27,6 +28,7 @@ __all__ = [
     "plural",
     "query_words",
     "share_matrix",
+    "ticks",
     "total_margins",
     "words",
 ]
@@ -179,8 +181,8 @@ def total_margins(run: RunFacts) -> tuple[TotalMargin, ...]:
         precision = sum(1 / (row.cells * row.variance) for row in worst.values())
         margin = math.ceil(_NORMAL_90 / math.sqrt(precision))
         sentence = (
-            f"By its own measurements alone, a {name}'s total may be off by up to {margin:,} "
-            "in 9 cases out of 10."
+            f"A {name}'s total may be off by up to {margin:,} in 9 cases out of 10, "
+            "by its own measurements alone."
         )
         found.append(TotalMargin(level, geounits, margin, sentence))
     return tuple(found)
@@ -190,7 +192,27 @@ def curve(run: RunFacts) -> tuple[CurvePoint, ...]:
     """Epsilon of a zCDP run at delta from 0.1 down to 1e-16; empty for pure or infinite losses."""
     if run.pure or run.loss is None:
         return ()
-    return epsilon_curve(run.loss, [Fraction(1, 10**exponent) for exponent in _EXPONENTS])
+    return _curve(run.loss)
+
+
+@lru_cache(maxsize=16)
+def _curve(loss: Fraction) -> tuple[CurvePoint, ...]:
+    return epsilon_curve(loss, [Fraction(1, 10**exponent) for exponent in _EXPONENTS])
+
+
+def ticks(low: float, high: float, wanted: int = 5) -> list[float]:
+    """Return round numbers from at or below `low` to at or above `high`.
+
+    Examples
+    --------
+    >>> ticks(0.3, 21.0)
+    [0.0, 5.0, 10.0, 15.0, 20.0, 25.0]
+    """
+    raw = max(high - low, 1e-9) / wanted
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= raw * 0.999)
+    first, last = math.floor(low / step), math.ceil(high / step)
+    return [round(step * k, 12) for k in range(first, last + 1)]
 
 
 @dataclass(frozen=True, slots=True)

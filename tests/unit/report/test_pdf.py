@@ -10,7 +10,7 @@ import pytest
 from opendas.report import DEMONSTRATION_FRAME, NOT_FOR_RELEASE, RunFacts
 from opendas.report.certificate import ReleasedFile, build_certificate
 from opendas.report.pdf import certificate_pdf
-from opendas.report.pdf_curve import ticks
+from opendas.report.views import ticks
 
 pypdf = pytest.importorskip("pypdf")
 

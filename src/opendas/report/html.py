@@ -1,0 +1,129 @@
+"""``report.html``: the release explained to a person, in one file without any request to elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from opendas.privacy.tradeoff import zcdp_power_bound
+from opendas.report import views
+from opendas.report.facts import RunFacts
+from opendas.report.guarantee import STAMP_MEANING, guarantee_paragraphs, limits
+from opendas.report.svg import curve_svg, margin_bars, share_bar
+
+__all__ = ["report_html"]
+
+_FALSE_ALARMS = (0.001, 0.01, 0.05)
+_TABLE_EXPONENTS = (5, 6, 8, 10, 12, 15)
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("opendas.report", "templates"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        undefined=StrictUndefined,
+    )
+    environment.filters.update(
+        words=views.words,
+        query_words=views.query_words,
+        percent=views.percent,
+        decimal=views.decimal,
+        invariant_words=views.invariant_words,
+        loss_words=views.loss_words,
+        margin_words=views.margin_words,
+        plural=views.plural,
+    )
+    return environment
+
+
+def _exact(loss: Mapping[str, Any]) -> str:
+    return loss["rho"] or loss.get("pure_epsilon") or "unbounded"
+
+
+def _shown_exact(loss: Mapping[str, Any]) -> str:
+    exact = _exact(loss)
+    return exact if len(exact) <= 34 else f"about {views.decimal(Fraction(exact), 8)}"
+
+
+def _power_rows(run: RunFacts) -> list[tuple[str, str]]:
+    """Bound, for false-alarm rates, how often the best test recognises a true claim."""
+    if run.pure or run.loss is None or not run.guaranteed:
+        return []
+    bounds = [(alpha, zcdp_power_bound(run.loss, alpha)) for alpha in _FALSE_ALARMS]
+    return [(f"{alpha * 100:g} %", f"{min(power, 1.0) * 100:.1f} %") for alpha, power in bounds]
+
+
+def _new_paragraphs(run: RunFacts, said: set[str]) -> list[str]:
+    """Return the guarantee without what stamps and earlier runs already said."""
+    stamped = tuple(f"{stamp}. " for stamp in STAMP_MEANING)
+    texts = [text for text in guarantee_paragraphs(run) if text not in said and not text.startswith(stamped)]
+    said.update(texts)
+    return texts
+
+
+def _run_view(run: RunFacts, said: set[str]) -> dict[str, Any]:
+    margins = views.total_margins(run)
+    points = views.curve(run)
+    table = [point for point in points if point.delta in {Fraction(1, 10**e) for e in _TABLE_EXPONENTS}]
+    record: dict[str, Any] = run.to_dict()
+    partial = [
+        (title, first, [(name, _shown_exact(loss), loss["epsilon"]) for name, loss in record[key].items()])
+        for title, first, key in (
+            ("One attribute of a record changes, all else equal", "Attribute", "attributes"),
+            ("A record moves within one geounit, all else equal", "Within one", "within"),
+        )
+    ]
+    return {
+        "facts": run,
+        "record": record,
+        "levels": list(run.geolevel_shares),
+        "matrix": views.share_matrix(run),
+        "margins": margins,
+        "margin_bars": margin_bars(margins) if any(entry.margin for entry in margins) else "",
+        "share_bar": share_bar(run.geolevel_shares),
+        "curve": curve_svg(points, float(run.delta)) if points else "",
+        "points": table,
+        "partial": partial,
+        "power": _power_rows(run),
+        "guarantee": _new_paragraphs(run, said),
+    }
+
+
+def report_html(certificate: Mapping[str, Any], runs: Sequence[RunFacts], digest: str) -> bytes:
+    """Write the report.
+
+    Parameters
+    ----------
+    certificate : mapping
+        Content of ``certificate.json``.
+    runs : sequence of RunFacts
+        Its runs.
+    digest : str
+        SHA-256 of ``certificate.json``.
+
+    Returns
+    -------
+    bytes
+        UTF-8; the same for the same content.
+    """
+    said: set[str] = set()
+    page = (
+        _environment()
+        .get_template("report.html.j2")
+        .render(
+            certificate=certificate,
+            runs=[_run_view(run, said) for run in runs],
+            totals=[(total, _exact(total)) for total in certificate["totals"]],
+            stamps=[(stamp, STAMP_MEANING.get(stamp, "")) for stamp in certificate["stamps"]],
+            limits=limits(),
+            groups=views.file_groups(certificate["files"]),
+            digest=digest,
+        )
+    )
+    return page.encode()

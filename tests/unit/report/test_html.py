@@ -1,0 +1,204 @@
+"""The report: one file that asks for nothing, says what it must, and is well formed."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from opendas.report import DEMONSTRATION_FRAME, NOT_FOR_RELEASE, RunFacts
+from opendas.report.certificate import ReleasedFile, build_certificate
+from opendas.report.html import report_html
+from opendas.report.views import TotalMargin, decimal, file_groups, invariant_words, plural, total_margins
+
+DIGEST = "0123456789abcdef" * 4
+VOID = {"meta", "br", "line", "rect", "polyline", "circle"}
+
+
+def made(*runs: RunFacts) -> str:
+    files = [ReleasedFile("mdf/persons/44001.parquet", 1234, "ab" * 32)]
+    certificate = build_certificate(runs, files, version="0.1.0", commit="unknown", issued="2021-04-01")
+    return report_html(certificate, runs, DIGEST).decode()
+
+
+class Checker(HTMLParser):
+    """Collect attributes that could make a request, and check that elements nest."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: set[str] = set()
+        self.links: list[str] = []
+        self.identifiers: set[str] = set()
+        self.headers: list[dict[str, str | None]] = []
+        self.words: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        values = dict(attrs)
+        if tag not in VOID:
+            self.open.append(tag)
+        for name in ("src", "srcset", "href", "xlink:href", "data", "action", "poster", "background"):
+            if values.get(name) is not None:
+                self.links.append(str(values[name]))
+        if "id" in values:
+            self.identifiers.add(str(values["id"]))
+        if tag == "th":
+            self.headers.append(values)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if not self.open or self.open[-1] not in ("style", "script"):
+            self.words.append(data)
+
+
+def checked(page: str) -> Checker:
+    checker = Checker()
+    checker.feed(page)
+    checker.close()
+    assert checker.open == []
+    return checker
+
+
+def test_report_can_make_no_request(persons: RunFacts, units: RunFacts, pure: RunFacts) -> None:
+    page = made(persons, units, pure)
+    found = checked(page)
+    assert all(link.startswith("#") for link in found.links)
+    assert {link[1:] for link in found.links} <= found.identifiers
+    assert not found.tags & {
+        "script",
+        "link",
+        "img",
+        "iframe",
+        "object",
+        "embed",
+        "form",
+        "base",
+        "image",
+        "use",
+    }
+    assert "://" not in page
+    assert "//" not in re.sub(r"<style>.*?</style>", "", page, flags=re.S)
+    assert "url(" not in page
+    assert "@import" not in page
+    assert "default-src 'none'" in page
+
+
+def test_report_says_what_was_released_and_how_far_off(persons: RunFacts, units: RunFacts) -> None:
+    page = made(persons, units)
+    words = " ".join(" ".join(checked(page).words).split())
+    for part in (
+        DEMONSTRATION_FRAME,
+        "1,052,567",
+        "463,388",
+        "A county's total may be off by up to 3 in 9 cases out of 10",
+        "The total of a state is an invariant",
+        "±147",
+        "3945/4097",
+        "17.14",
+        "total of every state",
+        "opendas verify OUT",
+        DIGEST,
+        "What is not guaranteed",
+        "one person with the unit changes it induces",
+        "ab" * 32,
+    ):
+        assert part in words
+
+
+def test_stamps_are_shown_only_where_they_apply(persons: RunFacts, units: RunFacts) -> None:
+    assert 'class="stamp"' not in made(units)
+    stamped = made(dataclasses.replace(persons, stamps=(NOT_FOR_RELEASE,)))
+    assert f"<strong>{NOT_FOR_RELEASE}</strong>" in stamped
+    assert "Recognised at most" not in stamped
+    assert "Recognised at most" in made(persons)
+
+
+def test_tables_name_their_headers(persons: RunFacts, units: RunFacts) -> None:
+    found = checked(made(persons, units))
+    assert found.headers
+    assert all(header.get("scope") in ("col", "row") for header in found.headers)
+
+
+def test_report_holds_nothing_of_the_machine(persons: RunFacts) -> None:
+    page = made(persons).lower()
+    for forbidden in (
+        "seconds",
+        "workers",
+        "engine",
+        "hostname",
+        "memory",
+        "/tmp",
+        "/home",
+        "key_commitment",
+    ):
+        assert forbidden not in page
+
+
+def test_same_content_same_bytes(persons: RunFacts) -> None:
+    assert made(persons) == made(persons)
+
+
+def test_markup_in_names_is_escaped(units: RunFacts) -> None:
+    page = made(dataclasses.replace(units, product="<script>alert(1)</script>", declared=("a < b",)))
+    assert "<script" not in page
+    assert "a &lt; b" in page
+    checked(page)
+
+
+def test_pure_run_is_reported(pure: RunFacts) -> None:
+    page = made(pure)
+    assert "epsilon = 0.5 (pure)" in page
+    assert "<polyline" not in page
+
+
+def test_infinite_budget_is_reported(units: RunFacts) -> None:
+    run = dataclasses.replace(units, loss=None, attributes={}, within={}, stamps=(NOT_FOR_RELEASE,))
+    assert "unbounded" in made(run)
+
+
+def test_margin_of_a_total_weights_independent_measurements(persons: RunFacts) -> None:
+    margins = {margin.geolevel: margin for margin in total_margins(persons)}
+    assert margins["state"].margin is None
+    rows = [row for row in persons.rows if row.geolevel == "tract"]
+    precision = sum(1 / (row.cells * row.variance) for row in rows)
+    assert margins["tract"].margin == -int(-1.6448536269514722 / precision**0.5 // 1)
+    assert all(isinstance(margin, TotalMargin) for margin in margins.values())
+
+
+def test_every_total_is_exact_where_the_leaves_are_invariant(units: RunFacts) -> None:
+    assert [margin.margin for margin in total_margins(units)] == [None] * 5
+    assert "totals are exact" in made(units)
+
+
+def test_words() -> None:
+    assert plural("county", 5) == "5 counties"
+    assert plural("block_group", 1) == "1 block group"
+    assert plural("class", 3) == "3 classes"
+    assert invariant_words("total@state") == "total of every state"
+    assert decimal(0.074943671) == "0.07494"
+    assert decimal(7962.6) == "7,963"
+    assert decimal(0) == "0"
+
+
+@pytest.mark.parametrize("value", [1e-12, 123456789.0, 1.5e12])
+def test_decimals_keep_their_size(value: float) -> None:
+    assert abs(float(decimal(value).replace(",", "")) / value - 1) < 1e-3
+
+
+def test_files_are_grouped_by_folder() -> None:
+    files = [{"path": p, "bytes": 2, "sha256": "00"} for p in ("a/b/1", "a/b/2", "c/3", "4")]
+    assert [(group.folder, len(group.files), group.bytes) for group in file_groups(files)] == [
+        ("a/b", 2, 4),
+        ("c", 1, 2),
+        (".", 1, 2),
+    ]
