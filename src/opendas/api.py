@@ -12,14 +12,13 @@ from opendas.errors import ConfigError
 from opendas.io.tables.tabulate import write_tables
 from opendas.metrics.evaluate import Evaluation
 from opendas.metrics.evaluate import evaluate as compare
-from opendas.metrics.output import write_evaluation
 from opendas.pipeline import Options
 from opendas.pipeline import estimate as run_estimate
 from opendas.pipeline import measure as run_measure
 from opendas.pipeline import release as run_release
 from opendas.planning import PlanTable, make_plan
 from opendas.privacy.zcdp import Account
-from opendas.release import Release
+from opendas.releases import Release
 from opendas.report.certificate import issue
 from opendas.run import Run, load
 from opendas.version import __version__, commit
@@ -171,6 +170,8 @@ def evaluate(release: Release, truth: Run, *, save: bool = True) -> Evaluation:
         )
     result = compare(data.histogram, release.estimate(name), data.frame, truth.product)
     if save:
+        from opendas.metrics.output import write_evaluation
+
         write_evaluation(release.path / "confidential" / "evaluation" / name, result)
     return result
 
