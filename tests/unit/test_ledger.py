@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import fcntl
+import hashlib
 import json
 import multiprocessing
 import os
@@ -15,7 +17,16 @@ from pathlib import Path
 import pytest
 
 from opendas.errors import EnvironmentFailure, PrivacyError
-from opendas.privacy import INFINITE, Change, Ledger, LedgerEntry, Mechanism, Neighbours, total_spent
+from opendas.privacy import (
+    INFINITE,
+    Change,
+    Ledger,
+    LedgerEntry,
+    Mechanism,
+    Neighbours,
+    canonical_json,
+    total_spent,
+)
 from opendas.privacy import ledger as ledger_module
 from opendas.privacy.entries import read_lines
 
@@ -221,6 +232,47 @@ def test_a_line_rewritten_with_a_right_checksum_breaks_the_chain(path: Path, tmp
         Ledger.read(path)
 
 
+def _resealed(line: bytes, **changes: object) -> bytes:
+    """Change fields of a line and give it a checksum that fits."""
+    record = json.loads(line) | changes
+    del record["sha256"]
+    record["sha256"] = hashlib.sha256(canonical_json(record)).hexdigest()
+    return canonical_json(record) + b"\n"
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"index": 2}, "does not follow"),
+        ({"previous": "0" * 64}, "does not follow"),
+        ({"format": 2}, "format"),
+        ({"kind": "note"}, "kind"),
+        ({"surprise": 1}, "no ledger line"),
+        ({"seeded": "no"}, "wrong type"),
+        ({"mechanism": "laplace"}, "no ledger line"),
+        ({"rho": "0"}, "positive"),
+        ({"rho": "1.5.1"}, "not a number"),
+    ],
+)
+def test_a_line_that_was_never_written_by_us_is_refused(
+    path: Path, changes: dict[str, object], match: str
+) -> None:
+    write(path, PERSONS, UNITS)
+    first, last = _lines(path)
+    path.write_bytes(first + _resealed(last))
+    assert Ledger.read(path) == (PERSONS, UNITS), "resealing alone changes nothing"
+    path.write_bytes(first + _resealed(last, **changes))
+    with pytest.raises(PrivacyError, match=f"line 2: the ledger is damaged: .*{match}"):
+        Ledger.read(path)
+
+
+def test_the_last_line_has_one_spelling(path: Path) -> None:
+    write(path, PERSONS)
+    path.write_bytes(path.read_bytes().replace(b'"seeded":false', b'"seeded": false'))
+    with pytest.raises(PrivacyError, match="damaged"):
+        Ledger.read(path)
+
+
 def test_a_message_holds_no_tag_and_no_key_commitment(path: Path) -> None:
     entry = dataclasses.replace(PERSONS, key_commitment="secret-commitment", input_tag="secret-tag")
     write(path, entry)
@@ -321,6 +373,8 @@ def test_pure_acts_add_their_epsilons_and_enter_rho_by_half_their_square() -> No
     (alone,) = total_spent([pure, more])
     assert alone.epsilon == Fraction(7, 2)
     assert alone.rho == Fraction(9, 2) + Fraction(1, 8)
+    doubled = total_spent([more], [Change("two at once", {"person": 2})])[-1]
+    assert (doubled.change, doubled.epsilon, doubled.rho) == ("two at once", 1, Fraction(1, 2))
     (mixed,) = total_spent([pure, dataclasses.replace(PERSONS, loss="1")])
     assert mixed.epsilon is None
     assert mixed.rho == Fraction(9, 2) + 1
@@ -365,6 +419,29 @@ def test_several_folders_share_a_ledger(tmp_path: Path) -> None:
         one.finished("run-1")
         assert one.entries() == two.entries() == (PERSONS, UNITS)
     assert not (tmp_path / ".opendas.lock").exists(), "the shared folder is not locked"
+
+
+def test_the_ledger_file_is_locked_before_it_is_read_and_written(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+
+    def spy(name: str, function: Callable[..., object]) -> Callable[..., object]:
+        def called(descriptor: int, *rest: object) -> object:
+            if os.fstat(descriptor).st_ino == path.stat().st_ino:
+                calls.append(name)
+            return function(descriptor, *rest)
+
+        return called
+
+    with Ledger.open(path) as ledger:
+        monkeypatch.setattr(fcntl, "flock", spy("lock", fcntl.flock))
+        monkeypatch.setattr(os, "read", spy("read", os.read))
+        monkeypatch.setattr(os, "write", spy("write", os.write))
+        ledger.intend(PERSONS)
+    assert calls[0] == "lock"
+    assert calls.count("lock") == 1
+    assert calls.index("read") < calls.index("write")
 
 
 def test_a_closed_ledger_takes_no_act(path: Path) -> None:

@@ -44,6 +44,15 @@ def test_no_budget_means_no_power() -> None:
     assert zcdp_power_bound(0, 0.05) == pytest.approx(0.05, abs=1e-6)
 
 
+@pytest.mark.parametrize("rho", ["0.1", "1"])
+@pytest.mark.parametrize("alpha", [0.01, 0.2])
+def test_the_bound_treats_both_data_sets_alike(rho: str, alpha: float) -> None:
+    # A test of x against x' is, with its answers exchanged, a test of x' against x.
+    power = zcdp_power_bound(rho, alpha)
+    assert power < 1
+    assert zcdp_power_bound(rho, 1 - power) == pytest.approx(1 - alpha, abs=1e-6)
+
+
 def test_loss_tail_is_the_inverse_of_the_plain_conversion() -> None:
     epsilon = epsilon_bun_steinke(PERSONS, "1e-3")
     assert loss_tail(PERSONS, math.exp(epsilon)) == pytest.approx(1e-3, rel=1e-9)
