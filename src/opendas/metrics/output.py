@@ -1,0 +1,122 @@
+"""Write an evaluation under ``confidential/``: JSON, CSV tables, and plots where matplotlib is installed.
+
+Every file says that it is confidential, and only its owner can read it.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import logging
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from opendas.errors import EnvironmentFailure
+from opendas.metrics.evaluate import Evaluation
+from opendas.metrics.statistics import QUANTILES
+
+__all__ = ["CONFIDENTIAL", "evaluation_files", "write_evaluation"]
+
+CONFIDENTIAL = "CONFIDENTIAL: computed from confidential data. Not for release."
+
+_LOG = logging.getLogger(__name__)
+_TABLES = ("rows", "by_population", "by_blau_quintile", "redistricting", "figures")
+
+
+def _flat(rows: Sequence[Mapping[str, object]]) -> Iterator[dict[str, object]]:
+    """Spread quantiles over columns, and the intervals of the criterion over rows."""
+    for row in rows:
+        if "bins" in row:
+            yield from _intervals(row)
+            continue
+        flat = {name: value for name, value in row.items() if name != "quantiles"}
+        if "quantiles" in row:
+            found = row["quantiles"]
+            values = found if isinstance(found, Mapping) else {}
+            flat |= {f"q{probability}": values.get(probability) for probability in QUANTILES}
+        yield flat
+
+
+def _intervals(row: Mapping[str, object]) -> Iterator[dict[str, object]]:
+    bins = row["bins"]
+    target = row["target"]
+    if isinstance(bins, Sequence) and isinstance(target, Mapping):
+        for entry in (*bins, target):
+            yield {"geolevel": row["geolevel"], "base": row["base"], **entry}
+
+
+def _csv(rows: Sequence[Mapping[str, object]]) -> str:
+    """Write a table; its first line is a comment that marks it confidential."""
+    flat = list(_flat(rows))
+    target = io.StringIO()
+    target.write(f"# {CONFIDENTIAL}\n")
+    if flat:
+        writer = csv.DictWriter(target, list(flat[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(flat)
+    return target.getvalue()
+
+
+def evaluation_files(evaluation: Evaluation) -> dict[str, bytes]:
+    """Return the files of an evaluation by name: ``evaluation.json`` and a CSV per table that has rows."""
+    answer = evaluation.to_dict()
+    text = json.dumps({"notice": CONFIDENTIAL, **answer}, indent=1, sort_keys=True, allow_nan=False)
+    files = {"evaluation.json": (text + "\n").encode()}
+    for name in _TABLES:
+        rows = answer[name]
+        if isinstance(rows, list) and rows:
+            files["errors.csv" if name == "rows" else f"{name}.csv"] = _csv(rows).encode()
+    return files
+
+
+def _write(path: Path, data: bytes) -> None:
+    # The writers of releases sit above this package, so that no release code can reach a truth.
+    temporary = path.with_name(f".{path.name}.partial")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with open(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def write_evaluation(folder: Path, evaluation: Evaluation) -> tuple[Path, ...]:
+    """Write an evaluation.
+
+    Parameters
+    ----------
+    folder : Path
+        ``OUT/confidential/evaluation/<product>``; created with mode 0700.
+    evaluation : Evaluation
+
+    Returns
+    -------
+    tuple of Path
+        The files written, each with mode 0600.
+
+    Raises
+    ------
+    EnvironmentFailure
+        If the disk or the permissions refuse.
+    """
+    files = evaluation_files(evaluation)
+    try:
+        from opendas.metrics.plots import evaluation_plots
+    except ImportError:
+        _LOG.warning("Plots are left out: matplotlib is not installed. Install opendas[plots] to draw them.")
+    else:
+        files |= evaluation_plots(evaluation)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.chmod(0o700)
+        for name, data in files.items():
+            _write(folder / name, data)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise EnvironmentFailure(
+            f"Could not write the evaluation: {reason}. "
+            "Check free space and permissions of the output folder."
+        ) from error
+    return tuple(folder / name for name in files)
