@@ -182,6 +182,7 @@ class _Cache:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
+        self._used = 0
         self._tables: OrderedDict[NoiseDistribution, SamplerTable] = OrderedDict()
         self._lock = Lock()
 
@@ -190,9 +191,11 @@ class _Cache:
             table = self._tables.get(distribution)
             if table is None:
                 table = self._tables[distribution] = _make(distribution)
+                self._used += table.nbytes
             self._tables.move_to_end(distribution)
-            while len(self._tables) > 1 and sum(t.nbytes for t in self._tables.values()) > self._limit:
-                self._tables.popitem(last=False)
+            while self._used > self._limit and len(self._tables) > 1:
+                _, dropped = self._tables.popitem(last=False)
+                self._used -= dropped.nbytes
             return table
 
 
