@@ -218,6 +218,11 @@ class RunFacts:
         return self.loss is not None and NOT_FOR_RELEASE not in self.stamps
 
     @property
+    def estimated(self) -> bool:
+        """Whether counts were estimated, rather than measurements released alone."""
+        return self.families > 0
+
+    @property
     def draws(self) -> int:
         """Number of noise values of the full measurement."""
         return sum(row.geounits * row.cells for row in self.rows)
@@ -252,6 +257,7 @@ class RunFacts:
             "neighbours": self.neighbours,
             **loss_json(self.loss, self.delta, pure=self.pure),
             "delta": float(self.delta),
+            "delta_exact": format_fraction(self.delta),
             "stamps": list(self.stamps),
             "guaranteed": self.guaranteed,
             "guarantee": self.guarantee,
@@ -310,7 +316,7 @@ class RunFacts:
             mechanism=record["mechanism"],
             neighbours=record["neighbours"],
             loss=None if record["unbounded"] else parse_fraction(record[loss_key], loss_key),
-            delta=Fraction(str(record["delta"])),
+            delta=parse_fraction(record["delta_exact"], "delta"),
             stamps=tuple(record["stamps"]),
             estimator=record["estimator"],
             invariants=tuple(record["invariants"]),

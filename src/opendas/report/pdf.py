@@ -149,9 +149,16 @@ def _guarantee(runs: Sequence[RunFacts]) -> list[Flowable]:
     return story
 
 
+def _estimation(run: RunFacts) -> str:
+    if not run.estimated:
+        return run.estimator
+    failsafe = f"{len(run.failsafe):,} families relaxed" if run.failsafe else "not used"
+    solved = f"{run.families:,} families, of which {run.fallbacks:,} needed the fallback solver"
+    return f"{run.estimator}; {solved}; failsafe {failsafe}"
+
+
 def _held(run: RunFacts) -> list[Flowable]:
     dropped = "; ".join(invariant_words(name) for name in run.dropped_invariants) or "none"
-    failsafe = f"{len(run.failsafe)} families relaxed" if run.failsafe else "not used"
     return [
         paragraph("What is held, and how it was estimated", SUBHEAD),
         pairs(
@@ -160,11 +167,7 @@ def _held(run: RunFacts) -> list[Flowable]:
                 ("Invariants dropped", dropped),
                 ("Public constraints", ", ".join(run.declared) or "none"),
                 ("Geounits", ", ".join(plural(level, count) for level, count in run.geounits.items())),
-                (
-                    "Estimation",
-                    f"{run.estimator}; {run.families:,} families, of which {run.fallbacks:,} needed the "
-                    f"fallback solver; failsafe {failsafe}",
-                ),
+                ("Estimation", _estimation(run)),
                 ("Measurements", _MEASUREMENTS.get(run.measurements, run.measurements)),
             ]
         ),

@@ -124,6 +124,11 @@ def test_json_is_strict_sorted_and_stable(persons: RunFacts, units: RunFacts, pu
     assert certificate_bytes(rebuilt) == data
 
 
+def test_delta_survives_exactly(persons: RunFacts) -> None:
+    run = dataclasses.replace(persons, delta=Fraction(1, 3_000_000_001))
+    assert RunFacts.from_dict(json.loads(json.dumps(run.to_dict()))) == run
+
+
 def test_partial_losses_are_those_of_the_production_certificates(persons: RunFacts) -> None:
     run = persons.to_dict()
     # Puerto Rico's plan: per attribute, and within a geounit, by the optimised conversion.

@@ -166,6 +166,16 @@ def test_infinite_budget_is_reported(units: RunFacts) -> None:
     assert "unbounded" in made(run)
 
 
+def test_measurements_alone_are_not_called_records(persons: RunFacts) -> None:
+    run = dataclasses.replace(persons, families=0, records=0, estimator="none (measurements only)")
+    page = made(run)
+    checked(page)
+    assert "noisy answers measured" in page
+    assert "records released" not in page
+    assert "may be negative" in page
+    assert "whole, non-negative records" in made(persons)
+
+
 def test_margin_of_a_total_weights_independent_measurements(persons: RunFacts) -> None:
     margins = {margin.geolevel: margin for margin in total_margins(persons)}
     assert margins["state"].margin is None
