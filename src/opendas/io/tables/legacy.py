@@ -40,6 +40,7 @@ _ENTITY_FIELDS = {
     "cousub": "COUSUB", "place": "PLACE", "aianhh": "AIANHH", "cd": "CD116", "sldu": "SLDU18",
     "sldl": "SLDL18", "vtd": "VTD", "sdelm": "SDELM", "sdsec": "SDSEC", "sduni": "SDUNI",
 }  # fmt: skip
+_PARENT_WIDTH = {"cousub": 5, "vtd": 5, "aianhh": 0}
 _NESTED = (("STATE", 0, 2), ("COUNTY", 2, 5), ("TRACT", 5, 11), ("BLKGRP", 11, 12), ("BLOCK", 11, 15))
 _DEPTH = {"state": 1, "county": 2, "tract": 3, "block_group": 4, "block": 5, "cousub": 2, "vtd": 2}
 _STATES = """
@@ -91,12 +92,10 @@ def _counts(released: ReleasedProduct, table: str, state: bytes, wanted: Groupin
     return out
 
 
-def _own_code(code: bytes, parents: bytes) -> str:
-    """Return an entity's code without the state (and county) that makes it unique in the nation."""
-    for width in (5, 2):
-        if len(code) > width and code.startswith(parents[:width]) and len(parents) >= width:
-            return code[width:].decode("ascii")
-    return code.decode("ascii")
+def _own_code(category: str, area: bytes, parent: bytes) -> str:
+    """Return an area's code without the state (and county) that makes it unique in the nation."""
+    prefix = parent[: _PARENT_WIDTH.get(category, 2)]
+    return (area[len(prefix) :] if area.startswith(prefix) else area).decode("ascii")
 
 
 def _header_fields(frame: Frame, grouping: Grouping, state: bytes) -> dict[str, list[str]]:
@@ -112,10 +111,8 @@ def _header_fields(frame: Frame, grouping: Grouping, state: bytes) -> dict[str, 
     if geolevel not in CENSUS_GEOLEVELS:
         if depth == 1:
             fields["STATE"] = [state.decode()] * len(codes)
-        parents = [code.encode()[: 5 if depth == 2 else 2] for code in codes]
         fields[_ENTITY_FIELDS[geolevel]] = [
-            _own_code(code, parent if geolevel != "aianhh" else b"")
-            for code, parent in zip(grouping.geocodes.tolist(), parents, strict=True)
+            _own_code(geolevel, code, state + code[2:5]) for code in grouping.geocodes.tolist()
         ]
     elif geolevel == frame.leaf:
         leaf_of_unit = np.empty(len(codes), dtype=np.int64)
@@ -125,8 +122,7 @@ def _header_fields(frame: Frame, grouping: Grouping, state: bytes) -> dict[str, 
             if category in frame.entities:
                 areas = frame.entities[category][leaf_of_unit].tolist()
                 fields[field] = [
-                    _own_code(area, code.encode()) if category != "aianhh" else area.decode("ascii")
-                    for area, code in zip(areas, codes, strict=True)
+                    _own_code(category, area, code.encode()) for area, code in zip(areas, codes, strict=True)
                 ]
     known = frame.names.get(geolevel, {})
     clean = str.maketrans('|"\n\r', "    ")

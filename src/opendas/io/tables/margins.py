@@ -101,10 +101,15 @@ def margins(
         which = np.zeros(len(spine.levels[level]), dtype=np.int64)
         if shares is not None:
             which = np.array([multiples.index(share) for share in shares], dtype=np.int64)
-        for column, query in enumerate(_best_queries(released, file, table)):
+        best = _best_queries(released, file, table)
+        each = {
+            query: np.array([_noise_margin(file, query, multiple, confidence) for multiple in multiples])
+            for query in set(best)
+            if query is not None
+        }
+        for column, query in enumerate(best):
             if query is not None:
-                each = [_noise_margin(file, query, multiple, confidence) for multiple in multiples]
-                out[known, column] = np.array(each)[which[place[known]]]
+                out[known, column] = each[query][which[place[known]]]
     for block in released.constraints:
         if block.kind == "invariant" and block.geolevel == grouping.geolevel:
             group = released.product.workload.group(block.query)

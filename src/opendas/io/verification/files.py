@@ -89,7 +89,10 @@ def check_digests(release: Path, listed: Sequence[Mapping[str, Any]]) -> str:
 
 
 def check_issued(release: Path) -> str:
-    """Certificate and report are there as files for people too."""
+    """Certificate and report for people are there, and the report quotes the digest of this certificate."""
     missing = [name for name in ISSUED_FILES if not (release / name).is_file()]
     require(not missing, f"missing: {some(missing)}.")
-    return some(ISSUED_FILES)
+    digest = sha256_file(release / "certificate.json")
+    report = (release / "report.html").read_bytes()
+    require(digest.encode() in report, "report.html was issued with another certificate.json.")
+    return f"certificate {digest[:16]}"

@@ -1,0 +1,90 @@
+"""Builds a small release on disk: real writers, real noise, the given counts as their own estimate."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from types import SimpleNamespace
+
+import numpy as np
+
+from opendas.budget.allocation import Budget
+from opendas.constraints.table import bound_table, invariant_geolevels
+from opendas.geography.spine import standard_spine
+from opendas.io.atomic import write_atomic
+from opendas.io.measurement_files import Answers, measurement_metadata
+from opendas.io.writers.geography import write_constraints, write_frame, write_spine
+from opendas.io.writers.mdf import write_mdf
+from opendas.io.writers.measurements import MeasurementWriter
+from opendas.measurement.noisy import NoisyMeasurements, measured_levels
+from opendas.measurement.plan import MeasurementPlan
+from opendas.publish import describe
+from opendas.random.noise import NoiseSource
+from opendas.report.certificate import issue
+
+QUERIES = {
+    "persons": {
+        "total": Fraction(1, 2),
+        "cenrace": Fraction(1, 8),
+        "hhgq": Fraction(1, 8),
+        "votingage * hispanic": Fraction(1, 8),
+        "detailed": Fraction(1, 8),
+    },
+    "units": {"detailed": Fraction(1)},
+    "wards": {"total": Fraction(1, 3), "age * broad": Fraction(1, 3), "detailed": Fraction(1, 3)},
+}
+
+
+def toml_of(plan) -> str:
+    budget = plan.budget
+    lines = ["[run]", f'mechanism = "{budget.mechanism.value}"', f'neighbours = "{budget.neighbours.value}"']
+    lines += ["[budget]", f'rho = "{budget.total}"', "[budget.geolevels]"]
+    lines += [f'{name} = "{share}"' for name, share in budget.geolevels.items()]
+    for level, shares in budget.queries.items():
+        lines += [f"[budget.queries.{level}]", *(f'"{query}" = "{s}"' for query, s in shares.items())]
+    return "\n".join(lines) + "\n"
+
+
+def add_product(release, example, *, stamps=(), estimated=True, fmt="parquet", spine=None):
+    """Write everything of one product and return the facts of its certificate."""
+    product, frame = example.product, example.frame
+    spine = spine or standard_spine(frame)
+    names = spine.names
+    shares = {name: Fraction(k + 1, len(names) * (len(names) + 1) // 2) for k, name in enumerate(names)}
+    neighbours = "bounded" if product.invariants else "unbounded"
+    budget = Budget("discrete-gaussian", neighbours, Fraction(5, 2), shares, {"*": QUERIES[product.layout]})
+    plan = MeasurementPlan(product, spine, budget)
+    write_frame(release / "geography" / f"{product.name}.parquet", frame, product)
+    folder = release / "measurements" / product.name
+    write_spine(folder / "spine.parquet", spine)
+    invariants = {}
+    totals = example.estimate.row_totals()[spine.leaf_order]
+    for query, level in invariant_geolevels(product, spine).items():
+        invariants[query] = np.add.reduceat(totals, spine.leaf_starts(level)[:-1])[:, None]
+    table = bound_table(product, frame, spine, invariants)
+    write_constraints(folder / "constraints.parquet", product, spine, table)
+    write_measurements(folder, plan, example.estimate)
+    records = 0
+    if estimated:
+        records = write_mdf(release / "mdf" / product.layout, product, frame, example.estimate, fmt=fmt)
+    write_atomic(release / "run" / f"{product.name}.toml", toml_of(plan).encode())
+    run = SimpleNamespace(product=product, resolved=SimpleNamespace(estimator="topdown", dropped=()))
+    return describe(run, plan, stamps, (), "full", () if estimated else None, records)
+
+
+def write_measurements(folder, plan, counts):
+    levels = measured_levels(plan)
+    tables = {n: counts.aggregate(plan.spine.leaf_starts(n)) for n in range(len(levels))}
+    noisy = NoisyMeasurements(levels, tables, dict.fromkeys(tables, 0), NoiseSource(bytes(range(32))))
+    for number, level in enumerate(plan.spine.levels):
+        values = noisy.full(number, 0, len(level))
+        answers = {
+            planned.query.name: Answers.full(value, plan.distribution(number, planned).variance)
+            for planned, value in zip(plan.levels[number].queries, values, strict=True)
+        }
+        metadata = measurement_metadata(plan, number, stored="full")
+        with MeasurementWriter(folder / f"{level.name}.parquet", metadata) as writer:
+            writer.write(level.geocodes, answers)
+
+
+def issue_release(release, facts):
+    issue(release, tuple(facts), version="0.0.test", commit="unknown")
