@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
+import csv
 
 import numpy as np
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from support.data import shared_data
 
 from opendas.io.readers import InputData, ReaderSpec, make_reader
 from opendas.products.pl94 import pl94_persons, pl94_units
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from support.data import shared_data
 
 
 @pytest.fixture(scope="module")
@@ -74,3 +72,43 @@ def test_planning_sees_the_same_frame(persons: InputData) -> None:
     for name, codes in frame.entities.items():
         assert np.array_equal(codes, persons.frame.entities[name])
     assert frame.names["county"]["44007"] == "Providence County"
+
+
+LEVELS = {"county": "050", "cousub": "060", "tract": "140", "block_group": "150", "place": "160"}
+FIELDS = {
+    "county": ("STATE", "COUNTY"),
+    "cousub": ("STATE", "COUNTY", "COUSUB"),
+    "tract": ("STATE", "COUNTY", "TRACT"),
+    "block_group": ("STATE", "COUNTY", "TRACT", "BLKGRP"),
+    "place": ("STATE", "PLACE"),
+}
+
+
+@pytest.mark.parametrize("category", LEVELS)
+def test_sums_over_the_frame_are_the_published_tables(persons: InputData, category: str) -> None:
+    published = pq.read_table(shared_data("pl94_2010_ri/ri_2010_summary_levels.parquet"))
+    published = published.filter(pc.equal(published["SUMLEV"], LEVELS[category]))
+    with open(shared_data("pl94_2010_ri/cenrace_codes.csv"), newline="") as file:
+        race_cells = list(csv.DictReader(file))
+    keys = [
+        "".join(parts) for parts in zip(*(published[f].to_pylist() for f in FIELDS[category]), strict=True)
+    ]
+    codes = persons.frame.codes(category)
+    rows = np.repeat(np.arange(len(persons.frame)), np.diff(persons.histogram.indptr))
+    seen = 0
+    for number, key in enumerate(keys):
+        inside = codes == key.encode()
+        dense = np.zeros(2016, dtype=np.int64)
+        entries = inside[rows]
+        np.add.at(dense, persons.histogram.cells[entries], persons.histogram.counts[entries])
+        people = dense.reshape(8, 2, 2, 63).sum(axis=0)
+        sums = {"P1": people.sum(axis=(0, 1)), "P2": people[:, 0].sum(axis=0), "P3": people[1].sum(axis=0)}
+        sums["P4"] = people[1, 0]
+        record = published.slice(number, 1)
+        for table, found in sums.items():
+            expected = [record[cell[f"{table}_cell"]][0].as_py() for cell in race_cells]
+            assert found.tolist() == expected, (key, table)
+        assert int(persons.frame.units["hu"][inside].sum()) == record["H0010001"][0].as_py()
+        assert int(people.sum()) == record["P0010001"][0].as_py() == record["POP100"][0].as_py()
+        seen += 1
+    assert seen == {"county": 5, "cousub": 40, "tract": 244, "block_group": 815, "place": 34}[category]

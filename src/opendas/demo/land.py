@@ -20,7 +20,7 @@ STATE = "99"
 
 _BLOCKS_PER_GROUP = 30
 _GROUPS_PER_TRACT = 3.3
-_TRACTS_PER_COUNTY = 40
+_MOST_AREAS = 3000  # of one category, so that codes keep their width
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -49,16 +49,14 @@ def make_land(blocks: int, rng: np.random.Generator) -> Land:
     groups = int(group[-1]) + 1
     tract_of_group = _divide(groups, max(2, round(groups / _GROUPS_PER_TRACT)), rng, most=9)
     tracts = int(tract_of_group[-1]) + 1
-    county_of_tract = _divide(tracts, max(2, min(250, round(tracts / _TRACTS_PER_COUNTY))), rng, most=tracts)
+    county_of_tract = _divide(tracts, max(2, round(tracts**0.5 / 1.5)), rng, most=tracts)
     tract = tract_of_group[group]
     county = county_of_tract[tract]
-    county_code = 2 * county + 1
+    county_code = 2 * county + 1  # counties have odd numbers, in alphabetical order
     tract_code = 100 * (_position(county_of_tract) + 1)
     block_code = 1000 * (_position(tract_of_group)[group] + 1) + _position(group)
     number = (county_code * 1_000_000 + tract_code[tract]) * 10_000 + block_code
-    geocodes = np.char.add(STATE, np.char.zfill(number.astype("S13"), 13).astype("S13").astype("U13")).astype(
-        "S15"
-    )
+    geocodes = _code(number, 13)
     return Land(geocodes, group, _areas(county, county_code, rng))
 
 
@@ -85,25 +83,22 @@ def _position(part: Index) -> Index:
 
 def _areas(county: Index, county_code: Index, rng: np.random.Generator) -> dict[str, Codes]:
     b = len(county)
-    scale = max(1.0, b / 5000)
-    cousub = _stretches(b, round(40 * scale), rng)
-    place = _stretches(b, round(50 * scale), rng)
+
+    def stretches(every: int) -> Index:
+        return _stretches(b, min(_MOST_AREAS, max(2, b // every)), rng)
+
+    place, reservation = stretches(100), stretches(60)
     in_place = rng.random(int(place[-1]) + 1) < 0.6
-    reservation = _stretches(b, round(80 * scale), rng)
     in_reservation = rng.random(int(reservation[-1]) + 1) < 0.04
     return {
-        "cousub": _code(STATE, county_code[:, None] * 100_000 + 5 * cousub[:, None] + 5, 8),
-        "place": np.where(in_place[place], _code(STATE, 100 * place[:, None] + 100, 7 - 2), b""),
-        "aianhh": np.where(
-            in_reservation[reservation], _code("", 10 * (reservation[:, None] % 400) + 10, 4), b""
-        ),
-        "cd": _code(STATE, _stretches(b, 2, rng)[:, None] + 1, 2),
-        "sldu": _code(STATE, _stretches(b, 12, rng)[:, None] + 1, 3),
-        "sldl": _code(STATE, _stretches(b, 36, rng)[:, None] + 1, 3),
-        "vtd": _code(
-            STATE, county_code[:, None] * 1_000_000 + _stretches(b, round(90 * scale), rng)[:, None] + 1, 9
-        ),
-        "sduni": _code(STATE, 30 * _stretches(b, round(15 * scale), rng)[:, None] + 30, 5),
+        "cousub": _code(county_code * 100_000 + 5 * stretches(125) + 5, 8),
+        "place": np.where(in_place[place], _code(30 * place + 30, 5), b""),
+        "aianhh": np.where(in_reservation[reservation], _code(reservation + 10, 4, prefix=""), b""),
+        "cd": _code(_stretches(b, 2, rng) + 1, 2),
+        "sldu": _code(_stretches(b, 12, rng) + 1, 3),
+        "sldl": _code(_stretches(b, 36, rng) + 1, 3),
+        "vtd": _code(county_code * 1_000_000 + stretches(55) + 1, 9),
+        "sduni": _code(30 * stretches(330) + 30, 5),
     }
 
 
@@ -113,6 +108,7 @@ def _stretches(items: int, parts: int, rng: np.random.Generator) -> Index:
     return np.searchsorted(cuts, np.arange(items), side="right").astype(np.int64)
 
 
-def _code(prefix: str, number: Index, width: int) -> Codes:
-    text = np.char.zfill(number.ravel().astype(f"U{width}"), width)
+def _code(number: Index, width: int, prefix: str = STATE) -> Codes:
+    """Return zero-padded numbers as codes of the state."""
+    text = np.char.zfill(number.astype(f"U{width}"), width)
     return np.char.add(prefix, text).astype(f"S{len(prefix) + width}")

@@ -26,7 +26,7 @@ from opendas.io.readers.base import FRAME_FROM_RECORDS, ReaderSpec
 from opendas.io.readers.census import census_kind
 from opendas.io.readers.coding import geocodes_of, text_of, whole_numbers
 from opendas.io.readers.findings import FindingLog
-from opendas.io.readers.tables import column_names, read_batches
+from opendas.io.readers.tables import column_names, no_rows, read_batches
 from opendas.products.pl94 import GQ_COLUMNS
 
 __all__ = [
@@ -225,6 +225,8 @@ def read_frame_file(path: Path, spec: ReaderSpec, levels: Hierarchy) -> Frame:
             units[name].append(whole_numbers(batch, name, log))
         lines.append(np.arange(batch.first, batch.first + batch.rows))
     log.raise_if_any(f"{path.name}: the list of leaves is not usable.")
+    if not lines:
+        raise no_rows(path)
     joined = {name: np.concatenate(parts) for name, parts in codes.items()}
     return build_frame(
         joined[spec.geocode],

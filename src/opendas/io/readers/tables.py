@@ -24,11 +24,12 @@ from pyarrow import csv
 from opendas.errors import EnvironmentFailure, FormatError
 from opendas.io.readers.findings import FindingLog
 
-__all__ = ["Batch", "column_names", "read_batches"]
+__all__ = ["Batch", "column_names", "no_rows", "read_batches"]
 
 BATCH_ROWS = 1 << 20
 _BLOCK_BYTES = 1 << 24
 _DAMAGED = "expected a whole CSV or Parquet file; this one is damaged or of another kind"
+_LIBRARY_ERRORS = (pa.ArrowException, OSError, EOFError, zlib.error, UnicodeDecodeError, textcsv.Error)
 _PARQUET = (".parquet", ".pq")
 
 
@@ -96,10 +97,9 @@ class _Told:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None or isinstance(error, FormatError):
             return
-        damaged = (pa.ArrowException, EOFError, zlib.error, gzip.BadGzipFile, UnicodeDecodeError)
         if isinstance(error, PermissionError | FileNotFoundError | IsADirectoryError):
             raise EnvironmentFailure(f"{self.path}: {error.strerror or 'cannot be read'}.") from None
-        if isinstance(error, damaged | OSError):
+        if isinstance(error, _LIBRARY_ERRORS):
             log = FindingLog()
             log.add(FormatError, self.path.name, None, None, _DAMAGED)
             raise FormatError(f"{self.path.name} cannot be read.", log.findings) from None
@@ -115,7 +115,8 @@ def _dialect(path: Path) -> _Dialect:
             line = file.readline(1 << 20)
         text = line.decode("utf-8-sig").rstrip("\r\n")
     delimiter = max(",|;\t", key=text.count)
-    names = next(textcsv.reader([text], delimiter=delimiter), [])
+    with _Told(path):
+        names = next(textcsv.reader([text], delimiter=delimiter), [])
     log = FindingLog()
     if not text.strip() or "\0" in text:
         rule = "expected a header with column names, found an empty file" if not text else _DAMAGED
@@ -144,17 +145,20 @@ def read_batches(path: Path, columns: Sequence[str], log: FindingLog) -> Iterato
     _check_columns(path, own, folders, columns)
     wanted = [name for name in columns if name in own]
     read = _parquet_batches if path.name.lower().endswith(_PARQUET) else _csv_batches
-    some = False
     with _Told(path):
         for first, batch in read(path, wanted, log):
-            some = some or batch.num_rows > 0
             arrays = {name: batch.column(i) for i, name in enumerate(batch.schema.names)}
             for name in columns:
                 if name not in own:
                     arrays[name] = pa.array([folders[name].encode()] * batch.num_rows, type=pa.binary())
             yield Batch(path.name, first, arrays, batch.num_rows)
-    if not some and not len(log):
-        log.add(FormatError, path.name, None, None, "expected rows, found none")
+
+
+def no_rows(path: Path) -> FormatError:
+    """Return the error of an input without any row; a part of a data set may be empty, the whole may not."""
+    log = FindingLog()
+    log.add(FormatError, path.name, None, None, "expected rows, found none")
+    return FormatError("the input is empty.", log.findings)
 
 
 def _check_columns(path: Path, own: Sequence[str], folders: Mapping[str, str], wanted: Sequence[str]) -> None:

@@ -5,7 +5,7 @@ Axes: ``r`` rows of a batch, ``l`` leaves, ``n`` cells of the schema.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -17,7 +17,7 @@ from opendas.geography.frame import Frame
 from opendas.io.readers.coding import text_of
 from opendas.io.readers.findings import FindingLog
 from opendas.io.readers.frame_file import leaf_positions
-from opendas.io.readers.tables import Batch, read_batches
+from opendas.io.readers.tables import Batch, no_rows, read_batches
 from opendas.products.product import Product
 from opendas.schema.histogram import Histogram
 
@@ -60,7 +60,7 @@ class Layout(Protocol):
         ...
 
 
-def collect(paths: Iterable[Path], columns: Sequence[str], layout: Layout) -> tuple[Codes, list[Codes]]:
+def collect(paths: Sequence[Path], columns: Sequence[str], layout: Layout) -> tuple[Codes, list[Codes]]:
     """Return the distinct leaves of the input, ascending, and further columns beside them.
 
     Parameters
@@ -82,6 +82,8 @@ def collect(paths: Iterable[Path], columns: Sequence[str], layout: Layout) -> tu
                 joined = np.strings.add(np.strings.add(joined, _BREAK), text_of(batch, name))
             found.append(np.unique(joined))
         log.raise_if_any(f"{path.name} cannot be read.")
+    if not sum(map(len, found)):
+        raise no_rows(paths[0])
     everything = np.unique(np.concatenate(found))
     if not columns:
         return everything, []
@@ -96,7 +98,7 @@ _BREAK = b"\x1f"
 
 
 def tally(
-    paths: Iterable[Path], layout: Layout, product: Product, frame: Frame
+    paths: Sequence[Path], layout: Layout, product: Product, frame: Frame
 ) -> tuple[Histogram, tuple[Finding, ...]]:
     """Count the rows of all files.
 
@@ -113,11 +115,12 @@ def tally(
     n = product.schema.size
     keys: list[Counts] = []
     sums: list[Counts] = []
-    total = 0
+    total = rows = 0
     warnings = FindingLog()
     for path in paths:
         log = FindingLog()
         for batch in read_batches(path, [*layout.leaf_columns, *layout.cell_columns], log):
+            rows += batch.rows
             key, count = _rows(batch, layout, product, frame, log)
             distinct, summed = _combine(key, count)
             if count is not None and len(distinct) < len(key):
@@ -130,6 +133,8 @@ def tally(
             keys.append(distinct)
             sums.append(summed)
         log.raise_if_any(f"{path.name} cannot be read for product {product.name}.")
+    if rows == 0:
+        raise no_rows(paths[0])
     key, count = _combine(np.concatenate(keys), np.concatenate(sums))
     return Histogram.from_entries(key // n, key % n, count, shape=(len(frame), n)), warnings.findings
 

@@ -16,7 +16,7 @@ from opendas.io.readers.base import ReaderSpec, UnitsSpec
 from opendas.io.readers.coding import geocodes_of, whole_numbers
 from opendas.io.readers.findings import FindingLog
 from opendas.io.readers.frame_file import CENSUS_UNITS, leaf_positions, unit_names
-from opendas.io.readers.tables import column_names, read_batches
+from opendas.io.readers.tables import column_names, no_rows, read_batches
 
 __all__ = ["read_units", "replace_units", "with_units"]
 
@@ -55,6 +55,8 @@ def read_units(spec: ReaderSpec, units: UnitsSpec, width: int | None) -> tuple[C
         for kind, column in columns.items():
             counts[kind].append(whole_numbers(batch, column, log))
     log.raise_if_any(f"{units.path.name}: the units are not usable.")
+    if not codes:
+        raise no_rows(units.path)
     geocodes = np.concatenate(codes)
     repeated = np.ones(len(geocodes), dtype=bool)
     repeated[np.unique(geocodes, return_index=True)[1]] = False
