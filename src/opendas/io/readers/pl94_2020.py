@@ -95,7 +95,8 @@ def _place(blocks: Blocks, part: slice, implied: npt.NDArray[np.int64], log: Fin
     with_quarters = np.asarray(quarters.any(axis=1))
     rows, cells = np.nonzero(np.where(with_quarters[:, None], 0, flat))
     mixed = np.flatnonzero(with_quarters)
-    placed = place_people(flat[mixed], quarters[mixed], minors).reshape(len(mixed), -1)
+    placed = place_people(flat[mixed], quarters[mixed], minors)
+    placed = placed.reshape(len(mixed), placed.shape[1] * placed.shape[2])
     more_rows, more_cells = np.nonzero(placed)
     return (
         np.concatenate([rows, mixed[more_rows]]).astype(np.int64),

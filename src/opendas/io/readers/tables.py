@@ -183,23 +183,14 @@ def _parquet_batches(path: Path, wanted: list[str], log: FindingLog) -> Iterator
 
 def _csv_batches(path: Path, wanted: list[str], log: FindingLog) -> Iterator[tuple[int, Any]]:
     dialect = _dialect(path)
-    header = dialect.skip + 1
-    wrong: list[int | None] = []
-
-    def skip_row(row: Any) -> str:
-        wrong.append(row.number)
-        return "skip"
-
+    first = dialect.skip + 2
     try:
         reader = csv.open_csv(
             path,
             read_options=csv.ReadOptions(
-                use_threads=False,  # else rows have no numbers
-                block_size=_BLOCK_BYTES,
-                skip_rows=header,
-                column_names=list(dialect.names),
+                block_size=_BLOCK_BYTES, skip_rows=dialect.skip + 1, column_names=list(dialect.names)
             ),
-            parse_options=csv.ParseOptions(delimiter=dialect.delimiter, invalid_row_handler=skip_row),
+            parse_options=csv.ParseOptions(delimiter=dialect.delimiter),
             convert_options=csv.ConvertOptions(
                 column_types={name: pa.binary() for name in dialect.names},
                 include_columns=wanted,
@@ -207,13 +198,22 @@ def _csv_batches(path: Path, wanted: list[str], log: FindingLog) -> Iterator[tup
                 strings_can_be_null=False,
             ),
         )
+        for batch in reader:
+            yield first, batch
+            first += batch.num_rows
     except pa.ArrowInvalid as error:
-        if "Empty CSV file" in str(error):
-            return
-        raise
-    first = header + 1
-    for batch in reader:
-        yield first, batch
-        first += batch.num_rows
-    rule = f"expected {len(dialect.names)} fields"
-    log.add_rows(FormatError, path.name, [number for number in wrong if number is not None], None, rule)
+        if "Empty CSV file" not in str(error) and not _ragged_rows(path, dialect, log):
+            raise
+
+
+def _ragged_rows(path: Path, dialect: _Dialect, log: FindingLog) -> bool:
+    """Record the rows with a wrong number of fields, the slow way; return whether there is one."""
+    before = len(log)
+    opener = gzip.open if path.name.lower().endswith(".gz") else open
+    with opener(path, "rt", encoding="latin-1", newline="") as file:
+        for _ in range(dialect.skip + 1):
+            file.readline()
+        rows = textcsv.reader(file, delimiter=dialect.delimiter)
+        wrong = (rows.line_num + dialect.skip + 1 for row in rows if row and len(row) != len(dialect.names))
+        log.add_rows(FormatError, path.name, wrong, None, f"expected {len(dialect.names)} fields")
+    return len(log) > before

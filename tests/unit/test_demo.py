@@ -1,0 +1,89 @@
+"""The made state: repeatable, consistent with its own frame, and shaped like a population."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from opendas.demo import DemoState, make_state, write_demo
+from opendas.errors import ConfigError
+from opendas.geography.spine import standard_spine
+from opendas.io.readers import ReaderSpec, UnitsSpec, make_reader
+from opendas.products.pl94 import pl94_persons, pl94_units
+
+
+@pytest.fixture(scope="module")
+def state() -> DemoState:
+    return make_state(5000, seed=1)
+
+
+def test_the_same_seed_gives_the_same_files(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write_demo(tmp_path / name, blocks=300, seed=7)
+    write_demo(tmp_path / "c", blocks=300, seed=8)
+    files = sorted(path.name for path in (tmp_path / "a").iterdir())
+    assert files == ["frame.parquet", "persons.parquet", "persons.toml", "units.parquet", "units.toml"]
+    same = {
+        name: (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes() for name in files
+    }
+    assert all(same.values())
+    assert (tmp_path / "a" / "persons.parquet").read_bytes() != (
+        tmp_path / "c" / "persons.parquet"
+    ).read_bytes()
+
+
+@pytest.mark.parametrize("blocks", [50, 300, 5000])
+def test_the_readers_take_it_without_a_warning(tmp_path: Path, blocks: int) -> None:
+    made = make_state(blocks, seed=3)
+    write_demo(tmp_path, blocks, seed=3)
+    frame = tmp_path / "frame.parquet"
+    for product, name in ((pl94_persons(), "persons"), (pl94_units(), "units")):
+        paths = (tmp_path / f"{name}.parquet",)
+        units = UnitsSpec(frame, "GEOID")
+        spec = ReaderSpec("histogram", paths, product, geocode="GEOID", frame=frame, units=units, strict=True)
+        data = make_reader(spec).read()
+        assert (data.stamps, data.declared, data.findings) == ((), (), ())
+        expected = made.homes.people.sum() if name == "persons" else made.homes.housing.sum()
+        assert data.histogram.total() == expected
+    assert len(data.frame) == int(((made.homes.housing > 0) | made.homes.facilities.any(axis=1)).sum())
+    assert standard_spine(data.frame).names[0] == "state"
+
+
+def test_geography_is_official_in_form_and_areas_cross_block_groups(state: DemoState) -> None:
+    codes = state.land.geocodes
+    assert codes.dtype == np.dtype("S15")
+    assert len(np.unique(codes)) == len(codes) == 5000
+    assert np.all(codes[1:] > codes[:-1])
+    groups = codes.astype("S12")
+    for category in ("cousub", "place", "vtd"):
+        pairs = set(zip(groups.tolist(), state.land.entities[category].tolist(), strict=True))
+        assert len(pairs) > 1.1 * len(np.unique(groups)), category
+    assert set(np.strings.str_len(state.land.entities["cousub"])) == {10}
+    assert set(np.strings.str_len(state.land.entities["place"])) == {0, 7}
+
+
+def test_people_are_shaped_like_a_population(state: DemoState) -> None:
+    block, cell, count = state.entries
+    shape = np.zeros(2016, dtype=np.int64)
+    np.add.at(shape, cell, count)
+    shape4 = shape.reshape(8, 2, 2, 63)
+    total = shape4.sum()
+    assert 0.15 < shape4[:, 0].sum() / total < 0.35
+    assert 0.05 < shape4[:, :, 1].sum() / total < 0.4
+    assert 0.01 < shape4[..., 6:].sum() / total < 0.15
+    assert 0.005 < shape4[1:].sum() / total < 0.1
+    assert shape4[3, 0].sum() == 0
+    people = np.bincount(block, count, minlength=5000)
+    assert 0.2 < (people == 0).mean() < 0.4
+    assert people.max() > 20 * np.median(people[people > 0])
+    lower = state.homes.facilities
+    assert np.all((state.homes.people[:, 1:] >= lower) & ((lower > 0) | (state.homes.people[:, 1:] == 0)))
+    assert np.all((state.homes.people[:, 0] > 0) == (state.homes.occupied > 0))
+
+
+def test_sizes_that_make_no_state_are_refused() -> None:
+    for blocks, seed in ((10, 1), (10**8, 1), (100, -1)):
+        with pytest.raises(ConfigError):
+            make_state(blocks, seed)
