@@ -77,13 +77,17 @@ def write_measurements(folder, plan, counts):
     noisy = NoisyMeasurements(levels, tables, dict.fromkeys(tables, 0), NoiseSource(bytes(range(32))))
     for number, level in enumerate(plan.spine.levels):
         values = noisy.full(number, 0, len(level))
+        keep = noisy.has_budget(number, 0, len(level))
+        multiples = [plan.spine.share(number, i) for i in np.flatnonzero(keep)]
         answers = {
-            planned.query.name: Answers.full(value, plan.distribution(number, planned).variance)
+            planned.query.name: Answers.full(
+                value[keep], np.array([plan.distribution(number, planned, m).variance for m in multiples])
+            )
             for planned, value in zip(plan.levels[number].queries, values, strict=True)
         }
         metadata = measurement_metadata(plan, number, stored="full")
         with MeasurementWriter(folder / f"{level.name}.parquet", metadata) as writer:
-            writer.write(level.geocodes, answers)
+            writer.write(level.geocodes[keep], answers)
 
 
 def issue_release(release, facts):

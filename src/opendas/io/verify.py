@@ -113,8 +113,7 @@ def _run_checks(run: Mapping[str, Any], released: ReleasedProduct) -> Iterator[C
     if _estimated(run):
         steps |= {"microdata": partial(check_records, run, data)}
         steps |= {"constraints": partial(check_constraints, run, data)}
-        if released.product.layout in ("persons", "units"):
-            steps |= {"units and people": partial(check_quarters, data)}
+        steps |= {"units and people": partial(check_quarters, data)}
     else:
         steps |= {"microdata": partial(_no_microdata, released)}
     for name, step in steps.items():

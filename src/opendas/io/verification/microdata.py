@@ -162,6 +162,8 @@ def check_quarters(data: Microdata) -> str:
     released = data.released
     frame = released.frame
     leaves = np.arange(len(frame), dtype=np.int64)
+    if released.product.layout not in ("persons", "units"):
+        return "not declared for this product"
     if released.product.layout == "persons":
         people = data.answers("hhgq", leaves, len(frame))
         for code, column in enumerate(("hu", *GQ_COLUMNS)):
