@@ -53,7 +53,7 @@ test: lint
 
 docs: $(VENV)/.dev
 	$(BIN)/python docs/generate_cli.py
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 bench: $(VENV)/.dev
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done

@@ -95,3 +95,12 @@ def test_a_terminal_gets_one_changing_line() -> None:
     assert text.count("\n") == 1
     assert text.endswith("\n")
     assert text.count("\r") < 11
+
+
+def test_a_single_step_says_that_it_is_at_work() -> None:
+    stream, clock = io.StringIO(), Clock()
+    progress = Progress(stream, clock)
+    progress("reading", 0, 1)
+    clock.now = 4.0
+    progress("reading", 1, 1)
+    assert stream.getvalue().splitlines() == ["reading ...", "reading: 4 s"]

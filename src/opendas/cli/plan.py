@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,17 @@ def command(run_file: Path, as_json: bool) -> None:
     click.echo()
     loss = ["rho", "sigma2"] if plan.get("rho") is not None else ["epsilon", "scale"]
     columns = ["geolevel", "query", "geounits", *loss, "variance", "moe90"]
-    click.echo(text_table(plan["rows"], columns))
+    click.echo(text_table([_readable(row) for row in plan["rows"]], columns))
+
+
+def _readable(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row with exact shares as decimals where they are too long to read; JSON has them exact."""
+    return {
+        name: f"{float(Fraction(value)):.4g}"
+        if name in ("rho", "epsilon") and len(value or "") > 16
+        else value
+        for name, value in row.items()
+    }
 
 
 def _headline(plan: dict[str, Any]) -> str:

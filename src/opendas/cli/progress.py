@@ -48,6 +48,7 @@ class Progress:
         self._stage: str | None = None
         self._started = 0.0
         self._base = 0
+        self._done = 0
         self._shown = -_LOG_SECONDS
         self._width = 0
 
@@ -62,7 +63,8 @@ class Progress:
     def __call__(self, stage: str, done: int, total: int) -> None:
         """Report that `done` of `total` parts of a stage are finished."""
         now = self._clock()
-        new = stage != self._stage
+        new = stage != self._stage or done < self._done
+        self._done = done
         if new:
             self._stage, self._started, self._base = stage, now, done
         pause = _TTY_SECONDS if self._terminal else _LOG_SECONDS
@@ -73,8 +75,8 @@ class Progress:
 
     def _line(self, stage: str, done: int, total: int, now: float) -> str:
         elapsed = now - self._started
-        if total <= 0:
-            return f"{stage}: {done:,}"
+        if total <= 1:
+            return f"{stage}: {duration(elapsed)}" if done >= total else f"{stage} ..."
         text = f"{stage}: {done:,} of {total:,} ({100 * done // total} %)"
         if done >= total:
             return f"{text}, {duration(elapsed)}"
