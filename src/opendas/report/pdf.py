@@ -177,7 +177,8 @@ def _held(run: RunFacts) -> list[Flowable]:
 def _budget(run: RunFacts) -> list[Flowable]:
     levels = tuple(run.geolevel_shares)
     matrix = share_matrix(run)
-    story: list[Flowable] = [
+    story: list[Flowable] = []
+    opening = [
         paragraph(f"Budget of {run.product}", HEAD),
         paragraph(
             f"{run.mechanism}, {run.neighbours} neighbours, {loss_words(run.to_dict())}. Each geolevel has "
@@ -197,24 +198,15 @@ def _budget(run: RunFacts) -> list[Flowable]:
         widths = [first, *([(WIDTH - first) / len(shown)] * len(shown))]
         shares_table = table(head, body, widths)
         shares_table.setStyle(TableStyle([("BACKGROUND", (0, 1), (-1, 2), BAND)]))
-        noise = [
-            (
-                query_words(row.query),
-                *(_noise_words(row.noise[i]) for i in shown),
-            )
-            for row in matrix
-        ]
+        noise = [(query_words(row.query), *(_noise_words(row.noise[i]) for i in shown)) for row in matrix]
+        title = paragraph("Noise of one answer: 90 % margin, variance in parentheses", SUBHEAD)
         story += [
-            shares_table,
+            KeepTogether([*opening, shares_table]),
             Spacer(1, 8),
-            KeepTogether(
-                [
-                    paragraph("Noise of one answer: 90 % margin, variance in parentheses", SUBHEAD),
-                    table(head, noise, widths),
-                ]
-            ),
+            KeepTogether([title, table(head, noise, widths)]),
             Spacer(1, 6),
         ]
+        opening = []
     return [*story, KeepTogether(_held(run))]
 
 
