@@ -104,7 +104,7 @@ def _nearest(
             scipy.sparse.vstack(rows), np.concatenate(lower), np.concatenate(upper)
         ),
         bounds=scipy.optimize.Bounds(0.0, top),
-        integrality=np.ones(len(cost)),
+        integrality=np.ones(len(cost), dtype=np.int64),
     )
     if found.x is None:
         return None
