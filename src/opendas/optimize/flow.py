@@ -46,7 +46,7 @@ def _children(parent, first, following, before):
 
 
 @njit(cache=True, nogil=True)
-def _price_tree(root, tail, cost, parent, pred, first, following, depth, potential):
+def _price_tree(root, tail, cost, parent, pred, first, following, depth, upward, potential):
     """Set depths and potentials from the root down, so that tree arcs have reduced cost zero."""
     depth[root] = 0
     potential[root] = 0
@@ -55,6 +55,7 @@ def _price_tree(root, tail, cost, parent, pred, first, following, depth, potenti
         u = parent[v]
         depth[v] = depth[u] + 1
         a = pred[v]
+        upward[v] = tail[a] == v
         if tail[a] == v:
             potential[v] = potential[u] - cost[a]
         else:
@@ -94,7 +95,9 @@ def _entering(tail, head, cost, potential, state, candidates, start, block):
 
 
 @njit(cache=True, nogil=True)
-def _move(entering, u_in, v_in, u_out, tail, cost, parent, pred, first, following, before, depth, potential):
+def _move(
+    entering, u_in, v_in, u_out, tail, cost, parent, pred, first, following, before, depth, upward, potential
+):
     """Cut the subtree above ``u_out``, hang it from ``v_in`` at ``u_in``, and shift its potentials."""
     up = v_in
     arc = entering
@@ -110,6 +113,7 @@ def _move(entering, u_in, v_in, u_out, tail, cost, parent, pred, first, followin
             before[following[v]] = before[v]
         parent[v] = up
         pred[v] = arc
+        upward[v] = tail[arc] == v
         before[v] = -1
         following[v] = first[up]
         if first[up] >= 0:
@@ -153,6 +157,7 @@ def _pivot(
     following,
     before,
     depth,
+    upward,
     potential,
 ):
     if state[entering] == LOWER:
@@ -175,7 +180,7 @@ def _pivot(
     while u != v:
         if depth[u] >= depth[v]:
             a = pred[u]
-            room = flow[a] if tail[a] == u else capacity[a] - flow[a]
+            room = flow[a] if upward[u] else capacity[a] - flow[a]
             if room < delta:
                 delta = room
                 u_out = u
@@ -183,7 +188,7 @@ def _pivot(
             u = parent[u]
         else:
             a = pred[v]
-            room = capacity[a] - flow[a] if tail[a] == v else flow[a]
+            room = capacity[a] - flow[a] if upward[v] else flow[a]
             if room <= back:
                 back = room
                 v_out = v
@@ -199,12 +204,12 @@ def _pivot(
         u = source
         while u != join:
             a = pred[u]
-            flow[a] += -delta if tail[a] == u else delta
+            flow[a] += -delta if upward[u] else delta
             u = parent[u]
         u = target
         while u != join:
             a = pred[u]
-            flow[a] += delta if tail[a] == u else -delta
+            flow[a] += delta if upward[u] else -delta
             u = parent[u]
     if side == 0:
         state[entering] = -state[entering]
@@ -216,7 +221,22 @@ def _pivot(
         u_in, v_in = source, target
     else:
         u_in, v_in = target, source
-    _move(entering, u_in, v_in, u_out, tail, cost, parent, pred, first, following, before, depth, potential)
+    _move(
+        entering,
+        u_in,
+        v_in,
+        u_out,
+        tail,
+        cost,
+        parent,
+        pred,
+        first,
+        following,
+        before,
+        depth,
+        upward,
+        potential,
+    )
 
 
 @njit(cache=True, nogil=True)
@@ -257,6 +277,7 @@ def network_simplex(root, first_rank, tail, head, capacity, costs, flow, parent,
     following = np.empty(nodes, np.int32)
     before = np.empty(nodes, np.int32)
     depth = np.empty(nodes, np.int32)
+    upward = np.zeros(nodes, np.bool_)
     potential = np.empty(nodes, np.int64)
     state = np.empty(arcs, np.int8)
     for a in range(arcs):
@@ -269,8 +290,8 @@ def network_simplex(root, first_rank, tail, head, capacity, costs, flow, parent,
     pivots = 0
     for rank in range(first_rank, len(costs)):
         cost = costs[rank]
-        _price_tree(root, tail, cost, parent, pred, first, following, depth, potential)
-        block = max(20, int(np.sqrt(len(candidates))))
+        _price_tree(root, tail, cost, parent, pred, first, following, depth, upward, potential)
+        block = max(10, int(0.5 * np.sqrt(len(candidates))))
         start = 0
         while len(candidates) > 0:
             a, start = _entering(tail, head, cost, potential, state, candidates, start, block)
@@ -290,6 +311,7 @@ def network_simplex(root, first_rank, tail, head, capacity, costs, flow, parent,
                 following,
                 before,
                 depth,
+                upward,
                 potential,
             )
             pivots += 1

@@ -19,7 +19,7 @@ from opendas.errors import ConfigError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Forest", "Rows", "check_laminar", "forest", "stack_rows"]
+__all__ = ["Forest", "Rows", "check_laminar", "forest"]
 
 
 class Rows(NamedTuple):
@@ -183,31 +183,6 @@ def forest(maps, groups):
             if maps[q, j] >= 0:
                 map_node[q, j] = node_of[base[q] + maps[q, j]]
     return crossing, parent[:used], size[:used], owner, map_node, node_of[base[n_maps] :]
-
-
-def stack_rows(maps: Sequence[NDArray[np.int32]], groups: NDArray[np.bool_] | None, n: int) -> Rows:
-    """Stack row maps and groups into contiguous arrays.
-
-    Parameters
-    ----------
-    maps : sequence of int array, (n,)
-        Row of each cell, -1 for none.
-    groups : bool array, (groups, n), or None
-        Constraint groups.
-    n : int
-        Number of cells.
-
-    Returns
-    -------
-    Rows
-        The stacked arrays.
-    """
-    stacked = np.empty((len(maps), n), np.int32)
-    for q, rows in enumerate(maps):
-        stacked[q] = rows
-    if groups is None:
-        groups = np.zeros((0, n), np.bool_)
-    return Rows(stacked, np.ascontiguousarray(groups, dtype=np.bool_))
 
 
 def check_laminar(rows: Rows, map_names: Sequence[str] = (), group_names: Sequence[str] = ()) -> Forest:

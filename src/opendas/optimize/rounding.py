@@ -11,66 +11,35 @@ and cell, so the result is a function of its arguments alone and not of the solv
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from opendas.errors import EstimationError, InfeasibleFamily
 from opendas.optimize import rounding_kernels as kernels
-from opendas.optimize.laminar import check_laminar, stack_rows
+from opendas.optimize import snapping
+from opendas.optimize.laminar import Rows, check_laminar
+from opendas.optimize.rounding_milp import round_by_milp
+from opendas.optimize.rounding_problem import UNBOUNDED, RoundingNames, RoundingProblem, RoundingResult
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = ["UNBOUNDED", "RoundingNames", "RoundingResult", "round_family"]
 
-UNBOUNDED = np.iinfo(np.int64).max // 4
-"""Upper bound of a group that has none."""
-
-
-@dataclass(frozen=True, slots=True)
-class RoundingResult:
-    """A rounded family.
-
-    Parameters
-    ----------
-    values : int64 array, (C, n), read-only
-        Rounded estimate.
-    objective : tuple of float
-        For each pass, the sum over children and rows of |Q(x - values)| in counts, with x as snapped.
-    method : str
-        ``"flow"`` or ``"milp"``.
-    """
-
-    values: NDArray[np.int64]
-    objective: tuple[float, ...]
-    method: str
-
-    def __post_init__(self) -> None:
-        self.values.flags.writeable = False
-
-
-@dataclass(frozen=True, slots=True)
-class RoundingNames:
-    """Names for error messages.
-
-    Parameters
-    ----------
-    family : str
-        Geocode of the parent.
-    passes : tuple of tuple of str
-        Query group of each row map.
-    groups : tuple of str
-        Constraint of each group.
-    """
-
-    family: str = "?"
-    passes: tuple[tuple[str, ...], ...] = ()
-    groups: tuple[str, ...] = ()
-
-
 _NO_NAMES = RoundingNames()
+_REFUSALS: dict[int, tuple[type[Exception], str]] = {
+    snapping.OUT_OF_RANGE: (
+        ValueError,
+        "the estimate must be finite, non-negative, below 2**40, and zero outside its mask",
+    ),
+    snapping.MISMATCH: (ValueError, "the estimate does not add up to the parent"),
+    kernels.TOO_LARGE: (
+        EstimationError,
+        "rounding it as one flow problem does not fit 64-bit integers. Choose a spine with smaller fan-out",
+    ),
+    kernels.BROKEN: (EstimationError, "the rounded table does not add up to its parent: please report it"),
+}
 
 
 def round_family(
@@ -101,9 +70,11 @@ def round_family(
     mask : bool array, (C, n)
         Cells that may be non-zero.
     passes : sequence of sequences of int32 array, (n,)
-        For each pass its row maps: the row of each cell, -1 for none. A map named twice counts double.
+        For each pass its row maps: the row of each cell, numbered from 0, -1 for none. A map named twice
+        counts
+        double.
     groups : bool array, (K, n), or None
-        Cells of each constraint row.
+        Cells of each constraint row, enforced in every pass.
     lower, upper : int64 array, (C, K), or None
         Bounds of each constraint row in each child, :data:`UNBOUNDED` for no upper bound.
     tie_keys : uint64 array, (C,)
@@ -125,7 +96,7 @@ def round_family(
     ConfigError
         If rows cross and ``milp`` is false.
     InfeasibleFamily
-        If no rounding satisfies the groups; the error names those violated by the nearest one.
+        If no rounding satisfies the groups; the error names a smallest set of groups in conflict.
     EstimationError
         If the problem does not fit 64-bit integers.
     ValueError
@@ -133,99 +104,106 @@ def round_family(
 
     Notes
     -----
-    Abowd et al. (2022), equation (7.7). With ``h(c, S) = mix(mix(tie_keys[c]) ^ sum_{j in S}
-    mix(cell_keys[j]))``
-    shifted right by 24 bits (sums modulo 2**64, ``mix`` the output function of splitmix64 on key +
-    increment), ties
-    of the last pass are broken by the least sum of h(c, {j}) y[c, j] over cells, ties of earlier passes by
-    the
-    least sum of h(c, S) (Q y)[c, S] over the distinct rows S of the pass.
+    Abowd et al. (2022), equation (7.7). With ``h(c, S) = mix(mix(tie_keys[c]) ^ sum of mix(cell_keys[j]), j
+    in S)``
+    shifted right by 24 bits (sums modulo 2**64, ``mix`` as in :func:`opendas.optimize.snapping.mix`), ties
+    of the
+    last pass are broken by the least sum of h(c, {j}) y[c, j] over cells, ties of earlier passes by the
+    least sum
+    of h(c, S) (Q y)[c, S] over the distinct rows S of the pass.
+
+    Examples
+    --------
+    >>> x = np.array([[0.6, 1.5], [1.4, 0.5]])
+    >>> total, detailed = np.zeros(2, np.int32), np.arange(2, dtype=np.int32)
+    >>> keys = np.arange(2, dtype=np.uint64)
+    >>> parent, mask = np.array([2, 2]), np.ones((2, 2), bool)
+    >>> round_family(x, parent, mask, ((total,), (detailed,)), None, None, None, keys).values
+    array([[1, 1],
+           [1, 1]])
     """
-    x, total, mask, groups, lower, upper, child_key, cell_key = _arguments(
-        x, parent, mask, groups, lower, upper, tie_keys, cell_keys
-    )
-    n = x.shape[1]
-    maps = [rows for one in passes for rows in one]
-    rows = stack_rows(maps, groups, n)
-    map_pass = np.repeat(np.arange(len(passes)), [len(one) for one in passes])
-    status, where, values, quanta = kernels.round_passes(
-        x, total, parent is not None, mask, rows.maps, map_pass, len(passes), rows.groups, lower, upper,
-        child_key, cell_key,
-    )  # fmt: skip
-    if status == kernels.COLUMN_OFF:
-        raise ValueError(f"family {names.family}: the estimate does not add up to the parent")
-    if status == kernels.TOO_LARGE:
-        raise EstimationError(
-            f"family {names.family}: rounding it as one flow problem does not fit 64-bit integers. "
-            "Split the family by a spine with smaller fan-out."
-        )
+    problem = _problem(x, parent, mask, passes, groups, lower, upper, tie_keys, cell_keys)
+    status, values, quanta = kernels.round_passes(*problem)
     if status == kernels.CROSSING:
-        held = rows._replace(maps=rows.maps[map_pass <= where])
-        check_laminar(held, [name for one in names.passes for name in one], names.groups)
-    _verify(values, parent, mask, groups, lower, upper, names, len(passes))
-    return RoundingResult(values, tuple(float(q) / kernels.ONE for q in quanta), "flow")
+        if milp:
+            return round_by_milp(problem, names)
+        map_names = [name for one in names.passes for name in one]
+        check_laminar(Rows(problem.maps, problem.groups), map_names, names.groups)
+    if status == kernels.VIOLATED:
+        conflict = [names.group(g) for g in _conflict(problem)]
+        raise InfeasibleFamily(names.family, f"rounding, pass 1 of {problem.passes}", conflict)
+    if status != snapping.DONE:
+        error, reason = _REFUSALS[status]
+        raise error(f"family {names.family}: {reason}")
+    return RoundingResult(values, tuple(float(q) / snapping.ONE for q in quanta), "flow")
 
 
-def _arguments(
+def _problem(
     x: NDArray[np.float64],
     parent: NDArray[np.int64] | None,
     mask: NDArray[np.bool_],
+    passes: Sequence[Sequence[NDArray[np.int32]]],
     groups: NDArray[np.bool_] | None,
     lower: NDArray[np.int64] | None,
     upper: NDArray[np.int64] | None,
     tie_keys: NDArray[np.uint64],
     cell_keys: NDArray[np.uint64] | None,
-) -> tuple[NDArray[Any], ...]:
-    """Check shapes and ranges; return contiguous arrays of the types the compiled code expects."""
-    x = np.ascontiguousarray(x, dtype=np.float64)
-    if x.ndim != 2 or mask.shape != x.shape:
-        raise ValueError(f"estimate and mask must be one (C, n) shape, not {x.shape} and {mask.shape}")
+) -> RoundingProblem:
+    """Check shapes; return contiguous arrays of the types that the compiled code expects."""
+    if x.ndim != 2:
+        raise ValueError(f"the estimate must be a (C, n) array, not of shape {x.shape}")
     children, n = x.shape
-    mask = np.ascontiguousarray(mask, dtype=np.bool_)
     k = 0 if groups is None else len(groups)
-    groups = np.zeros((0, n), np.bool_) if groups is None else np.ascontiguousarray(groups, dtype=np.bool_)
-    lower = (
-        np.zeros((children, k), np.int64) if lower is None else np.ascontiguousarray(lower, dtype=np.int64)
+    maps = np.empty((sum(map(len, passes)), n), np.int32)
+    map_pass = np.empty(len(maps), np.int64)
+    q = 0
+    for number, one in enumerate(passes):
+        for rows in one:
+            maps[q] = rows
+            map_pass[q] = number
+            q += 1
+    problem = RoundingProblem(
+        np.ascontiguousarray(x, dtype=np.float64),
+        np.zeros(n, np.int64) if parent is None else np.ascontiguousarray(parent, dtype=np.int64),
+        parent is not None,
+        np.ascontiguousarray(mask, dtype=np.bool_),
+        maps,
+        map_pass,
+        len(passes),
+        np.zeros((0, n), np.bool_) if groups is None else np.ascontiguousarray(groups, dtype=np.bool_),
+        np.zeros((children, k), np.int64) if lower is None else np.ascontiguousarray(lower, dtype=np.int64),
+        np.full((children, k), UNBOUNDED) if upper is None else np.ascontiguousarray(upper, dtype=np.int64),
+        np.ascontiguousarray(tie_keys, dtype=np.uint64),
+        np.arange(n, dtype=np.uint64)
+        if cell_keys is None
+        else np.ascontiguousarray(cell_keys, dtype=np.uint64),
     )
-    if upper is None:
-        upper = np.full((children, k), UNBOUNDED, np.int64)
-    upper = np.minimum(upper, UNBOUNDED, dtype=np.int64)
-    total = np.zeros(n, np.int64) if parent is None else np.ascontiguousarray(parent, dtype=np.int64)
-    child_key = np.ascontiguousarray(tie_keys, dtype=np.uint64)
-    cell_key = (
-        np.arange(n, dtype=np.uint64) if cell_keys is None else np.ascontiguousarray(cell_keys, np.uint64)
+    shapes = (
+        problem.mask.shape,
+        problem.total.shape,
+        problem.groups.shape,
+        problem.lower.shape,
+        problem.upper.shape,
     )
-    shapes = (groups.shape, lower.shape, upper.shape, total.shape, child_key.shape, cell_key.shape)
-    if shapes != ((k, n), (children, k), (children, k), (n,), (children,), (n,)):
-        raise ValueError(f"groups, bounds, parent or keys do not fit an estimate of shape {x.shape}")
-    if not np.all(x >= -kernels.SNAP) or np.any(x >= 2.0**40):
-        raise ValueError("the estimate must be finite, non-negative and below 2**40")
-    if np.any(x[~mask] > kernels.SNAP):
-        raise ValueError("the estimate is positive in a cell that must be zero")
-    return np.maximum(x, 0.0), total, mask, groups, lower, upper, child_key, cell_key
+    keys = (problem.child_keys.shape, problem.cell_keys.shape)
+    if shapes != ((children, n), (n,), (k, n), (children, k), (children, k)) or keys != ((children,), (n,)):
+        raise ValueError(f"mask, parent, groups, bounds or keys do not fit an estimate of shape {x.shape}")
+    return problem
 
 
-def _verify(
-    values: NDArray[np.int64],
-    parent: NDArray[np.int64] | None,
-    mask: NDArray[np.bool_],
-    groups: NDArray[np.bool_],
-    lower: NDArray[np.int64],
-    upper: NDArray[np.int64],
-    names: RoundingNames,
-    step: int,
-) -> None:
-    """Check the rounded table against every constraint, in integers."""
-    sums = values @ groups.T.astype(np.int64)
-    bad = np.flatnonzero(((sums < lower) | (sums > upper)).any(axis=0))
-    if len(bad):
-        found = [names.groups[g] if g < len(names.groups) else f"group {g}" for g in bad]
-        raise InfeasibleFamily(names.family, f"rounding, pass {step} of {step}", found)
-    if (
-        np.any(values[~mask])
-        or np.any(values < 0)
-        or (parent is not None and np.any(values.sum(axis=0) != parent))
-    ):
-        raise EstimationError(
-            f"family {names.family}: the rounded table breaks its own constraints (a defect)"
+def _conflict(problem: RoundingProblem) -> list[int]:
+    """Find an irreducible set of groups in conflict: leave out each group that the conflict survives."""
+    kept = list(range(len(problem.groups)))
+    for g in range(len(problem.groups)):
+        without = [k for k in kept if k != g]
+        reduced = problem._replace(
+            maps=problem.maps[:0],
+            map_pass=problem.map_pass[:0],
+            passes=1,
+            groups=np.ascontiguousarray(problem.groups[without]),
+            lower=np.ascontiguousarray(problem.lower[:, without]),
+            upper=np.ascontiguousarray(problem.upper[:, without]),
         )
+        if kernels.round_passes(*reduced)[0] == kernels.VIOLATED:
+            kept = without
+    return kept

@@ -1,7 +1,7 @@
 # mypy: allow-untyped-defs, allow-untyped-calls
-"""Compiled parts of controlled rounding: snapping, the flow network of a pass, and the loop over passes.
+"""Compiled driver of controlled rounding: snap, round pass by pass, check.
 
-Axes: C children, n cells, t sets of a laminar forest. Fractions are integers in units of 2**-20 (``ONE``).
+Axes: C children, n cells, K groups, t sets of the laminar forest.
 """
 
 from __future__ import annotations
@@ -9,504 +9,189 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from opendas.optimize.flow import network_simplex
 from opendas.optimize.laminar import forest
+from opendas.optimize.rounding_network import Family, Nodes, solve_pass, sum_up
+from opendas.optimize.snapping import BITS, DONE, ONE, mix, snap
 
-__all__ = ["ONE", "SNAP", "mix", "round_passes", "snap"]
+__all__ = ["BROKEN", "CROSSING", "TOO_LARGE", "VIOLATED", "broken_groups", "mix_all", "round_passes"]
 
-BITS = 20
-ONE = 1 << BITS
-SNAP = 1e-6
-TIE_SHIFT = np.uint64(24)
-
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_2 = np.uint64(0x94D049BB133111EB)
-_S30, _S27, _S31 = np.uint64(30), np.uint64(27), np.uint64(31)
-
-DONE, COLUMN_OFF, CROSSING, TOO_LARGE = 0, 1, 2, 3
-_LIMIT = 1 << 62
+CROSSING, TOO_LARGE, VIOLATED, BROKEN = 3, 4, 5, 6
 
 
 @njit(cache=True, nogil=True)
-def mix(z):
-    """Finaliser of splitmix64 after one step of its counter: a public bijection of 64-bit words."""
-    z = z + _GOLDEN
-    z = (z ^ (z >> _S30)) * _MIX_1
-    z = (z ^ (z >> _S27)) * _MIX_2
-    return z ^ (z >> _S31)
+def mix_all(keys):
+    """Mix every key of a uint64 array."""
+    words = np.empty(len(keys), np.uint64)
+    for k in range(len(keys)):
+        words[k] = mix(keys[k])
+    return words
 
 
 @njit(cache=True, nogil=True)
-def _share(scaled, mask, j, gap, order_key, child_word, cell_word):
-    """Spread ``gap`` quanta over the fractional, else the positive, else the allowed cells of column j."""
-    children = len(scaled)
-    picked = np.empty(children, np.int64)
-    while gap != 0:
-        count = 0
-        for c in range(children):
-            if mask[c, j] and scaled[c, j] & (ONE - 1):
-                picked[count] = c
-                count += 1
-        if count == 0:
-            for c in range(children):
-                if mask[c, j] and (scaled[c, j] > 0):
-                    picked[count] = c
-                    count += 1
-        if count == 0:
-            for c in range(children):
-                if mask[c, j]:
-                    picked[count] = c
-                    count += 1
-        if count == 0 or (gap < 0 and scaled[:, j].sum() + gap < 0):
-            return False
-        sign = 1 if gap > 0 else -1
-        each, extra = divmod(abs(gap), count)
-        for k in range(count):
-            order_key[k] = mix(child_word[picked[k]] ^ cell_word[j])
-        order = np.argsort(order_key[:count])
-        for k in range(count):
-            c = picked[order[k]]
-            step = each + (1 if k < extra else 0)
-            if sign < 0:
-                step = min(step, scaled[c, j])
-            scaled[c, j] += sign * step
-            gap -= sign * step
-    return True
-
-
-@njit(cache=True, nogil=True)
-def snap(x, total, has_total, mask, child_word, cell_word, base, part, need):
-    """Split the estimate into integer parts and fractions that sum to the parent exactly.
-
-    Parameters
-    ----------
-    x : float64 array, (C, n)
-        Estimate.
-    total : int64 array, (n,)
-        Parent; ignored unless ``has_total``.
-    mask : bool array, (C, n)
-        Cells that may be non-zero.
-    child_word, cell_word : uint64 array, (C,) and (n,)
-        Mixed keys.
-    base, part : int64 array, (C, n)
-        Filled with the integer parts and the fractions in units of 2**-20.
-    need : int64 array, (n,)
-        Filled with the number of ones each column still needs.
-
-    Returns
-    -------
-    int
-        ``DONE``, or ``COLUMN_OFF`` where a column is too far from its parent to be the same estimate.
-    """
-    children, n = x.shape
-    order_key = np.empty(children, np.uint64)
-    for c in range(children):
-        for j in range(n):
-            if mask[c, j]:
-                v = x[c, j]
-                near = np.rint(v)
-                if abs(v - near) <= SNAP:
-                    base[c, j] = np.int64(near) << BITS
-                else:
-                    base[c, j] = np.int64(np.rint(v * ONE))
-            else:
-                base[c, j] = 0
-    if has_total:
-        for j in range(n):
-            gap = total[j] << BITS
-            for c in range(children):
-                gap -= base[c, j]
-            if gap != 0:
-                allowed = 4.0 * children + 1e-4 * ONE * max(1.0, float(total[j]))
-                if abs(gap) > allowed:
-                    return COLUMN_OFF
-                if not _share(base, mask, j, gap, order_key, child_word, cell_word):
-                    return COLUMN_OFF
-    for j in range(n):
-        rest = np.int64(0)
-        for c in range(children):
-            part[c, j] = base[c, j] & (ONE - 1)
-            base[c, j] >>= BITS
-            rest += part[c, j]
-        need[j] = rest >> BITS
-    return DONE
-
-
-@njit(cache=True, nogil=True)
-def _first_guess(part, mask, need, has_total, y):
+def _first_guess(family, y):
     """Give each column's ones to its largest fractions; without parent round to nearest."""
+    part, need = family.part, family.need
     children, n = part.shape
-    if not has_total:
+    if not family.has_total:
         for c in range(children):
             for j in range(n):
                 y[c, j] = 1 if 2 * part[c, j] > ONE else 0
         return
     column = np.empty(children, np.int64)
     for j in range(n):
-        if need[j] == 0:
-            continue
-        for c in range(children):
-            column[c] = part[c, j] if mask[c, j] else -1
-        order = np.argsort(column)
-        for k in range(need[j]):
-            y[order[children - 1 - k], j] = 1
+        if need[j] > 0:
+            for c in range(children):
+                column[c] = part[c, j]
+            order = np.argsort(column)
+            for k in range(need[j]):
+                y[order[children - 1 - k], j] = 1
 
 
 @njit(cache=True, nogil=True)
-def _sum_up(parent, values):
-    """Add each set's value to the sets that hold it (sets come after their parents)."""
-    for v in range(len(parent) - 1, -1, -1):
-        if parent[v] >= 0:
-            values[parent[v]] += values[v]
-
-
-@njit(cache=True, nogil=True)
-def _node_data(map_node, own, held_below, parent, owner, size, cell_word):
-    """Weight of each set in this pass, whether an earlier pass holds it, and its key."""
-    t = len(parent)
-    n = len(owner)
-    weight = np.zeros(t, np.int64)
-    held = np.zeros(t, np.bool_)
-    word = np.zeros(t, np.uint64)
-    for q in range(len(map_node)):
-        for j in range(n):
-            v = map_node[q, j]
-            if v >= 0:
-                if own[q]:
-                    weight[v] += 1
-                elif held_below[q]:
-                    held[v] = True
-    for v in range(t):
-        weight[v] //= size[v]
-    for j in range(n):
+def _words(up, owner, cell_word):
+    """Sum (modulo 2**64) of the mixed keys of each set's cells."""
+    word = np.zeros(len(up), np.uint64)
+    for j in range(len(owner)):
         if owner[j] >= 0:
             word[owner[j]] += cell_word[j]
-    for v in range(t - 1, -1, -1):
-        if parent[v] >= 0:
-            word[parent[v]] += word[v]
-    return weight, held, word
+    sum_up(up, word)
+    return word
 
 
 @njit(cache=True, nogil=True)
-def _segments(
-    node, up, weight, target, lo, hi, count, now, tie, a, tail, head, capacity, costs, flow, parent, pred
-):
-    """Arcs of one row: |target - k| interpolated at integers, and unit costs outside [lo, hi]."""
-    floor = target >> BITS
-    rest = target & (ONE - 1)
-    end = count + 1
-    lo = min(lo, count)
-    hi = max(hi, lo)
-    if hi >= count:
-        hi = end
-    at = 0
-    while at < end:
-        nxt = end
-        if at < lo < nxt:
-            nxt = lo
-        if at < hi < nxt:
-            nxt = hi
-        slope = 0
-        if weight > 0:
-            if at < floor < nxt:
-                nxt = floor
-            if at < floor + 1 < nxt:
-                nxt = floor + 1
-            if at < floor:
-                slope = -weight * ONE
-            elif at == floor:
-                slope = weight * (ONE - 2 * rest)
-            else:
-                slope = weight * ONE
-        tail[a] = node
-        head[a] = up
-        capacity[a] = nxt - at
-        costs[0, a] = (-1 if at < lo else 0) + (1 if at >= hi else 0)
-        costs[1, a] = slope
-        costs[2, a] = tie
-        flow[a] = min(max(now - at, 0), nxt - at)
-        if at <= now < nxt:
-            parent[node] = up
-            pred[node] = a
-        a += 1
-        at = nxt
-    return a
-
-
-@njit(cache=True, nogil=True)
-def _solve_pass(
-    tree,
-    map_node,
-    group_node,
-    own,
-    earlier,
-    last,
-    has_total,
-    base,
-    part,
-    need,
-    mask,
-    lower,
-    upper,
-    child_word,
-    cell_word,
-    y,
-):
-    """Round one pass: build the network around the current ``y``, solve it, write ``y``."""
-    up, size, owner = tree
-    children, n = part.shape
-    t = len(up)
-    weight, held, word = _node_data(map_node, own, earlier, up, owner, size, cell_word)
-    column = np.full(n, np.int32(0))
-    nodes = 1
-    if has_total:
-        for j in range(n):
-            if need[j] > 0:
-                column[j] = nodes
-                nodes += 1
-    cell_arcs = 0
-    for c in range(children):
-        for j in range(n):
-            if mask[c, j] and (not has_total or need[j] > 0):
-                cell_arcs += 1
-    wide = 0
-    for v in range(t):
-        if size[v] > 1:
-            wide += 1
-    most_nodes = nodes + children * wide
-    most_arcs = cell_arcs + 5 * children * wide
-    tail = np.empty(most_arcs, np.int32)
-    head = np.empty(most_arcs, np.int32)
-    capacity = np.empty(most_arcs, np.int64)
-    flow = np.empty(most_arcs, np.int64)
-    costs = np.empty((3, most_arcs), np.int64)
-    parent = np.empty(most_nodes, np.int32)
-    pred = np.empty(most_nodes, np.int32)
-    parent[0] = -1
-    pred[0] = -1
-    spare = np.full(n, np.int64(-1))
-    count = np.empty(t, np.int64)
-    target = np.empty(t, np.int64)
-    now = np.empty(t, np.int64)
-    below = np.empty(t, np.int64)
-    lo = np.empty(t, np.int64)
-    hi = np.empty(t, np.int64)
-    net = np.empty(t, np.int32)
-    # Rows of the child that became network nodes, in order.
-    row_count = np.empty(wide, np.int64)
-    row_target = np.empty(wide, np.int64)
-    row_now = np.empty(wide, np.int64)
-    row_weight = np.empty(wide, np.int64)
-    row_lo = np.empty(wide, np.int64)
-    row_hi = np.empty(wide, np.int64)
-    row_tie = np.empty(wide, np.int64)
-    row_up = np.empty(wide, np.int32)
-    a = 0
-    b = cell_arcs
-    for c in range(children):
-        for v in range(t):
-            count[v] = 0
-            target[v] = 0
-            now[v] = 0
-            below[v] = 0
-        for j in range(n):
-            v = owner[j]
-            if v >= 0:
-                below[v] += base[c, j]
-                if mask[c, j] and (not has_total or need[j] > 0):
-                    count[v] += 1
-                    target[v] += part[c, j]
-                    now[v] += y[c, j]
-        _sum_up(up, count)
-        _sum_up(up, target)
-        _sum_up(up, now)
-        _sum_up(up, below)
-        for v in range(t):
-            lo[v] = 0
-            hi[v] = count[v]
-        for g in range(len(group_node)):
-            v = group_node[g]
-            if v >= 0:
-                lo[v] = max(lo[v], lower[c, g] - below[v])
-                hi[v] = min(hi[v], upper[c, g] - below[v])
-        origin = nodes
-        for v in range(t):
-            above = net[up[v]] if up[v] >= 0 else np.int32(0)
-            if held[v]:
-                lo[v] = now[v]
-                hi[v] = now[v]
-            net[v] = above
-            if count[v] <= 1 or (weight[v] == 0 and lo[v] <= 0 and hi[v] >= count[v]):
-                continue
-            tie = np.int64(0)
-            if not last and weight[v] > 0:
-                tie = np.int64(mix(child_word[c] ^ word[v]) >> TIE_SHIFT)
-            k = above - origin
-            if above >= origin and row_count[k] == count[v]:
-                row_weight[k] += weight[v]
-                row_lo[k] = max(row_lo[k], lo[v])
-                row_hi[k] = min(row_hi[k], hi[v])
-                row_tie[k] += tie
-                continue
-            k = nodes - origin
-            net[v] = nodes
-            nodes += 1
-            row_count[k] = count[v]
-            row_target[k] = target[v]
-            row_now[k] = now[v]
-            row_weight[k] = weight[v]
-            row_lo[k] = max(lo[v], 0)
-            row_hi[k] = hi[v]
-            row_tie[k] = tie
-            row_up[k] = above
-        for k in range(nodes - origin):
-            b = _segments(
-                origin + k, row_up[k], row_weight[k], row_target[k], row_lo[k], row_hi[k], row_count[k],
-                row_now[k],
-                row_tie[k], b, tail, head, capacity, costs, flow, parent, pred,
-            )  # fmt: skip
-        for j in range(n):
-            if not (mask[c, j] and (not has_total or need[j] > 0)):
-                continue
-            v = owner[j]
-            w = np.int64(0)
-            must = 0
-            tie = np.int64(mix(child_word[c] ^ cell_word[j]) >> TIE_SHIFT) if last else np.int64(0)
-            while v >= 0 and count[v] == 1:
-                w += weight[v]
-                if lo[v] > 0:
-                    must = 1
-                elif hi[v] < 1:
-                    must = -1
-                if not last and weight[v] > 0:
-                    tie += np.int64(mix(child_word[c] ^ word[v]) >> TIE_SHIFT)
-                v = up[v]
-            tail[a] = column[j]
-            head[a] = net[v] if v >= 0 else np.int32(0)
-            capacity[a] = 1
-            flow[a] = y[c, j]
-            costs[0, a] = -must
-            costs[1, a] = w * (ONE - 2 * part[c, j])
-            costs[2, a] = tie
-            if has_total and y[c, j] == 0 and (spare[j] < 0 or part[c, j] > spare[j]):
-                spare[j] = part[c, j]
-                parent[column[j]] = head[a]
-                pred[column[j]] = a
-            a += 1
-    first_rank = 1
-    for k in range(b):
-        if costs[0, k] != 0:
-            first_rank = 0
-            break
-    for rank in range(3):
-        largest = np.int64(0)
-        for k in range(b):
-            largest = max(largest, abs(costs[rank, k]))
-        if float(largest) * nodes >= _LIMIT:
-            return TOO_LARGE
-    network_simplex(
-        0, first_rank, tail[:b], head[:b], capacity[:b], costs, flow[:b], parent[:nodes], pred[:nodes]
-    )
-    a = 0
-    for c in range(children):
-        for j in range(n):
-            if mask[c, j] and (not has_total or need[j] > 0):
-                y[c, j] = flow[a]
-                a += 1
-    return DONE
-
-
-@njit(cache=True, nogil=True)
-def _objective(tree, map_node, own, part, y):
-    """Sum over children and rows of the pass of |Q(f - y)|, in quanta."""
-    up, size, owner = tree
-    children, n = part.shape
-    t = len(up)
-    weight = np.zeros(t, np.int64)
+def _weights(map_node, map_pass, k, size):
+    """How often each set is a row of pass k, and whether it is a row of an earlier one."""
+    weight = np.zeros(len(size), np.int64)
+    held = np.zeros(len(size), np.bool_)
     for q in range(len(map_node)):
-        if own[q]:
-            for j in range(n):
-                if map_node[q, j] >= 0:
-                    weight[map_node[q, j]] += 1
-    difference = np.empty(t, np.int64)
+        for v in map_node[q]:
+            if v >= 0 and map_pass[q] == k:
+                weight[v] += 1
+            elif v >= 0 and map_pass[q] < k:
+                held[v] = True
+    for v in range(len(size)):
+        weight[v] //= size[v]
+    return weight, held
+
+
+@njit(cache=True, nogil=True)
+def _objective(family, nodes, y):
+    """Sum over children and rows of the pass of |Q(f - y)|, in units of 2**-20."""
+    up, owner, weight, part = nodes.up, nodes.owner, nodes.weight, family.part
+    difference = np.empty(len(up), np.int64)
     result = np.int64(0)
-    for c in range(children):
+    for c in range(len(y)):
         difference[:] = 0
-        for j in range(n):
+        for j in range(len(owner)):
             if owner[j] >= 0:
                 difference[owner[j]] += part[c, j] - (y[c, j] << BITS)
-        _sum_up(up, difference)
-        for v in range(t):
-            result += (weight[v] // size[v]) * abs(difference[v])
+        sum_up(up, difference)
+        for v in range(len(up)):
+            result += weight[v] * abs(difference[v])
     return result
+
+
+@njit(cache=True, nogil=True)
+def broken_groups(values, groups, lower, upper):
+    """Mark the groups whose bounds some child breaks.
+
+    Parameters
+    ----------
+    values : int64 array, (C, n)
+        Rounded table.
+    groups : bool array, (K, n)
+        Cells of each group.
+    lower, upper : int64 array, (C, K)
+        Bounds.
+
+    Returns
+    -------
+    bool array, (K,)
+        True where a bound is broken.
+    """
+    broken = np.zeros(len(groups), np.bool_)
+    for g in range(len(groups)):
+        for c in range(len(values)):
+            total = np.int64(0)
+            for j in range(values.shape[1]):
+                if groups[g, j]:
+                    total += values[c, j]
+            if total < lower[c, g] or total > upper[c, g]:
+                broken[g] = True
+    return broken
+
+
+@njit(cache=True, nogil=True)
+def _keeps_columns(values, total, has_total, mask):
+    """Whether the table is non-negative, inside its mask, and adds up to the parent."""
+    for j in range(values.shape[1]):
+        column = np.int64(0)
+        for c in range(len(values)):
+            if values[c, j] < 0 or (values[c, j] != 0 and not mask[c, j]):
+                return False
+            column += values[c, j]
+        if has_total and column != total[j]:
+            return False
+    return True
 
 
 @njit(cache=True, nogil=True)
 def round_passes(
     x, total, has_total, mask, maps, map_pass, passes, groups, lower, upper, child_key, cell_key
 ):
-    """Round a family pass by pass.
+    """Round a family pass by pass, and check the result against every constraint in integers.
 
     Parameters
     ----------
-    x, mask, lower, upper : arrays
+    x, mask, groups, lower, upper : arrays
         As in :func:`opendas.optimize.rounding.round_family`.
     total : int64 array, (n,)
         Parent, ignored unless ``has_total``.
+    has_total : bool
+        Whether there is a parent.
     maps : int32 array, (maps, n)
-        Row maps of all passes, earlier passes first.
+        Row maps of all passes.
     map_pass : int64 array, (maps,)
-        Pass of each map, rising.
+        Pass of each map.
     passes : int
         Number of passes.
-    groups : bool array, (groups, n)
-        Constraint groups.
     child_key, cell_key : uint64 array, (C,) and (n,)
         Tie keys.
 
     Returns
     -------
     status : int
-        ``DONE``, ``COLUMN_OFF``, ``CROSSING`` or ``TOO_LARGE``.
-    where : int
-        Pass in which a status other than ``DONE`` arose.
+        ``DONE``, a status of :func:`opendas.optimize.snapping.snap`, ``CROSSING``, ``TOO_LARGE``,
+        ``VIOLATED``
+        (the groups allow no rounding) or ``BROKEN`` (a defect of this module).
     values : int64 array, (C, n)
         Rounded estimate.
     objective : int64 array, (passes,)
         Objective of each pass in units of 2**-20.
     """
-    children, n = x.shape
-    base = np.empty((children, n), np.int64)
-    part = np.empty((children, n), np.int64)
-    need = np.empty(n, np.int64)
-    y = np.zeros((children, n), np.int64)
+    child_word = mix_all(child_key)
+    cell_word = mix_all(cell_key)
     objective = np.zeros(passes, np.int64)
-    child_word = np.empty(children, np.uint64)
-    cell_word = np.empty(n, np.uint64)
-    for c in range(children):
-        child_word[c] = mix(child_key[c])
-    for j in range(n):
-        cell_word[j] = mix(cell_key[j])
-    status = snap(x, total, has_total, mask, child_word, cell_word, base, part, need)
+    status, base, part, need = snap(x, total, has_total, mask, child_word, cell_word)
     if status != DONE:
-        return status, 0, base, objective
-    _first_guess(part, mask, need, has_total, y)
-    used = 0
+        return status, base, objective
+    crossing, up, size, owner, map_node, group_node = forest(maps, groups)
+    if crossing[0] >= 0:
+        return CROSSING, base, objective
+    active = mask & (need > 0) if has_total else mask.copy()
+    family = Family(base, part, need, has_total, active, lower, upper, child_word, cell_word)
+    word = _words(up, owner, cell_word)
+    y = np.zeros(x.shape, np.int64)
+    _first_guess(family, y)
     for k in range(passes):
-        while used < len(maps) and map_pass[used] <= k:
-            used += 1
-        crossing, up, size, owner, map_node, group_node = forest(maps[:used], groups)
-        if crossing[0] >= 0:
-            return CROSSING, k, base, objective
-        own = map_pass[:used] == k
-        tree = (up, size, owner)
-        status = _solve_pass(
-            tree, map_node, group_node, own, ~own, k == passes - 1, has_total, base, part, need, mask,
-            lower, upper,
-            child_word, cell_word, y,
-        )  # fmt: skip
-        if status != DONE:
-            return status, k, base, objective
-        objective[k] = _objective(tree, map_node, own, part, y)
-    return DONE, 0, base + y, objective
+        weight, held = _weights(map_node, map_pass, k, size)
+        nodes = Nodes(up, size, owner, group_node, weight, held, word, k == passes - 1)
+        if not solve_pass(family, nodes, y):
+            return TOO_LARGE, base, objective
+        objective[k] = _objective(family, nodes, y)
+    values = base + y
+    if not _keeps_columns(values, total, has_total, mask):
+        return BROKEN, values, objective
+    if np.any(broken_groups(values, groups, lower, upper)):
+        return VIOLATED, values, objective
+    return DONE, values, objective

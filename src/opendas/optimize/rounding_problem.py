@@ -1,0 +1,116 @@
+"""The data of controlled rounding: problem, result, names for messages.
+
+Axes: C children, n cells, K groups.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["UNBOUNDED", "RoundingNames", "RoundingProblem", "RoundingResult"]
+
+UNBOUNDED = int(np.iinfo(np.int64).max // 4)
+"""Upper bound of a group that has none."""
+
+
+class RoundingProblem(NamedTuple):
+    """A family as contiguous arrays, in the order the compiled driver takes them.
+
+    Attributes
+    ----------
+    x : float64 array, (C, n)
+        Estimate.
+    total : int64 array, (n,)
+        Parent, zeros where there is none.
+    has_total : bool
+        Whether there is a parent.
+    mask : bool array, (C, n)
+        Cells that may be non-zero.
+    maps : int32 array, (maps, n)
+        Row of each cell in each map, -1 for none.
+    map_pass : int64 array, (maps,)
+        Pass of each map.
+    passes : int
+        Number of passes.
+    groups : bool array, (K, n)
+        Constraint groups.
+    lower, upper : int64 array, (C, K)
+        Their bounds.
+    child_keys, cell_keys : uint64 array, (C,) and (n,)
+        Public tie keys.
+    """
+
+    x: NDArray[np.float64]
+    total: NDArray[np.int64]
+    has_total: bool
+    mask: NDArray[np.bool_]
+    maps: NDArray[np.int32]
+    map_pass: NDArray[np.int64]
+    passes: int
+    groups: NDArray[np.bool_]
+    lower: NDArray[np.int64]
+    upper: NDArray[np.int64]
+    child_keys: NDArray[np.uint64]
+    cell_keys: NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True)
+class RoundingResult:
+    """A rounded family.
+
+    Parameters
+    ----------
+    values : int64 array, (C, n), read-only
+        Rounded estimate, in counts.
+    objective : tuple of float
+        For each pass, the sum over children and rows of |Q(x - values)| in counts, with x as snapped.
+    method : str
+        ``"flow"`` or ``"milp"``.
+    """
+
+    values: NDArray[np.int64]
+    objective: tuple[float, ...]
+    method: str
+
+    def __post_init__(self) -> None:
+        self.values.flags.writeable = False
+
+
+@dataclass(frozen=True, slots=True)
+class RoundingNames:
+    """Names for error messages.
+
+    Parameters
+    ----------
+    family : str
+        Geocode of the parent.
+    passes : tuple of tuple of str
+        Query group of each row map.
+    groups : tuple of str
+        Constraint of each group.
+    """
+
+    family: str = "?"
+    passes: tuple[tuple[str, ...], ...] = ()
+    groups: tuple[str, ...] = ()
+
+    def group(self, number: int) -> str:
+        """Name of a group, its number where it has none.
+
+        Parameters
+        ----------
+        number : int
+            Position of the group.
+
+        Returns
+        -------
+        str
+            Its name.
+        """
+        return self.groups[number] if number < len(self.groups) else f"group {number}"

@@ -1,0 +1,158 @@
+# mypy: allow-untyped-defs, allow-untyped-calls
+"""Split an estimate into integer parts and exact fractions, and the public hash that breaks ties.
+
+Axes: C children, n cells. Fractions are integers in units of 2**-20 (:data:`ONE`).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+__all__ = ["BITS", "DONE", "MISMATCH", "ONE", "OUT_OF_RANGE", "SNAP", "TIE_SHIFT", "mix", "snap"]
+
+BITS = 20
+ONE = 1 << BITS
+SNAP = 1e-6
+TIE_SHIFT = np.uint64(24)
+"""Ties keep the upper 40 bits of the hash."""
+
+DONE, OUT_OF_RANGE, MISMATCH = 0, 1, 2
+_LARGEST = 2.0**40
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+_S30, _S27, _S31 = np.uint64(30), np.uint64(27), np.uint64(31)
+
+
+@njit(cache=True, nogil=True)
+def mix(z):
+    """Output of splitmix64 one step after state z: a public bijection of 64-bit words.
+
+    Parameters
+    ----------
+    z : uint64
+        Word.
+
+    Returns
+    -------
+    uint64
+        Mixed word.
+
+    Notes
+    -----
+    Steele, Lea & Flood (2014), *Fast Splittable Pseudorandom Number Generators*, figure 17 (variant 13).
+    """
+    z = z + _GOLDEN
+    z = (z ^ (z >> _S30)) * _MIX_1
+    z = (z ^ (z >> _S27)) * _MIX_2
+    return z ^ (z >> _S31)
+
+
+@njit(cache=True, nogil=True)
+def _candidates(scaled, mask, j, picked):
+    """Children that share column j's gap: the fractional ones, else the positive, else all allowed."""
+    for kind in range(3):
+        count = 0
+        for c in range(len(scaled)):
+            if not mask[c, j]:
+                continue
+            value = scaled[c, j]
+            if kind == 2 or (kind == 1 and value > 0) or (kind == 0 and value & (ONE - 1)):
+                picked[count] = c
+                count += 1
+        if count > 0:
+            return count
+    return 0
+
+
+@njit(cache=True, nogil=True)
+def _share(scaled, mask, j, gap, child_word, cell_word):
+    """Spread ``gap`` quanta evenly over column j, odd ones by rising tie hash; False without room."""
+    room = np.int64(0)
+    for c in range(len(scaled)):
+        room += scaled[c, j]
+    if room + gap < 0:
+        return False
+    picked = np.empty(len(scaled), np.int64)
+    key = np.empty(len(scaled), np.uint64)
+    while gap != 0:
+        count = _candidates(scaled, mask, j, picked)
+        if count == 0:
+            return False
+        for k in range(count):
+            key[k] = mix(child_word[picked[k]] ^ cell_word[j])
+        order = np.argsort(key[:count])
+        each, extra = divmod(abs(gap), count)
+        spent = np.int64(0)
+        for k in range(count):
+            c = picked[order[k]]
+            step = each + (1 if k < extra else 0)
+            if gap < 0:
+                step = -min(step, scaled[c, j])
+            scaled[c, j] += step
+            spent += step
+        gap -= spent
+    return True
+
+
+@njit(cache=True, nogil=True)
+def snap(x, total, has_total, mask, child_word, cell_word):
+    """Split the estimate into integer parts and fractions that sum to the parent exactly.
+
+    Parameters
+    ----------
+    x : float64 array, (C, n)
+        Estimate, in counts.
+    total : int64 array, (n,)
+        Parent; ignored unless ``has_total``.
+    has_total : bool
+        Whether there is a parent.
+    mask : bool array, (C, n)
+        Cells that may be non-zero.
+    child_word, cell_word : uint64 array, (C,) and (n,)
+        Mixed keys.
+
+    Returns
+    -------
+    status : int
+        ``DONE``; ``OUT_OF_RANGE`` where a value is negative, not finite, too large or outside the mask;
+        ``MISMATCH`` where a column is too far from its parent (more than 1e-4 of it) to be one estimate.
+    base, part : int64 array, (C, n)
+        Integer parts, and fractions in units of 2**-20.
+    need : int64 array, (n,)
+        Sum of each column's fractions in counts: the ones it receives. Zero without parent.
+    """
+    children, n = x.shape
+    scaled = np.zeros((children, n), np.int64)
+    part = np.zeros((children, n), np.int64)
+    need = np.zeros(n, np.int64)
+    for c in range(children):
+        for j in range(n):
+            v = x[c, j]
+            if not (-SNAP <= v < _LARGEST) or (v > SNAP and not mask[c, j]):
+                return OUT_OF_RANGE, scaled, part, need
+            if mask[c, j]:
+                near = np.rint(v)
+                if abs(v - near) <= SNAP:
+                    scaled[c, j] = np.int64(near) << BITS
+                else:
+                    scaled[c, j] = np.int64(np.rint(v * ONE))
+    if has_total:
+        for j in range(n):
+            gap = total[j] << BITS
+            for c in range(children):
+                gap -= scaled[c, j]
+            if gap != 0:
+                allowed = 4.0 * children + 1e-4 * ONE * max(1.0, float(total[j]))
+                if abs(gap) > allowed or not _share(scaled, mask, j, gap, child_word, cell_word):
+                    return MISMATCH, scaled, part, need
+    for c in range(children):
+        for j in range(n):
+            part[c, j] = scaled[c, j] & (ONE - 1)
+            scaled[c, j] >>= BITS
+            if has_total:
+                need[j] += part[c, j]
+    need >>= BITS
+    return DONE, scaled, part, need
