@@ -285,7 +285,7 @@ def test_a_changed_table_is_seen_in_every_format(out):
     csv_path = release / "tables" / "P1_block.csv"
     text = csv_path.read_text()
     csv_path.write_text(text.replace(",5,", ",6,", 1))
-    parquet_path = release / "tables" / "pl94-persons.hhgq_county.parquet"
+    parquet_path = release / "tables" / "hhgq_county.parquet"
     metadata = pq.ParquetFile(parquet_path).metadata.metadata
     table = pq.read_table(parquet_path).slice(0, 1)
     pq.write_table(table.replace_schema_metadata({b"opendas": metadata[b"opendas"]}), parquet_path)
@@ -328,6 +328,17 @@ def test_measured_only_and_own_products_pass(wards, tmp_path):
     write_tables(tmp_path, ["age*broad", "total"], "district", fmt="csv")
     assert "tables/age+broad_district.csv" in failures(tmp_path)["files"]
     issue(release, version="0.0.test")
+    assert failures(tmp_path) == {}
+
+
+def test_a_table_keeps_its_name_when_another_product_comes(persons, units, tmp_path):
+    release = tmp_path / "release"
+    facts = add_product(release, persons)
+    for fmt in ("csv", "parquet"):
+        write_tables(tmp_path, ["total", "hhgq"], "county", fmt=fmt)
+    issue_release(release, [facts])
+    assert failures(tmp_path) == {}
+    issue_release(release, [add_product(release, units)])
     assert failures(tmp_path) == {}
 
 

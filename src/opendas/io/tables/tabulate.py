@@ -81,11 +81,18 @@ def margin_suffix(confidence: Fraction) -> str:
     return f"_MOE{percent.numerator}" if percent.denominator == 1 else f"_MOE{float(percent):g}"
 
 
-def _find_query(release: ReleaseFolder, name: str) -> tuple[ReleasedProduct, str]:
-    """Return the product and canonical name of a query group, written ``QUERY`` or ``PRODUCT:QUERY``."""
+def _find_query(release: ReleaseFolder, name: str) -> tuple[ReleasedProduct, str, bool]:
+    """Resolve a query group written ``QUERY`` or ``PRODUCT:QUERY``.
+
+    Returns
+    -------
+    (ReleasedProduct, str, bool)
+        Its product, its canonical name, and whether the product was named.
+    """
     named = _UNIT_QUERY.fullmatch(name)
     candidates = release.names
-    if named is not None and named["product"] in release:
+    explicit = named is not None and named["product"] in release
+    if named is not None and explicit:
         candidates, name = (named["product"],), named["query"]
     found: list[tuple[ReleasedProduct, str]] = []
     for product in candidates:
@@ -102,7 +109,7 @@ def _find_query(release: ReleaseFolder, name: str) -> tuple[ReleasedProduct, str
     if len(found) > 1:
         products = ", ".join(f"{released.name}:{name}" for released, _ in found)
         raise ConfigError(f"query group {name!r} belongs to several products; write one of {products}.")
-    return found[0]
+    return (*found[0], explicit)
 
 
 def table_request(
@@ -136,10 +143,10 @@ def table_request(
             )
         table, slug = pl94_table(released.product, name), name
     else:
-        released, query = _find_query(release, name)
+        released, query, explicit = _find_query(release, name)
         table = query_table(released.product, query)
         slug = "+".join(quote(factor, safe="") for factor in query.split(" * "))
-        if len(release.names) > 1:
+        if explicit:
             slug = f"{released.name}.{slug}"
     grouping = group_leaves(released.frame, geolevel)
     return TableRequest(released, table, grouping, f"{slug}_{geolevel}", confidence)

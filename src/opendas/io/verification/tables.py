@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import re
 import tempfile
 import zipfile
+from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 from urllib.parse import unquote
 
 import pyarrow as pa
 
-from opendas.errors import FormatError
+from opendas.errors import OpendasError
 from opendas.io.parquet import open_parquet, read_metadata
 from opendas.io.release_folder import ReleaseFolder
 from opendas.io.tables.cells import PL94_TABLES
@@ -46,38 +48,39 @@ def _same(release: ReleaseFolder, path: Path) -> bool:
 
 def _same_parquet(release: ReleaseFolder, path: Path) -> bool:
     metadata = read_metadata(path)
-    name = metadata["table"]
-    if name not in PL94_TABLES:
-        name = f"{metadata['product']}:{name}"
-    request = table_request(release, name, metadata["geolevel"], Fraction(metadata["confidence"]))
+    name, product = metadata["table"], metadata["product"]
+    full = name if name in PL94_TABLES else f"{product}:{name}"
+    request = table_request(release, full, metadata["geolevel"], Fraction(metadata["confidence"]))
     found = open_parquet(path).read().replace_schema_metadata(None)
-    return request.stem == path.stem and found.equals(pa.concat_tables(table_batches(request)))
+    stems = (request.stem, request.stem.removeprefix(f"{product}."))
+    return path.stem in stems and found.equals(pa.concat_tables(table_batches(request)))
 
 
-def _name_and_geolevel(release: ReleaseFolder, stem: str) -> tuple[str, str]:
-    """Undo the naming of a table file."""
+def _candidates(release: ReleaseFolder, stem: str) -> Iterator[tuple[str, str]]:
+    """Yield the (table, geolevel) that a file name may stand for; a query may belong to several products."""
     for product in release.names:
         frame = release[product].frame
-        for geolevel in sorted((*frame.geolevels, *frame.entities), key=len, reverse=True):
+        for geolevel in (*frame.geolevels, *frame.entities):
             if stem.endswith(f"_{geolevel}"):
                 slug = stem.removesuffix(f"_{geolevel}")
                 if slug in PL94_TABLES:
-                    return slug, geolevel
-                own = slug.removeprefix(f"{product}.")
-                if len(release.names) == 1 or own != slug:
-                    return f"{product}:" + " * ".join(unquote(part) for part in own.split("+")), geolevel
-    raise FormatError(f"tables/{stem}: no table of this release has such a name.")
+                    yield slug, geolevel
+                else:
+                    factors = slug.removeprefix(f"{product}.").split("+")
+                    yield f"{product}:{' * '.join(unquote(factor) for factor in factors)}", geolevel
 
 
 def _same_csv(release: ReleaseFolder, path: Path) -> bool:
-    name, geolevel = _name_and_geolevel(release, path.stem)
     with open(path, encoding="utf-8", newline="") as file:
         header = next(csv.reader(file))
     levels = {match[1] for match in map(_MARGIN.search, header) if match}
     confidence = Fraction(levels.pop()) / 100 if levels else DEFAULT_CONFIDENCE
-    with tempfile.TemporaryDirectory() as folder:
-        again = write_table(release, name, geolevel, fmt="csv", confidence=confidence, to=Path(folder))
-        return again.name == path.name and again.read_bytes() == path.read_bytes()
+    for name, geolevel in _candidates(release, path.stem):
+        with tempfile.TemporaryDirectory() as folder, contextlib.suppress(OpendasError):
+            again = write_table(release, name, geolevel, fmt="csv", confidence=confidence, to=Path(folder))
+            if again.read_bytes() == path.read_bytes():
+                return True
+    return False
 
 
 def _same_legacy(release: ReleaseFolder, path: Path) -> bool:
