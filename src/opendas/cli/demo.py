@@ -31,7 +31,7 @@ _FOLDER = "demo-out"
 def command(out: Path | None, blocks: int, workers: int | None) -> None:
     """Make a small state up, release its persons and housing units, and verify the release.
 
-    Nobody's data are in it. The first time, kernels are compiled, which takes most of a minute.
+    Nobody's data are in it.
 
     Example: opendas demo
     """
@@ -44,6 +44,7 @@ def command(out: Path | None, blocks: int, workers: int | None) -> None:
     started = time.monotonic()
     message(f"making a state of {blocks:,} blocks up in {folder / 'input'} ...")
     run_files = write_demo(folder / "input", blocks)
+    message("the first release on a machine compiles its kernels, which takes about a minute")
     answers = []
     for run_file in run_files:
         begun = time.monotonic()
