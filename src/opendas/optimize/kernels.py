@@ -11,12 +11,15 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-__all__ = ["cholesky_solve", "insert", "remove", "symmetric_times"]
+__all__ = ["cholesky", "insert", "null_vector", "remove", "symmetric_times", "triangular_solve"]
 
 Floats = NDArray[np.float64]
 
 SINGULAR = 1e-11
 """Smallest pivot accepted, where the diagonal of H is 1."""
+DEPENDENT = 1e-10
+"""Smallest pivot accepted, relative to what the diagonal is made of."""
+HUGE = 1e150
 
 
 @njit(cache=True, nogil=True)
@@ -38,16 +41,16 @@ def symmetric_times(P: Floats, m: int, v: Floats, out: Floats) -> None:
 
 
 @njit(cache=True, nogil=True)
-def insert(P: Floats, m: int, h: Floats, diagonal: float, work: Floats) -> bool:
+def insert(P: Floats, m: int, h: Floats, diagonal: float, work: Floats, least: float) -> bool:
     """Grow the inverse ``P[:m, :m]`` by one row: `h` is the new column of H on F, `diagonal` its pivot.
 
-    Returns False, and leaves P as it is, where the grown matrix is numerically singular.
+    Returns False, and leaves P as it is, where the new pivot is not above `least`: numerically singular.
     """
     symmetric_times(P, m, h, work)
     pivot = diagonal
     for a in range(m):
         pivot -= h[a] * work[a]
-    if pivot <= SINGULAR:
+    if not pivot > least:
         return False
     inverse = 1.0 / pivot
     for a in range(m):
@@ -80,32 +83,28 @@ def remove(P: Floats, m: int, k: int, work: Floats) -> None:
 
 
 @njit(cache=True, nogil=True)
-def cholesky_solve(A: Floats, x: Floats) -> int:
-    """Solve ``A y = x`` for symmetric A (upper triangle used and destroyed); x becomes y.
+def cholesky(A: Floats, base: Floats, lost: NDArray[np.bool_]) -> int:
+    """Factorise ``A = U' U`` in place (upper triangle), right-looking in blocks of four pivots.
 
-    Right-looking in blocks of four pivots. A pivot that is not positive is replaced by a very large one,
-    which sets that component to zero: right for a consistent singular system.
-    Returns the number of such pivots.
+    A pivot below ``DEPENDENT * base`` is lost: its row of U is cleared and its pivot made so large that
+    :func:`triangular_solve` sets its component to zero, which solves a consistent singular system.
+    Returns the number of lost pivots, marked in `lost`.
     """
-    n = len(x)
-    lost = 0
-    floor = 0.0
-    for k in range(n):
-        floor = max(floor, A[k, k])
-    floor *= 1e-13
-    k = 0
-    while k < n:
+    n = len(base)
+    count = 0
+    for k in range(0, n, 4):
         top = min(k + 4, n)
         for i in range(k, top):  # the rows of this block, against each other
             for r in range(k, i):
                 f = A[r, i]
                 for j in range(i, n):
                     A[i, j] -= f * A[r, j]
-            if A[i, i] <= floor:
-                lost += 1
-                A[i, i] = 1e150
+            lost[i] = not A[i, i] > DEPENDENT * base[i]
+            if lost[i]:
+                count += 1
                 for j in range(i + 1, n):
                     A[i, j] = 0.0
+                A[i, i] = HUGE
             else:
                 root = 1.0 / np.sqrt(A[i, i])
                 for j in range(i, n):
@@ -115,15 +114,40 @@ def cholesky_solve(A: Floats, x: Floats) -> int:
                 f0, f1, f2, f3 = A[k, i], A[k + 1, i], A[k + 2, i], A[k + 3, i]
                 for j in range(i, n):
                     A[i, j] -= (f0 * A[k, j] + f1 * A[k + 1, j]) + (f2 * A[k + 2, j] + f3 * A[k + 3, j])
-        k = top
+    return count
+
+
+@njit(cache=True, nogil=True)
+def triangular_solve(U: Floats, x: Floats) -> None:
+    """Solve ``U' U y = x`` in place."""
+    n = U.shape[0]
     for i in range(n):
-        x[i] /= A[i, i]
-        f = x[i]
+        f = x[i] / U[i, i]
+        x[i] = f
         for j in range(i + 1, n):
-            x[j] -= f * A[i, j]
+            x[j] -= f * U[i, j]
     for i in range(n - 1, -1, -1):
         f = x[i]
         for j in range(i + 1, n):
-            f -= A[i, j] * x[j]
-        x[i] = f / A[i, i]
-    return lost
+            f -= U[i, j] * x[j]
+        x[i] = f / U[i, i]
+
+
+@njit(cache=True, nogil=True)
+def null_vector(U: Floats, k: int, y: Floats) -> None:
+    """Set y to the null vector of ``U' U`` that belongs to the lost pivot k, scaled to largest entry 1."""
+    n = U.shape[0]
+    for j in range(n):
+        y[j] = 0.0
+    y[k] = 1.0
+    largest = 1.0
+    for i in range(k - 1, -1, -1):
+        f = 0.0
+        for j in range(i + 1, k + 1):
+            f -= U[i, j] * y[j]
+        y[i] = f / U[i, i]
+        largest = max(largest, abs(y[i]))
+    for j in range(k + 1):
+        y[j] /= largest
+        if abs(y[j]) < 1e-10:
+            y[j] = 0.0

@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-__all__ = ["expand_multiplier", "merge_cells", "reduced", "spread"]
+__all__ = ["expand_multipliers", "merge_cells", "reduced", "simpler_bounds", "spread"]
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -107,8 +107,12 @@ def reduced(
     parent: Floats,
     label: Ints,
     first: Ints,
-) -> tuple[Floats, Floats, Floats, Bools, Bools]:
-    """H (unit diagonal), B, parent, mask and groups of the kept cells."""
+    ridge: float,
+) -> tuple[Floats, Floats, Floats, Bools, Bools, Floats]:
+    """H (unit diagonal), B, parent, mask and groups of the kept cells; the centre of the proximal steps.
+
+    `ridge` is added to the diagonal of H, and ridge times the centre to B; the centre shares cells equally.
+    """
     C = linear.shape[0]
     K = groups.shape[0]
     m = len(first)
@@ -124,22 +128,31 @@ def reduced(
             for b in range(m):
                 if rows[q, first[b]] == r:
                     H[a, b] += w
-    B = np.empty((C, m))
-    mask1 = np.empty((C, m), np.bool_)
-    for c in range(C):
-        for a in range(m):
-            B[c, a] = linear[c, first[a]] * unit
-            mask1[c, a] = mask[c, first[a]]
-    groups1 = np.empty((K, m), np.bool_)
-    for k in range(K):
-        for a in range(m):
-            groups1[k, a] = groups[k, first[a]]
+    for a in range(m):
+        H[a, a] += ridge
     parent1 = np.zeros(m if len(parent) else 0)
     if len(parent):
         for j in range(len(label)):
             if label[j] >= 0:
                 parent1[label[j]] += parent[j]
-    return H, B, parent1, mask1, groups1
+    groups1 = np.empty((K, m), np.bool_)
+    for k in range(K):
+        for a in range(m):
+            groups1[k, a] = groups[k, first[a]]
+    B = np.empty((C, m))
+    mask1 = np.empty((C, m), np.bool_)
+    center = np.zeros((C, m)) if ridge > 0.0 else np.zeros((0, 0))
+    for a in range(m):
+        allowed = 0
+        for c in range(C):
+            mask1[c, a] = mask[c, first[a]]
+            allowed += mask1[c, a]
+        for c in range(C):
+            B[c, a] = linear[c, first[a]] * unit
+            if ridge > 0.0 and mask1[c, a]:
+                center[c, a] = parent1[a] / allowed if len(parent) else 0.0
+                B[c, a] += ridge * center[c, a]
+    return H, B, parent1, mask1, groups1, center
 
 
 @njit(cache=True, nogil=True)
@@ -167,7 +180,42 @@ def spread(y: Floats, label: Ints, parent: Floats, parent1: Floats) -> Floats:
 
 
 @njit(cache=True, nogil=True)
-def expand_multiplier(
+def simpler_bounds(
+    mask: Bools, groups: Bools, lower: Floats, upper: Floats, parent: Floats
+) -> tuple[Bools, Floats, Floats]:
+    """Mask, lower and upper bounds without those that say nothing.
+
+    A lower bound of 0 or less follows from x >= 0; an upper bound of 0 is a mask; an upper bound of no less
+    than all that the parent has follows from the parent's row. Left in, they make active sets degenerate.
+    """
+    C, n = mask.shape
+    mask = mask.copy()
+    lower = lower.copy()
+    upper = upper.copy()
+    for c in range(C):
+        for k in range(groups.shape[0]):
+            if lower[c, k] <= 0.0:
+                lower[c, k] = -np.inf
+            if upper[c, k] <= 0.0:
+                if upper[c, k] == 0.0:
+                    upper[c, k] = np.inf
+                for j in range(n):
+                    if groups[k, j]:
+                        mask[c, j] = False
+    for c in range(C):
+        for k in range(groups.shape[0]):
+            if len(parent) and upper[c, k] < np.inf and upper[c, k] > 0.0:
+                most = 0.0
+                for j in range(n):
+                    if groups[k, j] and mask[c, j]:
+                        most += parent[j]
+                if upper[c, k] >= most and lower[c, k] < upper[c, k]:
+                    upper[c, k] = np.inf
+    return mask, lower, upper
+
+
+@njit(cache=True, nogil=True)
+def expand_multipliers(
     mu1: Floats,
     lam: Floats,
     label: Ints,
@@ -177,43 +225,66 @@ def expand_multiplier(
     scale: Floats,
     mask: Bools,
     groups: Bools,
+    upper: Floats,
     x: Floats,
 ) -> Floats:
-    """Multiplier of the parent row on all cells.
+    """Multiplier of the parent row on all cells; those of groups with an upper bound of 0 are set in `lam`.
 
-    A cell whose parent is 0 has no part in the small problem; the least multiplier that prices it out is
-    taken.
+    Neither a cell whose parent is 0 nor one in such a group has a part in the small problem; the least
+    multipliers that price them out are taken.
     """
     C, n = linear.shape
     mu = np.empty(n)
-    dropped = False
+    out = False
     for j in range(n):
-        if label[j] >= 0:
-            mu[j] = mu1[label[j]]
-        else:
-            mu[j] = -np.inf
-            dropped = True
-    if not dropped:
+        mu[j] = mu1[label[j]] if label[j] >= 0 else -np.inf
+        out = out or label[j] < 0
+    for c in range(C):
+        for k in range(groups.shape[0]):
+            out = out or upper[c, k] <= 0.0
+    if not out:
         return mu
     total = 0.0
     for q in range(len(weights)):
         total += weights[q]
     unit = 1.0 / total if total > 0.0 else 1.0
+    size = n
+    for q in range(rows.shape[0]):
+        for j in range(n):
+            size = max(size, rows[q, j] + 1)
+    z = np.empty((C, n))
+    margin = np.empty(size)
     for c in range(C):
-        g = -linear[c] * unit
+        for j in range(n):
+            z[c, j] = -linear[c, j] * unit
         for q in range(len(weights)):
-            margin = np.zeros(n)
+            for j in range(n):
+                margin[rows[q, j]] = 0.0
             for j in range(n):
                 margin[rows[q, j]] += x[c, j]
             for j in range(n):
-                g[j] += weights[q] * unit * margin[rows[q, j]]
+                z[c, j] += weights[q] * unit * margin[rows[q, j]]
+        for j in range(n):
+            z[c, j] *= scale[c]
+            for k in range(groups.shape[0]):
+                if groups[k, j]:
+                    z[c, j] += lam[c, k]
+            if label[j] >= 0:
+                z[c, j] += mu[j]
+        for k in range(groups.shape[0]):
+            if upper[c, k] > 0.0:
+                continue
+            force = 0.0
+            for j in range(n):
+                if groups[k, j] and mask[c, j] and label[j] >= 0:
+                    force = max(force, -z[c, j])
+            lam[c, k] += force
+            for j in range(n):
+                if groups[k, j]:
+                    z[c, j] += force
         for j in range(n):
             if label[j] < 0 and mask[c, j]:
-                z = scale[c] * g[j]
-                for k in range(groups.shape[0]):
-                    if groups[k, j]:
-                        z += lam[c, k]
-                mu[j] = max(mu[j], -z)
+                mu[j] = max(mu[j], -z[c, j])
     for j in range(n):
         if mu[j] == -np.inf:
             mu[j] = 0.0

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from opendas.optimize.certificate import Multipliers, certify, stacked_terms
 from opendas.optimize.direct import solve_direct
 from opendas.optimize.feasibility import conflict, obvious_conflict
-from opendas.optimize.pdas import OK
 from opendas.optimize.problem import ConstraintRow, FamilyProblem, Solution, Status
 from opendas.optimize.solvers import clarabel
 
@@ -28,8 +27,6 @@ LIMIT = 300
 """Most active-set iterations."""
 PRECISION = 1e-9
 """Wrong signs smaller than this, relative to max(1, max parent), are rounding."""
-NO_PARENT: Floats = np.empty(0)
-NO_PARENT.flags.writeable = False
 
 
 def solve(problem: FamilyProblem, *, tolerance: float = 1e-7) -> Solution:
@@ -54,13 +51,9 @@ def solve(problem: FamilyProblem, *, tolerance: float = 1e-7) -> Solution:
     if problem.parent is not None and problem.children == 1:
         return _only_child(problem, tolerance)
     rows, weights = stacked_terms(problem)
-    parent = NO_PARENT if problem.parent is None else problem.parent
-    status, iterations, x, mu, lam = solve_direct(
-        rows, weights, problem.linear, parent, problem.scale, problem.mask, problem.groups,
-        problem.lower, problem.upper, LIMIT, PRECISION,
-    )  # fmt: skip
+    fine, iterations, x, mu, lam = solve_direct(problem, rows, weights, LIMIT, PRECISION)
     best = Solution(x, Status.FAILED, np.inf, int(iterations), "pdas")
-    if status == OK:
+    if fine:
         residual = certify(problem, x, Multipliers(mu, lam))
         if residual <= tolerance:
             return Solution(x, Status.OPTIMAL, residual, int(iterations), "pdas")

@@ -10,7 +10,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from opendas.optimize.kernels import insert, symmetric_times
+from opendas.optimize.kernels import SINGULAR, insert, symmetric_times
 
 __all__ = ["project_column", "start"]
 
@@ -70,7 +70,7 @@ def start(H: Floats, B: Floats, parent: Floats, scale: Floats, mask: Bools) -> B
     P = np.zeros((n, n))
     work = np.empty(n)
     for j in range(n):
-        if not insert(P, j, H[j], H[j, j], work):
+        if not insert(P, j, H[j], H[j, j], work, SINGULAR):
             return mask.copy()
     Z = np.empty((C, n))
     for c in range(C):

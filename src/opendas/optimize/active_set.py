@@ -1,0 +1,321 @@
+"""The linear algebra of an active set: inverses of the free cells, active rows, the parent's multiplier.
+
+Notation as in :mod:`opendas.optimize.pdas`. The inverse ``P_c = (H_FF)^-1`` of every child lies in one pool
+of memory, in the child's own order of cells, and is changed by the cells that enter or leave. With
+``Y = P G'`` and ``M = (G P G')^-1`` of the active rows, the optimum of a child on its active set at mu is
+
+    v = b - mu / scale,   lambda = M (Y' v - bound),   x = P v - Y lambda.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from opendas.optimize.kernels import (
+    DEPENDENT,
+    SINGULAR,
+    cholesky,
+    insert,
+    remove,
+    symmetric_times,
+    triangular_solve,
+)
+
+__all__ = ["Family", "Work", "factorise", "parent_multiplier", "recover", "workspace"]
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+Ints = NDArray[np.int64]
+Sides = NDArray[np.int8]
+
+SIZE, OFFSET, ROOM, ROWS = 0, 1, 2, 3
+"""Columns of ``Work.place``: cells in the inverse, where it starts, its leading dimension, active rows."""
+
+
+EQUAL = 2
+"""Side of a row whose two bounds are the same."""
+
+
+class Family(NamedTuple):
+    """The reduced problem; H has unit diagonal up to a ridge, everything is in counts."""
+
+    H: Floats  # (n, n)
+    B: Floats  # (C, n)
+    parent: Floats  # (n,), or (0,) where there is no parent row
+    scale: Floats  # (C,)
+    mask: Bools  # (C, n)
+    groups: Bools  # (K, n)
+    lower: Floats  # (C, K)
+    upper: Floats  # (C, K)
+
+
+class Work(NamedTuple):
+    """The active set and everything computed from it."""
+
+    free: Bools  # (C, n) cell may be positive
+    side: Sides  # (C, K) 0 inactive, -1 on the lower bound, 1 on the upper bound, 2 equality
+    dirty: Bools  # (C,) active set changed since the inverse was made
+    order: Ints  # (C, n) cells of the inverse, in its order
+    place: Ints  # (C, 4)
+    rows: Ints  # (C, K) active rows that are independent
+    rhs: Floats  # (C, K) their bounds
+    Y: Floats  # (C, K, n)
+    M: Floats  # (C, K, K)
+    dependent: Bools  # (C, K) active rows that depend on earlier ones
+    relation: Floats  # (C, K, K) for those: coefficients that sum the active rows to zero on the free cells
+    S: Floats  # (n, n) factor of the parent's system
+    lost: Bools  # (n,) its lost pivots
+    r: Floats  # (n,) its right-hand side
+    x: Floats  # (C, n)
+    z: Floats  # (C, n) reduced costs
+    mu: Floats  # (n,)
+    lam: Floats  # (C, K)
+    scratch: Floats  # (4, max(n, K))
+
+
+@njit(cache=True, nogil=True)
+def workspace(p: Family, free: Bools, side: Sides) -> Work:
+    """Nothing factorised yet; the first reduced costs are those of x = 0."""
+    C, n = p.B.shape
+    K = p.groups.shape[0]
+    return Work(
+        free,
+        side,
+        np.ones(C, np.bool_),
+        np.zeros((C, n), np.int64),
+        np.zeros((C, 4), np.int64),
+        np.zeros((C, K), np.int64),
+        np.zeros((C, K)),
+        np.zeros((C, K, n)),
+        np.zeros((C, K, K)),
+        np.zeros((C, K), np.bool_),
+        np.zeros((C, K, K)),
+        np.empty((len(p.parent), len(p.parent))),
+        np.zeros(n, np.bool_),
+        np.zeros(n),
+        np.zeros((C, n)),
+        -p.B,
+        np.zeros(n),
+        np.zeros((C, K)),
+        np.zeros((4, max(n, K))),
+    )
+
+
+@njit(cache=True, nogil=True)
+def _make_room(w: Work, pool: Floats) -> Floats:
+    """Room for the inverse of every child; where one has outgrown its own, all move to a new pool."""
+    C, n = w.free.shape
+    room = np.empty(C, np.int64)
+    enough = True
+    used = 0
+    for c in range(C):
+        need = 0
+        for j in range(n):
+            if w.free[c, j]:
+                need += 1
+        room[c] = w.place[c, ROOM]
+        if need > room[c]:
+            enough = False
+            room[c] = min(n, need + need // 8 + 2)
+        used += room[c] * room[c]
+    if enough:
+        return pool
+    larger = np.empty(used)
+    at = 0
+    for c in range(C):
+        m = w.place[c, SIZE]
+        old = w.place[c, OFFSET]
+        stride = w.place[c, ROOM]
+        for a in range(m):
+            for b in range(m):
+                larger[at + a * room[c] + b] = pool[old + a * stride + b]
+        w.place[c, OFFSET] = at
+        w.place[c, ROOM] = room[c]
+        at += room[c] * room[c]
+    return larger
+
+
+@njit(cache=True, nogil=True)
+def _inverse(w: Work, pool: Floats, c: int) -> Floats:
+    room = w.place[c, ROOM]
+    at = w.place[c, OFFSET]
+    return pool[at : at + room * room].reshape((room, room))
+
+
+@njit(cache=True, nogil=True)
+def _update_inverse(p: Family, w: Work, P: Floats, c: int) -> bool:
+    """Bring the inverse of child c to its free set. False where a submatrix is singular."""
+    n = p.B.shape[1]
+    index = w.order[c]
+    inside, work, h = w.scratch[0], w.scratch[1], w.scratch[2]
+    for j in range(n):
+        inside[j] = 0.0
+    m = w.place[c, SIZE]
+    for k in range(m - 1, -1, -1):
+        if w.free[c, index[k]]:
+            inside[index[k]] = 1.0
+        else:
+            remove(P, m, k, work)
+            m -= 1
+            index[k] = index[m]
+    fine = True
+    for j in range(n):
+        if w.free[c, j] and inside[j] == 0.0:
+            for a in range(m):
+                h[a] = p.H[j, index[a]]
+            if insert(P, m, h, p.H[j, j], work, SINGULAR):
+                index[m] = j
+                m += 1
+            else:
+                fine = False
+    w.place[c, SIZE] = m
+    return fine
+
+
+@njit(cache=True, nogil=True)
+def _active_rows(p: Family, w: Work, P: Floats, c: int) -> None:
+    """Set rows, bounds, Y and M of child c; rows that depend on earlier ones are set aside."""
+    m = w.place[c, SIZE]
+    index = w.order[c]
+    cross, work = w.scratch[0], w.scratch[1]
+    q = 0
+    for k in range(p.groups.shape[0]):
+        w.dependent[c, k] = False
+        if w.side[c, k] == 0:
+            continue
+        y = w.Y[c, q]
+        for b in range(m):
+            y[b] = 0.0
+        for a in range(m):
+            if p.groups[k, index[a]]:
+                for b in range(m):
+                    y[b] += P[a, b]
+        diagonal = 0.0
+        for a in range(m):
+            if p.groups[k, index[a]]:
+                diagonal += y[a]
+        for u in range(q):
+            cross[u] = 0.0
+            for a in range(m):
+                if p.groups[w.rows[c, u], index[a]]:
+                    cross[u] += y[a]
+        if insert(w.M[c], q, cross, diagonal, work, DEPENDENT * diagonal):
+            w.rows[c, q] = k
+            w.rhs[c, q] = p.lower[c, k] if w.side[c, k] < 0 else p.upper[c, k]
+            q += 1
+            continue
+        symmetric_times(w.M[c], q, cross, work)
+        w.dependent[c, k] = True
+        for u in range(p.groups.shape[0]):
+            w.relation[c, k, u] = 0.0
+        for u in range(q):
+            w.relation[c, k, w.rows[c, u]] = -work[u]
+        w.relation[c, k, k] = 1.0
+    w.place[c, ROWS] = q
+
+
+@njit(cache=True, nogil=True)
+def factorise(p: Family, w: Work, pool: Floats) -> tuple[Floats, bool]:
+    """Refresh the children whose active set changed. Returns the pool, and False where H is singular."""
+    pool = _make_room(w, pool)
+    fine = True
+    for c in range(len(w.dirty)):
+        if w.dirty[c]:
+            P = _inverse(w, pool, c)
+            fine = _update_inverse(p, w, P, c) and fine
+            _active_rows(p, w, P, c)
+            w.dirty[c] = False
+    return pool, fine
+
+
+@njit(cache=True, nogil=True)
+def _child(p: Family, w: Work, P: Floats, c: int, f: float) -> None:
+    """Set x and lambda of child c on its active set, at the linear term ``b - f mu``."""
+    m = w.place[c, SIZE]
+    index = w.order[c]
+    v, y, t = w.scratch[0], w.scratch[1], w.scratch[2]
+    for a in range(m):
+        v[a] = p.B[c, index[a]] - f * w.mu[index[a]]
+    symmetric_times(P, m, v, y)
+    for k in range(p.groups.shape[0]):
+        w.lam[c, k] = 0.0
+    q = w.place[c, ROWS]
+    for u in range(q):
+        t[u] = -w.rhs[c, u]
+        for a in range(m):
+            t[u] += w.Y[c, u, a] * v[a]
+    for u in range(q):
+        force = 0.0
+        for r in range(q):
+            force += w.M[c, u, r] * t[r]
+        w.lam[c, w.rows[c, u]] = force * p.scale[c]
+        for a in range(m):
+            y[a] -= force * w.Y[c, u, a]
+    for j in range(p.B.shape[1]):
+        w.x[c, j] = 0.0
+    for a in range(m):
+        w.x[c, index[a]] = y[a]
+
+
+@njit(cache=True, nogil=True)
+def parent_multiplier(p: Family, w: Work, pool: Floats) -> int:
+    """Solve ``S mu = r = sum_c x_c(mu = 0) - parent`` with S the sum of the projected inverses.
+
+    Returns the number of lost pivots of S.
+    """
+    C, n = p.B.shape
+    S, r = w.S, w.r
+    for i in range(n):
+        w.mu[i] = 0.0
+        for j in range(n):
+            S[i, j] = 0.0
+    row, base = w.scratch[0], w.scratch[3]
+    for i in range(n):
+        r[i] = -p.parent[i]
+        base[i] = 0.0
+    for c in range(C):
+        P = _inverse(w, pool, c)
+        _child(p, w, P, c, 0.0)
+        m = w.place[c, SIZE]
+        q = w.place[c, ROWS]
+        index = w.order[c]
+        f = 1.0 / p.scale[c]
+        for a in range(m):
+            i = index[a]
+            r[i] += w.x[c, i]
+            base[i] += f * P[a, a]
+            for b in range(m):
+                row[b] = P[a, b]
+            for u in range(q):  # the projection: P - Y M Y'
+                t = 0.0
+                for o in range(q):
+                    t += w.M[c, u, o] * w.Y[c, o, a]
+                for b in range(m):
+                    row[b] -= t * w.Y[c, u, b]
+            for b in range(m):
+                S[i, index[b]] += f * row[b]
+    for i in range(n):
+        w.mu[i] = r[i]
+    lost = cholesky(S, base, w.lost)
+    triangular_solve(S, w.mu)
+    return lost
+
+
+@njit(cache=True, nogil=True)
+def recover(p: Family, w: Work, pool: Floats) -> None:
+    """Set x, lambda and the gradients ``H x - b`` (in z) at the current mu."""
+    C, n = p.B.shape
+    for c in range(C):
+        _child(p, w, _inverse(w, pool, c), c, 1.0 / p.scale[c])
+        z = w.z[c]
+        for j in range(n):
+            z[j] = -p.B[c, j]
+        for a in range(w.place[c, SIZE]):
+            i = w.order[c, a]
+            t = w.x[c, i]
+            for j in range(n):
+                z[j] += t * p.H[i, j]
