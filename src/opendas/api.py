@@ -12,6 +12,7 @@ from opendas.errors import ConfigError
 from opendas.io.tables.tabulate import write_tables
 from opendas.metrics.evaluate import Evaluation
 from opendas.metrics.evaluate import evaluate as compare
+from opendas.metrics.output import write_evaluation
 from opendas.pipeline import Options
 from opendas.pipeline import estimate as run_estimate
 from opendas.pipeline import measure as run_measure
@@ -20,7 +21,7 @@ from opendas.planning import PlanTable, make_plan
 from opendas.privacy.zcdp import Account
 from opendas.releases import Release
 from opendas.report.certificate import issue
-from opendas.run import Run, load
+from opendas.run import Run, define, load
 from opendas.version import __version__, commit
 from opendas.workspace import forget_keys
 
@@ -28,6 +29,7 @@ __all__ = [
     "Release",
     "Run",
     "account",
+    "define",
     "estimate",
     "evaluate",
     "forget_key",
@@ -170,8 +172,6 @@ def evaluate(release: Release, truth: Run, *, save: bool = True) -> Evaluation:
         )
     result = compare(data.histogram, release.estimate(name), data.frame, truth.product)
     if save:
-        from opendas.metrics.output import write_evaluation
-
         write_evaluation(release.path / "confidential" / "evaluation" / name, result)
     return result
 

@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
+import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
 
 from opendas.budget.allocation import Budget
 from opendas.budget.resolve import resolve_budget
-from opendas.config.load import load_run_file
+from opendas.config.load import load_run_file, parse_document
+from opendas.config.model import RunFile
+from opendas.config.product_file import declare_product
 from opendas.config.resolve import Resolved, resolve
 from opendas.constraints.table import ConstraintTable
 from opendas.errors import ConfigError
 from opendas.estimation.model import LevelRules
 from opendas.geography.frame import Frame
 from opendas.geography.spine import Spine, standard_spine
-from opendas.io.readers.base import InputData, Reader
+from opendas.io.readers.base import InputData, MemoryTable, Reader
+from opendas.io.readers.paths import expand_paths
 from opendas.io.readers.registry import make_reader
 from opendas.measurement.plan import MeasurementPlan
 from opendas.products.product import Product
 
-__all__ = ["Run", "load", "make_budget", "make_rules", "make_spine"]
+__all__ = ["Run", "define", "load", "make_budget", "make_rules", "make_spine"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,6 +118,73 @@ def load(path: str | Path, *, strict: bool = False, need_input: bool = True) -> 
         Naming file, line, field and rule; everything wrong comes together.
     """
     return Run(Path(path), resolve(load_run_file(path), strict=strict, need_input=need_input))
+
+
+def define(
+    run: Mapping[str, Any] | str,
+    *,
+    input: Any = None,  # noqa: A002  # the section's name
+    frame: Any = None,
+    units: Any = None,
+    product: Product | Mapping[str, Any] | None = None,
+    folder: str | Path = ".",
+) -> Run:
+    """Define a run from objects: what a run file says, with tables that are in memory already.
+
+    Parameters
+    ----------
+    run : mapping or str
+        The sections of a run file, or its TOML text. ``[input] path``, ``[geography] frame`` and ``[input]
+        units`` may be left out where a table is given below.
+    input, frame, units : table, optional
+        pandas, polars or pyarrow frames, or anything else that speaks the Arrow stream interface. Arrow data
+        are shared, not copied. `units` is taken under the name ``units`` of the run file's section.
+    product : Product or mapping, optional
+        A product, or the sections of a product file. By default the one that the run names.
+    folder : path
+        What relative paths start from.
+
+    Raises
+    ------
+    ConfigError
+        Naming everything that is wrong.
+    """
+    document = copy.deepcopy(dict(tomllib.loads(run) if isinstance(run, str) else run))
+    tables = {
+        name: MemoryTable(name, _arrow(table))
+        for name, table in (("input", input), ("frame", frame), ("units", units))
+        if table is not None
+    }
+    declared = declare_product(product) if isinstance(product, Mapping) else product
+    if declared is not None:
+        document.setdefault("run", {})["product"] = "pl94-persons"  # a name in its place; `declared` is used
+    if "input" in tables:
+        document.setdefault("input", {})["path"] = "table in memory"
+    if "frame" in tables:
+        document.setdefault("geography", {})["frame"] = "table in memory"
+    if "units" in tables:
+        document.setdefault("input", {}).setdefault("units", {})["path"] = "table in memory"
+    run_file, _ = parse_document(document, RunFile, "run", Path(folder).resolve())
+    resolved = resolve(run_file, need_input=not tables, product=declared)
+    reader = resolved.reader
+    if tables and "input" not in tables:
+        reader = replace(reader, paths=expand_paths(run_file.input.path, Path()))
+    if "input" in tables:
+        reader = replace(reader, paths=(tables["input"],))
+    if "frame" in tables:
+        reader = replace(reader, frame=tables["frame"])
+    if "units" in tables and reader.units is not None:
+        reader = replace(reader, units=replace(reader.units, path=tables["units"]))
+    return Run(Path(folder) / "run", replace(resolved, reader=reader))
+
+
+def _arrow(table: Any) -> pa.Table:
+    try:
+        return table if isinstance(table, pa.Table) else pa.table(table)
+    except (TypeError, pa.ArrowInvalid):
+        raise ConfigError(
+            "a table must be a pandas, polars or pyarrow frame, or speak the Arrow stream interface."
+        ) from None
 
 
 def make_spine(resolved: Resolved, frame: Frame) -> Spine:

@@ -166,6 +166,16 @@ def parse_toml(text: str, model: type[_S], file: str, folder: Path) -> tuple[_S,
         raise config_error(file, problems(error, model, lines, file)) from None
 
 
+def parse_document(
+    document: Mapping[str, Any], model: type[_S], file: str, folder: Path
+) -> tuple[_S, dict[KeyPath, int]]:
+    """Validate data in the form of a TOML document; as :func:`parse_toml`, without lines."""
+    try:
+        return model.model_validate(freeze(dict(document)), context={"folder": folder}), {}
+    except ValidationError as error:
+        raise config_error(file, problems(error, model, {}, file)) from None
+
+
 def load_run_file(path: Path | str) -> RunFile:
     """Read a run file.
 

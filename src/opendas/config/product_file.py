@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, ParamSpec, TypeVar
+from typing import Annotated, Any, ParamSpec, TypeVar
 
 from pydantic import Field, StringConstraints
 
 from opendas.config.lines import Path as KeyPath
 from opendas.config.lines import line_of
-from opendas.config.load import config_error, parse_toml, read_text
+from opendas.config.load import config_error, parse_document, parse_toml, read_text
 from opendas.config.model import BUILT_IN_PRODUCTS, BudgetSection, Name, PassesSection, Section
 from opendas.config.nearest import nearest
 from opendas.config.passes import pass_table
@@ -149,6 +149,18 @@ def load_product(name_or_path: str | Path) -> Product:
     text = read_text(path, "product file")
     declared, lines = parse_toml(text, ProductFile, path.name, path.resolve().parent)
     return _product(declared, _Checker(path.name, lines))
+
+
+def declare_product(document: Mapping[str, Any]) -> Product:
+    """Return the product that a mapping in the form of a product file declares.
+
+    Raises
+    ------
+    ConfigError
+        As for :func:`load_product`.
+    """
+    declared, lines = parse_document(document, ProductFile, "product", Path())
+    return _product(declared, _Checker("product", lines))
 
 
 def _product(declared: ProductFile, check: _Checker) -> Product:

@@ -77,7 +77,9 @@ class Resolved:
         return self.geolevels[-1]
 
 
-def resolve(run_file: RunFile, *, strict: bool = False, need_input: bool = True) -> Resolved:
+def resolve(
+    run_file: RunFile, *, strict: bool = False, need_input: bool = True, product: Product | None = None
+) -> Resolved:
     """Settle what a run file means.
 
     Parameters
@@ -87,6 +89,8 @@ def resolve(run_file: RunFile, *, strict: bool = False, need_input: bool = True)
         A disagreement of the input with a published summary record is an error.
     need_input : bool
         False where the input will not be read: its files may then be absent.
+    product : Product, optional
+        In place of the one that the run file names.
 
     Returns
     -------
@@ -101,7 +105,7 @@ def resolve(run_file: RunFile, *, strict: bool = False, need_input: bool = True)
         pair, and the guarantee would say nothing.
     """
     _refuse_unavailable(run_file)
-    product = load_product(run_file.run.product)
+    product = load_product(run_file.run.product) if product is None else product
     reader = replace(reader_spec(run_file, product, need_input=need_input), strict=strict)
     geolevels = run_file.geolevels
     held, dropped = _invariants(run_file, product, geolevels)

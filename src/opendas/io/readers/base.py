@@ -5,14 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from opendas.errors import Finding
 from opendas.geography.frame import Frame, LevelRule
 from opendas.products.product import Product
 from opendas.schema.histogram import Histogram
 
-__all__ = ["DEMONSTRATION_FRAME", "FRAME_FROM_RECORDS", "InputData", "Reader", "ReaderSpec", "UnitsSpec"]
+__all__ = [
+    "DEMONSTRATION_FRAME",
+    "FRAME_FROM_RECORDS",
+    "InputData",
+    "MemoryTable",
+    "Reader",
+    "ReaderSpec",
+    "Source",
+    "UnitsSpec",
+]
 
 DEMONSTRATION_FRAME = "DEMONSTRATION FRAME"
 """Stamp of a run whose group-quarters frame was derived from confidential counts."""
@@ -21,14 +30,34 @@ FRAME_FROM_RECORDS = "from-records"
 """Value of ``frame`` that takes the leaves from the input and thereby publishes which are populated."""
 
 
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class MemoryTable:
+    """A table that is in memory already, read like a file.
+
+    Parameters
+    ----------
+    name : str
+        How findings name it.
+    table : pyarrow.Table
+        Shared with its owner, not copied. Confidential where it holds counts or records.
+    """
+
+    name: str
+    table: Any
+
+
+Source = Path | MemoryTable
+"""Where rows come from."""
+
+
 @dataclass(frozen=True, slots=True)
 class UnitsSpec:
     """Where public unit counts per leaf come from: ``[input] units`` of the run file.
 
     Parameters
     ----------
-    path : Path
-        CSV or Parquet file.
+    path : Source
+        CSV or Parquet file, or a table in memory.
     geocode : str
         Its geocode column.
     columns : mapping of frame column to file column
@@ -36,7 +65,7 @@ class UnitsSpec:
         their name.
     """
 
-    path: Path
+    path: Source
     geocode: str = "geocode"
     columns: Mapping[str, str] = field(default_factory=dict)
 
@@ -49,14 +78,14 @@ class ReaderSpec:
     ----------
     reader : str
         ``pl94-2010``, ``pl94-2020``, ``ppmf``, ``mdf``, ``records`` or ``histogram``.
-    paths : tuple of Path
-        Existing files (folders and globs already expanded, sorted).
+    paths : tuple of Source
+        Existing files (folders and globs already expanded, sorted), or tables in memory.
     product : Product
     root : str
         Topmost census geolevel, ``us`` or ``state``.
     levels : tuple of LevelRule
         For users' own hierarchies, top first, the last one being the leaf; empty for census readers.
-    frame : Path, ``"from-records"`` or None
+    frame : Source, ``"from-records"`` or None
     geocode, count : str
         Column names for ``records`` and ``histogram``.
     columns : mapping of attribute to file column
@@ -67,11 +96,11 @@ class ReaderSpec:
     """
 
     reader: str
-    paths: tuple[Path, ...]
+    paths: tuple[Source, ...]
     product: Product
     root: str = "state"
     levels: tuple[LevelRule, ...] = ()
-    frame: Path | str | None = None
+    frame: Source | str | None = None
     geocode: str = "geocode"
     count: str = "count"
     columns: Mapping[str, str] = field(default_factory=dict)

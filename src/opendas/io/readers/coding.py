@@ -104,6 +104,26 @@ def _count(value: Any) -> int:
     return int(whole) if int(whole) < MAX_COUNT else -1
 
 
+def _fixed_width(column: Any, width: int | None) -> npt.NDArray[np.bytes_] | None:
+    """Return text of one width in visible ASCII as it lies in memory, or None where it is anything else."""
+    if pa.types.is_dictionary(column.type):
+        words = _fixed_width(column.dictionary, width)
+        whole = words is not None and column.null_count == 0
+        return np.asarray(words[column.indices.to_numpy()]) if words is not None and whole else None
+    if len(column) == 0 or column.null_count or column.type not in (pa.binary(), pa.string()):
+        return None
+    offsets = np.frombuffer(column.buffers()[1], dtype=np.int32)[
+        column.offset : column.offset + len(column) + 1
+    ]
+    size = int(offsets[1] - offsets[0])
+    if size == 0 or width not in (None, size) or not np.all(np.diff(offsets) == size):
+        return None
+    raw = np.frombuffer(column.buffers()[2], dtype=np.uint8)[int(offsets[0]) : int(offsets[-1])]
+    if raw.min() <= ord(" ") or raw.max() >= 127:
+        return None
+    return raw.copy().view(f"S{size}")
+
+
 def geocodes_of(batch: Batch, name: str, width: int | None, log: FindingLog) -> npt.NDArray[np.bytes_]:
     """Return a column of geocodes, empty where a value is not usable.
 
@@ -113,6 +133,9 @@ def geocodes_of(batch: Batch, name: str, width: int | None, log: FindingLog) -> 
         Expected number of characters. Whole numbers of Parquet files are padded with zeros to it; text is
         not, since a lost leading zero is an error of the file.
     """
+    fast = _fixed_width(batch.columns[name], width)
+    if fast is not None:
+        return fast
     index, values = _distinct(batch.columns[name])
     pad = width or 0
     texts = [

@@ -22,7 +22,7 @@ from opendas.geography.frame import (
     LevelRule,
     official_codes,
 )
-from opendas.io.readers.base import FRAME_FROM_RECORDS, ReaderSpec
+from opendas.io.readers.base import FRAME_FROM_RECORDS, ReaderSpec, Source
 from opendas.io.readers.census import census_kind
 from opendas.io.readers.coding import geocodes_of, text_of, whole_numbers
 from opendas.io.readers.findings import FindingLog
@@ -197,7 +197,7 @@ def _check_nesting(
         log.add_where(GeographyError, where, wrong, name, text, lines=lines)
 
 
-def read_frame_file(path: Path, spec: ReaderSpec, levels: Hierarchy) -> Frame:
+def read_frame_file(path: Source, spec: ReaderSpec, levels: Hierarchy) -> Frame:
     """Read the public list of leaves.
 
     Beside the geocode and the columns that levels name, columns called as a unit column of the census
@@ -247,12 +247,17 @@ def unit_names(spec: ReaderSpec) -> tuple[str, ...]:
 
 def leaf_positions(frame: Frame, geocodes: Codes) -> npt.NDArray[np.int64]:
     """Return the position of each geocode among the leaves of `frame`, -1 where it is none."""
-    position = np.searchsorted(frame.geocodes, geocodes)
-    inside = np.minimum(position, len(frame) - 1)
-    return np.where(frame.geocodes[inside] == geocodes, inside, -1)
+    if len(geocodes) == 0:
+        return np.empty(0, dtype=np.int64)
+    # Files are mostly sorted: each run of equal codes is looked up once.
+    starts = np.flatnonzero(np.concatenate([[True], geocodes[1:] != geocodes[:-1]]))
+    heads = geocodes[starts]
+    found = np.minimum(np.searchsorted(frame.geocodes, heads), len(frame) - 1)
+    position = np.where(frame.geocodes[found] == heads, found, -1)
+    return np.repeat(position, np.diff(starts, append=len(geocodes)))
 
 
-def frame_path(spec: ReaderSpec) -> Path | None:
+def frame_path(spec: ReaderSpec) -> Source | None:
     """Return the path of the frame, or None for ``from-records``.
 
     Raises
@@ -266,4 +271,6 @@ def frame_path(spec: ReaderSpec) -> Path | None:
             f'included. frame = "{FRAME_FROM_RECORDS}" takes it from the input, and publishes which leaves '
             "are populated."
         )
-    return None if spec.frame == FRAME_FROM_RECORDS else Path(spec.frame)
+    if spec.frame == FRAME_FROM_RECORDS:
+        return None
+    return Path(spec.frame) if isinstance(spec.frame, str) else spec.frame

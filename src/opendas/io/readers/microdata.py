@@ -81,18 +81,19 @@ class Microdata:
 
     def leaves(self, batch: Batch, log: FindingLog) -> npt.NDArray[np.bytes_]:
         """Return the 15-character block of each row."""
-        codes = np.zeros(batch.rows, dtype="S1")
-        wrong = np.zeros(batch.rows, dtype=bool)
-        block = codes
-        for name, width in _BLOCK:
-            block = geocodes_of(batch, self._name(name), width, log)
-            wrong |= block == b""
-            codes = np.strings.add(codes, block)
+        parts = {
+            name: geocodes_of(batch, self._name(name), width, log).astype(f"S{width}")
+            for name, width in _BLOCK
+        }
+        wrong = np.any([part == b"" for part in parts.values()], axis=0)
+        letters = [part.view(np.uint8).reshape(batch.rows, -1) for part in parts.values()]
+        codes = np.concatenate(letters, axis=1).view("S15").ravel()
+        block = parts["TABBLK"]
         group = geocodes_of(batch, self._name(_GROUP), 1, log)
         rule = "expected the first digit of the block: a block is a child of its block group"
         apart = ~wrong & (group != b"") & (group != block.astype("S1"))
         log.add_where(GeographyError, batch.where, apart, self._name(_GROUP), rule, first=batch.first)
-        return np.where(wrong | apart | (group == b""), b"", codes).astype("S15")
+        return np.where(wrong | apart | (group == b""), b"", codes)
 
     def cells(self, batch: Batch, log: FindingLog) -> npt.NDArray[np.int64]:
         """Return the cell of each row; -2 for a unit that is no housing unit."""

@@ -14,12 +14,13 @@ import numpy.typing as npt
 
 from opendas.errors import ConfigError, DataError, Finding, FormatError, GeographyError
 from opendas.geography.frame import Frame, official_codes
-from opendas.io.readers.base import DEMONSTRATION_FRAME, InputData, ReaderSpec
+from opendas.io.readers.base import DEMONSTRATION_FRAME, InputData, MemoryTable, ReaderSpec
 from opendas.io.readers.census import CensusKind, census_kind
 from opendas.io.readers.findings import FindingLog
 from opendas.io.readers.pl94_areas import area_names, entity_codes
 from opendas.io.readers.pl94_header import Header, block_geocodes
 from opendas.io.readers.pl94_people import check_tables, people
+from opendas.io.readers.pl94_segments import Cells
 from opendas.io.readers.pl94_summary import compare_summaries
 from opendas.products.pl94 import GQ_COLUMNS
 from opendas.schema.histogram import Histogram
@@ -40,11 +41,11 @@ class Parsed:
     Parameters
     ----------
     header : Header
-    tables : mapping of table name to int64 (records, cells)
+    tables : mapping of table name to integers (records, cells)
     """
 
     header: Header
-    tables: dict[str, Counts]
+    tables: dict[str, Cells]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -56,12 +57,12 @@ class Blocks:
     header : Header
     rows : int64 (b,)
         Positions of the blocks among the header's records.
-    tables : mapping of table name to int64 (b, cells)
+    tables : mapping of table name to integers (b, cells)
     """
 
     header: Header
     rows: npt.NDArray[np.int64]
-    tables: dict[str, Counts]
+    tables: dict[str, Cells]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -134,6 +135,8 @@ def read_states(
     warnings: list[Finding] = []
     seen: dict[bytes, str] = {}
     for path in spec.paths:
+        if isinstance(path, MemoryTable):
+            raise ConfigError(f"reader {spec.reader!r} reads official zips, not tables in memory.")
         log = FindingLog()
         parsed = parse(path, log)
         if parsed is None:
@@ -158,11 +161,13 @@ def _read_state(parsed: Parsed, residence: Residence, kind: CensusKind | None, l
     header = parsed.header
     codes = block_geocodes(header, log)
     rows = np.flatnonzero(header.is_block)
-    blocks = Blocks(header, rows, {name: table[rows] for name, table in parsed.tables.items()})
+    # Taken out one by one, so that a large state is not held twice.
+    tables = {name: parsed.tables.pop(name)[rows] for name in list(parsed.tables)}
+    blocks = Blocks(header, rows, tables)
     log.raise_if_any(f"{header.where}: the geography is not usable.")
     assert codes is not None
     facilities = residence.facilities(blocks)
-    housing = blocks.tables["H1"][:, 0]
+    housing = blocks.tables["H1"][:, 0].astype(np.int64)
     leaf = (housing > 0) | facilities.any(axis=1)
     row_of_block = np.cumsum(leaf) - 1
     units = {"hu": housing[leaf]} | {name: facilities[leaf, k] for k, name in enumerate(GQ_COLUMNS)}
@@ -182,7 +187,7 @@ def _no_entries() -> Entries:
 
 def _unit_entries(blocks: Blocks) -> Entries:
     """Return (block, cell, count) of the units product: cell 0 vacant, 1 occupied."""
-    counts = blocks.tables["H1"][:, [2, 1]]
+    counts = blocks.tables["H1"][:, [2, 1]].astype(np.int64)
     rows, cells = np.nonzero(counts)
     return rows.astype(np.int64), cells.astype(np.int32), counts[rows, cells]
 

@@ -19,7 +19,7 @@ from opendas.io.readers.findings import FindingLog
 from opendas.io.readers.pl94 import Blocks, Entries, Parsed, Residence, read_states
 from opendas.io.readers.pl94_archive import read_members
 from opendas.io.readers.pl94_header import parse_header_2010
-from opendas.io.readers.pl94_segments import align, parse_segment
+from opendas.io.readers.pl94_segments import Cells, align, parse_segment
 from opendas.products.pl94 import GQ_COLUMNS, HHGQ_LEVELS
 
 __all__ = ["Pl94Reader2010"]
@@ -63,10 +63,10 @@ class Pl94Reader2010:
 
 def _parse(path: Path, log: FindingLog) -> Parsed | None:
     members = read_members(path, ("geo", "1", "2"))
-    header = parse_header_2010(members["geo"], log)
-    tables: dict[str, npt.NDArray[np.int64]] = {}
+    header = parse_header_2010(members.pop("geo"), log)
+    tables: dict[str, Cells] = {}
     for number, names in _SEGMENTS.items():
-        segment = parse_segment(members[str(number)], number, names, ",", log)
+        segment = parse_segment(members.pop(str(number)), number, names, ",", log)
         if segment is None or header is None:
             continue
         tables.update(align(segment, header.records, header.where, log) or {})

@@ -22,7 +22,7 @@ from opendas.io.readers.pl94 import Blocks, Entries, Parsed, Residence, read_sta
 from opendas.io.readers.pl94_archive import read_members
 from opendas.io.readers.pl94_header import parse_header_2020
 from opendas.io.readers.pl94_layout import P5_TYPES
-from opendas.io.readers.pl94_segments import align, parse_segment
+from opendas.io.readers.pl94_segments import Cells, align, parse_segment
 
 __all__ = ["Pl94Reader2020"]
 
@@ -66,10 +66,10 @@ class Pl94Reader2020:
 
 def _parse(path: Path, log: FindingLog) -> Parsed | None:
     members = read_members(path, ("geo", *map(str, _SEGMENTS)))
-    header = parse_header_2020(members["geo"], log)
-    tables: dict[str, npt.NDArray[np.int64]] = {}
+    header = parse_header_2020(members.pop("geo"), log)
+    tables: dict[str, Cells] = {}
     for number, names in _SEGMENTS.items():
-        segment = parse_segment(members[str(number)], number, names, "|", log)
+        segment = parse_segment(members.pop(str(number)), number, names, "|", log)
         if segment is None or header is None:
             continue
         tables.update(align(segment, header.records, header.where, log) or {})
@@ -78,7 +78,7 @@ def _parse(path: Path, log: FindingLog) -> Parsed | None:
 
 def _quarters(blocks: Blocks) -> npt.NDArray[np.int64]:
     """Return int64 (b, 7): people in group quarters of types 1 to 7."""
-    return blocks.tables["P5"][:, np.array(P5_TYPES) - 1]
+    return blocks.tables["P5"][:, np.array(P5_TYPES) - 1].astype(np.int64)
 
 
 def _facilities(blocks: Blocks) -> npt.NDArray[np.int64]:
@@ -116,7 +116,7 @@ def _check(
     lines = blocks.header.lines[blocks.rows[part]]
     p5 = blocks.tables["P5"][part]
     housing = blocks.tables["H1"][part, 0]
-    everybody = blocks.tables["P1"][part, 0]
+    everybody = blocks.tables["P1"][part, 0].astype(np.int64)
     adults = implied[:, 2:].sum(axis=(1, 2))
     inside = quarters.sum(axis=1)
     before = len(log)

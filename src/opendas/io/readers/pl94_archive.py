@@ -8,7 +8,7 @@ import re
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,7 +49,7 @@ def _role(name: str) -> str | None:
     return match.group(2) if match else None
 
 
-def read_members(path: Path, roles: Iterable[str]) -> Mapping[str, Member]:
+def read_members(path: Path, roles: Iterable[str]) -> dict[str, Member]:
     """Read the geographic header and the data segments of an official zip file.
 
     Parameters
@@ -60,7 +60,7 @@ def read_members(path: Path, roles: Iterable[str]) -> Mapping[str, Member]:
 
     Returns
     -------
-    mapping of role to Member
+    dict of role to Member
 
     Raises
     ------

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from opendas.errors import DataError
 from opendas.io.readers.findings import FindingLog
 from opendas.io.readers.pl94_layout import RACE_CELLS
+from opendas.io.readers.pl94_segments import Cells
 
 __all__ = ["AGE_BY_HISPANIC", "check_tables", "people"]
 
@@ -27,7 +28,7 @@ AGE_BY_HISPANIC = (
 """Order of the first two axes of :func:`people`, flattened."""
 
 
-def people(tables: Mapping[str, Counts]) -> Counts:
+def people(tables: Mapping[str, Cells]) -> Counts:
     """Return the counts by age, Hispanic origin and race that tables P1 to P4 imply.
 
     P1 counts everybody, P2 who is not Hispanic, P3 and P4 the same for people of voting age.
@@ -37,12 +38,12 @@ def people(tables: Mapping[str, Counts]) -> Counts:
     int64 (b, 4, 63)
         Second axis as in ``AGE_BY_HISPANIC``. Negative where the tables contradict each other.
     """
-    p1, p2, p3, p4 = (tables[name][:, RACE_CELLS[name]] for name in ("P1", "P2", "P3", "P4"))
+    p1, p2, p3, p4 = (tables[name][:, RACE_CELLS[name]].astype(np.int64) for name in ("P1", "P2", "P3", "P4"))
     return np.stack([p2 - p4, p1 - p2 - p3 + p4, p4, p3 - p4], axis=1)
 
 
 def check_tables(
-    tables: Mapping[str, Counts],
+    tables: Mapping[str, Cells],
     implied: Counts,
     where: str,
     lines: npt.NDArray[np.int64],
@@ -52,7 +53,7 @@ def check_tables(
 
     Parameters
     ----------
-    tables : mapping of table name to int64 (b, c)
+    tables : mapping of table name to integers (b, c)
     implied : int64 (b, 4, 63)
         From :func:`people`.
     where : str
@@ -68,13 +69,13 @@ def check_tables(
     for name, cells in RACE_CELLS.items():
         table = tables[name]
         races = table[:, cells].sum(axis=1)
-        hispanic = table[:, 1] if name in ("P2", "P4") else 0
+        hispanic = table[:, 1].astype(np.int64) if name in ("P2", "P4") else 0
         rule = f"the cells of table {name} of this block do not add up to its total"
         add(table[:, 0] != races + hispanic, name, rule)
     for index, group in enumerate(AGE_BY_HISPANIC):
         rule = f"tables P1 to P4 of this block contradict each other: fewer than none {group}"
         add(np.asarray((implied[:, index] < 0).any(axis=1)), "P1-P4", rule)
-    units = tables["H1"]
+    units = tables["H1"].astype(np.int64)
     add(
         units[:, 0] != units[:, 1] + units[:, 2], "H1", "occupied and vacant units do not add up to the total"
     )

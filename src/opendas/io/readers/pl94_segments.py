@@ -18,7 +18,9 @@ from opendas.io.readers.findings import FindingLog
 from opendas.io.readers.pl94_archive import Member
 from opendas.io.readers.pl94_layout import SEGMENT_KEYS, TABLE_SIZES, cell_names
 
-__all__ = ["Segment", "align", "parse_segment"]
+__all__ = ["Cells", "Segment", "align", "parse_segment"]
+
+Cells = npt.NDArray[np.int32 | np.int64]
 
 MAX_COUNT = 1 << 62
 
@@ -33,12 +35,13 @@ class Segment:
         ``archive!member``.
     records : int64 (r,)
         Logical record numbers.
-    tables : mapping of table name to int64 (r, c)
+    tables : mapping of table name to int32 or int64 (r, c)
+        The narrower type where all counts fit.
     """
 
     where: str
     records: npt.NDArray[np.int64]
-    tables: dict[str, npt.NDArray[np.int64]]
+    tables: dict[str, Cells]
 
 
 def parse_segment(
@@ -74,11 +77,15 @@ def parse_segment(
         _diagnose(member, number, columns, delimiter, log)
         return None
     arrays = [column.combine_chunks().to_numpy() for column in table.columns[3:]]
-    counts = np.column_stack(arrays[2:])
-    if counts.min() < 0 or counts.max() >= MAX_COUNT or not np.all(arrays[0] == number):
+    most = max(int(array.max()) for array in arrays[2:])
+    if min(int(array.min()) for array in arrays[2:]) < 0 or most >= MAX_COUNT or np.any(arrays[0] != number):
         _diagnose(member, number, columns, delimiter, log)
         return None
-    parts: dict[str, npt.NDArray[np.int64]] = {}
+    kind = np.int32 if most < 1 << 31 else np.int64  # a large state fits half the memory
+    counts = np.empty((len(arrays[0]), len(cells)), dtype=kind)
+    for position, array in enumerate(arrays[2:]):
+        counts[:, position] = array
+    parts: dict[str, Cells] = {}
     start = 0
     for name in tables:
         parts[name] = counts[:, start : start + TABLE_SIZES[name]]
@@ -88,7 +95,7 @@ def parse_segment(
 
 def align(
     segment: Segment, records: npt.NDArray[np.int64], header: str, log: FindingLog
-) -> dict[str, npt.NDArray[np.int64]] | None:
+) -> dict[str, Cells] | None:
     """Return the segment's tables in the order of the header's records, joined on record number."""
     if np.array_equal(segment.records, records):
         return segment.tables

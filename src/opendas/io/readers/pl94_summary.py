@@ -12,6 +12,7 @@ from scipy import sparse
 from opendas.errors import Finding
 from opendas.io.readers.pl94_header import Header
 from opendas.io.readers.pl94_layout import KEY_FIELDS, cell_names
+from opendas.io.readers.pl94_segments import Cells
 
 __all__ = ["compare_summaries"]
 
@@ -24,7 +25,7 @@ _KINDS = {
 }  # fmt: skip
 
 
-def compare_summaries(header: Header, tables: dict[str, npt.NDArray[np.int64]]) -> list[Finding]:
+def compare_summaries(header: Header, tables: dict[str, Cells]) -> list[Finding]:
     """Return a finding for every summary record that its blocks do not add up to.
 
     A summary record counts the blocks that agree with it in all geographic fields it fills in. Records of
@@ -33,7 +34,7 @@ def compare_summaries(header: Header, tables: dict[str, npt.NDArray[np.int64]]) 
     Parameters
     ----------
     header : Header
-    tables : mapping of table name to int64 (records, cells)
+    tables : mapping of table name to integers (records, cells)
 
     Returns
     -------
@@ -82,11 +83,11 @@ def _groups(codes: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.ND
     return first.astype(np.int64), key.astype(np.int64)
 
 
-def _sums(counts: npt.NDArray[np.int64], group: npt.NDArray[np.int64], groups: int) -> npt.NDArray[np.int64]:
+def _sums(counts: Cells, group: npt.NDArray[np.int64], groups: int) -> npt.NDArray[np.int64]:
     """Add up the rows of each group: int64 (groups, c)."""
     ones = np.ones(len(group), dtype=np.int64)
     indicator = sparse.csr_array((ones, (group, np.arange(len(group)))), shape=(groups, len(group)))
-    return np.asarray(indicator @ np.ascontiguousarray(counts), dtype=np.int64)
+    return np.asarray(indicator @ np.ascontiguousarray(counts, dtype=np.int64), dtype=np.int64)
 
 
 def _differences(

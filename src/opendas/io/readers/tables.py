@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from pyarrow import csv
 
 from opendas.errors import EnvironmentFailure, FormatError
+from opendas.io.readers.base import MemoryTable, Source
 from opendas.io.readers.findings import FindingLog
 
 __all__ = ["Batch", "column_names", "no_rows", "read_batches"]
@@ -60,7 +61,7 @@ class _Dialect:
     names: tuple[str, ...]
 
 
-def column_names(path: Path) -> tuple[str, ...]:
+def column_names(path: Source) -> tuple[str, ...]:
     """Return the columns a file has, those from its folders included.
 
     Raises
@@ -73,14 +74,18 @@ def column_names(path: Path) -> tuple[str, ...]:
     return (*_own_names(path), *_folder_columns(path))
 
 
-def _own_names(path: Path) -> tuple[str, ...]:
+def _own_names(path: Source) -> tuple[str, ...]:
+    if isinstance(path, MemoryTable):
+        return tuple(path.table.column_names)
     if path.name.lower().endswith(_PARQUET):
         with _Told(path):
             return tuple(pq.read_schema(path).names)
     return _dialect(path).names
 
 
-def _folder_columns(path: Path) -> dict[str, str]:
+def _folder_columns(path: Source) -> dict[str, str]:
+    if isinstance(path, MemoryTable):
+        return {}
     pairs = (part.split("=", 1) for part in path.parent.parts if "=" in part)
     return {name: unquote(value) for name, value in pairs}
 
@@ -127,7 +132,7 @@ def _dialect(path: Path) -> _Dialect:
     return _Dialect(skip, delimiter, tuple(names))
 
 
-def read_batches(path: Path, columns: Sequence[str], log: FindingLog) -> Iterator[Batch]:
+def read_batches(path: Source, columns: Sequence[str], log: FindingLog) -> Iterator[Batch]:
     """Yield the wanted columns of a file, batch by batch.
 
     Text comes as Arrow binary, numbers of Parquet files in their own type. Rows of CSV files with a wrong
@@ -144,6 +149,9 @@ def read_batches(path: Path, columns: Sequence[str], log: FindingLog) -> Iterato
     folders = _folder_columns(path)
     _check_columns(path, own, folders, columns)
     wanted = [name for name in columns if name in own]
+    if isinstance(path, MemoryTable):
+        yield from _memory_batches(path, wanted)
+        return
     read = _parquet_batches if path.name.lower().endswith(_PARQUET) else _csv_batches
     with _Told(path):
         for first, batch in read(path, wanted, log):
@@ -154,14 +162,27 @@ def read_batches(path: Path, columns: Sequence[str], log: FindingLog) -> Iterato
             yield Batch(path.name, first, arrays, batch.num_rows)
 
 
-def no_rows(path: Path) -> FormatError:
+def _memory_batches(source: MemoryTable, wanted: list[str]) -> Iterator[Batch]:
+    first = 1
+    for batch in source.table.select(wanted).to_batches(max_chunksize=BATCH_ROWS):
+        arrays = {
+            name: array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+            for name, array in zip(batch.schema.names, batch.columns, strict=True)
+        }
+        yield Batch(source.name, first, arrays, batch.num_rows)
+        first += batch.num_rows
+
+
+def no_rows(path: Source) -> FormatError:
     """Return the error of an input without any row; a part of a data set may be empty, the whole may not."""
     log = FindingLog()
     log.add(FormatError, path.name, None, None, "expected rows, found none")
     return FormatError("the input is empty.", log.findings)
 
 
-def _check_columns(path: Path, own: Sequence[str], folders: Mapping[str, str], wanted: Sequence[str]) -> None:
+def _check_columns(
+    path: Source, own: Sequence[str], folders: Mapping[str, str], wanted: Sequence[str]
+) -> None:
     log = FindingLog()
     known = [*own, *folders]
     for name in dict.fromkeys(wanted):

@@ -6,7 +6,6 @@ Axes: ``r`` rows of a batch, ``l`` leaves, ``n`` cells of the schema.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -14,6 +13,7 @@ import numpy.typing as npt
 
 from opendas.errors import DataError, Finding, GeographyError, SchemaError
 from opendas.geography.frame import Frame
+from opendas.io.readers.base import Source
 from opendas.io.readers.coding import text_of
 from opendas.io.readers.findings import FindingLog
 from opendas.io.readers.frame_file import leaf_positions
@@ -60,7 +60,7 @@ class Layout(Protocol):
         ...
 
 
-def collect(paths: Sequence[Path], columns: Sequence[str], layout: Layout) -> tuple[Codes, list[Codes]]:
+def collect(paths: Sequence[Source], columns: Sequence[str], layout: Layout) -> tuple[Codes, list[Codes]]:
     """Return the distinct leaves of the input, ascending, and further columns beside them.
 
     Parameters
@@ -98,7 +98,7 @@ _BREAK = b"\x1f"
 
 
 def tally(
-    paths: Sequence[Path], layout: Layout, product: Product, frame: Frame
+    paths: Sequence[Source], layout: Layout, product: Product, frame: Frame
 ) -> tuple[Histogram, tuple[Finding, ...]]:
     """Count the rows of all files.
 
