@@ -89,6 +89,7 @@ class Workspace:
     def __init__(self, out: Path, ledger: Path | None = None) -> None:
         self.out = out
         refuse_foreign(out)
+        self._fresh = not out.exists() or not any(out.iterdir())
         make_folder(out)
         for folder, mode in ((self.confidential, 0o700), (self.confidential / "keys", 0o700)):
             make_folder(folder)
@@ -104,6 +105,9 @@ class Workspace:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.ledger.close()
+        if kind is not None and self._fresh and not any(self.state.rglob("run.json")):
+            # Nothing was drawn or promised: leave no trace of a run that never started.
+            shutil.rmtree(self.out, ignore_errors=True)
 
     @property
     def release(self) -> Path:

@@ -14,7 +14,7 @@ import pytest
 from support.mini import from_dense, mini_frame, mini_histogram, to_dense, write_mini
 
 import opendas.pipeline as pipeline
-from opendas.errors import ConfigError, EnvironmentFailure, PrivacyError
+from opendas.errors import ConfigError, DataError, EnvironmentFailure, PrivacyError
 from opendas.io.atomic import write_atomic
 from opendas.io.measurement_source import FileSource
 from opendas.pipeline import Options, estimate, measure, release
@@ -288,3 +288,19 @@ def test_block_by_block_runs(tmp_path: Path) -> None:
     path = write_mini(tmp_path / "b", run='estimator = "block-by-block"\ndrop_invariants = ["total"]')
     answer = release(load(path), tmp_path / "out", Options())
     assert answer["families"] == len(mini_frame())
+
+
+def test_a_run_that_never_started_leaves_nothing(tmp_path: Path) -> None:
+    path = write_mini(tmp_path)
+    counts = tmp_path / "counts.csv"
+    counts.write_text(counts.read_text() + "000000,castle,adult,3\n")
+    with pytest.raises(DataError):
+        release(load(path), tmp_path / "out", Options())
+    assert not (tmp_path / "out").exists()
+    write_mini(tmp_path)
+    assert release(load(path), tmp_path / "out", Options())["records"] > 0
+    counts.write_text("nonsense")
+    before = tree(tmp_path / "out")
+    with pytest.raises(DataError):
+        release(load(path), tmp_path / "out", Options(resume=True))
+    assert tree(tmp_path / "out") == before
