@@ -15,7 +15,7 @@ from opendas.geography.frame import Frame
 from opendas.io.readers.base import ReaderSpec, UnitsSpec
 from opendas.io.readers.coding import geocodes_of, whole_numbers
 from opendas.io.readers.findings import FindingLog
-from opendas.io.readers.frame_file import CENSUS_UNITS, leaf_positions, unit_names
+from opendas.io.readers.frame_file import leaf_positions, unit_names
 from opendas.io.readers.tables import column_names, no_rows, read_batches
 
 __all__ = ["read_units", "replace_units", "with_units"]
@@ -27,8 +27,7 @@ Counts = npt.NDArray[np.int64]
 def read_units(spec: ReaderSpec, units: UnitsSpec, width: int | None) -> tuple[Codes, dict[str, Counts]]:
     """Read the file of public unit counts: its geocodes, each once, and one column per kind of unit.
 
-    Kinds that neither the file nor ``columns`` knows are taken to have no unit anywhere; the file has to
-    know at least one.
+    Kinds that neither the file nor ``columns`` knows are left out; the file has to know at least one.
 
     Raises
     ------
@@ -62,11 +61,7 @@ def read_units(spec: ReaderSpec, units: UnitsSpec, width: int | None) -> tuple[C
     repeated[np.unique(geocodes, return_index=True)[1]] = False
     log.add_where(GeographyError, units.path.name, repeated, units.geocode, "expected each leaf once")
     log.raise_if_any(f"{units.path.name}: the units are not usable.")
-    absent = np.zeros(len(geocodes), dtype=np.int64)
-    found = {kind: np.concatenate(parts) for kind, parts in counts.items()}
-    return geocodes, {
-        kind: found.get(kind, absent) for kind in names if kind in found or kind in CENSUS_UNITS
-    }
+    return geocodes, {kind: np.concatenate(parts) for kind, parts in counts.items()}
 
 
 def with_units(frame: Frame, spec: ReaderSpec, units: UnitsSpec, width: int | None) -> Frame:
