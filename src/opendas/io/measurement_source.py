@@ -117,13 +117,14 @@ def _pick(
     answers: Answers, place: npt.NDArray[np.int64], rows: npt.NDArray[np.int32], query: str
 ) -> npt.NDArray[np.int64]:
     out = np.zeros((len(place), len(rows)), dtype=np.int64)
+    measured = place >= 0
+    if answers.cells is None:
+        out[measured] = answers.dense()[place[measured]][:, rows]
+        return out
     for i, row in enumerate(place.tolist()):
         if row < 0:
             continue
         low, high = int(answers.offsets[row]), int(answers.offsets[row + 1])
-        if answers.cells is None:
-            out[i] = answers.values[low:high][rows]
-            continue
         cells = answers.cells[low:high]
         found = np.searchsorted(cells, rows)
         if len(rows) and (len(cells) == 0 or found.max() >= len(cells) or np.any(cells[found] != rows)):

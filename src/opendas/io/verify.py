@@ -12,7 +12,7 @@ from typing import Any
 
 from opendas.errors import CheckFailed, ConfigError
 from opendas.io.release_folder import ReleasedProduct, ReleaseFolder, release_path
-from opendas.io.verification.budget import check_budget, check_plan, check_rows
+from opendas.io.verification.budget import check_budget, check_losses, check_plan, check_rows, check_totals
 from opendas.io.verification.check import Check, require, run_check, some
 from opendas.io.verification.files import check_digests, check_issued, check_listing, read_certificate
 from opendas.io.verification.machine import check_machine, machine_names
@@ -65,6 +65,7 @@ def verify_release(path: Path, *, allow_seeded: bool = False) -> tuple[Check, ..
         run_check("documents", lambda: check_issued(release)),
         run_check("machine", lambda: check_machine(release, machine_names())),
         run_check("stamps", lambda: _stamps(certificate, allow_seeded)),
+        run_check("totals", lambda: check_totals(certificate)),
     ]
     try:
         folder = ReleaseFolder(release)
@@ -107,6 +108,7 @@ def _run_checks(run: Mapping[str, Any], released: ReleasedProduct) -> Iterator[C
         "geography": partial(check_frame, released),
         "noise": lambda: check_rows(run, released.spine),
         "plan": partial(check_plan, run, released),
+        "partial losses": partial(check_losses, run, released),
         "measurements": partial(check_measurements, run, released),
         "declared constraints": partial(check_bounds, released),
     }

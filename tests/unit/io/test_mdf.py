@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import errno
+import resource
 
 import duckdb
 import numpy as np
@@ -11,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from opendas.errors import ConfigError, EnvironmentFailure, FormatError, GeographyError, SchemaError
+from opendas.geography.frame import Frame, official_codes
 from opendas.io.mdf_files import read_mdf, read_mdf_records
 from opendas.io.writers import mdf as mdf_writer
 from opendas.io.writers.mdf import write_mdf
@@ -166,6 +169,18 @@ def test_full_disk_leaves_no_half_part(persons, tmp_path, monkeypatch):
         assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("fmt", ["parquet", "pipe"])
+def test_a_write_that_stops_half_way_leaves_no_part(persons, tmp_path, fmt):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200, hard))
+    try:
+        with pytest.raises(EnvironmentFailure, match="44001"):
+            write_mdf(tmp_path, persons.product, persons.frame, persons.estimate, fmt=fmt)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list(tmp_path.iterdir()) == []
+
+
 def replace_text(folder, old, new):
     path = folder / "44001.txt"
     text = path.read_text()
@@ -202,3 +217,27 @@ def test_missing_number_and_wrong_order_are_seen(persons, tmp_path):
     assert seen.sorted_by_leaf
     path.write_text("".join([*lines[:3], lines[-1], *lines[4:-1], lines[3]]))
     assert not read_mdf_records(tmp_path, persons.product, persons.frame).sorted_by_leaf
+
+
+def tracts(example):
+    """The same people by tract: leaves above the block."""
+    codes = np.unique(example.frame.geocodes.astype("S11"))
+    starts = np.searchsorted(example.frame.geocodes.astype("S11"), [*codes, b"99"])
+    units = {name: np.add.reduceat(count, starts[:-1]) for name, count in example.frame.units.items()}
+    frame = Frame(codes, official_codes(codes, "us", "tract"), "tract", units)
+    return dataclasses.replace(example, frame=frame, estimate=example.estimate.aggregate(starts))
+
+
+@pytest.mark.parametrize("layout", ["persons", "units"])
+def test_leaves_above_the_block_have_the_columns_down_to_their_own(tmp_path, request, layout):
+    example = tracts(request.getfixturevalue(layout))
+    write_mdf(tmp_path, example.product, example.frame, example.estimate)
+    columns = pq.read_table(sorted(tmp_path.glob("*.parquet"))[0]).column_names
+    assert [name for name in columns if name.startswith("TAB")] == ["TABBLKST", "TABBLKCOU", "TABTRACTCE"]
+    assert_same(read_mdf(tmp_path, example.product, example.frame), example.estimate)
+
+
+def test_leaves_that_are_no_census_geounits_are_refused(tmp_path, persons):
+    frame = dataclasses.replace(persons.frame, leaf="ward")
+    with pytest.raises(GeographyError, match="blocks as leaves"):
+        write_mdf(tmp_path, persons.product, frame, persons.estimate)

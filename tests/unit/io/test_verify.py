@@ -174,6 +174,12 @@ BUDGETS = {
     "neighbours": (lambda run: run.update(neighbours="unbounded"), "noise", "what its loss buys"),
     "plan digest": (lambda run: run.update(plan_digest="0" * 64), "plan", "not the certified one"),
     "spine digest": (lambda run: run.update(spine_digest="0" * 64), "plan", "not the certified one"),
+    "attribute loss": (
+        lambda run: run["attributes"]["hhgq"].update(rho="1/1000"),
+        "partial losses",
+        "attribute hhgq",
+    ),
+    "loss within": (lambda run: run["within"]["tract"].update(rho="1/9"), "partial losses", "one tract"),
     "records": (lambda run: run.update(records=19), "microdata", "18 records"),
     "stored": (lambda run: run.update(measurements="used"), "measurements", "metadata"),
 }
@@ -188,6 +194,21 @@ def test_a_changed_certificate_is_seen_even_with_its_digest_mended(out, name):
     found = failures(out)
     assert words in found[f"pl94-persons: {check}"]
     assert "documents" not in found
+
+
+def test_a_changed_total_is_seen(out):
+    for number in range(3):
+        certificate = certificate_of(out / "release")
+        original = certificate["totals"][number]["rho"]
+        certificate["totals"][number]["rho"] = "1/2"
+        rewrite(out / "release", certificate)
+        assert "not the sum of the runs" in failures(out)["totals"]
+        certificate["totals"][number]["rho"] = original
+        rewrite(out / "release", certificate)
+    assert failures(out) == {}
+    certificate["totals"][0]["unbounded"] = True
+    rewrite(out / "release", certificate)
+    assert "every run is bounded" in failures(out)["totals"]
 
 
 def move(example, release, source, target, cell):

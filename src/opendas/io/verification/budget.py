@@ -20,7 +20,7 @@ from opendas.privacy.exact import parse_fraction
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.random.distributions import DiscreteGaussian, DiscreteLaplace
 
-__all__ = ["certified_plan", "check_budget", "check_plan", "check_rows"]
+__all__ = ["certified_plan", "check_budget", "check_losses", "check_plan", "check_rows", "check_totals"]
 
 Run = Mapping[str, Any]
 
@@ -153,3 +153,61 @@ def _check_run_file(path: Path, run: Run) -> None:
     except (KeyError, ConfigError) as error:
         raise CheckFailed(f"run/{path.name}: an entry of the budget is missing.") from error
     require(agree, f"run/{path.name}: its budget is not the certified one.")
+
+
+def check_losses(run: Run, released: ReleasedProduct) -> str:
+    """The losses by attribute and within geounits are the sums of shares that they should be."""
+    total = _total(run)
+    key = "pure_epsilon" if run["mechanism"] == Mechanism.DISCRETE_LAPLACE else "rho"
+    product = released.product
+    attribute_of = {recode.name: recode.attribute for recode in product.recodes}
+    spent: dict[str, Fraction] = {}
+    below = Fraction(1)
+    for level in released.spine.names:
+        share = Fraction(run["budget"]["geolevels"].get(level, "0"))
+        below -= share
+        if level in run["within"]:
+            stated = parse_fraction(run["within"][level][key], level)
+            require(stated == below * total, f"the loss within one {level} is not that of the budget.")
+        for query, part in run["budget"]["queries"].get(level, {}).items():
+            factors = product.workload.group(query).factors
+            for name in {attribute_of.get(factor, factor) for factor in factors}:
+                spent[name] = spent.get(name, Fraction(0)) + share * Fraction(part) * total
+    for name, loss in run["attributes"].items():
+        stated = parse_fraction(loss[key], name)
+        require(stated == spent.get(name), f"the loss of attribute {name} is not that of the budget.")
+    return f"{len(run['attributes'])} attributes, {len(run['within'])} geolevels"
+
+
+def check_totals(certificate: Mapping[str, Any]) -> str:
+    """Every total is the exact sum of the runs it covers; a seeded run makes it unbounded."""
+    for total in certificate["totals"]:
+        change = total["change"]
+        pure = "pure_epsilon" in total
+        covered = Fraction(0)
+        bounded = True
+        for run in certificate["runs"]:
+            times = _times(change, run["protected_unit"])
+            if times == 0 or run["neighbours"] != total["neighbours"]:
+                continue
+            if (run["mechanism"] == Mechanism.DISCRETE_LAPLACE) == pure:
+                covered += times * _total(run)
+            bounded = bounded and "NOT FOR RELEASE" not in run["stamps"]
+        if total["unbounded"]:
+            require(not bounded, f"total for {change}: stated as unbounded, but every run is bounded.")
+            continue
+        require(bounded, f"total for {change}: a run not for release has no finite loss.")
+        key = "pure_epsilon" if pure else "rho"
+        require(
+            parse_fraction(total[key], change) == covered, f"total for {change}: not the sum of the runs."
+        )
+    return f"{len(certificate['totals'])} totals"
+
+
+def _times(change: str, unit: str) -> int:
+    """Return how many records of a kind a change touches; two units, where a person moves house."""
+    if change == f"one {unit} record":
+        return 1
+    if change.startswith("one person with the unit changes"):
+        return {"person": 1, "housing unit": 2}.get(unit, 0)
+    return 0

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from opendas.errors import ConfigError
+from opendas.errors import ConfigError, EnvironmentFailure
 from opendas.geography.frame import Frame
 from opendas.io.atomic import PARTIAL_SUFFIX, atomic_file, make_folder
 from opendas.io.mdf_layout import Column, Layout, Part, mdf_layout, mdf_parts, record_counts
@@ -82,9 +82,15 @@ def write_mdf(
 
 
 def _remove_others(folder: Path, keep: set[str]) -> None:
-    for path in folder.iterdir():
-        if path.suffix in (*MDF_SUFFIX.values(), PARTIAL_SUFFIX) and path.name not in keep:
-            path.unlink()
+    try:
+        for path in folder.iterdir():
+            if path.suffix in (*MDF_SUFFIX.values(), PARTIAL_SUFFIX) and path.name not in keep:
+                path.unlink()
+    except OSError as error:
+        raise EnvironmentFailure(
+            f"mdf/{folder.name}: an old part file cannot be removed ({error.strerror}). "
+            "Check the permissions of the output folder."
+        ) from error
 
 
 def _chunks(counts: Histogram, part: Part) -> Iterator[Chunk]:
@@ -152,6 +158,8 @@ def _field(value: str) -> str:
 
 def _write_pipe(folder: Path, layout: Layout, part: Part, counts: Histogram, first: int) -> int:
     texts = [[_field(value) for value in column.values] for column in layout.columns]
+    if any("\n" in text or "\r" in text for values in texts for text in values):
+        raise ConfigError("a label with a line break cannot be written in the pipe layout; use parquet.")
     numbered = next((i for i, column in enumerate(layout.columns) if column.source == "number"), None)
     written = 0
     with atomic_file(folder / f"{part.name}.txt") as file:
