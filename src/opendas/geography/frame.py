@@ -13,7 +13,15 @@ import numpy.typing as npt
 
 from opendas.errors import Finding, GeographyError
 
-__all__ = ["CENSUS_GEOLEVELS", "ENTITY_CATEGORIES", "Frame", "LevelRule", "official_codes"]
+__all__ = [
+    "CENSUS_GEOLEVELS",
+    "CENSUS_PREFIX",
+    "ENTITY_CATEGORIES",
+    "Frame",
+    "LevelRule",
+    "official_codes",
+    "official_geolevels",
+]
 
 CENSUS_GEOLEVELS = ("us", "state", "county", "tract", "block_group", "block")
 """The official spine, top first."""
@@ -125,14 +133,22 @@ class Frame:
         )
 
 
-def official_codes(geocodes: npt.NDArray[np.bytes_], root: str) -> dict[str, npt.NDArray[np.bytes_]]:
-    """Return the codes of 15-character census blocks from geolevel `root` down to the block group.
+def official_geolevels(root: str, leaf: str) -> tuple[str, ...]:
+    """Return the census geolevels from `root` down to `leaf`; none if these are no census geolevels."""
+    if root not in CENSUS_PREFIX or leaf not in CENSUS_PREFIX:
+        return ()
+    return CENSUS_GEOLEVELS[CENSUS_GEOLEVELS.index(root) : CENSUS_GEOLEVELS.index(leaf) + 1]
+
+
+def official_codes(
+    geocodes: npt.NDArray[np.bytes_], root: str, leaf: str = "block"
+) -> dict[str, npt.NDArray[np.bytes_]]:
+    """Return the codes of census geounits at every geolevel from `root` down to the one above `leaf`.
 
     The one code of level ``us`` is ``b"1"``.
     """
-    first = CENSUS_GEOLEVELS.index(root)
     codes: dict[str, npt.NDArray[np.bytes_]] = {}
-    for name in CENSUS_GEOLEVELS[first:-1]:
+    for name in official_geolevels(root, leaf)[:-1]:
         width = CENSUS_PREFIX[name]
         codes[name] = geocodes.astype(f"S{width}") if width else np.full(len(geocodes), b"1", dtype="S1")
     return codes

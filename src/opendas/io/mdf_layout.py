@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from opendas.errors import ConfigError, GeographyError
-from opendas.geography.frame import Frame
+from opendas.geography.frame import CENSUS_PREFIX, Frame
 from opendas.products.pl94 import GQ_COLUMNS
 from opendas.products.product import Product
 from opendas.schema.histogram import Histogram
@@ -36,7 +36,8 @@ _BLOCK = (
     ("TABBLKGRPCE", 11, 12),
     ("TABBLK", 11, 15),
 )
-"""Columns that name a block, and the characters of its geocode they hold."""
+"""Columns that name a block, and the characters of its geocode they hold. Where leaves are tracts or block
+groups, the columns below them are left out."""
 
 Source = Literal["constant", "leaf", "kind", "number"]
 
@@ -136,7 +137,7 @@ def mdf_layout(product: Product, frame: Frame) -> Layout:
     Raises
     ------
     GeographyError
-        If ``persons`` or ``units`` is asked of leaves that are no 15-character census blocks.
+        If ``persons`` or ``units`` is asked of leaves that are no census geounits.
     ConfigError
         If the product's attributes do not fit its layout.
     """
@@ -152,16 +153,22 @@ def _kinds(name: str, values: Sequence[str], index: npt.NDArray[np.integer | np.
 
 
 def _block_columns(schema_type: str, frame: Frame) -> list[Column]:
+    width = CENSUS_PREFIX.get(frame.leaf, 0)
     codes = frame.geocodes
-    if bool(np.any(np.char.str_len(codes) != 15)):
-        raise GeographyError("the census microdata layouts need 15-character block geocodes as leaves.")
-    codes = np.ascontiguousarray(codes.astype("S15"))
+    if width == 0 or bool(np.any(np.char.str_len(codes) != width)):
+        raise GeographyError(
+            "the census microdata layouts need blocks as leaves, with 15-character geocodes, or block groups "
+            "(12), tracts (11), counties (5) or states (2)."
+        )
+    codes = np.ascontiguousarray(codes.astype(f"S{width}"))
     columns = [
         Column("SCHEMA_TYPE_CODE", "constant", (schema_type,)),
         Column("SCHEMA_BUILD_ID", "constant", (SCHEMA_BUILD_ID,)),
     ]
-    characters = codes.view("S1").reshape(len(codes), 15)
+    characters = codes.view("S1").reshape(len(codes), width)
     for name, start, stop in _BLOCK:
+        if stop > width:
+            continue
         piece = np.ascontiguousarray(characters[:, start:stop]).view(f"S{stop - start}").ravel()
         values, index = np.unique(piece, return_inverse=True)
         columns.append(

@@ -234,7 +234,7 @@ def test_leaves_above_the_block_have_the_columns_down_to_their_own(tmp_path, req
     write_mdf(tmp_path, example.product, example.frame, example.estimate)
     columns = pq.read_table(sorted(tmp_path.glob("*.parquet"))[0]).column_names
     assert [name for name in columns if name.startswith("TAB")] == ["TABBLKST", "TABBLKCOU", "TABTRACTCE"]
-    assert_same(read_mdf(tmp_path, example.product, example.frame), example.estimate)
+    assert same(read_mdf(tmp_path, example.product, example.frame), example.estimate)
 
 
 def test_leaves_that_are_no_census_geounits_are_refused(tmp_path, persons):

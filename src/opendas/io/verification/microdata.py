@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from opendas.geography.frame import official_codes
+from opendas.geography.frame import official_codes, official_geolevels
 from opendas.io.geography_files import ConstraintRows
 from opendas.io.mdf_files import MdfRecords, mdf_files, read_mdf_records
 from opendas.io.mdf_layout import estimate_of_records, mdf_parts
@@ -58,14 +58,16 @@ class Microdata:
 
 
 def check_frame(released: ReleasedProduct) -> str:
-    """Leaves ascend; census codes are prefixes of the block geocode; spine and frame have the same leaves."""
+    """Leaves ascend; census codes are prefixes of the leaf's; spine and frame have the same leaves."""
     frame = released.frame
     if released.product.layout in ("persons", "units"):
-        first = next(iter(frame.levels), "state")
-        official = official_codes(frame.geocodes, first)
-        require(list(official) == list(frame.levels), "the geolevels are not the official ones.")
+        require(
+            frame.geolevels == official_geolevels(frame.geolevels[0], frame.leaf),
+            "the geolevels are not the official ones.",
+        )
+        official = official_codes(frame.geocodes, frame.geolevels[0], frame.leaf)
         wrong = [name for name, codes in official.items() if not np.array_equal(codes, frame.levels[name])]
-        require(not wrong, f"codes that are no prefix of their block: {some(wrong)}.")
+        require(not wrong, f"codes that are no prefix of their leaf: {some(wrong)}.")
     negative = [name for name, counts in frame.units.items() if counts.size and counts.min() < 0]
     require(not negative, f"negative unit counts: {some(negative)}.")
     levels = ", ".join(f"{len(level)} {level.name}" for level in released.spine.levels)
