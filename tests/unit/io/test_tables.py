@@ -16,7 +16,9 @@ from support.release_builder import add_product
 from opendas.errors import ConfigError, GeographyError
 from opendas.geography.frame import Frame, official_codes
 from opendas.geography.spine import Spine, SpineLevel
+from opendas.io.readers.base import ReaderSpec
 from opendas.io.readers.pl94_layout import RACE_CELLS, cell_names
+from opendas.io.readers.registry import make_reader
 from opendas.io.release_folder import ReleaseFolder
 from opendas.io.tables.cells import PL94_TABLES, pl94_cells, pl94_table, query_table
 from opendas.io.tables.counting import count_batches, count_table, group_leaves
@@ -306,6 +308,23 @@ def test_legacy_file_has_the_official_layout(release, tmp_path):
     assert [row[7] for row in header] == [row[0] for row in totals]
     housing = [line.split("|")[-3:] for line in members["ri000022020.pl"]]
     assert housing[0] == ["10", "7", "3"]
+
+
+def test_the_reader_takes_the_legacy_file_back(release, persons, units, tmp_path):
+    (path,) = write_tables(release, ["P1"], "block", fmt="pl94", to=tmp_path)
+    found = make_reader(ReaderSpec("pl94-2020", (path,), persons.product)).read()
+    assert found.findings == ()
+    assert np.array_equal(found.frame.geocodes, persons.frame.geocodes)
+    assert np.array_equal(found.frame.units["hu"], persons.frame.units["hu"])
+    # The tables do not say in which quarters whom of which age lives; everything else comes back.
+    for query in ("hhgq", "votingage * hispanic * cenrace"):
+        group = persons.product.workload.group(query)
+        for leaf in range(len(persons.frame)):
+            wanted = group.answers(persons.estimate.dense(leaf))
+            assert np.array_equal(group.answers(found.histogram.dense(leaf)), wanted)
+    again = make_reader(ReaderSpec("pl94-2020", (path,), units.product)).read()
+    assert np.array_equal(again.histogram.counts, units.estimate.counts)
+    assert np.array_equal(again.histogram.cells, units.estimate.cells)
 
 
 def test_legacy_file_of_an_entity_category(release, tmp_path):
