@@ -292,7 +292,7 @@ def network_simplex(root, first_rank, tail, head, capacity, costs, flow, parent,
         cost = costs[rank]
         _price_tree(root, tail, cost, parent, pred, first, following, depth, upward, potential)
         block = max(10, int(0.5 * np.sqrt(len(candidates))))
-        start = 0
+        start = np.int64(0)
         while len(candidates) > 0:
             a, start = _entering(tail, head, cost, potential, state, candidates, start, block)
             if a < 0:

@@ -11,9 +11,19 @@ from numba import njit
 
 from opendas.optimize.laminar import forest
 from opendas.optimize.rounding_network import Family, Nodes, solve_pass, sum_up
-from opendas.optimize.snapping import BITS, DONE, ONE, mix, snap
+from opendas.optimize.snapping import BITS, DONE, ONE, heap_order, mix, snap
 
-__all__ = ["BROKEN", "CROSSING", "TOO_LARGE", "VIOLATED", "broken_groups", "mix_all", "round_passes"]
+__all__ = [
+    "BROKEN",
+    "CROSSING",
+    "TOO_LARGE",
+    "VIOLATED",
+    "broken_groups",
+    "first_guess",
+    "mix_all",
+    "round_passes",
+    "weights",
+]
 
 CROSSING, TOO_LARGE, VIOLATED, BROKEN = 3, 4, 5, 6
 
@@ -28,8 +38,16 @@ def mix_all(keys):
 
 
 @njit(cache=True, nogil=True)
-def _first_guess(family, y):
-    """Give each column's ones to its largest fractions; without parent round to nearest."""
+def first_guess(family, y):
+    """Give each column's ones to its largest fractions; without parent round to nearest.
+
+    Parameters
+    ----------
+    family : Family
+        The family.
+    y : int64 array, (C, n)
+        Zeros; filled.
+    """
     part, need = family.part, family.need
     children, n = part.shape
     if not family.has_total:
@@ -42,7 +60,7 @@ def _first_guess(family, y):
         if need[j] > 0:
             for c in range(children):
                 column[c] = part[c, j]
-            order = np.argsort(column)
+            order = heap_order(column)
             for k in range(need[j]):
                 y[order[children - 1 - k], j] = 1
 
@@ -59,8 +77,27 @@ def _words(up, owner, cell_word):
 
 
 @njit(cache=True, nogil=True)
-def _weights(map_node, map_pass, k, size):
-    """How often each set is a row of pass k, and whether it is a row of an earlier one."""
+def weights(map_node, map_pass, k, size):
+    """How often each set is a row of pass k, and whether it is a row of an earlier one.
+
+    Parameters
+    ----------
+    map_node : int32 array, (maps, n)
+        Set of each cell's row in each map.
+    map_pass : int64 array, (maps,)
+        Pass of each map.
+    k : int
+        Pass.
+    size : int32 array, (t,)
+        Sizes of the sets.
+
+    Returns
+    -------
+    weight : int64 array, (t,)
+        Rows of pass k.
+    held : bool array, (t,)
+        Rows of earlier passes.
+    """
     weight = np.zeros(len(size), np.int64)
     held = np.zeros(len(size), np.bool_)
     for q in range(len(map_node)):
@@ -182,9 +219,9 @@ def round_passes(
     family = Family(base, part, need, has_total, active, lower, upper, child_word, cell_word)
     word = _words(up, owner, cell_word)
     y = np.zeros(x.shape, np.int64)
-    _first_guess(family, y)
+    first_guess(family, y)
     for k in range(passes):
-        weight, held = _weights(map_node, map_pass, k, size)
+        weight, held = weights(map_node, map_pass, k, size)
         nodes = Nodes(up, size, owner, group_node, weight, held, word, k == passes - 1)
         if not solve_pass(family, nodes, y):
             return TOO_LARGE, base, objective

@@ -16,7 +16,7 @@ from numba import njit
 from opendas.optimize.flow import MAX_POTENTIAL, network_simplex
 from opendas.optimize.snapping import BITS, ONE, TIE_SHIFT, mix
 
-__all__ = ["Family", "Nodes", "solve_pass", "sum_up"]
+__all__ = ["Family", "Network", "Nodes", "build_network", "solve_pass", "sum_up"]
 
 
 class Family(NamedTuple):
@@ -76,7 +76,19 @@ class Nodes(NamedTuple):
     last: Any
 
 
-class _Network(NamedTuple):
+class Network(NamedTuple):
+    """A flow problem with its start, as :func:`opendas.optimize.flow.network_simplex` takes it.
+
+    Attributes
+    ----------
+    tail, head, capacity, flow : arrays, (arcs,)
+        Arcs, and a feasible flow.
+    costs : int64 array, (3, at least arcs)
+        Unit costs: violation, distance in units of 2**-20, tie.
+    parent, pred : int32 arrays, (nodes,)
+        Spanning tree.
+    """
+
     tail: Any
     head: Any
     capacity: Any
@@ -133,8 +145,13 @@ def _sums(family, nodes, y, c, sums):
     for g in range(len(nodes.group_node)):
         v = nodes.group_node[g]
         if v >= 0:
-            sums[v, _LO] = max(sums[v, _LO], family.lower[c, g] - sums[v, _BASE])
-            sums[v, _HI] = min(sums[v, _HI], family.upper[c, g] - sums[v, _BASE])
+            # Bounds may be any int64: subtract only where the result stays in range.
+            if family.lower[c, g] > 0:
+                sums[v, _LO] = max(sums[v, _LO], family.lower[c, g] - sums[v, _BASE])
+            if family.upper[c, g] < sums[v, _BASE]:
+                sums[v, _HI] = -1
+            else:
+                sums[v, _HI] = min(sums[v, _HI], family.upper[c, g] - sums[v, _BASE])
     for v in range(len(nodes.up)):
         if nodes.held[v]:
             sums[v, _LO] = sums[v, _NOW]
@@ -278,7 +295,10 @@ def _sizes(family, nodes, column):
         if family.has_total and family.need[j] > 0:
             column[j] = used
             used += 1
-    cells = int(family.active.sum())
+    cells = np.int64(0)
+    for row in family.active:
+        for cell in row:
+            cells += cell
     wide = 0
     for v in range(len(nodes.size)):
         if nodes.size[v] > 1:
@@ -290,10 +310,60 @@ def _sizes(family, nodes, column):
 def _fits(costs, first_rank, arcs, nodes):
     """Whether no node potential can leave int64 (:data:`opendas.optimize.flow.MAX_POTENTIAL`)."""
     for rank in range(first_rank, len(costs)):
-        largest = np.abs(costs[rank, :arcs]).max() if arcs > 0 else 0
+        largest = np.int64(0)
+        for a in range(arcs):
+            largest = max(largest, abs(costs[rank, a]))
         if float(largest) * nodes >= float(MAX_POTENTIAL):
             return False
     return True
+
+
+@njit(cache=True, nogil=True)
+def build_network(family, nodes, y):
+    """Write a pass as a flow problem with a feasible flow and a strongly feasible tree.
+
+    Parameters
+    ----------
+    family : Family
+        The family.
+    nodes : Nodes
+        Sets, weights and held answers of the pass.
+    y : int64 array, (C, n)
+        A rounding that keeps the columns and the held answers.
+
+    Returns
+    -------
+    Network
+        Nodes: the ground, the columns with ones to give, the rows of each child. Arcs: the active cells in
+        the order of ``y``, then the segments of the rows.
+    """
+    children, n = family.part.shape
+    t = len(nodes.up)
+    column = np.empty(n, np.int32)
+    used, cells, wide = _sizes(family, nodes, column)
+    most_nodes = used + children * wide
+    most_arcs = cells + 5 * children * wide
+    network = Network(
+        np.empty(most_arcs, np.int32), np.empty(most_arcs, np.int32), np.empty(most_arcs, np.int64),
+        np.empty((3, most_arcs), np.int64), np.empty(most_arcs, np.int64),
+        np.full(most_nodes, np.int32(-1)), np.full(most_nodes, np.int32(-1)),
+    )  # fmt: skip
+    spare = np.full(n, np.int64(-1))
+    sums = np.empty((t, 6), np.int64)
+    net = np.empty(t, np.int32)
+    rows = np.empty((wide, 8), np.int64)
+    a = np.int64(0)
+    b = cells
+    for c in range(children):
+        _sums(family, nodes, y, c, sums)
+        count = _rows(family, nodes, sums, c, used, net, rows)
+        b = _segments(network, b, used, rows[:count])
+        used += count
+        a = _cells(family, nodes, network, a, y, c, sums, net, column, spare)
+    return Network(
+        network.tail[:b], network.head[:b], network.capacity[:b], network.costs, network.flow[:b],
+        network.parent[:used], network.pred[:used],
+    )  # fmt: skip
 
 
 @njit(cache=True, nogil=True)
@@ -314,43 +384,20 @@ def solve_pass(family, nodes, y):
     bool
         False where the costs do not fit 64-bit integers.
     """
-    children, n = family.part.shape
-    t = len(nodes.up)
-    column = np.empty(n, np.int32)
-    used, cells, wide = _sizes(family, nodes, column)
-    most_nodes = used + children * wide
-    most_arcs = cells + 5 * children * wide
-    network = _Network(
-        np.empty(most_arcs, np.int32), np.empty(most_arcs, np.int32), np.empty(most_arcs, np.int64),
-        np.empty((3, most_arcs), np.int64), np.empty(most_arcs, np.int64),
-        np.full(most_nodes, np.int32(-1)), np.full(most_nodes, np.int32(-1)),
-    )  # fmt: skip
-    spare = np.full(n, np.int64(-1))
-    sums = np.empty((t, 6), np.int64)
-    net = np.empty(t, np.int32)
-    rows = np.empty((wide, 8), np.int64)
-    a = 0
-    b = cells
-    for c in range(children):
-        _sums(family, nodes, y, c, sums)
-        count = _rows(family, nodes, sums, c, used, net, rows)
-        b = _segments(network, b, used, rows[:count])
-        used += count
-        a = _cells(family, nodes, network, a, y, c, sums, net, column, spare)
+    tail, head, capacity, costs, flow, parent, pred = build_network(family, nodes, y)
     first_rank = 1
-    if np.any(network.costs[0, :b] != 0):
-        first_rank = 0
-    if not _fits(network.costs, first_rank, b, used):
+    violation = costs[0]
+    for k in range(len(tail)):
+        if violation[k] != 0:
+            first_rank = 0
+            break
+    if not _fits(costs, first_rank, len(tail), len(parent)):
         return False
-    network_simplex(
-        0, first_rank, network.tail[:b], network.head[:b], network.capacity[:b], network.costs,
-        network.flow[:b],
-        network.parent[:used], network.pred[:used],
-    )  # fmt: skip
-    flow, active = network.flow, family.active
+    network_simplex(0, first_rank, tail, head, capacity, costs, flow, parent, pred)
+    active = family.active
     a = 0
-    for c in range(children):
-        for j in range(n):
+    for c in range(len(active)):
+        for j in range(active.shape[1]):
             if active[c, j]:
                 y[c, j] = flow[a]
                 a += 1

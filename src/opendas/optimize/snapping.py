@@ -9,7 +9,18 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-__all__ = ["BITS", "DONE", "MISMATCH", "ONE", "OUT_OF_RANGE", "SNAP", "TIE_SHIFT", "mix", "snap"]
+__all__ = [
+    "BITS",
+    "DONE",
+    "MISMATCH",
+    "ONE",
+    "OUT_OF_RANGE",
+    "SNAP",
+    "TIE_SHIFT",
+    "heap_order",
+    "mix",
+    "snap",
+]
 
 BITS = 20
 ONE = 1 << BITS
@@ -51,6 +62,44 @@ def mix(z):
 
 
 @njit(cache=True, nogil=True)
+def heap_order(keys):
+    """Positions of an int64 array by rising value (heapsort: small to compile, ties in a fixed order).
+
+    Parameters
+    ----------
+    keys : int64 array, (m,)
+        Values.
+
+    Returns
+    -------
+    int64 array, (m,)
+        Positions.
+    """
+    m = len(keys)
+    order = np.empty(m, np.int64)
+    for k in range(m):
+        order[k] = k
+    for step in range(m + m // 2 - 1, 0, -1):
+        end = m
+        top = step - m
+        if step < m:
+            order[0], order[step] = order[step], order[0]
+            end = step
+            top = 0
+        while True:
+            below = 2 * top + 1
+            if below >= end:
+                break
+            if below + 1 < end and keys[order[below + 1]] > keys[order[below]]:
+                below += 1
+            if keys[order[below]] <= keys[order[top]]:
+                break
+            order[top], order[below] = order[below], order[top]
+            top = below
+    return order
+
+
+@njit(cache=True, nogil=True)
 def _candidates(scaled, mask, j, picked):
     """Children that share column j's gap: the fractional ones, else the positive, else all allowed."""
     for kind in range(3):
@@ -76,14 +125,14 @@ def _share(scaled, mask, j, gap, child_word, cell_word):
     if room + gap < 0:
         return False
     picked = np.empty(len(scaled), np.int64)
-    key = np.empty(len(scaled), np.uint64)
+    key = np.empty(len(scaled), np.int64)
     while gap != 0:
         count = _candidates(scaled, mask, j, picked)
         if count == 0:
             return False
         for k in range(count):
-            key[k] = mix(child_word[picked[k]] ^ cell_word[j])
-        order = np.argsort(key[:count])
+            key[k] = np.int64(mix(child_word[picked[k]] ^ cell_word[j]) >> np.uint64(1))
+        order = heap_order(key[:count])
         each, extra = divmod(abs(gap), count)
         spent = np.int64(0)
         for k in range(count):
