@@ -5,7 +5,6 @@ Axes: ``r`` records of the header.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -104,7 +103,7 @@ def parse_header_2020(member: Member, log: FindingLog) -> Header | None:
     wanted = [name for name in GEO_2020 if name in _WANTED or name in vintaged]
     try:
         table = csv.read_csv(
-            io.BytesIO(member.data),
+            pa.BufferReader(member.data),
             read_options=csv.ReadOptions(column_names=GEO_2020, block_size=1 << 22),
             parse_options=csv.ParseOptions(delimiter="|", quote_char=False),
             convert_options=csv.ConvertOptions(

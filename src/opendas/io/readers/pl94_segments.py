@@ -5,7 +5,6 @@ Axes: ``r`` records, ``c`` cells of the segment.
 
 from __future__ import annotations
 
-import io
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +22,7 @@ __all__ = ["Cells", "Segment", "align", "parse_segment"]
 Cells = npt.NDArray[np.int32 | np.int64]
 
 MAX_COUNT = 1 << 62
+_ROWS_AT_ONCE = 1 << 12
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -68,7 +68,7 @@ def parse_segment(
     types = {name: pa.int64() for name in columns[3:]} | {name: pa.binary() for name in columns[:3]}
     try:
         table = csv.read_csv(
-            io.BytesIO(member.data),
+            pa.BufferReader(member.data),
             read_options=csv.ReadOptions(column_names=columns, block_size=1 << 22),
             parse_options=csv.ParseOptions(delimiter=delimiter, quote_char=False),
             convert_options=csv.ConvertOptions(column_types=types, null_values=[], strings_can_be_null=False),
@@ -83,8 +83,10 @@ def parse_segment(
         return None
     kind = np.int32 if most < 1 << 31 else np.int64  # a large state fits half the memory
     counts = np.empty((len(arrays[0]), len(cells)), dtype=kind)
-    for position, array in enumerate(arrays[2:]):
-        counts[:, position] = array
+    for start in range(0, len(counts), _ROWS_AT_ONCE):  # by rows too: a transposition that stays in the cache
+        rows = slice(start, start + _ROWS_AT_ONCE)
+        for position, array in enumerate(arrays[2:]):
+            counts[rows, position] = array[rows]
     parts: dict[str, Cells] = {}
     start = 0
     for name in tables:
