@@ -1,11 +1,12 @@
 """Probe C: what the best possible test learns about one moved person.
 
-An adversary who knows every other record, and the plan, compares two inputs: the person in the first
-block, or moved to the second. The Neyman-Pearson test looks at the log likelihood ratio of the coordinates
-that differ. With noise n at a coordinate of parameter sigma2, its part of the ratio is
-``(1 + 2 n) / (2 sigma2)``: exact, because the normalising constants cancel. Its law under the plan is the convolution of these parts, computed
-here on a grid with a stated error. Observed rates must agree with it, in both directions: above it, the run
-protects less than the plan says; below it, the test is not the best one and the audit is blind.
+An adversary who knows every other record, and the plan, compares two inputs: the person in the first block,
+or moved to the second. The Neyman-Pearson test looks at the log likelihood ratio of the coordinates that
+differ. With noise n at a coordinate of parameter sigma2, its part of the ratio is ``(1 + 2 n) / (2
+sigma2)``: exact, because the normalising constants cancel. Its law under the plan is the convolution of
+these parts, computed here on a grid with a stated error. Observed rates must agree with it, in both
+directions: above it, the run protects less than the plan says; below it, the test is not the best one and
+the audit is blind.
 """
 
 from __future__ import annotations

@@ -1,0 +1,294 @@
+"""The privacy wall in the code: who imports what, and what can arrive in which parameter.
+
+The layers of ``pyproject.toml`` say the same of whole packages; here stand the few modules where truth meets
+a key, by name, so that another one cannot appear unnoticed.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib
+import inspect
+import pkgutil
+import tomllib
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import opendas
+from opendas.report.facts import RunFacts
+
+ROOT = Path(opendas.__file__).parent
+PROJECT = Path(__file__).parents[2] / "pyproject.toml"
+
+
+def modules() -> dict[str, ast.Module]:
+    """Every module of the installed package, parsed."""
+    found = {}
+    for path in sorted(ROOT.rglob("*.py")):
+        parts = ("opendas", *path.relative_to(ROOT).with_suffix("").parts)
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        found[name] = ast.parse(path.read_text(encoding="utf-8"))
+    return found
+
+
+MODULES = modules()
+
+
+def read_imports(name: str) -> Iterator[tuple[str, str]]:
+    """Yield (module, name) of every import, wherever it stands in the module."""
+    is_package = ROOT.parent.joinpath(*name.split("."), "__init__.py").is_file()
+    for node in ast.walk(MODULES[name]):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, ""
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parents = name.split(".")[: len(name.split(".")) - node.level + is_package]
+                base = ".".join([*parents, *([base] if base else [])])
+            for alias in node.names:
+                yield base, alias.name
+
+
+IMPORTS = {name: list(read_imports(name)) for name in MODULES}
+
+
+def imported(name: str) -> list[tuple[str, str]]:
+    return IMPORTS[name]
+
+
+def importers(wanted: str) -> set[str]:
+    """Modules that import a name, under whatever path it is re-exported."""
+    return {name for name in MODULES if any(found == wanted for _, found in imported(name))}
+
+
+def within(name: str, *packages: str) -> bool:
+    return any(name == package or name.startswith(package + ".") for package in packages)
+
+
+BEHIND_THE_WALL = (
+    "opendas.estimation",
+    "opendas.report",
+    "opendas.io.writers",
+    "opendas.io.tables",
+    "opendas.io.verification",
+)
+SEES_TRUTH_OR_KEY = (
+    "opendas.io.readers",
+    "opendas.random.keys",
+    "opendas.random.noise",
+    "opendas.measurement.noisy",
+    "opendas.measurement.invariants",
+    "opendas.metrics",
+    "opendas.workspace",
+    "opendas.pipeline",
+)
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if within(name, *BEHIND_THE_WALL)])
+def test_what_follows_the_measurement_imports_neither_readers_nor_keys(name: str) -> None:
+    layout = ("opendas.io.readers.pl94_layout",)  # where the official files have their fields: no data
+    bad = [
+        (module, what)
+        for module, what in imported(name)
+        if within(module, *SEES_TRUTH_OR_KEY) or within(f"{module}.{what}", *SEES_TRUTH_OR_KEY)
+    ]
+    assert [pair for pair in bad if pair[0] not in layout] == []
+    for package in ("opendas.random", "opendas.measurement", "opendas.io"):
+        names = {what for module, what in imported(name) if module == package}
+        assert not names & {"RunKey", "NoiseSource", "NoisyMeasurements", "readers"}
+
+
+def test_the_modules_that_hold_a_key_are_these() -> None:
+    assert importers("NoiseSource") == {
+        "opendas.engines.work",
+        "opendas.measurement.noisy",
+        "opendas.publish",
+        "opendas.random",
+    }
+    assert importers("RunKey") == {"opendas.pipeline", "opendas.workspace", "opendas.random"}
+    assert importers("NoisyMeasurements") == {"opendas.engines.work", "opendas.publish"}
+    assert importers("KeyedSource") == {"opendas.pipeline", "opendas.publish"}
+
+
+def test_truth_and_key_meet_only_in_measurement_and_in_the_wiring() -> None:
+    truth = importers("Histogram") | importers("InputData") | importers("make_reader")
+    key = importers("NoiseSource") | importers("RunKey") | importers("KeyedSource")
+    assert truth & key == {
+        "opendas.engines.work",
+        "opendas.measurement.noisy",
+        "opendas.pipeline",
+        "opendas.publish",
+    }
+
+
+def test_ciphers_and_operating_system_randomness_are_in_one_place() -> None:
+    ciphers = {n for n in MODULES if any(m.startswith("cryptography") for m, _ in imported(n))}
+    assert ciphers == {"opendas.random.keys", "opendas.random.noise"}
+    random = {n for n in MODULES if any(m in ("random", "secrets") for m, _ in imported(n))}
+    assert random == {"opendas.pipeline"}, "secrets, for run ids"
+
+
+def generators(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr in ("default_rng", "RandomState", "urandom"):
+            yield node.attr
+
+
+def test_other_generators_are_only_where_nothing_confidential_is_drawn() -> None:
+    """numpy's generators make the demonstration state; the operating system's make and destroy keys."""
+    found = {name: set(generators(tree)) for name, tree in MODULES.items()}
+    numpy = {name for name, used in found.items() if used - {"urandom"}}
+    assert all(within(name, "opendas.demo") for name in numpy), numpy
+    system = {name for name, used in found.items() if "urandom" in used}
+    assert system == {"opendas.random.keys", "opendas.workspace"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [n for n in MODULES if within(n, "opendas.estimation", "opendas.optimize", "opendas.measurement")],
+)
+def test_no_clock_and_no_memory_gauge_decides_an_estimate(name: str) -> None:
+    clocks = {"time", "datetime", "resource", "signal", "psutil", "gc"}
+    assert not {module.split(".")[0] for module, _ in imported(name)} & clocks
+    strings = {node.value for node in ast.walk(MODULES[name]) if isinstance(node, ast.Constant)}
+    names = {node.arg for node in ast.walk(MODULES[name]) if isinstance(node, ast.keyword)}
+    assert not (strings | names) & {"time_limit", "max_time"}
+
+
+# Signatures.
+
+
+def package_modules(package: str) -> Iterator[object]:
+    root = importlib.import_module(package)
+    yield root
+    for found in pkgutil.walk_packages(root.__path__, package + "."):
+        yield importlib.import_module(found.name)
+
+
+def public_callables(package: str) -> Iterator[tuple[str, object]]:
+    """Public functions, and constructors and public methods of public classes."""
+    for module in package_modules(package):
+        for name, thing in vars(module).items():
+            if name.startswith("_") or getattr(thing, "__module__", "") != module.__name__:  # type: ignore[attr-defined]
+                continue
+            where = f"{module.__name__}.{name}"  # type: ignore[attr-defined]
+            if inspect.isfunction(thing):
+                yield where, thing
+            elif inspect.isclass(thing):
+                yield where, thing.__init__
+                for method, function in vars(thing).items():
+                    if inspect.isfunction(function) and not method.startswith("_"):
+                        yield f"{where}.{method}", function
+
+
+def closure(annotation: object, seen: set[object]) -> Iterator[object]:
+    """Yield a type and every type that its parts and fields can hold."""
+    try:
+        if annotation in seen:
+            return
+    except TypeError:
+        return
+    seen.add(annotation)
+    yield annotation
+    if typing.get_origin(annotation) is np.ndarray:
+        return
+    for part in typing.get_args(annotation):
+        yield from closure(part, seen)
+    if dataclasses.is_dataclass(annotation) and isinstance(annotation, type):
+        for hint in hints_of(annotation).values():
+            yield from closure(hint, seen)
+
+
+def hints_of(thing: object) -> dict[str, object]:
+    """Resolve annotations, with names that are imported for type checkers only."""
+    return typing.get_type_hints(thing, localns={"RunFacts": RunFacts})
+
+
+def parameter_types(function: object) -> set[str]:
+    """Names of all classes that can arrive in the parameters of a function."""
+    hints = hints_of(function)
+    hints.pop("return", None)
+    found: set[str] = set()
+    for hint in hints.values():
+        for kind in closure(hint, set()):
+            found.add(getattr(kind, "__qualname__", str(kind)))
+    return found
+
+
+CONFIDENTIAL = {
+    "InputData",
+    "Reader",
+    "ReaderSpec",
+    "Run",
+    "RunKey",
+    "NoiseSource",
+    "NoisyMeasurements",
+    "KeyedSource",
+    "Task",
+    "Worker",
+    "Workspace",
+}
+
+
+@pytest.mark.parametrize(("where", "function"), list(public_callables("opendas.estimation")))
+def test_estimation_has_no_parameter_for_truth(where: str, function: object) -> None:
+    """Not even a table: what estimation takes are noisy answers, public counts and declared invariants."""
+    signature = inspect.signature(function)  # type: ignore[arg-type]
+    types = parameter_types(function)
+    assert not types & (CONFIDENTIAL | {"Histogram", "Path", "Any", "object"}), where
+    if where.startswith("opendas.estimation"):
+        unannotated = [
+            name
+            for name, p in signature.parameters.items()
+            if p.annotation is inspect.Parameter.empty and name != "self" and p.kind.name[:3] != "VAR"
+        ]
+        assert unannotated == []
+
+
+@pytest.mark.parametrize("package", [p for p in BEHIND_THE_WALL if p != "opendas.estimation"])
+def test_writers_tables_and_reports_take_nothing_that_reads_or_draws(package: str) -> None:
+    functions = list(public_callables(package))
+    assert functions
+    for where, function in functions:
+        assert not parameter_types(function) & CONFIDENTIAL, where
+
+
+def test_the_scan_of_signatures_sees_what_it_looks_for() -> None:
+    from opendas.engines.subtree import Part
+    from opendas.io.readers.base import InputData
+
+    def takes_truth(data: list[InputData]) -> None: ...
+
+    def takes_a_part(part: Part | None) -> None: ...
+
+    takes_truth.__annotations__ = {"data": list[InputData], "return": None}
+    takes_a_part.__annotations__ = {"part": Part | None, "return": None}
+    assert {"InputData", "Histogram"} <= parameter_types(takes_truth)
+    assert {"Part", "Histogram", "LevelConstraints"} <= parameter_types(takes_a_part)
+
+
+def test_measurements_give_noisy_answers_only() -> None:
+    """The object through which a run sees counts has three public methods, and no public attribute."""
+    from opendas.measurement.noisy import NoisyMeasurements
+
+    public = {name for name in dir(NoisyMeasurements) if not name.startswith("_")}
+    assert public == {"family", "full", "has_budget"}
+    assert all(name.startswith("_") for name in NoisyMeasurements.__slots__)
+
+
+def test_the_layer_contract_of_the_project_names_the_same_wall() -> None:
+    if not PROJECT.is_file():
+        pytest.skip("pyproject.toml is not beside the tests")
+    contracts = tomllib.loads(PROJECT.read_text())["tool"]["importlinter"]["contracts"]
+    forbidden = [c for c in contracts if c["type"] == "forbidden"]
+    for target in ("opendas.io.readers", "opendas.random.keys", "opendas.random.noise"):
+        sources = {s for c in forbidden if target in c["forbidden_modules"] for s in c["source_modules"]}
+        assert sources >= set(BEHIND_THE_WALL), target
+    ignored = [edge for c in forbidden for edge in c.get("ignore_imports", [])]
+    assert len(ignored) == 2, "another hole in the wall needs an argument"
