@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from opendas.optimize.active_set import Family
+from opendas.optimize.lowrank import LowRank, low_rank
 from opendas.optimize.pdas import OK, STALLED, pdas
 from opendas.optimize.problem import FamilyProblem
 from opendas.optimize.reduce import expand_multipliers, merge_cells, reduced, simpler_bounds, spread
-from opendas.optimize.start import project_column, start
+from opendas.optimize.single import solve_single
+from opendas.optimize.start import project, project_column, unconstrained
 
-__all__ = ["RIDGE", "solve_direct"]
+__all__ = ["RIDGE", "Direct", "Guess", "solve_direct"]
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
 RIDGE = 1e-3
 """Weight of the proximal term, where the diagonal of H is 1."""
+LARGE = 400
+"""Cells from which on the structure of H is used."""
 NO_PARENT: Floats = np.empty(0)
 NO_PARENT.flags.writeable = False
 
@@ -65,10 +74,41 @@ def one_cell(
     return fine and within, x.reshape((C, 1)), np.full(1, theta), lam
 
 
+Guess = Callable[[Family], tuple[Bools, NDArray[np.int8]]]
+"""Active set of a reduced family to start from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Direct:
+    """Outcome of the structured solver, not yet certified.
+
+    Parameters
+    ----------
+    fine : bool
+        Whether the active set came to an end.
+    iterations : int
+        Of the active set.
+    x : ndarray, shape (C, n)
+    mu, lam : ndarray, shapes (n,) and (C, K)
+        Multipliers in units of the sum of the weights.
+    """
+
+    fine: bool
+    iterations: int
+    x: Floats
+    mu: Floats
+    lam: Floats
+
+
 def solve_direct(
-    problem: FamilyProblem, rows: NDArray[np.int32], weights: Floats, limit: int, precision: float
-) -> tuple[bool, int, Floats, Floats, Floats]:
-    """Structured solution of a family, not yet certified.
+    problem: FamilyProblem,
+    rows: NDArray[np.int32],
+    weights: Floats,
+    limit: int,
+    precision: float,
+    guess: Guess | None = None,
+) -> Direct:
+    """Structured solution of a family.
 
     Parameters
     ----------
@@ -80,34 +120,75 @@ def solve_direct(
         Most iterations of the active set.
     precision : float
         Of the signs, relative to ``max(1, max parent)``.
-
-    Returns
-    -------
-    fine, iterations, x, mu, lam
-        Whether the active set came to an end; multipliers in units of the sum of the weights.
+    guess : callable, optional
+        Start of the active set. By default the projected unconstrained optimum.
     """
     parent = NO_PARENT if problem.parent is None else problem.parent
-    linear, groups, scale = problem.linear, problem.groups, problem.scale
+    linear, groups, scale = problem.linear, problem.groups, problem.scale.copy()
     mask, lower, upper = simpler_bounds(problem.mask, groups, problem.lower, problem.upper, parent)
     label, first, definite = merge_cells(rows, linear, mask, groups, parent)
     ridge = 0.0 if definite else RIDGE
     H, B, parent1, mask1, groups1, center = reduced(
         rows, weights, linear, mask, groups, parent, label, first, ridge
     )
-    tolerance = precision * max(1.0, float(parent.max(initial=0.0)))
-    if B.shape[1] == 1 and len(parent) and len(weights):
+    p = Family(H, B, parent1, scale, mask1, groups1, lower, upper)
+    tolerance = precision * _magnitude(problem)
+    structure = low_rank(rows[:, first], weights, ridge) if len(first) >= LARGE and guess is None else None
+    if structure is not None and structure.rank >= len(first):
+        structure = None
+    if len(first) == 1 and len(parent) and len(weights) and guess is None:
         fine, y, mu1, lam = one_cell(B, parent1, scale, mask1, groups1, lower, upper)
         status, iterations = OK if fine else STALLED, 1
+    elif structure is not None and not len(parent):
+        mu1 = np.zeros(len(first))
+        status, iterations, y, lam = _one_by_one(p, structure, center, ridge, limit, tolerance)
     else:
-        free = start(H, B, parent1, scale, mask1)
-        side = np.zeros(lower.shape, np.int8)
-        status, iterations, y, mu1, lam = pdas(
-            H, B, parent1, scale, mask1, groups1, lower, upper, free, side, center, ridge, limit, tolerance
-        )
+        free, side = (guess or partial(_projected, structure))(p)
+        status, iterations, y, mu1, lam = pdas(*p, free, side, center, ridge, limit, tolerance)
     x, mu = expand(
         y, mu1, lam, label, parent1, rows, weights, linear, parent, scale, problem.mask, groups, problem.upper
     )
-    return status == OK, iterations, x, mu, lam
+    return Direct(status == OK, int(iterations), x, mu, lam)
+
+
+def _projected(structure: LowRank | None, p: Family) -> tuple[Bools, NDArray[np.int8]]:
+    """Unconstrained optimum of every child, projected cell by cell."""
+    if structure is None:
+        Z = unconstrained(p.H, p.B)
+    else:
+        factor = structure.factor(np.arange(p.B.shape[1]))
+        Z = np.stack([factor.solve(b) for b in p.B])
+    return project(Z, p.parent, p.scale, p.mask), np.zeros(p.lower.shape, np.int8)
+
+
+def _magnitude(problem: FamilyProblem) -> float:
+    """Largest count to expect: what tolerances are relative to."""
+    if problem.parent is not None:
+        return max(1.0, float(problem.parent.max(initial=0.0)))
+    bounds = np.concatenate([problem.lower.ravel(), problem.upper.ravel()])
+    return max(1.0, float(bounds[np.isfinite(bounds)].max(initial=0.0)) / max(1, problem.cells))
+
+
+def _one_by_one(
+    p: Family, structure: LowRank, center: Floats, ridge: float, limit: int, tolerance: float
+) -> tuple[int, int, Floats, Floats]:
+    """Children without a parent have nothing to do with each other."""
+    C, n = p.B.shape
+    y, lam = np.zeros((C, n)), np.zeros((C, len(p.groups)))
+    most = 0
+    for c in range(C):
+        one = Family(
+            p.H, p.B[c : c + 1], p.parent, np.ones(1), p.mask[c : c + 1], p.groups,
+            p.lower[c : c + 1], p.upper[c : c + 1],
+        )  # fmt: skip
+        status, iterations, x, force = solve_single(
+            one, structure, center[c : c + 1], ridge, limit, tolerance
+        )
+        y[c], lam[c] = x[0], force[0] * p.scale[c]
+        most = max(most, iterations)
+        if status != OK:
+            return status, most, y, lam
+    return OK, most, y, lam
 
 
 @njit(cache=True, nogil=True)

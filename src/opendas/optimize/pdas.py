@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from opendas.optimize.active_set import EQUAL, Family, Work, factorise, parent_multiplier, recover, workspace
 from opendas.optimize.degenerate import settle
 
-__all__ = ["OK", "SINGULAR", "STALLED", "pdas"]
+__all__ = ["OK", "SINGULAR", "STALLED", "cover_rows", "flip", "pdas", "price", "proximal_step"]
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -60,7 +60,7 @@ def _cover_columns(p: Family, w: Work) -> None:
 
 
 @njit(cache=True, nogil=True)
-def _cover_rows(p: Family, w: Work) -> None:
+def cover_rows(p: Family, w: Work) -> None:
     """Give every active row a free cell."""
     C, n = p.B.shape
     for c in range(C):
@@ -82,7 +82,7 @@ def _cover_rows(p: Family, w: Work) -> None:
 
 
 @njit(cache=True, nogil=True)
-def _price(p: Family, w: Work) -> None:
+def price(p: Family, w: Work) -> None:
     """Finish the reduced costs: ``z = scale (H x - b) + mu + G' lambda``."""
     C, n = p.B.shape
     for c in range(C):
@@ -119,7 +119,7 @@ def _right_side(p: Family, w: Work, c: int, k: int, tolerance: float) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _flip(p: Family, w: Work, tolerance: float, least: float, single: int) -> int:
+def flip(p: Family, w: Work, tolerance: float, least: float, single: int) -> int:
     """Change the side of every wrong sign (of the last one only, if `single`). Returns how many are wrong.
 
     Of the cells that want to enter, only those enter whose reduced cost is at least `least` times the child's
@@ -163,7 +163,7 @@ def _flip(p: Family, w: Work, tolerance: float, least: float, single: int) -> in
 
 
 @njit(cache=True, nogil=True)
-def _proximal_step(p: Family, w: Work, center: Floats, ridge: float) -> float:
+def proximal_step(p: Family, w: Work, center: Floats, ridge: float) -> float:
     """Move the centre to x. Returns the optimality error of x: ridge times the longest step."""
     C, n = p.B.shape
     moved = 0.0
@@ -240,19 +240,19 @@ def pdas(
     for iteration in range(1, limit + 1):
         if tied:
             _cover_columns(p, w)
-        _cover_rows(p, w)
+        cover_rows(p, w)
         pool, fine = factorise(p, w, pool)
         if not fine:
             return SINGULAR, iteration, w.x, w.mu, w.lam
         lost = parent_multiplier(p, w, pool) if tied else 0
         recover(p, w, pool)
-        _price(p, w)
+        price(p, w)
         if K and settle(p, w, lost, 10.0 * tolerance):
             continue
-        wrong = _flip(p, w, tolerance, least, int(single))
+        wrong = flip(p, w, tolerance, least, int(single))
         least = 0.4 * least if iteration < 4 else 0.0
         if wrong == 0:
-            if ridge == 0.0 or _proximal_step(p, w, center, ridge) <= tolerance:
+            if ridge == 0.0 or proximal_step(p, w, center, ridge) <= tolerance:
                 return OK, iteration, w.x, w.mu, w.lam
             best = C * (n + K) + 1
             patience = PATIENCE

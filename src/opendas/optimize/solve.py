@@ -1,8 +1,8 @@
 """Solve a family: route, certify, and fall through a fixed chain.
 
-The chain is active set, active set from a first-order start, general solver, proof of infeasibility. A step
-down is decided by iterations and residuals only, never by clock or memory, so the same problem takes the same
-way on every machine.
+The chain is active set, active set from a first-order start (twice, the second time tighter), general solver
+with the active set to sharpen it, proof of infeasibility. A step down is decided by iterations and residuals
+only, never by clock or memory, so the same problem takes the same way on every machine.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ import logging
 import numpy as np
 from numpy.typing import NDArray
 
+from opendas.optimize.active_set import Family
+from opendas.optimize.admm import admm
 from opendas.optimize.certificate import Multipliers, certify, stacked_terms
-from opendas.optimize.direct import solve_direct
+from opendas.optimize.direct import Guess, solve_direct
 from opendas.optimize.feasibility import conflict, obvious_conflict
 from opendas.optimize.problem import ConstraintRow, FamilyProblem, Solution, Status
 from opendas.optimize.solvers import clarabel
@@ -23,10 +25,14 @@ __all__ = ["solve"]
 logger = logging.getLogger(__name__)
 
 Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+Sides = NDArray[np.int8]
 LIMIT = 300
 """Most active-set iterations."""
 PRECISION = 1e-9
 """Wrong signs smaller than this, relative to max(1, max parent), are rounding."""
+STARTS = ((400, 1e-3), (4000, 1e-6))
+"""First-order starts: most iterations, and tolerance relative to max(1, max parent)."""
 
 
 def solve(problem: FamilyProblem, *, tolerance: float = 1e-7) -> Solution:
@@ -49,22 +55,27 @@ def solve(problem: FamilyProblem, *, tolerance: float = 1e-7) -> Solution:
     Equations (7.1), (7.2) and (7.5) of the TopDown paper.
     """
     if problem.parent is not None and problem.children == 1:
-        return _only_child(problem, tolerance)
+        return _only_child(problem, problem.parent, tolerance)
+    answer = _structured(problem, tolerance, "pdas")
+    if answer.status is Status.OPTIMAL:
+        return answer
+    return _fall_through(problem, tolerance, answer)
+
+
+def _structured(
+    problem: FamilyProblem, tolerance: float, method: str, guess: Guess | None = None
+) -> Solution:
+    """One run of the active set, certified."""
     rows, weights = stacked_terms(problem)
-    fine, iterations, x, mu, lam = solve_direct(problem, rows, weights, LIMIT, PRECISION)
-    best = Solution(x, Status.FAILED, np.inf, int(iterations), "pdas")
-    if fine:
-        residual = certify(problem, x, Multipliers(mu, lam))
-        if residual <= tolerance:
-            return Solution(x, Status.OPTIMAL, residual, int(iterations), "pdas")
-        best = Solution(x, Status.FAILED, residual, int(iterations), "pdas")
-    return _fall_through(problem, tolerance, best)
+    found = solve_direct(problem, rows, weights, LIMIT, PRECISION, guess)
+    residual = certify(problem, found.x, Multipliers(found.mu, found.lam)) if found.fine else np.inf
+    status = Status.OPTIMAL if residual <= tolerance else Status.FAILED
+    return Solution(found.x, status, residual, found.iterations, method)
 
 
-def _only_child(problem: FamilyProblem, tolerance: float) -> Solution:
+def _only_child(problem: FamilyProblem, parent: Floats, tolerance: float) -> Solution:
     """A single child is its parent; only the bounds can be wrong."""
-    assert problem.parent is not None
-    x = np.where(problem.mask, problem.parent, 0.0)[:1]
+    x = np.where(problem.mask, parent, 0.0)
     residual = certify(problem, x, _pricing(problem, x))
     if residual <= tolerance:
         return Solution(x, Status.OPTIMAL, residual, 0, "parent")
@@ -80,20 +91,41 @@ def _pricing(problem: FamilyProblem, x: Floats) -> Multipliers:
     return Multipliers(-problem.scale[0] * gradient / unit, np.zeros((1, len(problem.groups))))
 
 
+def _top(problem: FamilyProblem) -> float:
+    return 1.0 if problem.parent is None else max(1.0, float(problem.parent.max(initial=0.0)))
+
+
 def _why(problem: FamilyProblem, tolerance: float) -> tuple[ConstraintRow, ...]:
-    top = 1.0 if problem.parent is None else max(1.0, float(problem.parent.max(initial=0.0)))
-    return obvious_conflict(problem, tolerance * top) or conflict(problem, tolerance=tolerance)
+    found = obvious_conflict(problem, tolerance * _top(problem))
+    return found or conflict(problem, tolerance=tolerance)
 
 
 def _fall_through(problem: FamilyProblem, tolerance: float, best: Solution) -> Solution:
-    logger.info("the active set was not certified (residual %.1e); trying the next method", best.residual)
-    found = _why(problem, tolerance)
+    """Everything after the first method, in order."""
+    obvious = obvious_conflict(problem, tolerance * _top(problem))
+    if obvious:
+        return Solution(best.x, Status.INFEASIBLE, best.residual, best.iterations, "bounds", obvious)
+    top = _top(problem)
+    for limit, precision in STARTS:
+        logger.info("residual %.1e after %s; starting the active set from ADMM", best.residual, best.method)
+
+        def first_order(p: Family, limit: int = limit, precision: float = precision) -> tuple[Bools, Sides]:
+            return admm(p, limit, precision * top)[:2]
+
+        answer = _structured(problem, tolerance, "admm+pdas", first_order)
+        if answer.status is Status.OPTIMAL:
+            return answer
+        best = min(best, answer, key=lambda solution: solution.residual)
+    logger.info("residual %.1e after %s; trying Clarabel", best.residual, best.method)
+    raw = clarabel.solve(problem)
+    if raw.status is not Status.INFEASIBLE:
+        residual = certify(problem, raw.x)
+        status = Status.OPTIMAL if residual <= tolerance else Status.FAILED
+        answer = Solution(raw.x, status, residual, raw.iterations, "clarabel")
+        if answer.status is Status.OPTIMAL:
+            return answer
+        best = min(best, answer, key=lambda solution: solution.residual)
+    found = conflict(problem, tolerance=tolerance)
     if found:
         return Solution(best.x, Status.INFEASIBLE, best.residual, best.iterations, "linear program", found)
-    raw = clarabel.solve(problem)
-    residual = certify(problem, raw.x)
-    if residual < best.residual:
-        best = Solution(raw.x, Status.FAILED, residual, raw.iterations, "clarabel")
-    if best.residual <= tolerance:
-        return Solution(best.x, Status.OPTIMAL, best.residual, best.iterations, best.method)
     return best

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from opendas.optimize.kernels import SINGULAR, insert, symmetric_times
 
-__all__ = ["project_column", "start"]
+__all__ = ["project", "project_column", "unconstrained"]
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -64,17 +64,27 @@ def project_column(
 
 
 @njit(cache=True, nogil=True)
-def start(H: Floats, B: Floats, parent: Floats, scale: Floats, mask: Bools) -> Bools:
-    """Guess of the free cells, shape (C, n)."""
+def unconstrained(H: Floats, B: Floats) -> Floats:
+    """``H^-1 b_c`` of every child, shape (C, n)."""
     C, n = B.shape
     P = np.zeros((n, n))
     work = np.empty(n)
-    for j in range(n):
-        if not insert(P, j, H[j], H[j, j], work, SINGULAR):
-            return mask.copy()
     Z = np.empty((C, n))
+    fine = True
+    for j in range(n):
+        fine = insert(P, j, H[j], H[j, j], work, SINGULAR) and fine
     for c in range(C):
-        symmetric_times(P, n, B[c], Z[c])
+        if fine:
+            symmetric_times(P, n, B[c], Z[c])
+        else:
+            Z[c] = 1.0
+    return Z
+
+
+@njit(cache=True, nogil=True)
+def project(Z: Floats, parent: Floats, scale: Floats, mask: Bools) -> Bools:
+    """Cells that are positive after the projection of every column, shape (C, n)."""
+    C, n = Z.shape
     free = np.zeros((C, n), np.bool_)
     if len(parent) == 0:
         for c in range(C):

@@ -6,15 +6,15 @@ import numpy as np
 from scipy import sparse
 
 from opendas.optimize.problem import FamilyProblem, Status
-from opendas.optimize.solvers.lifted import lift
+from opendas.optimize.solvers.program import Form, program
 from opendas.optimize.solvers.protocol import RawAnswer, required
 
 __all__ = ["STATUS_MAP", "solve"]
 
 STATUS_MAP = {
     "Solved": Status.OPTIMAL,
-    "AlmostSolved": Status.FAILED,
     "PrimalInfeasible": Status.INFEASIBLE,
+    "AlmostSolved": Status.FAILED,
     "AlmostPrimalInfeasible": Status.FAILED,
     "DualInfeasible": Status.FAILED,
     "AlmostDualInfeasible": Status.FAILED,
@@ -25,27 +25,24 @@ STATUS_MAP = {
     "CallbackTerminated": Status.FAILED,
     "Unsolved": Status.FAILED,
 }
-
 GAPS = (1e-12, 1e-9, 1e-8)
 """Tried in turn, while the arithmetic ends before the gap is reached."""
 
 
-def solve(problem: FamilyProblem) -> RawAnswer:
-    """Solve the lifted program as tightly as the arithmetic allows."""
+def solve(problem: FamilyProblem, *, form: Form = "lifted") -> RawAnswer:
+    """Solve as tightly as the arithmetic allows."""
     clarabel = required("clarabel")
-    program = lift(problem)
-    equal = program.row_lower == program.row_upper
-    low = np.isfinite(program.row_lower) & ~equal
-    high = np.isfinite(program.row_upper) & ~equal
-    m = len(program.child)
-    eye = sparse.csr_array((-np.ones(m), (np.arange(m), np.arange(m))), shape=(m, len(program.cost)))
-    A = sparse.vstack([program.A[equal], eye, program.A[high], -program.A[low]], format="csc")
-    b = np.concatenate(
-        [program.row_lower[equal], np.zeros(m), program.row_upper[high], -program.row_lower[low]]
-    )
-    cones = [clarabel.ZeroConeT(int(equal.sum())), clarabel.NonnegativeConeT(len(b) - int(equal.sum()))]
-    P = sparse.diags_array(program.diagonal, format="csc")
-    data = (sparse.csc_matrix(P), program.cost, sparse.csc_matrix(A), b, cones)
+    qp = program(problem, form)
+    equal = qp.row_lower == qp.row_upper
+    low = np.isfinite(qp.row_lower) & ~equal
+    high = np.isfinite(qp.row_upper) & ~equal
+    m = len(qp.child)
+    signs = sparse.csr_array((-np.ones(m), (np.arange(m), np.arange(m))), shape=(m, len(qp.cost)))
+    A = sparse.vstack([qp.A[equal], signs, qp.A[high], -qp.A[low]], format="csc")
+    b = np.concatenate([qp.row_lower[equal], np.zeros(m), qp.row_upper[high], -qp.row_lower[low]])
+    equalities = int(equal.sum())
+    cones = [clarabel.ZeroConeT(equalities), clarabel.NonnegativeConeT(len(b) - equalities)]
+    data = (sparse.csc_matrix(sparse.triu(qp.P)), qp.cost, sparse.csc_matrix(A), b, cones)
     for gap in GAPS:
         settings = clarabel.DefaultSettings()
         settings.verbose = False
@@ -57,7 +54,7 @@ def solve(problem: FamilyProblem) -> RawAnswer:
         if STATUS_MAP.get(message) in (Status.OPTIMAL, Status.INFEASIBLE):
             break
     return RawAnswer(
-        x=program.unpack(np.array(answer.x), problem.linear.shape),
+        x=qp.unpack(np.array(answer.x), problem.linear.shape),
         status=STATUS_MAP.get(message, Status.FAILED),
         iterations=int(answer.iterations),
         message=message,

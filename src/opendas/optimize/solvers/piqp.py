@@ -1,0 +1,51 @@
+"""PIQP: proximal interior point; in the extra ``solvers``."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy import sparse
+
+from opendas.optimize.problem import FamilyProblem, Status
+from opendas.optimize.solvers.program import Form, program
+from opendas.optimize.solvers.protocol import RawAnswer, required
+
+__all__ = ["STATUS_MAP", "solve"]
+
+STATUS_MAP = {
+    "PIQP_SOLVED": Status.OPTIMAL,
+    "PIQP_PRIMAL_INFEASIBLE": Status.INFEASIBLE,
+    "PIQP_DUAL_INFEASIBLE": Status.FAILED,
+    "PIQP_MAX_ITER_REACHED": Status.FAILED,
+    "PIQP_NUMERICS": Status.FAILED,
+    "PIQP_UNSOLVED": Status.FAILED,
+    "PIQP_INVALID_SETTINGS": Status.FAILED,
+}
+
+
+def solve(problem: FamilyProblem, *, form: Form = "lifted") -> RawAnswer:
+    """Solve to 1e-9, absolute and relative."""
+    piqp = required("piqp")
+    qp = program(problem, form)
+    equal = qp.row_lower == qp.row_upper
+    solver = piqp.SparseSolver()
+    solver.settings.verbose = False
+    solver.settings.eps_abs = solver.settings.eps_rel = 1e-9
+    solver.settings.max_iter = 500
+    solver.setup(
+        sparse.csc_matrix(qp.P),
+        qp.cost,
+        sparse.csc_matrix(qp.A[equal]),
+        qp.row_lower[equal],
+        sparse.csc_matrix(qp.A[~equal]),
+        qp.row_lower[~equal],
+        qp.row_upper[~equal],
+        qp.lower,
+        np.full(len(qp.cost), np.inf),
+    )
+    message = str(solver.solve()).rpartition(".")[2]
+    return RawAnswer(
+        x=qp.unpack(np.array(solver.result.x), problem.linear.shape),
+        status=STATUS_MAP.get(message, Status.FAILED),
+        iterations=int(solver.result.info.iter),
+        message=message,
+    )

@@ -1,0 +1,164 @@
+"""The family as a sparse quadratic program, in two forms.
+
+*Plain*: the variables are the cells a child may use, and the Hessian has one dense block per child.
+*Lifted*: the margins ``v = Q x`` of every term with more than one cell in some row are variables too, defined
+by equalities. The objective is then diagonal and everything is sparse, which most solvers prefer from a few
+hundred cells on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from opendas.optimize.problem import FamilyProblem
+
+__all__ = ["Form", "Program", "program"]
+
+Floats = NDArray[np.float64]
+Form = Literal["lifted", "plain"]
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Minimise ``y' P y / 2 + cost' y`` with ``row_lower <= A y <= row_upper``.
+
+    The cell variables are non-negative, the margins free.
+
+    Parameters
+    ----------
+    P : sparse array, shape (N, N)
+        Symmetric, in units of the sum of the weights.
+    cost : ndarray, shape (N,)
+        Likewise.
+    A : sparse array, shape (M, N)
+        Rows, in this order: margins, parent, groups.
+    row_lower, row_upper : ndarray, shape (M,)
+        Equal for equalities.
+    child, cell : ndarray, shape (m,)
+        Place in x of the first m variables.
+    """
+
+    P: sparse.csc_array
+    cost: Floats
+    A: sparse.csr_array
+    row_lower: Floats
+    row_upper: Floats
+    child: NDArray[np.int64]
+    cell: NDArray[np.int64]
+
+    @property
+    def lower(self) -> Floats:
+        """Lower bounds of the variables, shape (N,)."""
+        bound = np.full(len(self.cost), -np.inf)
+        bound[: len(self.child)] = 0.0
+        return bound
+
+    def unpack(self, y: Floats, shape: tuple[int, int]) -> Floats:
+        """Cells of a solver's answer, shape (C, n), negatives set to 0."""
+        x = np.zeros(shape)
+        x[self.child, self.cell] = np.maximum(np.asarray(y, dtype=float)[: len(self.child)], 0.0)
+        return x
+
+
+def program(problem: FamilyProblem, form: Form = "lifted") -> Program:
+    """State a family as a sparse quadratic program."""
+    child, cell = np.nonzero(problem.mask)
+    m = len(child)
+    margins: list[sparse.csr_array] = []
+    if form == "plain":
+        P = _blocks(problem, child, cell)
+    else:
+        diagonal, margins = _margins(problem, child, cell)
+        P = sparse.diags_array(diagonal, format="csc")
+    N = P.shape[0]
+    A: list[sparse.csr_array] = []
+    low: list[Floats] = [np.zeros(0)]
+    high: list[Floats] = [np.zeros(0)]
+    at = m
+    for block in margins:
+        size = block.shape[0]
+        minus = sparse.csr_array(
+            (-np.ones(size), (np.arange(size), np.arange(at, at + size))), shape=(size, N)
+        )
+        A.append(_widen(block, N) + minus)
+        low.append(np.zeros(size))
+        high.append(np.zeros(size))
+        at += size
+    if problem.parent is not None:
+        A.append(sparse.csr_array((np.ones(m), (cell, np.arange(m))), shape=(problem.cells, N)))
+        low.append(problem.parent)
+        high.append(problem.parent)
+    for k, group in enumerate(problem.groups):
+        bounded = np.isfinite(problem.lower[:, k]) | np.isfinite(problem.upper[:, k])
+        if _repeats_parent(problem, k):
+            bounded[0] = False
+        place = np.cumsum(bounded) - 1
+        inside = np.flatnonzero(group[cell] & bounded[child])
+        shape = (int(bounded.sum()), N)
+        A.append(sparse.csr_array((np.ones(len(inside)), (place[child[inside]], inside)), shape=shape))
+        low.append(problem.lower[bounded, k])
+        high.append(problem.upper[bounded, k])
+    cost = np.zeros(N)
+    cost[:m] = -_unit(problem) * (problem.scale[:, None] * problem.linear)[child, cell]
+    return Program(
+        P=P,
+        cost=cost,
+        A=sparse.vstack(A, format="csr") if A else sparse.csr_array((0, N)),
+        row_lower=np.concatenate(low),
+        row_upper=np.concatenate(high),
+        child=child.astype(np.int64),
+        cell=cell.astype(np.int64),
+    )
+
+
+def _repeats_parent(problem: FamilyProblem, k: int) -> bool:
+    """Whether a group is fixed in every child, so that one of its rows follows from the parent's.
+
+    Interior-point methods lose digits on dependent equalities.
+    """
+    if problem.parent is None or not (problem.lower[:, k] == problem.upper[:, k]).all():
+        return False
+    total = float(problem.parent[problem.groups[k]].sum())
+    return abs(float(problem.lower[:, k].sum()) - total) <= 1e-9 * max(1.0, total)
+
+
+def _unit(problem: FamilyProblem) -> float:
+    return 1.0 / problem.weight if problem.terms else 1.0
+
+
+def _widen(block: sparse.csr_array, width: int) -> sparse.csr_array:
+    return sparse.csr_array((block.data, block.indices, block.indptr), shape=(block.shape[0], width))
+
+
+def _blocks(problem: FamilyProblem, child: NDArray[np.intp], cell: NDArray[np.intp]) -> sparse.csc_array:
+    H = _unit(problem) * problem.hessian()
+    parts = []
+    for c in range(problem.children):
+        used = cell[child == c]
+        parts.append(sparse.csc_array(problem.scale[c] * H[np.ix_(used, used)]))
+    return sparse.csc_array(sparse.block_diag(parts, format="csc"))
+
+
+def _margins(
+    problem: FamilyProblem, child: NDArray[np.intp], cell: NDArray[np.intp]
+) -> tuple[Floats, list[sparse.csr_array]]:
+    m = len(child)
+    diagonal = [np.zeros(m)]
+    blocks: list[sparse.csr_array] = []
+    for weight, rows in problem.terms:
+        w = weight * _unit(problem) * problem.scale
+        if len(np.unique(rows)) == problem.cells:
+            diagonal[0] += w[child]
+            continue
+        size = int(rows.max()) + 1
+        place = child * size + rows[cell]
+        blocks.append(
+            sparse.csr_array((np.ones(m), (place, np.arange(m))), shape=(problem.children * size, m))
+        )
+        diagonal.append(np.repeat(w, size))
+    return np.concatenate(diagonal), blocks
