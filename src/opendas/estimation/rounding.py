@@ -41,7 +41,8 @@ def round_estimate(
     )
     result = round_family(
         estimate,
-        family.parent,
+        # A writable copy: compiled code is specialised on it, and would else be compiled twice.
+        None if family.parent is None else family.parent.copy(),
         groups.mask,
         passes,
         groups.cells[:count],
