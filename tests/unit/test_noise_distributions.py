@@ -111,6 +111,14 @@ def test_a_wide_margin_is_the_normal_quantile() -> None:
     assert DiscreteGaussian(Fraction(10**8)).margin(Fraction(95, 100)) == 19_600
 
 
+@pytest.mark.parametrize(
+    "law", [DiscreteGaussian(Fraction(10**60)), DiscreteLaplace(Fraction(10**9))], ids=repr
+)
+def test_margins_of_absurdly_wide_laws_are_refused(law: NoiseDistribution) -> None:
+    with pytest.raises(PrivacyError, match="too wide for an exact margin"):
+        law.margin(Fraction(1, 2))
+
+
 @pytest.mark.parametrize("value", [0, -1, Fraction(-1, 3), 1.5, "2", None, True])
 def test_parameters_are_exact_and_positive(value: object) -> None:
     with pytest.raises(PrivacyError, match=r"sigma2 .*(expected a positive|are exact)"):

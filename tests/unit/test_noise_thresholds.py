@@ -6,6 +6,7 @@ standard library's decimal arithmetic for wide ones.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import random
@@ -151,6 +152,33 @@ def test_undecided_floors_take_more_guard_bits_and_never_a_guess(monkeypatch: py
     monkeypatch.setattr(intervals_module, "_LAST_GUARD", 2)
     with pytest.raises(PrivacyError, match="could not be decided"):
         law.tail_floors(64)
+
+
+@pytest.mark.parametrize("spare", [0, 1, 3])
+def test_exp_neg_encloses_without_spare_bits_too(spare: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 64 spare bits a forgotten remainder or rounding would not show; with none it does."""
+    monkeypatch.setattr(intervals_module, "_SPARE_BITS", spare)
+    generator = random.Random(8)
+    for _ in range(400):
+        x = Fraction(generator.randrange(1, 4000), generator.randrange(400, 4000))
+        precision = generator.randrange(1, 40)
+        low, high = exp_neg(x, precision)
+        true_low, true_high = twin_exp_neg(x, precision + 40)
+        assert low <= true_high * 2**precision
+        assert true_low * 2**precision <= high
+
+
+@pytest.mark.parametrize("law", SMALL, ids=repr)
+def test_floors_are_right_or_undecided_at_any_guard(law: NoiseDistribution) -> None:
+    for bits in range(1, 65, 3):
+        expected = law.tail_floors(bits)
+        for guard in range(1, 40):
+            with contextlib.suppress(intervals_module.TooCoarse):
+                if isinstance(law, DiscreteGaussian):
+                    assert intervals_module._gaussian_floors(law.sigma2, bits, guard) == expected
+                else:
+                    assert isinstance(law, DiscreteLaplace)
+                    assert intervals_module._laplace_floors(law.scale, bits, guard) == expected
 
 
 def boundary_words(table: SamplerTable) -> list[int]:

@@ -22,6 +22,8 @@ __all__ = ["DiscreteGaussian", "DiscreteLaplace", "NoiseDistribution"]
 _WIDE = 8
 # The smallest positive double is 2**-1074: enough bits that even it keeps a full significand.
 _DOUBLE_PRECISION = 1400
+# Longest list of thresholds that a margin is searched in: half a minute and some hundred megabytes.
+_WIDEST = 1 << 24
 
 
 @runtime_checkable
@@ -269,6 +271,11 @@ def _confidence(value: Fraction) -> Fraction:
 
 @lru_cache(maxsize=1024)
 def _margin(law: DiscreteGaussian | DiscreteLaplace, confidence: Fraction) -> int:
+    if law.tail_length(64) > _WIDEST:
+        raise PrivacyError(
+            f"A {law.name} of variance {law.variance:.3g} is too wide for an exact margin; "
+            "the limit is a variance of about 3e12 (discrete-gaussian) or 2.8e11 (discrete-laplace)."
+        )
     # P(|X| <= m) >= c  <=>  S(m) <= (1 - c) / 2. A floor f at some precision decides this except when
     # f < 2**bits (1 - c) / 2 < f + 1; then more bits are taken.
     for bits in (64, 128, 256, 512, 1024, 2048):

@@ -12,11 +12,19 @@ precision is raised until they do.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from fractions import Fraction
 
 from opendas.errors import PrivacyError
 
-__all__ = ["ceil_shift", "exp_neg", "gaussian_tail_floors", "gaussian_weights", "laplace_tail_floors"]
+__all__ = [
+    "TooCoarse",
+    "ceil_shift",
+    "exp_neg",
+    "gaussian_tail_floors",
+    "gaussian_weights",
+    "laplace_tail_floors",
+]
 
 Interval = tuple[int, int]
 
@@ -24,6 +32,12 @@ Interval = tuple[int, int]
 # so 128 leave more than 60 bits of slack for every table below the cap.
 _FIRST_GUARD = 128
 _LAST_GUARD = 128 * 64
+# Extra bits in an exponential: they make its interval narrow, not right.
+_SPARE_BITS = 64
+
+
+class TooCoarse(ArithmeticError):
+    """The working precision does not decide the result; try again with more."""
 
 
 def ceil_shift(value: int, shift: int) -> int:
@@ -63,8 +77,7 @@ def exp_neg(x: Fraction, precision: int) -> Interval:
     halvings = 0
     while x * 256 > 1 << halvings:
         halvings += 1
-    # Each squaring doubles the relative error.
-    extra = halvings + 64
+    extra = halvings + _SPARE_BITS  # each squaring doubles the relative error
     working = precision + extra
     numerator, denominator = x.numerator, x.denominator << halvings
     low = high = term_low = term_high = 1 << working
@@ -99,6 +112,11 @@ def gaussian_weights(sigma2: Fraction, precision: int, stop: int) -> Iterator[In
     ------
     tuple of int
         Interval of ``w(k)`` in units of ``2**-precision``.
+
+    Raises
+    ------
+    TooCoarse
+        If the precision is too small for the weights to fall.
     """
     low, high = exp_neg(1 / (2 * sigma2), precision)
     square_low, square_high = low * low >> precision, ceil_shift(high * high, precision)
@@ -106,7 +124,10 @@ def gaussian_weights(sigma2: Fraction, precision: int, stop: int) -> Iterator[In
     ratio_low, ratio_high = low * square_low >> precision, ceil_shift(high * square_high, precision)
     yield low, high
     while high > stop:
+        before = high
         low, high = low * ratio_low >> precision, ceil_shift(high * ratio_high, precision)
+        if high >= before:  # rounding up has eaten the fall: it would never stop
+            raise TooCoarse
         ratio_low = ratio_low * square_low >> precision
         ratio_high = ceil_shift(ratio_high * square_high, precision)
         yield low, high
@@ -160,12 +181,11 @@ def laplace_tail_floors(scale: Fraction, bits: int) -> list[int]:
     return _decided(lambda guard: _laplace_floors(scale, bits, guard), bits)
 
 
-def _decided(attempt: Callable[[int], list[int] | None], bits: int) -> list[int]:
+def _decided(attempt: Callable[[int], list[int]], bits: int) -> list[int]:
     guard = _FIRST_GUARD
     while guard <= _LAST_GUARD:
-        floors = attempt(guard)
-        if floors is not None:
-            return floors
+        with suppress(TooCoarse):
+            return attempt(guard)
         guard *= 2
     raise PrivacyError(
         f"A threshold of the noise law could not be decided at {bits} bits with {_LAST_GUARD} guard bits. "
@@ -173,7 +193,7 @@ def _decided(attempt: Callable[[int], list[int] | None], bits: int) -> list[int]
     )
 
 
-def _gaussian_floors(sigma2: Fraction, bits: int, guard: int) -> list[int] | None:
+def _gaussian_floors(sigma2: Fraction, bits: int, guard: int) -> list[int]:
     # Two passes over the weights rather than a list of them: wide laws have hundreds of thousands.
     precision = bits + guard
     stop = 1 << (guard // 2)
@@ -187,37 +207,40 @@ def _gaussian_floors(sigma2: Fraction, bits: int, guard: int) -> list[int] | Non
     # w(k + 1) / w(k) falls with k, so a geometric series with ratio r = last / before bounds the weights left
     # out: their sum is at most last * r / (1 - r).
     if last_high >= before:
-        return None
+        raise TooCoarse
     high += -(-last_high * last_high // (before - last_high))
     inverse_low = (one << precision) // (one + 2 * high)
     inverse_high = -(-(one << precision) // (one + 2 * low))
     shift = 2 * precision - bits
     floors = [low * inverse_low >> shift]
     if floors[0] != high * inverse_high >> shift:
-        return None
+        raise TooCoarse
     for weight_low, weight_high in gaussian_weights(sigma2, precision, stop):
         if floors[-1] == 0:
             break
-        low, high = max(low - weight_high, 0), high - weight_low
+        # Exact: what is left of each sum is the sum of the lower (upper) ends beyond k.
+        low, high = low - weight_low, high - weight_high
         floors.append(low * inverse_low >> shift)
         if floors[-1] != high * inverse_high >> shift:
-            return None
-    return floors if floors[-1] == 0 else None
+            raise TooCoarse
+    if floors[-1] != 0:
+        raise TooCoarse
+    return floors
 
 
-def _laplace_floors(scale: Fraction, bits: int, guard: int) -> list[int] | None:
+def _laplace_floors(scale: Fraction, bits: int, guard: int) -> list[int]:
     precision = bits + guard
     one = 1 << precision
     q_low, q_high = exp_neg(1 / scale, precision)
     if q_high >= one:
-        return None
+        raise TooCoarse
     low = q_low * one // (one + q_low)  # q / (1 + q) increases with q
     high = -(-q_high * one // (one + q_high))
     floors = []
     while True:
         floor = low >> guard
         if floor != high >> guard:
-            return None
+            raise TooCoarse
         floors.append(floor)
         if floor == 0:
             return floors
