@@ -19,8 +19,8 @@ from opendas.io.parquet import ParquetSink, bytes_column, parquet_sink, text_col
 
 __all__ = ["MeasurementWriter", "used_answers"]
 
-VALUES_PER_GROUP = 1 << 22
-"""About so many values a row group, if the answers are full."""
+VALUES_PER_GROUP = 1 << 20
+"""About so many values a row group, if the answers are full: what a task reads too much stays small."""
 
 _TEXT = pa.dictionary(pa.int32(), pa.string())
 _SCHEMA = pa.schema(
