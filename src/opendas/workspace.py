@@ -91,11 +91,10 @@ class Workspace:
         refuse_foreign(out)
         self._fresh = not out.exists() or not any(out.iterdir())
         make_folder(out)
-        for folder, mode in ((self.confidential, 0o700), (self.confidential / "keys", 0o700)):
+        for folder in (self.confidential, self.confidential / "keys", self.state):
             make_folder(folder)
-            folder.chmod(mode)
-        for folder in (self.release, self.state):
-            make_folder(folder)
+            folder.chmod(0o700)
+        make_folder(self.release)
         self.ledger = Ledger.open(ledger or out / "ledger.jsonl", folder=out)
 
     def __enter__(self) -> Workspace:
@@ -121,7 +120,7 @@ class Workspace:
 
     @property
     def state(self) -> Path:
-        """Checkpoints of noisy and estimated values."""
+        """Checkpoints of noisy and estimated values, input tag and key commitment; mode 0700."""
         return self.out / "state"
 
     def key_path(self, product: str) -> Path:
@@ -223,13 +222,18 @@ def key_from_command(command: str) -> RunKey:
 
     Raises
     ------
+    ConfigError
+        If it is empty.
     EnvironmentFailure
         If it cannot be run or fails.
     PrivacyError
         If it prints something else.
     """
     try:
-        done = subprocess.run(shlex.split(command), capture_output=True, check=False, timeout=300)
+        words = shlex.split(command)
+        if not words:
+            raise ConfigError("--key-command is empty; give the command that prints the run key.")
+        done = subprocess.run(words, capture_output=True, check=False, timeout=300)
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         raise EnvironmentFailure(f"the key command could not be run ({type(error).__name__}).") from None
     if done.returncode != 0:
