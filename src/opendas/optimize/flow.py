@@ -12,7 +12,7 @@ excludes cycling, so the method always ends. Everything is integer and sequentia
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -30,41 +30,61 @@ MAX_POTENTIAL = 1 << 62
 TREE, LOWER, UPPER = 0, 1, -1
 
 
+class _Tree(NamedTuple):
+    """A rooted spanning tree: per node what is above (node, arc, whether the arc points there) and below.
+
+    The children of a node are a doubly linked list; ``size`` counts the nodes of a subtree.
+    """
+
+    above: Any
+    arc: Any
+    outward: Any
+    child: Any
+    following: Any
+    before: Any
+    size: Any
+    potential: Any
+
+
 @njit(cache=True, nogil=True)
-def _children(parent, first, following, before):
-    for v in range(len(parent)):
-        first[v] = -1
-        following[v] = -1
-        before[v] = -1
-    for v in range(len(parent)):
+def _plant(parent, pred, tail):
+    """Link the tree of the given parents and arcs; potentials are set by :func:`_price`."""
+    nodes = len(parent)
+    outward = np.zeros(nodes, np.bool_)
+    child = np.full(nodes, np.int32(-1))
+    following = np.full(nodes, np.int32(-1))
+    before = np.full(nodes, np.int32(-1))
+    size = np.ones(nodes, np.int32)
+    for v in range(nodes):
         u = parent[v]
         if u >= 0:
-            following[v] = first[u]
-            if first[u] >= 0:
-                before[first[u]] = v
-            first[u] = v
+            outward[v] = tail[pred[v]] == v
+            following[v] = child[u]
+            if child[u] >= 0:
+                before[child[u]] = v
+            child[u] = v
+            while u >= 0:
+                size[u] += 1
+                u = parent[u]
+    return _Tree(
+        parent.copy(), pred.copy(), outward, child, following, before, size, np.empty(nodes, np.int64)
+    )
 
 
 @njit(cache=True, nogil=True)
-def _price_tree(root, tail, cost, parent, pred, first, following, depth, upward, potential):
-    """Set depths and potentials from the root down, so that tree arcs have reduced cost zero."""
-    depth[root] = 0
+def _price(tree, root, cost):
+    """Set potentials from the root down, so that tree arcs have reduced cost zero."""
+    above, arc, outward, child, following, _, _, potential = tree
     potential[root] = 0
-    v = first[root]
+    v = child[root]
     while v >= 0 and v != root:
-        u = parent[v]
-        depth[v] = depth[u] + 1
-        a = pred[v]
-        upward[v] = tail[a] == v
-        if tail[a] == v:
-            potential[v] = potential[u] - cost[a]
-        else:
-            potential[v] = potential[u] + cost[a]
-        if first[v] >= 0:
-            v = first[v]
+        c = cost[arc[v]]
+        potential[v] = potential[above[v]] - c if outward[v] else potential[above[v]] + c
+        if child[v] >= 0:
+            v = child[v]
             continue
         while v != root and following[v] < 0:
-            v = parent[v]
+            v = above[v]
         if v != root:
             v = following[v]
 
@@ -95,71 +115,64 @@ def _entering(tail, head, cost, potential, state, candidates, start, block):
 
 
 @njit(cache=True, nogil=True)
-def _move(
-    entering, u_in, v_in, u_out, tail, cost, parent, pred, first, following, before, depth, upward, potential
-):
-    """Cut the subtree above ``u_out``, hang it from ``v_in`` at ``u_in``, and shift its potentials."""
-    up = v_in
-    arc = entering
+def _rehang(tree, entering, u_in, v_in, u_out, join, tail):
+    """Cut the subtree above ``u_out``, turn it over to ``u_in`` and hang it from ``v_in``."""
+    above, arc, outward, child, following, before, size, _ = tree
+    moved = size[u_out]
+    v = above[u_out]
+    while v != join:
+        size[v] -= moved
+        v = above[v]
+    v = v_in
+    while v != join:
+        size[v] += moved
+        v = above[v]
+    u, a, rest = v_in, entering, moved
     v = u_in
     while True:
-        old_up = parent[v]
-        old_arc = pred[v]
+        old_above, old_arc, old_size = above[v], arc[v], size[v]
         if before[v] >= 0:
             following[before[v]] = following[v]
         else:
-            first[old_up] = following[v]
+            child[old_above] = following[v]
         if following[v] >= 0:
             before[following[v]] = before[v]
-        parent[v] = up
-        pred[v] = arc
-        upward[v] = tail[arc] == v
+        above[v] = u
+        arc[v] = a
+        outward[v] = tail[a] == v
+        size[v] = rest
         before[v] = -1
-        following[v] = first[up]
-        if first[up] >= 0:
-            before[first[up]] = v
-        first[up] = v
+        following[v] = child[u]
+        if child[u] >= 0:
+            before[child[u]] = v
+        child[u] = v
         if v == u_out:
-            break
-        up = v
-        arc = old_arc
-        v = old_up
-    if tail[entering] == u_in:
-        shift = potential[v_in] - cost[entering] - potential[u_in]
-    else:
-        shift = potential[v_in] + cost[entering] - potential[u_in]
-    v = u_in
+            return
+        u, a, rest = v, old_arc, moved - old_size
+        v = old_above
+
+
+@njit(cache=True, nogil=True)
+def _shift(tree, top, shift):
+    """Add ``shift`` to the potentials of the subtree of ``top``."""
+    above, _, _, child, following, _, _, potential = tree
+    v = top
     while True:
         potential[v] += shift
-        depth[v] = depth[parent[v]] + 1
-        if first[v] >= 0:
-            v = first[v]
+        if child[v] >= 0:
+            v = child[v]
             continue
-        while v != u_in and following[v] < 0:
-            v = parent[v]
-        if v == u_in:
+        while v != top and following[v] < 0:
+            v = above[v]
+        if v == top:
             return
         v = following[v]
 
 
 @njit(cache=True, nogil=True)
-def _pivot(
-    entering,
-    tail,
-    head,
-    capacity,
-    cost,
-    flow,
-    state,
-    parent,
-    pred,
-    first,
-    following,
-    before,
-    depth,
-    upward,
-    potential,
-):
+def _pivot(tree, entering, tail, head, capacity, cost, flow, state):
+    """Push flow around the cycle that ``entering`` closes and exchange it for the last blocking arc."""
+    above, arc, outward, _, _, _, size, potential = tree
     if state[entering] == LOWER:
         source = tail[entering]
         target = head[entering]
@@ -169,8 +182,7 @@ def _pivot(
         target = tail[entering]
         delta = flow[entering]
     # The cycle runs join -> source -> target -> join. The last blocking arc along it leaves: on the way up
-    # from
-    # ``source`` the first one met, on the way up from ``target`` the last, the entering arc in between.
+    # from ``source`` the first one met, on the way up from ``target`` the last, the entering arc in between.
     u = source
     v = target
     side = 0
@@ -178,65 +190,46 @@ def _pivot(
     v_out = -1
     back = delta + 1
     while u != v:
-        if depth[u] >= depth[v]:
-            a = pred[u]
-            room = flow[a] if upward[u] else capacity[a] - flow[a]
+        if size[u] < size[v]:
+            a = arc[u]
+            room = flow[a] if outward[u] else capacity[a] - flow[a]
             if room < delta:
                 delta = room
                 u_out = u
                 side = 1
-            u = parent[u]
+            u = above[u]
         else:
-            a = pred[v]
-            room = capacity[a] - flow[a] if upward[v] else flow[a]
+            a = arc[v]
+            room = capacity[a] - flow[a] if outward[v] else flow[a]
             if room <= back:
                 back = room
                 v_out = v
-            v = parent[v]
+            v = above[v]
+    join = u
     if v_out >= 0 and back <= delta:
         delta = back
         u_out = v_out
         side = 2
-    join = u
     if delta > 0:
-        step = delta if state[entering] == LOWER else -delta
-        flow[entering] += step
+        flow[entering] += delta if state[entering] == LOWER else -delta
         u = source
         while u != join:
-            a = pred[u]
-            flow[a] += -delta if upward[u] else delta
-            u = parent[u]
+            flow[arc[u]] += -delta if outward[u] else delta
+            u = above[u]
         u = target
         while u != join:
-            a = pred[u]
-            flow[a] += delta if upward[u] else -delta
-            u = parent[u]
+            flow[arc[u]] += delta if outward[u] else -delta
+            u = above[u]
     if side == 0:
         state[entering] = -state[entering]
         return
-    leaving = pred[u_out]
+    leaving = arc[u_out]
     state[leaving] = LOWER if flow[leaving] == 0 else UPPER
     state[entering] = TREE
-    if side == 1:
-        u_in, v_in = source, target
-    else:
-        u_in, v_in = target, source
-    _move(
-        entering,
-        u_in,
-        v_in,
-        u_out,
-        tail,
-        cost,
-        parent,
-        pred,
-        first,
-        following,
-        before,
-        depth,
-        upward,
-        potential,
-    )
+    reduced = cost[entering] + potential[tail[entering]] - potential[head[entering]]
+    u_in, v_in = (source, target) if side == 1 else (target, source)
+    _rehang(tree, entering, u_in, v_in, u_out, join, tail)
+    _shift(tree, u_in, -reduced if outward[u_in] else reduced)
 
 
 @njit(cache=True, nogil=True)
@@ -259,8 +252,7 @@ def network_simplex(root, first_rank, tail, head, capacity, costs, flow, parent,
         A feasible flow; arcs outside the tree are at zero or at capacity. Overwritten by the optimal one.
     parent, pred : int32 array, (nodes,)
         The spanning tree: parent node (-1 at the root) and the arc to it. Strongly feasible: on every tree
-        arc some
-        flow can still move towards the root. Overwritten.
+        arc some flow can still move towards the root.
 
     Returns
     -------
@@ -271,49 +263,27 @@ def network_simplex(root, first_rank, tail, head, capacity, costs, flow, parent,
     -----
     The caller guarantees nodes * max |cost| < 2**62 (:data:`MAX_POTENTIAL`).
     """
-    nodes = len(parent)
     arcs = len(tail)
-    first = np.empty(nodes, np.int32)
-    following = np.empty(nodes, np.int32)
-    before = np.empty(nodes, np.int32)
-    depth = np.empty(nodes, np.int32)
-    upward = np.zeros(nodes, np.bool_)
-    potential = np.empty(nodes, np.int64)
+    tree = _plant(parent, pred, tail)
+    potential = tree.potential
     state = np.empty(arcs, np.int8)
     for a in range(arcs):
         state[a] = LOWER if flow[a] == 0 else UPPER
-    for v in range(nodes):
+    for v in range(len(parent)):
         if v != root:
             state[pred[v]] = TREE
-    _children(parent, first, following, before)
     candidates = np.arange(arcs).astype(np.int32)
     pivots = 0
     for rank in range(first_rank, len(costs)):
         cost = costs[rank]
-        _price_tree(root, tail, cost, parent, pred, first, following, depth, upward, potential)
+        _price(tree, root, cost)
         block = max(10, int(0.5 * np.sqrt(len(candidates))))
         start = np.int64(0)
         while len(candidates) > 0:
             a, start = _entering(tail, head, cost, potential, state, candidates, start, block)
             if a < 0:
                 break
-            _pivot(
-                a,
-                tail,
-                head,
-                capacity,
-                cost,
-                flow,
-                state,
-                parent,
-                pred,
-                first,
-                following,
-                before,
-                depth,
-                upward,
-                potential,
-            )
+            _pivot(tree, a, tail, head, capacity, cost, flow, state)
             pivots += 1
         if rank + 1 < len(costs):
             kept = 0
