@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from opendas.budget.plan import attribute_rho, plan_rows, within_rho
-from opendas.engines.subtree import UsedAnswers
 from opendas.engines.work import KeyedSource
 from opendas.estimation.model import FamilyRecord
 from opendas.io.measurement_files import Answers, measurement_metadata
 from opendas.io.writers.measurements import MeasurementWriter, used_answers
+from opendas.measurement.family import UsedAnswers
 from opendas.measurement.noisy import NoisyMeasurements
 from opendas.measurement.plan import MeasurementPlan
 from opendas.random.noise import NoiseSource

@@ -16,8 +16,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from opendas.engines.subtree import PartResult, UsedAnswers
+from opendas.engines.subtree import PartResult
 from opendas.estimation.model import FamilyRecord
+from opendas.measurement.family import UsedAnswers
 from opendas.schema.histogram import Histogram
 
 __all__ = ["Checkpoints"]

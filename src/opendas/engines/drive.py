@@ -11,11 +11,12 @@ import numpy.typing as npt
 from opendas.constraints.table import ConstraintTable
 from opendas.engines.checkpoint import Checkpoints
 from opendas.engines.local import LocalEngine
-from opendas.engines.subtree import PartResult, UsedAnswers
+from opendas.engines.subtree import PartResult
 from opendas.engines.tasks import Stage, Task, bottom_starts, cut_leaves, cut_spine, make_part
 from opendas.engines.work import Worker
 from opendas.estimation.model import FamilyRecord
 from opendas.geography.spine import Spine
+from opendas.measurement.family import UsedAnswers
 from opendas.schema.histogram import Histogram
 
 __all__ = ["Estimation", "estimate_spine"]

@@ -18,10 +18,10 @@ from opendas.errors import InfeasibleFamily
 from opendas.estimation.failsafe import relax_parent
 from opendas.estimation.family import estimate_family
 from opendas.estimation.model import Family, FamilyEstimate, FamilyRecord, LevelRules
-from opendas.measurement.family import MeasurementSource
+from opendas.measurement.family import MeasurementSource, UsedAnswers
 from opendas.schema.histogram import Histogram
 
-__all__ = ["Part", "PartLevel", "PartResult", "UsedAnswers", "estimate_part", "tie_keys"]
+__all__ = ["Part", "PartLevel", "PartResult", "estimate_part", "tie_keys"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,26 +62,6 @@ class Part:
 
     levels: tuple[PartLevel, ...]
     parents: Histogram | None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class UsedAnswers:
-    """Noisy answers that estimation read: those of one query group for one family.
-
-    Parameters
-    ----------
-    level, first, children : int
-    query : str
-    rows : int32 (r,)
-    values : int64 (C, r)
-    """
-
-    level: int
-    first: int
-    children: int
-    query: str
-    rows: npt.NDArray[np.int32]
-    values: npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["FamilyMeasurement", "MeasurementSource", "QueryAnswers"]
+__all__ = ["FamilyMeasurement", "MeasurementSource", "QueryAnswers", "UsedAnswers"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,6 +54,26 @@ class FamilyMeasurement:
 
     queries: tuple[QueryAnswers, ...]
     precision: npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UsedAnswers:
+    """Noisy answers that estimation read: those of one query group for one family.
+
+    Parameters
+    ----------
+    level, first, children : int
+    query : str
+    rows : int32 (r,)
+    values : int64 (C, r)
+    """
+
+    level: int
+    first: int
+    children: int
+    query: str
+    rows: npt.NDArray[np.int32]
+    values: npt.NDArray[np.int64]
 
 
 class MeasurementSource(Protocol):

@@ -10,13 +10,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from opendas.budget.allocation import Budget
-from opendas.engines.subtree import Part, PartLevel, UsedAnswers
+from opendas.engines.subtree import Part, PartLevel
 from opendas.errors import FormatError
 from opendas.geography.spine import Spine, standard_spine
 from opendas.io.measurement_files import Answers, MeasurementFile, measurement_metadata
 from opendas.io.measurement_source import FileSource, check_measurement_files
 from opendas.io.writers import measurements as writer_module
 from opendas.io.writers.measurements import MeasurementWriter, used_answers
+from opendas.measurement.family import UsedAnswers
 from opendas.measurement.noisy import NoisyMeasurements, measured_levels
 from opendas.measurement.plan import MeasurementPlan
 from opendas.random.noise import NoiseSource

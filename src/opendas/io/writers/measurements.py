@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from opendas.engines.subtree import UsedAnswers
 from opendas.errors import FormatError
 from opendas.io.measurement_files import Answers
 from opendas.io.parquet import ParquetSink, bytes_column, parquet_sink, text_column
+from opendas.measurement.family import UsedAnswers
 
 __all__ = ["MeasurementWriter", "used_answers"]
 
