@@ -1,0 +1,250 @@
+"""Write the tables of docs/products/*.md from the products themselves, or check them with --check.
+
+A page is prose with tables between two marks, ``<!-- table NAME -->`` and ``<!-- end -->``; only what lies
+between the marks is written here.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+
+from opendas.budget import Budget, BudgetSpec, preset, preset_names, resolve_budget
+from opendas.budget.plan import plan_rows
+from opendas.geography.frame import Frame
+from opendas.io.mdf_layout import mdf_layout
+from opendas.privacy.exact import format_fraction
+from opendas.products.pl94 import pl94_persons, pl94_units, race_combinations
+from opendas.products.product import Passes, Product
+
+FOLDER = Path(__file__).with_name("products")
+PRODUCTS: dict[str, Callable[[], Product]] = {"pl94-persons": pl94_persons, "pl94-units": pl94_units}
+MARK = re.compile(r"(<!-- table (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+RACE_LETTERS = {
+    "white": "White",
+    "black": "Black",
+    "aian": "AIAN",
+    "asian": "Asian",
+    "nhpi": "NHPI",
+    "sor": "SOR",
+}
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
+
+
+def code(text: str) -> str:
+    """Return `text` as code."""
+    return f"`{text}`"
+
+
+def attributes(product: Product) -> str:
+    """List every level of every attribute but the long ones, with its code here and in the microdata."""
+    columns = _microdata_codes(product)
+    rows = []
+    for attribute in product.schema.attributes:
+        if len(attribute) > 20:
+            continue
+        for number, label in enumerate(attribute.levels):
+            name = code(attribute.name) if number == 0 else ""
+            rows.append((name, number, code(label), columns[attribute.name][number]))
+    return table(("attribute", "code", "label", "microdata"), rows)
+
+
+def _microdata_codes(product: Product) -> dict[str, list[str]]:
+    """Return, per attribute and level, the column and value that its records carry."""
+    name = {
+        "hhgq": "GQTYPE_PL",
+        "votingage": "VOTING_AGE",
+        "hispanic": "CENHISP",
+        "cenrace": "CENRACE",
+        "occupancy": "HH_STATUS",
+    }
+    frame = Frame(np.array([b"990010001001000"]), {}, "block")
+    layout = mdf_layout(product, frame)
+    columns = {column.name: column for column in layout.columns}
+    # Occupied units are the first kind of record in the units layout, vacant ones the second.
+    kind_of_cell = np.array([1, 0]) if product.layout == "units" else np.arange(product.schema.size)
+    codes = product.schema.codes(np.arange(product.schema.size))
+    found = {}
+    for attribute, code_of_cell in zip(product.schema.attributes, codes, strict=True):
+        column = columns[name[attribute.name]]
+        first = [int(np.flatnonzero(code_of_cell == level)[0]) for level in range(len(attribute))]
+        found[attribute.name] = [
+            f"{column.name} {column.values[column.index[kind_of_cell[c]]]}" for c in first
+        ]
+    return found
+
+
+def races(product: Product) -> str:
+    """List the 63 combinations of races by their number of races."""
+    values = [text.split()[-1] for text in _microdata_codes(product)["cenrace"]]
+    rows = []
+    for count, group in groupby(enumerate(race_combinations()), key=lambda item: len(item[1])):
+        members = list(group)
+        listed = ", ".join(f"{values[k]} {'-'.join(RACE_LETTERS[r] for r in names)}" for k, names in members)
+        rows.append((count, f"{members[0][0]} to {members[-1][0]}", listed))
+    return table(("races", "codes", "microdata code and races"), rows)
+
+
+def queries(product: Product) -> str:
+    """List the query groups."""
+    rows = []
+    for name in product.query_names:
+        group = product.workload.group(name)
+        shape = " x ".join(map(str, group.shape)) or "1"
+        rows.append((code(name), shape, f"{group.size:,}"))
+    return table(("query group", "shape", "rows"), rows)
+
+
+def recodes(product: Product) -> str:
+    """List the recodes."""
+    rows = [
+        (code(recode.name), code(recode.attribute), code(label), ", ".join(map(code, levels)))
+        for recode in product.recodes
+        for label, levels in recode.groups
+    ]
+    return table(("recode", "of", "group", "levels"), rows)
+
+
+def constraints(product: Product) -> str:
+    """List invariants, bounds and structural zeros."""
+    rows = [
+        ("invariant", code(item.name), f"{code(item.query)} exact at every {item.geolevel}")
+        for item in product.invariants
+    ]
+    for bound in product.bounds:
+        what = f"{bound.lower} to {bound.upper:,} records for each of {code(bound.column)}"
+        rows.append(("bound", code(bound.name), what))
+    for zero in product.structural_zeros:
+        name = " and ".join(f"{a} = {'/'.join(levels)}" for a, levels in zero.levels.items())
+        cells = int((~product.possible).sum())
+        rows.append(("structural zero", code(name), f"{cells} cells of {product.schema.size:,}"))
+    return table(("kind", "name", "what it says"), rows)
+
+
+def passes(product: Product) -> str:
+    """List the passes, geolevel by geolevel."""
+    rows = []
+    for where, label in (("*", "in between"), ("root", "topmost geolevel"), ("leaf", "leaves")):
+        plan = product.passes
+        rows.append(
+            (
+                label,
+                _pass_text(plan.least_squares.get(where, plan.least_squares["*"])),
+                _pass_text(plan.rounder.get(where, plan.rounder["*"])),
+            )
+        )
+    rows = [rows[1], rows[0], rows[2]]
+    return table(("geolevel of the children", "least squares", "rounder"), rows)
+
+
+def _pass_text(given: Passes) -> str:
+    return "; ".join(
+        f"{number}. "
+        + ", ".join(f"{code(name)} twice" if count > 1 else code(name) for name, count in counts(names))
+        for number, names in enumerate(given, start=1)
+    )
+
+
+def counts(names: Sequence[str]) -> list[tuple[str, int]]:
+    """Return each name once, in order, with how often it is there."""
+    return [(name, len(list(group))) for name, group in groupby(names)]
+
+
+def _budgets(product: Product) -> dict[str, Budget]:
+    found = {}
+    for name in preset_names():
+        if preset(name).product == product.name:
+            levels = list(preset(name).geolevels)
+            found[name] = resolve_budget(BudgetSpec(preset=name), levels, product.workload.canonical)
+    return found
+
+
+def presets(product: Product) -> str:
+    """List the presets with their totals."""
+    rows = []
+    for name, budget in _budgets(product).items():
+        account = budget.account()
+        epsilon = f"{account.epsilon('cks'):.2f}, {account.epsilon('bun-steinke'):.2f}"  # type: ignore[union-attr]
+        rows.append((code(name), preset(name).description, format_fraction(budget.total), epsilon))
+    return table(("preset", "used for", "rho", "epsilon at 1e-10: cks, bun-steinke"), rows)
+
+
+def shares(product: Product) -> str:
+    """List geolevel and query shares of every preset; presets that share them stand together."""
+    parts: dict[str, list[str]] = {}
+    for name, budget in _budgets(product).items():
+        levels = list(budget.geolevels)
+        rows: list[list[str]] = [["*geolevel*", *(format_fraction(s) for s in budget.geolevels.values())]]
+        for query in product.query_names:
+            given = [budget.query_shares(level).get(query) for level in levels]
+            if any(given):
+                rows.append([code(query), *("-" if s is None else format_fraction(s) for s in given)])
+        parts.setdefault(table(("share of", *levels), rows), []).append(code(name))
+    return "\n".join(f"{', '.join(names)}\n\n{text}" for text, names in parts.items())
+
+
+def noise(product: Product) -> str:
+    """List the variance and margin of error of every answer."""
+    parts = []
+    sizes = {name: product.workload.group(name).size for name in product.query_names}
+    for name, budget in _budgets(product).items():
+        levels = list(budget.geolevels)
+        found = {(r.query, r.geolevel): r for r in plan_rows(budget, dict.fromkeys(levels, 1), sizes)}
+        rows = []
+        for query in product.query_names:
+            cells = [found.get((query, level)) for level in levels]
+            if any(cells):
+                texts = ["-" if r is None else f"{r.variance:.4g} ({r.moe90})" for r in cells]
+                rows.append([code(query), *texts])
+        parts.append(f"`{name}`\n\n" + table(("variance (margin)", *levels), rows))
+    return "\n".join(parts)
+
+
+TABLES: dict[str, Callable[[Product], str]] = {
+    "attributes": attributes,
+    "races": races,
+    "queries": queries,
+    "recodes": recodes,
+    "constraints": constraints,
+    "passes": passes,
+    "presets": presets,
+    "shares": shares,
+    "noise": noise,
+}
+
+
+def page(name: str) -> str:
+    """Return the page of a product with its tables written anew."""
+    product = PRODUCTS[name]()
+    text = (FOLDER / f"{name}.md").read_text(encoding="utf-8")
+    return MARK.sub(lambda m: f"{m[1]}\n{TABLES[m[2]](product)}\n{m[4]}", text)
+
+
+def main(arguments: list[str]) -> int:
+    """Write the tables, or compare them."""
+    stale = 0
+    for name in PRODUCTS:
+        path = FOLDER / f"{name}.md"
+        text = page(name)
+        if path.read_text(encoding="utf-8") == text:
+            continue
+        if "--check" in arguments:
+            stale = 1
+            sys.stderr.write(f"{path} is out of date: run python {Path(__file__).name}\n")
+        else:
+            path.write_text(text, encoding="utf-8")
+    return stale
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
