@@ -30,8 +30,8 @@ __all__ = [
 NOT_FOR_RELEASE = "NOT FOR RELEASE"
 DEMONSTRATION_FRAME = "DEMONSTRATION FRAME"
 
-POPULATED_LEAVES = "populated leaves (the frame was taken from the records)"
-"""Listed as an invariant where the frame comes from the records."""
+POPULATED_LEAVES = "populated leaves"
+"""Listed as an invariant where the frame comes from the records; the readers declare it in these words."""
 
 STAMP_MEANING = {
     NOT_FOR_RELEASE: (

@@ -20,6 +20,7 @@ from opendas.io.readers.findings import FindingLog
 from opendas.io.readers.frame_file import frame_path, hierarchy
 from opendas.io.readers.rows import Leaves, read_rows
 from opendas.io.readers.tables import Batch
+from opendas.products.pl94 import HHGQ_LEVELS
 from opendas.schema.attributes import Schema
 
 __all__ = ["HistogramReader", "LongForm", "RecordsReader"]
@@ -175,8 +176,9 @@ class _TableReader:
         levels = hierarchy(self.spec)
         layout = LongForm.of(self.spec, levels.width, counted=isinstance(self, HistogramReader))
         leaves: Leaves = "records" if frame_path(self.spec) is None else "frame"
-        # Group quarters of a constant type are declared, not found in the data.
-        declared = leaves == "frame" and "hhgq" in self.spec.constants
+        # That everybody lives in households is declared, not found in the data. A constant type of group
+        # quarters is not enough: where its facilities are would still come from the records.
+        declared = leaves == "frame" and self.spec.constants.get("hhgq") == HHGQ_LEVELS[0]
         return read_rows(self.spec, layout, levels, leaves, planning=planning, residence_is_declared=declared)
 
 

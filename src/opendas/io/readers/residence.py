@@ -37,10 +37,14 @@ def derived_units(
     """Return `frame` with unit columns made from the records themselves.
 
     Persons: one facility of each type that houses somebody; one housing unit in every leaf of a public
-    frame, and otherwise where people live in households. Units: the invariant number of housing units, and
-    one facility of type 7 in a leaf without any.
+    frame, and otherwise where people live in households. Units: the number of housing units where it is
+    invariant in every leaf, and one facility of type 7 in a leaf without any; otherwise one housing unit in
+    every leaf, which says nothing about the records. The frame is published.
     """
     units = {name: np.zeros(len(frame), dtype=np.int64) for name in CENSUS_UNITS}
+    if kind == "units" and not _total_is_invariant(product, frame):
+        units["hu"] = np.ones(len(frame), dtype=np.int64)
+        return replace_units(frame, units)
     if kind == "units":
         units["hu"] = histogram.row_totals()
         if not public_leaves:
@@ -52,6 +56,12 @@ def derived_units(
     if public_leaves:
         units["hu"] = np.ones(len(frame), dtype=np.int64)
     return replace_units(frame, units)
+
+
+def _total_is_invariant(product: Product, frame: Frame) -> bool:
+    """Whether the number of records in every leaf is published exactly anyway."""
+    leaf = ("leaf", frame.leaf)
+    return any(held.query == "total" and held.geolevel in leaf for held in product.invariants)
 
 
 def check_units(

@@ -56,8 +56,8 @@ def read_rows(
     planning : bool
         The histogram is not wanted; it is counted only where the frame depends on it.
     residence_is_declared : bool
-        Everybody lives in one kind of quarters by declaration, so that units derived from the records of a
-        public frame say nothing about them.
+        Everybody lives in households by declaration, so that units derived from the records of a public
+        frame say nothing about them.
 
     Raises
     ------

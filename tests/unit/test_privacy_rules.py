@@ -1,0 +1,405 @@
+"""Rules of privacy that single modules keep. The table of all rules is ``docs/proofs/rules.md``."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from support.assembled import Assembled, assemble
+from support.mini import from_dense, mini_frame, mini_histogram, mini_product
+
+import opendas
+import opendas.measurement.noisy as noisy
+import opendas.random.noise as noise_module
+from opendas.errors import BudgetError, ConfigError, DataError
+from opendas.io.readers.base import FRAME_FROM_RECORDS
+from opendas.measurement.plan import MeasurementPlan
+from opendas.pipeline import Options, release
+from opendas.privacy.relations import Mechanism, Neighbours
+from opendas.random.addresses import pack_addresses
+from opendas.random.distributions import DiscreteGaussian
+from opendas.random.keys import RunKey
+from opendas.random.tables import MAX_FLOORS, SamplerTable
+from opendas.report.guarantee import DEMONSTRATION_FRAME
+from opendas.run import load
+from opendas.schema.histogram import Histogram
+
+ROOT = Path(opendas.__file__).parent
+Blocks = set[tuple[int, int]]
+
+
+@pytest.fixture(name="run", scope="module")
+def _run() -> Assembled:
+    frame = mini_frame()
+    return assemble(mini_product(), frame, mini_histogram(frame))
+
+
+# 2. Addresses, as the cipher sees them.
+
+
+@pytest.fixture(name="cipher")
+def _cipher(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Every block that is encrypted, first words and refinements alike."""
+    seen: list[tuple[int, int]] = []
+    encrypt, word = noise_module._Scratch.encrypt, noise_module.NoiseSource._word
+
+    def watched(self: noise_module._Scratch, count: int) -> None:
+        seen.extend((int(high), int(low)) for high, low in self.blocks[:count])
+        encrypt(self, count)
+
+    def refined(self: noise_module.NoiseSource, block: bytes, refinement: int) -> int:
+        low = int.from_bytes(block[8:], "little") | refinement
+        seen.append((int.from_bytes(block[:8], "little"), low))
+        return word(self, block, refinement)
+
+    monkeypatch.setattr(noise_module._Scratch, "encrypt", watched)
+    monkeypatch.setattr(noise_module.NoiseSource, "_word", refined)
+    return seen
+
+
+def planned_addresses(run: Assembled) -> Blocks:
+    """The address of every answer of a plan, written out."""
+    found: Blocks = set()
+    for number, level in enumerate(run.plan.levels):
+        for query in level.queries:
+            place = run.product.query_names.index(query.query.name)
+            for unit in range(len(run.spine.levels[number])):
+                for cell in range(query.query.size):
+                    (block,) = pack_addresses(number, unit, place, cell).tolist()
+                    found.add(tuple(block))
+    return found
+
+
+def measure_all(run: Assembled) -> None:
+    measured = run.measurements()
+    for number, level in enumerate(run.spine.levels):
+        measured.full(number, 0, len(level))
+
+
+@pytest.mark.parametrize("mechanism", list(Mechanism))
+def test_a_plan_draws_every_address_once_and_no_other(
+    mechanism: Mechanism, cipher: list[tuple[int, int]]
+) -> None:
+    frame = mini_frame()
+    queries = {name: Fraction(1, 6) for name in mini_product().query_names}
+    run = assemble(mini_product(), frame, mini_histogram(frame), queries=queries, mechanism=mechanism)
+    measure_all(run)
+    first = [block for block in cipher if block[1] & 0xFFFF == 0]
+    assert len(set(cipher)) == len(cipher)
+    assert set(first) == planned_addresses(run)
+    answers = sum(q.query.size for level in run.plan.levels for q in level.queries) // 3
+    assert len(first) == answers * (2 + 6 + 24)
+
+
+def test_refined_draws_have_addresses_of_their_own(
+    run: Assembled, cipher: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Take every word for undecided: each draw then reads a second block, and its value stays the same."""
+    plain = run.measurements().full(2, 0, 24)
+    cipher.clear()
+    lookup = SamplerTable.lookup
+
+    def undecided(self: SamplerTable, words: np.ndarray, out: np.ndarray, ties: np.ndarray) -> int:
+        lookup(self, words, out, ties)
+        ties[: len(out)] = np.arange(len(out))
+        return len(out)
+
+    monkeypatch.setattr(SamplerTable, "lookup", undecided)
+    refined = run.measurements().full(2, 0, 24)
+    assert all(np.array_equal(one, two) for one, two in zip(plain, refined, strict=True))
+    assert len(set(cipher)) == len(cipher)
+    assert sum(block[1] & 0xFFFF == 1 for block in cipher) == len(cipher) // 2
+
+
+def test_a_lazy_run_draws_addresses_of_the_plan_only(run: Assembled, cipher: list[tuple[int, int]]) -> None:
+    from opendas.engines.drive import estimate_spine
+
+    estimate_spine(
+        run.spine, run.constraints, run.worker(), histogram=run.counts, estimator="topdown", workers=1
+    )
+    drawn = {block for block in cipher if block[1] & 0xFFFF == 0}
+    assert drawn
+    assert drawn <= planned_addresses(run)
+    assert len(drawn) == len([block for block in cipher if block[1] & 0xFFFF == 0]), "none is drawn twice"
+
+
+def test_geolevels_queries_and_geounits_do_not_collide_at_their_limits() -> None:
+    """The largest index of each field next to the smallest of the one above it."""
+    edges = [(0, 2**8 - 1), (0, 2**40 - 1), (0, 2**16 - 1), (0, 2**48 - 1), (0, 2**16 - 1)]
+    grid = np.array(np.meshgrid(*edges, indexing="ij"), dtype=np.int64).reshape(5, -1)
+    blocks = pack_addresses(*grid)
+    assert len({tuple(block) for block in blocks.tolist()}) == 32
+
+
+def test_one_query_group_cannot_be_measured_twice_under_one_address(run: Assembled) -> None:
+    """Two spellings of one group would draw the same words for two answers."""
+    from opendas.budget.allocation import Budget
+
+    shares = {"kind * minor": Fraction(1, 2), "minor * kind": Fraction(1, 2)}
+    budget = Budget(
+        Mechanism.DISCRETE_GAUSSIAN,
+        Neighbours.BOUNDED,
+        Fraction(1),
+        {name: Fraction(1, 3) for name in run.spine.names},
+        dict.fromkeys(run.spine.names, shares),
+    )
+    with pytest.raises(BudgetError):
+        MeasurementPlan(run.product, run.spine, budget)
+
+
+# 2. Derived keys.
+
+
+def calls_of(method: str) -> list[tuple[str, ast.Call]]:
+    return [
+        (path.relative_to(ROOT).as_posix(), node)
+        for path in sorted(ROOT.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == method
+    ]
+
+
+def test_keys_are_derived_in_one_place_with_product_plan_and_tag() -> None:
+    found = [(path, ast.unparse(call)) for path, call in calls_of("derive") if path != "random/keys.py"]
+    assert found == [
+        (
+            "pipeline.py",
+            "key.derive('noise/' + product.name, bytes.fromhex(now.plan_digest), "
+            "bytes.fromhex(now.input_tag))",
+        )
+    ]
+
+
+def test_purposes_give_different_keys() -> None:
+    real, seeded = RunKey(b"\7" * 32), RunKey(b"\7" * 32, is_seeded=True)
+    plan, tag = b"p" * 32, b"t" * 32
+    derived = []
+    for key in (real, seeded):
+        derived += [key._derive(b"tag"), key._derive(b"commitment")]
+        derived += [key.derive(name) for name in ("tag", "commitment", "purpose", "")]
+        derived += [
+            key.derive("noise/" + product, *fields)
+            for product in ("pl94-persons", "pl94-units", "mini")
+            for fields in ((plan, tag), (tag, plan), (plan + tag,), (plan,), (tag,), ())
+        ]
+        derived += [key._secret]
+    assert len(set(derived)) == len(derived) - 1, "all but the secret, which the two kinds share here"
+
+
+# 1. Digests: every module that can make one, and of what.
+
+HASHES = {
+    "budget/allocation.py": "the budget",
+    "engines/checkpoint.py": "finished tasks: estimates and noisy answers, under state/",
+    "engines/subtree.py": "geocodes, which are public",
+    "geography/spine.py": "the spine",
+    "io/atomic.py": "files of a release",
+    "measurement/plan.py": "the plan",
+    "privacy/entries.py": "lines of the ledger",
+    "random/keys.py": "keyed, by HKDF and HMAC; and seeds",
+    "report/certificate.py": "files of a release",
+    "report/views.py": "files of a release",
+    "run.py": "the plan and the settings of estimation",
+    "schema/histogram.py": "a constant",
+}
+
+
+def test_the_modules_that_make_digests_are_these() -> None:
+    found = set()
+    for path in ROOT.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom):
+                names = [node.module or ""]
+            if any(name.split(".")[0] in ("hashlib", "hmac") for name in names):
+                found.add(path.relative_to(ROOT).as_posix())
+    assert found == set(HASHES)
+
+
+def test_the_table_is_serialised_for_the_keyed_tag_only() -> None:
+    found = [(path, ast.unparse(call)) for path, call in calls_of("canonical_bytes")]
+    outside = [text for path, text in found if path not in ("geography/spine.py", "schema/histogram.py")]
+    assert outside == ["data.histogram.canonical_bytes()"]
+    tagged = [ast.unparse(call) for path, call in calls_of("tag") if path != "random/keys.py"]
+    assert tagged == ["key.tag(data.histogram.canonical_bytes())"]
+
+
+def test_the_table_serialisation_tells_all_tables_apart() -> None:
+    frame = mini_frame(1, 1, 2)
+    tables = [mini_histogram(frame, seed=seed) for seed in range(4)]
+    one = np.zeros((2, 9), dtype=np.int64)
+    for row, cell, count in ((0, 1, 1), (1, 1, 1), (0, 2, 1), (0, 1, 2)):
+        other = one.copy()
+        other[row, cell] = count
+        tables.append(from_dense(other))
+    tables.append(Histogram.from_entries(np.zeros(1, int), np.ones(1, int), np.ones(1, int), shape=(2, 10)))
+    written = [b"".join(table.canonical_bytes()) for table in tables]
+    assert len(set(written)) == len(tables)
+
+
+# 3. Lazy answers: the mutant that must show.
+
+
+def test_mutant_a_support_restricted_marginal_differs_from_the_full_file(
+    run: Assembled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    support = np.array([0, 4], dtype=np.int32)
+
+    def lazy_equals_full() -> bool:
+        measured = run.measurements()
+        equal = True
+        for number, level in enumerate(run.spine.levels):
+            full = measured.full(number, 0, len(level))
+            lazy = measured.family(number, 0, len(level), support)
+            for query, values in zip(lazy.queries, full, strict=True):
+                equal &= np.array_equal(query.values, values[:, query.rows])
+        return equal
+
+    assert lazy_equals_full()
+    genuine: Callable[..., None] = noisy.sum_rows
+
+    def restricted(indptr, cells, counts, first, row_of_cell, position, out):  # type: ignore[no-untyped-def]
+        lazily = len(position) != out.shape[1] or not np.array_equal(position, np.arange(out.shape[1]))
+        kept = np.where(np.isin(cells, support), counts, 0) if lazily else counts
+        genuine(indptr, cells, kept, first, row_of_cell, position, out)
+
+    monkeypatch.setattr(noisy, "sum_rows", restricted)
+    assert not lazy_equals_full()
+
+
+# 4. What the release may say about the frame.
+
+RUN = """\
+[run]
+product = {product}
+{run}
+[input]
+reader = "histogram"
+path = "counts.csv"
+{more}
+[geography]
+levels = [{{ name = "state", prefix = 2 }}, {{ name = "county", prefix = 5 }}]
+frame = {frame}
+[budget]
+rho = "1"
+geolevels = {{ state = "1/2", county = "1/2" }}
+[budget.queries]
+"*" = {{ detailed = "1" }}
+"""
+COUNTIES = [f"01{number:03d}" for number in range(4)]
+OWN = '[product]\nname = "homes"\n[attributes]\noccupancy = ["vacant", "occupied"]\n[queries]\ngroups = []\n'
+
+
+def public_part(folder: Path, counts: dict[str, int], **parts: str) -> tuple[dict[str, list[int]], dict]:
+    """Run on counts of one kind of record; returns the released unit columns, and the certificate's run."""
+    folder.mkdir()
+    (folder / "frame.csv").write_text("geocode\n" + "\n".join(COUNTIES) + "\n")
+    (folder / "own.toml").write_text(OWN)
+    column = parts.pop("column", "occupancy")
+    label = parts.pop("label", "occupied")
+    rows = "\n".join(f"{code},{label},{count}" for code, count in counts.items())
+    (folder / "counts.csv").write_text(f"geocode,{column},count\n{rows}\n")
+    defaults = {"product": '"pl94-units"', "run": "", "more": "", "frame": '"frame.csv"'}
+    (folder / "run.toml").write_text(RUN.format(**(defaults | parts)))
+    release(load(folder / "run.toml"), folder / "out", Options())
+    (path,) = (folder / "out" / "release" / "geography").iterdir()
+    table = pq.read_table(path).to_pydict()
+    certificate = json.loads((folder / "out" / "release" / "certificate.json").read_text())
+    units = {name: values for name, values in table.items() if name.startswith("units:")}
+    return units, certificate["runs"][0]
+
+
+ONE = {"01000": 17, "01002": 5}
+TWO = {"01000": 3, "01001": 4, "01002": 15}
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"run": 'drop_invariants = ["total"]'},
+        {"run": 'drop_invariants = ["total"]\nneighbours = "unbounded"'},
+        {"product": '"own.toml"'},
+    ],
+    ids=["dropped", "unbounded", "own product"],
+)
+def test_units_that_are_not_invariant_do_not_reach_the_released_frame(
+    tmp_path: Path, parts: dict[str, str]
+) -> None:
+    """Housing units derived from the records may be published only where their number is invariant."""
+    found = [public_part(tmp_path / name, counts, **parts) for name, counts in (("a", ONE), ("b", TWO))]
+    assert found[0][0] == found[1][0]
+    assert found[0][1]["invariants"] == []
+    assert found[0][1]["stamps"] == []
+
+
+def test_invariant_units_are_published_and_listed(tmp_path: Path) -> None:
+    units, entry = public_part(tmp_path / "a", ONE)
+    assert units["units:hu"] == [17, 0, 5, 0]
+    assert entry["invariants"] == ["total@county"]
+
+
+PERSON = {
+    "product": '"pl94-persons"',
+    "column": "votingage",
+    "label": "18plus",
+    "run": 'drop_invariants = ["total"]',
+}
+
+
+def persons(hhgq: str) -> dict[str, str]:
+    constants = f'{{ hhgq = "{hhgq}", hispanic = "hispanic", cenrace = "white" }}'
+    return PERSON | {"more": f"constants = {constants}"}
+
+
+def test_a_declared_household_population_says_nothing_about_leaves(tmp_path: Path) -> None:
+    found = [public_part(tmp_path / n, c, **persons("household")) for n, c in (("a", ONE), ("b", TWO))]
+    assert found[0][0] == found[1][0]
+    assert found[0][1]["stamps"] == []
+
+
+def test_group_quarters_found_in_the_records_are_stamped_even_of_a_constant_type(tmp_path: Path) -> None:
+    units, entry = public_part(tmp_path / "a", ONE, **persons("nursing"))
+    assert units["units:gq3"] == [1, 0, 1, 0]
+    assert entry["stamps"] == [DEMONSTRATION_FRAME]
+
+
+def test_a_frame_from_records_is_declared_in_the_words_of_the_certificate(tmp_path: Path) -> None:
+    parts = {"product": '"own.toml"', "frame": f'"{FRAME_FROM_RECORDS}"'}
+    _, entry = public_part(tmp_path / "a", ONE, **parts)
+    assert "whether a leaf is populated is published" in entry["guarantee"]
+    assert "no statistic of the confidential data is published exactly" not in entry["guarantee"]
+
+
+# 7. Overflow.
+
+
+def test_counts_near_the_limit_are_refused_and_below_it_do_not_overflow() -> None:
+    one = np.zeros(1, dtype=np.int64)
+    with pytest.raises(DataError, match="too large"):
+        Histogram.from_entries(one, one, np.array([2**62 + 2**10]), shape=(1, 1))
+    # Counts sum to less than 2**62. A table has at most MAX_FLOORS thresholds, and each further word of a
+    # refined draw multiplies the reach of a law less than twofold: no draw comes near 2**61.
+    law = DiscreteGaussian(Fraction(4 * 10**10))
+    assert law.tail_length(64) <= MAX_FLOORS
+    assert law.tail_length(256) < 4 * MAX_FLOORS
+    assert 2**62 + 4 * MAX_FLOORS < 2**63
+
+
+# 8. Seeds, and what a ledger path may be.
+
+
+def test_the_ledger_cannot_lie_in_the_release(tmp_path: Path) -> None:
+    from support.mini import write_mini
+
+    out = tmp_path / "out"
+    for part in ("release", "state", "confidential"):
+        (out / part).mkdir(parents=True)
+    with pytest.raises(ConfigError, match="not for publication"):
+        release(load(write_mini(tmp_path)), out, Options(ledger=out / "release" / "ledger.jsonl"))
+    assert not list(out.rglob("ledger.jsonl"))
