@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from support import pl94_zip
 from support.assembled import Assembled, assemble
 from support.mini import from_dense, mini_frame, mini_histogram, mini_product
 
@@ -18,17 +19,21 @@ import opendas
 import opendas.measurement.noisy as noisy
 import opendas.random.noise as noise_module
 from opendas.errors import BudgetError, ConfigError, DataError
-from opendas.io.readers.base import FRAME_FROM_RECORDS
+from opendas.io.readers.base import FRAME_FROM_RECORDS, ReaderSpec
+from opendas.io.readers.registry import make_reader
+from opendas.io.writers.geography import write_frame
 from opendas.measurement.plan import MeasurementPlan
 from opendas.pipeline import Options, release
 from opendas.privacy.relations import Mechanism, Neighbours
+from opendas.products.pl94 import pl94_persons, pl94_units
+from opendas.products.product import Product
 from opendas.random.addresses import pack_addresses
 from opendas.random.distributions import DiscreteGaussian
 from opendas.random.keys import RunKey
 from opendas.random.tables import MAX_FLOORS, SamplerTable
-from opendas.report.guarantee import DEMONSTRATION_FRAME
 from opendas.run import load
 from opendas.schema.histogram import Histogram
+from opendas.stamps import DEMONSTRATION_FRAME
 
 ROOT = Path(opendas.__file__).parent
 Blocks = set[tuple[int, int]]
@@ -403,3 +408,59 @@ def test_the_ledger_cannot_lie_in_the_release(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="not for publication"):
         release(load(write_mini(tmp_path)), out, Options(ledger=out / "release" / "ledger.jsonl"))
     assert not list(out.rglob("ledger.jsonl"))
+
+
+# 4. Published counts in geographic headers; values in messages of the official readers.
+
+
+@pytest.mark.parametrize("year", [2010, 2020])
+def test_published_counts_in_a_header_change_nothing(
+    tmp_path: Path, year: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    genuine = pl94_zip.header
+    for marker in (1, 77317):
+
+        def marked(fields: dict[str, str], number: int, cells: dict[str, list[int]], year: int) -> str:
+            counts = {"P1": [marker], "H1": [marker + 1]}  # noqa: B023
+            return genuine(fields, number, counts, year)
+
+        monkeypatch.setattr(pl94_zip, "header", marked)
+        path = pl94_zip.write_zip(tmp_path / f"{marker}.zip", pl94_zip.some_blocks(), year)
+        data = make_reader(ReaderSpec(f"pl94-{year}", (path,), pl94_persons())).read()
+        write_frame(tmp_path / f"{marker}.parquet", data.frame, pl94_persons())
+        found.append((tmp_path / f"{marker}.parquet").read_bytes())
+        text = "".join(str(part) for part in pq.read_table(tmp_path / f"{marker}.parquet").to_pylist())
+        assert "77317" not in text
+    assert found[0] == found[1]
+
+
+SPOILED = {
+    "letters in a count": lambda text: text.replace(",5,", ",77Q317,", 1).replace("|5|", "|77Q317|", 1),
+    "a count too large": lambda text: text.replace(",5,", f",{'77317' * 6},", 1).replace(
+        "|5|", f"|{'77317' * 6}|", 1
+    ),
+    "a count that does not add up": lambda text: text.replace(",5,", ",77317,", 1).replace(
+        "|5|", "|77317|", 1
+    ),
+    "a field more": lambda text: text.replace("\n", ",77317\n", 1).replace("\n", "|77317\n", 1),
+}
+
+
+@pytest.mark.parametrize("year", [2010, 2020])
+@pytest.mark.parametrize("what", list(SPOILED))
+@pytest.mark.parametrize("product", [pl94_persons, pl94_units])
+def test_messages_of_the_official_readers_quote_no_value(
+    tmp_path: Path, year: int, what: str, product: Callable[[], Product]
+) -> None:
+    blocks = pl94_zip.some_blocks()
+    texts = pl94_zip.members(blocks, year)
+    changed = {
+        name: SPOILED[what](text) for name, text in texts.items() if "geo" not in name and "00002" in name
+    }
+    assert changed != {name: texts[name] for name in changed}
+    path = pl94_zip.write_zip(tmp_path / "fb.zip", blocks, year, changed)  # type: ignore[arg-type]
+    with pytest.raises(DataError) as caught:
+        make_reader(ReaderSpec(f"pl94-{year}", (path,), product(), strict=True)).read()
+    assert "77317" not in str(caught.value)
+    assert "77Q317" not in str(caught.value)
