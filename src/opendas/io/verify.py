@@ -26,10 +26,9 @@ from opendas.io.verification.microdata import (
     check_records,
 )
 from opendas.io.verification.tables import check_tables
+from opendas.stamps import NOT_FOR_RELEASE
 
 __all__ = ["Check", "verify_release"]
-
-NOT_FOR_RELEASE = "NOT FOR RELEASE"
 
 
 def verify_release(path: Path, *, allow_seeded: bool = False) -> tuple[Check, ...]:

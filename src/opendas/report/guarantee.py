@@ -12,26 +12,18 @@ from typing import TYPE_CHECKING
 
 from opendas.privacy.exact import format_fraction
 from opendas.privacy.zcdp import Account
+from opendas.stamps import DEMONSTRATION_FRAME, NOT_FOR_RELEASE, POPULATED_LEAVES
 
 if TYPE_CHECKING:
     from opendas.report.facts import RunFacts
 
 __all__ = [
-    "DEMONSTRATION_FRAME",
     "LEDGER_SCOPE",
-    "NOT_FOR_RELEASE",
-    "POPULATED_LEAVES",
     "STAMP_MEANING",
     "guarantee_paragraphs",
     "guarantee_text",
     "limits",
 ]
-
-NOT_FOR_RELEASE = "NOT FOR RELEASE"
-DEMONSTRATION_FRAME = "DEMONSTRATION FRAME"
-
-POPULATED_LEAVES = "populated leaves"
-"""Listed as an invariant where the frame comes from the records; the readers declare it in these words."""
 
 STAMP_MEANING = {
     NOT_FOR_RELEASE: (

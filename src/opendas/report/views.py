@@ -178,8 +178,9 @@ def total_margins(run: RunFacts) -> tuple[TotalMargin, ...]:
         if not here:
             continue
         worst = {row.query: row for row in sorted(here, key=lambda row: row.variance)}
-        precision = sum(1 / (row.cells * row.variance) for row in worst.values())
-        margin = math.ceil(_NORMAL_90 / math.sqrt(precision))
+        exact_rows = any(row.variance == 0.0 for row in worst.values())
+        precision = sum(1 / (row.cells * row.variance) for row in worst.values() if row.variance)
+        margin = 0 if exact_rows else math.ceil(_NORMAL_90 / math.sqrt(precision))
         sentence = (
             f"A {name}'s total may be off by up to {margin:,} in 9 cases out of 10, "
             "by its own measurements alone."

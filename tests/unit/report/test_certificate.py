@@ -14,15 +14,13 @@ import pytest
 from opendas.errors import ConfigError, FormatError
 from opendas.privacy.zcdp import epsilon_bun_steinke, epsilon_cks
 from opendas.report import (
-    DEMONSTRATION_FRAME,
-    NOT_FOR_RELEASE,
-    POPULATED_LEAVES,
     RunFacts,
     issue,
     read_runs,
     released_files,
 )
 from opendas.report.certificate import build_certificate, certificate_bytes, issue_date, totals
+from opendas.stamps import DEMONSTRATION_FRAME, NOT_FOR_RELEASE, POPULATED_LEAVES
 
 
 @pytest.fixture

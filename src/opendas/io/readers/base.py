@@ -13,7 +13,6 @@ from opendas.products.product import Product
 from opendas.schema.histogram import Histogram
 
 __all__ = [
-    "DEMONSTRATION_FRAME",
     "FRAME_FROM_RECORDS",
     "InputData",
     "MemoryTable",
@@ -22,9 +21,6 @@ __all__ = [
     "Source",
     "UnitsSpec",
 ]
-
-DEMONSTRATION_FRAME = "DEMONSTRATION FRAME"
-"""Stamp of a run whose group-quarters frame was derived from confidential counts."""
 
 FRAME_FROM_RECORDS = "from-records"
 """Value of ``frame`` that takes the leaves from the input and thereby publishes which are populated."""

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from opendas.errors import ConfigError, DataError, Finding, FormatError, GeographyError
 from opendas.geography.frame import Frame, official_codes
-from opendas.io.readers.base import DEMONSTRATION_FRAME, InputData, MemoryTable, ReaderSpec
+from opendas.io.readers.base import InputData, MemoryTable, ReaderSpec
 from opendas.io.readers.census import CensusKind, census_kind
 from opendas.io.readers.findings import FindingLog
 from opendas.io.readers.pl94_areas import area_names, entity_codes
@@ -24,6 +24,7 @@ from opendas.io.readers.pl94_segments import Cells
 from opendas.io.readers.pl94_summary import compare_summaries
 from opendas.products.pl94 import GQ_COLUMNS
 from opendas.schema.histogram import Histogram
+from opendas.stamps import DEMONSTRATION_FRAME
 
 __all__ = ["Blocks", "Entries", "Parsed", "Residence", "read_states"]
 

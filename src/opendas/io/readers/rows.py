@@ -11,7 +11,7 @@ import numpy as np
 
 from opendas.errors import ConfigError, DataError, GeographyError
 from opendas.geography.frame import Frame
-from opendas.io.readers.base import DEMONSTRATION_FRAME, InputData, ReaderSpec
+from opendas.io.readers.base import InputData, ReaderSpec
 from opendas.io.readers.census import CensusKind, census_kind
 from opendas.io.readers.findings import FindingLog
 from opendas.io.readers.frame_file import (
@@ -25,11 +25,10 @@ from opendas.io.readers.residence import check_units, derived_units
 from opendas.io.readers.tally import Layout, collect, tally
 from opendas.io.readers.units_file import read_units, replace_units, with_units
 from opendas.schema.histogram import Histogram
+from opendas.stamps import DEMONSTRATION_FRAME, POPULATED_LEAVES
 
-__all__ = ["POPULATED_LEAVES", "Leaves", "read_rows"]
+__all__ = ["Leaves", "read_rows"]
 
-POPULATED_LEAVES = "populated leaves"
-"""What a frame taken from the records publishes."""
 
 Leaves = Literal["frame", "units", "records"]
 """Where the leaves come from: a frame file, a file of units, or the records themselves."""

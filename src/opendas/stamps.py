@@ -1,0 +1,14 @@
+"""Words that readers, runs, certificates and checks must agree on."""
+
+from __future__ import annotations
+
+__all__ = ["DEMONSTRATION_FRAME", "NOT_FOR_RELEASE", "POPULATED_LEAVES"]
+
+NOT_FOR_RELEASE = "NOT FOR RELEASE"
+"""Stamp of a run whose noise came from a seed, or whose budget is infinite."""
+
+DEMONSTRATION_FRAME = "DEMONSTRATION FRAME"
+"""Stamp of a run whose frame, or its group quarters, was derived from confidential counts."""
+
+POPULATED_LEAVES = "populated leaves"
+"""Listed as an invariant where the frame was taken from the records."""
