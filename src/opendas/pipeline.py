@@ -19,6 +19,7 @@ from opendas.engines.checkpoint import Checkpoints
 from opendas.engines.drive import Estimation, estimate_spine
 from opendas.engines.work import KeyedSource, SourceSpec, Worker
 from opendas.errors import ConfigError, PrivacyError
+from opendas.estimation.rounding import check_rounder_passes
 from opendas.geography.frame import Frame
 from opendas.geography.spine import Spine
 from opendas.io.atomic import write_atomic
@@ -35,9 +36,9 @@ from opendas.privacy.exact import format_fraction
 from opendas.privacy.relations import Mechanism
 from opendas.publish import describe, issue_certificate, write_full, write_used
 from opendas.random.keys import RunKey
-from opendas.report.guarantee import NOT_FOR_RELEASE
 from opendas.run import Run, make_budget, make_rules, make_spine
 from opendas.schema.histogram import Histogram
+from opendas.stamps import NOT_FOR_RELEASE
 from opendas.timing import Clock, default_workers
 from opendas.version import __version__
 from opendas.workspace import RunState, Workspace, refuse_foreign, remove_checkpoints
@@ -255,6 +256,8 @@ def _prepare(space: Workspace, run: Run, options: Options, known: RunState | Non
     plan = MeasurementPlan(product, spine, make_budget(run.resolved, spine))
     counts = data.histogram.take(spine.leaf_order)
     constraints = bound_table(product, data.frame, spine, declared_invariants(product, counts, spine))
+    for rules, level in zip(make_rules(run.resolved, plan, constraints), constraints.levels, strict=True):
+        check_rounder_passes(rules, level)
     key = (
         space.new_key(product.name, options.seed, options.key_command)
         if known is None
