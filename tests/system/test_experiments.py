@@ -1,0 +1,177 @@
+"""The experiments: their own arithmetic against obvious twins, and short runs against what is published."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from support.data import shared_data
+
+from opendas.geography.frame import Frame, official_codes
+from opendas.geography.spine import standard_spine
+from opendas.products.pl94 import pl94_persons, pl94_units
+from opendas.schema.histogram import Histogram
+
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+STATES = {
+    "02": 733_391, "11": 689_545, "16": 1_839_106, "19": 3_190_369, "23": 1_362_359, "30": 1_084_225,
+    "31": 1_961_504, "32": 3_104_614, "38": 779_094, "44": 1_097_379, "46": 886_667, "50": 643_077,
+    "56": 576_851,
+}  # fmt: skip
+"""Census 2020: people by state of the tract nation."""
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch):
+    """Return a function that imports an experiment by name."""
+    monkeypatch.syspath_prepend(str(EXPERIMENTS))
+
+    def load(name: str) -> ModuleType:
+        return importlib.import_module(name)
+
+    return load
+
+
+def small_frame() -> Frame:
+    """Three tracts with 1, 4 and 7 blocks."""
+    blocks = [f"44001{t:06d}1{b:03d}" for t, count in ((100, 1), (200, 4), (300, 7)) for b in range(count)]
+    codes = np.array([code.encode() for code in blocks])
+    return Frame(codes, official_codes(codes, "state"), "block")
+
+
+def test_the_printed_tables_are_whole(script) -> None:
+    experiment = script("experiment")
+    rows = experiment.paper_rows(9, 10, 11, 12, 13)
+    assert [sum(row.table == table for row in rows) for table in (9, 10, 11, 12, 13)] == [18, 18, 40, 40, 19]
+    counted = {row.table: {} for row in rows}
+    for row in rows:
+        counted[row.table][row.key[2]] = row.geounits
+    assert sum(counted[11].values()) == 3_143  # counties and equivalents, 2010
+    assert sum(counted[12].values()) == 6_398_202  # blocks with people or units: the paper's Table 2
+    by_key = {row.key: row.runs for row in rows}
+    assert by_key["block", "total", "", "mean_abs_error"]["inc_rho"] == 4.69
+
+
+def test_averages_have_the_standard_error_of_a_mean(script) -> None:
+    experiment = script("experiment")
+    key = ("block", "total", "", "mean_abs_error")
+    mean = experiment.average([{key: 1.0}, {key: 2.0}, {key: 6.0}])[key]
+    assert mean.value == 3.0
+    assert mean.error == pytest.approx(np.sqrt(7 / 3))
+    assert experiment.average([{key: 1.0}])[key].error == 0.0
+
+
+def test_best_variances_are_those_of_generalised_least_squares(script) -> None:
+    spine = standard_spine(small_frame())
+    leaves = len(spine.leaf)
+    design = []
+    for level in range(len(spine.levels)):
+        starts = spine.leaf_starts(level)
+        design += [
+            np.isin(np.arange(leaves), np.arange(starts[i], starts[i + 1])) for i in range(len(starts) - 1)
+        ]
+    matrix = np.array(design, dtype=float)
+    covariance = np.linalg.inv(matrix.T @ matrix / 6.0)
+    expected = np.einsum("il,lm,im->i", matrix, covariance, matrix)
+    found = np.concatenate(script("block_by_block").best_variances(spine, 6.0))
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+def test_made_groups_divide_tracts_evenly(script) -> None:
+    module = script("production_errors")
+    codes = np.array([f"44001000100{n % 3 + 1}{n:03d}".encode() for n in range(100)] + [b"440010002001000"])
+    groups = np.array(module.groups(np.sort(codes)))
+    sizes = np.unique(groups, return_counts=True)[1]
+    assert sorted(sizes) == [1, 14, 14, 14, 14, 14, 15, 15]
+    assert all(g.startswith(c[:11].decode()) for g, c in zip(groups, np.sort(codes), strict=True))
+
+
+def test_errors_beside_inf_tda_are_sums_by_geounit(script) -> None:
+    module = script("inf_tda")
+    frame = small_frame()
+    truth = np.arange(24, dtype=np.int64).reshape(12, 2)
+    estimate = truth.copy()
+    estimate[0, 0] += 3
+    estimate[1, 0] -= 1
+    estimate[2, 0] -= 2
+    found = module.errors(module.Task("x", frame, ("a", "b"), truth), estimate)
+    assert found["state", "x", "", "mean"] == 0.0
+    assert found["tract", "x", "", "mean"] == pytest.approx(6 / 6)
+    assert found["tract", "x", "", "largest"] == 3.0
+    assert found["block", "x", "", "mean"] == pytest.approx(6 / 24)
+
+
+def test_a_seed_gives_the_same_table_again(script, tmp_path: Path) -> None:
+    module = script("inf_tda")
+    rng = np.random.default_rng(1)
+    task = module.Task("x", small_frame(), ("a", "b"), rng.poisson(20, (12, 2)).astype(np.int64))
+    runs = [module.ours(task, module.Fraction(1, 2), seed, tmp_path)[0] for seed in (7, 7, 8)]
+    assert np.array_equal(runs[0], runs[1])
+    assert not np.array_equal(runs[0], runs[2])
+    assert all(int(run.sum()) == int(task.counts.sum()) for run in runs)
+
+
+def test_tracts_of_thirteen_states_make_a_nation(script) -> None:
+    nation = script("tract_nation").read_nation(shared_data("pl94_2020_tracts/pl94_2020_tracts.parquet"))
+    assert (len(nation.frame), nation.without_units, nation.left_out) == (4_845, 4, 21)
+    assert script("tract_nation").by_state(nation.frame, nation.persons) == STATES
+    assert sum(STATES.values()) == 17_948_181
+    quarters = nation.persons.cells >= 252  # hhgq comes first, with 252 cells each
+    homeless = np.repeat(nation.frame.units["hu"] == 0, np.diff(nation.persons.indptr))
+    assert quarters[homeless].all()
+    hhgq, votingage, _, _ = pl94_persons().schema.codes(nation.persons.cells)
+    assert not bool(((hhgq == 3) & (votingage == 0)).any())
+
+
+@pytest.mark.parametrize("product", [pl94_persons(), pl94_units()], ids=lambda product: product.name)
+def test_the_nation_of_tracts_is_released_and_verified(script, product) -> None:
+    module = script("tract_nation")
+    nation = module.read_nation(shared_data("pl94_2020_tracts/pl94_2020_tracts.parquet"))
+    estimate, errors = module.released(nation, product, 1)
+    if product.layout == "units":
+        assert np.array_equal(estimate.row_totals(), nation.frame.units["hu"])
+        assert errors["tract", "detailed", "", "mean_abs_error"] < 8
+        return
+    assert module.by_state(nation.frame, estimate) == STATES
+    assert errors["county", "total", "", "mean_abs_error"] < 2
+    assert errors["tract", "total", "", "mean_abs_error"] < 2
+    assert 20 < errors["tract", "cenrace", "", "mean_abs_error"] < 50
+
+
+@pytest.mark.slow
+def test_rhode_island_at_the_production_budget_is_as_accurate_as_printed(script, tmp_path: Path) -> None:
+    experiment = script("experiment")
+    data = shared_data("pl94_2010_ri").parent
+    run = experiment.load(experiment.rhode_island(data), tmp_path)
+    truth = run.read()
+    ((estimate, evaluation),) = experiment.seeded_runs(run, truth, [1])
+    errors = experiment.figures_of(evaluation)
+    assert int(estimate.counts.sum()) == 1_052_567
+
+    def error(level: str, query: str = "total") -> float:
+        return errors[level, query, "", "mean_abs_error"]
+
+    printed = {row.key: row.runs["baseline1"] for row in experiment.paper_rows(9, 10)}
+    assert error("state") == 0
+    assert error("county") < 4
+    assert error("tract") == pytest.approx(printed["tract", "total", "", "mean_abs_error"], rel=0.25)
+    for query in ("total", "votingage", "hispanic"):
+        assert error("block", query) == pytest.approx(printed["block", query, "", "mean_abs_error"], rel=0.25)
+        # on the spine there are official block groups here, custom ones in the nation's runs
+        assert error("block_group", query) < printed["block_group", query, "", "mean_abs_error"]
+    for query in ("cenrace", "hispanic * cenrace", "detailed"):
+        assert error("tract", query) == pytest.approx(printed["tract", query, "", "mean_abs_error"], rel=0.25)
+
+
+def test_kinds_of_people_are_counted_by_block_group(script) -> None:
+    module = script("production_errors")
+    frame = small_frame()
+    entries = np.array([[0, 3], [0, 5], [1, 3], [2, 3], [2, 4]])
+    counts = Histogram.from_entries(
+        entries[:, 0], entries[:, 1], np.ones(5, dtype=np.int64), shape=(len(frame), 10)
+    )
+    truth = module.InputData(frame, counts)
+    assert module.kinds_in_block_group(truth).tolist() == [2, *[2] * 4, *[0] * 7]
