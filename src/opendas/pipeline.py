@@ -24,6 +24,7 @@ from opendas.geography.frame import Frame
 from opendas.geography.spine import Spine
 from opendas.io.atomic import write_atomic
 from opendas.io.geography_files import read_constraint_table, read_frame, read_spine
+from opendas.io.mdf_layout import mdf_layout
 from opendas.io.measurement_source import FileSource, check_measurement_files
 from opendas.io.readers.base import InputData
 from opendas.io.writers.geography import write_constraints, write_frame, write_spine
@@ -36,6 +37,7 @@ from opendas.privacy.exact import format_fraction
 from opendas.privacy.relations import Mechanism
 from opendas.publish import describe, issue_certificate, write_full, write_used
 from opendas.random.keys import RunKey
+from opendas.report.certificate import read_runs
 from opendas.run import Run, make_budget, make_rules, make_spine
 from opendas.schema.histogram import Histogram
 from opendas.stamps import NOT_FOR_RELEASE
@@ -166,9 +168,15 @@ def measure(run: Run, out: Path, options: Options) -> dict[str, Any]:
         write_full(folder, prepared.plan, source, prepared.counts, options.tell)
         clock.lap("measurement files")
         facts = describe(run, prepared.plan, _stamps(prepared), prepared.data.declared, "full", None, 0)
+        phase, more = "measured", {}
+        if prepared.state.phase == "finished":
+            # The microdata stay; only more of the same measurement is shown beside them.
+            estimated = next(r for r in read_runs(space.release) if r.product == facts.product)
+            facts = replace(estimated, measurements="full")
+            phase, more = "finished", dict(prepared.state.result or {})
         issue_certificate(space.release, facts)
-        result = _result(prepared, {"measurements": "full"})
-        state = replace(prepared.state, phase="measured", result=result)
+        result = _result(prepared, {**more, "measurements": "full"})
+        state = replace(prepared.state, phase=phase, result=result)
         space.save_state(state)
         clock.save(space.confidential / "timings" / f"{run.product.name}.json")
         return _answer(space, state)
@@ -258,6 +266,9 @@ def _prepare(space: Workspace, run: Run, options: Options, known: RunState | Non
     constraints = bound_table(product, data.frame, spine, declared_invariants(product, counts, spine))
     for rules, level in zip(make_rules(run.resolved, plan, constraints), constraints.levels, strict=True):
         check_rounder_passes(rules, level)
+    mdf_layout(product, data.frame)  # leaves that the microdata cannot show: better now than when it is spent
+    if known is None:
+        _refuse_second_act(space, product.name, options)
     key = (
         space.new_key(product.name, options.seed, options.key_command)
         if known is None
@@ -289,6 +300,18 @@ def _prepare(space: Workspace, run: Run, options: Options, known: RunState | Non
     )
     clock.lap("plan")
     return _Prepared(data, counts, data.frame, spine, plan, constraints, now, noise_key)
+
+
+def _refuse_second_act(space: Workspace, product: str, options: Options) -> None:
+    """Refuse to run a product again in a folder whose state of the first run was removed.
+
+    The certificate would speak of the second act only, while the first may have been published.
+    """
+    if options.ledger is None and any(entry.product == product for entry in space.ledger.entries()):
+        raise PrivacyError(
+            f"the ledger of this folder holds a run of {product} already, and its state is gone; "
+            "start a new run in a new folder, which is charged in full."
+        )
 
 
 def _entry(run: Run, plan: MeasurementPlan, state: RunState, key: RunKey) -> LedgerEntry:

@@ -10,6 +10,7 @@ import hmac
 import json
 import logging
 import os
+import shutil
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,7 +25,8 @@ import opendas.pipeline as pipeline
 import opendas.publish as publish
 from opendas.cli.failures import guarded
 from opendas.cli.main import cli
-from opendas.errors import PrivacyError
+from opendas.errors import GeographyError, PrivacyError
+from opendas.io.verify import verify_release
 from opendas.pipeline import Options, measure, release
 from opendas.privacy.ledger import Ledger
 from opendas.random.keys import RunKey
@@ -521,6 +523,60 @@ def test_a_lost_or_forgotten_key_is_a_privacy_refusal(
     state.write_text(state.read_text().replace('"finished"', '"started"'))
     assert guarded(cli, ["run", str(path), "--out", str(out), "--resume"]) == 4
     capsys.readouterr()
+
+
+def test_showing_the_rest_of_a_measurement_keeps_the_finished_run(tmp_path: Path) -> None:
+    path, out = write_mini(tmp_path), tmp_path / "out"
+    first = release(load(path), out, Options())
+    before = files(out / "release")
+    certified = json.loads(before["certificate.json"])["runs"][0]
+    answer = measure(load(path), out, Options(resume=True))
+    after = files(out / "release")
+    assert answer["records"] == first["records"]
+    assert json.loads(after["certificate.json"])["runs"][0] == certified | {"measurements": "full"}
+    unchanged = [n for n in before if n.startswith(("mdf/", "geography/", "run/"))]
+    assert all(before[name] == after[name] for name in unchanged)
+    assert all(check.ok for check in verify_release(out))
+    assert release(load(path), out, Options(resume=True))["records"] == first["records"]
+    assert len(Ledger.read(out / "ledger.jsonl")) == 1
+
+
+@pytest.mark.parametrize("kept", ["key", "nothing"])
+def test_a_product_whose_state_was_removed_is_not_run_again_in_its_folder(tmp_path: Path, kept: str) -> None:
+    path, out = write_mini(tmp_path), tmp_path / "out"
+    release(load(path), out, Options())
+    shutil.rmtree(out / "state" / "mini")
+    if kept == "nothing":
+        (out / "confidential" / "keys" / "mini.key").unlink()
+    with pytest.raises(PrivacyError, match="new folder"):
+        release(load(path), out, Options())
+    assert len(Ledger.read(out / "ledger.jsonl")) == 1
+
+
+def test_leaves_that_the_microdata_cannot_show_are_refused_before_anything_is_spent(tmp_path: Path) -> None:
+    (tmp_path / "frame.csv").write_text("geocode\n0101\n0102\n")
+    (tmp_path / "counts.csv").write_text("geocode,occupancy,count\n0101,occupied,3\n")
+    (tmp_path / "run.toml").write_text(
+        """\
+[run]
+product = "pl94-units"
+[input]
+reader = "histogram"
+path = "counts.csv"
+[geography]
+levels = [{ name = "region", prefix = 2 }, { name = "ward", prefix = 4 }]
+frame = "frame.csv"
+[budget]
+rho = "1"
+geolevels = { region = "1/2", ward = "1/2" }
+[budget.queries]
+"*" = { detailed = "1" }
+"""
+    )
+    out = tmp_path / "out"
+    with pytest.raises(GeographyError):
+        release(load(tmp_path / "run.toml"), out, Options())
+    assert not out.exists() or Ledger.read(out / "ledger.jsonl") == ()
 
 
 def test_a_plan_is_made_without_reading_a_record(tmp_path: Path) -> None:
