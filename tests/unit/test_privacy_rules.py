@@ -17,6 +17,7 @@ from support.mini import from_dense, mini_frame, mini_histogram, mini_product
 
 import opendas
 import opendas.measurement.noisy as noisy
+import opendas.measurement.plan as plan_module
 import opendas.random.noise as noise_module
 from opendas.errors import BudgetError, ConfigError, DataError
 from opendas.io.readers.base import FRAME_FROM_RECORDS, ReaderSpec
@@ -464,3 +465,26 @@ def test_messages_of_the_official_readers_quote_no_value(
         make_reader(ReaderSpec(f"pl94-{year}", (path,), product(), strict=True)).read()
     assert "77317" not in str(caught.value)
     assert "77Q317" not in str(caught.value)
+
+
+# 2. The same key, plan and input must mean the same noise for ever, or another format.
+
+GOLDEN_ROOT = [[22], [11, -30, -6, -26, -28, -21], [15, -7, -18, 16, 15, 5, -10, -19, -2]]
+GOLDEN_SUMS = [-4, -46, -143]
+GOLDEN_DIGEST = "7105f6a7ca49d37a7d0d7de2758a09b1c0dd2938f7c46d242a24d04bcc5525b0"
+
+
+def test_golden_noise_of_a_plan() -> None:
+    """If this fails because addresses, tables or the numbering of a plan changed on purpose: raise ``FORMAT``.
+
+    It stands in ``measurement/plan.py`` and enters the noise key. Otherwise one key would use one word for two
+    different answers in two versions of the program, and the difference of the counts could be read off.
+    """
+    frame = mini_frame(1, 2, 2)
+    empty = from_dense(np.zeros((4, 9), dtype=np.int64))
+    run = assemble(mini_product(invariant=False), frame, empty, rho=Fraction(1, 50))
+    noise = run.measurements()
+    assert [values[0].tolist() for values in noise.full(0, 0, 1)] == GOLDEN_ROOT
+    assert [int(values.sum()) for values in noise.full(2, 0, 4)] == GOLDEN_SUMS
+    assert plan_module.FORMAT == "opendas measurement plan 1"
+    assert run.plan.digest() == GOLDEN_DIGEST
