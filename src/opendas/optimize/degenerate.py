@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 from opendas.optimize.active_set import ROWS, SIZE, Family, Work
 from opendas.optimize.kernels import null_vector
 
-__all__ = ["settle"]
+__all__ = ["CHANGED", "UNBOUNDED", "UNCHANGED", "settle"]
 
 Floats = NDArray[np.float64]
+UNCHANGED, CHANGED, UNBOUNDED = 0, 1, 2
 ROUNDING = 1e-9
 """Entries of a direction below this are zero."""
 
@@ -71,8 +72,8 @@ def _move(p: Family, w: Work, dmu: Floats, dlam: Floats, step: float, start: int
 @njit(cache=True, nogil=True)
 def _resolve(
     p: Family, w: Work, dmu: Floats, dlam: Floats, gap: float, start: int, stop: int, tolerance: float
-) -> bool:
-    """Deal with one direction, of slope `gap` of the dual objective. True if the active set changed."""
+) -> int:
+    """Deal with one direction, of slope `gap` of the dual objective."""
     n = p.B.shape[1]
     if abs(gap) <= tolerance:
         up, _, _ = _first_turn(p, w, dmu, dlam, start, stop)
@@ -83,27 +84,37 @@ def _resolve(
         step = 0.5 * (up + down) if up < down else min(max(0.0, down), up)
         if step != 0.0:
             _move(p, w, dmu, dlam, -step, start, stop)
-        return False
+        return UNCHANGED
     if gap < 0.0:
         dmu *= -1.0
         dlam *= -1.0
     _, c, place = _first_turn(p, w, dmu, dlam, start, stop)
     if c < 0:
-        return False
+        return UNBOUNDED
     if place < n:
         w.free[c, place] = True
     else:
         w.side[c, place - n] = 0
     w.dirty[c] = True
-    return True
+    return CHANGED
 
 
 @njit(cache=True, nogil=True)
-def settle(p: Family, w: Work, lost: int, tolerance: float) -> bool:
-    """Deal with every dependency of the active set. True if it changed, so that x means nothing yet."""
+def _worst(before: int, now: int) -> int:
+    """Once the active set has changed, the other directions are those of an old one, and prove nothing."""
+    return before if before != UNCHANGED else now
+
+
+@njit(cache=True, nogil=True)
+def settle(p: Family, w: Work, lost: int, tolerance: float) -> int:
+    """Deal with every dependency of the active set.
+
+    Returns ``CHANGED`` if the active set changed, so that x means nothing yet, and ``UNBOUNDED`` if some
+    direction increases the dual objective for ever: up to rounding, a proof that the family is infeasible.
+    """
     C, n = p.B.shape
     K = p.groups.shape[0]
-    changed = False
+    result = UNCHANGED
     dmu = np.zeros(n)
     dlam = np.zeros((C, K))
     for c in range(C):
@@ -118,11 +129,11 @@ def settle(p: Family, w: Work, lost: int, tolerance: float) -> bool:
                     if dlam[c, u] != 0.0
                     else 0.0
                 )
-            changed = _resolve(p, w, dmu, dlam, gap, c, c + 1, tolerance) or changed
+            result = _worst(result, _resolve(p, w, dmu, dlam, gap, c, c + 1, tolerance))
             for u in range(K):
                 dlam[c, u] = 0.0
     if lost == 0:
-        return changed
+        return result
     t = w.scratch[0]
     for i in range(n):
         if not w.lost[i]:
@@ -142,5 +153,5 @@ def settle(p: Family, w: Work, lost: int, tolerance: float) -> bool:
             for u in range(q):
                 for v in range(q):
                     dlam[c, w.rows[c, u]] -= w.M[c, u, v] * t[v]
-        changed = _resolve(p, w, dmu, dlam, gap, 0, C, tolerance) or changed
-    return changed
+        result = _worst(result, _resolve(p, w, dmu, dlam, gap, 0, C, tolerance))
+    return result

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from opendas.optimize.active_set import Family
 from opendas.optimize.lowrank import LowRank, low_rank
-from opendas.optimize.pdas import OK, STALLED, pdas
+from opendas.optimize.pdas import INFEASIBLE, OK, pdas
 from opendas.optimize.problem import FamilyProblem
 from opendas.optimize.reduce import expand_multipliers, merge_cells, reduced, simpler_bounds, spread
 from opendas.optimize.single import solve_single
@@ -84,8 +84,8 @@ class Direct:
 
     Parameters
     ----------
-    fine : bool
-        Whether the active set came to an end.
+    status : int
+        Of the active set, see :func:`opendas.optimize.pdas.pdas`.
     iterations : int
         Of the active set.
     x : ndarray, shape (C, n)
@@ -93,7 +93,7 @@ class Direct:
         Multipliers in units of the sum of the weights.
     """
 
-    fine: bool
+    status: int
     iterations: int
     x: Floats
     mu: Floats
@@ -138,7 +138,7 @@ def solve_direct(
         structure = None
     if len(first) == 1 and len(parent) and len(weights) and guess is None:
         fine, y, mu1, lam = one_cell(B, parent1, scale, mask1, groups1, lower, upper)
-        status, iterations = OK if fine else STALLED, 1
+        status, iterations = OK if fine else INFEASIBLE, 1
     elif structure is not None and not len(parent):
         mu1 = np.zeros(len(first))
         status, iterations, y, lam = _one_by_one(p, structure, center, ridge, limit, tolerance)
@@ -148,7 +148,7 @@ def solve_direct(
     x, mu = expand(
         y, mu1, lam, label, parent1, rows, weights, linear, parent, scale, problem.mask, groups, problem.upper
     )
-    return Direct(status == OK, int(iterations), x, mu, lam)
+    return Direct(int(status), int(iterations), x, mu, lam)
 
 
 def _projected(structure: LowRank | None, p: Family) -> tuple[Bools, NDArray[np.int8]]:

@@ -20,8 +20,8 @@ from opendas.optimize.problem import ConstraintRow, FamilyProblem
 __all__ = ["conflict", "minimum_tolerance", "obvious_conflict"]
 
 Floats = NDArray[np.float64]
-FILTER_LIMIT = 400
-"""Largest candidate set that deletion filtering goes through."""
+FILTER_LIMIT = 2_000_000
+"""Deletion filtering goes through candidate rows times cells up to this many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ def conflict(problem: FamilyProblem, *, tolerance: float = 1e-7) -> tuple[Constr
     keep = np.flatnonzero(dual > 1e-9)
     if not len(keep) or _violation(system, keep)[0] <= tolerance:
         keep = everything
-    if len(keep) <= FILTER_LIMIT:
+    if len(keep) * system.A.shape[1] <= FILTER_LIMIT:
         for row in list(keep):
             rest = keep[keep != row]
             if len(rest) and _violation(system, rest)[0] > tolerance:

@@ -24,15 +24,15 @@ from numba import njit
 from numpy.typing import NDArray
 
 from opendas.optimize.active_set import EQUAL, Family, Work, factorise, parent_multiplier, recover, workspace
-from opendas.optimize.degenerate import settle
+from opendas.optimize.degenerate import UNBOUNDED, UNCHANGED, settle
 
-__all__ = ["OK", "SINGULAR", "STALLED", "cover_rows", "flip", "pdas", "price", "proximal_step"]
+__all__ = ["INFEASIBLE", "OK", "SINGULAR", "STALLED", "cover_rows", "flip", "pdas", "price", "proximal_step"]
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 Sides = NDArray[np.int8]
 
-OK, STALLED, SINGULAR = 0, 1, 2
+OK, STALLED, SINGULAR, INFEASIBLE = 0, 1, 2, 3
 PATIENCE = 6
 """Block changes without progress before one change at a time is tried."""
 SINGLE = 60
@@ -221,7 +221,7 @@ def pdas(
     Returns
     -------
     status, iterations, x, mu, lam
-        ``OK``, ``STALLED`` or ``SINGULAR``; shapes (C, n), (n,), (C, K).
+        ``OK``, ``STALLED``, ``SINGULAR``, or ``INFEASIBLE`` (not yet proved); shapes (C, n), (n,), (C, K).
     """
     p = Family(H, B, parent, scale, mask, groups, lower, upper)
     w = workspace(p, free, side)
@@ -247,7 +247,10 @@ def pdas(
         lost = parent_multiplier(p, w, pool) if tied else 0
         recover(p, w, pool)
         price(p, w)
-        if K and settle(p, w, lost, 10.0 * tolerance):
+        settled = settle(p, w, lost, 10.0 * tolerance) if K else UNCHANGED
+        if settled == UNBOUNDED:
+            return INFEASIBLE, iteration, w.x, w.mu, w.lam
+        if settled != UNCHANGED:
             continue
         wrong = flip(p, w, tolerance, least, int(single))
         least = 0.4 * least if iteration < 4 else 0.0

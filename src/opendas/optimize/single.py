@@ -10,10 +10,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opendas.optimize.active_set import EQUAL, ROWS, SIZE, Family, Work, workspace
-from opendas.optimize.degenerate import settle
+from opendas.optimize.degenerate import UNBOUNDED, UNCHANGED, settle
 from opendas.optimize.kernels import DEPENDENT, insert
 from opendas.optimize.lowrank import Factor, LowRank
-from opendas.optimize.pdas import OK, PATIENCE, SINGLE, STALLED, cover_rows, flip, price, proximal_step
+from opendas.optimize.pdas import (
+    INFEASIBLE,
+    OK,
+    PATIENCE,
+    SINGLE,
+    STALLED,
+    cover_rows,
+    flip,
+    price,
+    proximal_step,
+)
 
 __all__ = ["solve_single"]
 
@@ -53,7 +63,10 @@ def solve_single(
         _active_rows(p, w, factor)
         _recover(p, w, factor)
         price(p, w)
-        if settle(p, w, 0, 10.0 * tolerance):
+        settled = settle(p, w, 0, 10.0 * tolerance)
+        if settled == UNBOUNDED:
+            return INFEASIBLE, iteration, w.x, w.lam
+        if settled != UNCHANGED:
             continue
         wrong = flip(p, w, tolerance, least, int(single))
         least = 0.4 * least if iteration < 4 else 0.0

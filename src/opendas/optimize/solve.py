@@ -8,6 +8,7 @@ only, never by clock or memory, so the same problem takes the same way on every 
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from opendas.optimize.admm import admm
 from opendas.optimize.certificate import Multipliers, certify, stacked_terms
 from opendas.optimize.direct import Guess, solve_direct
 from opendas.optimize.feasibility import conflict, obvious_conflict
+from opendas.optimize.pdas import INFEASIBLE, OK
 from opendas.optimize.problem import ConstraintRow, FamilyProblem, Solution, Status
 from opendas.optimize.solvers import clarabel
 
@@ -59,17 +61,25 @@ def solve(problem: FamilyProblem, *, tolerance: float = 1e-7) -> Solution:
     answer = _structured(problem, tolerance, "pdas")
     if answer.status is Status.OPTIMAL:
         return answer
-    return _fall_through(problem, tolerance, answer)
+    found = obvious_conflict(problem, tolerance * _top(problem))
+    if not found and answer.status is Status.INFEASIBLE:
+        found = conflict(problem, tolerance=tolerance)
+    if found:
+        return replace(answer, status=Status.INFEASIBLE, conflict=found)
+    return _fall_through(problem, tolerance, replace(answer, status=Status.FAILED))
 
 
 def _structured(
     problem: FamilyProblem, tolerance: float, method: str, guess: Guess | None = None
 ) -> Solution:
-    """One run of the active set, certified."""
+    """One run of the active set. OPTIMAL is certified; INFEASIBLE is not yet proved."""
     rows, weights = stacked_terms(problem)
     found = solve_direct(problem, rows, weights, LIMIT, PRECISION, guess)
-    residual = certify(problem, found.x, Multipliers(found.mu, found.lam)) if found.fine else np.inf
+    fine = found.status == OK
+    residual = certify(problem, found.x, Multipliers(found.mu, found.lam)) if fine else np.inf
     status = Status.OPTIMAL if residual <= tolerance else Status.FAILED
+    if found.status == INFEASIBLE:
+        status = Status.INFEASIBLE
     return Solution(found.x, status, residual, found.iterations, method)
 
 
@@ -102,9 +112,6 @@ def _why(problem: FamilyProblem, tolerance: float) -> tuple[ConstraintRow, ...]:
 
 def _fall_through(problem: FamilyProblem, tolerance: float, best: Solution) -> Solution:
     """Everything after the first method, in order."""
-    obvious = obvious_conflict(problem, tolerance * _top(problem))
-    if obvious:
-        return Solution(best.x, Status.INFEASIBLE, best.residual, best.iterations, "bounds", obvious)
     top = _top(problem)
     for limit, precision in STARTS:
         logger.info("residual %.1e after %s; starting the active set from ADMM", best.residual, best.method)
@@ -115,7 +122,7 @@ def _fall_through(problem: FamilyProblem, tolerance: float, best: Solution) -> S
         answer = _structured(problem, tolerance, "admm+pdas", first_order)
         if answer.status is Status.OPTIMAL:
             return answer
-        best = min(best, answer, key=lambda solution: solution.residual)
+        best = min(best, replace(answer, status=Status.FAILED), key=lambda solution: solution.residual)
     logger.info("residual %.1e after %s; trying Clarabel", best.residual, best.method)
     raw = clarabel.solve(problem)
     if raw.status is not Status.INFEASIBLE:
@@ -127,5 +134,5 @@ def _fall_through(problem: FamilyProblem, tolerance: float, best: Solution) -> S
         best = min(best, answer, key=lambda solution: solution.residual)
     found = conflict(problem, tolerance=tolerance)
     if found:
-        return Solution(best.x, Status.INFEASIBLE, best.residual, best.iterations, "linear program", found)
+        return replace(best, status=Status.INFEASIBLE, conflict=found)
     return best

@@ -25,12 +25,12 @@ STATUS_MAP = {
     "CallbackTerminated": Status.FAILED,
     "Unsolved": Status.FAILED,
 }
-GAPS = (1e-12, 1e-9, 1e-8)
-"""Tried in turn, while the arithmetic ends before the gap is reached."""
+LOOSER = (1e-9, 1e-8)
+"""Tried in turn, while the arithmetic ends before the tolerance is reached."""
 
 
-def solve(problem: FamilyProblem, *, form: Form = "lifted") -> RawAnswer:
-    """Solve as tightly as the arithmetic allows."""
+def solve(problem: FamilyProblem, *, form: Form = "lifted", tolerance: float = 1e-12) -> RawAnswer:
+    """Solve to `tolerance` (gaps and feasibility), or as tightly as the arithmetic allows."""
     clarabel = required("clarabel")
     qp = program(problem, form)
     equal = qp.row_lower == qp.row_upper
@@ -43,7 +43,7 @@ def solve(problem: FamilyProblem, *, form: Form = "lifted") -> RawAnswer:
     equalities = int(equal.sum())
     cones = [clarabel.ZeroConeT(equalities), clarabel.NonnegativeConeT(len(b) - equalities)]
     data = (sparse.csc_matrix(sparse.triu(qp.P)), qp.cost, sparse.csc_matrix(A), b, cones)
-    for gap in GAPS:
+    for gap in (tolerance, *(looser for looser in LOOSER if looser > tolerance)):
         settings = clarabel.DefaultSettings()
         settings.verbose = False
         settings.max_threads = 1

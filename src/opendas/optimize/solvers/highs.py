@@ -23,9 +23,11 @@ STATUS_MAP = {
     "Time limit reached": Status.FAILED,
 }
 
+OPTIONS = {"output_flag": False, "threads": 1, "qp_regularization_value": 0.0}
 
-def solve(problem: FamilyProblem, *, form: Form = "plain") -> RawAnswer:
-    """Solve with tolerances of 1e-9, without the solver's own regularisation."""
+
+def solve(problem: FamilyProblem, *, form: Form = "plain", tolerance: float = 1e-9) -> RawAnswer:
+    """Solve to `tolerance` (feasibility), without the solver's own regularisation."""
     highspy = required("highspy")
     qp = program(problem, form)
     N, M = len(qp.cost), len(qp.row_lower)
@@ -48,7 +50,8 @@ def solve(problem: FamilyProblem, *, form: Form = "plain") -> RawAnswer:
         model.hessian_.start_ = triangle.indptr
         model.hessian_.index_, model.hessian_.value_ = triangle.indices, triangle.data
     solver = highspy.Highs()
-    for name, value in OPTIONS.items():
+    tolerances = dict.fromkeys(("primal_feasibility_tolerance", "dual_feasibility_tolerance"), tolerance)
+    for name, value in (OPTIONS | tolerances).items():
         solver.setOptionValue(name, value)
     solver.passModel(model)
     solver.run()
@@ -62,11 +65,3 @@ def solve(problem: FamilyProblem, *, form: Form = "plain") -> RawAnswer:
         message=message,
     )
 
-
-OPTIONS = {
-    "output_flag": False,
-    "threads": 1,
-    "qp_regularization_value": 0.0,
-    "primal_feasibility_tolerance": 1e-9,
-    "dual_feasibility_tolerance": 1e-9,
-}

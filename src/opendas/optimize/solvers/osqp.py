@@ -25,8 +25,8 @@ STATUS_MAP = {
 }
 
 
-def solve(problem: FamilyProblem, *, form: Form = "plain") -> RawAnswer:
-    """Solve to 1e-8, absolute and relative, and polish."""
+def solve(problem: FamilyProblem, *, form: Form = "plain", tolerance: float = 1e-8) -> RawAnswer:
+    """Solve to `tolerance`, absolute and relative, and polish."""
     osqp = required("osqp")
     qp = program(problem, form)
     m = len(qp.child)
@@ -40,8 +40,8 @@ def solve(problem: FamilyProblem, *, form: Form = "plain") -> RawAnswer:
         np.concatenate([qp.row_upper, np.full(m, np.inf)]),
         verbose=False,
         polishing=True,
-        eps_abs=1e-8,
-        eps_rel=1e-8,
+        eps_abs=tolerance,
+        eps_rel=tolerance,
         max_iter=100_000,
         adaptive_rho_interval=50,  # not by clock
     )

@@ -22,14 +22,14 @@ STATUS_MAP = {
 }
 
 
-def solve(problem: FamilyProblem, *, form: Form = "lifted") -> RawAnswer:
-    """Solve to 1e-9, absolute and relative."""
+def solve(problem: FamilyProblem, *, form: Form = "lifted", tolerance: float = 1e-9) -> RawAnswer:
+    """Solve to `tolerance`, absolute and relative."""
     piqp = required("piqp")
     qp = program(problem, form)
     equal = qp.row_lower == qp.row_upper
     solver = piqp.SparseSolver()
     solver.settings.verbose = False
-    solver.settings.eps_abs = solver.settings.eps_rel = 1e-9
+    solver.settings.eps_abs = solver.settings.eps_rel = tolerance
     solver.settings.max_iter = 500
     solver.setup(
         sparse.csc_matrix(qp.P),

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from opendas.errors import ConfigError, EnvironmentFailure
 from opendas.optimize.problem import FamilyProblem, Status
+from opendas.optimize.solvers.program import Form
 
 __all__ = ["ADAPTERS", "Adapter", "RawAnswer", "load", "required"]
 
@@ -48,8 +49,11 @@ class RawAnswer:
 class Adapter(Protocol):
     """One general solver."""
 
-    def solve(self, problem: FamilyProblem) -> RawAnswer:
-        """Solve as tightly as the solver can."""
+    def solve(self, problem: FamilyProblem, *, form: Form = ..., tolerance: float = ...) -> RawAnswer:
+        """Solve in one of the two forms of a program, to the solver's own idea of `tolerance`.
+
+        The defaults are the form that suits the solver and the tightest tolerance it bears.
+        """
         ...
 
 
