@@ -475,10 +475,10 @@ GOLDEN_DIGEST = "7105f6a7ca49d37a7d0d7de2758a09b1c0dd2938f7c46d242a24d04bcc5525b
 
 
 def test_golden_noise_of_a_plan() -> None:
-    """If this fails because addresses, tables or the numbering of a plan changed on purpose: raise ``FORMAT``.
+    """If this fails because addresses, tables or the numbering of a plan changed: raise ``FORMAT``.
 
-    It stands in ``measurement/plan.py`` and enters the noise key. Otherwise one key would use one word for two
-    different answers in two versions of the program, and the difference of the counts could be read off.
+    It stands in ``measurement/plan.py`` and enters the noise key. Otherwise one key would use one word for
+    two different answers in two versions of the program, and the difference of the counts could be read off.
     """
     frame = mini_frame(1, 2, 2)
     empty = from_dense(np.zeros((4, 9), dtype=np.int64))
