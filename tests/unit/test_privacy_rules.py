@@ -321,6 +321,7 @@ def public_part(folder: Path, counts: dict[str, int], **parts: str) -> tuple[dic
     return units, certificate["runs"][0]
 
 
+NOTHING_EXACT = "No statistic of the confidential data is published exactly"
 ONE = {"01000": 17, "01002": 5}
 TWO = {"01000": 3, "01001": 4, "01002": 15}
 
@@ -342,6 +343,7 @@ def test_units_that_are_not_invariant_do_not_reach_the_released_frame(
     assert found[0][0] == found[1][0]
     assert found[0][1]["invariants"] == []
     assert found[0][1]["stamps"] == []
+    assert NOTHING_EXACT in found[0][1]["guarantee"]
 
 
 def test_invariant_units_are_published_and_listed(tmp_path: Path) -> None:
@@ -373,13 +375,15 @@ def test_group_quarters_found_in_the_records_are_stamped_even_of_a_constant_type
     units, entry = public_part(tmp_path / "a", ONE, **persons("nursing"))
     assert units["units:gq3"] == [1, 0, 1, 0]
     assert entry["stamps"] == [DEMONSTRATION_FRAME]
+    assert "The frame was derived from confidential counts" in entry["guarantee"]
+    assert NOTHING_EXACT not in entry["guarantee"]
 
 
 def test_a_frame_from_records_is_declared_in_the_words_of_the_certificate(tmp_path: Path) -> None:
     parts = {"product": '"own.toml"', "frame": f'"{FRAME_FROM_RECORDS}"'}
     _, entry = public_part(tmp_path / "a", ONE, **parts)
     assert "whether a leaf is populated is published" in entry["guarantee"]
-    assert "no statistic of the confidential data is published exactly" not in entry["guarantee"]
+    assert NOTHING_EXACT not in entry["guarantee"]
 
 
 # 7. Overflow.

@@ -84,9 +84,21 @@ def _computational(run: RunFacts) -> str:
     )
 
 
-def _not_protected(invariants: Sequence[str]) -> str:
+def _not_protected(run: RunFacts) -> str:
+    text = _invariants(run.invariants)
+    if DEMONSTRATION_FRAME in run.stamps:
+        text += (
+            " The frame was derived from confidential counts: what it shows of them is published exactly and "
+            "not protected."
+        )
+    elif not run.invariants:
+        text += " No statistic of the confidential data is published exactly."
+    return text
+
+
+def _invariants(invariants: Sequence[str]) -> str:
     if not invariants:
-        return "This run holds no invariant: no statistic of the confidential data is published exactly."
+        return "This run holds no invariant."
     text = (
         f"Not protected are the invariants ({', '.join(invariants)}) and what follows from them: for "
         "instance the state of a record, that a lone resident of a group quarters exists, that a housing "
@@ -114,7 +126,7 @@ def guarantee_paragraphs(run: RunFacts) -> tuple[str, ...]:
         f"computationally indistinguishable from those of {_loss(run)}. Everything else in the release is "
         "computed from the measurements, the invariants and public information.",
         *_conversion(run),
-        _not_protected(run.invariants),
+        _not_protected(run),
         _computational(run),
         "The guarantee concerns the edited file, given that validation passed.",
         LEDGER_SCOPE,
