@@ -147,3 +147,20 @@ def test_crossing_rows_by_milp_agree_with_enumeration(seed):
     assert result.method == "milp"
     assert quanta(result) == objectives
     np.testing.assert_array_equal(result.values, expected)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_rows_that_a_mask_makes_equal_keep_both_ties(seed):
+    """Two children allow only the first pair: total and pair are one row there, with the ties of both."""
+    rng = np.random.default_rng(seed)
+    x = np.array([[0.25, 0.25, 0.0, 0.0], [0.25, 0.25, 0.0, 0.0], [0.5, 0.5, 1.0, 1.0]])
+    mask = x > 0
+    total, pairs = np.zeros(4, np.int32), np.array([0, 0, 1, 1], np.int32)
+    passes = ((total, pairs), (np.arange(4, dtype=np.int32),))
+    groups, bounds = np.zeros((0, 4), bool), np.zeros((3, 0), np.int64)
+    keys = rng.integers(0, 2**63, 3).astype(np.uint64), rng.integers(0, 2**63, 4).astype(np.uint64)
+    case = (x, x.sum(axis=0).astype(np.int64), mask, passes, groups, bounds, bounds, *keys)
+    expected, objectives = slow.enumerate_rounding(*case)
+    result = fast(case)
+    np.testing.assert_array_equal(result.values, expected)
+    assert quanta(result) == objectives

@@ -7,6 +7,7 @@ import pytest
 from scipy.optimize import linprog
 
 from opendas.errors import EstimationError
+from opendas.optimize import flow as module
 from opendas.optimize.flow import check_costs, min_cost_flow
 
 
@@ -100,3 +101,41 @@ def test_costs_that_could_overflow_are_refused():
     check_costs(2**12 - 1, costs)
     with pytest.raises(EstimationError, match="64-bit"):
         check_costs(2**12, costs)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_tree_stays_strongly_feasible(seed):
+    """The invariant that excludes cycling, after every single pivot of a degenerate problem."""
+    rng = np.random.default_rng(seed)
+    size = 8
+    tail = np.repeat(np.arange(size), size).astype(np.uint32)
+    head = (size + np.tile(np.arange(size), size)).astype(np.uint32)
+    root, nodes, real = 2 * size, 2 * size + 1, size * size
+    each = np.arange(size, dtype=np.uint32)
+    tail = np.r_[tail, each, np.full(size, root, np.uint32)]
+    head = np.r_[head, np.full(size, root, np.uint32), size + each]
+    capacity = np.r_[np.ones(real, np.int64), np.full(2 * size, 99)]
+    cost = np.r_[rng.integers(0, 3, real), np.full(2 * size, 1000)]
+    flow = np.r_[np.zeros(real, np.int64), np.ones(2 * size, np.int64)]
+    parent = np.r_[np.full(2 * size, root), -1].astype(np.int32)
+    pred = np.r_[real + np.arange(2 * size), -1].astype(np.int32)
+    state = np.r_[np.full(real, module.LOWER), np.full(2 * size, module.TREE)].astype(np.int8)
+    tree = module._plant(parent, pred, tail)
+    module._price(tree, root, cost)
+    arcs = np.arange(len(tail), dtype=np.uint32)
+    start, degenerate = np.int64(0), 0
+    for _ in range(10_000):
+        a, start = module._entering(tail, head, cost, tree.potential, state, arcs, start, 10)
+        if a == module.NONE:
+            break
+        before = flow.copy()
+        module._pivot(tree, a, tail, head, capacity, cost, flow, state)
+        degenerate += int((flow == before).all())
+        inner = np.arange(nodes - 1)
+        carried, room = flow[tree.arc[inner]], capacity[tree.arc[inner]]
+        assert (np.where(tree.outward[inner], room - carried, carried) > 0).all()
+        reduced = cost + tree.potential[tail] - tree.potential[head]
+        assert not reduced[tree.arc[inner]].any()
+    assert a == module.NONE
+    assert degenerate > 0
+    assert flow[real:].sum() == 0

@@ -274,7 +274,7 @@ def test_large_counts_keep_their_fractions():
 
 
 def test_mix_is_splitmix64():
-    """First outputs of splitmix64 from seed 1234567, as published with its reference code."""
+    """The first outputs of splitmix64 from seed 1234567, as other implementations publish them."""
     state = np.uint64(1234567)
     step = np.uint64(0x9E3779B97F4A7C15)
     with np.errstate(over="ignore"):

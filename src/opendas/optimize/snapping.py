@@ -53,7 +53,7 @@ def mix(z):
 
     Notes
     -----
-    Steele, Lea & Flood (2014), *Fast Splittable Pseudorandom Number Generators*, figure 17 (variant 13).
+    Steele, Lea & Flood (2014), *Fast Splittable Pseudorandom Number Generators*, the variant of Java.
     """
     z = z + _GOLDEN
     z = (z ^ (z >> _S30)) * _MIX_1
