@@ -182,11 +182,12 @@ def _active_rows(p: Family, w: Work, P: Floats, c: int) -> None:
     m = w.place[c, SIZE]
     index = w.order[c]
     cross, work = w.scratch[0], w.scratch[1]
-    q = 0
+    w.place[c, ROWS] = 0
     for k in range(p.groups.shape[0]):
         w.dependent[c, k] = False
         if w.side[c, k] == 0:
             continue
+        q = w.place[c, ROWS]
         y = w.Y[c, q]
         for b in range(m):
             y[b] = 0.0
@@ -206,7 +207,7 @@ def _active_rows(p: Family, w: Work, P: Floats, c: int) -> None:
         if insert(w.M[c], q, cross, diagonal, work, DEPENDENT * diagonal):
             w.rows[c, q] = k
             w.rhs[c, q] = p.lower[c, k] if w.side[c, k] < 0 else p.upper[c, k]
-            q += 1
+            w.place[c, ROWS] = q + 1
             continue
         symmetric_times(w.M[c], q, cross, work)
         w.dependent[c, k] = True
@@ -215,7 +216,6 @@ def _active_rows(p: Family, w: Work, P: Floats, c: int) -> None:
         for u in range(q):
             w.relation[c, k, w.rows[c, u]] = -work[u]
         w.relation[c, k, k] = 1.0
-    w.place[c, ROWS] = q
 
 
 @njit(cache=True, nogil=True)

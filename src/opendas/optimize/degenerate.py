@@ -29,14 +29,12 @@ ROUNDING = 1e-9
 
 
 @njit(cache=True, nogil=True)
-def _first_turn(
-    p: Family, w: Work, dmu: Floats, dlam: Floats, start: int, stop: int
-) -> tuple[float, int, int]:
+def _first_turn(p: Family, w: Work, dmu: Floats, dlam: Floats) -> tuple[float, int, int]:
     """Step at which the first sign turns along a direction, and the child and cell (n + row) that turns."""
     n = p.B.shape[1]
     K = p.groups.shape[0]
     step, child, place = np.inf, -1, -1
-    for c in range(start, stop):
+    for c in range(p.B.shape[0]):
         for j in range(n):
             if w.free[c, j] or not p.mask[c, j]:
                 continue
@@ -54,11 +52,11 @@ def _first_turn(
 
 
 @njit(cache=True, nogil=True)
-def _move(p: Family, w: Work, dmu: Floats, dlam: Floats, step: float, start: int, stop: int) -> None:
+def _move(p: Family, w: Work, dmu: Floats, dlam: Floats, step: float) -> None:
     n = p.B.shape[1]
     for j in range(n):
         w.mu[j] += step * dmu[j]
-    for c in range(start, stop):
+    for c in range(p.B.shape[0]):
         for k in range(p.groups.shape[0]):
             w.lam[c, k] += step * dlam[c, k]
         for j in range(n):
@@ -70,25 +68,23 @@ def _move(p: Family, w: Work, dmu: Floats, dlam: Floats, step: float, start: int
 
 
 @njit(cache=True, nogil=True)
-def _resolve(
-    p: Family, w: Work, dmu: Floats, dlam: Floats, gap: float, start: int, stop: int, tolerance: float
-) -> int:
+def _resolve(p: Family, w: Work, dmu: Floats, dlam: Floats, gap: float, tolerance: float) -> int:
     """Deal with one direction, of slope `gap` of the dual objective."""
     n = p.B.shape[1]
     if abs(gap) <= tolerance:
-        up, _, _ = _first_turn(p, w, dmu, dlam, start, stop)
+        up, _, _ = _first_turn(p, w, dmu, dlam)
         dmu *= -1.0
         dlam *= -1.0
-        down, _, _ = _first_turn(p, w, dmu, dlam, start, stop)
+        down, _, _ = _first_turn(p, w, dmu, dlam)
         down = -down  # admissible: down <= step <= up, along the first orientation
         step = 0.5 * (up + down) if up < down else min(max(0.0, down), up)
         if step != 0.0:
-            _move(p, w, dmu, dlam, -step, start, stop)
+            _move(p, w, dmu, dlam, -step)
         return UNCHANGED
     if gap < 0.0:
         dmu *= -1.0
         dlam *= -1.0
-    _, c, place = _first_turn(p, w, dmu, dlam, start, stop)
+    _, c, place = _first_turn(p, w, dmu, dlam)
     if c < 0:
         return UNBOUNDED
     if place < n:
@@ -97,12 +93,6 @@ def _resolve(
         w.side[c, place - n] = 0
     w.dirty[c] = True
     return CHANGED
-
-
-@njit(cache=True, nogil=True)
-def _worst(before: int, now: int) -> int:
-    """Once the active set has changed, the other directions are those of an old one, and prove nothing."""
-    return before if before != UNCHANGED else now
 
 
 @njit(cache=True, nogil=True)
@@ -129,7 +119,9 @@ def settle(p: Family, w: Work, lost: int, tolerance: float) -> int:
                     if dlam[c, u] != 0.0
                     else 0.0
                 )
-            result = _worst(result, _resolve(p, w, dmu, dlam, gap, c, c + 1, tolerance))
+            found = _resolve(p, w, dmu, dlam, gap, tolerance)
+            if result == UNCHANGED:  # once the active set has changed, the other directions prove nothing
+                result = found
             for u in range(K):
                 dlam[c, u] = 0.0
     if lost == 0:
@@ -153,5 +145,7 @@ def settle(p: Family, w: Work, lost: int, tolerance: float) -> int:
             for u in range(q):
                 for v in range(q):
                     dlam[c, w.rows[c, u]] -= w.M[c, u, v] * t[v]
-        result = _worst(result, _resolve(p, w, dmu, dlam, gap, 0, C, tolerance))
+        found = _resolve(p, w, dmu, dlam, gap, tolerance)
+        if result == UNCHANGED:
+            result = found
     return result
