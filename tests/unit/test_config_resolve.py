@@ -108,6 +108,17 @@ def test_unbounded_with_an_invariant_total_is_a_privacy_refusal(folder: Path) ->
     assert settle(folder, text).neighbours.value == "unbounded"
 
 
+def test_unbounded_with_bounds_that_fix_every_row_is_a_privacy_refusal(folder: Path) -> None:
+    text = OWN.replace("[input]", 'neighbours = "unbounded"\ndrop_invariants = ["total"]\n[input]')
+    one = '[[bounds]]\nquery = "age"\ncell = "{}"\ncolumn = "beds"\nlower = 1\nupper = 1\n'
+    (folder / "patients.toml").write_text(PRODUCT.replace("[budget]", one.format("young") + "[budget]", 1))
+    assert settle(folder, text).neighbours.value == "unbounded"
+    both = one.format("young") + one.format("old")
+    (folder / "patients.toml").write_text(PRODUCT.replace("[budget]", both + "[budget]", 1))
+    with pytest.raises(PrivacyError, match="'age' in every leaf"):
+        settle(folder, text)
+
+
 def test_block_by_block_refuses_invariants_above_the_leaf(folder: Path) -> None:
     text = CENSUS.replace("[input]", 'estimator = "block-by-block"\n[input]')
     with pytest.raises(ConfigError, match=r"total@state.*drop_invariants"):

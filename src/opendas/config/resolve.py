@@ -109,7 +109,7 @@ def resolve(
     reader = replace(reader_spec(run_file, product, need_input=need_input), strict=strict)
     geolevels = run_file.geolevels
     held, dropped = _invariants(run_file, product, geolevels)
-    _check_relations(run_file, held, geolevels)
+    _check_relations(run_file, product, held, geolevels)
     product = replace(product, invariants=held, passes=_passes(run_file, product, geolevels))
     mechanism, neighbours = Mechanism(run_file.run.mechanism), Neighbours(run_file.run.neighbours)
     return Resolved(
@@ -174,7 +174,21 @@ def _placed(invariant: Invariant, product: Product, geolevels: Sequence[str]) ->
     return Invariant(invariant.query, level)
 
 
-def _check_relations(run_file: RunFile, held: Sequence[Invariant], geolevels: Sequence[str]) -> None:
+def fixed_by_bounds(product: Product) -> str | None:
+    """Return a query group of which equal bounds fix every row, and so the number of records of each leaf."""
+    equal: dict[str, set[int]] = {}
+    for bound in product.bounds:
+        if bound.lower == bound.upper:
+            name = product.workload.canonical(bound.query)
+            equal.setdefault(name, set()).add(product.bound_row(bound))
+    return next(
+        (name for name, rows in equal.items() if len(rows) == product.workload.group(name).size), None
+    )
+
+
+def _check_relations(
+    run_file: RunFile, product: Product, held: Sequence[Invariant], geolevels: Sequence[str]
+) -> None:
     """Refuse a vacuous relation, and an estimator that cannot hold what the run promises.
 
     Every record counts in exactly one row of a query group, so that any invariant fixes a number of records.
@@ -186,6 +200,13 @@ def _check_relations(run_file: RunFile, held: Sequence[Invariant], geolevels: Se
             "would change a total that is published exactly, so no two data sets would be neighbours and the "
             'guarantee would be empty. Use neighbours = "bounded", or drop the invariant with '
             "drop_invariants in [run]."
+        )
+    fixed = fixed_by_bounds(product)
+    if fixed and run_file.run.neighbours == "unbounded":
+        raise PrivacyError(
+            f'neighbours = "unbounded" together with bounds that fix the number of records of {fixed!r} in '
+            "every leaf (lower = upper): no record could be added or removed, so the guarantee would be empty. Use "
+            'neighbours = "bounded", or bounds with room between lower and upper.'
         )
     above = [invariant for invariant in held if invariant.geolevel != geolevels[-1]]
     if above and run_file.run.estimator == "block-by-block":
