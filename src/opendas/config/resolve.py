@@ -205,8 +205,8 @@ def _check_relations(
     if fixed and run_file.run.neighbours == "unbounded":
         raise PrivacyError(
             f'neighbours = "unbounded" together with bounds that fix the number of records of {fixed!r} in '
-            "every leaf (lower = upper): no record could be added or removed, so the guarantee would be empty. Use "
-            'neighbours = "bounded", or bounds with room between lower and upper.'
+            "every leaf (lower = upper): no record could be added or removed, so the guarantee would be empty. "
+            'Use neighbours = "bounded", or bounds with room between lower and upper.'
         )
     above = [invariant for invariant in held if invariant.geolevel != geolevels[-1]]
     if above and run_file.run.estimator == "block-by-block":
