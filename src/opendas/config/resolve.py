@@ -205,7 +205,7 @@ def _check_relations(
     if fixed and run_file.run.neighbours == "unbounded":
         raise PrivacyError(
             f'neighbours = "unbounded" together with bounds that fix the number of records of {fixed!r} in '
-            "every leaf (lower = upper): no record could be added or removed, so the guarantee would be empty. "
+            "every leaf (lower = upper): no record could be added or removed, and the guarantee is empty. "
             'Use neighbours = "bounded", or bounds with room between lower and upper.'
         )
     above = [invariant for invariant in held if invariant.geolevel != geolevels[-1]]
