@@ -23,7 +23,7 @@ from opendas.io.atomic import make_folder, write_atomic
 from opendas.privacy.ledger import Ledger
 from opendas.random.keys import KEY_BYTES, RunKey
 
-__all__ = ["RunState", "Workspace", "forget_keys", "refuse_foreign", "remove_checkpoints"]
+__all__ = ["RunState", "Workspace", "forget_keys", "read_state", "refuse_foreign", "remove_checkpoints"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +69,23 @@ class RunState:
         return tuple(text for name, text in names.items() if getattr(self, name) != getattr(other, name))
 
 
+def read_state(path: Path) -> RunState:
+    """Read ``state/<product>/run.json``.
+
+    Raises
+    ------
+    PrivacyError
+        If it is damaged.
+    """
+    try:
+        return RunState(**json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        raise PrivacyError(
+            f"{path.name} of {path.parent.name} is damaged: the run cannot be resumed. "
+            "A new run in a new folder is charged in full."
+        ) from error
+
+
 class Workspace:
     """An output folder, locked while it is open.
 
@@ -89,6 +106,12 @@ class Workspace:
     def __init__(self, out: Path, ledger: Path | None = None) -> None:
         self.out = out
         refuse_foreign(out)
+        if ledger is not None and ledger.resolve().is_relative_to(self.release.resolve()):
+            raise ConfigError(
+                f"--ledger {ledger}: a ledger is not for publication, and this path lies in the release."
+            )
+        if ledger is not None:
+            _check_ledger(ledger)
         self._fresh = not out.exists() or not any(out.iterdir())
         make_folder(out)
         for folder in (self.confidential, self.confidential / "keys", self.state):
@@ -134,15 +157,7 @@ class Workspace:
     def load_state(self, product: str) -> RunState | None:
         """Return the state of a product's run, or None where there is none."""
         path = self.state_path(product)
-        if not path.is_file():
-            return None
-        try:
-            return RunState(**json.loads(path.read_text(encoding="utf-8")))
-        except (ValueError, TypeError) as error:
-            raise PrivacyError(
-                f"{path.name} of {product} is damaged: the run cannot be resumed. "
-                "A new run in a new folder is charged in full."
-            ) from error
+        return read_state(path) if path.is_file() else None
 
     def save_state(self, state: RunState) -> None:
         """Write the state of a product's run."""
@@ -213,6 +228,14 @@ def refuse_foreign(out: Path) -> None:
             f"{out} holds {'other things, for instance ' + other[0] if other else 'no run of this program'}; "
             "choose an empty or new folder with --out."
         )
+
+
+def _check_ledger(path: Path) -> None:
+    """Refuse a ledger that cannot be one before the output folder is touched."""
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise ConfigError(f"--ledger {path}: give a file, there already or new, in a folder that exists.")
+    if path.exists():
+        Ledger.read(path)
 
 
 def key_from_command(command: str) -> RunKey:

@@ -17,11 +17,19 @@ from opendas.errors import BudgetError
 from opendas.geography.spine import Spine
 from opendas.products.product import Product
 from opendas.queries.groups import QueryGroup
-from opendas.random.distributions import NoiseDistribution
+from opendas.random.distributions import DiscreteGaussian, NoiseDistribution
+from opendas.random.tables import MAX_FLOORS, WORD_BITS
 
 __all__ = ["LevelPlan", "MeasurementPlan", "PlannedQuery"]
 
 FORMAT = "opendas measurement plan 1"
+
+_HOPELESS = 10**15
+"""A parameter beyond this is not even handed to the distribution, whose figures are doubles."""
+
+
+def _parameter(noise: NoiseDistribution) -> Fraction:
+    return noise.sigma2 if isinstance(noise, DiscreteGaussian) else noise.scale  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,8 +77,8 @@ class MeasurementPlan:
     Raises
     ------
     BudgetError
-        If the shares on some path from root to leaf do not sum to exactly one, or a budgeted query group
-        is not declared by the product.
+        If the shares on some path from root to leaf do not sum to exactly one, a budgeted query group
+        is not declared by the product, or its share leaves noise too wide to be drawn exactly.
     """
 
     product: Product
@@ -83,13 +91,18 @@ class MeasurementPlan:
         levels = []
         for geolevel in self.spine.names:
             share = self.budget.geolevels.get(geolevel, Fraction(0))
-            planned = []
+            planned: list[PlannedQuery] = []
             for name, query_share in (self.budget.query_shares(geolevel) if share else {}).items():
                 canonical = self.product.workload.canonical(name)
                 if canonical not in names:
                     raise BudgetError(
                         f"[budget.queries] {geolevel!r}: {name!r} is no query group of {self.product.name}; "
                         f"it declares {', '.join(names)}."
+                    )
+                if any(canonical == other.query.name for other in planned):
+                    raise BudgetError(
+                        f"[budget.queries] {geolevel!r}: {canonical!r} is there twice, in two spellings; "
+                        "both would be drawn with the same noise. Keep one."
                     )
                 if query_share > 0:
                     group = self.product.workload.group(canonical)
@@ -98,6 +111,22 @@ class MeasurementPlan:
             levels.append(LevelPlan(geolevel, share, tuple(planned)))
         object.__setattr__(self, "levels", tuple(levels))
         self.spine.check_paths([level.share for level in levels])
+        self._check_noise()
+
+    def _check_noise(self) -> None:
+        """Refuse noise that cannot be drawn exactly, before a key exists and anything is charged."""
+        for number, level in enumerate(self.levels):
+            shares = self.spine.shares[number]
+            least = min((s for s in shares if s > 0), default=Fraction(1)) if shares else Fraction(1)
+            for planned in level.queries:
+                noise = self.distribution(number, planned, least)
+                if _parameter(noise) > _HOPELESS or noise.tail_length(WORD_BITS) > MAX_FLOORS:
+                    raise BudgetError(
+                        f"the budget of {planned.query.name!r} at geolevel {level.geolevel!r} is too small: "
+                        "its noise would be wider than exact sampling reaches (a variance of about "
+                        "4.9e10 for discrete-gaussian, 4.4e9 for discrete-laplace). Give it a larger "
+                        "share, or leave it out."
+                    )
 
     def distribution(
         self, level: int, planned: PlannedQuery, multiple: Fraction = Fraction(1)
