@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +22,7 @@ from opendas.releases import Release
 from opendas.report.certificate import issue
 from opendas.run import Run, define, load
 from opendas.version import __version__, commit
-from opendas.workspace import forget_keys
+from opendas.workspace import forget_keys, read_state
 
 __all__ = [
     "Release",
@@ -189,15 +188,15 @@ def status(out: str | Path) -> list[dict[str, Any]]:
         raise ConfigError(f"{folder} is no output folder of a run.")
     rows = []
     for path in states:
-        state = json.loads(path.read_text(encoding="utf-8"))
+        state = read_state(path)
         rows.append(
             {
-                "product": state["product"],
-                "phase": state["phase"],
-                "seeded": state["seed"] is not None,
-                "key": (folder / "confidential" / "keys" / f"{state['product']}.key").exists(),
+                "product": state.product,
+                "phase": state.phase,
+                "seeded": state.seed is not None,
+                "key": (folder / "confidential" / "keys" / f"{state.product}.key").exists(),
                 "tasks_finished": len(list(path.parent.glob("*.part"))),
-                "version": state["version"],
+                "version": state.version,
             }
         )
     return rows

@@ -18,7 +18,7 @@ from opendas.constraints.table import ConstraintTable, bound_table
 from opendas.engines.checkpoint import Checkpoints
 from opendas.engines.drive import Estimation, estimate_spine
 from opendas.engines.work import KeyedSource, SourceSpec, Worker
-from opendas.errors import ConfigError, PrivacyError
+from opendas.errors import ConfigError, DataError, PrivacyError
 from opendas.estimation.rounding import check_rounder_passes
 from opendas.geography.frame import Frame
 from opendas.geography.spine import Spine
@@ -50,6 +50,9 @@ __all__ = ["Options", "Progress", "estimate", "measure", "release"]
 log = logging.getLogger(__name__)
 
 Progress = Callable[[str, int, int], None]
+
+MOST_RECORDS = 1 << 39
+"""Records of a run: the rounder is exact below 2**40, noise included."""
 
 SMALL_SPINE = 60_000
 """Below so many leaves a worker process takes longer to start than it saves: one process does all."""
@@ -258,6 +261,11 @@ def _prepare(space: Workspace, run: Run, options: Options, known: RunState | Non
     options.tell("reading", 0, 1)
     product = run.product
     data = run.read()
+    if float(data.histogram.counts.sum(dtype=float)) >= MOST_RECORDS:
+        raise DataError(
+            f"the input holds more than {MOST_RECORDS:,} records, which is more than this version rounds "
+            "exactly. Check the column of counts."
+        )
     options.tell("reading", 1, 1)
     clock.lap("read")
     spine = make_spine(run.resolved, data.frame)

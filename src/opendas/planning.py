@@ -91,6 +91,11 @@ def _warnings(run: Run, plan: MeasurementPlan) -> Iterator[str]:
             "invariant: these measurements add nothing. Move that share, or take a preset for this spine."
         )
     for number, level in enumerate(plan.levels):
+        if not level.share and number and run.resolved.estimator != "block-by-block":
+            yield (
+                f"geolevel {level.geolevel!r} has no budget: each parent is spread evenly over its geounits, "
+                "and what is measured below cannot mend that. Leave the geolevel out, or give it a share."
+            )
         if level.share and number + 1 < len(plan.levels):
             size, below = len(plan.spine.levels[number]), len(plan.spine.levels[number + 1])
             if size == below:

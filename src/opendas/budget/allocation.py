@@ -109,6 +109,10 @@ def exact_shares(shares: Mapping[str, Fraction | int | str], what: str) -> dict[
     return {name: share for name, share in exact.items() if share}
 
 
+LARGEST_LOSS = 10**15
+"""Far beyond any use; above it, figures of the certificate leave the range of binary numbers."""
+
+
 @dataclass(frozen=True, slots=True)
 class Budget:
     """A complete, checked allocation.
@@ -152,6 +156,11 @@ class Budget:
         delta = parse_fraction(self.delta, "delta")
         if total <= 0:
             raise BudgetError(f"{mechanism.loss_name} is {format_fraction(total)}; it must be positive.")
+        if total > LARGEST_LOSS:
+            raise BudgetError(
+                f"{mechanism.loss_name} is above {LARGEST_LOSS:.0e}. A loss of a few dozen protects nobody "
+                "already; give the one that you mean."
+            )
         if not 0 < delta < 1:
             raise BudgetError(
                 f'delta is {format_fraction(delta)}; it lies between 0 and 1, for instance "1e-10".'

@@ -11,7 +11,7 @@ from typing import Any
 
 from opendas.cli.progress import duration
 
-__all__ = ["certificate_run", "next_steps", "run_answer"]
+__all__ = ["certificate_run", "findings_message", "next_steps", "run_answer"]
 
 
 def certificate_run(out: Path, product: str) -> Mapping[str, Any]:
@@ -40,6 +40,18 @@ def run_answer(out: Path, product: str, seconds: float) -> dict[str, Any]:
     answer["seconds"] = round(seconds, 3)
     answer["peak_rss_mb"] = _peak_rss_mb()
     return answer
+
+
+def findings_message(out: Path, product: str) -> str | None:
+    """Say where the inconsistencies of the input are listed; None where there are none."""
+    path = out / "confidential" / "findings" / f"{product}.txt"
+    if not path.is_file():
+        return None
+    count = len(path.read_text(encoding="utf-8").splitlines())
+    return (
+        f"warning: the input is inconsistent in {count:,} place{'s' if count > 1 else ''}, listed in {path} "
+        "(confidential). --strict makes this an error."
+    )
 
 
 def next_steps(answer: Mapping[str, Any]) -> str:

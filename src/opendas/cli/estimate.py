@@ -54,7 +54,7 @@ def command(
     folder = remember_out(out, run_file)
     started = time.monotonic()
     with Progress() as progress:
-        run = opendas.load(run_file)
+        run = opendas.load(run_file, need_input=False)
         opendas.estimate(
             run, out=folder, workers=workers, resume=resume, mdf_format=mdf_format, progress=progress
         )

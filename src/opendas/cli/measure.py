@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from opendas.cli.answers import findings_message
 from opendas.cli.options import (
     engine_options,
     json_option,
@@ -67,6 +68,9 @@ def command(
             key_command=key_command,
             progress=progress,
         )
+    findings = findings_message(folder, run.product.name)
+    if findings is not None:
+        message(findings)
     if seed is not None:
         message("warning: noise from a seed protects nobody. These measurements are NOT FOR RELEASE.")
     product = run.product.name

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from opendas.cli.answers import next_steps, run_answer
+from opendas.cli.answers import findings_message, next_steps, run_answer
 from opendas.cli.options import (
     engine_options,
     json_option,
@@ -92,6 +92,9 @@ def command(
             progress=progress,
         )
     answer = run_answer(folder, run.product.name, time.monotonic() - started)
+    findings = findings_message(folder, run.product.name)
+    if findings is not None:
+        message(findings)
     if seed is not None:
         message("warning: noise from a seed protects nobody. This release is stamped NOT FOR RELEASE.")
     if as_json:

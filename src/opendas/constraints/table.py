@@ -23,6 +23,8 @@ from opendas.queries.groups import QueryGroup
 
 __all__ = ["ConstraintTable", "InvariantAnswers", "LevelConstraints", "bound_table", "invariant_geolevels"]
 
+_MOST_BOUND = 1 << 62
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InvariantAnswers:
@@ -123,6 +125,11 @@ def _bounds(
         units = frame.units[bound.column][spine.leaf_order]
         if units.size and units.min() < 0:
             raise DataError(f"unit column {bound.column!r} holds a negative count.")
+        if units.size and int(units.max()) * max(1, bound.upper) * len(units) >= _MOST_BOUND:
+            raise DataError(
+                f"unit column {bound.column!r} holds a count so large that {bound.name!r} has no bound that "
+                "an integer of 64 bits can hold; check the frame."
+            )
         lower[:, k] = bound.lower * units
         upper[:, k] = bound.upper * units
     return lower, upper

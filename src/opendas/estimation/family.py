@@ -27,6 +27,7 @@ __all__ = ["estimate_family"]
 _LEAST_VARIANCE = 1e-6
 """Noise with less variance is zero but for a chance below 1e-6: its answers are exact, and larger weights
 would only cost the solver digits."""
+_OWN_METHODS = ("direct", "pdas", "admm+pdas", "fixed")
 
 
 def _weight(query: QueryAnswers) -> float:
@@ -89,6 +90,8 @@ def _least_squares(
     arithmetic; what floating point leaves is measured and recorded, not assumed.
     """
     by_name = {query.name: query for query in measurement.queries}
+    if not rules.least_squares:
+        return _evenly(family, rules, measurement, groups, done)
     estimate = np.zeros(groups.mask.shape)
     held: list[tuple[QueryAnswers, npt.NDArray[np.float64]]] = []
     for number, names in enumerate(rules.least_squares):
@@ -98,7 +101,7 @@ def _least_squares(
         estimate = solution.x
         done.methods.append(solution.method)
         done.residual = max(done.residual, solution.residual)
-        done.fallback |= solution.method not in ("direct", "pdas", "admm+pdas", "fixed")
+        done.fallback |= solution.method not in _OWN_METHODS
         for query, kept in held:
             now = _answers(query, estimate)
             done.tolerance = max(done.tolerance, float(np.abs(now - kept).max(initial=0.0)))
@@ -108,6 +111,21 @@ def _least_squares(
                 held.append((query, kept))
                 groups = groups.hold(query.name, query.compact, kept, rules.slack)
     return estimate
+
+
+def _evenly(
+    family: Family, rules: LevelRules, measurement: FamilyMeasurement, groups: Groups, done: _Progress
+) -> npt.NDArray[np.float64]:
+    """Spread the parent over children of whom nothing was measured: the feasible point of least norm."""
+    children, cells = groups.mask.shape
+    each = np.arange(cells, dtype=np.int32)
+    zero = QueryAnswers("detailed", family.support, each, np.zeros((children, cells), np.int64), 1.0)
+    alike = np.ones_like(measurement.precision)
+    solution = _one_pass(family, rules, (zero,), alike, groups, "without measurements")
+    done.methods.append(solution.method)
+    done.residual = solution.residual
+    done.fallback = solution.method not in _OWN_METHODS
+    return solution.x
 
 
 def _answers(query: QueryAnswers, estimate: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

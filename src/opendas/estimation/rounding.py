@@ -5,11 +5,52 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from opendas.constraints.table import LevelConstraints
 from opendas.estimation.groups import NO_UPPER, Groups
 from opendas.estimation.model import Family, LevelRules
+from opendas.optimize.laminar import Rows, check_laminar
 from opendas.optimize.rounding import UNBOUNDED, RoundingNames, round_family
 
-__all__ = ["round_estimate"]
+__all__ = ["check_rounder_passes", "round_estimate"]
+
+
+def check_rounder_passes(rules: LevelRules, constraints: LevelConstraints) -> None:
+    """Refuse rounder passes that no family of a geolevel could be sure to round, before anything is drawn.
+
+    All possible cells and all declared constraints are looked at. A family has some of both, so that what
+    passes here cannot cross later.
+
+    Raises
+    ------
+    ConfigError
+        If two row groups cross; the message names them.
+    """
+    if rules.milp:
+        return
+    named = [query for queries in rules.rounder for query in queries]
+    maps = [np.where(rules.possible, rows, -1) for _, rows in named]
+    names = list(rules.bound_names)
+    groups = [cells & rules.possible for cells in rules.bound_cells]
+    for invariant in constraints.invariants:
+        for row in range(invariant.query.size):
+            names.append(f"invariant {invariant.name}")
+            groups.append((invariant.query.row_of_cell == row) & rules.possible)
+    n = len(rules.possible)
+    check_laminar(
+        Rows(
+            np.array([_without_gaps(rows) for rows in maps], dtype=np.int32).reshape(-1, n),
+            np.array(groups, dtype=np.bool_).reshape(-1, n),
+        ),
+        [name for name, _ in named],
+        names,
+    )
+
+
+def _without_gaps(rows: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    inside = rows >= 0
+    numbered = np.full(len(rows), -1, dtype=np.int32)
+    numbered[inside] = _compact(rows[inside])
+    return numbered
 
 
 def round_estimate(

@@ -13,7 +13,7 @@ import pytest
 from support.data import shared_data
 from support.release_builder import add_product
 
-from opendas.errors import ConfigError, GeographyError
+from opendas.errors import ConfigError
 from opendas.geography.frame import Frame, official_codes
 from opendas.geography.spine import Spine, SpineLevel
 from opendas.io.readers.base import ReaderSpec
@@ -241,7 +241,7 @@ def test_missing_products_and_names_are_refused_before_anything_is_written(perso
         write_tables(tmp_path, ["P1", "H1"], "block")
     with pytest.raises(ConfigError, match=r"no table or query group|neither attribute nor recode"):
         write_tables(tmp_path, ["P1", "P9"], "block")
-    with pytest.raises(GeographyError, match="no geolevel"):
+    with pytest.raises(ConfigError, match="no geolevel"):
         write_tables(tmp_path, ["P1"], "zip")
     with pytest.raises(ConfigError, match="unknown table format"):
         write_tables(tmp_path, ["P1"], "block", fmt="xls")
@@ -333,7 +333,7 @@ def test_legacy_file_of_an_entity_category(release, tmp_path):
     with zipfile.ZipFile(path) as archive:
         header = [line.split("|") for line in archive.read("rigeo2020.pl").decode().splitlines()]
     assert [(row[2], row[29], row[87]) for row in header] == [("160", "00100", "Arden"), ("160", "00200", "")]
-    with pytest.raises(GeographyError):
+    with pytest.raises(ConfigError):
         write_tables(release, ["P1"], "cousub", fmt="pl94", to=tmp_path)
 
 

@@ -403,3 +403,15 @@ def test_names_of_the_machine_are_no_ordinary_words():
 def test_estimate_read_by_verify_is_what_was_written(out, persons):
     found = read_mdf(out / "release" / "mdf" / "persons", persons.product, persons.frame)
     assert np.array_equal(found.counts, persons.estimate.counts)
+
+
+def test_compressed_data_that_look_like_a_path_are_none(tmp_path):
+    chance = rb"$o</b,e*c*f'R/6p-X!/Y:\f\8elB>X /home/x1"
+    (tmp_path / "certificate.pdf").write_bytes(b"%PDF-1.4\n<< >>\nstream\n" + chance + b"\nendstream\n")
+    pq.write_table(
+        pa.table({"a": [chance]}), tmp_path / "a.parquet", compression="none", write_statistics=False
+    )
+    assert check_machine(tmp_path, [])
+    (tmp_path / "certificate.pdf").write_bytes(b"%PDF-1.4\n<< /Title (/home/someone/x) >>\n")
+    with pytest.raises(Exception, match=r"certificate\.pdf"):
+        check_machine(tmp_path, [])

@@ -36,7 +36,10 @@ def expand_paths(path: str | Path | Sequence[str | Path], base: Path) -> tuple[P
     for one in wanted:
         found = _expand(base / Path(one).expanduser())
         if not found:
-            raise ConfigError(f"[input] path: nothing found at {one} (relative paths start from {base}).")
+            raise ConfigError(
+                f"[input] path: nothing found at {one}. Relative paths start from the run file's folder; a "
+                f"folder must hold files that end in {', '.join(_SUFFIXES[:4])} or the like."
+            )
         files += found
     return tuple(sorted(dict.fromkeys(files)))
 

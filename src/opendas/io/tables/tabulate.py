@@ -7,6 +7,7 @@ import io
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from fractions import Fraction
 from pathlib import Path
 from urllib.parse import quote
@@ -129,9 +130,7 @@ def table_request(
     Raises
     ------
     ConfigError
-        If the table is unknown, or its product was not run.
-    GeographyError
-        If the frame has no such geolevel.
+        If the table is unknown, its product was not run, or the frame has no such geolevel.
     """
     margin_suffix(confidence)
     if name in PL94_TABLES:
@@ -148,6 +147,11 @@ def table_request(
         slug = "+".join(quote(factor, safe="") for factor in query.split(" * "))
         if explicit:
             slug = f"{released.name}.{slug}"
+    known = (*released.frame.geolevels, *released.frame.entities)
+    if geolevel not in known:
+        near = get_close_matches(geolevel, known, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"this release has {', '.join(known)}."
+        raise ConfigError(f"no geolevel or entity category {geolevel!r}; {hint}")
     grouping = group_leaves(released.frame, geolevel)
     return TableRequest(released, table, grouping, f"{slug}_{geolevel}", confidence)
 

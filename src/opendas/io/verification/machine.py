@@ -21,6 +21,7 @@ _PATH = re.compile(
     rb"|(?<![A-Za-z0-9])[A-Z]:\\\\?[\w.-]+\\"
 )
 _CLOCK = re.compile(rb"(?:19|20)\d\d-[01]\d-[0-3]\d[T ][0-2]\d:[0-5]\d")
+_STREAM = re.compile(rb"\bstream\r?\n.*?endstream", re.DOTALL)
 _TEXT = (".json", ".html", ".toml", ".csv", ".txt")
 
 
@@ -33,6 +34,15 @@ def machine_names() -> tuple[str, ...]:
     return tuple(sorted(n for n in names if len(n) >= 8 or (len(n) >= 5 and telling.search(n))))
 
 
+def _readable(suffix: str, data: bytes) -> bytes:
+    """Return the part of a file that is no compressed data, in which chance writes a path now and then."""
+    if suffix == ".pdf":
+        return _STREAM.sub(b"", data)
+    if suffix == ".parquet" and data[-4:] == b"PAR1":
+        return data[-8 - int.from_bytes(data[-8:-4], "little") :]
+    return data
+
+
 def check_machine(release: Path, names: Iterable[str]) -> str:
     """No file holds an absolute path, a host or user name, or (text files) a clock reading."""
     words = [re.compile(rb"(?<![A-Za-z0-9])" + re.escape(n.encode()) + rb"(?![A-Za-z0-9])") for n in names]
@@ -42,7 +52,7 @@ def check_machine(release: Path, names: Iterable[str]) -> str:
             continue
         data = path.read_bytes()
         where = path.relative_to(release).as_posix()
-        if _PATH.search(data):
+        if _PATH.search(_readable(path.suffix, data)):
             found.append(f"{where} (a path)")
         if any(word.search(data) for word in words):
             found.append(f"{where} (a host or user name)")

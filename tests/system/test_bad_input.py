@@ -1,0 +1,734 @@
+"""What a hostile or careless user gives: the right exit code, a message that helps, and nothing half-written.
+
+Everything goes through the command line. The miniature census of the test support is the victim.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.mini import mini_frame, mini_histogram, write_mini
+
+from opendas.cli.failures import guarded
+from opendas.cli.main import cli
+
+SECRET = "7714"
+RUN = ("run", "run.toml", "--out", "out", "--seed", "1")
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def mini(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the miniature census, and in it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    write_mini(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the miniature census, run with seed 1 into ``out``."""
+    folder = tmp_path_factory.mktemp("finished")
+    write_mini(folder)
+    assert guarded(cli, ["run", str(folder / "run.toml"), "--out", str(folder / "out"), "--seed", "1"]) == 0
+    return folder
+
+
+def call(capsys: Capture, *arguments: str) -> tuple[int, str, str]:
+    """Run a command; return its exit code, what it said on stdout and on stderr."""
+    capsys.readouterr()
+    code = guarded(cli, list(arguments))
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def refused(capsys: Capture, *arguments: str) -> tuple[int, str]:
+    """Run a command that must fail with nothing on stdout and nothing confidential on stderr."""
+    code, out, err = call(capsys, *arguments)
+    assert code != 0
+    assert out == ""
+    assert SECRET not in err
+    assert "internal error" not in err
+    return code, err
+
+
+def strict_json(text: str) -> Any:
+    """Parse strict JSON."""
+
+    def fail(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    return json.loads(text, parse_constant=fail)
+
+
+def change(name: str, old: str, new: str) -> None:
+    path = Path(name)
+    text = path.read_text(encoding="utf-8")
+    assert old in text, f"{old!r} is not in {name}"
+    path.write_text(text.replace(old, new, 1), encoding="utf-8")
+
+
+def append(name: str, text: str) -> None:
+    with open(name, "a", encoding="utf-8") as file:
+        file.write(text)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+# Rows and files of the input --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("row", "field", "rule"),
+    [
+        (f"000000,home,adult,-{SECRET}", "count", "whole number, not negative"),
+        (f"000000,home,adult,{SECRET}.5", "count", "whole number"),
+        (f"000000,home,adult,{SECRET}e3", "count", "whole number"),
+        (f"000000,home,adult,{SECRET}{SECRET}{SECRET}{SECRET}{SECRET}", "count", "below 2**62"),
+        ("000000,home,adult,", "count", "whole number"),
+        ("000000,home,adult,NaN", "count", "whole number"),
+        ("000000,home,adult,7_714", "count", "whole number"),
+        (f"000000,castle{SECRET},adult,1", "kind", "one of home, school, prison"),
+        (f"00{SECRET},home,adult,1", "geocode", "a block that the frame holds"),
+        ("00,home,adult,1", "geocode", "6 characters"),
+        (f",home,adult,{SECRET}", "geocode", "geocode"),
+        ("é00000,home,adult,1", "geocode", "geocode"),
+        (f"000000,prison,child,{SECRET}", None, "structural zero of mini"),
+        (f"000000,home,{SECRET}", None, "expected 4 fields"),
+        (f"000000,home,adult,{SECRET},2", None, "expected 4 fields"),
+        ("\0\0", None, "expected 4 fields"),
+    ],
+)
+def test_a_bad_row_is_named_by_file_line_field_and_rule(
+    mini: Path, capsys: Capture, row: str, field: str | None, rule: str
+) -> None:
+    line = len(Path("counts.csv").read_text().splitlines()) + 1
+    append("counts.csv", row + "\n")
+    code, said = refused(capsys, *RUN)
+    assert code == 3
+    where = f"counts.csv, line {line}" + (f", field {field}" if field else "")
+    assert f"{where}: " in said
+    assert rule in said
+    assert not Path("out").exists()
+
+
+def test_all_bad_rows_come_together(mini: Path, capsys: Capture) -> None:
+    append("counts.csv", "000000,castle,adult,1\n000000,home,adult,-1\n999999,home,adult,1\n")
+    code, said = refused(capsys, *RUN)
+    assert code == 3
+    assert said.count("counts.csv, line") == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "code", "rule"),
+    [
+        ("counts.csv", b"", 3, "empty file"),
+        ("counts.csv", b"geocode,kind,age,count\n", 3, "expected rows, found none"),
+        ("counts.csv", b"\x00\x01\xff" * 500, 3, "damaged"),
+        ("counts.csv", b"geocode,kin,age,count\n000000,home,old,1\n", 3, 'did you mean "kin"?'),
+        ("counts.csv", b"geocode,kind,kind,count\n000000,home,old,1\n", 3, "each column name once"),
+        ("frame.csv", b"", 3, "empty file"),
+        ("frame.csv", b"geocode,homes,schools,prisons\n", 3, "expected rows, found none"),
+        ("frame.csv", b"geocode,homes,schools,prisons\n000000,1,1,1\n000000,1,1,1\n", 3, "each leaf once"),
+        ("frame.csv", b"geocode,homes,schools,prisons\n0000,1,1,1\n", 3, "6 characters"),
+        ("frame.csv", b"geocode,homes,schools,prisons\n000000,-1,1,1\n", 3, "not negative"),
+        ("frame.csv", b"geocode,homes,schools,prisons\n000000,1.5,1,1\n", 3, "whole number"),
+    ],
+)
+def test_a_bad_file_is_refused(
+    mini: Path, capsys: Capture, name: str, content: bytes, code: int, rule: str
+) -> None:
+    Path(name).write_bytes(content)
+    found, said = refused(capsys, *RUN)
+    assert (found, rule in said) == (code, True), said
+    assert name in said
+    assert not Path("out").exists()
+
+
+def test_more_records_than_integers_are_exact_for_are_refused(mini: Path, capsys: Capture) -> None:
+    append("counts.csv", f"000000,home,adult,{2**41}\n")
+    code, said = refused(capsys, *RUN)
+    assert code == 3
+    assert str(2**41) not in said
+    assert not Path("out").exists()
+
+
+def test_units_beyond_integers_are_refused(mini: Path, capsys: Capture) -> None:
+    lines = Path("frame.csv").read_text().splitlines()
+    fields = lines[1].split(",")
+    Path("frame.csv").write_text("\n".join([lines[0], f"{fields[0]},{2**61},0,0", *lines[2:]]) + "\n")
+    code, said = refused(capsys, *RUN)
+    assert (code, "homes" in said) == (3, True), said
+    assert not Path("out").exists()
+
+
+def test_a_table_saved_by_a_spreadsheet_reads_like_any_other(mini: Path, capsys: Capture) -> None:
+    plain = Path("counts.csv").read_bytes()
+    assert call(capsys, *RUN)[0] == 0
+    Path("counts.csv").write_bytes(b"\xef\xbb\xbf" + plain.replace(b"\n", b"\r\n"))
+    assert call(capsys, "run", "run.toml", "--out", "other", "--seed", "1")[0] == 0
+    assert files(mini / "out/release/mdf") == files(mini / "other/release/mdf")
+
+
+# Run files and product files --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "rule"),
+    [
+        (b"", "required key is missing"),
+        (b"\x80\x81\xff" * 300, "UTF-8"),
+        (b"\0" * 300, "no valid TOML"),
+        (b"[run\n", "no valid TOML"),
+        (b"geocode,kind,age,count\n", "no valid TOML"),
+    ],
+)
+@pytest.mark.parametrize("name", ["run.toml", "product.toml"])
+def test_garbage_instead_of_a_file_of_ours(
+    mini: Path, capsys: Capture, name: str, content: bytes, rule: str
+) -> None:
+    Path(name).write_bytes(content)
+    code, said = refused(capsys, "plan", "run.toml", "--json")
+    assert (code, rule in said, name in said) == (2, True, True), said
+
+
+@pytest.mark.parametrize("name", [".", "nowhere.toml"])
+@pytest.mark.parametrize("command", ["plan", "run", "measure", "estimate"])
+def test_no_run_file(mini: Path, capsys: Capture, command: str, name: str) -> None:
+    code, said = refused(capsys, command, name, *(() if command == "plan" else ("--out", "out")), "--json")
+    assert (code, "no such run file" in said) == (2, True)
+    assert not Path("out").exists()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code", "rule"),
+    [
+        ('block = "1/2"', 'block = "0.500000000001"', 2, "1/1000000000000 too much"),
+        ('detailed = "1/2"', 'detailed = "0.500000000001"', 2, "1/1000000000000 too much"),
+        ('detailed = "1/2"', 'detailed = "0.499999999999"', 2, "1/1000000000000 too little"),
+        ('town = "1/4", block = "1/2"', 'town = "-1/4", block = "1"', 2, "shares are not negative"),
+        ('block = "1/2"', "block = 0.5", 2, "binary floating-point"),
+        ('rho = "2"', "rho = 2.0", 2, "binary floating-point"),
+        ('rho = "2"', 'rho = "inf"', 2, "not a number"),
+        ('rho = "2"', 'rho = "nan"', 2, "not a number"),
+        ('rho = "2"', 'rho = "1/0"', 2, "denominator zero"),
+        ('rho = "2"', 'rho = "0"', 2, "must be positive"),
+        ('rho = "2"', 'rho = "1e400"', 2, "rho is above"),
+        ('rho = "2"', 'rho = "1e-14"', 2, "too small"),
+        ('rho = "2"', 'rho = "1e-400"', 2, "too small"),
+        ('rho = "2"', 'rho = "2"\ndelta = "2"', 2, "between 0 and 1"),
+        ('block = "1/2"', 'blok = "1/2"', 2, "no share for block"),
+        ("[budget.queries]", "[budget.query]", 2, "did you mean queries?"),
+        ("product =", "failsave = true\nproduct =", 2, "did you mean failsafe?"),
+        ("product =", 'mechanism = "gaussian"\nproduct =', 2, "did you mean discrete-gaussian?"),
+        ("product =", 'mechanism = "discrete-laplace"\nproduct =', 2, "Give epsilon"),
+        ("product =", 'estimator = "informed"\nproduct =', 2, "not available in this version"),
+        ("product =", 'neighbours = "unbounded"\nproduct =', 4, "drop_invariants"),
+        ("product =", 'drop_invariants = ["totl"]\nproduct =', 2, "did you mean total?"),
+        ("[geography]", '[geography]\nspine = "aian"', 2, "not available in this version"),
+        ("[geography]", '[geography]\nspine = [{ step = "bypass" }]', 2, "not available in this version"),
+        ("[geography]", '[geography]\nspine = "standrad"', 2, "did you mean standard?"),
+        ('"histogram"', '"cef"', 2, "not available in this version"),
+        ('"histogram"', '"histogramm"', 2, "did you mean histogram?"),
+        ("counts.csv", "nowhere.csv", 2, "nothing found"),
+        ("frame.csv", "nowhere.csv", 2, "no such file"),
+        ("product.toml", "nowhere.toml", 2, "no product file"),
+        ("product.toml", "pl94-person", 2, "did you mean pl94-persons?"),
+        ('geolevels = { region = "1/4", town = "1/4", block = "1/2" }', 'preset = "us2020"', 2, "us2020-"),
+        (
+            'geolevels = { region = "1/4", town = "1/4", block = "1/2" }',
+            'preset = "us2020-persons"',
+            2,
+            "The run has region, town, block",
+        ),
+        ('name = "town"', 'name = "region"', 2, "each geolevel once"),
+        ("prefix = 4", "prefix = 1", 2, "top first"),
+        ("prefix = 6", "prefix = 9", 3, "9 characters"),
+        ("prefix = 4", 'column = "TOWN"', 3, "TOWN"),
+        ('"kind * minor" =', '"kind * minr" =', 2, "'minr' is neither"),
+    ],
+)
+def test_a_run_file_that_does_not_hold_together(
+    mini: Path, capsys: Capture, old: str, new: str, code: int, rule: str
+) -> None:
+    if "preset" in new and "name =" not in old:
+        change("run.toml", 'rho = "2"\n', "")
+    change("run.toml", old, new)
+    for command in (("plan", "run.toml", "--json"), RUN):
+        if code == 3 and command[0] == "plan":
+            continue
+        found, said = refused(capsys, *command)
+        assert (found, rule in said) == (code, True), said
+    assert not Path("out").exists()
+
+
+def test_rounder_passes_that_cross_are_refused_before_anything_is_spent(mini: Path, capsys: Capture) -> None:
+    append("run.toml", '[passes]\nrounder = { "*" = [["kind", "age"], ["detailed"]] }\n')
+    code, said = refused(capsys, *RUN)
+    assert (code, "cross" in said, "milp = true" in said) == (2, True, True)
+    assert not Path("out").exists()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "rule"),
+    [
+        ('["home", "school", "prison"]', '["home", "home", "prison"]', "repeats the level"),
+        ('["home", "school", "prison"]', "[1, 2]", "text in quotes"),
+        ('["home", "school", "prison"]', "[]", "attributes.kind"),
+        ('age = ["child", "adult", "old"]', 'total = ["child", "adult", "old"]', "'total' is not usable"),
+        ('major = ["adult", "old"]', 'major = ["adult"]', "partition"),
+        ('cell = "school"', 'cell = "shcool"', "shcool"),
+        ("lower = 1", "lower = 100000", "lower is greater than upper"),
+        ('query = "total"', 'query = "totl"', "totl"),
+        ('geolevel = "region"', 'geolevel = "regin"', "regin"),
+        ('kind = ["prison"]\n', 'kind = ["prism"]\n', "prism"),
+        ("[queries]", "[querys]", "did you mean queries?"),
+    ],
+)
+def test_a_product_file_that_does_not_hold_together(
+    mini: Path, capsys: Capture, old: str, new: str, rule: str
+) -> None:
+    change("product.toml", old, new)
+    code, said = refused(capsys, "plan", "run.toml")
+    assert (code, rule in said) == (2, True), said
+
+
+# Options ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "rule"),
+    [
+        (("--engine", "spark"), 6, "engine spark"),
+        (("--engine", "sprak"), 2, "sprak"),
+        (("--master", "local"), 2, "--master"),
+        (("--workers", "0"), 2, "--workers"),
+        (("--seed", "-1"), 2, "--seed"),
+        (("--seed", "1.5"), 2, "--seed"),
+        (("--key-command", ""), 2, "--key-command is empty"),
+        (("--key-command", "no-such-program-of-ours"), 6, "key command"),
+        (("--key-command", '"'), 6, "key command"),
+        (("--key-command", "echo zz"), 4, "64 hexadecimal digits"),
+        (("--seed", "1", "--key-command", "echo " + "ab" * 32), 2, "takes no key command"),
+        (("--ledger", "run.toml"), 4, "run.toml, line 1"),
+        (("--ledger", "."), 2, "--ledger"),
+        (("--ledger", "nowhere/ledger.jsonl"), 2, "--ledger"),
+        (("--mdf-format", "xml"), 2, "xml"),
+        (("--ouut", "x"), 2, "--out"),
+    ],
+)
+def test_options_that_cannot_be_meant(
+    mini: Path, capsys: Capture, arguments: tuple[str, ...], code: int, rule: str
+) -> None:
+    before = files(mini)
+    found, said = refused(capsys, "run", "run.toml", "--out", "out", "--json", *arguments)
+    assert (found, rule in said) == (code, True), said
+    assert files(mini) == before
+    assert not Path("out").exists()
+
+
+def test_the_nearest_command_is_named(capsys: Capture) -> None:
+    code, said = refused(capsys, "rnu", "run.toml")
+    assert (code, "did you mean run?" in said) == (2, True)
+
+
+# Output folders ---------------------------------------------------------------------------------------------
+
+
+def test_an_output_folder_that_cannot_be_one(mini: Path, capsys: Capture) -> None:
+    assert refused(capsys, "run", "run.toml", "--out", "run.toml")[0] == 2
+    assert refused(capsys, "run", "run.toml", "--out", "run.toml/below")[0] == 6
+    assert refused(capsys, "run", "run.toml", "--out", "/proc/nowhere")[0] == 6
+    assert refused(capsys, "run", "run.toml", "--out", ".")[0] == 2
+    assert sorted(path.name for path in mini.iterdir()) == [
+        *("counts.csv", "frame.csv", "product.toml", "run.toml"),
+    ]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_an_output_folder_without_permission(mini: Path, capsys: Capture) -> None:
+    Path("locked").mkdir(mode=0o500)
+    assert refused(capsys, "run", "run.toml", "--out", "locked/out")[0] == 6
+
+
+def test_a_folder_is_bound_to_its_run(finished: Path, tmp_path: Path, capsys: Capture) -> None:
+    shutil.copytree(finished, tmp_path / "copy")
+    run, out = str(tmp_path / "copy/run.toml"), str(tmp_path / "copy/out")
+    before = files(tmp_path / "copy")
+
+    def again(*more: str) -> tuple[int, str]:
+        return refused(capsys, "run", run, "--out", out, "--json", *more)
+
+    assert again("--seed", "1")[0] == 2
+    assert "--resume" in again("--seed", "1")[1]
+    assert again("--resume")[0] == 4
+    assert again("--resume", "--seed", "2")[0] == 4
+    assert refused(capsys, "measure", run, "--out", out, "--seed", "1")[0] == 2
+    assert refused(capsys, "estimate", run, "--out", out)[0] == 2
+    assert files(tmp_path / "copy") == before
+    code, said, _ = call(capsys, "run", run, "--out", out, "--json", "--resume", "--seed", "1")
+    assert (code, strict_json(said)["records"]) == (0, mini_histogram(mini_frame()).total())
+    change(run, 'rho = "2"', 'rho = "3"')
+    code, text = again("--resume", "--seed", "1")
+    assert (code, "another plan" in text) == (4, True)
+    change(run, 'rho = "3"', 'rho = "2"')
+    append(str(tmp_path / "copy/counts.csv"), "000000,home,adult,1\n")
+    code, text = again("--resume", "--seed", "1")
+    assert (code, "another input" in text) == (4, True)
+
+
+def test_a_folder_of_another_version(finished: Path, tmp_path: Path, capsys: Capture) -> None:
+    shutil.copytree(finished, tmp_path / "copy")
+    state = tmp_path / "copy/out/state/mini/run.json"
+    document = json.loads(state.read_text())
+    state.write_text(json.dumps({**document, "version": "0.0.1"}))
+    run, out = str(tmp_path / "copy/run.toml"), str(tmp_path / "copy/out")
+    code, said = refused(capsys, "run", run, "--out", out, "--resume", "--seed", "1")
+    assert (code, "another version" in said) == (4, True)
+
+
+@pytest.mark.parametrize("content", ["{", "{}", "[]", "null", '{"a": 1}'])
+def test_a_damaged_state_is_no_internal_error(
+    finished: Path, tmp_path: Path, capsys: Capture, content: str
+) -> None:
+    shutil.copytree(finished, tmp_path / "copy")
+    (tmp_path / "copy/out/state/mini/run.json").write_text(content)
+    run, out = str(tmp_path / "copy/run.toml"), str(tmp_path / "copy/out")
+    for command in (
+        ("status", out, "--json"),
+        ("run", run, "--out", out, "--resume", "--seed", "1", "--json"),
+        ("measure", run, "--out", out, "--resume", "--seed", "1", "--json"),
+        ("estimate", run, "--out", out, "--resume", "--json"),
+    ):
+        code, said = refused(capsys, *command)
+        assert (code, "damaged" in said) == (4, True), (command, said)
+
+
+def test_a_damaged_ledger_stops_everything_that_draws(
+    finished: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    shutil.copytree(finished, tmp_path / "copy")
+    (tmp_path / "copy/out/ledger.jsonl").write_text("garbage\n")
+    run, out = str(tmp_path / "copy/run.toml"), str(tmp_path / "copy/out")
+    code, said = refused(capsys, "run", run, "--out", out, "--resume", "--seed", "1", "--json")
+    assert (code, "ledger.jsonl, line 1" in said) == (4, True)
+
+
+@pytest.mark.parametrize("where", ["nowhere", "run.toml", "empty", "/"])
+def test_folders_that_are_no_release(mini: Path, capsys: Capture, where: str) -> None:
+    Path("empty").mkdir()
+    before = files(mini)
+    for command in (
+        ("status", where, "--json"),
+        ("verify", where, "--json"),
+        ("tabulate", where, "--tables", "kind", "--geolevel", "town"),
+        ("evaluate", where, "--truth", "run.toml", "--json"),
+        ("forget-key", where),
+    ):
+        assert refused(capsys, *command)[0] == 2, command
+    assert files(mini) == before
+
+
+# Tables, evaluation, accounts -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "rule"),
+    [
+        (("--tables", "kind", "--geolevel", "twon"), 2, "did you mean town?"),
+        (("--tables", "kind", "--geolevel", "place"), 2, "region, town, block"),
+        (("--tables", "knid", "--geolevel", "town"), 2, "kind, age, minor"),
+        (("--tables", "P1", "--geolevel", "town"), 2, "pl94-persons"),
+        (("--tables", ",", "--geolevel", "town"), 2, "names no table"),
+        (("--tables", "kind", "--geolevel", "town", "--format", "pl94"), 2, "pl94 format"),
+        (("--tables", "kind", "--geolevel", "town", "--intervals", "0.9"), 2, "--intervals"),
+        (("--tables", "kind", "--geolevel", "town", "--to", "/proc/x"), 6, "x"),
+    ],
+)
+def test_tables_that_cannot_be_made(
+    finished: Path, capsys: Capture, arguments: tuple[str, ...], code: int, rule: str
+) -> None:
+    before = files(finished / "out/release")
+    found, said = refused(capsys, "tabulate", str(finished / "out"), *arguments)
+    assert (found, rule in said) == (code, True), said
+    assert files(finished / "out/release") == before
+
+
+def test_an_evaluation_without_or_with_another_truth(finished: Path, tmp_path: Path, capsys: Capture) -> None:
+    out = str(finished / "out")
+    assert refused(capsys, "evaluate", out, "--truth", str(tmp_path / "no.toml"), "--json")[0] == 2
+    other = write_mini(tmp_path, frame=mini_frame(regions=1))
+    code, said = refused(capsys, "evaluate", out, "--truth", str(other), "--json")
+    assert (code, "different leaves" in said) == (2, True)
+    change(str(other), "product.toml", "pl94-persons")
+    assert refused(capsys, "evaluate", out, "--truth", str(other), "--json")[0] == 2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--rho", "x"),
+        ("--rho", "-1"),
+        ("--rho", "nan"),
+        ("--rho", "1", "--delta", "0"),
+        ("--rho", "1", "--delta", "1"),
+    ],
+)
+def test_accounts_of_no_number(capsys: Capture, arguments: tuple[str, ...]) -> None:
+    assert refused(capsys, "account", "--json", *arguments)[0] == 2
+
+
+@pytest.mark.parametrize("rho", ["0", "1e-300", "1e300", "1/3", "293764/114921"])
+def test_accounts_are_strict_json_for_any_rho(capsys: Capture, rho: str) -> None:
+    code, said, _ = call(capsys, "account", "--json", "--rho", rho)
+    assert code == 0
+    assert set(strict_json(said)["epsilon"]) == {"cks", "bun-steinke"}
+
+
+# Tampering --------------------------------------------------------------------------------------------------
+
+
+def _rewrite(path: Path, text: str) -> None:
+    path.write_text(text)
+
+
+TAMPERING: dict[str, Callable[[Path], Any]] = {
+    "certificate cut": lambda release: _rewrite(release / "certificate.json", "{"),
+    "certificate empty": lambda release: _rewrite(release / "certificate.json", "{}"),
+    "certificate a list": lambda release: _rewrite(release / "certificate.json", "[]"),
+    "certificate NaN": lambda release: _rewrite(release / "certificate.json", '{"runs": NaN}'),
+    "certificate binary": lambda release: (release / "certificate.json").write_bytes(b"\xff\x00" * 50),
+    "loss": lambda release: _rewrite(
+        release / "certificate.json",
+        (release / "certificate.json").read_text().replace('"rho": "2"', '"rho": "1"'),
+    ),
+    "pdf gone": lambda release: (release / "certificate.pdf").unlink(),
+    "report empty": lambda release: _rewrite(release / "report.html", ""),
+    "microdata replaced": lambda release: (release / "mdf/mini/0000.parquet").write_bytes(b"x"),
+    "microdata gone": lambda release: (release / "mdf/mini/0000.parquet").unlink(),
+    "microdata swapped": lambda release: shutil.copy(
+        release / "mdf/mini/0000.parquet", release / "mdf/mini/0001.parquet"
+    ),
+    "file too many": lambda release: _rewrite(release / "mdf/mini/more.parquet", "x"),
+    "link": lambda release: (release / "mdf/mini/link").symlink_to("/etc/hostname"),
+    "geography garbage": lambda release: (release / "geography/mini.parquet").write_bytes(b"PAR1 no"),
+    "measurements garbage": lambda release: (release / "measurements/mini/block.parquet").write_bytes(
+        b"PAR1"
+    ),
+    "measurements gone": lambda release: shutil.rmtree(release / "measurements"),
+    "spine garbage": lambda release: (release / "measurements/mini/spine.parquet").write_bytes(b""),
+    "plan": lambda release: _rewrite(release / "run/mini.toml", "x"),
+}
+
+
+@pytest.mark.parametrize("what", TAMPERING)
+def test_a_tampered_release_fails_verification_and_says_so_in_json(
+    finished: Path, tmp_path: Path, capsys: Capture, what: str
+) -> None:
+    shutil.copytree(finished / "out", tmp_path / "out")
+    TAMPERING[what](tmp_path / "out/release")
+    code, said, error = call(capsys, "verify", str(tmp_path / "out"), "--allow-seeded", "--json")
+    assert code == 1, error
+    answer = strict_json(said)
+    assert answer["ok"] is False
+    assert any(not check["ok"] for check in answer["checks"])
+
+
+def test_a_seeded_release_passes_only_where_it_is_allowed(finished: Path, capsys: Capture) -> None:
+    code, said, _ = call(capsys, "verify", str(finished / "out"), "--json")
+    assert (code, strict_json(said)["ok"]) == (1, False)
+    code, said, _ = call(capsys, "verify", str(finished / "out"), "--json", "--allow-seeded")
+    assert (code, strict_json(said)["ok"]) == (0, True)
+
+
+def test_every_answer_in_json_is_strict(finished: Path, tmp_path: Path, capsys: Capture) -> None:
+    run, out = str(finished / "run.toml"), str(finished / "out")
+    measured = str(tmp_path / "measured")
+    for command in (
+        ("plan", run),
+        ("run", run, "--out", out, "--resume", "--seed", "1"),
+        ("measure", run, "--out", measured, "--seed", "1"),
+        ("estimate", run, "--out", measured),
+        ("status", out),
+        ("verify", out, "--allow-seeded"),
+        ("evaluate", out, "--truth", run),
+        ("account", "--rho", "1"),
+    ):
+        code, said, error = call(capsys, *command, "--json")
+        assert code == 0, (command, error)
+        assert said.count("\n") == 1
+        strict_json(said)
+
+
+def test_the_command_line_as_a_process(finished: Path) -> None:
+    """Data on stdout, messages on stderr, and a reader that leaves early is no error."""
+    import subprocess
+
+    base = [sys.executable, "-m", "opendas"]
+    done = subprocess.run([*base, "status", "nowhere", "--json"], capture_output=True, check=False)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"nowhere" in done.stderr
+
+
+# Inputs at the edge of what is allowed ----------------------------------------------------------------------
+
+
+def test_a_geolevel_without_budget_is_spread_evenly_and_said_so(mini: Path, capsys: Capture) -> None:
+    change("run.toml", 'town = "1/4", block = "1/2"', 'town = "0", block = "3/4"')
+    code, said, error = call(capsys, "plan", "run.toml", "--json")
+    assert code == 0
+    assert any("'town' has no budget" in warning for warning in strict_json(said)["warnings"])
+    assert "'town' has no budget" in error
+    assert call(capsys, *RUN)[0] == 0
+    assert call(capsys, "verify", "out", "--allow-seeded")[0] == 0
+
+
+@pytest.mark.parametrize("rho", ["1e-5", "1e9", "1e15"])
+def test_losses_far_off_run_all_the_same(mini: Path, capsys: Capture, rho: str) -> None:
+    change("run.toml", 'rho = "2"', f'rho = "{rho}"')
+    assert call(capsys, *RUN)[0] == 0
+    assert call(capsys, "verify", "out", "--allow-seeded")[0] == 0
+
+
+def test_records_that_break_their_bounds_are_told_and_refused_when_strict(
+    mini: Path, capsys: Capture
+) -> None:
+    lines = Path("frame.csv").read_text().splitlines()
+    Path("frame.csv").write_text("\n".join([lines[0], lines[1].split(",")[0] + ",0,0,0", *lines[2:]]) + "\n")
+    code, said = refused(capsys, *RUN, "--strict")
+    assert code == 3
+    assert "kind=home" in said
+    code, _, error = call(capsys, *RUN)
+    assert code == 0
+    assert "out/confidential/findings/mini.txt" in error
+
+
+def write_any(
+    product: str,
+    counts: str,
+    frame: str,
+    levels: list[str],
+) -> None:
+    """Write a run of a small table of one's own into the current folder."""
+    names = [level.split('"')[1] for level in levels]
+    shares = ", ".join(f'{name} = "1/{len(names)}"' for name in names)
+    Path("product.toml").write_text(f'[product]\nname = "own"\n{product}', encoding="utf-8")
+    Path("counts.csv").write_text(counts, encoding="utf-8")
+    Path("frame.csv").write_text(frame, encoding="utf-8")
+    Path("run.toml").write_text(
+        f"""[run]
+product = "product.toml"
+[input]
+reader = "histogram"
+path = "counts.csv"
+[geography]
+levels = [{", ".join(levels)}]
+frame = "frame.csv"
+[budget]
+rho = "1"
+geolevels = {{ {shares} }}
+[budget.queries]
+"*" = {{ total = "1/4", detailed = "3/4" }}
+""",
+        encoding="utf-8",
+    )
+
+
+TWO = '[attributes]\na = ["x", "y"]\n'
+LEVELS = ['{ name = "r", prefix = 1 }', '{ name = "b", prefix = 3 }']
+DEEP = "0" * 99
+EDGES = {
+    "no records": (TWO, "geocode,a,count\n101,x,0\n", "geocode\n101\n102\n201\n", LEVELS),
+    "one leaf": (TWO, "geocode,a,count\n101,x,5\n", "geocode\n101\n", LEVELS),
+    "one geolevel": (TWO, "geocode,a,count\n101,x,5\n", "geocode\n101\n102\n", LEVELS[1:]),
+    "one large leaf": (TWO, "geocode,a,count\n101,x,300000\n", "geocode\n101\n", LEVELS),
+    "one root": (
+        *(TWO, "geocode,a,count\n101,x,5\n", "geocode\n101\n102\n"),
+        ['{ name = "all", prefix = 0 }', '{ name = "b", prefix = 3 }'],
+    ),
+    "single children": (
+        *(TWO, "geocode,a,count\nabcdef,x,5\n", "geocode\nabcdef\n"),
+        [f'{{ name = "l{i}", prefix = {i} }}' for i in range(1, 7)],
+    ),
+    "a hundred geolevels": (
+        TWO,
+        f"geocode,a,count\n{DEEP}0,x,5\n{DEEP}1,y,7\n",
+        f"geocode\n{DEEP}0\n{DEEP}1\n{DEEP}2\n",
+        [f'{{ name = "l{i}", prefix = {i} }}' for i in range(1, 101)],
+    ),
+    "one level of one attribute": (
+        '[attributes]\na = ["x"]\n',
+        "geocode,a,count\n101,x,5\n201,x,0\n",
+        "geocode\n101\n102\n201\n",
+        LEVELS,
+    ),
+    "awkward labels": (
+        '[attributes]\na = ["x, y", "say \\"hi\\"", "żółć 你好", "| pipe", "=cmd()", "<b>&amp;"]\n'
+        '"b c" = ["0", "1"]\n',
+        'geocode,a,b c,count\n101,"x, y",0,5\n101,"say ""hi""",1,4\n102,żółć 你好,1,9\n201,| pipe,0,3\n',
+        "geocode\n101\n102\n201\n",
+        LEVELS,
+    ),
+    "geocodes of several widths": (
+        *(TWO, "geocode,a,count\n1,x,5\n22,y,3\n", "geocode,region\n1,a\n22,bb\n333,bb\n"),
+        ['{ name = "r", column = "region" }', '{ name = "b" }'],
+    ),
+    "an invariant of nobody": (
+        TWO + '[[invariants]]\nquery = "total"\ngeolevel = "r"\n',
+        "geocode,a,count\n101,x,5\n",
+        "geocode\n101\n102\n201\n202\n",
+        LEVELS,
+    ),
+}
+
+
+@pytest.mark.parametrize("what", EDGES)
+def test_inputs_at_the_edge_give_whole_releases(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture, what: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_any(*EDGES[what])
+    top, leaf = (EDGES[what][3][i].split('"')[1] for i in (0, -1))
+    code, said, error = call(capsys, *RUN, "--json")
+    assert code == 0, error
+    records = strict_json(said)["records"]
+    if "invariant" in what:
+        assert records == 5
+    for command in (
+        ("plan", "run.toml", "--json"),
+        ("evaluate", "out", "--truth", "run.toml", "--json"),
+        ("tabulate", "out", "--tables", "total,detailed", "--geolevel", top, "--format", "csv", "--to", "t"),
+        ("tabulate", "out", "--tables", "total,detailed", "--geolevel", leaf),
+        ("verify", "out", "--allow-seeded", "--json"),
+    ):
+        if "hundred" in what and command[0] == "evaluate":
+            continue  # a figure for every geolevel takes its time
+        code, said, error = call(capsys, *command)
+        assert code == 0, (command, said, error)
+        if "--json" in command:
+            strict_json(said)
+
+
+def test_a_geounit_of_two_parents_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    levels = ['{ name = "r", column = "R" }', '{ name = "s", column = "S" }', '{ name = "b" }']
+    write_any(TWO, "geocode,a,count\n1,x,5\n", "geocode,R,S\n1,a,s1\n2,b,s1\n3,b,s2\n", levels)
+    code, said = refused(capsys, *RUN)
+    assert (code, "frame.csv, line 3, field s" in said) == (3, True), said
