@@ -23,7 +23,7 @@ __all__ = ["RIDGE", "Direct", "Guess", "solve_direct"]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
-RIDGE = 1e-3
+RIDGE = 1e-4
 """Weight of the proximal term, where the diagonal of H is 1."""
 LARGE = 400
 """Cells from which on the structure of H is used."""
@@ -107,6 +107,7 @@ def solve_direct(
     limit: int,
     precision: float,
     guess: Guess | None = None,
+    ridge: float | None = None,
 ) -> Direct:
     """Structured solution of a family.
 
@@ -122,12 +123,15 @@ def solve_direct(
         Of the signs, relative to ``max(1, max parent)``.
     guess : callable, optional
         Start of the active set. By default the projected unconstrained optimum.
+    ridge : float, optional
+        Weight of the proximal term. By default none where H is definite, ``RIDGE`` where it may not be.
     """
     parent = NO_PARENT if problem.parent is None else problem.parent
     linear, groups, scale = problem.linear, problem.groups, problem.scale.copy()
     mask, lower, upper = simpler_bounds(problem.mask, groups, problem.lower, problem.upper, parent)
     label, first, definite = merge_cells(rows, linear, mask, groups, parent)
-    ridge = 0.0 if definite else RIDGE
+    if ridge is None:
+        ridge = 0.0 if definite else RIDGE
     H, B, parent1, mask1, groups1, center = reduced(
         rows, weights, linear, mask, groups, parent, label, first, ridge
     )

@@ -33,6 +33,8 @@ LIMIT = 300
 """Most active-set iterations."""
 PRECISION = 1e-9
 """Wrong signs smaller than this, relative to max(1, max parent), are rounding."""
+PROXIMAL = ((2000, 1e-8, 1e-3), (2000, 1e-8, 1e-6))
+"""Second and third try, for an H that is definite by little: most iterations, precision, ridge."""
 STARTS = ((400, 1e-3), (4000, 1e-6))
 """First-order starts: most iterations, and tolerance relative to max(1, max parent)."""
 
@@ -70,11 +72,16 @@ def solve(problem: FamilyProblem, *, tolerance: float = 1e-7) -> Solution:
 
 
 def _structured(
-    problem: FamilyProblem, tolerance: float, method: str, guess: Guess | None = None
+    problem: FamilyProblem,
+    tolerance: float,
+    method: str,
+    guess: Guess | None = None,
+    settings: tuple[int, float, float | None] = (LIMIT, PRECISION, None),
 ) -> Solution:
     """One run of the active set. OPTIMAL is certified; INFEASIBLE is not yet proved."""
     rows, weights = stacked_terms(problem)
-    found = solve_direct(problem, rows, weights, LIMIT, PRECISION, guess)
+    limit, precision, ridge = settings
+    found = solve_direct(problem, rows, weights, limit, precision, guess, ridge)
     fine = found.status == OK
     residual = certify(problem, found.x, Multipliers(found.mu, found.lam)) if fine else np.inf
     status = Status.OPTIMAL if residual <= tolerance else Status.FAILED
@@ -112,6 +119,11 @@ def _why(problem: FamilyProblem, tolerance: float) -> tuple[ConstraintRow, ...]:
 
 def _fall_through(problem: FamilyProblem, tolerance: float, best: Solution) -> Solution:
     """Everything after the first method, in order."""
+    for settings in PROXIMAL:
+        answer = _structured(problem, tolerance, "pdas", settings=settings)
+        if answer.status is Status.OPTIMAL:
+            return answer
+        best = min(best, replace(answer, status=Status.FAILED), key=lambda solution: solution.residual)
     top = _top(problem)
     for limit, precision in STARTS:
         logger.info("residual %.1e after %s; starting the active set from ADMM", best.residual, best.method)
