@@ -131,7 +131,7 @@ def _fall_through(problem: FamilyProblem, tolerance: float, best: Solution) -> S
         def first_order(p: Family, limit: int = limit, precision: float = precision) -> tuple[Bools, Sides]:
             return admm(p, limit, precision * top)[:2]
 
-        answer = _structured(problem, tolerance, "admm+pdas", first_order)
+        answer = _structured(problem, tolerance, "admm+pdas", guess=first_order)
         if answer.status is Status.OPTIMAL:
             return answer
         best = min(best, replace(answer, status=Status.FAILED), key=lambda solution: solution.residual)
