@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,11 @@ from opendas.io.tables.tabulate import write_tables
 from opendas.metrics.evaluate import Evaluation
 from opendas.metrics.evaluate import evaluate as compare
 from opendas.metrics.output import write_evaluation
-from opendas.pipeline import Options
 from opendas.pipeline import estimate as run_estimate
 from opendas.pipeline import measure as run_measure
 from opendas.pipeline import release as run_release
 from opendas.planning import PlanTable, make_plan
+from opendas.preparation import Options, Progress
 from opendas.privacy.zcdp import Account
 from opendas.releases import Release
 from opendas.report.certificate import issue
@@ -39,8 +39,6 @@ __all__ = [
     "status",
     "tabulate",
 ]
-
-Progress = Callable[[str, int, int], None]
 
 
 def plan(run: Run) -> PlanTable:

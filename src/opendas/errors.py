@@ -149,7 +149,8 @@ class InfeasibleFamily(EstimationError):
         names = ", ".join(self.constraints) or "its constraints"
         super().__init__(
             f"Family {family}, {step}: no non-negative solution satisfies {names}. "
-            "Check the frame and the invariants of its geounits, or set failsafe = true in [run]."
+            "Check the frame and the invariants of its geounits, or set failsafe = true in [run], which "
+            "gives up the equality with the parent, though no constraint."
         )
 
 

@@ -22,6 +22,7 @@ from support.mini import from_dense, mini_frame, mini_histogram, to_dense, write
 
 import opendas.engines.work as work
 import opendas.pipeline as pipeline
+import opendas.preparation as preparation
 import opendas.publish as publish
 from opendas.cli.failures import guarded
 from opendas.cli.main import cli
@@ -119,7 +120,7 @@ def test_checkpoints_hold_estimates_and_noisy_answers_only(tmp_path: Path) -> No
         with pytest.MonkeyPatch.context() as patch:
             use_recorded(patch, folder)
             patch.setattr(pipeline, "remove_checkpoints", lambda folder: None)
-            patch.setattr(pipeline, "token_hex", lambda size: "same run id for both")
+            patch.setattr(preparation, "token_hex", lambda size: "same run id for both")
             release(load(run_file), tmp_path / name, Options())
         saved.append({k: v for k, v in files(tmp_path / name / "state").items() if k.endswith(".part")})
     assert saved[0]

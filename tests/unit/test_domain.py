@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -11,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.mini import from_dense, mini_frame, mini_histogram, mini_product, to_dense
 
+from opendas.constraints.feasible import check_feasible
 from opendas.constraints.table import bound_table
-from opendas.errors import BudgetError, ConfigError, DataError, GeographyError
+from opendas.errors import BudgetError, ConfigError, DataError, GeographyError, InfeasibleFamily
 from opendas.geography.frame import Frame, official_codes
 from opendas.geography.spine import Spine, SpineLevel, standard_spine
 from opendas.measurement.invariants import declared_invariants
@@ -236,3 +238,36 @@ def test_a_missing_unit_column_is_named() -> None:
     bare = Frame(frame.geocodes, frame.levels, frame.leaf, {"homes": frame.units["homes"]})
     with pytest.raises(DataError, match="schools"):
         bound_table(product, bare, standard_spine(bare), {})
+
+
+def contradictory(**changes):
+    """Return product, spine and constraints of a census whose region total is set by hand."""
+    product, frame = mini_product(), mini_frame(seed=3)
+    spine = standard_spine(frame)
+    total = np.array(changes.get("total", [[500], [500]]))
+    return product, spine, bound_table(product, frame, spine, {"total": total})
+
+
+def test_constraints_that_can_hold_are_not_refused() -> None:
+    check_feasible(*contradictory())
+
+
+def test_a_total_below_the_lower_bounds_is_found_before_anything_is_drawn() -> None:
+    with pytest.raises(InfeasibleFamily) as caught:
+        check_feasible(*contradictory(total=[[500], [1]]))
+    assert caught.value.family == "01"
+    assert caught.value.constraints == ("invariant total@region", "lower bounds of kind")
+
+
+def test_a_total_above_the_upper_bounds_is_found_too() -> None:
+    product, spine, table = contradictory(total=[[500], [500]])
+    few = [replace(level, upper=np.minimum(level.upper, 9)) for level in table.levels]
+    with pytest.raises(InfeasibleFamily, match="upper bounds of kind"):
+        check_feasible(product, spine, replace(table, levels=tuple(few)))
+
+
+def test_a_bound_on_impossible_cells_is_found() -> None:
+    product, spine, table = contradictory()
+    none = table.possible & ~table.bound_cells[1]
+    with pytest.raises(InfeasibleFamily, match="school"):
+        check_feasible(product, spine, replace(table, possible=none))

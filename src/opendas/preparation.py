@@ -1,0 +1,205 @@
+"""Before the first draw: read, plan, check, find the key, and enter the act into the ledger.
+
+Whatever can be refused is refused here, while nothing has been spent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from secrets import token_hex
+
+from opendas.constraints.feasible import check_feasible
+from opendas.constraints.table import ConstraintTable, bound_table
+from opendas.errors import ConfigError, DataError, PrivacyError
+from opendas.estimation.rounding import check_rounder_passes
+from opendas.geography.frame import Frame
+from opendas.geography.spine import Spine
+from opendas.io.atomic import write_atomic
+from opendas.io.mdf_layout import mdf_layout
+from opendas.io.readers.base import InputData
+from opendas.measurement.invariants import declared_invariants
+from opendas.measurement.plan import MeasurementPlan
+from opendas.privacy.entries import INFINITE, LedgerEntry
+from opendas.random.keys import RunKey
+from opendas.run import Run, make_budget, make_rules, make_spine
+from opendas.schema.histogram import Histogram
+from opendas.stamps import NOT_FOR_RELEASE
+from opendas.timing import Clock
+from opendas.version import __version__
+from opendas.workspace import RunState, Workspace
+
+__all__ = ["Options", "Prepared", "Progress", "check_same", "find_known", "prepare"]
+
+Progress = Callable[[str, int, int], None]
+
+MOST_RECORDS = 1 << 39
+"""Records of a run: the rounder is exact below 2**40, noise included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to run; nothing here changes what is released but `seed`, `measurements` and `mdf_format`.
+
+    Parameters
+    ----------
+    workers : int or None
+        Processes; None means the machine's cores, at most two, and one for small spines.
+    resume : bool
+        Finish an interrupted run, or return a finished one.
+    seed : int or None
+        For tests and research: everything is stamped NOT FOR RELEASE.
+    measurements : str
+        ``used`` or ``full``.
+    mdf_format : str
+        ``parquet`` or ``pipe``.
+    ledger : Path or None
+        A ledger shared by several output folders.
+    key_command : str or None
+        External command that prints the run key.
+    progress : callable(stage, done, total) or None
+    """
+
+    workers: int | None = None
+    resume: bool = False
+    seed: int | None = None
+    measurements: str = "used"
+    mdf_format: str = "parquet"
+    ledger: Path | None = None
+    key_command: str | None = None
+    progress: Progress | None = None
+
+    def __post_init__(self) -> None:
+        if self.measurements not in ("used", "full"):
+            raise ConfigError(f"measurements is 'used' or 'full', not {self.measurements!r}.")
+        if self.mdf_format not in ("parquet", "pipe"):
+            raise ConfigError(f"mdf_format is 'parquet' or 'pipe', not {self.mdf_format!r}.")
+        if self.workers is not None and self.workers < 1:
+            raise ConfigError("workers is at least 1.")
+        if self.seed is not None and self.key_command is not None:
+            raise ConfigError("a seeded run takes no key command.")
+
+    def tell(self, stage: str, done: int, total: int) -> None:
+        """Report progress."""
+        if self.progress is not None:
+            self.progress(stage, done, total)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Prepared:
+    """A run whose key, ledger entry and constraints stand; confidential."""
+
+    data: InputData
+    counts: Histogram
+    frame: Frame
+    spine: Spine
+    plan: MeasurementPlan
+    constraints: ConstraintTable
+    state: RunState
+    noise_key: bytes
+
+
+def find_known(space: Workspace, run: Run, options: Options) -> RunState | None:
+    """Return the state of an earlier run of the product here; only a resuming run may find one."""
+    known = space.load_state(run.product.name)
+    if known is not None and not options.resume:
+        raise ConfigError(
+            f"{run.product.name} was run in {space.out} already; use --resume to finish it or to get its "
+            "result, or choose another folder with --out."
+        )
+    return known
+
+
+def check_same(known: RunState, now: RunState) -> None:
+    """Refuse to resume a run that was started with anything else."""
+    differing = known.differing(now)
+    if differing:
+        raise PrivacyError(
+            f"the run of {known.product} in this folder was started with another "
+            f"{' and another '.join(differing)}: it cannot be resumed with this one. "
+            "A new run in a new folder is charged in full."
+        )
+
+
+def prepare(space: Workspace, run: Run, options: Options, known: RunState | None, clock: Clock) -> Prepared:
+    """Read, plan, make or find the key, and enter the act into the ledger: all before the first draw."""
+    options.tell("reading", 0, 1)
+    product = run.product
+    data = run.read()
+    if float(data.histogram.counts.sum(dtype=float)) >= MOST_RECORDS:
+        raise DataError(
+            f"the input holds more than {MOST_RECORDS:,} records, which is more than this version rounds "
+            "exactly. Check the column of counts."
+        )
+    options.tell("reading", 1, 1)
+    clock.lap("read")
+    spine = make_spine(run.resolved, data.frame)
+    plan = MeasurementPlan(product, spine, make_budget(run.resolved, spine))
+    counts = data.histogram.take(spine.leaf_order)
+    constraints = bound_table(product, data.frame, spine, declared_invariants(product, counts, spine))
+    check_feasible(product, spine, constraints)
+    for rules, level in zip(make_rules(run.resolved, plan, constraints), constraints.levels, strict=True):
+        check_rounder_passes(rules, level)
+    mdf_layout(product, data.frame)  # leaves that the microdata cannot show: better now than when it is spent
+    if known is None:
+        _refuse_second_act(space, product.name, options)
+    key = (
+        space.new_key(product.name, options.seed, options.key_command)
+        if known is None
+        else space.known_key(known, options.key_command)
+    )
+    now = RunState(
+        run_id=token_hex(16) if known is None else known.run_id,
+        product=product.name,
+        version=__version__,
+        plan_digest=plan.digest(),
+        estimation_digest=run.estimation_digest(plan),
+        input_tag=key.tag(data.histogram.canonical_bytes()),
+        key_commitment=key.commitment(),
+        seed=options.seed,
+    )
+    if known is not None:
+        check_same(known, now)
+        now = known
+    if data.findings:
+        text = "\n".join(str(finding) for finding in data.findings) + "\n"
+        write_atomic(space.confidential / "findings" / f"{product.name}.txt", text.encode())
+    if known is None:
+        stamps = (*((NOT_FOR_RELEASE,) if key.is_seeded else ()), *data.stamps)
+        now = replace(now, result={"stamps": list(stamps), "declared": list(data.declared)})
+        space.save_state(now)
+    space.ledger.intend(_entry(run, plan, now, key))
+    noise_key = key.derive(
+        "noise/" + product.name, bytes.fromhex(now.plan_digest), bytes.fromhex(now.input_tag)
+    )
+    clock.lap("plan")
+    return Prepared(data, counts, data.frame, spine, plan, constraints, now, noise_key)
+
+
+def _refuse_second_act(space: Workspace, product: str, options: Options) -> None:
+    """Refuse to run a product again in a folder whose state of the first run was removed.
+
+    The certificate would speak of the second act only, while the first may have been published.
+    """
+    if options.ledger is None and any(entry.product == product for entry in space.ledger.entries()):
+        raise PrivacyError(
+            f"the ledger of this folder holds a run of {product} already, and its state is gone; "
+            "start a new run in a new folder, which is charged in full."
+        )
+
+
+def _entry(run: Run, plan: MeasurementPlan, state: RunState, key: RunKey) -> LedgerEntry:
+    return LedgerEntry(
+        run_id=state.run_id,
+        product=state.product,
+        key_commitment=state.key_commitment,
+        input_tag=state.input_tag,
+        plan_digest=state.plan_digest,
+        mechanism=plan.budget.mechanism,
+        loss=INFINITE if key.is_seeded else plan.budget.total,
+        relation=plan.budget.neighbours,
+        protected_unit=run.product.protected_unit,
+        version=state.version,
+        seeded=key.is_seeded,
+    )
