@@ -732,3 +732,69 @@ def test_a_geounit_of_two_parents_is_refused(
     write_any(TWO, "geocode,a,count\n1,x,5\n", "geocode,R,S\n1,a,s1\n2,b,s1\n3,b,s2\n", levels)
     code, said = refused(capsys, *RUN)
     assert (code, "frame.csv, line 3, field s" in said) == (3, True), said
+
+
+# Constraints in conflict ------------------------------------------------------------------------------------
+
+
+def write_conflict(folder: Path) -> None:
+    """Towns of which one has a school and no home, the other homes and no school; both totals are invariant.
+
+    With next to no budget, the region's kinds of residence are far off, and no town can take them.
+    """
+    Path("frame.csv").write_text(
+        "geocode,homes,schools,prisons\n000000,0,1,0\n000001,0,0,0\n000100,5,0,0\n000101,1,0,0\n"
+    )
+    Path("counts.csv").write_text(
+        "geocode,kind,age,count\n000000,school,adult,200\n000100,home,adult,150\n000101,home,old,50\n"
+    )
+    change("product.toml", 'geolevel = "region"', 'geolevel = "town"')
+    change("run.toml", 'rho = "2"', 'rho = "1/100000"')
+
+
+@pytest.mark.parametrize("seed", ["1", "2"])
+def test_an_infeasible_family_stops_the_run_or_goes_to_the_failsafe(
+    mini: Path, capsys: Capture, seed: str
+) -> None:
+    write_conflict(mini)
+    command = ("run", "run.toml", "--out", "out", "--seed", seed)
+    code, said = refused(capsys, *command, "--json")
+    assert code == 5
+    assert "Family 00" in said
+    assert "total@town" in said
+    assert "failsafe" in said
+    assert not Path("out/release/certificate.json").exists()
+    assert refused(capsys, *command, "--resume")[0] == 5
+    change("run.toml", "product =", "failsafe = true\nproduct =")
+    assert refused(capsys, *command, "--resume")[0] == 4
+    code, said, error = call(capsys, "run", "run.toml", "--out", "other", "--seed", seed, "--json")
+    assert (code, strict_json(said)["records"]) == (0, 400), error
+    recorded = strict_json(Path("other/release/certificate.json").read_text())["runs"][0]["failsafe"]
+    assert [(family["geolevel"], family["label"]) for family in recorded] == [("town", "00")]
+    assert "relaxed" in recorded[0]["failsafe"]
+    assert "failsafe" in Path("other/release/report.html").read_text().lower()
+    code, said, _ = call(capsys, "verify", "other", "--allow-seeded", "--json")
+    assert code == 0, said
+    assert call(capsys, "tabulate", "other", "--tables", "total", "--geolevel", "town", "--to", "t")[0] == 0
+
+
+def test_the_failsafe_gives_the_same_from_measurements_and_with_two_workers(
+    mini: Path, capsys: Capture
+) -> None:
+    write_conflict(mini)
+    change("run.toml", "product =", "failsafe = true\nproduct =")
+    assert call(capsys, "measure", "run.toml", "--out", "two-steps", "--seed", "1")[0] == 0
+    assert call(capsys, "estimate", "run.toml", "--out", "two-steps")[0] == 0
+    assert call(capsys, *RUN, "--measurements", "full", "--workers", "2")[0] == 0
+    assert files(mini / "two-steps/release") == files(mini / "out/release")
+
+
+def test_constraints_that_nothing_satisfies(mini: Path, capsys: Capture) -> None:
+    lines = Path("frame.csv").read_text().splitlines()
+    empty = [line.split(",")[0] + ",0,0,0" for line in lines[1:]]
+    Path("frame.csv").write_text("\n".join([lines[0], *empty]) + "\n")
+    change("run.toml", "product =", "failsafe = true\nproduct =")
+    code, said = refused(capsys, *RUN)
+    assert code == 5
+    assert "Family 00" in said
+    assert "total@region" in said

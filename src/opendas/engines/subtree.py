@@ -116,26 +116,30 @@ def estimate_part(
     used: list[UsedAnswers] = []
     records: list[FamilyRecord] = []
 
-    def run(family: Family, level: PartLevel, start: int, children: int) -> FamilyEstimate:
+    def run(
+        family: Family, level: PartLevel, start: int, children: int
+    ) -> tuple[FamilyEstimate, npt.NDArray[np.int32]]:
         first = level.first + start
         measurement = source.family(level.level, first, children, family.support)
-        if keep_used and (children > 1 or family.parent is None):
-            used.extend(
-                UsedAnswers(level.level, first, children, query.name, query.rows, query.values)
-                for query in measurement.queries
-            )
         try:
             estimate = estimate_family(family, rules[level.level], measurement)
         except InfeasibleFamily as error:
             if not failsafe or family.parent is None:
                 raise
-            relaxed, note = relax_parent(family, rules[level.level], error)
-            estimate = estimate_family(relaxed, rules[level.level], measurement)
+            family, note = relax_parent(family, rules[level.level], error)
+            # The new parent has other cells: the same measurements, read at them.
+            measurement = source.family(level.level, first, children, family.support)
+            estimate = estimate_family(family, rules[level.level], measurement)
             estimate = replace(estimate, record=replace(estimate.record, failsafe=note))
+        if keep_used and (children > 1 or family.parent is None):
+            used.extend(
+                UsedAnswers(level.level, first, children, query.name, query.rows, query.values)
+                for query in measurement.queries
+            )
         records.append(estimate.record)
         if on_family is not None:
             on_family(len(records))
-        return estimate
+        return estimate, family.support
 
     top = part.levels[0]
     current = part.parents if part.parents is not None else _roots(top, rules, run)
@@ -144,7 +148,8 @@ def estimate_part(
     return PartResult(current, tuple(used), tuple(records))
 
 
-_Run = Callable[[Family, PartLevel, int, int], FamilyEstimate]
+_Run = Callable[[Family, PartLevel, int, int], tuple[FamilyEstimate, npt.NDArray[np.int32]]]
+"""Estimates a family; returns also its support, which the failsafe may have changed."""
 
 
 def _roots(level: PartLevel, rules: Sequence[LevelRules], run: _Run) -> Histogram:
@@ -156,7 +161,7 @@ def _roots(level: PartLevel, rules: Sequence[LevelRules], run: _Run) -> Histogra
         closed = rule.bound_cells[constraints.upper[0] == 0].any(axis=0)
         support = np.flatnonzero(rule.possible & ~closed).astype(np.int32)
         family = Family(bytes(geocode).decode(), support, None, constraints, keys[i : i + 1])
-        estimate = run(family, level, i, 1)
+        estimate, support = run(family, level, i, 1)
         parts.append(_sparse(estimate.counts, support, len(rule.possible)))
     return Histogram.concatenate(parts)
 
@@ -178,7 +183,7 @@ def _descend(above: PartLevel, level: PartLevel, parents: Histogram, run: _Run) 
             level.constraints.slice(start, stop),
             keys[start:stop],
         )
-        estimate = run(family, level, start, stop - start)
+        estimate, support = run(family, level, start, stop - start)
         parts.append(_sparse(estimate.counts, support, parents.size))
     return Histogram.concatenate(parts)
 
