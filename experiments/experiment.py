@@ -17,6 +17,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 import opendas as od
+from opendas.budget.presets import preset
 from opendas.geography.frame import Frame
 from opendas.io.readers.base import InputData
 from opendas.metrics.evaluate import Evaluation, evaluate
@@ -35,8 +37,7 @@ from opendas.schema.histogram import Histogram
 HERE = Path(__file__).resolve().parent
 DATA = HERE.parents[1] / "shared" / "data"
 RHODE_ISLAND = "pl94_2010_ri/ri2010.pl.zip"
-LEVELS = ("us", "state", "county", "tract", "block_group", "block")
-PRODUCTION_RHO = "293764/114921"
+LEVELS = ("state", "county", "tract", "block_group", "block")
 
 Key = tuple[str, str, str, str]
 Figures = Mapping[Key, float]
@@ -65,8 +66,23 @@ def arguments(description: str | None, *, seeds: int) -> argparse.ArgumentParser
     return parser
 
 
-def rhode_island(data: Path, root: str = "state", more: str = "", run: str = "") -> str:
-    """Return a run file for Rhode Island 2010, persons, with the production preset that fits the root."""
+def national_budget(factor: Fraction = Fraction(1)) -> str:
+    """Return a budget that gives every geounit below the nation the noise it had in the production run.
+
+    The national preset without its geolevel "us", which one state cannot use: with one child, whatever is
+    measured of the nation is what the state gets. `factor` multiplies rho.
+    """
+    production = preset("us2020-persons")
+    rho = production.rho * (1 - production.geolevels["us"]) * factor
+    return f'preset = "us2020-persons"\nrho = "{rho}"\nnormalise = true'
+
+
+PUERTO_RICO = 'preset = "pr2020-persons"'
+"""The preset of the production run for one state-like area."""
+
+
+def rhode_island(data: Path, budget: str = PUERTO_RICO, *, run: str = "", more: str = "") -> str:
+    """Return a run file for Rhode Island 2010, persons, with lines of ``[run]`` and more at the end."""
     return f"""\
 [run]
 product = "pl94-persons"
@@ -74,10 +90,8 @@ product = "pl94-persons"
 [input]
 reader = "pl94-2010"
 path = "{(data / RHODE_ISLAND).resolve()}"
-[geography]
-root = "{root}"
 [budget]
-preset = "{"us" if root == "us" else "pr"}2020-persons"
+{budget}
 {more}
 """
 

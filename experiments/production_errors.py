@@ -2,9 +2,9 @@
 
     python experiments/production_errors.py [DATA] [--seeds 5] [--to FOLDER]
 
-Three settings of one state. The national preset below a root "us" gives every geounit the noise it had in the
-nation's run; with it once the official block groups are on the spine, and once groups of blocks as small as
-the nation's custom block groups, which like those cut across the official ones. The third setting is the
+Three settings of one state. The national preset, without the nation, gives every geounit the noise it had in
+the nation's run; with it once the official block groups are on the spine, and once groups of blocks as small
+as the nation's custom block groups, which like those cut across the official ones. The third setting is the
 preset of the production run for Puerto Rico, which was made for a single state. Errors are taken over the
 official geography throughout. Figures are means over seeds with their standard errors.
 """
@@ -28,6 +28,7 @@ from experiment import (
     figures_of,
     load,
     markdown,
+    national_budget,
     paper_rows,
     plain,
     rhode_island,
@@ -54,7 +55,10 @@ KINDS = (
 )
 """Classes of block groups by the number of cells of their histogram that are not zero."""
 
-GROUPS = """
+
+def with_groups() -> str:
+    """Return a run file with the column ``group`` of the frame in the place of the block group."""
+    return f"""\
 [run]
 product = "pl94-persons"
 [input]
@@ -63,11 +67,11 @@ path = "histogram.parquet"
 [geography]
 frame = "frame.csv"
 levels = [
-    { name = "us", prefix = 0 }, { name = "state", prefix = 2 }, { name = "county", prefix = 5 },
-    { name = "tract", prefix = 11 }, { name = "block_group", column = "group" }, { name = "block" },
+    {{ name = "state", prefix = 2 }}, {{ name = "county", prefix = 5 }}, {{ name = "tract", prefix = 11 }},
+    {{ name = "block_group", column = "group" }}, {{ name = "block" }},
 ]
 [budget]
-preset = "us2020-persons"
+{national_budget()}
 """
 
 
@@ -93,10 +97,9 @@ def settings(data: Path, folder: Path) -> tuple[InputData, dict[str, Run]]:
     truth = single.read()
     schema = pl94_persons().schema
     write_table(folder, truth.frame, truth.histogram, schema, {"group": groups(truth.frame.geocodes)})
-    national = load(rhode_island(data, "us"), folder)
-    return national.read(), {
-        "national preset": national,
-        "national preset, small groups": load(GROUPS, folder),
+    return truth, {
+        "national preset": load(rhode_island(data, national_budget()), folder),
+        "national preset, small groups": load(with_groups(), folder),
         "Puerto Rico preset": single,
     }
 
@@ -153,6 +156,7 @@ def side_by_side(found: Mapping[str, Mapping[Key, Mean]]) -> str:
             *(figures.get(row.key) for figures in found.values()),
         )
         for row in paper_rows(9, 10)
+        if row.key[0] in LEVELS
     ]
     return markdown(("Table", "Geolevel", "Query", "baseline1", "baseline2", *found), rows)
 

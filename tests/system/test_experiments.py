@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from support.data import shared_data
 
+import opendas as od
+from opendas.budget.presets import preset
 from opendas.geography.frame import Frame, official_codes
 from opendas.geography.spine import standard_spine
 from opendas.products.pl94 import pl94_persons, pl94_units
@@ -175,3 +177,15 @@ def test_kinds_of_people_are_counted_by_block_group(script) -> None:
     )
     truth = module.InputData(frame, counts)
     assert module.kinds_in_block_group(truth).tolist() == [2, *[2] * 4, *[0] * 7]
+
+
+def test_the_national_budget_gives_a_state_the_noise_it_had_in_the_nation(script, tmp_path: Path) -> None:
+    experiment = script("experiment")
+    data = shared_data("pl94_2010_ri").parent
+    run = experiment.load(experiment.rhode_island(data, experiment.national_budget()), tmp_path)
+    production = preset("us2020-persons")
+    rows = od.plan(run).rows
+    assert {row.geolevel for row in rows} == set(experiment.LEVELS)
+    for row in rows:
+        share = production.geolevels[row.geolevel] * production.queries[row.geolevel][row.query]
+        assert row.rho == production.rho * share
