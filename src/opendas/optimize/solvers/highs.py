@@ -64,4 +64,3 @@ def solve(problem: FamilyProblem, *, form: Form = "plain", tolerance: float = 1e
         iterations=int(info.qp_iteration_count + info.simplex_iteration_count),
         message=message,
     )
-
