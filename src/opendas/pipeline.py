@@ -63,6 +63,7 @@ def release(run: Run, out: Path, options: Options) -> dict[str, Any]:
             return _finished_without_key(space, run, known, options)
         prepared = prepare(space, run, options, known, clock)
         if prepared.state.phase == "finished":
+            _check_wanted(space, prepared.state, run, options)
             return _answer(space, prepared.state)
         workers = _workers(options, prepared.spine)
         source = KeyedSource(measured_levels(prepared.plan), prepared.noise_key)
@@ -148,6 +149,21 @@ def estimate(run: Run, out: Path, options: Options) -> dict[str, Any]:
         estimation = _estimate(space, run, prepared, source, None, workers, options, clock)
         options = replace(options, measurements="full")
         return _finish(space, run, prepared, estimation, options, clock)
+
+
+def _check_wanted(space: Workspace, known: RunState, run: Run, options: Options) -> None:
+    """Refuse to return a finished run as if it had the measurements or microdata that are asked for."""
+    stored = (known.result or {}).get("measurements")
+    if options.measurements == "full" and stored != "full":
+        raise ConfigError(
+            f"{known.product} was finished with the measurements that estimation used; "
+            "opendas measure --resume writes all of them, with the same noise and no further charge."
+        )
+    folder = space.release / "mdf" / run.product.layout
+    if options.mdf_format == "pipe" and any(folder.glob("*.parquet")):
+        raise ConfigError(
+            f"{known.product} was finished with microdata in Parquet; --resume does not change their format."
+        )
 
 
 def _finished_without_key(space: Workspace, run: Run, known: RunState, options: Options) -> dict[str, Any]:

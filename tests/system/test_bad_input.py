@@ -798,3 +798,77 @@ def test_constraints_that_nothing_satisfies(mini: Path, capsys: Capture) -> None
     assert code == 5
     assert "Family 00" in said
     assert "total@region" in said
+
+
+# Phases, formats and readers of others ----------------------------------------------------------------------
+
+
+def test_estimation_needs_neither_input_nor_frame_nor_key(mini: Path, capsys: Capture) -> None:
+    assert call(capsys, "measure", "run.toml", "--out", "out")[0] == 0
+    assert call(capsys, "forget-key", "out")[0] == 0
+    Path("counts.csv").unlink()
+    Path("frame.csv").unlink()
+    code, said, error = call(capsys, "estimate", "run.toml", "--out", "out", "--json")
+    assert (code, strict_json(said)["product"]) == (0, "mini"), error
+    assert call(capsys, "verify", "out")[0] == 0
+    code, said = refused(capsys, "run", "run.toml", "--out", "other", "--json")
+    assert (code, "frame.csv: no such file" in said) == (2, True)
+    assert not Path("other").exists()
+
+
+def test_estimation_of_nothing_or_of_another_plan(mini: Path, capsys: Capture) -> None:
+    assert refused(capsys, "estimate", "run.toml", "--out", "out", "--json")[0] == 2
+    assert call(capsys, "measure", "run.toml", "--out", "out", "--seed", "1")[0] == 0
+    change("run.toml", 'rho = "2"', 'rho = "3"')
+    code, said = refused(capsys, "estimate", "run.toml", "--out", "out", "--json")
+    assert (code, "another plan" in said) == (4, True)
+
+
+def test_a_forgotten_key_ends_drawing_but_not_the_result(mini: Path, capsys: Capture) -> None:
+    assert call(capsys, "run", "run.toml", "--out", "out")[0] == 0
+    assert call(capsys, "forget-key", "out")[0] == 0
+    code, said, _ = call(capsys, "forget-key", "out")
+    assert (code, "no key left" in said) == (0, True)
+    assert call(capsys, "run", "run.toml", "--out", "out", "--resume", "--json")[0] == 0
+    code, said = refused(capsys, "measure", "run.toml", "--out", "out", "--resume", "--json")
+    assert (code, "destroyed" in said) == (4, True)
+
+
+def test_a_finished_run_is_not_passed_off_as_another(finished: Path, capsys: Capture) -> None:
+    command = ("run", str(finished / "run.toml"), "--out", str(finished / "out"), "--resume", "--seed", "1")
+    code, said = refused(capsys, *command, "--measurements", "full", "--json")
+    assert (code, "opendas measure --resume" in said) == (2, True)
+    code, said = refused(capsys, *command, "--mdf-format", "pipe", "--json")
+    assert (code, "Parquet" in said) == (2, True)
+
+
+def test_a_key_is_used_once(mini: Path, capsys: Capture) -> None:
+    shared = ("--ledger", "shared.jsonl", "--key-command", "echo " + "ab" * 32)
+    assert call(capsys, "run", "run.toml", "--out", "one", *shared)[0] == 0
+    assert refused(capsys, "run", "run.toml", "--out", "two", *shared, "--json")[0] == 4
+    append("counts.csv", "000000,home,adult,1\n")
+    code, said = refused(capsys, "run", "run.toml", "--out", "three", *shared, "--json")
+    assert (code, "ab" * 8 in said) == (4, False)
+
+
+def test_the_pipe_layout_is_read_by_others_as_it_was_meant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    pandas = pytest.importorskip("pandas")
+    polars = pytest.importorskip("polars")
+    monkeypatch.chdir(tmp_path)
+    labels = ["x, y", 'say "hi"', "żółć 你好", "| pipe", "=cmd()", "# hash"]
+    quoted = ", ".join(json.dumps(label, ensure_ascii=False) for label in labels)
+    rows = "".join('201,"{}",9\n'.format(label.replace('"', '""')) for label in labels)
+    write_any(f"[attributes]\na = [{quoted}]\n", "geocode,a,count\n" + rows, "geocode\n201\n101\n", LEVELS)
+    assert call(capsys, *RUN, "--mdf-format", "pipe", "--measurements", "full")[0] == 0
+    assert call(capsys, "verify", "out", "--allow-seeded")[0] == 0
+    path = "out/release/mdf/own/2.txt"
+    one = pandas.read_csv(path, sep="|", comment=None, skiprows=2, dtype=str)
+    two = polars.read_csv(path, separator="|", skip_rows=2, infer_schema=False)
+    assert set(one["a"]) == set(labels)
+    assert one["a"].tolist() == two["a"].to_list()
+    assert set(one["geocode"]) == {"201"}
+    measured = pandas.read_parquet("out/release/measurements/own/b.parquet")
+    assert {"geolevel", "geocode", "query", "values", "variance"} <= set(measured.columns)
+    assert len(measured) == 4
