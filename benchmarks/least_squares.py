@@ -54,7 +54,7 @@ TARGETS = {"block": (0.4, 10.0), "block_group": (4.0, 15.0), "tract": (140.0, 9.
 AGAINST = {"block", "block_group", "tract"}
 RESIDUAL = 1e-7
 TOLERANCES = (1e-6, 1e-7, 1e-8, 1e-9, 1e-10, 1e-12)
-TIMEOUT = 90.0
+TIMEOUT = 60.0
 
 
 def cpu_ms(run, repeat: int) -> float:

@@ -36,6 +36,8 @@ SIZE, OFFSET, ROOM, ROWS = 0, 1, 2, 3
 """Columns of ``Work.place``: cells in the inverse, where it starts, its leading dimension, active rows."""
 
 
+RESEED = 20
+"""Changes of a free set from which a new inverse from the structure of H is cheaper."""
 EQUAL = 2
 """Side of a row whose two bounds are the same."""
 
@@ -51,6 +53,11 @@ class Family(NamedTuple):
     groups: Bools  # (K, n)
     lower: Floats  # (C, K)
     upper: Floats  # (C, K)
+    fine: (
+        Ints  # (T, n) H as diagonal I + A' W A, see lowrank: the rows of A of each cell; T = 0 where unknown
+    )
+    core: Floats  # (r, r) diagonal times the inverse of W
+    diagonal: float
 
 
 class Work(NamedTuple):
@@ -147,14 +154,58 @@ def _inverse(w: Work, pool: Floats, c: int) -> Floats:
 
 
 @njit(cache=True, nogil=True)
+def _seed_inverse(p: Family, w: Work, P: Floats, c: int) -> None:
+    """First inverse of a child with many free cells, by the Woodbury formula: O(m^2) where rows are few."""
+    n = p.B.shape[1]
+    T = p.fine.shape[0]
+    r = p.core.shape[0]
+    order = w.order[c]
+    m = 0
+    for j in range(n):
+        if w.free[c, j]:
+            order[m] = j
+            m += 1
+    A = p.core.copy()
+    for a in range(m):
+        for t in range(T):
+            for u in range(T):
+                A[p.fine[t, order[a]], p.fine[u, order[a]]] += 1.0
+    N = np.empty((r, r))
+    along = np.empty(r)
+    for k in range(len(along)):
+        insert(N, k, A[k], A[k, k], along, 0.0)
+    for a in range(m):
+        for k in range(r):
+            along[k] = 0.0
+        for t in range(T):
+            for k in range(r):
+                along[k] -= N[p.fine[t, order[a]], k] / p.diagonal
+        for b in range(m):
+            P[a, b] = 0.0
+            for t in range(T):
+                P[a, b] += along[p.fine[t, order[b]]]
+        P[a, a] += 1.0 / p.diagonal
+    w.place[c, SIZE] = m
+
+
+@njit(cache=True, nogil=True)
 def _update_inverse(p: Family, w: Work, P: Floats, c: int) -> bool:
     """Bring the inverse of child c to its free set. False where a submatrix is singular."""
     n = p.B.shape[1]
     index = w.order[c]
     inside, work, h = w.scratch[0], w.scratch[1], w.scratch[2]
+    need = 0
     for j in range(n):
         inside[j] = 0.0
+        need += w.free[c, j]
     m = w.place[c, SIZE]
+    if p.fine.shape[0] and need > p.core.shape[0]:
+        stay = 0
+        for a in range(m):
+            stay += w.free[c, index[a]]
+        if m + need - 2 * stay > RESEED:
+            _seed_inverse(p, w, P, c)
+            return True
     for k in range(m - 1, -1, -1):
         if w.free[c, index[k]]:
             inside[index[k]] = 1.0

@@ -135,15 +135,18 @@ def solve_direct(
     H, B, parent1, mask1, groups1, center = reduced(
         rows, weights, linear, mask, groups, parent, label, first, ridge
     )
-    p = Family(H, B, parent1, scale, mask1, groups1, lower, upper)
     tolerance = precision * _magnitude(problem)
-    structure = low_rank(rows[:, first], weights, ridge) if len(first) >= LARGE and guess is None else None
-    if structure is not None and structure.rank >= len(first):
+    structure = low_rank(rows[:, first], weights, ridge) if len(first) >= LARGE else None
+    if structure is None or structure.rank >= len(first):
         structure = None
+        known = (np.zeros((0, len(first)), np.int64), np.zeros((0, 0)), 1.0)
+    else:
+        known = (structure.rows, structure.diagonal * structure.core_inverse, structure.diagonal)
+    p = Family(H, B, parent1, scale, mask1, groups1, lower, upper, *known)
     if len(first) == 1 and len(parent) and len(weights) and guess is None:
         fine, y, mu1, lam = one_cell(B, parent1, scale, mask1, groups1, lower, upper)
         status, iterations = OK if fine else INFEASIBLE, 1
-    elif structure is not None and not len(parent):
+    elif structure is not None and not len(parent) and guess is None:
         mu1 = np.zeros(len(first))
         status, iterations, y, lam = _one_by_one(p, structure, center, ridge, limit, tolerance)
     else:
@@ -181,10 +184,13 @@ def _one_by_one(
     y, lam = np.zeros((C, n)), np.zeros((C, len(p.groups)))
     most = 0
     for c in range(C):
-        one = Family(
-            p.H, p.B[c : c + 1], p.parent, np.ones(1), p.mask[c : c + 1], p.groups,
-            p.lower[c : c + 1], p.upper[c : c + 1],
-        )  # fmt: skip
+        one = p._replace(
+            B=p.B[c : c + 1],
+            scale=np.ones(1),
+            mask=p.mask[c : c + 1],
+            lower=p.lower[c : c + 1],
+            upper=p.upper[c : c + 1],
+        )
         status, iterations, x, force = solve_single(
             one, structure, center[c : c + 1], ridge, limit, tolerance
         )

@@ -30,6 +30,7 @@ __all__ = ["INFEASIBLE", "OK", "SINGULAR", "STALLED", "cover_rows", "flip", "pda
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
+Ints = NDArray[np.int64]
 Sides = NDArray[np.int8]
 
 OK, STALLED, SINGULAR, INFEASIBLE = 0, 1, 2, 3
@@ -186,6 +187,9 @@ def pdas(
     groups: Bools,
     lower: Floats,
     upper: Floats,
+    fine: Ints,
+    core: Floats,
+    diagonal: float,
     free: Bools,
     side: Sides,
     center: Floats,
@@ -205,6 +209,8 @@ def pdas(
         Empty: no parent row.
     scale, mask, groups, lower, upper
         As in :class:`~opendas.optimize.problem.FamilyProblem`.
+    fine, core, diagonal
+        Structure of H, see :class:`opendas.optimize.active_set.Family`.
     free : ndarray of bool, shape (C, n)
         Guess of the cells that may be positive; the final set on return.
     side : ndarray of int8, shape (C, K)
@@ -223,7 +229,7 @@ def pdas(
     status, iterations, x, mu, lam
         ``OK``, ``STALLED``, ``SINGULAR``, or ``INFEASIBLE`` (not yet proved); shapes (C, n), (n,), (C, K).
     """
-    p = Family(H, B, parent, scale, mask, groups, lower, upper)
+    p = Family(H, B, parent, scale, mask, groups, lower, upper, fine, core, diagonal)
     w = workspace(p, free, side)
     C, n = B.shape
     K = groups.shape[0]
@@ -241,8 +247,8 @@ def pdas(
         if tied:
             _cover_columns(p, w)
         cover_rows(p, w)
-        pool, fine = factorise(p, w, pool)
-        if not fine:
+        pool, regular = factorise(p, w, pool)
+        if not regular:
             return SINGULAR, iteration, w.x, w.mu, w.lam
         lost = parent_multiplier(p, w, pool) if tied else 0
         recover(p, w, pool)

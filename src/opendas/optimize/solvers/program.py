@@ -2,8 +2,8 @@
 
 *Plain*: the variables are the cells a child may use, and the Hessian has one dense block per child.
 *Lifted*: the margins ``v = Q x`` of every term with more than one cell in some row are variables too, defined
-by equalities. The objective is then diagonal and everything is sparse, which most solvers prefer from a few
-hundred cells on.
+by equalities, coarse ones from finer ones. The objective is then diagonal and everything is sparse, which
+most solvers prefer from a few hundred cells on.
 """
 
 from __future__ import annotations
@@ -147,18 +147,33 @@ def _blocks(problem: FamilyProblem, child: NDArray[np.intp], cell: NDArray[np.in
 def _margins(
     problem: FamilyProblem, child: NDArray[np.intp], cell: NDArray[np.intp]
 ) -> tuple[Floats, list[sparse.csr_array]]:
-    m = len(child)
+    """Diagonal of P, and the definition of each block of margins, as rows over the variables before it.
+
+    A margin is summed from the coarsest earlier one that refines it: far fewer entries than from the cells.
+    """
+    C, m = problem.children, len(child)
     diagonal = [np.zeros(m)]
     blocks: list[sparse.csr_array] = []
-    for weight, rows in problem.terms:
-        w = weight * _unit(problem) * problem.scale
-        if len(np.unique(rows)) == problem.cells:
+    known: list[tuple[NDArray[np.intp], int, int]] = []  # compact rows, how many, first variable
+    at = m
+    compact = [np.unique(rows, return_inverse=True)[1] for _, rows in problem.terms]
+    sizes = [int(rows.max(initial=-1)) + 1 for rows in compact]
+    for q in sorted(range(len(sizes)), key=lambda q: -sizes[q]):
+        rows, size = compact[q], sizes[q]
+        w = problem.terms[q][0] * _unit(problem) * problem.scale
+        if size == problem.cells:
             diagonal[0] += w[child]
             continue
-        size = int(rows.max()) + 1
-        place = child * size + rows[cell]
-        blocks.append(
-            sparse.csr_array((np.ones(m), (place, np.arange(m))), shape=(problem.children * size, m))
-        )
+        source, place = np.arange(m), child * size + rows[cell]
+        for fine, count, first in reversed(known):
+            image = np.zeros(count, np.intp)
+            image[fine] = rows
+            if np.array_equal(image[fine], rows):
+                source = first + np.arange(C * count)
+                place = (np.arange(C)[:, None] * size + image[None, :]).ravel()
+                break
+        blocks.append(sparse.csr_array((np.ones(len(source)), (place, source)), shape=(C * size, at)))
+        known.append((rows, size, at))
         diagonal.append(np.repeat(w, size))
+        at += C * size
     return np.concatenate(diagonal), blocks
