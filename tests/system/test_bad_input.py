@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from support.mini import mini_frame, mini_histogram, write_mini
+from support.pl94_zip import members, some_blocks, write_zip
 
 from opendas.cli.failures import guarded
 from opendas.cli.main import cli
@@ -872,3 +873,80 @@ def test_the_pipe_layout_is_read_by_others_as_it_was_meant(
     measured = pandas.read_parquet("out/release/measurements/own/b.parquet")
     assert {"geolevel", "geocode", "query", "values", "variance"} <= set(measured.columns)
     assert len(measured) == 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({5: ',"left open'}, 6),
+        ({5: ',"left open', 50: ',"left open'}, 6),
+        ({77: ',"left open'}, None),
+    ],
+)
+def test_a_quotation_mark_left_open_swallows_no_rows(
+    mini: Path, capsys: Capture, changes: dict[int, str], line: int | None
+) -> None:
+    """Rows between two marks are one field to a lenient parser; in a column that nobody reads, silently."""
+    rows = Path("counts.csv").read_text().splitlines()
+    noted = [f"{rows[0]},note"] + [f"{row}{changes.get(i, ',n')}" for i, row in enumerate(rows[1:], start=1)]
+    if line is None:
+        noted[-1] = rows[-1] + ',"left open'
+    Path("counts.csv").write_text("\n".join(noted))
+    code, said = refused(capsys, *RUN)
+    assert (code, "closing quotation mark" in said) == (3, True), said
+    assert f"counts.csv, line {line or len(rows)}" in said
+
+
+def test_marks_and_blank_lines_that_are_in_order(mini: Path, capsys: Capture) -> None:
+    rows = Path("counts.csv").read_text().splitlines()
+    notes = {5: ',5" pipe', 6: ',"two\nlines"', 7: ',"a ""word"""'}
+    noted = [f"{rows[0]},note"] + [f"{row}{notes.get(i, ',n')}" for i, row in enumerate(rows[1:], start=1)]
+    Path("counts.csv").write_text("\n".join(noted) + "\n\n\n")
+    assert call(capsys, *RUN)[0] == 0
+    answer = call(capsys, "evaluate", "out", "--truth", "run.toml", "--json")[1]
+    regions = [
+        row for row in strict_json(answer)["rows"] if (row["geolevel"], row["query"]) == ("region", "total")
+    ]
+    assert regions[0]["mean_abs_error"] == 0
+    assert (
+        (mini / "out/release/certificate.json")
+        .read_text()
+        .count(f'"records": {mini_histogram(mini_frame()).total()}')
+    )
+
+
+@pytest.mark.parametrize(
+    ("damage", "code", "rule"),
+    [
+        ("truncated", 3, "fb.zip"),
+        ("swapped", 3, "swapped"),
+        ("missing", 3, "data segment 1"),
+        ("no zip", 3, "fb.zip"),
+        ("preset", 2, "pr2020-persons"),
+        ("other year", 3, "data segment 3"),
+    ],
+)
+def test_a_damaged_census_archive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture, damage: str, code: int, rule: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    texts = members(some_blocks(), 2010)
+    one, two = "fb000012010.pl", "fb000022010.pl"
+    changed: dict[str, dict[str, str | None]] = {
+        "swapped": {one: texts[two], two: texts[one]},
+        "missing": {one: None},
+    }
+    path = write_zip(tmp_path / "fb.zip", some_blocks(), 2010, changed.get(damage))
+    if damage == "truncated":
+        path.write_bytes(path.read_bytes()[:-500])
+    if damage == "no zip":
+        path.write_bytes(b"not a zip" * 100)
+    year = 2020 if damage == "other year" else 2010
+    preset = "us2020-persons" if damage == "preset" else "pr2020-persons"
+    Path("run.toml").write_text(
+        f'[run]\nproduct = "pl94-persons"\n[input]\nreader = "pl94-{year}"\npath = "fb.zip"\n'
+        f'[budget]\npreset = "{preset}"\n'
+    )
+    found, said = refused(capsys, *RUN)
+    assert (found, rule in said) == (code, True), said
+    assert not Path("out").exists()

@@ -78,7 +78,7 @@ def fetch_pl94(state: str, year: int, to: Path) -> Path:
         check_members(path, _ROLES[year])
         logger.info("%s is there already", path)
         return path
-    manual = f"Download {url} by other means and put it into {to}."
+    manual = f"Download {url} by other means and save it as {path}."
     logger.info("fetching %s", url)
     with atomic_file(path) as file:
         try:

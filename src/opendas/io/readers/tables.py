@@ -222,9 +222,40 @@ def _csv_batches(path: Path, wanted: list[str], log: FindingLog) -> Iterator[tup
         for batch in reader:
             yield first, batch
             first += batch.num_rows
+        _check_quotes(path, dialect, first - dialect.skip - 2, log)
     except pa.ArrowInvalid as error:
         if "Empty CSV file" not in str(error) and not _ragged_rows(path, dialect, log):
             raise
+
+
+def _check_quotes(path: Path, dialect: _Dialect, rows: int, log: FindingLog) -> None:
+    """Record a quotation mark that does not close: all rows up to the next one were taken for its field.
+
+    Only a file with fewer rows than lines, or an odd number of marks, is read again, the slow way.
+    """
+    opener = gzip.open if path.name.lower().endswith(".gz") else open
+    lines, marks, last = 0, 0, b"\n"
+    with opener(path, "rb") as file:
+        while chunk := file.read(_BLOCK_BYTES):
+            lines += chunk.count(b"\n")
+            marks += chunk.count(b'"')
+            last = chunk[-1:]
+    if lines + (last != b"\n") == rows + dialect.skip + 1 and marks % 2 == 0:
+        return
+    with opener(path, "rt", encoding="latin-1", newline="") as file:
+        for _ in range(dialect.skip + 1):
+            file.readline()
+        found = textcsv.reader(file, delimiter=dialect.delimiter, strict=True)
+        line = count = 0
+        try:
+            for row in found:
+                line = found.line_num
+                count += bool(row)
+        except textcsv.Error:
+            count = -1
+    if count != rows:
+        rule = "expected a closing quotation mark for every one that opens a field"
+        log.add(FormatError, path.name, line + dialect.skip + 2, None, rule)
 
 
 def _ragged_rows(path: Path, dialect: _Dialect, log: FindingLog) -> bool:
