@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.mini import from_dense, mini_frame, mini_histogram, mini_product, to_dense
 
+from opendas.constraints.declarations import Invariant
 from opendas.constraints.feasible import check_feasible
 from opendas.constraints.table import bound_table
 from opendas.errors import BudgetError, ConfigError, DataError, GeographyError, InfeasibleFamily
@@ -271,3 +272,30 @@ def test_a_bound_on_impossible_cells_is_found() -> None:
     none = table.possible & ~table.bound_cells[1]
     with pytest.raises(InfeasibleFamily, match="school"):
         check_feasible(product, spine, replace(table, possible=none))
+
+
+def test_exact_totals_below_tighten_the_bounds_above() -> None:
+    """A region can hold no more people in prison than its towns' totals leave room for."""
+    product = replace(mini_product(), invariants=(Invariant("total", "town"),))
+    frame = mini_frame(seed=3)
+    spine = standard_spine(frame)
+    histogram = mini_histogram(frame, seed=3)
+    invariants = declared_invariants(product, histogram, spine)
+    table = bound_table(product, frame, spine, invariants)
+    totals = invariants["total"][:, 0]
+    starts = spine.child_starts(0)
+    for region in range(2):
+        most = np.zeros(3, dtype=np.int64)
+        least = np.zeros(3, dtype=np.int64)
+        for town in range(starts[region], starts[region + 1]):
+            low, high = table.levels[1].lower[town], table.levels[1].upper[town]
+            for k in range(3):
+                others = [j for j in range(3) if j != k]
+                most[k] += max(low[k], min(high[k], totals[town] - low[others].sum()))
+                least[k] += min(high[k], max(low[k], totals[town] - high[others].sum()))
+        assert np.array_equal(table.levels[0].upper[region], most)
+        assert np.array_equal(table.levels[0].lower[region], least)
+        assert np.all(most < 99999)
+    kinds = to_dense(histogram.aggregate(spine.leaf_starts(0))).reshape(2, 3, 3).sum(2)
+    assert np.all(kinds <= table.levels[0].upper)
+    assert np.all(kinds >= table.levels[0].lower)

@@ -87,6 +87,7 @@ SEES_TRUTH_OR_KEY = (
     "opendas.metrics",
     "opendas.workspace",
     "opendas.pipeline",
+    "opendas.preparation",
 )
 
 
@@ -111,7 +112,7 @@ def test_the_modules_that_hold_a_key_are_these() -> None:
         "opendas.publish",
         "opendas.random",
     }
-    assert importers("RunKey") == {"opendas.pipeline", "opendas.workspace", "opendas.random"}
+    assert importers("RunKey") == {"opendas.preparation", "opendas.workspace", "opendas.random"}
     assert importers("NoisyMeasurements") == {"opendas.engines.work", "opendas.publish"}
     assert importers("KeyedSource") == {"opendas.pipeline", "opendas.publish"}
 
@@ -123,6 +124,7 @@ def test_truth_and_key_meet_only_in_measurement_and_in_the_wiring() -> None:
         "opendas.engines.work",
         "opendas.measurement.noisy",
         "opendas.pipeline",
+        "opendas.preparation",
         "opendas.publish",
     }
 
@@ -131,7 +133,7 @@ def test_ciphers_and_operating_system_randomness_are_in_one_place() -> None:
     ciphers = {n for n in MODULES if any(m.startswith("cryptography") for m, _ in imported(n))}
     assert ciphers == {"opendas.random.keys", "opendas.random.noise"}
     random = {n for n in MODULES if any(m in ("random", "secrets") for m, _ in imported(n))}
-    assert random == {"opendas.pipeline"}, "secrets, for run ids"
+    assert random == {"opendas.preparation"}, "secrets, for run ids"
 
 
 def generators(tree: ast.Module) -> Iterator[str]:

@@ -151,25 +151,62 @@ def bound_table(
     """
     workload = product.workload
     where = invariant_geolevels(product, spine)
-    lower, upper = _bounds(product, frame, spine)
     cells = np.zeros((len(product.bounds), product.schema.size), dtype=bool)
     for k, bound in enumerate(product.bounds):
         cells[k] = workload.group(bound.query).row_of_cell == product.bound_row(bound)
-    levels = []
-    for number in range(len(spine.levels)):
-        starts = spine.leaf_starts(number)[:-1]
+    partitions = _partitions(product, cells)
+    levels: list[LevelConstraints] = []
+    lower, upper = _bounds(product, frame, spine)
+    for number in reversed(range(len(spine.levels))):
         held = []
         for query, level in where.items():
             if number > level:
                 continue
             answers = np.asarray(invariants[query], dtype=np.int64)
-            for upper_level in range(level - 1, number - 1, -1):
-                answers = np.add.reduceat(answers, spine.child_starts(upper_level)[:-1], axis=0)
+            for above in range(level - 1, number - 1, -1):
+                answers = np.add.reduceat(answers, spine.child_starts(above)[:-1], axis=0)
             held.append(InvariantAnswers(f"{query}@{spine.names[level]}", workload.group(query), answers))
-        levels.append(
-            LevelConstraints(
-                np.add.reduceat(lower, starts, axis=0), np.add.reduceat(upper, starts, axis=0), tuple(held)
-            )
-        )
+        levels.insert(0, LevelConstraints(lower, upper, tuple(held)))
+        if number > 0:
+            for invariant in held:
+                if invariant.query.size == 1:
+                    lower, upper = _tightened(lower, upper, invariant.answers[:, 0], partitions)
+            starts = spine.child_starts(number - 1)[:-1]
+            lower, upper = (np.add.reduceat(bound, starts, axis=0) for bound in (lower, upper))
     names = tuple(bound.name for bound in product.bounds)
     return ConstraintTable(names, cells, product.possible, tuple(levels))
+
+
+def _partitions(
+    product: Product, cells: npt.NDArray[np.bool_]
+) -> tuple[tuple[npt.NDArray[np.intp], bool], ...]:
+    """Return the bounds of each query group, and whether together they count every possible cell."""
+    queries = [product.workload.canonical(bound.query) for bound in product.bounds]
+    found = []
+    for query in dict.fromkeys(queries):
+        chosen = np.flatnonzero([name == query for name in queries])
+        covered = np.asarray(cells[chosen].any(axis=0))
+        found.append((chosen, bool(covered[product.possible].all())))
+    return tuple(found)
+
+
+def _tightened(
+    lower: npt.NDArray[np.int64],
+    upper: npt.NDArray[np.int64],
+    total: npt.NDArray[np.int64],
+    partitions: tuple[tuple[npt.NDArray[np.intp], bool], ...],
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return what an exact total leaves of the bounds: what is over for one row, and what it must take.
+
+    The total implies it where it holds; summed over children it keeps their parent within what they can take.
+    As in production, with the exact total of the geounit itself (docs/constraints.md).
+    """
+    lower, upper = lower.copy(), upper.copy()
+    for chosen, complete in partitions:
+        least, most = lower[:, chosen], upper[:, chosen]
+        others_least = least.sum(axis=1, keepdims=True) - least
+        others_most = most.sum(axis=1, keepdims=True) - most
+        upper[:, chosen] = np.maximum(least, np.minimum(most, total[:, None] - others_least))
+        if complete:
+            lower[:, chosen] = np.minimum(most, np.maximum(least, total[:, None] - others_most))
+    return lower, upper

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from opendas.constraints.table import bound_table, invariant_geolevels
 from opendas.geography.frame import official_codes, official_geolevels
 from opendas.io.geography_files import ConstraintRows
 from opendas.io.mdf_files import MdfRecords, mdf_files, read_mdf_records
@@ -102,14 +103,18 @@ def check_bounds(released: ReleasedProduct) -> str:
                 np.array_equal(block.geocodes, level.geocodes),
                 f"{level.name}, {block.name}: not every geounit of the spine has its row.",
             )
-    for bound in product.bounds:
-        units = released.frame.units[bound.column][spine.leaf_order]
-        for number, level in enumerate(spine.levels):
+    invariants = {}
+    for query, number in invariant_geolevels(product, spine).items():
+        key = (spine.names[number], f"{query}@{spine.names[number]}")
+        require(key in blocks, f"the declared invariant {query!r} is not on file.")
+        invariants[query] = blocks[key].lower
+    expected = bound_table(product, released.frame, spine, invariants)
+    for level, wanted_level in zip(spine.levels, expected.levels, strict=True):
+        for k, bound in enumerate(product.bounds):
             require((level.name, bound.name) in blocks, f"{level.name}: no row for {bound.name}.")
             bounded = blocks[level.name, bound.name]
-            held = np.add.reduceat(units, spine.leaf_starts(number)[:-1])
-            same = np.array_equal(bounded.lower[:, 0], bound.lower * held)
-            same = same and np.array_equal(bounded.upper[:, 0], bound.upper * held)
+            same = np.array_equal(bounded.lower[:, 0], wanted_level.lower[:, k])
+            same = same and np.array_equal(bounded.upper[:, 0], wanted_level.upper[:, k])
             require(same, f"{level.name}, {bound.name}: not what the frame says.")
     declared = {
         (i.query, spine.leaf.name if i.geolevel == "leaf" else i.geolevel) for i in product.invariants
