@@ -1,9 +1,9 @@
 # Everything from a machine with Python 3.11 to 3.14 and make: each target sets up what it needs.
-# PYTHON=... chooses the interpreter, VENV=... the environment, PYTEST_ARGS=... adds to pytest.
+# PYTHON=... chooses the interpreter, VENV=... the environment, PYTEST_ARGS=... goes to pytest.
 
 VENV ?= .venv
 PYTHON ?=
-PYTEST_ARGS ?=
+PYTEST_ARGS ?= --numprocesses 2
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
@@ -53,10 +53,14 @@ test: lint
 
 docs: $(VENV)/.dev
 	$(BIN)/python docs/generate_cli.py
+	$(BIN)/python docs/generate_products.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 bench: $(VENV)/.dev
-	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/noise.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/least_squares.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/rounding.py
+	$(BIN)/python benchmarks/whole_runs.py scale --blocks 5000 50000
 
 clean:
 	rm -rf $(VENV) site build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
