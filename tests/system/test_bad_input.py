@@ -739,18 +739,19 @@ def test_a_geounit_of_two_parents_is_refused(
 
 
 def write_conflict(folder: Path) -> None:
-    """Towns of which one has a school and no home, the other homes and no school; both totals are invariant.
+    """Two towns with invariant totals: one can take kinds p and q only, the other r and s only.
 
-    With next to no budget, the region's kinds of residence are far off, and no town can take them.
+    With next to no budget the region's kinds are far off: p and q together may exceed the first town's total,
+    which no bound of a single kind forbids.
     """
-    Path("frame.csv").write_text(
-        "geocode,homes,schools,prisons\n000000,0,1,0\n000001,0,0,0\n000100,5,0,0\n000101,1,0,0\n"
+    bounds = "".join(f'[[bounds]]\nquery = "a"\ncell = "{k}"\ncolumn = "has_{k}"\n' for k in "pqrs")
+    write_any(
+        f'[attributes]\na = ["p", "q", "r", "s"]\n[[invariants]]\nquery = "total"\ngeolevel = "t"\n{bounds}',
+        "geocode,a,count\n111,p,100\n112,q,100\n121,r,100\n122,s,100\n",
+        "geocode,has_p,has_q,has_r,has_s\n111,1,1,0,0\n112,1,1,0,0\n121,0,0,1,1\n122,0,0,1,1\n",
+        ['{ name = "r", prefix = 1 }', '{ name = "t", prefix = 2 }', '{ name = "b", prefix = 3 }'],
     )
-    Path("counts.csv").write_text(
-        "geocode,kind,age,count\n000000,school,adult,200\n000100,home,adult,150\n000101,home,old,50\n"
-    )
-    change("product.toml", 'geolevel = "region"', 'geolevel = "town"')
-    change("run.toml", 'rho = "2"', 'rho = "1/100000"')
+    change("run.toml", 'rho = "1"', 'rho = "1/100000"')
 
 
 @pytest.mark.parametrize("seed", ["1", "2"])
@@ -761,8 +762,8 @@ def test_an_infeasible_family_stops_the_run_or_goes_to_the_failsafe(
     command = ("run", "run.toml", "--out", "out", "--seed", seed)
     code, said = refused(capsys, *command, "--json")
     assert code == 5
-    assert "Family 00" in said
-    assert "total@town" in said
+    assert "Family 1" in said
+    assert "total@t" in said
     assert "failsafe" in said
     assert not Path("out/release/certificate.json").exists()
     assert refused(capsys, *command, "--resume")[0] == 5
@@ -771,12 +772,12 @@ def test_an_infeasible_family_stops_the_run_or_goes_to_the_failsafe(
     code, said, error = call(capsys, "run", "run.toml", "--out", "other", "--seed", seed, "--json")
     assert (code, strict_json(said)["records"]) == (0, 400), error
     recorded = strict_json(Path("other/release/certificate.json").read_text())["runs"][0]["failsafe"]
-    assert [(family["geolevel"], family["label"]) for family in recorded] == [("town", "00")]
+    assert [(family["geolevel"], family["label"]) for family in recorded] == [("t", "1")]
     assert "relaxed" in recorded[0]["failsafe"]
     assert "failsafe" in Path("other/release/report.html").read_text().lower()
     code, said, _ = call(capsys, "verify", "other", "--allow-seeded", "--json")
     assert code == 0, said
-    assert call(capsys, "tabulate", "other", "--tables", "total", "--geolevel", "town", "--to", "t")[0] == 0
+    assert call(capsys, "tabulate", "other", "--tables", "total", "--geolevel", "t", "--to", "t")[0] == 0
 
 
 def test_the_failsafe_gives_the_same_from_measurements_and_with_two_workers(
