@@ -5,6 +5,7 @@ Everything goes through the command line. The miniature census of the test suppo
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -361,9 +362,19 @@ def test_an_output_folder_that_cannot_be_one(mini: Path, capsys: Capture) -> Non
     ]
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_an_output_folder_without_permission(mini: Path, capsys: Capture) -> None:
+def test_an_output_folder_without_permission(
+    mini: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     Path("locked").mkdir(mode=0o500)
+    if os.geteuid() == 0:  # root may write anywhere: the system's answer to others is put in its place
+        make = Path.mkdir
+
+        def mkdir(path: Path, *arguments: object, **more: object) -> None:
+            if path.parent.name == "locked":
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+            make(path, *arguments, **more)
+
+        monkeypatch.setattr(Path, "mkdir", mkdir)
     assert refused(capsys, "run", "run.toml", "--out", "locked/out")[0] == 6
 
 

@@ -175,7 +175,7 @@ def test_keys_are_derived_in_one_place_with_product_plan_and_tag() -> None:
     found = [(path, ast.unparse(call)) for path, call in calls_of("derive") if path != "random/keys.py"]
     assert found == [
         (
-            "pipeline.py",
+            "preparation.py",
             "key.derive('noise/' + product.name, bytes.fromhex(now.plan_digest), "
             "bytes.fromhex(now.input_tag))",
         )
