@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,12 +16,22 @@ from support.mini import mini_frame, write_mini
 
 from opendas.cli.failures import guarded
 from opendas.cli.main import cli
+from opendas.version import commit
 
 KEY = "ab" * 32
-WITH_KEY = ("--key-command", f"echo {KEY}")
-EPOCH = {"SOURCE_DATE_EPOCH": "1700000000"}
+COMMAND = f"/bin/echo {KEY}"
+WITH_KEY = ("--key-command", COMMAND)
+# Without git on the PATH the certificate records no commit: one made while the tests run would change it.
+FIXED = {"SOURCE_DATE_EPOCH": "1700000000", "PATH": "/nowhere"}
 
 Capture = pytest.CaptureFixture[str]
+
+
+def fix(patch: pytest.MonkeyPatch) -> None:
+    """Fix what a certificate takes from outside: date and commit."""
+    for name, value in FIXED.items():
+        patch.setenv(name, value)
+    commit.cache_clear()
 
 
 @pytest.fixture(scope="module")
@@ -29,14 +40,16 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("undisturbed")
     write_mini(folder, frame=mini_frame(regions=3, towns=6, blocks=12))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(*next(iter(EPOCH.items())))
+        fix(patch)
         assert guarded(cli, ["run", str(folder / "run.toml"), "--out", str(folder / "out"), *WITH_KEY]) == 0
     return folder
 
 
 @pytest.fixture(autouse=True)
-def _fixed_date(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(*next(iter(EPOCH.items())))
+def _fixed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    fix(monkeypatch)
+    yield
+    commit.cache_clear()
 
 
 def tree(folder: Path) -> dict[str, bytes]:
@@ -53,7 +66,7 @@ def start(*arguments: str, **more: object) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, **EPOCH},
+        env={**os.environ, **FIXED},
         start_new_session=True,
         **more,
     )
@@ -121,12 +134,12 @@ def test_an_interrupt_leaves_130_and_a_run_that_resumes(
 def test_a_full_disk_is_told_and_resumes(undisturbed: Path, tmp_path: Path, limit: int) -> None:
     """RLIMIT_FSIZE (in blocks of 1,024 bytes) stands for the disk: what is longer cannot be written."""
     run, out = undisturbed / "run.toml", tmp_path / "out"
-    command = f'ulimit -f {limit}; exec "$0" -m opendas run "$1" --out "$2" --json --key-command "echo {KEY}"'
+    command = f'ulimit -f {limit}; exec "$0" -m opendas run "$1" --out "$2" --json --key-command "{COMMAND}"'
     done = subprocess.run(
-        ["bash", "-c", command, sys.executable, str(run), str(out)],
+        ["/bin/bash", "-c", command, sys.executable, str(run), str(out)],
         capture_output=True,
         text=True,
-        env={**os.environ, **EPOCH},
+        env={**os.environ, **FIXED},
         check=False,
     )
     assert (done.returncode, done.stdout) == (6, ""), done.stderr
@@ -160,7 +173,7 @@ def test_workers_and_threads_change_no_byte(undisturbed: Path, tmp_path: Path) -
             ],
             capture_output=True,
             text=True,
-            env={**os.environ, **EPOCH, **environment},
+            env={**os.environ, **FIXED, **environment},
             check=False,
         )
         assert done.returncode == 0, done.stderr
