@@ -17,6 +17,7 @@ from opendas.pipeline import measure as run_measure
 from opendas.pipeline import release as run_release
 from opendas.planning import PlanTable, make_plan
 from opendas.preparation import Options, Progress
+from opendas.privacy.ledger import Ledger
 from opendas.privacy.zcdp import Account
 from opendas.releases import Release
 from opendas.report.certificate import issue
@@ -179,18 +180,26 @@ def account(rho: str | int, delta: str | int = "1e-10") -> Account:
 
 
 def status(out: str | Path) -> list[dict[str, Any]]:
-    """Return one row per run in an output folder: product, phase, key, tasks finished."""
+    """Return one row per run in an output folder: product, phase, loss by its ledger, key, tasks finished.
+
+    The loss is what the folder's own ledger holds; None where the run is in a shared ledger, or not begun.
+    """
     folder = Path(out)
     states = sorted((folder / "state").glob("*/run.json"))
     if not states:
         raise ConfigError(f"{folder} is no output folder of a run.")
+    ledger = folder / "ledger.jsonl"
+    spent = {entry.run_id: entry.as_json() for entry in Ledger.read(ledger)} if ledger.is_file() else {}
     rows = []
     for path in states:
         state = read_state(path)
+        entry = spent.get(state.run_id, {})
         rows.append(
             {
                 "product": state.product,
                 "phase": state.phase,
+                "rho": entry.get("rho"),
+                "epsilon": entry.get("epsilon"),
                 "seeded": state.seed is not None,
                 "key": (folder / "confidential" / "keys" / f"{state.product}.key").exists(),
                 "tasks_finished": len(list(path.parent.glob("*.part"))),
