@@ -6,8 +6,9 @@ Needs gurobipy, which is proprietary and no dependency of ours: pip install guro
 problems of up to 200 quadratic variables, hence small families (6 children, 30 cells).
 
 Least squares: the objective of (7.2) at our solution beside the production solver's, and how far both are
-from the parent. Rounding: production does not minimise (7.7) but the distance to *rounded* fractional targets;
-the table shows both objectives for both roundings. Ours must not lose on (7.7), theirs must not on its own.
+from the parent. Rounding: production does not minimise (7.7) but the distance to *rounded* fractional
+targets; the table shows both objectives for both roundings. Ours must not lose on (7.7), theirs must not on
+its own.
 """
 
 from __future__ import annotations
