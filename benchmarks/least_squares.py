@@ -2,8 +2,9 @@
 
     python benchmarks/least_squares.py [--sizes block,block_group,tract] [--seeds 3] [--json FILE]
 
-CPU milliseconds on one thread, median over families; ours from the stated problem to the certified answer,
-the others' without the time to state the problem in their terms. A general solver is timed on both forms of
+CPU milliseconds on one thread, median over families, from the family as stated: ours to the certified answer,
+the others' to their answer, certificate excluded; `alone` leaves out what it takes to state the family in the
+other solver's terms (we have to reduce and to certify, which is always included). A general solver is timed on both forms of
 the problem (plain and lifted), at the loosest of its tolerances that reaches a relative Karush-Kuhn-Tucker
 residual of 1e-7; one that does not reach it is marked, and does not count as the best.
 """
@@ -40,9 +41,9 @@ from opendas.optimize.solvers.program import program
 
 SIZES = {  # level, children, cells, population, slack of the held total
     "block": ("block", 14, 30, 1_200.0, 0.0),
-    "block_group": ("block_group", 8, 140, 4_500.0, 0.01),
-    "tract": ("tract", 60, 300, 250_000.0, 0.01),
-    "tract_large": ("tract", 150, 600, 700_000.0, 0.01),
+    "block_group": ("block_group", 8, 140, 4_500.0, 0.0),
+    "tract": ("tract", 60, 300, 250_000.0, 0.0),
+    "tract_large": ("tract", 150, 600, 700_000.0, 0.0),
     "county": ("county", 100, 1_200, 6e6, 0.0),
     "county_texas": ("county", 254, 1_500, 29e6, 0.0),
     "tract_many": ("tract", 800, 900, 3.2e6, 0.0),
@@ -89,10 +90,11 @@ def general(size: str, seed: int, name: str, form: str, repeat: int, pipe) -> No
             certify(problem, answer.x, multipliers) if answer.status is Status.OPTIMAL else float("inf")
         )
         if best is None or residual < best["residual"]:
-            best = {"ms": once, "residual": residual, "tolerance": tolerance}
+            best = {"ms": once, "alone_ms": once, "residual": residual, "tolerance": tolerance}
         if residual <= RESIDUAL:
             stating = cpu_ms(lambda: program(problem, form), repeat)
-            best["ms"] = min(once, cpu_ms(run, repeat) if once < 2e3 else once) - stating
+            best["ms"] = min(once, cpu_ms(run, repeat) if once < 2e3 else once)
+            best["alone_ms"] = best["ms"] - stating
             break
         pipe.send(best)
     pipe.send(best | {"done": True})
@@ -112,7 +114,7 @@ def timed(size: str, seed: int, name: str, form: str, repeat: int):
     process.terminate()
     process.join()
     if result is None:
-        return {"ms": float("inf"), "residual": float("inf"), "tolerance": None}
+        return {"ms": float("inf"), "alone_ms": float("inf"), "residual": float("inf"), "tolerance": None}
     return result
 
 
@@ -137,6 +139,7 @@ def measure(size: str, seeds: int, repeat: int) -> dict:
             found = [timed(size, seed, name, form, 3) for seed in range(min(seeds, 3 if n < 200 else 1))]
             row["others"][f"{name} {form}"] = {
                 "ms": statistics.median(one["ms"] for one in found),
+                "alone_ms": statistics.median(one["alone_ms"] for one in found),
                 "residual": max(one["residual"] for one in found),
                 "tolerance": found[0]["tolerance"],
             }
@@ -159,7 +162,12 @@ def show(row: dict) -> None:
         note = "" if fine else f"   (residual {one['residual']:.1e}: not reached)"
         if not np.isfinite(one["ms"]):
             note = f"   (not finished in {TIMEOUT:.0f} s)"
-        print(f"    {name:<18} {one['ms']:>12.3f} ms {one['ms'] / row['ours_ms']:>9.1f} x{note}", flush=True)
+        times = one["ms"] / row["ours_ms"], one["alone_ms"] / row["ours_ms"]
+        print(
+            f"    {name:<18} {one['ms']:>11.3f} ms {times[0]:>8.1f} x    "
+            f"alone {one['alone_ms']:>11.3f} ms {times[1]:>8.1f} x{note}",
+            flush=True,
+        )
     if row["size"] in TARGETS and reached:
         best = min(reached, key=reached.get)
         ratio = reached[best] / row["ours_ms"]

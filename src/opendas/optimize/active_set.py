@@ -74,7 +74,8 @@ class Work(NamedTuple):
     M: Floats  # (C, K, K)
     dependent: Bools  # (C, K) active rows that depend on earlier ones
     relation: Floats  # (C, K, K) for those: coefficients that sum the active rows to zero on the free cells
-    S: Floats  # (n, n) factor of the parent's system
+    place_in_s: Ints  # (n,) row of S of each column of the family
+    S: Floats  # (n, n) factor of the parent's system, columns with few free children first
     lost: Bools  # (n,) its lost pivots
     r: Floats  # (n,) its right-hand side
     x: Floats  # (C, n)
@@ -101,6 +102,7 @@ def workspace(p: Family, free: Bools, side: Sides) -> Work:
         np.zeros((C, K, K)),
         np.zeros((C, K), np.bool_),
         np.zeros((C, K, K)),
+        np.zeros(n, np.int64),
         np.empty((len(p.parent), len(p.parent))),
         np.zeros(n, np.bool_),
         np.zeros(n),
@@ -127,7 +129,7 @@ def _make_room(w: Work, pool: Floats) -> Floats:
         room[c] = w.place[c, ROOM]
         if need > room[c]:
             enough = False
-            room[c] = min(n, need + need // 8 + 2)
+            room[c] = min(n, need + (need // 4 + 8 if need < 128 else need // 8))
         used += room[c] * room[c]
     if enough:
         return pool
@@ -313,18 +315,45 @@ def _child(p: Family, w: Work, P: Floats, c: int, f: float) -> None:
 
 
 @njit(cache=True, nogil=True)
+def _sort_columns(w: Work) -> None:
+    """Place columns with few free children first; those of a single one, child by child.
+
+    The system of the parent is then sparse where elimination begins.
+    """
+    C, n = w.free.shape
+    key = np.zeros(n, np.int64)
+    first = np.zeros(2 * C + 2, np.int64)
+    for c in range(C):
+        for j in range(n):
+            if w.free[c, j]:
+                key[j] = c if key[j] == 0 else key[j]
+                key[j] += 2 * C
+    for j in range(n):
+        degree = key[j] // (2 * C)
+        key[j] = key[j] % (2 * C) if degree <= 1 else C + degree - 1
+        first[key[j] + 1] += 1
+    for k in range(2 * C + 1):
+        first[k + 1] += first[k]
+    for j in range(n):
+        w.place_in_s[j] = first[key[j]]
+        first[key[j]] += 1
+
+
+@njit(cache=True, nogil=True)
 def parent_multiplier(p: Family, w: Work, pool: Floats) -> int:
     """Solve ``S mu = r = sum_c x_c(mu = 0) - parent`` with S the sum of the projected inverses.
 
     Returns the number of lost pivots of S.
     """
     C, n = p.B.shape
-    S, r = w.S, w.r
+    S, r, place = w.S, w.r, w.place_in_s
+    _sort_columns(w)
     for i in range(n):
         w.mu[i] = 0.0
         for j in range(n):
             S[i, j] = 0.0
     row, base = w.scratch[0], w.scratch[3]
+    at = np.empty(n, np.int64)
     for i in range(n):
         r[i] = -p.parent[i]
         base[i] = 0.0
@@ -336,8 +365,10 @@ def parent_multiplier(p: Family, w: Work, pool: Floats) -> int:
         index = w.order[c]
         f = 1.0 / p.scale[c]
         for a in range(m):
-            i = index[a]
-            r[i] += w.x[c, i]
+            at[a] = place[index[a]]
+        for a in range(m):
+            i = at[a]
+            r[index[a]] += w.x[c, index[a]]
             base[i] += f * P[a, a]
             for b in range(m):
                 row[b] = P[a, b]
@@ -348,11 +379,13 @@ def parent_multiplier(p: Family, w: Work, pool: Floats) -> int:
                 for b in range(m):
                     row[b] -= t * w.Y[c, u, b]
             for b in range(m):
-                S[i, index[b]] += f * row[b]
-    for i in range(n):
-        w.mu[i] = r[i]
+                S[i, at[b]] += f * row[b]
     lost = cholesky(S, base, w.lost)
-    triangular_solve(S, w.mu)
+    for j in range(n):
+        row[place[j]] = r[j]
+    triangular_solve(S, row)
+    for j in range(n):
+        w.mu[j] = row[place[j]]
     return lost
 
 

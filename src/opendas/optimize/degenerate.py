@@ -130,9 +130,10 @@ def settle(p: Family, w: Work, lost: int, tolerance: float) -> int:
     for i in range(n):
         if not w.lost[i]:
             continue
-        null_vector(w.S, i, dmu)
+        null_vector(w.S, i, t)
         gap = 0.0
         for j in range(n):
+            dmu[j] = t[w.place_in_s[j]]
             gap += dmu[j] * w.r[j]
         for c in range(C):
             q = w.place[c, ROWS]

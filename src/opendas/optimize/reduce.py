@@ -121,13 +121,14 @@ def reduced(
         total += weights[q]
     unit = 1.0 / total if total > 0.0 else 1.0
     H = np.zeros((m, m))
+    row = np.empty(m, np.int32)
     for q in range(len(weights)):
         w = weights[q] * unit
         for a in range(m):
-            r = rows[q, first[a]]
+            row[a] = rows[q, first[a]]
+        for a in range(m):
             for b in range(m):
-                if rows[q, first[b]] == r:
-                    H[a, b] += w
+                H[a, b] += w if row[b] == row[a] else 0.0
     for a in range(m):
         H[a, a] += ridge
     parent1 = np.zeros(m if len(parent) else 0)

@@ -10,7 +10,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from opendas.optimize.kernels import SINGULAR, insert, symmetric_times
+from opendas.optimize.kernels import SINGULAR, cholesky, insert, symmetric_times, triangular_solve
 
 __all__ = ["project", "project_column", "unconstrained"]
 
@@ -65,11 +65,21 @@ def project_column(
 
 @njit(cache=True, nogil=True)
 def unconstrained(H: Floats, B: Floats) -> Floats:
-    """``H^-1 b_c`` of every child, shape (C, n)."""
+    """``H^-1 b_c`` of every child, shape (C, n); a rough guess where H is singular."""
     C, n = B.shape
+    Z = np.empty((C, n))
+    if 10 * C < n:  # few right-hand sides: no inverse
+        U = H.copy()
+        lost = np.empty(n, np.bool_)
+        base = np.ones(n)
+        cholesky(U, base, lost)
+        for c in range(C):
+            for j in range(n):
+                Z[c, j] = B[c, j]
+            triangular_solve(U, Z[c])
+        return Z
     P = np.zeros((n, n))
     work = np.empty(n)
-    Z = np.empty((C, n))
     fine = True
     for j in range(n):
         fine = insert(P, j, H[j], H[j, j], work, SINGULAR) and fine
@@ -77,7 +87,8 @@ def unconstrained(H: Floats, B: Floats) -> Floats:
         if fine:
             symmetric_times(P, n, B[c], Z[c])
         else:
-            Z[c] = 1.0
+            for j in range(n):
+                Z[c, j] = 1.0
     return Z
 
 
