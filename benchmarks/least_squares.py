@@ -4,9 +4,9 @@
 
 CPU milliseconds on one thread, median over families, from the family as stated: ours to the certified answer,
 the others' to their answer, certificate excluded; `alone` leaves out what it takes to state the family in the
-other solver's terms (we have to reduce and to certify, which is always included). A general solver is timed on both forms of
-the problem (plain and lifted), at the loosest of its tolerances that reaches a relative Karush-Kuhn-Tucker
-residual of 1e-7; one that does not reach it is marked, and does not count as the best.
+other solver's terms (we have to reduce and to certify, which is always included). A general solver is timed
+on both forms of the problem (plain and lifted), at the loosest of its tolerances that reaches a relative
+Karush-Kuhn-Tucker residual of 1e-7; one that does not reach it is marked, and does not count as the best.
 """
 
 from __future__ import annotations

@@ -323,14 +323,15 @@ def _sort_columns(w: Work) -> None:
     C, n = w.free.shape
     key = np.zeros(n, np.int64)
     first = np.zeros(2 * C + 2, np.int64)
+    step = max(1, 2 * C)
     for c in range(C):
         for j in range(n):
             if w.free[c, j]:
                 key[j] = c if key[j] == 0 else key[j]
-                key[j] += 2 * C
+                key[j] += step
     for j in range(n):
-        degree = key[j] // (2 * C)
-        key[j] = key[j] % (2 * C) if degree <= 1 else C + degree - 1
+        degree = key[j] // step
+        key[j] = key[j] % step if degree <= 1 else C + degree - 1
         first[key[j] + 1] += 1
     for k in range(2 * C + 1):
         first[k + 1] += first[k]

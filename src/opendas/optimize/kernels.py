@@ -89,9 +89,9 @@ def cholesky(A: Floats, base: Floats, lost: NDArray[np.bool_]) -> int:
     Rows that a block does not touch are skipped, so an order of the unknowns with few neighbours first pays.
     A pivot below ``DEPENDENT * base`` is lost: its row of U is cleared and its pivot made so large that
     :func:`triangular_solve` sets its component to zero, which solves a consistent singular system.
-    Returns the number of lost pivots, marked in `lost`.
+    `base` may be longer than A. Returns the number of lost pivots, marked in `lost`.
     """
-    n = len(base)
+    n = A.shape[0]
     count = 0
     for k in range(0, n, 8):
         top = min(k + 8, n)

@@ -68,7 +68,7 @@ def unconstrained(H: Floats, B: Floats) -> Floats:
     """``H^-1 b_c`` of every child, shape (C, n); a rough guess where H is singular."""
     C, n = B.shape
     Z = np.empty((C, n))
-    if 10 * C < n:  # few right-hand sides: no inverse
+    if n > 10 * C:  # few right-hand sides: no inverse
         U = H.copy()
         lost = np.empty(n, np.bool_)
         base = np.ones(n)
