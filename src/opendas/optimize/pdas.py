@@ -234,10 +234,14 @@ def pdas(
     C, n = B.shape
     K = groups.shape[0]
     tied = len(parent) > 0
-    for c in range(C):
-        for k in range(K):
+    for k in range(K):
+        fixed = 0
+        for c in range(C):
             if lower[c, k] == upper[c, k]:
                 side[c, k] = EQUAL
+                fixed += 1
+        if tied and fixed == C:  # one of them follows from the parent; if it does not, its sign will be wrong
+            side[0, k] = 0
     pool = np.empty(0)
     best = C * (n + K) + 1
     patience = PATIENCE

@@ -10,7 +10,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from opendas.optimize.kernels import SINGULAR, cholesky, insert, symmetric_times, triangular_solve
+from opendas.optimize.kernels import SINGULAR, cholesky, insert, symmetric_times
 
 __all__ = ["project", "project_column", "unconstrained"]
 
@@ -64,19 +64,39 @@ def project_column(
 
 
 @njit(cache=True, nogil=True)
+def _solve_together(U: Floats, B: Floats, Z: Floats) -> None:
+    """Solve ``U' U z_c = b_c`` for all children; their loop is innermost, along contiguous memory."""
+    C, n = B.shape
+    W = np.empty((n, C))
+    for c in range(C):
+        for j in range(n):
+            W[j, c] = B[c, j]
+    for i in range(n):
+        for c in range(C):
+            W[i, c] /= U[i, i]
+        for j in range(i + 1, n):
+            f = U[i, j]
+            for c in range(C):
+                W[j, c] -= f * W[i, c]
+    for i in range(n - 1, -1, -1):
+        for j in range(i + 1, n):
+            f = U[i, j]
+            for c in range(C):
+                W[i, c] -= f * W[j, c]
+        for c in range(C):
+            W[i, c] /= U[i, i]
+            Z[c, i] = W[i, c]
+
+
+@njit(cache=True, nogil=True)
 def unconstrained(H: Floats, B: Floats) -> Floats:
     """``H^-1 b_c`` of every child, shape (C, n); a rough guess where H is singular."""
     C, n = B.shape
     Z = np.empty((C, n))
-    if n > 10 * C:  # few right-hand sides: no inverse
+    if n > 10 * C:  # few right-hand sides: no inverse, and all of them at once
         U = H.copy()
-        lost = np.empty(n, np.bool_)
-        base = np.ones(n)
-        cholesky(U, base, lost)
-        for c in range(C):
-            for j in range(n):
-                Z[c, j] = B[c, j]
-            triangular_solve(U, Z[c])
+        cholesky(U, np.ones(n), np.empty(n, np.bool_))
+        _solve_together(U, B, Z)
         return Z
     P = np.zeros((n, n))
     work = np.empty(n)
