@@ -171,6 +171,57 @@ def family(
     return MadeFamily(problem, truth, support)
 
 
+def root(population: float, seed: int, *, level: str = "state") -> MadeFamily:
+    """Make a root: 2,016 cells, the total fixed, a lower bound for each type of group quarters."""
+    rng = np.random.default_rng(seed)
+    truth = rng.poisson(popularity(np.random.default_rng(20201)) * population)[None, :]
+    support = np.arange(CELLS)
+    terms = []
+    linear = np.zeros((1, CELLS))
+    for name, weight in weights(level).items():
+        if name == "total":
+            continue
+        rows = query_rows(name, support)
+        answers = np.bincount(rows, truth[0]) + np.rint(rng.normal(0.0, weight**-0.5, int(rows.max()) + 1))
+        terms.append((weight, rows))
+        linear += weight * answers[rows]
+    hhgq = np.unravel_index(support, SHAPE)[0]
+    groups = np.stack([np.ones(CELLS, dtype=bool), *(hhgq == k for k in range(1, 8))])
+    sums = truth @ groups.T.astype(float)
+    lower = np.where(np.arange(8) % 2, np.rint(1.02 * sums), sums // 2)  # half of them bind
+    lower[0, 0] = sums[0, 0]
+    upper = np.full((1, 8), np.inf)
+    upper[0, 0] = sums[0, 0]
+    problem = FamilyProblem(tuple(terms), linear, None, groups=groups, lower=lower, upper=upper)
+    return MadeFamily(problem, truth, support)
+
+
+def first_pass(children: int, cells: int, seed: int) -> MadeFamily:
+    """Make a first pass: only the total is measured, three groups are bounded and closed to some children."""
+    rng = np.random.default_rng(seed)
+    truth = rng.poisson(5.0, (children, cells))
+    label = rng.integers(0, 4, cells)
+    mask = np.ones((children, cells), dtype=bool)
+    lower = np.zeros((children, 3))
+    for k in range(3):
+        present = rng.random(children) < 0.6
+        truth[np.ix_(~present, label == k + 1)] = 0
+        mask[np.ix_(~present, label == k + 1)] = False
+        lower[:, k] = present & (label == k + 1).any()
+    truth += ((label == 0) & (truth.sum(0) == 0)).astype(int)
+    total = truth.sum(1) + np.rint(rng.normal(0.0, 2.0, children))
+    problem = FamilyProblem(
+        ((0.3, np.zeros(cells, dtype=np.int32)),),
+        0.3 * np.repeat(total[:, None], cells, axis=1),
+        truth.sum(0).astype(float),
+        mask=mask,
+        groups=np.stack([label == k for k in range(1, 4)]),
+        lower=np.minimum(lower, np.stack([truth[:, label == k].sum(1) for k in range(1, 4)], axis=1)),
+        upper=np.full((children, 3), np.inf),
+    )
+    return MadeFamily(problem, truth, np.arange(cells))
+
+
 def box_simplex(value: NDArray[np.float64], total: float, lower: NDArray[np.float64]) -> NDArray[np.float64]:
     """Nearest point to `value` with the given total and ``x >= lower`` (bisection on the shift)."""
     low, high = -abs(value).max() - total - 1.0, abs(value).max() + total + 1.0

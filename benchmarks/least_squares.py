@@ -30,7 +30,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from families import family
+from families import family, first_pass, root
 
 from opendas.optimize.certificate import Multipliers, certify, stacked_terms
 from opendas.optimize.direct import solve_direct
@@ -49,6 +49,11 @@ SIZES = {  # level, children, cells, population, slack of the held total
     "tract_many": ("tract", 800, 900, 3.2e6, 0.0),
     "tract_los_angeles": ("tract", 2_500, 1_500, 10e6, 0.0),
     "state": ("state", 51, 2_016, 331e6, 0.0),
+}
+OTHERS = {  # made differently
+    "first_pass": (14, 30, lambda seed: first_pass(14, 30, seed)),
+    "root": (1, 2_016, lambda seed: root(1e6, seed)),
+    "root_nation": (1, 2_016, lambda seed: root(3.3e8, seed, level="us")),
 }
 TARGETS = {"block": (0.4, 10.0), "block_group": (4.0, 15.0), "tract": (140.0, 9.0)}
 """Milliseconds, and the least ratio to the best general solver."""
@@ -120,10 +125,17 @@ def timed(size: str, seed: int, name: str, form: str, repeat: int):
 
 def measure(size: str, seeds: int, repeat: int) -> dict:
     """One row of the table."""
-    level, C, n, population, slack = SIZES[size]
+    if size in OTHERS:
+        C, n, make = OTHERS[size]
+    else:
+        level, C, n, population, slack = SIZES[size]
+
+        def make(seed: int):
+            return family(level, C, n, population, seed, slack=slack)
+
     ours, residuals, methods = [], [], set()
     for seed in range(seeds):
-        problem = family(level, C, n, population, seed, slack=slack).problem
+        problem = make(seed).problem
         answer = solve(problem)
         ours.append(cpu_ms(lambda problem=problem: solve(problem), repeat))
         residuals.append(answer.residual)
@@ -195,15 +207,17 @@ def machine() -> dict:
 def main() -> None:
     """Parse, run, print, save."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sizes", default="block,block_group,tract", help=f"of {', '.join(SIZES)}; or all")
+    parser.add_argument(
+        "--sizes", default="block,block_group,tract", help=f"of {', '.join([*SIZES, *OTHERS])}; or all"
+    )
     parser.add_argument("--seeds", type=int, default=5, help="families per size")
     parser.add_argument("--json", type=Path, help="also write the figures here")
     arguments = parser.parse_args()
-    sizes = list(SIZES) if arguments.sizes == "all" else arguments.sizes.split(",")
+    sizes = [*SIZES, *OTHERS] if arguments.sizes == "all" else arguments.sizes.split(",")
     solve(family("block", 3, 5, 40.0, 0).problem)  # compile
     rows = []
     for size in sizes:
-        _, C, n, _, _ = SIZES[size]
+        C, n = OTHERS[size][:2] if size in OTHERS else SIZES[size][1:3]
         repeat = 50 if C * n < 2_000 else 10 if C * n < 50_000 else 1
         rows.append(measure(size, arguments.seeds if C * n < 50_000 else 1, repeat))
         show(rows[-1])
