@@ -128,7 +128,13 @@ def test_tracts_of_thirteen_states_make_a_nation(script) -> None:
     assert not bool(((hhgq == 3) & (votingage == 0)).any())
 
 
-@pytest.mark.parametrize("product", [pl94_persons(), pl94_units()], ids=lambda product: product.name)
+@pytest.mark.parametrize(
+    "product",
+    [
+        pytest.param(pl94_persons(), id="pl94-persons", marks=pytest.mark.slow),
+        pytest.param(pl94_units(), id="pl94-units"),
+    ],
+)
 def test_the_nation_of_tracts_is_released_and_verified(script, product) -> None:
     module = script("tract_nation")
     nation = module.read_nation(shared_data("pl94_2020_tracts/pl94_2020_tracts.parquet"))
