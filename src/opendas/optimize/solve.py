@@ -1,7 +1,8 @@
 """Solve a family: route, certify, and fall through a fixed chain.
 
-The chain is active set, active set from a first-order start (twice, the second time tighter), general solver
-with the active set to sharpen it, proof of infeasibility. A step down is decided by iterations and residuals
+The chain is active set, active set from a first-order start (twice, the second time tighter), for a root its
+last linear solve again in extended precision, general solver with the active set to sharpen it, proof of
+infeasibility. A step down is decided by iterations and residuals
 only, never by clock or memory, so the same problem takes the same way on every machine.
 """
 
@@ -19,6 +20,7 @@ from opendas.optimize.certificate import Multipliers, certify, stacked_terms
 from opendas.optimize.direct import Guess, solve_direct
 from opendas.optimize.feasibility import conflict, obvious_conflict
 from opendas.optimize.pdas import INFEASIBLE, OK
+from opendas.optimize.polish import polish_root
 from opendas.optimize.problem import ConstraintRow, FamilyProblem, Solution, Status
 from opendas.optimize.solvers import clarabel
 
@@ -37,6 +39,8 @@ PROXIMAL = ((2000, 1e-8, 1e-3), (2000, 1e-8, 1e-6))
 """Second and third try, for an H that is definite by little: most iterations, precision, ridge."""
 STARTS = ((400, 1e-3), (4000, 1e-6))
 """First-order starts: most iterations, and tolerance relative to max(1, max parent)."""
+NEARLY = 1e-4
+"""Residual of a root below which its active set is taken as right, and refined."""
 
 
 def solve(problem: FamilyProblem, *, tolerance: float = 1e-7) -> Solution:
@@ -135,6 +139,11 @@ def _fall_through(problem: FamilyProblem, tolerance: float, best: Solution) -> S
         if answer.status is Status.OPTIMAL:
             return answer
         best = min(best, replace(answer, status=Status.FAILED), key=lambda solution: solution.residual)
+    if problem.parent is None and best.residual < NEARLY:
+        refined, multipliers = polish_root(problem, best.x)
+        residual = certify(problem, refined, multipliers)
+        if residual <= tolerance:
+            return replace(best, x=np.maximum(refined, 0.0), status=Status.OPTIMAL, residual=residual)
     logger.info("residual %.1e after %s; trying Clarabel", best.residual, best.method)
     raw = clarabel.solve(problem)
     if raw.status is not Status.INFEASIBLE:
