@@ -36,6 +36,8 @@ SIZE, OFFSET, ROOM, ROWS = 0, 1, 2, 3
 """Columns of ``Work.place``: cells in the inverse, where it starts, its leading dimension, active rows."""
 
 
+SORTED = 8
+"""Columns with up to this many free children are sorted by their first one too."""
 RESEED = 20
 """Changes of a free set from which a new inverse from the structure of H is cheaper."""
 EQUAL = 2
@@ -316,14 +318,14 @@ def _child(p: Family, w: Work, P: Floats, c: int, f: float) -> None:
 
 @njit(cache=True, nogil=True)
 def _sort_columns(w: Work) -> None:
-    """Place columns with few free children first; those of a single one, child by child.
+    """Place columns with few free children first, and of those with equally few, child by child.
 
     The system of the parent is then sparse where elimination begins.
     """
     C, n = w.free.shape
     key = np.zeros(n, np.int64)
-    first = np.zeros(2 * C + 2, np.int64)
-    step = max(1, 2 * C)
+    first = np.zeros((SORTED + 1) * C + 2, np.int64)
+    step = max(1, C)
     for c in range(C):
         for j in range(n):
             if w.free[c, j]:
@@ -331,9 +333,9 @@ def _sort_columns(w: Work) -> None:
                 key[j] += step
     for j in range(n):
         degree = key[j] // step
-        key[j] = key[j] % step if degree <= 1 else C + degree - 1
+        key[j] = max(0, degree - 1) * C + key[j] % step if degree <= SORTED else SORTED * C + degree - 1
         first[key[j] + 1] += 1
-    for k in range(2 * C + 1):
+    for k in range(len(first) - 1):
         first[k + 1] += first[k]
     for j in range(n):
         w.place_in_s[j] = first[key[j]]
