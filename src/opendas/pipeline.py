@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -40,8 +39,6 @@ from opendas.version import __version__
 from opendas.workspace import RunState, Workspace, refuse_foreign, remove_checkpoints
 
 __all__ = ["Options", "Progress", "estimate", "measure", "release"]
-
-log = logging.getLogger(__name__)
 
 SMALL_SPINE = 60_000
 """Below so many leaves a worker process takes longer to start than it saves: one process does all."""

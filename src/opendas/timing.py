@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import resource
+import sys
 import time
 from pathlib import Path
 
 from opendas.io.atomic import write_atomic
 
-__all__ = ["Clock", "default_workers"]
+__all__ = ["Clock", "default_workers", "peak_rss_mb"]
 
 
 def default_workers() -> int:
@@ -35,7 +36,7 @@ class Clock:
         """Write the laps."""
         document = {
             "seconds": round(time.perf_counter() - self._start, 3),
-            "peak_rss_mb": round(_peak_rss_mb(), 1),
+            "peak_rss_mb": round(peak_rss_mb(), 1),
             "steps": {name: round(seconds, 3) for name, seconds in self._laps.items()},
         }
         write_atomic(path, json.dumps(document, indent=1).encode())
@@ -49,7 +50,8 @@ class Clock:
         return {"seconds": document["seconds"], "peak_rss_mb": document["peak_rss_mb"]}
 
 
-def _peak_rss_mb() -> float:
+def peak_rss_mb() -> float:
     """Return the largest resident set of this process or of one of its ended children, in MB."""
+    unit = 1024 * 1024 if sys.platform == "darwin" else 1024
     peaks = (resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return max(peaks) / 1024
+    return max(peaks) / unit

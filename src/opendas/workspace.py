@@ -303,4 +303,3 @@ def remove_checkpoints(folder: Path) -> None:
     """Remove finished tasks once the release stands."""
     for path in folder.glob("*.part"):
         path.unlink()
-    shutil.rmtree(folder / "temporary", ignore_errors=True)

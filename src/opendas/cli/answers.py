@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import resource
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from opendas.cli.progress import duration
+from opendas.timing import peak_rss_mb
 
 __all__ = ["certificate_run", "findings_message", "next_steps", "run_answer"]
 
@@ -24,13 +23,6 @@ def certificate_run(out: Path, product: str) -> Mapping[str, Any]:
     return found
 
 
-def _peak_rss_mb() -> float:
-    """Return the largest resident size of this process or one of its workers, in megabytes."""
-    unit = 1024 * 1024 if sys.platform == "darwin" else 1024
-    sizes = [resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return round(max(sizes) / unit, 1)
-
-
 def run_answer(out: Path, product: str, seconds: float) -> dict[str, Any]:
     """Return the answer of a finished run; ``records`` is the number released."""
     entry = certificate_run(out, product)
@@ -38,7 +30,7 @@ def run_answer(out: Path, product: str, seconds: float) -> dict[str, Any]:
     for key in ("records", "rho", "epsilon", "families", "fallbacks", "stamps"):
         answer[key] = entry.get(key)
     answer["seconds"] = round(seconds, 3)
-    answer["peak_rss_mb"] = _peak_rss_mb()
+    answer["peak_rss_mb"] = round(peak_rss_mb(), 1)
     return answer
 
 

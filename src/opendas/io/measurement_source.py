@@ -110,7 +110,7 @@ class FileMeasurements:
             block, place = self._blocks[level]
             values = _pick(block[query.name], place[start : start + children], rows, query.name)
             answers.append(QueryAnswers(query.name, rows, compact, values, query.noise[0].variance))
-        return FamilyMeasurement(tuple(answers), _precision(measured, first, children))
+        return FamilyMeasurement(tuple(answers), measured.precision(first, children))
 
 
 def _pick(
@@ -134,14 +134,6 @@ def _pick(
             )
         out[i] = answers.values[low:high][found]
     return out
-
-
-def _precision(measured: MeasuredLevel, first: int, children: int) -> npt.NDArray[np.float64]:
-    if measured.which is None:
-        return np.ones(children)
-    base = measured.multiples[0]
-    ratios = np.array([float(multiple / base) for multiple in measured.multiples] + [1.0])
-    return np.asarray(ratios[measured.which[first : first + children]])
 
 
 def check_measurement_files(levels: tuple[MeasuredLevel, ...], spine: Spine, folder: Path) -> None:

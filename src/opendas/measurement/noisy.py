@@ -70,6 +70,14 @@ class MeasuredLevel:
     multiples: tuple[Fraction, ...]
     which: npt.NDArray[np.int64] | None
 
+    def precision(self, first: int, children: int) -> npt.NDArray[np.float64]:
+        """Return the budget multiples of consecutive geounits relative to the least one, float64 (C,)."""
+        if self.which is None:
+            return np.ones(children)
+        base = self.multiples[0]
+        ratios = np.array([float(multiple / base) for multiple in self.multiples] + [1.0])
+        return np.asarray(ratios[self.which[first : first + children]])
+
 
 def measured_levels(plan: MeasurementPlan) -> tuple[MeasuredLevel, ...]:
     """Resolve the noise of every geolevel of a plan."""
@@ -144,7 +152,7 @@ class NoisyMeasurements:
             QueryAnswers(query.name, found[0], found[1], value, query.noise[0].variance)
             for query, found, value in zip(measured.queries, touched, values, strict=True)
         )
-        return FamilyMeasurement(answers, self._precision(measured, first, children))
+        return FamilyMeasurement(answers, measured.precision(first, children))
 
     def full(self, level: int, first: int, geounits: int) -> list[npt.NDArray[np.int64]]:
         """Return all noisy answers, int64 (geounits, m), of each measured query group of `level`.
@@ -194,10 +202,3 @@ class NoisyMeasurements:
             for value in values:
                 value[measured.which[first : first + geounits] < 0] = 0
         return values
-
-    def _precision(self, measured: MeasuredLevel, first: int, children: int) -> npt.NDArray[np.float64]:
-        if measured.which is None:
-            return np.ones(children)
-        base = measured.multiples[0]
-        ratios = np.array([float(multiple / base) for multiple in measured.multiples] + [1.0])
-        return ratios[measured.which[first : first + children]]
