@@ -21,7 +21,14 @@ from opendas.geography.spine import Spine
 from opendas.products.product import Product
 from opendas.queries.groups import QueryGroup
 
-__all__ = ["ConstraintTable", "InvariantAnswers", "LevelConstraints", "bound_table", "invariant_geolevels"]
+__all__ = [
+    "ConstraintTable",
+    "InvariantAnswers",
+    "JointTotal",
+    "LevelConstraints",
+    "bound_table",
+    "invariant_geolevels",
+]
 
 _MOST_BOUND = 1 << 62
 
@@ -44,6 +51,42 @@ class InvariantAnswers:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class JointTotal:
+    """An invariant total that several geounits hold together: the parts of a divided geounit.
+
+    Parameters
+    ----------
+    name : str
+        For instance ``"total@state"``.
+    group : int32 (g,)
+        Number of the divided geounit that each geounit is a part of, not decreasing.
+    totals : int64 (J,)
+        Records in all parts of each divided geounit.
+    """
+
+    name: str
+    group: npt.NDArray[np.int32]
+    totals: npt.NDArray[np.int64]
+
+    def slice(self, start: int, stop: int) -> JointTotal:
+        """Return what geounits ``start:stop`` hold together; a divided geounit must not be cut.
+
+        Raises
+        ------
+        ValueError
+            If some of its parts lie outside.
+        """
+        group = self.group[start:stop]
+        if len(group) and (
+            (start and self.group[start - 1] == group[0])
+            or (stop < len(self.group) and self.group[stop] == group[-1])
+        ):
+            raise ValueError(f"parts of one geounit with the joint {self.name} are apart")
+        first, last = (int(group[0]), int(group[-1]) + 1) if len(group) else (0, 0)
+        return JointTotal(self.name, (group - first).astype(np.int32), self.totals[first:last])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class LevelConstraints:
     """Constraints of the geounits of one geolevel.
 
@@ -53,11 +96,14 @@ class LevelConstraints:
         Bounds on the number of records in the cells of each bound.
     invariants : tuple of InvariantAnswers
         Those that hold at this geolevel.
+    joint : JointTotal or None
+        A total that holds for parts together.
     """
 
     lower: npt.NDArray[np.int64]
     upper: npt.NDArray[np.int64]
     invariants: tuple[InvariantAnswers, ...]
+    joint: JointTotal | None = None
 
     def slice(self, start: int, stop: int) -> LevelConstraints:
         """Return the constraints of geounits ``start:stop``."""
@@ -65,6 +111,7 @@ class LevelConstraints:
             self.lower[start:stop],
             self.upper[start:stop],
             tuple(InvariantAnswers(i.name, i.query, i.answers[start:stop]) for i in self.invariants),
+            None if self.joint is None else self.joint.slice(start, stop),
         )
 
 
