@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from opendas.budget.plan import attribute_rho, plan_rows, within_rho
 from opendas.engines.work import KeyedSource
 from opendas.estimation.model import FamilyRecord
+from opendas.geography.spine import Shares
 from opendas.io.measurement_files import Answers, measurement_metadata
 from opendas.io.writers.measurements import MeasurementWriter, used_answers
 from opendas.measurement.family import UsedAnswers
@@ -33,13 +35,11 @@ _VALUES_AT_ONCE = 1 << 22
 
 def _share_counts(plan: MeasurementPlan, level: int) -> dict[object, int]:
     share = plan.levels[level].share
-    multiples = plan.spine.shares[level]
-    if multiples is None:
+    shares = plan.spine.shares[level]
+    if shares is None:
         return {share: len(plan.spine.levels[level])}
-    counts: dict[object, int] = {}
-    for multiple in multiples:
-        counts[share * multiple] = counts.get(share * multiple, 0) + 1
-    return counts
+    counts = np.bincount(shares.which, minlength=len(shares.multiples)).tolist()
+    return {share * multiple: count for multiple, count in zip(shares.multiples, counts, strict=True)}
 
 
 def noise_rows(plan: MeasurementPlan) -> tuple[NoiseRow, ...]:
@@ -137,11 +137,24 @@ def issue_certificate(release: Path, facts: RunFacts) -> None:
 
 
 def _variances(plan: MeasurementPlan, level: int) -> dict[str, np.ndarray[tuple[int], np.dtype[np.float64]]]:
-    geounits = len(plan.spine.levels[level])
+    """Return the variance of each query group's noise in every geounit, 0 where it is not measured."""
+    shares = plan.spine.shares[level] or Shares(
+        (Fraction(1),), np.zeros(len(plan.spine.levels[level]), dtype=np.int64)
+    )
     return {
-        planned.query.name: np.full(geounits, plan.distribution(level, planned).variance)
+        planned.query.name: np.array(
+            [plan.distribution(level, planned, m).variance if m else 0.0 for m in shares.multiples]
+        )[shares.which]
         for planned in plan.levels[level].queries
     }
+
+
+def _with_budget(plan: MeasurementPlan, level: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Return which geounits are measured: a geounit whose share went to its parent is not in the file."""
+    shares = plan.spine.shares[level]
+    if shares is None:
+        return np.ones(len(plan.spine.levels[level]), dtype=np.bool_)
+    return np.array([multiple > 0 for multiple in shares.multiples])[shares.which]
 
 
 def write_used(folder: Path, plan: MeasurementPlan, used: Sequence[UsedAnswers]) -> None:
@@ -151,8 +164,12 @@ def write_used(folder: Path, plan: MeasurementPlan, used: Sequence[UsedAnswers])
             continue
         metadata = measurement_metadata(plan, number, stored="used")
         answers = used_answers([u for u in used if u.level == number], 0, _variances(plan, number))
+        keep = _with_budget(plan, number)
         with MeasurementWriter(folder / f"{level.geolevel}.parquet", metadata) as writer:
-            writer.write(plan.spine.levels[number].geocodes, answers)
+            writer.write(
+                plan.spine.levels[number].geocodes[keep],
+                {query: answer.select(keep) for query, answer in answers.items()},
+            )
 
 
 def write_full(
@@ -176,11 +193,14 @@ def write_full(
         with MeasurementWriter(folder / f"{level.geolevel}.parquet", metadata) as writer:
             for start in range(0, len(geocodes), step):
                 stop = min(start + step, len(geocodes))
+                here = measured.has_budget(number, start, stop - start)
                 answers = {
-                    planned.query.name: Answers.full(values, variances[planned.query.name][start:stop])
+                    planned.query.name: Answers.full(
+                        values[here], variances[planned.query.name][start:stop][here]
+                    )
                     for planned, values in zip(
                         level.queries, measured.full(number, start, stop - start), strict=True
                     )
                 }
-                writer.write(geocodes[start:stop], answers)
+                writer.write(geocodes[start:stop][here], answers)
                 progress("measuring", done - len(geocodes) + stop, total)

@@ -24,8 +24,9 @@ from opendas.config.resolve import Resolved, resolve
 from opendas.constraints.table import ConstraintTable
 from opendas.errors import ConfigError
 from opendas.estimation.model import LevelRules
+from opendas.geography.draft import standard_spine
 from opendas.geography.frame import Frame
-from opendas.geography.spine import Spine, standard_spine
+from opendas.geography.spine import Spine
 from opendas.io.readers.base import InputData, MemoryTable, Reader
 from opendas.io.readers.paths import expand_paths
 from opendas.io.readers.registry import make_reader

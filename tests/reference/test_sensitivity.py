@@ -23,7 +23,7 @@ from support.assembled import KEY, Assembled, assemble
 from support.mini import from_dense, mini_frame, mini_histogram, mini_product, to_dense
 
 import opendas.measurement.noisy as noisy
-from opendas.geography.spine import Spine
+from opendas.geography.spine import Shares, Spine
 from opendas.measurement.noisy import NoisyMeasurements, measured_levels
 from opendas.measurement.plan import MeasurementPlan
 from opendas.privacy.relations import Mechanism, Neighbours
@@ -56,7 +56,8 @@ def small(
 
 def bypassed(run: Assembled, towns: list[Fraction], blocks: list[Fraction]) -> MeasurementPlan:
     """The same run on a spine whose geounits have shares of their own."""
-    spine = Spine(run.spine.levels, run.spine.leaf_order, (None, tuple(towns), tuple(blocks)))
+    own = tuple(Shares.of(each, np.arange(len(each))) for each in (towns, blocks))
+    spine = Spine(run.spine.levels, run.spine.leaf_order, (None, *own))
     return MeasurementPlan(run.product, spine, run.plan.budget)
 
 

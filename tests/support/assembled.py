@@ -11,8 +11,9 @@ from opendas.budget.allocation import Budget
 from opendas.constraints.table import ConstraintTable, bound_table
 from opendas.engines.work import KeyedSource, Worker
 from opendas.estimation.model import LevelRules
+from opendas.geography.draft import standard_spine
 from opendas.geography.frame import Frame
-from opendas.geography.spine import Spine, standard_spine
+from opendas.geography.spine import Spine
 from opendas.measurement.invariants import declared_invariants
 from opendas.measurement.noisy import NoisyMeasurements, measured_levels
 from opendas.measurement.plan import MeasurementPlan

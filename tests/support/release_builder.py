@@ -9,7 +9,7 @@ import numpy as np
 
 from opendas.budget.allocation import Budget
 from opendas.constraints.table import bound_table, invariant_geolevels
-from opendas.geography.spine import standard_spine
+from opendas.geography.draft import standard_spine
 from opendas.io.atomic import write_atomic
 from opendas.io.measurement_files import Answers, measurement_metadata
 from opendas.io.writers.geography import write_constraints, write_frame, write_spine

@@ -9,7 +9,7 @@ import pytest
 
 from opendas.demo import DemoState, make_state, write_demo
 from opendas.errors import ConfigError
-from opendas.geography.spine import standard_spine
+from opendas.geography.draft import standard_spine
 from opendas.io.readers import ReaderSpec, UnitsSpec, make_reader
 from opendas.products.pl94 import pl94_persons, pl94_units
 

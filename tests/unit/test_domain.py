@@ -16,8 +16,9 @@ from opendas.constraints.declarations import Invariant
 from opendas.constraints.feasible import check_feasible
 from opendas.constraints.table import bound_table
 from opendas.errors import BudgetError, ConfigError, DataError, GeographyError, InfeasibleFamily
+from opendas.geography.draft import standard_spine
 from opendas.geography.frame import Frame, official_codes
-from opendas.geography.spine import Spine, SpineLevel, standard_spine
+from opendas.geography.spine import Shares, Spine, SpineLevel
 from opendas.measurement.invariants import declared_invariants
 from opendas.products.pl94 import pl94_persons, race_combinations
 from opendas.queries.groups import Workload
@@ -179,9 +180,24 @@ def test_shares_along_every_path_must_sum_to_one() -> None:
     plain.check_paths(half)
     with pytest.raises(BudgetError):
         plain.check_paths((Fraction(1, 2), Fraction(1, 2) + Fraction(1, 10**12)))
-    Spine((top, leaf), np.arange(2), ((Fraction(2),), (Fraction(0), Fraction(0)))).check_paths(half)
-    with pytest.raises(BudgetError, match="leaf b"):
-        Spine((top, leaf), np.arange(2), ((Fraction(2),), (Fraction(0), Fraction(1)))).check_paths(half)
+    twice = Shares.of([Fraction(2)], np.zeros(1, np.int64))
+    nothing = Shares.of([Fraction(0)], np.zeros(2, np.int64))
+    Spine((top, leaf), np.arange(2), (twice, nothing)).check_paths(half)
+    some = Shares.of([Fraction(0), Fraction(1)], np.arange(2))
+    with pytest.raises(BudgetError, match="leaf b sum to 3/2"):
+        Spine((top, leaf), np.arange(2), (twice, some)).check_paths(half)
+
+
+def test_shares_are_distinct_multiples() -> None:
+    assert Shares.of([Fraction(1), Fraction(1)], np.array([0, 1, 0])) is None
+    found = Shares.of([Fraction(2), Fraction(1), Fraction(2), Fraction(9)], np.array([0, 1, 2]))
+    assert found is not None
+    assert found.multiples == (Fraction(1), Fraction(2))
+    assert found.which.tolist() == [1, 0, 1]
+    with pytest.raises(BudgetError, match="not negative"):
+        Shares((Fraction(-1),), np.zeros(1, np.int64))
+    with pytest.raises(BudgetError, match="no multiple"):
+        Shares((Fraction(1),), np.ones(1, np.int64))
 
 
 def test_constraints_are_summed_up_the_spine() -> None:

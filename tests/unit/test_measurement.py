@@ -11,7 +11,7 @@ from support.assembled import KEY, assemble
 from support.mini import from_dense, mini_frame, mini_histogram, mini_product, to_dense
 
 from opendas.errors import BudgetError
-from opendas.geography.spine import Spine
+from opendas.geography.spine import Shares, Spine
 from opendas.measurement.noisy import NoisyMeasurements, measured_levels
 from opendas.measurement.plan import MeasurementPlan
 from opendas.random.noise import NoiseSource
@@ -76,12 +76,12 @@ def test_the_shape_of_a_measurement_does_not_depend_on_the_data(run) -> None:
 
 def test_geounits_with_their_own_shares_draw_with_their_own_noise(run) -> None:
     """A bypassed spine: the parent takes its only child's share, and the child is not measured."""
-    shares = (None, (Fraction(1),) * 6, (Fraction(0),) + (Fraction(1),) * 23)
+    shares = (None, None, Shares.of([Fraction(0)] + [Fraction(1)] * 23, np.arange(24)))
     level_shares = [level.share for level in run.plan.levels]
     with pytest.raises(BudgetError):
         Spine(run.spine.levels, run.spine.leaf_order, shares).check_paths(level_shares)
-    towns = tuple(Fraction(2) if i == 0 else Fraction(1) for i in range(6))
-    blocks = tuple(Fraction(0) if i < 4 else Fraction(1) for i in range(24))
+    towns = Shares.of([Fraction(2) if i == 0 else Fraction(1) for i in range(6)], np.arange(6))
+    blocks = Shares.of([Fraction(0) if i < 4 else Fraction(1) for i in range(24)], np.arange(24))
     spine = Spine(run.spine.levels, run.spine.leaf_order, (None, towns, blocks))
     plan = MeasurementPlan(run.product, spine, run.plan.budget)
     levels = measured_levels(plan)

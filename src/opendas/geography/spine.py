@@ -14,10 +14,9 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
-from opendas.errors import BudgetError, Finding, GeographyError
-from opendas.geography.frame import Frame
+from opendas.errors import BudgetError, GeographyError
 
-__all__ = ["Spine", "SpineLevel", "standard_spine"]
+__all__ = ["Shares", "Spine", "SpineLevel"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,14 +31,71 @@ class SpineLevel:
         Code of each geounit, unique within the level.
     parent : int64 (g,)
         Index of each geounit's parent in the level above, non-decreasing; zeros at the top.
+    official : bool
+        Its geounits are those of the published geography, undivided.
+    whole : int64 (g,) or None
+        Where official geounits are divided here and nowhere above: number of the one that each geounit is a
+        part of, counted in order. The parts of one lie side by side.
     """
 
     name: str
     geocodes: npt.NDArray[np.bytes_]
     parent: npt.NDArray[np.int64]
+    official: bool = True
+    whole: npt.NDArray[np.int64] | None = None
+
+    def __post_init__(self) -> None:
+        whole = self.whole
+        if whole is not None and len(whole) and (whole[0] != 0 or np.any(np.diff(whole) < 0)):
+            raise GeographyError(f"geolevel {self.name!r}: the parts of one geounit do not lie side by side.")
 
     def __len__(self) -> int:
         return len(self.geocodes)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shares:
+    """What the geounits of one level get of the budget, as multiples of the level's share.
+
+    Parameters
+    ----------
+    multiples : tuple of Fraction
+        Distinct multiples, ascending, >= 0.
+    which : int64 (g,)
+        Index into `multiples` of each geounit.
+    """
+
+    multiples: tuple[Fraction, ...]
+    which: npt.NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        if list(self.multiples) != sorted(set(self.multiples)) or (self.multiples and self.multiples[0] < 0):
+            raise BudgetError("multiples of a budget share are distinct, ascending and not negative.")
+        if len(self.which) and not 0 <= self.which.min() <= self.which.max() < len(self.multiples):
+            raise BudgetError("a geounit has no multiple of its level's budget share.")
+
+    @classmethod
+    def of(cls, multiples: Sequence[Fraction], which: npt.NDArray[np.int64]) -> Shares | None:
+        """Return the shares of geounits with ``multiples[which]``; None if each is one.
+
+        `multiples` may repeat and be in any order.
+        """
+        used = {multiples[k] for k in np.unique(which)}
+        if used == {Fraction(1)}:
+            return None
+        distinct = sorted(used)
+        place = {multiple: i for i, multiple in enumerate(distinct)}
+        number = np.array([place.get(multiple, -1) for multiple in multiples], dtype=np.int64)
+        return cls(tuple(distinct), number[which])
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Shares)
+            and self.multiples == other.multiples
+            and np.array_equal(self.which, other.which)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,14 +108,14 @@ class Spine:
         Top first. The top level may have several geounits, each a root of its own.
     leaf_order : int64 (leaves,)
         Position in the frame of each leaf of the spine.
-    shares : tuple of (None or tuple of Fraction)
+    shares : tuple of (None or Shares)
         Per level, the geounits' own multiples of the level's budget share; ``None`` means one each. Along
         every path from a root to a leaf, level share times multiple sums to one.
     """
 
     levels: tuple[SpineLevel, ...]
     leaf_order: npt.NDArray[np.int64]
-    shares: tuple[tuple[Fraction, ...] | None, ...]
+    shares: tuple[Shares | None, ...]
 
     def __post_init__(self) -> None:
         for above, level in zip(self.levels, self.levels[1:], strict=False):
@@ -105,29 +161,36 @@ class Spine:
     def share(self, level: int, geounit: int) -> Fraction:
         """Return the geounit's own multiple of its level's budget share."""
         shares = self.shares[level]
-        return Fraction(1) if shares is None else shares[geounit]
+        return Fraction(1) if shares is None else shares.multiples[int(shares.which[geounit])]
 
     def check_paths(self, level_shares: Sequence[Fraction]) -> None:
         """Check that the shares along every path from root to leaf sum to exactly one.
+
+        Geounits whose paths have the same sums so far are looked at together, in exact fractions.
 
         Raises
         ------
         BudgetError
             Naming the first leaf whose path does not.
         """
-        if all(shares is None for shares in self.shares):
-            if sum(level_shares, Fraction(0)) != 1:
-                raise BudgetError(f"the geolevel shares sum to {sum(level_shares, Fraction(0))}, not to 1.")
-            return
-        sums = [level_shares[0] * self.share(0, i) for i in range(len(self.levels[0]))]
-        for number, level in enumerate(self.levels[1:], start=1):
-            sums = [
-                sums[int(parent)] + level_shares[number] * self.share(number, i)
-                for i, parent in enumerate(level.parent)
+        sums = [Fraction(0)]
+        path = np.zeros(1, dtype=np.int64)  # index into `sums` of each geounit of the level above
+        for number, level in enumerate(self.levels):
+            above = path[level.parent] if number else np.zeros(len(level), dtype=np.int64)
+            own = self.shares[number] or Shares((Fraction(1),), np.zeros(len(level), dtype=np.int64))
+            kinds = len(own.multiples)
+            pairs, which = np.unique(above * kinds + own.which, return_inverse=True)
+            added = [
+                sums[pair // kinds] + level_shares[number] * own.multiples[pair % kinds]
+                for pair in pairs.tolist()
             ]
-        for code, total in zip(self.leaf.geocodes, sums, strict=True):
-            if total != 1:
-                raise BudgetError(f"the shares on the path to leaf {code.decode()} sum to {total}, not to 1.")
+            sums = sorted(set(added))
+            place = np.array([sums.index(value) for value in added], dtype=np.int64)
+            path = place[which]
+        wrong = np.flatnonzero(np.array([value != 1 for value in sums])[path])
+        if len(wrong):
+            code, total = self.leaf.geocodes[wrong[0]], sums[int(path[wrong[0]])]
+            raise BudgetError(f"the shares on the path to leaf {code.decode()} sum to {total}, not to 1.")
 
     def canonical_bytes(self) -> Iterator[bytes]:
         """Yield a canonical serialisation of the (public) spine, for the plan digest."""
@@ -136,7 +199,12 @@ class Spine:
             yield np.array([len(level), level.geocodes.dtype.itemsize], dtype="<i8").tobytes()
             yield level.geocodes.tobytes()
             yield level.parent.astype("<i8", copy=False).tobytes()
-            yield b"equal" if shares is None else ",".join(str(share) for share in shares).encode()
+            yield b"whole" if level.whole is not None else b"official" if level.official else b"made"
+            if shares is None:
+                yield b"equal"
+            else:
+                yield ",".join(str(multiple) for multiple in shares.multiples).encode() + b"\0"
+                yield shares.which.astype("<i8", copy=False).tobytes()
 
     def digest(self) -> str:
         """Return the SHA-256 of the canonical serialisation, in hexadecimal."""
@@ -144,36 +212,3 @@ class Spine:
         for part in self.canonical_bytes():
             digest.update(part)
         return digest.hexdigest()
-
-
-def standard_spine(frame: Frame) -> Spine:
-    """Build the spine of the official geolevels.
-
-    Raises
-    ------
-    GeographyError
-        If a geounit lies in two parents.
-    """
-    names = frame.geolevels
-    columns = [frame.codes(name) for name in names]
-    order = np.lexsort(tuple(reversed(columns)))
-    levels: list[SpineLevel] = []
-    above: npt.NDArray[np.int64] = np.zeros(len(order), dtype=np.int64)
-    for name, column in zip(names, columns, strict=True):
-        codes = column[order]
-        new = np.concatenate([[True], (codes[1:] != codes[:-1]) | (above[1:] != above[:-1])])
-        first = np.flatnonzero(new)
-        geocodes = codes[first]
-        unique, counts = np.unique(geocodes, return_counts=True)
-        if len(unique) != len(geocodes):
-            raise GeographyError(
-                f"a geounit of level {name!r} lies in one parent.",
-                [
-                    Finding("frame", None, name, f"{code.decode()} lies in more than one parent")
-                    for code in unique[counts > 1][:20]
-                ],
-            )
-        parent = above[first] if levels else np.zeros(len(first), dtype=np.int64)
-        levels.append(SpineLevel(name, geocodes, parent))
-        above = np.cumsum(new) - 1
-    return Spine(tuple(levels), order.astype(np.int64), (None,) * len(levels))

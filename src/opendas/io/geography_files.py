@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from opendas.constraints.table import ConstraintTable, InvariantAnswers, LevelConstraints
 from opendas.errors import FormatError, GeographyError
 from opendas.geography.frame import Frame
-from opendas.geography.spine import Spine, SpineLevel
+from opendas.geography.spine import Shares, Spine, SpineLevel
 from opendas.io.parquet import open_parquet, read_metadata, to_bytes
 from opendas.io.product_json import product_from_json
 from opendas.products.product import Product
@@ -125,19 +125,23 @@ def read_spine(path: Path, frame: Frame) -> Spine:
     file = open_parquet(path, dictionaries=["geolevel", "share"])
     table = file.read().combine_chunks()
     levels: list[SpineLevel] = []
-    shares: list[tuple[Fraction, ...] | None] = []
-    for name, width in zip(metadata["levels"], metadata["widths"], strict=True):
+    shares: list[Shares | None] = []
+    for name, width, official in zip(
+        metadata["levels"], metadata["widths"], metadata["official"], strict=True
+    ):
         part = table.filter(pc.equal(table.column("geolevel"), name))
         codes = to_bytes(part.column("geocode")).astype(f"S{width}")
         parent = np.zeros(len(codes), dtype=np.int64)
         if levels:
             above = to_bytes(part.column("parent"))
             parent = _positions(levels[-1].geocodes, above, f"geolevel {name!r}: the parent of a geounit")
-        levels.append(SpineLevel(name, codes, parent))
-        texts = part.column("share").to_pylist()
-        value = {text: Fraction(text) for text in set(texts)}
-        one = set(value.values()) == {Fraction(1)}
-        shares.append(None if one else tuple(value[text] for text in texts))
+        divided = part.column("whole").null_count == 0
+        whole = np.array(part.column("whole"), dtype=np.int64) if divided else None
+        levels.append(SpineLevel(name, codes, parent, official, whole))
+        encoded = part.column("share").combine_chunks()
+        texts = encoded.dictionary.to_pylist()
+        which = np.array(encoded.indices, dtype=np.int64)
+        shares.append(Shares.of([Fraction(text) for text in texts], which))
     leaf_order = _positions(frame.geocodes, levels[-1].geocodes, "a leaf of the spine")
     if len(np.unique(leaf_order)) != len(frame):
         raise GeographyError("the spine and the frame have different leaves.")

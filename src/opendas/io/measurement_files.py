@@ -76,6 +76,19 @@ class Answers:
             self.variance[start:stop],
         )
 
+    def select(self, keep: npt.NDArray[np.bool_]) -> Answers:
+        """Return the answers of the geounits where `keep`, bool (g,), is true."""
+        if bool(keep.all()):
+            return self
+        lengths = np.diff(self.offsets)
+        inside = np.repeat(keep, lengths)
+        return Answers(
+            self.values[inside],
+            np.concatenate([[0], np.cumsum(lengths[keep])]).astype(np.int64),
+            None if self.cells is None else self.cells[inside],
+            self.variance[keep],
+        )
+
     def dense(self) -> npt.NDArray[np.int64]:
         """Return full answers, int64 (g, m).
 

@@ -87,9 +87,8 @@ def measured_levels(plan: MeasurementPlan) -> tuple[MeasuredLevel, ...]:
         multiples: tuple[Fraction, ...] = (Fraction(1),)
         which = None
         if shares is not None:
-            multiples = tuple(sorted({share for share in shares if share > 0}))
-            position = {share: i for i, share in enumerate(multiples)}
-            which = np.array([position.get(share, -1) for share in shares], dtype=np.int64)
+            multiples = tuple(multiple for multiple in shares.multiples if multiple > 0)
+            which = shares.which - (len(shares.multiples) - len(multiples))  # a zero stands first
         queries = tuple(
             MeasuredQuery(
                 planned.query.name,

@@ -117,7 +117,8 @@ class MeasurementPlan:
         """Refuse noise that cannot be drawn exactly, before a key exists and anything is charged."""
         for number, level in enumerate(self.levels):
             shares = self.spine.shares[number]
-            least = min((s for s in shares if s > 0), default=Fraction(1)) if shares else Fraction(1)
+            multiples = (Fraction(1),) if shares is None else shares.multiples
+            least = min((m for m in multiples if m > 0), default=Fraction(1))
             for planned in level.queries:
                 noise = self.distribution(number, planned, least)
                 if _parameter(noise) > _HOPELESS or noise.tail_length(WORD_BITS) > MAX_FLOORS:

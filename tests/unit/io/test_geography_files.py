@@ -8,8 +8,9 @@ import pytest
 
 from opendas.constraints.table import bound_table, invariant_geolevels
 from opendas.errors import FormatError, GeographyError
+from opendas.geography.draft import standard_spine
 from opendas.geography.frame import Frame
-from opendas.geography.spine import Spine, SpineLevel, standard_spine
+from opendas.geography.spine import Shares, Spine, SpineLevel
 from opendas.io.geography_files import (
     read_constraint_table,
     read_constraints,
@@ -32,7 +33,7 @@ def reordered_spine(example) -> Spine:
             SpineLevel("block", codes[order].astype("S20"), np.array([0, 0, 0, 1, 1, 1])),
         ),
         order,
-        (None, (Fraction(4, 3), Fraction(1)), None),
+        (None, Shares.of([Fraction(4, 3), Fraction(1)], np.arange(2)), None),
     )
 
 

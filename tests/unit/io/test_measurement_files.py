@@ -12,7 +12,8 @@ import pytest
 from opendas.budget.allocation import Budget
 from opendas.engines.subtree import Part, PartLevel
 from opendas.errors import FormatError
-from opendas.geography.spine import Spine, standard_spine
+from opendas.geography.draft import standard_spine
+from opendas.geography.spine import Shares, Spine
 from opendas.io.measurement_files import Answers, MeasurementFile, measurement_metadata
 from opendas.io.measurement_source import FileSource, check_measurement_files
 from opendas.io.writers import measurements as writer_module
@@ -180,9 +181,9 @@ def noisy_source(example, plan):
 
 SHARES = (
     None,
-    (Fraction(1), Fraction(1)),
-    (Fraction(2), Fraction(1), Fraction(1)),
-    (Fraction(0), Fraction(1), Fraction(1), Fraction(1)),
+    None,
+    Shares.of([Fraction(2), Fraction(1), Fraction(1)], np.arange(3)),
+    Shares.of([Fraction(0), Fraction(1), Fraction(1), Fraction(1)], np.arange(4)),
 )
 
 

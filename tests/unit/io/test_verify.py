@@ -12,7 +12,7 @@ import pytest
 from support.release_builder import add_product, issue_release
 
 from opendas.errors import ConfigError
-from opendas.geography.spine import Spine, SpineLevel
+from opendas.geography.spine import Shares, Spine, SpineLevel
 from opendas.io.atomic import sha256_file
 from opendas.io.mdf_files import read_mdf
 from opendas.io.tables.tabulate import write_tables
@@ -372,7 +372,11 @@ def test_spine_with_shares_of_its_own_passes(persons, tmp_path):
             SpineLevel("block", codes, np.array([0, 0, 0, 0, 0, 1])),
         ),
         np.arange(6),
-        (None, (Fraction(1), Fraction(5, 2)), (*(Fraction(1),) * 5, Fraction(0))),
+        (
+            None,
+            Shares.of([Fraction(1), Fraction(5, 2)], np.arange(2)),
+            Shares.of([*(Fraction(1),) * 5, Fraction(0)], np.arange(6)),
+        ),
     )
     release = tmp_path / "release"
     issue_release(release, [add_product(release, persons, spine=spine)])

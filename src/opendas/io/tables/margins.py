@@ -97,10 +97,8 @@ def margins(
     file = released.measurement(grouping.geolevel)
     if file is not None:
         shares = spine.shares[level]
-        multiples = [Fraction(1)] if shares is None else sorted(set(shares))
-        which = np.zeros(len(spine.levels[level]), dtype=np.int64)
-        if shares is not None:
-            which = np.array([multiples.index(share) for share in shares], dtype=np.int64)
+        multiples = (Fraction(1),) if shares is None else shares.multiples
+        which = np.zeros(len(spine.levels[level]), dtype=np.int64) if shares is None else shares.which
         best = _best_queries(released, file, table)
         each = {
             query: np.array([_noise_margin(file, query, multiple, confidence) for multiple in multiples])

@@ -10,6 +10,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from opendas.budget.allocation import Budget
 from opendas.errors import CheckFailed, ConfigError
 from opendas.geography.spine import Spine
@@ -58,7 +60,10 @@ def _expected_rows(run: Run, spine: Spine) -> Counter[tuple[str, str, Fraction]]
     for number, level in enumerate(spine.levels):
         share = Fraction(run["budget"]["geolevels"].get(level.name, "0"))
         shares = spine.shares[number]
-        counts = {Fraction(1): len(level)} if shares is None else Counter(shares)
+        counts = {Fraction(1): len(level)}
+        if shares is not None:
+            each = np.bincount(shares.which, minlength=len(shares.multiples)).tolist()
+            counts = dict(zip(shares.multiples, each, strict=True))
         for query, part in run["budget"]["queries"].get(level.name, {}).items():
             for multiple, geounits in counts.items():
                 loss = share * multiple * Fraction(part) * total

@@ -13,7 +13,6 @@ from opendas.io.release_folder import ReleasedProduct
 from opendas.io.verification.budget import certified_plan
 from opendas.io.verification.check import require
 from opendas.measurement.plan import MeasurementPlan
-from opendas.random.distributions import NoiseDistribution
 
 __all__ = ["check_measurements"]
 
@@ -57,21 +56,20 @@ def _check_rows(file: MeasurementFile, plan: MeasurementPlan, number: int, *, fu
     spine = plan.spine
     level = spine.levels[number]
     shares = spine.shares[number]
-    multiples = [Fraction(1)] * len(level) if shares is None else list(shares)
-    keep = np.array([share > 0 for share in multiples])
+    multiples = (Fraction(1),) if shares is None else shares.multiples
+    which = np.zeros(len(level), dtype=np.int64) if shares is None else shares.which
+    keep = np.array([multiple > 0 for multiple in multiples])[which]
     require(
         np.array_equal(file.geocodes, level.geocodes[keep]), f"{level.name}: other geounits than the spine."
     )
-    used = [share for share in multiples if share > 0]
-    distinct = sorted(set(used))
-    place = np.searchsorted(np.array([float(share) for share in distinct]), [float(share) for share in used])
+    which = which[keep]
     values = 0
     for start in range(0, len(file), _GEOUNITS):
         stop = min(start + _GEOUNITS, len(file))
         answers = file.read(start, stop)
         for planned in plan.levels[number].queries:
-            noises: list[NoiseDistribution] = [plan.distribution(number, planned, m) for m in distinct]
-            wanted = np.array([noise.variance for noise in noises])[place[start:stop]]
+            each = [plan.distribution(number, planned, m).variance if m else 0.0 for m in multiples]
+            wanted = np.array(each)[which[start:stop]]
             found = answers[planned.query.name]
             where = f"{level.name}, {planned.query.name}"
             require(

@@ -20,7 +20,13 @@ __all__ = ["write_constraints", "write_frame", "write_spine"]
 
 _TEXT = pa.dictionary(pa.int32(), pa.string())
 SPINE_SCHEMA = pa.schema(
-    [("geolevel", _TEXT), ("geocode", pa.string()), ("parent", pa.string()), ("share", _TEXT)]
+    [
+        ("geolevel", _TEXT),
+        ("geocode", pa.string()),
+        ("parent", pa.string()),
+        ("share", _TEXT),
+        ("whole", pa.int64()),
+    ]
 )
 CONSTRAINT_SCHEMA = pa.schema(
     [
@@ -75,11 +81,13 @@ def write_spine(path: Path, spine: Spine) -> None:
     path : Path
         ``measurements/<product>/spine.parquet``.
     spine : Spine
+        ``whole`` numbers the official geounits that parts belong to, where the spine divides them.
     """
     metadata = {
         "format": "opendas spine 1",
         "levels": list(spine.names),
         "widths": [level.geocodes.dtype.itemsize for level in spine.levels],
+        "official": [level.official for level in spine.levels],
         "digest": spine.digest(),
     }
     with parquet_sink(path, SPINE_SCHEMA, metadata=metadata) as sink:
@@ -88,16 +96,16 @@ def write_spine(path: Path, spine: Spine) -> None:
             if number:
                 parents = spine.levels[number - 1].geocodes[level.parent]
             shares = spine.shares[number]
-            texts = ["1"] * len(level) if shares is None else [str(share) for share in shares]
-            distinct = sorted(set(texts))
-            place = {text: i for i, text in enumerate(distinct)}
+            distinct = ["1"] if shares is None else [str(multiple) for multiple in shares.multiples]
+            which = np.zeros(len(level), dtype=np.int64) if shares is None else shares.which
             sink.write(
                 pa.Table.from_arrays(
                     [
                         text_column(np.zeros(len(level), dtype=np.int32), [level.name]),
                         bytes_column(level.geocodes),
                         bytes_column(parents),
-                        text_column(np.array([place[text] for text in texts], dtype=np.int32), distinct),
+                        text_column(which.astype(np.int32), distinct),
+                        pa.nulls(len(level), pa.int64()) if level.whole is None else pa.array(level.whole),
                     ],
                     schema=SPINE_SCHEMA,
                 )
