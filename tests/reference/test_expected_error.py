@@ -1,0 +1,180 @@
+"""The blocks and passes of `uncertainty` against least squares with the matrix written out."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from reference.dense_least_squares import Dense
+
+from opendas.queries.groups import Workload
+from opendas.schema.attributes import Attribute, Recode, Schema
+from opendas.uncertainty.algebra import Algebra, build_algebra
+from opendas.uncertainty.leaf_sets import leaf_sets
+from opendas.uncertainty.tree import TreeLevel, contexts, subtrees
+
+
+def attribute(name: str, levels: int) -> Attribute:
+    return Attribute(name, tuple(f"{name}{k}" for k in range(levels)))
+
+
+def recode(name: str, of: Attribute, groups: list[list[int]]) -> Recode:
+    return Recode(
+        name, of.name, tuple((f"{name}{i}", tuple(of.levels[k] for k in g)) for i, g in enumerate(groups))
+    )
+
+
+A, B, C = attribute("a", 5), attribute("b", 2), attribute("c", 3)
+CASES: dict[str, tuple[Schema, tuple[Recode, ...], tuple[str, ...]]] = {
+    "one attribute": (Schema((A,)), (), ("total", "detailed")),
+    "two attributes": (Schema((B, C)), (), ("total", "b", "c", "detailed")),
+    "three attributes": (Schema((B, C, attribute("d", 2))), (), ("total", "c", "b * d", "detailed")),
+    "equal recode": (
+        Schema((attribute("a", 6),)),
+        (recode("r", attribute("a", 6), [[0, 5], [1, 2], [3, 4]]),),
+        ("total", "r", "detailed"),
+    ),
+    "unequal recode": (
+        Schema((A, B)),
+        (recode("r", A, [[0], [1, 2, 3], [4]]),),
+        ("total", "r", "b", "detailed"),
+    ),
+    "unequal recode in a product": (
+        Schema((A, B)),
+        (recode("r", A, [[0, 1], [2, 3, 4]]),),
+        ("r * b", "detailed"),
+    ),
+    "two recodes": (
+        Schema((A, C)),
+        (recode("r", A, [[0, 1], [2, 3, 4]]), recode("s", C, [[0], [1, 2]])),
+        ("total", "r * s", "r * c", "a", "detailed"),
+    ),
+    "nested recodes": (
+        Schema((attribute("a", 6),)),
+        (
+            recode("r", attribute("a", 6), [[0, 1, 2], [3, 4, 5]]),
+            recode("s", attribute("a", 6), [[0], [1, 2], [3], [4, 5]]),
+        ),
+        ("total", "r", "s", "detailed"),
+    ),
+    "crossing recodes": (
+        Schema((A,)),
+        (recode("r", A, [[0, 1, 2], [3, 4]]), recode("s", A, [[0, 3], [1, 4], [2]])),
+        ("r", "s", "detailed"),
+    ),
+}
+
+TREES: dict[str, list[list[int]]] = {
+    "pairs": [[0], [0, 0], [0, 0, 1, 1]],
+    "uneven": [[0], [0, 0, 0], [0, 1, 1, 1, 2, 2]],
+    "chains": [[0], [0], [0, 0], [0, 1], [0, 0, 1]],
+    "two roots": [[0, 0], [0, 0, 1], [0, 1, 1, 2]],
+    "flat": [[0, 0, 0]],
+}
+
+
+def make_tree(
+    parents: list[list[int]], algebra: Algebra, rng: np.random.Generator, *, zero: float = 0.0, held: str = ""
+) -> tuple[tuple[TreeLevel, ...], list[np.ndarray]]:
+    """Two or three classes of noise a level; some measure nothing; level 1 may hold a query group exactly."""
+    tree, weights = [], []
+    for number, parent in enumerate(parents):
+        kinds = 3
+        table = rng.uniform(0.05, 3.0, (kinds, len(algebra.queries)))
+        if zero:
+            table[rng.random(kinds) < zero] = 0.0
+        if held and number == min(1, len(parents) - 1):
+            table[:, algebra.queries.index(held)] = np.inf
+        own = rng.integers(0, kinds, len(parent))
+        tree.append(TreeLevel(np.array(parent), own, algebra.information(table)))
+        weights.append(table[own])
+    return tuple(tree), weights
+
+
+def agree(found: np.ndarray, expected: np.ndarray) -> None:
+    assert np.array_equal(np.isinf(found), np.isinf(expected))
+    finite = np.isfinite(expected)
+    np.testing.assert_allclose(found[finite], expected[finite], rtol=1e-9, atol=1e-10)
+
+
+def compare(
+    tree: tuple[TreeLevel, ...],
+    weights: list[np.ndarray],
+    algebra: Algebra,
+    workload: Workload,
+    asked: list[str],
+) -> None:
+    """Every geounit, and every set of leaves of a small tree, for measured and for other query groups."""
+    dense = Dense(tree, weights, workload.groups(algebra.queries))
+    known = subtrees(tree)
+    surrounded = contexts(tree, known, len(tree) - 1)
+    leaves = len(tree[-1])
+    sets = [s for k in range(1, leaves + 1) for s in itertools.combinations(range(leaves), k)]
+    members = (
+        np.array([i for i, s in enumerate(sets) for _ in s]),
+        np.array([leaf for s in sets for leaf in s]),
+    )
+    covariance = leaf_sets(tree, known, surrounded[0], members, len(sets))
+    for name in asked:
+        query = workload.group(name)
+        rows = algebra.rows(query)
+        for areas, context in zip(dense.areas, surrounded, strict=True):
+            found = rows.variances(context.covariance)[context.of_geounit][:, rows.of_row]
+            agree(found, np.stack([dense.variance(area, query) for area in areas]))
+        found = rows.variances(covariance)[:, rows.of_row]
+        indicator = np.zeros((len(sets), leaves))
+        indicator[members] = 1.0
+        agree(found, np.stack([dense.variance(row, query) for row in indicator]))
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("shape", TREES)
+def test_variances_are_those_of_the_whole_matrix(case: str, shape: str) -> None:
+    schema, recodes, queries = CASES[case]
+    workload = Workload(schema, recodes)
+    algebra = build_algebra(schema, recodes, workload.groups(queries))
+    rng = np.random.default_rng(1)
+    tree, weights = make_tree(TREES[shape], algebra, rng)
+    every = ["total", "detailed", *schema.names, *(r.name for r in recodes)]
+    compare(tree, weights, algebra, workload, every)
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("shape", TREES)
+def test_geounits_without_budget(shape: str, seed: int) -> None:
+    """Leaves below, single children and whole families that measure nothing; some answers stay unknown."""
+    schema, recodes, queries = CASES["unequal recode"]
+    workload = Workload(schema, recodes)
+    algebra = build_algebra(schema, recodes, workload.groups(queries))
+    tree, weights = make_tree(TREES[shape], algebra, np.random.default_rng(seed), zero=0.5)
+    compare(tree, weights, algebra, workload, ["total", "r", "detailed"])
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("shape", TREES)
+def test_geounits_that_measure_part_of_the_queries(shape: str, seed: int) -> None:
+    """Blocks are then known in some directions and unknown in others."""
+    schema, recodes, queries = CASES["unequal recode in a product"]
+    workload = Workload(schema, recodes)
+    queries = ("total", "r", "b", "r * b", "a")
+    algebra = build_algebra(schema, recodes, workload.groups(queries))
+    rng = np.random.default_rng(seed)
+    tree, weights = [], []
+    for parent in TREES[shape]:
+        table = rng.uniform(0.05, 3.0, (4, len(queries))) * (rng.random((4, len(queries))) < 0.4)
+        own = rng.integers(0, 4, len(parent))
+        tree.append(TreeLevel(np.array(parent), own, algebra.information(table)))
+        weights.append(table[own])
+    compare(tuple(tree), weights, algebra, workload, ["total", "r", "b", "a", "detailed"])
+
+
+@pytest.mark.parametrize("zero", [0.0, 0.4])
+@pytest.mark.parametrize("held", ["total", "r", "b"])
+@pytest.mark.parametrize("shape", TREES)
+def test_answers_that_are_published_exactly(shape: str, held: str, zero: float) -> None:
+    schema, recodes, queries = CASES["unequal recode"]
+    workload = Workload(schema, recodes)
+    algebra = build_algebra(schema, recodes, workload.groups(queries))
+    tree, weights = make_tree(TREES[shape], algebra, np.random.default_rng(7), zero=zero, held=held)
+    compare(tree, weights, algebra, workload, ["total", "r", "b", "detailed"])
