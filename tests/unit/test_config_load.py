@@ -47,6 +47,7 @@ root = "us"
 entities = ["place", "cousub"]
 levels = [{ name = "region", prefix = 2 }, { name = "ward", column = "W" }]
 frame = "blocks.csv"
+block_assignment = "baf.zip"
 [budget]
 preset = "us2020-persons"
 rho = "293764/114921"
@@ -123,7 +124,8 @@ def test_paths_start_from_the_run_file(tmp_path: Path) -> None:
     assert run_file.input.path == (tmp_path / "a.csv", tmp_path / "parts/*.parquet")
     assert run_file.geography.frame == str(tmp_path / "blocks.csv")
     assert run_file.input.units is not None
-    assert run_file.input.units.path == tmp_path / "units.csv"
+    assert run_file.input.units.path == (tmp_path / "units.csv",)
+    assert run_file.geography.block_assignment == (tmp_path / "baf.zip",)
 
 
 def test_a_frame_from_records_is_no_path(tmp_path: Path) -> None:

@@ -131,7 +131,6 @@ def test_block_by_block_refuses_invariants_above_the_leaf(folder: Path) -> None:
     ("old", "new", "available"),
     [
         ("[input]", 'estimator = "informed"\n[input]', "topdown, block-by-block"),
-        ("pl94-2010", "cef", "pl94-2010, pl94-2020"),
         ("[input]", '[geography]\nspine = "optimized"\n[input]', "standard"),
         ("[input]", '[geography]\nspine = [{ step = "bypass" }]\n[input]', "standard"),
     ],

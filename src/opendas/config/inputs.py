@@ -44,15 +44,18 @@ def reader_spec(run_file: RunFile, product: Product, *, need_input: bool = True)
             "\n  ".join(["the run file does not fit together:", *problems]) if problems[1:] else problems[0]
         )
     frame: Path | str | None = None
-    if geography.frame is not None:
+    if geography.frame is not None and given.reader != "cef":
         from_records = geography.frame == FRAME_FROM_RECORDS
         frame = FRAME_FROM_RECORDS if from_records else Path(geography.frame)
     if need_input and isinstance(frame, Path) and not frame.is_file():
         raise ConfigError(
             f"[geography] frame: {frame}: no such file. Paths are relative to the run file's folder."
         )
-    if need_input and given.units is not None and not given.units.path.is_file():
-        raise ConfigError(f"[input] units: {given.units.path}: no such file.")
+    if need_input and given.units is not None:
+        for path in given.units.path if given.reader != "cef" else ():
+            if not path.is_file():
+                raise ConfigError(f"[input] units: {path}: no such file.")
+    further = _further_files(run_file) if need_input else {}
     return ReaderSpec(
         reader=given.reader,
         paths=expand_paths(given.path, Path()) if need_input else (),
@@ -65,9 +68,26 @@ def reader_spec(run_file: RunFile, product: Product, *, need_input: bool = True)
         columns=dict(given.columns),
         constants=dict(given.constants),
         units=None
-        if given.units is None
-        else UnitsSpec(given.units.path, given.units.geocode, dict(given.units.columns)),
+        if given.units is None or given.reader == "cef"
+        else UnitsSpec(given.units.path[0], given.units.geocode, dict(given.units.columns)),
+        unit_records=further.get("units", ()),
+        block_files=further.get("frame", ()),
+        block_assignment=further.get("block_assignment", ()),
     )
+
+
+def _further_files(run_file: RunFile) -> dict[str, tuple[Path, ...]]:
+    """Return the files beside those of ``[input] path``, by their key."""
+    given, geography = run_file.input, run_file.geography
+    files = {}
+    if geography.block_assignment:
+        key = "[geography] block_assignment"
+        files["block_assignment"] = expand_paths(geography.block_assignment, Path(), key)
+    if given.reader == "cef" and geography.frame is not None:
+        files["frame"] = expand_paths(geography.frame, Path(), "[geography] frame")
+    if given.reader == "cef" and given.units is not None:
+        files["units"] = expand_paths(given.units.path, Path(), "[input] units")
+    return files
 
 
 def _misplaced_keys(run_file: RunFile) -> list[str]:
@@ -75,7 +95,7 @@ def _misplaced_keys(run_file: RunFile) -> list[str]:
     given, geography = run_file.input, run_file.geography
     reader = given.reader
     if reader not in CENSUS_READERS:
-        found = []
+        found = _several_unit_files(given)
         if not geography.levels:
             found.append(
                 f"[geography] levels: required with reader {reader}, top first, the leaf last, for instance "
@@ -96,7 +116,7 @@ def _misplaced_keys(run_file: RunFile) -> list[str]:
         return found
     found = [
         f"[geography] {key}: not with reader {reader}, which knows the census geolevels and frame"
-        for key in ("levels", "frame")
+        for key in (("levels",) if reader == "cef" else ("levels", "frame"))
         if key in geography.model_fields_set
     ]
     found += [
@@ -104,8 +124,38 @@ def _misplaced_keys(run_file: RunFile) -> list[str]:
         for key in ("geocode", "count", "columns", "constants")
         if key in given.model_fields_set
     ]
+    if reader == "cef":
+        return found + _missing_cef_keys(run_file)
+    found += _several_unit_files(given)
     if given.units is not None and reader not in ("ppmf", "mdf"):
         found.append(f"[input] units: not with reader {reader}, which derives the units")
+    return found
+
+
+def _several_unit_files(given: InputSection) -> list[str]:
+    several = given.units is not None and len(given.units.path) > 1
+    return [f"[input] units: path: one file with reader {given.reader}"] if several else []
+
+
+def _missing_cef_keys(run_file: RunFile) -> list[str]:
+    given, geography = run_file.input, run_file.geography
+    found = []
+    if geography.frame in (None, FRAME_FROM_RECORDS):
+        found.append(
+            "[geography] frame: required with reader cef: the GRF-C, a file, folder or pattern; the leaves "
+            "are its blocks with a unit"
+        )
+    if given.units is not None:
+        found += [
+            f"[input] units: {key}: not with reader cef, whose layout is fixed"
+            for key in ("geocode", "columns")
+            if key in given.units.model_fields_set
+        ]
+    elif run_file.run.product != "pl94-units":
+        found.append(
+            "[input] units: required with reader cef: the unit records, for instance units = { path = "
+            '"CEF20_UNIT_*.txt" }'
+        )
     return found
 
 

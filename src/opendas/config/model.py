@@ -118,9 +118,9 @@ class RunSection(Section):
 
 
 class UnitsSection(Section):
-    """``[input] units``: public counts of housing units and facilities per leaf."""
+    """``[input] units``: public counts of housing units and facilities per leaf; with ``cef`` unit records."""
 
-    path: RunPath
+    path: Annotated[tuple[RunPath, ...], BeforeValidator(_several), Field(min_length=1)]
     geocode: Name = "geocode"
     columns: Mapping[str, Name] = Field(default_factory=dict)
 
@@ -205,6 +205,7 @@ class GeographySection(Section):
     entities: tuple[Literal[ENTITY_CATEGORIES], ...] | None = None  # type: ignore[valid-type]
     levels: tuple[LevelSection, ...] = ()
     frame: Annotated[str, BeforeValidator(_frame)] | None = None
+    block_assignment: Annotated[tuple[RunPath, ...], BeforeValidator(_several)] = ()
 
     @model_validator(mode="after")
     def _levels_are_usable(self) -> GeographySection:

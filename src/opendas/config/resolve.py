@@ -22,7 +22,7 @@ __all__ = ["AVAILABLE", "Resolved", "resolve"]
 
 AVAILABLE: Mapping[str, tuple[str, ...]] = {
     "estimator": ("topdown", "block-by-block"),
-    "reader": ("pl94-2010", "pl94-2020", "ppmf", "mdf", "records", "histogram"),
+    "reader": ("pl94-2010", "pl94-2020", "ppmf", "mdf", "cef", "records", "histogram"),
     "spine": ("standard",),
 }
 """What this version has of the things that a run file may name."""

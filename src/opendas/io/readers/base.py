@@ -73,7 +73,7 @@ class ReaderSpec:
     Parameters
     ----------
     reader : str
-        ``pl94-2010``, ``pl94-2020``, ``ppmf``, ``mdf``, ``records`` or ``histogram``.
+        ``pl94-2010``, ``pl94-2020``, ``ppmf``, ``mdf``, ``cef``, ``records`` or ``histogram``.
     paths : tuple of Source
         Existing files (folders and globs already expanded, sorted), or tables in memory.
     product : Product
@@ -89,6 +89,10 @@ class ReaderSpec:
     units : UnitsSpec or None
     strict : bool
         A disagreement with a published summary record is an error rather than a warning.
+    unit_records, block_files : tuple of Source
+        For ``cef``: the files of unit records, and those of the GRF-C.
+    block_assignment : tuple of Source
+        Files that say in which areas blocks lie, in place of the areas that the input names.
     """
 
     reader: str
@@ -103,6 +107,9 @@ class ReaderSpec:
     constants: Mapping[str, str] = field(default_factory=dict)
     units: UnitsSpec | None = None
     strict: bool = False
+    unit_records: tuple[Source, ...] = ()
+    block_files: tuple[Source, ...] = ()
+    block_assignment: tuple[Source, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

@@ -13,7 +13,9 @@ __all__ = ["expand_paths"]
 _SUFFIXES = (".zip", ".parquet", ".pq", ".csv", ".csv.gz", ".txt", ".txt.gz", ".psv", ".psv.gz")
 
 
-def expand_paths(path: str | Path | Sequence[str | Path], base: Path) -> tuple[Path, ...]:
+def expand_paths(
+    path: str | Path | Sequence[str | Path], base: Path, key: str = "[input] path"
+) -> tuple[Path, ...]:
     """Return the existing files that `path` stands for, sorted, each once.
 
     Parameters
@@ -23,6 +25,8 @@ def expand_paths(path: str | Path | Sequence[str | Path], base: Path) -> tuple[P
         underscore are skipped, as partitioned data sets want it) or glob patterns.
     base : Path
         Folder that relative paths start from: the run file's.
+    key : str
+        The key of the run file, for messages.
 
     Raises
     ------
@@ -31,13 +35,13 @@ def expand_paths(path: str | Path | Sequence[str | Path], base: Path) -> tuple[P
     """
     wanted = [path] if isinstance(path, str | Path) else list(path)
     if not wanted:
-        raise ConfigError("[input] path names no file.")
+        raise ConfigError(f"{key} names no file.")
     files: list[Path] = []
     for one in wanted:
         found = _expand(base / Path(one).expanduser())
         if not found:
             raise ConfigError(
-                f"[input] path: nothing found at {one}. Relative paths start from the run file's folder; a "
+                f"{key}: nothing found at {one}. Relative paths start from the run file's folder; a "
                 f"folder must hold files that end in {', '.join(_SUFFIXES[:4])} or the like."
             )
         files += found

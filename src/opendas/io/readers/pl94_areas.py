@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from opendas.geography.frame import ENTITY_CATEGORIES
+from opendas.io.readers.area_codes import NO_AREA
 from opendas.io.readers.pl94_header import Header
 
 __all__ = ["area_names", "entity_codes"]
@@ -18,9 +19,6 @@ _PREFIX = {
     "sduni": ("STATE",),
 }  # fmt: skip
 """What makes an area's code unique in the nation, as in the official GEOID."""
-
-_NO_AREA = np.array([b"", b"9999", b"99999", b"99998", b"99997", b"ZZ", b"ZZZ", b"ZZZZZZ"])
-"""Codes that say "in no such area", "remainder" or "not defined"."""
 
 _LEVELS = {
     b"040": ("state", ("STATE",)),
@@ -52,7 +50,7 @@ def entity_codes(header: Header, rows: npt.NDArray[np.integer]) -> dict[str, Cod
         code = own
         for name in reversed(_PREFIX[category]):
             code = np.strings.add(header.fields[name][rows], code)
-        areas[category] = np.where(np.isin(own, _NO_AREA), b"", code)
+        areas[category] = np.where(np.isin(own, NO_AREA), b"", code)
     return areas
 
 
@@ -62,7 +60,7 @@ def area_names(header: Header) -> dict[str, dict[str, str]]:
     for level, (category, fields) in _LEVELS.items():
         rows = np.flatnonzero((header.fields["SUMLEV"] == level) & (header.fields["GEOCOMP"] == b"00"))
         own = header.fields[fields[-1]][rows]
-        rows = rows[~np.isin(own, _NO_AREA)]
+        rows = rows[~np.isin(own, NO_AREA)]
         if len(rows) == 0:
             continue
         codes = [b"".join(parts) for parts in zip(*(header.fields[f][rows] for f in fields), strict=True)]

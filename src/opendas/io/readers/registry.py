@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from opendas.errors import ConfigError
 from opendas.io.readers.base import Reader, ReaderSpec
+from opendas.io.readers.cef import CefReader
 from opendas.io.readers.long_form import HistogramReader, RecordsReader
 from opendas.io.readers.microdata import MdfReader, PpmfReader
 from opendas.io.readers.pl94_2010 import Pl94Reader2010
@@ -20,6 +21,7 @@ READERS: Mapping[str, Callable[[ReaderSpec], Reader]] = MappingProxyType(
         "pl94-2020": Pl94Reader2020,
         "ppmf": PpmfReader,
         "mdf": MdfReader,
+        "cef": CefReader,
         "records": RecordsReader,
         "histogram": HistogramReader,
     }

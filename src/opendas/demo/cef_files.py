@@ -1,0 +1,207 @@
+"""Writes the made state as a census office holds it: person and unit records, and a GRF-C.
+
+Fields that OpenDAS does not read, and that say nothing about who is who, are left blank.
+Axes: ``b`` blocks, ``u`` units, ``p`` persons.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from opendas.demo.generator import DemoState, make_state
+from opendas.demo.households import Residents, Units, house_people, list_units
+from opendas.demo.land import STATE, Land
+from opendas.io.atomic import atomic_file, write_atomic
+from opendas.io.readers.area_codes import AREA_FORMS
+from opendas.io.readers.cef_layout import (
+    AREA_COLUMNS,
+    BLOCK_COLUMNS,
+    GQ_CODES,
+    GROUP_COLUMN,
+    MAFID_RANGE,
+    OID_COLUMN,
+    PERSONS,
+    UNITS,
+    RecordLayout,
+)
+
+__all__ = ["write_cef", "write_cef_state"]
+
+Numbers = npt.NDArray[np.int64]
+Letters = npt.NDArray[np.uint8]
+
+_CHUNK = 1 << 18
+_FIRST_OID = 20_700_000_000_000
+_HOUSEHOLDER, _CHILD, _NOT_RELATED, _INSTITUTION, _OTHER_QUARTERS = 20, 25, 36, 37, 38
+_INSTITUTIONAL = 4  # types of group quarters up to this one are institutions
+
+
+def write_cef(folder: Path, blocks: int = 5000, seed: int = 2020) -> tuple[Path, Path]:
+    """Make a state up and write it into `folder` in the layout of the Census Edited File.
+
+    Writes ``CEF20_PER_99.txt``, ``CEF20_UNIT_99.txt``, ``GRFC_99.txt``, ``persons.toml`` and ``units.toml``.
+    The histograms are those of the state that :func:`opendas.demo.write_demo` writes for the same size and
+    seed.
+
+    Returns
+    -------
+    (Path, Path)
+        The run files of persons and units.
+
+    Raises
+    ------
+    ConfigError
+        If the size is not usable.
+    EnvironmentFailure
+        If the folder cannot be written.
+    """
+    return write_cef_state(folder, make_state(blocks, seed), seed)
+
+
+def write_cef_state(folder: Path, state: DemoState, seed: int) -> tuple[Path, Path]:
+    """Write a state that is made already; see :func:`write_cef`."""
+    rng = np.random.default_rng([seed, len(state.land.geocodes), 2])
+    units = list_units(state)
+    residents = house_people(state, units, rng)
+    oid = _numbers(len(state.land.geocodes), _FIRST_OID, rng)
+    mafid = _numbers(len(units), MAFID_RANGE[0], rng)
+    code = _quarters_codes(units, rng)
+    _write_blocks(folder / f"GRFC_{STATE}.txt", state.land, oid)
+    by_mafid = np.argsort(mafid)
+    fields = _unit_fields(units, residents, rng)
+    fields |= {"MAFID": mafid, "QGQTYP": code, "OIDTB": oid[units.block]}
+    _write_records(folder / f"CEF20_UNIT_{STATE}.txt", UNITS, fields, by_mafid)
+    fields = _person_fields(units, residents)
+    fields |= {"MAFID": mafid[residents.unit], "QGQTYP": code[residents.unit]}
+    by_home = np.argsort(mafid[residents.unit], kind="stable")
+    _write_records(folder / f"CEF20_PER_{STATE}.txt", PERSONS, fields, by_home)
+    runs = []
+    for name, label in (("persons", "People"), ("units", "Housing units")):
+        runs.append(folder / f"{name}.toml")
+        text = _RUN.format(name=name, label=label, state=STATE, blocks=len(oid), seed=seed)
+        write_atomic(runs[-1], text.encode())
+    return runs[0], runs[1]
+
+
+def _numbers(size: int, first: int, rng: np.random.Generator) -> Numbers:
+    """Return distinct numbers from `first` on, in no order."""
+    return rng.permutation(first + np.cumsum(rng.integers(1, 6, size)) - 1)
+
+
+def _quarters_codes(units: Units, rng: np.random.Generator) -> Numbers:
+    """Return a code of QGQTYP for each unit, -1 (blank) for housing units."""
+    codes = np.full(len(units), -1, dtype=np.int64)
+    for kind in range(1, 8):
+        known = [code for code, group in GQ_CODES.items() if group == kind]
+        inside = np.flatnonzero(units.hhgq == kind)
+        codes[inside] = rng.choice(known, size=len(inside))
+    return codes
+
+
+def _unit_fields(units: Units, residents: Residents, rng: np.random.Generator) -> dict[str, Numbers]:
+    """Return fields of units, int64 (u,) each; -1 is blank."""
+    u = len(units)
+    housing = units.hhgq == 0
+    household = housing & units.occupied
+    people = np.bincount(residents.unit, minlength=u)
+    heads = residents.number == 1
+    fields = {}
+    for name, values in (
+        ("HHLDRAGE", residents.age), ("HHSPAN", residents.hispanic + 1), ("HHRACE", residents.cenrace + 1),
+    ):  # fmt: skip
+        of_head = np.full(u, -1, dtype=np.int64)
+        of_head[residents.unit[heads]] = values[heads]
+        fields[name] = np.where(household, of_head, -1)
+    return fields | {
+        "RTYPE": np.where(housing, 2, 4),
+        "BCUSTATEFP": np.full(u, int(STATE)),
+        "VERSION": np.ones(u, dtype=np.int64),
+        "FINAL_POP": people,
+        "TEN": np.where(household, rng.integers(1, 5, u), 0),
+        "VACS": np.where(housing & ~units.occupied, rng.integers(1, 8, u), 0),
+    }
+
+
+def _person_fields(units: Units, residents: Residents) -> dict[str, Numbers]:
+    """Return fields of persons, int64 (p,) each; -1 is blank."""
+    hhgq = units.hhgq[residents.unit]
+    people = np.bincount(residents.unit, minlength=len(units))[residents.unit]
+    head = residents.number == 1
+    in_household = np.where(head, _HOUSEHOLDER, np.where(residents.age < 18, _CHILD, _NOT_RELATED))
+    in_quarters = np.where(hhgq <= _INSTITUTIONAL, _INSTITUTION, _OTHER_QUARTERS)
+    return {
+        "RTYPE": np.where(hhgq == 0, 3, 5),
+        "CUF_PNC": residents.number,
+        "BCUSTATEFP": np.full(len(hhgq), int(STATE)),
+        "VERSION": np.ones(len(hhgq), dtype=np.int64),
+        "QSEX": residents.sex,
+        "QAGE": residents.age,
+        "CENHISP": residents.hispanic + 1,
+        "CENRACE": residents.cenrace + 1,
+        "RELSHIP": np.where(hhgq == 0, in_household, in_quarters),
+        "LIVE_ALONE": np.where(hhgq > 0, 0, np.where(people == 1, 1, 2)),
+    }
+
+
+def _write_records(path: Path, layout: RecordLayout, fields: dict[str, Numbers], order: Numbers) -> None:
+    """Write fixed-width records in the order given, a chunk at a time."""
+    with atomic_file(path) as file:
+        for start in range(0, len(order), _CHUNK):
+            rows = order[start : start + _CHUNK]
+            letters = np.full((len(rows), layout.width + 1), ord(" "), dtype=np.uint8)
+            letters[:, -1] = ord("\n")
+            for name, values in fields.items():
+                first, end = layout.fields[name]
+                letters[:, first:end] = _digits(values[rows], end - first)
+            file.write(letters.tobytes())
+
+
+def _digits(values: Numbers, width: int) -> Letters:
+    """Return numbers as text with zeros in front, uint8 (rows, width); negative numbers are blank."""
+    powers = 10 ** np.arange(min(width, 18) - 1, -1, -1)
+    shown = (values[:, None] // powers) % 10 + ord("0")
+    shown = np.where(values[:, None] < 0, ord(" "), shown).astype(np.uint8)
+    blank = np.full((len(values), width - shown.shape[1]), ord(" "), dtype=np.uint8)
+    return np.concatenate([blank, shown], axis=1)
+
+
+def _write_blocks(path: Path, land: Land, oid: Numbers) -> None:
+    columns: dict[str, list[str]] = {}
+    text = land.geocodes.astype("U15").tolist()
+    start = 0
+    for name, width in BLOCK_COLUMNS:
+        columns[name] = [code[start : start + width] for code in text]
+        start += width
+    columns[GROUP_COLUMN] = [code[0] for code in columns["TABBLK"]]
+    columns["REGIONCE"] = ["9"] * len(text)
+    for category, (name, *_) in AREA_COLUMNS.items():
+        before, width = AREA_FORMS[category]
+        known = land.entities.get(category)
+        codes = [] if known is None else known.astype("U16").tolist()
+        columns[name] = [code[before:] or "9" * width for code in codes] or ["9" * width] * len(text)
+    columns[OID_COLUMN] = [str(number) for number in oid.tolist()]
+    rows = ["|".join(columns), *map("|".join, zip(*columns.values(), strict=True))]
+    write_atomic(path, ("\n".join(rows) + "\n").encode())
+
+
+_RUN = """\
+# {label} of a made state as records of a census: {blocks} blocks, seed {seed}. Nobody's data.
+
+[run]
+product = "pl94-{name}"
+
+[input]
+reader = "cef"
+path = "CEF20_PER_{state}.txt"              # person records
+units = {{ path = "CEF20_UNIT_{state}.txt" }}  # unit records
+
+[geography]
+frame = "GRFC_{state}.txt"                  # the GRF-C: blocks and their areas
+spine = "standard"
+
+[budget]
+preset = "pr2020-{name}"    # the production setting of 2020 where the state is the topmost level
+"""
