@@ -1,0 +1,276 @@
+# mypy: allow-untyped-defs, allow-untyped-calls
+"""Merging tract groups of one county: what a merge does to the distances, and the greedy searches.
+
+Write ``n = c - c'`` for an entity and a tract, and let ``n`` of a group be the sum over its tracts (a tract
+that the entity does not touch has ``n = -1``). By equations 4.1 and 4.2 a group costs
+
+    c_g  = sum c  - max(0,  n - 1)
+    c'_g = sum c' - max(0, -n - 1)
+
+so a grouping is worth, to an entity, what these maxima sum to; and the distance of the entity is
+``min(x, y)`` with ``x`` (``y``) the sum of its ``c_g`` (``c'_g``) plus what it costs outside the county.
+Groups keep ``m``, the sum of ``n + 1`` over their tracts, for the entities that touch them: ``n = m - size``,
+and ``m = 0`` for all other entities. The lists are linked, so that a merge copies nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numba import njit
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["County", "county_state", "merge_pairs", "merge_until_final", "sweep"]
+
+END = -1
+
+
+class County(NamedTuple):
+    """Groups of the tracts of one county and the distances of the entities in it; changed in place.
+
+    Attributes
+    ----------
+    size : int64 (tracts,)
+        Tracts in the group that starts with this tract; 0 where the tract starts none.
+    group : int64 (tracts,)
+        First tract of the group that each tract was merged into last; follow it to itself.
+    head : int64 (tracts,)
+        First node of each group's list, by ascending entity.
+    entity, m, following : int64 (nodes,)
+        The nodes of the lists.
+    x, y : int64 (entities,)
+        Cost of each entity from its own parts, and from those of its complement.
+    active : int64 (entities + 1,)
+        Entities with y <= x, whose distance falls with every group less; first how many there are.
+    net, seen, stamp : int64 arrays
+        Scratch: change in the number of entities at each distance; distances touched; last pair that
+        touched each entity.
+    """
+
+    size: Any
+    group: Any
+    head: Any
+    entity: Any
+    m: Any
+    following: Any
+    x: Any
+    y: Any
+    active: Any
+    net: Any
+    seen: Any
+    stamp: Any
+
+
+def county_state(
+    group: NDArray[np.int64],
+    starts: NDArray[np.int64],
+    entity: NDArray[np.int64],
+    inside: NDArray[np.int64],
+    outside: NDArray[np.int64],
+    base: tuple[NDArray[np.int64], NDArray[np.int64]],
+) -> County:
+    """Return the state of one county, its tracts grouped as `group` says.
+
+    Parameters
+    ----------
+    group : int64 (tracts,)
+        Lowest tract of the group of each tract.
+    starts : int64 (tracts + 1,)
+        Tract ``t`` has the pairs ``starts[t]:starts[t + 1]``, by ascending entity.
+    entity, inside, outside : int64 (pairs,)
+        Entity, ``c`` and ``c'``.
+    base : two int64 (entities,)
+        What ``x`` and ``y`` are beyond the costs of the groups.
+    """
+    tracts, entities = len(group), len(base[0])
+    own = np.arange(tracts, dtype=np.int64)
+    x = base[0] + np.bincount(entity, inside, minlength=entities).astype(np.int64)
+    y = base[1] + np.bincount(entity, outside - 1, minlength=entities).astype(np.int64) + tracts
+    limit = int(np.minimum(x, y).max()) if entities else 0
+    following = np.arange(1, len(entity) + 1, dtype=np.int64)
+    last = starts[1:][starts[1:] > starts[:-1]] - 1
+    following[last] = END
+    state = County(
+        size=np.ones(tracts, dtype=np.int64),
+        group=own.copy(),
+        head=np.where(starts[1:] > starts[:-1], starts[:-1], END),
+        entity=entity.copy(),
+        m=inside - outside + 1,
+        following=following,
+        x=x,
+        y=y,
+        active=np.zeros(entities + 1, dtype=np.int64),
+        net=np.zeros(limit + 2, dtype=np.int64),
+        seen=np.zeros(2 * entities + 2, dtype=np.int64),
+        stamp=np.full(entities, END, dtype=np.int64),
+    )
+    _activate(state)
+    merged = np.flatnonzero(group != own)
+    merge_pairs(state, group[merged], merged)
+    return state
+
+
+@njit(cache=True, nogil=True)
+def _gain(n):
+    """Return what a group with net count `n` saves."""
+    return n - 1 if n > 1 else 0
+
+
+@njit(cache=True, nogil=True)
+def _activate(state):
+    """List the entities whose complement is at least as cheap."""
+    count = 0
+    for k in range(len(state.x)):
+        if state.y[k] <= state.x[k]:
+            count += 1
+            state.active[count] = k
+    state.active[0] = count
+
+
+@njit(cache=True, nogil=True)
+def _move(state, old, new, count):
+    """Note that one entity's distance goes from `old` to `new`; return how many distances are noted."""
+    state.net[old] -= 1
+    state.net[new] += 1
+    state.seen[count] = old
+    state.seen[count + 1] = new
+    return count + 2
+
+
+@njit(cache=True, nogil=True)
+def _verdict(state, count):
+    """Compare the sorted vectors: -1 if the new one is less, 0 if equal, 1 if greater; clear the scratch.
+
+    Sorted vectors compare as the counts at the largest value where they differ do.
+    """
+    highest, sign = -1, 0
+    for i in range(count):
+        value = state.seen[i]
+        if state.net[value] != 0 and value > highest:
+            highest = value
+            sign = 1 if state.net[value] > 0 else -1
+    for i in range(count):
+        state.net[state.seen[i]] = 0
+    return sign
+
+
+@njit(cache=True, nogil=True)
+def compare_merge(state, u, v):
+    """Return the sign of the change in the sorted distances if groups `u` and `v` become one."""
+    size_u, size_v = state.size[u], state.size[v]
+    i, j = state.head[u], state.head[v]
+    pair = u * len(state.size) + v
+    limit = len(state.net) - 2
+    count = 0
+    while i != END or j != END:
+        take_u = j == END or (i != END and state.entity[i] <= state.entity[j])
+        take_v = i == END or (j != END and state.entity[j] <= state.entity[i])
+        n_u, n_v, k = -size_u, -size_v, END
+        if take_u:
+            k = state.entity[i]
+            n_u += state.m[i]
+            i = state.following[i]
+        if take_v:
+            k = state.entity[j]
+            n_v += state.m[j]
+            j = state.following[j]
+        state.stamp[k] = pair
+        old = min(state.x[k], state.y[k])
+        new = min(
+            state.x[k] - _gain(n_u + n_v) + _gain(n_u) + _gain(n_v),
+            state.y[k] - _gain(-n_u - n_v) + _gain(-n_u) + _gain(-n_v),
+        )
+        if new > limit:  # above every distance there is: greater, whatever the others do
+            _verdict(state, count)
+            return 1
+        if new != old:
+            count = _move(state, old, new, count)
+    for a in range(1, state.active[0] + 1):
+        k = state.active[a]
+        if state.stamp[k] != pair:
+            count = _move(state, state.y[k], state.y[k] - 1, count)
+    return _verdict(state, count)
+
+
+@njit(cache=True, nogil=True)
+def merge(state, u, v):
+    """Make groups `u` and `v` one, which keeps the place of `u`."""
+    size_u, size_v = state.size[u], state.size[v]
+    state.y[:] -= 1  # for an entity that touches neither: size_u + size_v - 1, less what each had
+    i, j = state.head[u], state.head[v]
+    tail = END
+    while i != END or j != END:
+        take_u = j == END or (i != END and state.entity[i] <= state.entity[j])
+        take_v = i == END or (j != END and state.entity[j] <= state.entity[i])
+        node = i if take_u else j
+        k = state.entity[node]
+        m_u = state.m[i] if take_u else 0
+        m_v = state.m[j] if take_v else 0
+        if take_u:
+            i = state.following[i]
+        if take_v:
+            j = state.following[j]
+        n_u, n_v = m_u - size_u, m_v - size_v
+        state.x[k] += _gain(n_u) + _gain(n_v) - _gain(n_u + n_v)
+        state.y[k] += 1 + _gain(-n_u) + _gain(-n_v) - _gain(-n_u - n_v)
+        state.m[node] = m_u + m_v
+        if tail == END:
+            state.head[u] = node
+        else:
+            state.following[tail] = node
+        state.following[node] = END
+        tail = node
+    state.head[v] = END
+    state.group[v] = u
+    state.size[u] += size_v
+    state.size[v] = 0
+    _activate(state)
+
+
+@njit(cache=True, nogil=True)
+def merge_pairs(state, left, right):
+    """Merge groups pair by pair, whatever the distances do."""
+    for i in range(len(left)):
+        merge(state, left[i], right[i])
+
+
+@njit(cache=True, nogil=True)
+def sweep(state, bound):
+    """Go once through all pairs of groups as Algorithm 2 does; return whether any were merged.
+
+    A merged group keeps the place of its first tract, and the pass goes on with the next pair.
+    """
+    tracts = len(state.size)
+    changed = False
+    for u in range(tracts - 1):
+        if state.size[u] == 0:
+            continue
+        for v in range(u + 1, tracts):
+            if state.size[v] == 0 or state.size[u] + state.size[v] > bound:
+                continue
+            if compare_merge(state, u, v) <= 0:
+                merge(state, u, v)
+                changed = True
+    return changed
+
+
+@njit(cache=True, nogil=True)
+def merge_until_final(state, bound):
+    """Merge as the production system does: each group in turn takes the first that fits, then starts again.
+
+    A group that finds no partner is final, and later ones no longer try it.
+    """
+    tracts = len(state.size)
+    for u in range(tracts - 1):
+        if state.size[u] == 0:
+            continue
+        v = u + 1
+        while v < tracts:
+            fits = state.size[v] > 0 and state.size[u] + state.size[v] <= bound
+            if fits and compare_merge(state, u, v) <= 0:
+                merge(state, u, v)
+                v = u
+            v += 1
