@@ -72,7 +72,7 @@ def reader_spec(run_file: RunFile, product: Product, *, need_input: bool = True)
         else UnitsSpec(given.units.path[0], given.units.geocode, dict(given.units.columns)),
         unit_records=further.get("units", ()),
         block_files=further.get("frame", ()),
-        block_assignment=further.get("block_assignment", ()),
+        block_assignment=tuple(geography.block_assignment),
     )
 
 
@@ -81,8 +81,7 @@ def _further_files(run_file: RunFile) -> dict[str, tuple[Path, ...]]:
     given, geography = run_file.input, run_file.geography
     files = {}
     if geography.block_assignment:
-        key = "[geography] block_assignment"
-        files["block_assignment"] = expand_paths(geography.block_assignment, Path(), key)
+        expand_paths(geography.block_assignment, Path(), "[geography] block_assignment")  # for its errors
     if given.reader == "cef" and geography.frame is not None:
         files["frame"] = expand_paths(geography.frame, Path(), "[geography] frame")
     if given.reader == "cef" and given.units is not None:

@@ -91,8 +91,9 @@ class ReaderSpec:
         A disagreement with a published summary record is an error rather than a warning.
     unit_records, block_files : tuple of Source
         For ``cef``: the files of unit records, and those of the GRF-C.
-    block_assignment : tuple of Source
-        Files that say in which areas blocks lie, in place of the areas that the input names.
+    block_assignment : tuple of Path
+        Files, folders or patterns: files that say in which areas blocks lie, in place of the areas that the
+        input names.
     """
 
     reader: str
@@ -109,7 +110,7 @@ class ReaderSpec:
     strict: bool = False
     unit_records: tuple[Source, ...] = ()
     block_files: tuple[Source, ...] = ()
-    block_assignment: tuple[Source, ...] = ()
+    block_assignment: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

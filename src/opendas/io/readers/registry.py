@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from opendas.errors import ConfigError
 from opendas.io.readers.base import Reader, ReaderSpec
+from opendas.io.readers.block_assignment import AssignedReader
 from opendas.io.readers.cef import CefReader
 from opendas.io.readers.long_form import HistogramReader, RecordsReader
 from opendas.io.readers.microdata import MdfReader, PpmfReader
@@ -39,4 +40,5 @@ def make_reader(spec: ReaderSpec) -> Reader:
     """
     if spec.reader not in READERS:
         raise ConfigError(f"no reader {spec.reader!r}; there are {', '.join(READERS)}.")
-    return READERS[spec.reader](spec)
+    reader = READERS[spec.reader](spec)
+    return AssignedReader(reader, spec) if spec.block_assignment else reader
