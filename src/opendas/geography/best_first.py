@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from opendas.geography.greedy import END, _gain, merge
+from opendas.geography.greedy import END, gain, merge
 
 __all__ = ["merge_best_first", "pair_score"]
 
@@ -51,7 +51,7 @@ def pair_score(state, u, v, weight):
         worth = weight[k]
         if worth < 0:
             worth, n_u, n_v = -worth, -n_u, -n_v
-        saved += worth * (_gain(n_u + n_v) - _gain(n_u) - _gain(n_v))
+        saved += worth * (gain(n_u + n_v) - gain(n_u) - gain(n_v))
         if n_u * n_v < 0:
             torn += worth * min(abs(n_u), abs(n_v))
     if saved <= 0:

@@ -23,7 +23,17 @@ from numba import njit
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["County", "county_state", "merge_pairs", "merge_until_final", "sweep"]
+__all__ = [
+    "END",
+    "County",
+    "compare_merge",
+    "county_state",
+    "gain",
+    "merge",
+    "merge_pairs",
+    "merge_until_final",
+    "sweep",
+]
 
 END = -1
 
@@ -114,7 +124,7 @@ def county_state(
 
 
 @njit(cache=True, nogil=True)
-def _gain(n):
+def gain(n):
     """Return what a group with net count `n` saves."""
     return n - 1 if n > 1 else 0
 
@@ -180,8 +190,8 @@ def compare_merge(state, u, v):
         state.stamp[k] = pair
         old = min(state.x[k], state.y[k])
         new = min(
-            state.x[k] - _gain(n_u + n_v) + _gain(n_u) + _gain(n_v),
-            state.y[k] - _gain(-n_u - n_v) + _gain(-n_u) + _gain(-n_v),
+            state.x[k] - gain(n_u + n_v) + gain(n_u) + gain(n_v),
+            state.y[k] - gain(-n_u - n_v) + gain(-n_u) + gain(-n_v),
         )
         if new > limit:  # above every distance there is: greater, whatever the others do
             _verdict(state, count)
@@ -214,8 +224,8 @@ def merge(state, u, v):
         if take_v:
             j = state.following[j]
         n_u, n_v = m_u - size_u, m_v - size_v
-        state.x[k] += _gain(n_u) + _gain(n_v) - _gain(n_u + n_v)
-        state.y[k] += 1 + _gain(-n_u) + _gain(-n_v) - _gain(-n_u - n_v)
+        state.x[k] += gain(n_u) + gain(n_v) - gain(n_u + n_v)
+        state.y[k] += 1 + gain(-n_u) + gain(-n_v) - gain(-n_u - n_v)
         state.m[node] = m_u + m_v
         if tail == END:
             state.head[u] = node
