@@ -182,9 +182,13 @@ def _bypass_level(
         geocodes=codes,
         parent=level.parent[source],
         official=level.official and not bool(replaced.any()),
-        whole=None if level.whole is None else level.whole[source],
+        whole=None if bool(replaced.any()) else level.whole,  # parts of one geounit may be apart now
     )
     parent = np.repeat(np.cumsum(repeat) - repeat, fanout)
     inside = np.repeat(chosen & (fanout > 1), fanout)
     offset = np.arange(len(below)) - np.repeat(starts[:-1], fanout)
-    levels[number + 1] = replace(below, parent=parent + np.where(inside, offset, 0))
+    levels[number + 1] = replace(
+        below,
+        parent=parent + np.where(inside, offset, 0),
+        whole=None if bool(replaced.any()) else below.whole,
+    )

@@ -38,7 +38,7 @@ class Layer:
     official : bool
         The geounits are those of the published geography, undivided.
     whole : int64 (k,) or None
-        At the topmost divided level: number of the official geounit that each geounit is a part of.
+        At the topmost level with parts of official geounits: number of the one that each is a part of.
     """
 
     name: str
@@ -120,13 +120,22 @@ class Draft:
             found = label[first]
             if len(found) != len(layer):
                 _refuse_two_parents(layer, found)
-            whole = None
-            if layer.whole is not None:
-                whole = np.unique(layer.whole[found], return_inverse=True)[1].astype(np.int64)
             parent = above[first] if levels else np.zeros(len(first), dtype=np.int64)
+            whole = None if layer.whole is None else _side_by_side(layer.whole[found], parent)
             levels.append(SpineLevel(layer.name, layer.codes[found], parent, layer.official, whole))
             above = np.cumsum(new) - 1
         return Spine(tuple(levels), order.astype(np.int64), (None,) * len(levels))
+
+
+def _side_by_side(whole: Labels, parent: Labels) -> Labels | None:
+    """Number divided geounits in order; None if the parts of one are apart or have several parents.
+
+    A later step that regroups the levels above may have torn them apart: then no total is theirs together.
+    """
+    new = np.diff(whole, prepend=-1) != 0
+    if int(new.sum()) > len(np.unique(whole)) or bool(np.any(~new[1:] & (np.diff(parent) != 0))):
+        return None
+    return (np.cumsum(new) - 1).astype(np.int64)
 
 
 def _refuse_two_parents(layer: Layer, found: Labels) -> None:

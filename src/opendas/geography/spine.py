@@ -35,7 +35,7 @@ class SpineLevel:
         Its geounits are those of the published geography, undivided.
     whole : int64 (g,) or None
         Where official geounits are divided here and nowhere above: number of the one that each geounit is a
-        part of, counted in order. The parts of one lie side by side.
+        part of, counted in order. The parts of one lie side by side and have one parent.
     """
 
     name: str
@@ -129,6 +129,9 @@ class Spine:
                 raise GeographyError(f"geolevel {level.name!r}: a geounit above has no child on the spine.")
             if np.any(np.diff(parent) < 0):
                 raise GeographyError(f"geolevel {level.name!r}: children of one parent are not consecutive.")
+            whole = level.whole
+            if whole is not None and np.any((np.diff(whole) == 0) & (np.diff(parent) != 0)):
+                raise GeographyError(f"geolevel {level.name!r}: the parts of one geounit have two parents.")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -199,7 +202,9 @@ class Spine:
             yield np.array([len(level), level.geocodes.dtype.itemsize], dtype="<i8").tobytes()
             yield level.geocodes.tobytes()
             yield level.parent.astype("<i8", copy=False).tobytes()
-            yield b"whole" if level.whole is not None else b"official" if level.official else b"made"
+            yield b"official" if level.official else b"made"
+            if level.whole is not None:
+                yield b"whole" + level.whole.astype("<i8", copy=False).tobytes()
             if shares is None:
                 yield b"equal"
             else:

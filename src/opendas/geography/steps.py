@@ -23,6 +23,7 @@ __all__ = [
     "divide_into_parts",
     "group",
     "in_ranges",
+    "insert_groups",
     "insert_intersections",
     "largest_group",
     "split",
@@ -83,13 +84,18 @@ def divide_into_parts(draft: Draft, top: str, inside: npt.NDArray[np.bool_]) -> 
     Raises
     ------
     ConfigError
-        If there is no such level, it is the leaf level, or the draft is divided already.
+        If there is no such level, it is the leaf level or not as published, or the draft is divided already.
     """
     place = draft.index(top, "the division into parts")
     if place == len(draft.layers) - 1:
         raise ConfigError(f"[geography] spine: {top!r} is the leaf level, and leaves are not divided.")
     if any(layer.whole is not None for layer in draft.layers):
         raise ConfigError("[geography] spine: the spine can be divided into parts once; it is already.")
+    if not draft.layers[place].official:  # what parts hold together may be exact: of official geounits only
+        raise ConfigError(
+            f"[geography] spine: the step aian comes before the steps that regroup {top!r}: it makes "
+            "parts of official geounits."
+        )
     layers = []
     for number, layer in enumerate(draft.layers[place:-1]):
         pair = 2 * layer.label + inside
@@ -125,7 +131,10 @@ def split(draft: Draft, level: str, key: Labels, name: str | None = None) -> Dra
 
 
 def _divided(layer: Layer, key: Labels) -> Layer:
-    """Divide a level's geounits by a key; divided ones are numbered ``.1``, ``.2`` ... behind their code."""
+    """Divide a level's geounits by a key; divided ones are numbered ``.1``, ``.2`` ... behind their code.
+
+    If such a code is there already, all are numbered.
+    """
     pairs, label = np.unique(layer.label * (int(key.max()) + 1) + key, return_inverse=True)
     old = pairs // (int(key.max()) + 1)
     if len(old) == len(layer):
@@ -134,9 +143,12 @@ def _divided(layer: Layer, key: Labels) -> Layer:
     counts = np.diff(np.append(starts, len(old)))
     number = np.arange(len(old)) - np.repeat(starts, counts) + 1
     alone = np.repeat(counts, counts) == 1
-    suffix = np.where(alone, b"", np.char.add(b".", number.astype("S10")))
+    suffix = np.char.add(b".", number.astype("S10"))
     whole = None if layer.whole is None else layer.whole[old]
-    codes = np.char.add(layer.codes[old], suffix)
+    numbered = np.char.add(layer.codes[old], suffix)
+    codes = np.where(alone, layer.codes[old], numbered)
+    if len(np.unique(codes)) < len(codes):
+        codes = numbered
     return Layer(layer.name, label.astype(np.int64), codes, official=False, whole=whole)
 
 
@@ -210,7 +222,18 @@ def group(
     new = run | (position % largest[above[order]] == 0)
     number = np.empty(len(layer), dtype=np.int64)
     number[order] = np.cumsum(new) - 1
-    return draft.inserted(place, _numbered_within(name, parent, number[layer.label]))
+    return insert_groups(draft, level, number, name)
+
+
+def insert_groups(draft: Draft, level: str, number: Labels, name: str) -> Draft:
+    """Insert a level above `level`, given the group of each of its geounits, int64 (k,).
+
+    Geounits of different parents are never in one group, whatever their numbers.
+    """
+    place = draft.index(level, f"the step that makes {name}")
+    parent = draft.layers[place - 1]
+    label = combine([parent.label, number[draft.layers[place].label]])
+    return draft.inserted(place, _numbered_within(name, parent, label))
 
 
 def block_groups(

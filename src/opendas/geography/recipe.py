@@ -1,0 +1,331 @@
+"""Spine recipes: a spine as a list of named steps from the official levels.
+
+A recipe is checked twice: its level names before any data are read (:func:`recipe_levels`), and step by step
+on the frame (:func:`build_spine`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from opendas.errors import ConfigError
+from opendas.geography import steps as step_functions
+from opendas.geography.bypass import LARGEST_FAMILY
+from opendas.geography.draft import Draft, combine, draft_of
+from opendas.geography.frame import ENTITY_CATEGORIES, Frame
+from opendas.geography.spine import Spine
+from opendas.geography.tract_groups import tract_groups_for
+
+__all__ = [
+    "NAMED_SPINES",
+    "STRONG_MCD_STATES",
+    "Recipe",
+    "SpineStep",
+    "build_spine",
+    "recipe_levels",
+    "stand_ins",
+]
+
+STRONG_MCD_STATES = ("09", "23", "25", "26", "27", "33", "34", "36", "42", "44", "50", "55")
+"""FIPS codes of the states whose minor civil divisions are governments (paper, section 6)."""
+
+_MADE_BY_DEFAULT = MappingProxyType({"block_groups": "block_group", "tract_groups": "tract_group"})
+
+
+@dataclass(frozen=True, slots=True)
+class SpineStep:
+    """One step of a recipe; which parameters matter depends on `step`.
+
+    Parameters
+    ----------
+    step : str
+        ``aian``, ``split``, ``intersect``, ``group``, ``block_groups``, ``tract_groups`` or ``bypass``.
+    level : str, optional
+        Level that the step works on: divided from there down (``aian``, ``split``), or grouped (``group``).
+    name : str, optional
+        Name of the level that the step makes, or new name of the level that it splits.
+    areas : str, optional
+        ``aian``: entity category whose codes decide, by default ``aianhh``.
+    codes : tuple of str, optional
+        ``aian``: codes and ranges of codes; by default those of production for ``aianhh``, any for others.
+    entities : tuple of str, optional
+        Entity categories, or official geolevels, whose combinations decide.
+    fanout_cutoff : int, >= 1
+    entity_threshold : int, >= 0
+        ``tract_groups``, method ``production``: distance from which an entity is brought closer.
+    off_by_one : bool
+        Groups may hold one more, as production's did.
+    method : str
+        ``tract_groups``: one of :data:`opendas.geography.tract_groups.METHODS`.
+    largest_family : int
+        ``bypass`` under pure differential privacy: most siblings that it may leave.
+    """
+
+    step: str
+    level: str | None = None
+    name: str | None = None
+    areas: str | None = None
+    codes: tuple[str, ...] | None = None
+    entities: tuple[str, ...] | None = None
+    fanout_cutoff: int = 12
+    entity_threshold: int = 9
+    off_by_one: bool = False
+    method: str = "greedy"
+    largest_family: int = LARGEST_FAMILY
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the step as a run file writes it, without defaults."""
+        plain = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in plain.items() if name == "step" or value != _DEFAULTS[name]}
+
+
+_DEFAULTS = {field.name: field.default for field in fields(SpineStep)}
+
+
+NAMED_SPINES: Mapping[str, tuple[SpineStep, ...]] = MappingProxyType(
+    {
+        "standard": (),
+        "optimized": (SpineStep("block_groups"), SpineStep("bypass")),
+        "aian": (SpineStep("aian"), SpineStep("block_groups"), SpineStep("bypass")),
+    }
+)
+"""Spines that a run file may name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How the spine of a run is made.
+
+    Parameters
+    ----------
+    steps : tuple of SpineStep
+    entities : tuple of str or None
+        Off-spine entities of steps that name none; None means the production rule.
+    facilities : bool
+        The production rule keeps blocks with other kinds of group quarters apart; housing units do without.
+    """
+
+    steps: tuple[SpineStep, ...]
+    entities: tuple[str, ...] | None = None
+    facilities: bool = True
+
+    @property
+    def bypass(self) -> SpineStep | None:
+        """The step that bypasses parents, if there is one."""
+        return next((step for step in self.steps if step.step == "bypass"), None)
+
+
+def _top_of_parts(step: SpineStep, names: Sequence[str]) -> str:
+    if step.level is not None:
+        return step.level
+    return "state" if "state" in names else names[0]
+
+
+def _grouped(step: SpineStep, names: Sequence[str]) -> str:
+    """Return the level that a step groups or stands above."""
+    if step.step == "block_groups":
+        return names[-1]
+    if step.level is not None:
+        return step.level
+    if step.step == "tract_groups":
+        return "tract" if "tract" in names else names[max(1, len(names) - 3)]
+    raise ConfigError(f"[geography] spine: the step {step.step} needs level, the level that it works on.")
+
+
+def _made(step: SpineStep) -> str:
+    name = step.name or _MADE_BY_DEFAULT.get(step.step)
+    if name is None:
+        raise ConfigError(
+            f"[geography] spine: the step {step.step} needs name, the name of the level it makes."
+        )
+    return name
+
+
+def _walk(geolevels: Sequence[str], steps: Sequence[SpineStep]) -> tuple[list[str], dict[str, str]]:
+    """Return the level names after all steps, and for every name that is new the level it came from."""
+    names = list(geolevels)
+    origin = {name: name for name in names}
+    for number, step in enumerate(steps, start=1):
+        where = f"[geography] spine, step {number} ({step.step})"
+        if step.step == "bypass":
+            if number != len(steps):
+                raise ConfigError(f"{where}: bypass comes last, when the levels stand.")
+            continue
+        level = _top_of_parts(step, names) if step.step == "aian" else _grouped(step, names)
+        if level not in names:
+            raise ConfigError(
+                f"{where}: there is no level {level!r} at that step; there are {', '.join(names)}."
+            )
+        if step.step == "aian":
+            continue
+        if step.step == "split":
+            if step.name is not None and step.name != level:
+                _refuse_taken(where, step.name, (*names, *geolevels))
+                origin[step.name] = origin[level]
+                names[names.index(level)] = step.name
+            continue
+        name = _made(step)
+        replaced = step.step == "block_groups" and name in names[:-1]
+        if replaced:
+            if names.index(name) != len(names) - 2:
+                raise ConfigError(f"{where}: {name!r} is not the level above the leaves.")
+            names.remove(name)
+        _refuse_taken(where, name, names if replaced else (*names, *geolevels))
+        if names.index(level) == 0:
+            raise ConfigError(f"{where}: {level!r} is the topmost level; nothing can stand above it.")
+        origin.setdefault(name, origin[level])
+        names.insert(names.index(level), name)
+    return names, {name: origin[name] for name in names if origin[name] != name}
+
+
+def _refuse_taken(where: str, name: str, names: Sequence[str]) -> None:
+    """Refuse the name of another level, of an official one that was renamed, and words with a meaning."""
+    if name in names or name in ("root", "leaf", "*", *ENTITY_CATEGORIES):
+        raise ConfigError(f"{where}: the name {name!r} is taken; give the level another with name.")
+
+
+def recipe_levels(geolevels: Sequence[str], steps: Sequence[SpineStep]) -> tuple[str, ...]:
+    """Return the names of a recipe's levels, top first.
+
+    Raises
+    ------
+    ConfigError
+        If a step names a level that is not there, or a name that is taken.
+    """
+    return tuple(_walk(geolevels, steps)[0])
+
+
+def stand_ins(geolevels: Sequence[str], steps: Sequence[SpineStep]) -> dict[str, str]:
+    """Return, for each level that a recipe adds, the official level whose query groups it may borrow."""
+    return _walk(geolevels, steps)[1]
+
+
+def build_spine(frame: Frame, recipe: Recipe, finish: Callable[[Spine], Spine]) -> Spine:
+    """Make the spine of a run.
+
+    Parameters
+    ----------
+    frame : Frame
+    recipe : Recipe
+    finish : callable of Spine to Spine
+        The rule of the step ``bypass``, which needs the budget of the levels.
+
+    Raises
+    ------
+    ConfigError
+        If a step does not fit the levels or the entities of the frame.
+    GeographyError
+        If official geounits do not nest.
+    """
+    draft = draft_of(frame)
+    recipe_levels(draft.names, recipe.steps)
+    for step in recipe.steps:
+        if step.step != "bypass":
+            draft = _applied(draft, step, recipe)
+    spine = draft.spine()
+    return spine if recipe.bypass is None else finish(spine)
+
+
+def _applied(draft: Draft, step: SpineStep, recipe: Recipe) -> Draft:
+    frame = draft.frame
+    if step.step == "aian":
+        return step_functions.divide_into_parts(draft, _top_of_parts(step, draft.names), _inside(frame, step))
+    level = _grouped(step, draft.names)
+    if step.step == "tract_groups":
+        return _with_tract_groups(draft, level, step, recipe)
+    if step.step == "split" and step.entities is None:
+        key = np.zeros(len(frame), dtype=np.int64)  # only the name changes
+    else:
+        key = combine(_columns(frame, step, recipe))
+    if step.step == "split":
+        return step_functions.split(draft, level, key, step.name)
+    if step.step == "intersect":
+        return step_functions.insert_intersections(draft, level, key, _made(step))
+    most, more = step.fanout_cutoff, step.off_by_one
+    if step.step == "block_groups":
+        return step_functions.block_groups(draft, key, name=_made(step), fanout_cutoff=most, off_by_one=more)
+    return step_functions.group(draft, level, key, _made(step), fanout_cutoff=most, off_by_one=more)
+
+
+def _with_tract_groups(draft: Draft, level: str, step: SpineStep, recipe: Recipe) -> Draft:
+    """Insert a level of groups of the geounits of `level` that brings the step's entities closer."""
+    place = draft.index(level, f"the step {step.step}")
+    spine = draft.spine()
+    found = tract_groups_for(
+        [below.parent for below in spine.levels[1:]],
+        place,
+        [column[spine.leaf_order] for column in _columns(draft.frame, step, recipe)],
+        step.method,
+        step.fanout_cutoff,
+        step.entity_threshold,
+    )
+    # From the geounits of the spine to those of the draft, by one leaf of each.
+    leaf = spine.leaf_order[spine.leaf_starts(place)[:-1]]
+    number = np.empty(len(found), dtype=np.int64)
+    number[draft.layers[place].label[leaf]] = found
+    return step_functions.insert_groups(draft, level, number, _made(step))
+
+
+def _area(frame: Frame, category: str, why: str) -> npt.NDArray[np.bytes_]:
+    """Return the codes of an entity category, or of an official geolevel."""
+    if category in frame.entities or category in frame.geolevels:
+        return frame.codes(category)
+    known = ", ".join((*frame.entities, *frame.geolevels))
+    raise ConfigError(
+        f"[geography] spine: {why} needs the areas {category!r}, which the input does not have; it has "
+        f"{known}. Block assignment files bring more: [geography] block_assignment."
+    )
+
+
+def _inside(frame: Frame, step: SpineStep) -> npt.NDArray[np.bool_]:
+    """Return which leaves lie in the areas of an ``aian`` step."""
+    areas = step.areas or "aianhh"
+    codes = _area(frame, areas, "the step aian")
+    if step.codes is None and areas != "aianhh":
+        return np.asarray(codes != b"")
+    inside = step_functions.in_ranges(codes, step.codes or step_functions.PRODUCTION_AIAN)
+    if step.codes is not None and not inside.any():
+        raise ConfigError(
+            f"[geography] spine: no leaf of the input lies in the codes {', '.join(step.codes)} of {areas!r}."
+        )
+    return inside
+
+
+def _columns(frame: Frame, step: SpineStep, recipe: Recipe) -> list[npt.NDArray[Any]]:
+    """Return the columns whose combinations tell groups apart."""
+    chosen = step.entities if step.entities is not None else recipe.entities
+    if chosen is not None:
+        if not chosen:
+            raise ConfigError(f"[geography] spine: the step {step.step} has an empty list of entities.")
+        return [_area(frame, category, f"the step {step.step}") for category in chosen]
+    return _production_columns(frame, step, recipe)
+
+
+def _production_columns(frame: Frame, step: SpineStep, recipe: Recipe) -> list[npt.NDArray[Any]]:
+    """Return the areas of the production rule: MCD or place, AIAN area, kinds of group quarters present.
+
+    Section 6 of the paper: minor civil divisions count in the strong-MCD states outside of AIAN areas, places
+    everywhere else.
+    """
+    why = f"the production rule of the step {step.step} (no entities are given)"
+    divided = next((other for other in recipe.steps if other.step == "aian"), SpineStep("aian"))
+    areas = _area(frame, divided.areas or "aianhh", why)
+    inside = _inside(frame, divided)
+    state = frame.geocodes.astype("S2")
+    strong = np.isin(state, [code.encode() for code in STRONG_MCD_STATES])
+    place = _area(frame, "place", why)
+    cousub = _area(frame, "cousub", why) if bool((strong & ~inside).any()) else place
+    columns: list[npt.NDArray[Any]] = [
+        np.where(strong & ~inside, cousub, place),
+        np.where(inside, areas, b""),
+    ]
+    if recipe.facilities and step.step == "block_groups":
+        kinds = [name for name in frame.units if name.startswith("gq")]
+        columns += [frame.units[name] > 0 for name in kinds]
+    return columns
