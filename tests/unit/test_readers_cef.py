@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +15,14 @@ from opendas.demo.cef_files import write_cef
 from opendas.demo.households import house_people, list_units
 from opendas.errors import ConfigError, DataError, FormatError, GeographyError, OpendasError, SchemaError
 from opendas.io.readers import InputData, ReaderSpec, UnitsSpec, make_reader
+from opendas.io.readers.cef import QUARTERS_COUNTS, UNIT_COUNTS
 from opendas.io.readers.cef_layout import GQ_CODES, PERSONS, UNITS
 from opendas.io.readers.counter import Counter
 from opendas.io.readers.lookup import Lookup
 from opendas.products.pl94 import pl94_persons, pl94_units
 from opendas.products.product import Product
 from opendas.run import load
+from opendas.stamps import POPULATED_LEAVES
 
 PRODUCTS = {"persons": pl94_persons(), "units": pl94_units()}
 
@@ -63,7 +66,7 @@ def test_the_made_state_comes_back(state: Path, name: str) -> None:
     )
     expected = make_reader(spec).read()
     assert same_histogram(got, expected)
-    assert (got.stamps, got.declared, got.findings) == ((), (), ())
+    assert (got.stamps, got.declared, got.findings) == ((), (UNIT_COUNTS,), ())
     assert np.array_equal(got.frame.geocodes, expected.frame.geocodes)
     for column, counts in expected.frame.units.items():
         assert np.array_equal(got.frame.units[column], counts), column
@@ -199,6 +202,18 @@ def test_units_alone_are_enough_for_the_units_product(small: Path) -> None:
     spec = cef_spec(small, PRODUCTS["units"])
     alone = ReaderSpec("cef", spec.unit_records, spec.product, block_files=spec.block_files)
     assert same_histogram(make_reader(alone).read(), make_reader(spec).read())
+
+
+def test_units_that_are_protected_and_not_invariant_are_not_published(small: Path) -> None:
+    spec = cef_spec(small, replace(PRODUCTS["units"], invariants=()))
+    data = make_reader(spec).read()
+    assert data.declared == (POPULATED_LEAVES, QUARTERS_COUNTS)
+    assert set(data.frame.units["hu"].tolist()) == {1}
+    assert same_histogram(data, make_reader(cef_spec(small, PRODUCTS["units"])).read())
+    change(small / "CEF20_UNIT_99.txt", quarters_line(small), 33, "   ")
+    change(small / "CEF20_UNIT_99.txt", quarters_line(small), 0, "2")
+    changed, _ = make_reader(spec).frame()
+    assert changed.units["hu"].tolist() == data.frame.units["hu"].tolist()
 
 
 def test_columns_of_the_grfc_are_found_by_name(small: Path) -> None:

@@ -1,7 +1,8 @@
 """Reader ``cef``: person and unit records of the Census Edited File, and the GRF-C.
 
-The leaves are the blocks with at least one unit record. Unit counts are taken from the records themselves,
-and published: they are what a census declares invariant. People are placed by the unit they live in.
+The leaves are the blocks with at least one unit record. How many units of which type every block has is
+taken from the records themselves and published, as a census declares; the certificate lists it. People are
+placed by the unit they live in.
 
 Axes: ``p`` persons of a chunk, ``u`` units, ``l`` leaves.
 """
@@ -30,11 +31,19 @@ from opendas.io.readers.lookup import Lookup
 from opendas.io.readers.origins import tell_rows
 from opendas.io.readers.residence import check_units
 from opendas.io.readers.tables import no_rows
+from opendas.io.readers.units_file import replace_units
 from opendas.schema.histogram import Histogram
+from opendas.stamps import POPULATED_LEAVES
 
-__all__ = ["CefReader"]
+__all__ = ["QUARTERS_COUNTS", "UNIT_COUNTS", "CefReader"]
 
 Numbers = npt.NDArray[np.int64]
+
+UNIT_COUNTS = "housing units and group quarters of each type in every block"
+"""What the frame of this reader publishes of the records."""
+
+QUARTERS_COUNTS = "group quarters of each type in every block"
+"""The same for a units product that does not hold the number of units in a block invariant."""
 
 _OLDEST, _ADULT = 115, 18
 _RACES = 63
@@ -82,11 +91,25 @@ class CefReader:
         else:
             histogram, people = _people(_files(self.spec.paths), self.spec, units, leaf, len(frame))
         _compare(units, people, log)
-        where = units.origins[0].where
-        warnings = (*log.findings, *check_units(frame, histogram, self.spec.product, kind, where))
+        warnings = log.findings
+        if kind == "persons":
+            where = units.origins[0].where
+            warnings += check_units(frame, histogram, self.spec.product, kind, where)
         if warnings and self.spec.strict:
             raise DataError("Units and people contradict each other.", warnings)
-        return InputData(frame, histogram, (), (), warnings)
+        return InputData(frame, histogram, (), self._declared(), warnings)
+
+    def _publishes_units(self) -> bool:
+        """Whether the number of housing units in a block may be published.
+
+        Not where they are what is protected, and the run does not hold their number invariant.
+        """
+        product = self.spec.product
+        held = any(i.query == "total" and i.geolevel in ("leaf", "block") for i in product.invariants)
+        return held or self._kind() == "persons"
+
+    def _declared(self) -> tuple[str, ...]:
+        return (UNIT_COUNTS,) if self._publishes_units() else (POPULATED_LEAVES, QUARTERS_COUNTS)
 
     def _kind(self) -> CensusKind:
         kind = census_kind(self.spec.product)
@@ -107,7 +130,10 @@ class CefReader:
             raise ConfigError('[geography] frame is missing: reader "cef" needs the GRF-C.')
         blocks = read_blocks(spec.block_files)
         units = read_units(_files(paths), blocks)
-        return _frame(blocks, units, spec.root)
+        frame, leaf = _frame(blocks, units, spec.root)
+        if not self._publishes_units():
+            frame = replace_units(frame, {**frame.units, "hu": np.ones(len(frame), dtype=np.int64)})
+        return frame, units, leaf
 
 
 def _files(sources: Sequence[Source]) -> list[Path]:
@@ -117,7 +143,8 @@ def _files(sources: Sequence[Source]) -> list[Path]:
     return files
 
 
-def _frame(blocks: CefBlocks, units: CefUnits, root: str) -> tuple[Frame, CefUnits, Numbers]:
+def _frame(blocks: CefBlocks, units: CefUnits, root: str) -> tuple[Frame, Numbers]:
+    """Return (frame, leaf of each unit)."""
     counts = units.by_block(len(blocks.geocodes))
     inhabited = counts.any(axis=1)
     geocodes = blocks.geocodes[inhabited]
@@ -128,7 +155,7 @@ def _frame(blocks: CefBlocks, units: CefUnits, root: str) -> tuple[Frame, CefUni
         {name: counts[inhabited, k] for k, name in enumerate(CENSUS_UNITS)},
         {category: codes[inhabited] for category, codes in blocks.entities.items()},
     )
-    return frame, units, (np.cumsum(inhabited) - 1)[units.block]
+    return frame, (np.cumsum(inhabited) - 1)[units.block]
 
 
 def _occupancy(units: CefUnits, leaf: Numbers, leaves: int) -> Histogram:
