@@ -22,6 +22,7 @@ from opendas.privacy.zcdp import Account
 from opendas.releases import Release
 from opendas.report.certificate import issue
 from opendas.run import Run, define, load
+from opendas.spines import describe_spine
 from opendas.version import __version__, commit
 from opendas.workspace import forget_keys, read_state
 
@@ -30,6 +31,7 @@ __all__ = [
     "Run",
     "account",
     "define",
+    "describe_spine",
     "estimate",
     "evaluate",
     "forget_key",
@@ -148,7 +150,7 @@ def tabulate(
     return tuple(written)
 
 
-def evaluate(release: Release, truth: Run, *, save: bool = True) -> Evaluation:
+def evaluate(release: Release, truth: Run, *, entities: bool = False, save: bool = True) -> Evaluation:
     """Compare a release with the confidential input. The answer is confidential.
 
     Parameters
@@ -156,6 +158,8 @@ def evaluate(release: Release, truth: Run, *, save: bool = True) -> Evaluation:
     release : Release
     truth : Run
         The run file with the input; its product must be in the release.
+    entities : bool
+        Give errors at every entity category too: places, school districts, ...
     save : bool
         Also write tables and plots under ``confidential/evaluation``.
     """
@@ -168,7 +172,7 @@ def evaluate(release: Release, truth: Run, *, save: bool = True) -> Evaluation:
         raise ConfigError(
             "the release and the input have different leaves; give the run file it was made with."
         )
-    result = compare(data.histogram, release.estimate(name), data.frame, truth.product)
+    result = compare(data.histogram, release.estimate(name), data.frame, truth.product, entities=entities)
     if save:
         write_evaluation(release.path / "confidential" / "evaluation" / name, result)
     return result

@@ -95,7 +95,9 @@ def measure(run: Run, out: Path, options: Options) -> dict[str, Any]:
         folder = space.release / "measurements" / run.product.name
         write_full(folder, prepared.plan, source, prepared.counts, options.tell)
         clock.lap("measurement files")
-        facts = describe(run, prepared.plan, _stamps(prepared), prepared.data.declared, "full", None, 0)
+        facts = describe(
+            run, prepared.plan, prepared.frame, _stamps(prepared), prepared.data.declared, "full", None, 0
+        )
         phase, more = "measured", {}
         if prepared.state.phase == "finished":
             # The microdata stay; only more of the same measurement is shown beside them.
@@ -126,7 +128,7 @@ def estimate(run: Run, out: Path, options: Options) -> dict[str, Any]:
             raise ConfigError(f"{name} is estimated in {out} already; use --resume to get its result.")
         frame = read_frame(space.release / "geography" / f"{name}.parquet")
         spine = read_spine(folder / "spine.parquet", frame)
-        plan = MeasurementPlan(run.product, spine, make_budget(run.resolved, spine))
+        plan = MeasurementPlan(run.product, spine, make_budget(run.resolved))
         if plan.digest() != state.plan_digest:
             raise PrivacyError(
                 f"the measurements of {name} in {out} were taken with another plan; estimate with the run "
@@ -252,6 +254,7 @@ def _finish(
     facts = describe(
         run,
         prepared.plan,
+        prepared.frame,
         _stamps(prepared),
         prepared.data.declared,
         options.measurements,

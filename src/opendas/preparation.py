@@ -135,7 +135,7 @@ def prepare(space: Workspace, run: Run, options: Options, known: RunState | None
     options.tell("reading", 1, 1)
     clock.lap("read")
     spine = make_spine(run.resolved, data.frame)
-    plan = MeasurementPlan(product, spine, make_budget(run.resolved, spine))
+    plan = MeasurementPlan(product, spine, make_budget(run.resolved))
     counts = data.histogram.take(spine.leaf_order)
     constraints = bound_table(product, data.frame, spine, declared_invariants(product, counts, spine))
     check_feasible(product, spine, constraints)

@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +21,18 @@ from opendas.config.load import load_run_file, parse_document
 from opendas.config.model import RunFile
 from opendas.config.product_file import declare_product
 from opendas.config.resolve import Resolved, resolve
-from opendas.constraints.table import ConstraintTable
+from opendas.constraints.table import ConstraintTable, invariant_geolevels
 from opendas.errors import ConfigError
 from opendas.estimation.model import LevelRules
-from opendas.geography.draft import standard_spine
+from opendas.geography.bypass import LARGEST_FAMILY, bypass_general, bypass_only_children
 from opendas.geography.frame import Frame
+from opendas.geography.recipe import build_spine
 from opendas.geography.spine import Spine
 from opendas.io.readers.base import InputData, MemoryTable, Reader
 from opendas.io.readers.paths import expand_paths
 from opendas.io.readers.registry import make_reader
 from opendas.measurement.plan import MeasurementPlan
+from opendas.privacy.relations import Mechanism
 from opendas.products.product import Product
 
 __all__ = ["Run", "define", "load", "make_budget", "make_rules", "make_spine"]
@@ -74,7 +76,7 @@ class Run:
     @cached_property
     def budget(self) -> Budget:
         """The exact budget."""
-        return make_budget(self.resolved, self.spine)
+        return make_budget(self.resolved)
 
     @cached_property
     def plan(self) -> MeasurementPlan:
@@ -190,18 +192,30 @@ def _arrow(table: Any) -> pa.Table:
 
 def make_spine(resolved: Resolved, frame: Frame) -> Spine:
     """Build the spine that the run file asks for."""
-    if not resolved.spine.is_standard:
-        raise ConfigError("this version builds the standard spine only.")
-    return standard_spine(frame)
+    return build_spine(frame, resolved.recipe, partial(_bypassed, resolved))
 
 
-def make_budget(resolved: Resolved, spine: Spine) -> Budget:
-    """Resolve the budget on a spine; block-by-block gives all of it to the leaves."""
-    spec = resolved.budget
+def _bypassed(resolved: Resolved, spine: Spine) -> Spine:
+    """Apply the bypass rule of the mechanism; a geounit with an invariant of its own is kept."""
+    budget = make_budget(resolved)
+    shares = [budget.geolevels[name] for name in spine.names]
+    if budget.mechanism is Mechanism.DISCRETE_GAUSSIAN:
+        return bypass_only_children(spine, shares)
+    held = [
+        level for level in invariant_geolevels(resolved.product, spine).values() if level < len(shares) - 1
+    ]
+    step = resolved.recipe.bypass
+    most = LARGEST_FAMILY if step is None else step.largest_family
+    return bypass_general(spine, shares, top=1 + max(held, default=0), largest_family=most)
+
+
+def make_budget(resolved: Resolved) -> Budget:
+    """Resolve the budget on the levels of the spine; block-by-block gives all of it to the leaves."""
+    spec, levels = resolved.budget, resolved.levels
     if resolved.estimator == "block-by-block":
-        shares = {name: Fraction(int(name == spine.leaf.name)) for name in spine.names}
+        shares = {name: Fraction(int(name == levels[-1])) for name in levels}
         spec = replace(spec, geolevels=shares, normalise=False)
-    return resolve_budget(spec, spine.names, resolved.product.workload.canonical)
+    return resolve_budget(spec, levels, resolved.product.workload.canonical, resolved.stand_ins)
 
 
 def make_rules(
@@ -213,7 +227,10 @@ def make_rules(
     rules = []
     for number, level in enumerate(plan.levels):
         least_squares, rounder = product.passes.for_geolevel(
-            level.geolevel, level.measured, is_root=number == 0, is_leaf=number == last
+            level.geolevel,
+            level.measured,
+            is_root=number == 0,
+            is_leaf=number == last,
         )
         rules.append(
             LevelRules(

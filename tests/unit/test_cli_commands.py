@@ -238,7 +238,9 @@ def test_evaluate_says_that_its_answer_is_confidential(calls: Calls) -> None:
     assert code == 0
     assert json.loads(out)["confidential"] is True
     assert "confidential" in err
-    assert invoke("evaluate", "run", "--truth", "run.toml", "--entities")[0] == 2
+    assert calls.asked["evaluate"]["entities"] is False
+    assert invoke("evaluate", "run", "--truth", "run.toml", "--entities")[0] == 0
+    assert calls.asked["evaluate"]["entities"] is True
 
 
 def test_status_and_forget_key(calls: Calls) -> None:

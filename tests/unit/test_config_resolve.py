@@ -131,8 +131,6 @@ def test_block_by_block_refuses_invariants_above_the_leaf(folder: Path) -> None:
     ("old", "new", "available"),
     [
         ("[input]", 'estimator = "informed"\n[input]', "topdown, block-by-block"),
-        ("[input]", '[geography]\nspine = "optimized"\n[input]', "standard"),
-        ("[input]", '[geography]\nspine = [{ step = "bypass" }]\n[input]', "standard"),
     ],
 )
 def test_what_this_version_has_not_is_refused_by_name(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from types import MappingProxyType
 
 from opendas.budget.allocation import (
     DEFAULT_DELTA,
@@ -59,6 +60,7 @@ def resolve_budget(
     spec: BudgetSpec,
     geolevels: Sequence[str],
     canonical: Callable[[str], str] | None = None,
+    stand_ins: Mapping[str, str] = MappingProxyType({}),
 ) -> Budget:
     """Complete and check a budget for a run.
 
@@ -72,6 +74,8 @@ def resolve_budget(
         Writes a query name in schema order, as
         :func:`~opendas.budget.allocation.canonical_query_name` does for a given order; without it names
         are taken as they are.
+    stand_ins : mapping of str to str, optional
+        For a geolevel without query groups of its own, the one whose query groups of the preset it takes.
 
     Returns
     -------
@@ -93,7 +97,7 @@ def resolve_budget(
         neighbours=spec.neighbours,
         total=_total(spec, base),
         geolevels={level: shares.get(level, Fraction(0)) for level in geolevels},
-        queries=_query_shares(spec, base, geolevels, canonical),
+        queries=_query_shares(spec, base, geolevels, canonical, stand_ins),
         delta=DEFAULT_DELTA if spec.delta is None else parse_fraction(spec.delta, "delta"),
     )
 
@@ -178,11 +182,13 @@ def _query_shares(
     base: Preset | None,
     geolevels: Sequence[str],
     canonical: Callable[[str], str] | None,
+    stand_ins: Mapping[str, str],
 ) -> dict[str, dict[str, Fraction]]:
     if spec.queries is not None:
         given: Mapping[str, Shares] = spec.queries
     elif base is not None:
-        given = base.queries
+        borrowed = {level: base.queries[other] for level, other in stand_ins.items() if other in base.queries}
+        given = {**borrowed, **base.queries}
     else:
         raise BudgetError(
             "[budget] has neither a preset nor queries. Give [budget.queries], for instance "

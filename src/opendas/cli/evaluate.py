@@ -22,7 +22,7 @@ __all__ = ["command"]
     type=click.Path(path_type=Path),
     help="The run file that names the input.",
 )
-@click.option("--entities", is_flag=True, help="Also at entity categories (not in this version).")
+@click.option("--entities", is_flag=True, help="Also at entity categories: places, districts, ...")
 @json_option
 def command(out: Path, truth: Path, entities: bool, as_json: bool) -> None:
     """Measure the error of a release against the confidential table.
@@ -33,10 +33,10 @@ def command(out: Path, truth: Path, entities: bool, as_json: bool) -> None:
     """
     import opendas
 
-    if entities:
-        raise click.UsageError("--entities is not available in this version.")
     remember_out(out)
-    errors: dict[str, Any] = opendas.evaluate(opendas.Release(out), truth=opendas.load(truth)).to_dict()
+    errors: dict[str, Any] = opendas.evaluate(
+        opendas.Release(out), truth=opendas.load(truth), entities=entities
+    ).to_dict()
     message("These figures compare with the confidential data: they are confidential. Do not publish them.")
     if as_json:
         emit_json(errors)

@@ -19,10 +19,15 @@ _READERS = {
     "pl94-2020": "official 2020 P.L. 94-171 zip, as downloaded",
     "ppmf": "privacy-protected microdata files of the Census Bureau",
     "mdf": "microdata of the production layout, ours included",
+    "cef": "person and unit records of a census, with the GRF-C",
     "records": "one record a row, CSV or Parquet, any hierarchy",
     "histogram": "counts in long form, CSV or Parquet, any hierarchy",
 }
-_SPINES = {"standard": "the official hierarchy"}
+_SPINES = {
+    "standard": "the official hierarchy",
+    "optimized": "block groups made of blocks in the same off-spine entities; only children bypassed",
+    "aian": "the same, with every level from the state down divided into AIAN areas and the rest",
+}
 _ENGINES = {"local": "processes on this machine"}
 _ESTIMATORS = {
     "topdown": "the TopDown Algorithm: from the root down, families solved jointly",

@@ -19,6 +19,7 @@ COMMANDS = {
     "init": "init",
     "fetch": "fetch",
     "plan": "plan",
+    "spine": "spine",
     "run": "run",
     "measure": "measure",
     "estimate": "estimate",

@@ -24,6 +24,8 @@ from pydantic_core import PydanticCustomError
 
 from opendas.errors import ConfigError
 from opendas.geography.frame import CENSUS_GEOLEVELS, ENTITY_CATEGORIES
+from opendas.geography.recipe import NAMED_SPINES, SpineStep
+from opendas.geography.tract_groups import METHODS
 from opendas.io.readers.base import FRAME_FROM_RECORDS
 from opendas.privacy.exact import parse_fraction
 
@@ -39,8 +41,8 @@ __all__ = [
     "RunFile",
     "RunSection",
     "Section",
-    "SpineRecipe",
-    "SpineStep",
+    "SpineSection",
+    "StepSection",
 ]
 
 BUILT_IN_PRODUCTS = ("pl94-persons", "pl94-units")
@@ -52,14 +54,17 @@ CENSUS_READERS = ("pl94-2010", "pl94-2020", "ppmf", "mdf", "cef")
 READERS = (*CENSUS_READERS, "records", "histogram")
 """Every reader a run file may name."""
 
-SPINES = ("standard", "aian", "optimized")
+SPINES = tuple(NAMED_SPINES)
 """Every spine a run file may name, beside a recipe."""
 
 _STEP_KEYS: Mapping[str, tuple[str, ...]] = {
-    "aian": ("areas", "codes"),
-    "block_groups": ("fanout_cutoff", "off_by_one"),
-    "tract_groups": ("name", "fanout_cutoff", "entity_threshold", "off_by_one"),
-    "bypass": (),
+    "aian": ("areas", "codes", "level"),
+    "split": ("level", "name", "entities"),
+    "intersect": ("level", "name", "entities"),
+    "group": ("level", "name", "entities", "fanout_cutoff", "off_by_one"),
+    "block_groups": ("name", "entities", "fanout_cutoff", "off_by_one"),
+    "tract_groups": ("level", "name", "entities", "method", "fanout_cutoff", "entity_threshold"),
+    "bypass": ("largest_family",),
 }
 
 
@@ -137,19 +142,23 @@ class InputSection(Section):
     units: UnitsSection | None = None
 
 
-class SpineStep(Section):
+class StepSection(Section):
     """One step of a spine recipe; which keys belong to it depends on ``step``."""
 
-    step: Literal["aian", "block_groups", "tract_groups", "bypass"]
+    step: Literal["aian", "split", "intersect", "group", "block_groups", "tract_groups", "bypass"]
     areas: Literal[ENTITY_CATEGORIES] | None = None  # type: ignore[valid-type]
-    codes: tuple[Name, ...] | None = None
+    codes: Annotated[tuple[Name, ...], Field(min_length=1)] | None = None
     fanout_cutoff: Annotated[int, Field(ge=1)] | None = None
     entity_threshold: Annotated[int, Field(ge=0)] | None = None
     off_by_one: bool | None = None
+    level: Name | None = None
     name: Name | None = None
+    entities: Annotated[tuple[Name, ...], Field(min_length=1)] | None = None
+    method: Literal[METHODS] | None = None  # type: ignore[valid-type]
+    largest_family: Annotated[int, Field(ge=2)] | None = None
 
     @model_validator(mode="after")
-    def _keys_of_the_step(self) -> SpineStep:
+    def _keys_of_the_step(self) -> StepSection:
         allowed = _STEP_KEYS[self.step]
         for key in sorted(self.model_fields_set - {"step"} - set(allowed)):
             known = ", ".join(allowed) or "no further key"
@@ -160,17 +169,30 @@ class SpineStep(Section):
             )
         return self
 
+    @property
+    def step_of_recipe(self) -> SpineStep:
+        """The step with its defaults."""
+        given = self.model_dump(exclude_none=True)
+        return SpineStep(**given)
 
-class SpineRecipe(Section):
+
+class SpineSection(Section):
     """A spine by name, or as steps from the standard spine."""
 
     name: Literal["standard", "aian", "optimized"] | None = None
-    steps: tuple[SpineStep, ...] = ()
+    steps: tuple[StepSection, ...] = ()
+
+    @property
+    def recipe_steps(self) -> tuple[SpineStep, ...]:
+        """The steps, those of a named spine included."""
+        if self.name is not None:
+            return NAMED_SPINES[self.name]
+        return tuple(step.step_of_recipe for step in self.steps)
 
     @property
     def is_standard(self) -> bool:
         """Whether this is the official hierarchy, unchanged."""
-        return self.name == "standard" or (self.name is None and not self.steps)
+        return not self.recipe_steps
 
 
 def _recipe(value: object) -> object:
@@ -178,7 +200,7 @@ def _recipe(value: object) -> object:
         return {"name": value}
     if isinstance(value, tuple):
         return {"steps": value}
-    if isinstance(value, SpineRecipe):
+    if isinstance(value, SpineSection):
         return value
     raise PydanticCustomError("spine", "expected the name of a spine or a list of steps")
 
@@ -200,7 +222,7 @@ class LevelSection(Section):
 class GeographySection(Section):
     """``[geography]``: the hierarchy and the public list of leaves."""
 
-    spine: Annotated[SpineRecipe, BeforeValidator(_recipe)] = SpineRecipe(name="standard")
+    spine: Annotated[SpineSection, BeforeValidator(_recipe)] = SpineSection(name="standard")
     root: Literal["us", "state"] = "state"
     entities: tuple[Literal[ENTITY_CATEGORIES], ...] | None = None  # type: ignore[valid-type]
     levels: tuple[LevelSection, ...] = ()

@@ -78,14 +78,15 @@ def released_toml(resolved: Resolved, budget: Budget) -> str:
         "drop_invariants": [invariant.name for invariant in resolved.dropped],
         "failsafe": resolved.failsafe,
     }
+    steps = [step.to_dict() for step in resolved.recipe.steps]
     geography: dict[str, object] = {
-        "spine": resolved.spine.name or "standard",
+        "spine": resolved.spine_name or steps or "standard",
         "geolevels": resolved.geolevels,
     }
     if reader.frame == FRAME_FROM_RECORDS:
         geography["frame"] = FRAME_FROM_RECORDS
-    if resolved.entities is not None:
-        geography["entities"] = resolved.entities
+    if resolved.recipe.entities is not None:
+        geography["entities"] = resolved.recipe.entities
     spent: dict[str, object] = {
         resolved.mechanism.loss_name: budget.total,
         "delta": budget.delta,

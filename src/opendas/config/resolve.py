@@ -8,13 +8,16 @@ from fractions import Fraction
 
 from opendas.budget.resolve import BudgetSpec
 from opendas.config.inputs import reader_spec
-from opendas.config.model import BudgetSection, RunFile, SpineRecipe
+from opendas.config.model import SPINES, BudgetSection, RunFile
 from opendas.config.nearest import nearest
 from opendas.config.passes import pass_table
 from opendas.config.product_file import load_product
 from opendas.constraints.declarations import Invariant
 from opendas.errors import ConfigError, PrivacyError
+from opendas.geography.frame import ENTITY_CATEGORIES
+from opendas.geography.recipe import Recipe, recipe_levels, stand_ins
 from opendas.io.readers.base import ReaderSpec
+from opendas.io.readers.census import census_kind
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.products.product import PassPlan, Product
 
@@ -23,7 +26,7 @@ __all__ = ["AVAILABLE", "Resolved", "resolve"]
 AVAILABLE: Mapping[str, tuple[str, ...]] = {
     "estimator": ("topdown", "block-by-block"),
     "reader": ("pl94-2010", "pl94-2020", "ppmf", "mdf", "cef", "records", "histogram"),
-    "spine": ("standard",),
+    "spine": SPINES,
 }
 """What this version has of the things that a run file may name."""
 
@@ -41,9 +44,14 @@ class Resolved:
     reader : ReaderSpec
     geolevels : tuple of str
         Official geolevels, top first, the leaf last.
-    spine : SpineRecipe
-    entities : tuple of str or None
-        Entities that define optimised block groups.
+    spine_name : str or None
+        Where the spine has a name.
+    recipe : Recipe
+    levels : tuple of str
+        Geolevels of the spine, top first: those of the recipe.
+    stand_ins : mapping of str to str
+        For each level that the recipe adds, the official one whose query groups and passes it takes where
+        it has none of its own.
     budget : BudgetSpec
     mechanism : Mechanism
     neighbours : Neighbours
@@ -61,8 +69,10 @@ class Resolved:
     dropped: tuple[Invariant, ...]
     reader: ReaderSpec
     geolevels: tuple[str, ...]
-    spine: SpineRecipe
-    entities: tuple[str, ...] | None
+    spine_name: str | None
+    recipe: Recipe
+    levels: tuple[str, ...]
+    stand_ins: Mapping[str, str]
     budget: BudgetSpec
     mechanism: Mechanism
     neighbours: Neighbours
@@ -110,15 +120,19 @@ def resolve(
     geolevels = run_file.geolevels
     held, dropped = _invariants(run_file, product, geolevels)
     _check_relations(run_file, product, held, geolevels)
-    product = replace(product, invariants=held, passes=_passes(run_file, product, geolevels))
+    recipe = _recipe(run_file, product)
+    levels = recipe_levels(geolevels, recipe.steps)
+    product = replace(product, invariants=held, passes=_passes(run_file, product, levels))
     mechanism, neighbours = Mechanism(run_file.run.mechanism), Neighbours(run_file.run.neighbours)
     return Resolved(
         product=product,
         dropped=dropped,
         reader=replace(reader, product=product),
         geolevels=geolevels,
-        spine=run_file.geography.spine,
-        entities=run_file.geography.entities,
+        spine_name=run_file.geography.spine.name,
+        recipe=recipe,
+        levels=levels,
+        stand_ins=stand_ins(geolevels, recipe.steps),
         budget=_budget(run_file.budget, product, geolevels, mechanism, neighbours),
         mechanism=mechanism,
         neighbours=neighbours,
@@ -129,12 +143,28 @@ def resolve(
     )
 
 
+def _recipe(run_file: RunFile, product: Product) -> Recipe:
+    """Return how the spine is made; entities must be categories or official geolevels."""
+    geography = run_file.geography
+    known = (*ENTITY_CATEGORIES, *run_file.geolevels)
+    for step in geography.spine.recipe_steps:
+        for name in step.entities or ():
+            if name not in known:
+                raise ConfigError(
+                    f"[geography] spine: the step {step.step} knows no entities {name!r}; "
+                    f"{nearest(name, known)}"
+                )
+    return Recipe(
+        geography.spine.recipe_steps,
+        geography.entities,
+        facilities=census_kind(product) != "units",
+    )
+
+
 def _refuse_unavailable(run_file: RunFile) -> None:
-    spine = run_file.geography.spine
     wanted = [
         ("[run] estimator", "estimator", run_file.run.estimator),
         ("[input] reader", "reader", run_file.input.reader),
-        ("[geography] spine", "spine", "standard" if spine.is_standard else spine.name or "a recipe"),
     ]
     refused = [
         f"{where}: {value!r} is not available in this version; available are {', '.join(AVAILABLE[kind])}."

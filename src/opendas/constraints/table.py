@@ -153,6 +153,19 @@ def invariant_geolevels(product: Product, spine: Spine) -> dict[str, int]:
                 f"({', '.join(spine.names)}); choose a spine with it, or set drop_invariants = "
                 f'["{invariant.query}"] in [run].'
             )
+        level = spine.levels[spine.index(name)]
+        if not level.official and level.whole is None:
+            raise ConfigError(
+                f"invariant {invariant.name} holds at geolevel {name!r}, whose geounits on this spine are "
+                "not the official ones; choose another spine, or set drop_invariants = "
+                f'["{invariant.query}"] in [run].'
+            )
+        if level.whole is not None and product.workload.group(invariant.query).size > 1:
+            raise ConfigError(
+                f"invariant {invariant.name} has several cells, and this spine divides the geounits of "
+                f"{name!r}: parts can hold a total together, nothing else. Choose another spine, or set "
+                f'drop_invariants = ["{invariant.query}"] in [run].'
+            )
         found[invariant.query] = spine.index(name)
     return found
 
@@ -194,7 +207,8 @@ def bound_table(
         Public unit counts.
     spine : Spine
     invariants : mapping of query name to int64 (g, m)
-        Exact answers of each declared invariant at its own geolevel, in spine order.
+        Exact answers of each declared invariant at its own geolevel, in spine order: those of official
+        geounits, also where the spine divides them into parts.
     """
     workload = product.workload
     where = invariant_geolevels(product, spine)
@@ -205,23 +219,51 @@ def bound_table(
     levels: list[LevelConstraints] = []
     lower, upper = _bounds(product, frame, spine)
     for number in reversed(range(len(spine.levels))):
-        held = []
-        for query, level in where.items():
-            if number > level:
-                continue
-            answers = np.asarray(invariants[query], dtype=np.int64)
-            for above in range(level - 1, number - 1, -1):
-                answers = np.add.reduceat(answers, spine.child_starts(above)[:-1], axis=0)
-            held.append(InvariantAnswers(f"{query}@{spine.names[level]}", workload.group(query), answers))
-        levels.insert(0, LevelConstraints(lower, upper, tuple(held)))
-        if number > 0:
-            for invariant in held:
-                if invariant.query.size == 1:
-                    lower, upper = _tightened(lower, upper, invariant.answers[:, 0], partitions)
-            starts = spine.child_starts(number - 1)[:-1]
-            lower, upper = (np.add.reduceat(bound, starts, axis=0) for bound in (lower, upper))
+        held, joint = _held(product, spine, where, invariants, number)
+        levels.insert(0, LevelConstraints(lower, upper, held, joint))
+        if number == 0:
+            break
+        for invariant in held:
+            if invariant.query.size == 1:
+                lower, upper = _tightened(lower, upper, invariant.answers[:, 0], partitions)
+        starts = spine.child_starts(number - 1)[:-1]
+        if joint is not None:  # the divided geounits stand between their parts and the level above
+            parts = np.flatnonzero(np.diff(joint.group, prepend=-1))
+            lower, upper = (np.add.reduceat(bound, parts, axis=0) for bound in (lower, upper))
+            lower, upper = _tightened(lower, upper, joint.totals, partitions)
+            starts = joint.group[starts].astype(np.int64)
+        lower, upper = (np.add.reduceat(bound, starts, axis=0) for bound in (lower, upper))
     names = tuple(bound.name for bound in product.bounds)
     return ConstraintTable(names, cells, product.possible, tuple(levels))
+
+
+def _held(
+    product: Product,
+    spine: Spine,
+    where: Mapping[str, int],
+    invariants: Mapping[str, npt.NDArray[np.int64]],
+    number: int,
+) -> tuple[tuple[InvariantAnswers, ...], JointTotal | None]:
+    """Return what is exact at one geolevel: invariants taken there or below, and what parts share."""
+    held = []
+    joint = None
+    for query, level in where.items():
+        if number > level:
+            continue
+        name = f"{query}@{spine.names[level]}"
+        answers = np.asarray(invariants[query], dtype=np.int64)
+        whole = spine.levels[level].whole
+        if whole is not None:
+            if number == level:
+                joint = JointTotal(name, whole.astype(np.int32), answers[:, 0])
+                continue
+            # The parts of a geounit have one parent: its total is that of its divided children.
+            level -= 1
+            answers = np.add.reduceat(answers, whole[spine.child_starts(level)[:-1]], axis=0)
+        for above in range(level - 1, number - 1, -1):
+            answers = np.add.reduceat(answers, spine.child_starts(above)[:-1], axis=0)
+        held.append(InvariantAnswers(name, product.workload.group(query), answers))
+    return tuple(held), joint
 
 
 def _partitions(

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
 
-from opendas.constraints.table import ConstraintTable, InvariantAnswers, LevelConstraints
+from opendas.constraints.table import ConstraintTable, InvariantAnswers, JointTotal, LevelConstraints
 from opendas.errors import FormatError, GeographyError
 from opendas.geography.frame import Frame
 from opendas.geography.spine import Shares, Spine, SpineLevel
@@ -40,7 +40,7 @@ class ConstraintRows:
     ----------
     geolevel, name : str
     query : str
-    kind : ``"bound"`` or ``"invariant"``
+    kind : ``"bound"``, ``"invariant"`` or ``"joint"``
     row : int
         Row of the query group, -1 for all of them.
     geocodes : bytes array (g,)
@@ -189,6 +189,17 @@ def _matrix(column: Any, path: Path) -> npt.NDArray[np.int64]:
     return flat.reshape(len(column), lengths[0])
 
 
+def _joint(path: Path, level: SpineLevel, blocks: list[ConstraintRows]) -> JointTotal | None:
+    if not blocks:
+        return None
+    if level.whole is None or len(blocks) > 1:
+        raise FormatError(f"{path.name}: joint totals at {level.name!r}, whose geounits are not divided.")
+    totals = blocks[0].lower[np.flatnonzero(np.diff(level.whole, prepend=-1)), 0]
+    if not np.array_equal(totals[level.whole], blocks[0].lower[:, 0]):
+        raise FormatError(f"{path.name}: parts of one geounit with other joint totals.")
+    return JointTotal(blocks[0].name, level.whole.astype(np.int32), totals)
+
+
 def read_constraint_table(path: Path, product: Product, spine: Spine) -> ConstraintTable:
     """Read the constraints in the form that estimation takes.
 
@@ -221,6 +232,7 @@ def read_constraint_table(path: Path, product: Product, spine: Spine) -> Constra
                     for block in here
                     if block.kind == "invariant"
                 ),
+                _joint(path, level, [block for block in here if block.kind == "joint"]),
             )
         )
     return ConstraintTable(names, cells, product.possible, tuple(levels))

@@ -33,6 +33,7 @@ def declared_invariants(
     Returns
     -------
     dict of query name to int64 (g, m)
+        Of official geounits: where the spine divides those of the invariant's geolevel, sums of all parts.
     """
     answers = {}
     row_of_entry = np.repeat(np.arange(histogram.rows), np.diff(histogram.indptr))
@@ -42,5 +43,9 @@ def declared_invariants(
         key = geounit * group.size + group.row_of_cell[histogram.cells]
         sums = np.zeros(len(spine.levels[level]) * group.size, dtype=np.int64)
         np.add.at(sums, key, histogram.counts)
-        answers[query] = sums.reshape(-1, group.size)
+        table = sums.reshape(-1, group.size)
+        whole = spine.levels[level].whole
+        if whole is not None:  # what a part holds is not declared: only the sum leaves this function
+            table = np.add.reduceat(table, np.flatnonzero(np.diff(whole, prepend=-1)), axis=0)
+        answers[query] = table
     return answers

@@ -16,6 +16,7 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
+from opendas.geography.spine import Spine
 from opendas.io.measurement_files import MeasurementFile
 from opendas.io.release_folder import ReleasedProduct
 from opendas.io.tables.cells import Table
@@ -83,7 +84,8 @@ def margins(
     table : Table
     grouping : Grouping
         Of the same frame. Margins exist at official geolevels that are levels of the spine used, for the
-        geounits that the spine has with the same leaves.
+        geounits that the spine has with the same leaves; an only child whose share its parent took over has
+        the parent's.
     confidence : Fraction
         In (0, 1), for instance 9/10.
     """
@@ -94,24 +96,58 @@ def margins(
     level = spine.index(grouping.geolevel)
     place = _spine_geounit(released, level, grouping)
     known = place >= 0
-    file = released.measurement(grouping.geolevel)
-    if file is not None:
-        shares = spine.shares[level]
-        multiples = (Fraction(1),) if shares is None else shares.multiples
-        which = np.zeros(len(spine.levels[level]), dtype=np.int64) if shares is None else shares.which
-        best = _best_queries(released, file, table)
-        each = {
-            query: np.array([_noise_margin(file, query, multiple, confidence) for multiple in multiples])
-            for query in set(best)
-            if query is not None
-        }
-        for column, query in enumerate(best):
-            if query is not None:
-                out[known, column] = each[query][which[place[known]]]
+    above, geounit, left = level, place.copy(), known
+    while left.any() and above >= 0:
+        measured = left & (_multiples(spine, above)[geounit] > 0)
+        _fill(out, released, table, confidence, above, np.where(measured, geounit, -1))
+        left = left & ~measured
+        if above:
+            alone = np.diff(spine.child_starts(above - 1)) == 1
+            parent = spine.levels[above].parent[geounit]
+            left &= alone[parent]
+            geounit = parent
+        above -= 1
     for block in released.constraints:
-        if block.kind == "invariant" and block.geolevel == grouping.geolevel:
+        if block.geolevel == grouping.geolevel and block.kind in ("invariant", "joint"):
+            exact = known if block.kind == "invariant" else np.ones(len(grouping), dtype=np.bool_)
             group = released.product.workload.group(block.query)
             for column, members in enumerate(table.members):
                 if matching_row(group, members) >= 0:
-                    out[known, column] = 0
+                    out[exact, column] = 0
     return out
+
+
+def _multiples(spine: Spine, level: int) -> npt.NDArray[np.float64]:
+    """Return each geounit's multiple of its level's share, float64 (g,)."""
+    shares = spine.shares[level]
+    if shares is None:
+        return np.ones(len(spine.levels[level]))
+    return np.array([float(multiple) for multiple in shares.multiples])[shares.which]
+
+
+def _fill(
+    out: npt.NDArray[np.int64],
+    released: ReleasedProduct,
+    table: Table,
+    confidence: Fraction,
+    level: int,
+    place: npt.NDArray[np.int64],
+) -> None:
+    """Set the margins of the rows whose geounit of a spine level is not -1, where the level was measured."""
+    spine = released.spine
+    file = released.measurement(spine.names[level])
+    known = place >= 0
+    if file is None or not known.any():
+        return
+    shares = spine.shares[level]
+    multiples = (Fraction(1),) if shares is None else shares.multiples
+    which = np.zeros(len(spine.levels[level]), dtype=np.int64) if shares is None else shares.which
+    best = _best_queries(released, file, table)
+    each = {
+        query: np.array([_noise_margin(file, query, multiple, confidence) for multiple in multiples])
+        for query in set(best)
+        if query is not None
+    }
+    for column, query in enumerate(best):
+        if query is not None:
+            out[known, column] = each[query][which[place[known]]]

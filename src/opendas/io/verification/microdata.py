@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from opendas.constraints.table import bound_table, invariant_geolevels
 from opendas.geography.frame import official_codes, official_geolevels
+from opendas.geography.spine import SpineLevel
 from opendas.io.geography_files import ConstraintRows
 from opendas.io.mdf_files import MdfRecords, mdf_files, read_mdf_records
 from opendas.io.mdf_layout import estimate_of_records, mdf_parts
@@ -107,7 +108,10 @@ def check_bounds(released: ReleasedProduct) -> str:
     for query, number in invariant_geolevels(product, spine).items():
         key = (spine.names[number], f"{query}@{spine.names[number]}")
         require(key in blocks, f"the declared invariant {query!r} is not on file.")
-        invariants[query] = blocks[key].lower
+        whole = spine.levels[number].whole
+        held = blocks[key].lower
+        # A total that parts hold together stands at each of them; once for every geounit is enough.
+        invariants[query] = held if whole is None else held[np.flatnonzero(np.diff(whole, prepend=-1))]
     expected = bound_table(product, released.frame, spine, invariants)
     for level, wanted_level in zip(spine.levels, expected.levels, strict=True):
         for k, bound in enumerate(product.bounds):
@@ -124,15 +128,21 @@ def check_bounds(released: ReleasedProduct) -> str:
         for query, geolevel in declared
         for level in spine.levels[: spine.index(geolevel) + 1]
     }
-    found = {key for key, block in blocks.items() if block.kind == "invariant"}
+    exact = ("invariant", "joint")
+    found = {key for key, block in blocks.items() if block.kind in exact}
     require(found == wanted, "the invariants on file are not the declared ones.")
     known = {bound.name for bound in product.bounds}
-    others = {b.name for b in blocks.values() if b.kind != "invariant"} - known
+    others = {b.name for b in blocks.values() if b.kind not in exact} - known
     require(not others, f"bounds that the product does not declare: {some(sorted(others))}.")
     return f"{len(known)} bounds and {len(declared)} invariants, as declared"
 
 
-def _violations(block: ConstraintRows, answers: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+def _violations(
+    block: ConstraintRows, answers: npt.NDArray[np.int64], level: SpineLevel
+) -> npt.NDArray[np.bool_]:
+    if block.kind == "joint" and level.whole is not None:
+        together = np.bincount(level.whole, answers[:, 0]).astype(np.int64)
+        answers = together[level.whole][:, None]
     own = answers if block.row < 0 else answers[:, block.row : block.row + 1]
     return np.asarray(((own < block.lower) | (own > block.upper)).any(axis=1))
 
@@ -151,7 +161,7 @@ def check_constraints(run: Mapping[str, Any], data: Microdata) -> str:
             if block.query not in answers:
                 answers[block.query] = data.answers(block.query, unit_of_leaf, len(level))
             require(len(block.geocodes) == len(level), f"{level.name}, {block.name}: rows are missing.")
-            broken = _violations(block, answers[block.query])
+            broken = _violations(block, answers[block.query], level)
             rows += len(broken)
             if not bool(broken.any()):
                 continue

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from opendas.constraints.table import ConstraintTable, LevelConstraints
+from opendas.constraints.table import ConstraintTable, JointTotal, LevelConstraints
 from opendas.errors import ConfigError
 from opendas.geography.frame import Frame
 from opendas.geography.spine import Spine
@@ -115,6 +116,8 @@ def write_spine(path: Path, spine: Spine) -> None:
 def write_constraints(path: Path, product: Product, spine: Spine, table: ConstraintTable) -> None:
     """Write the bounds and invariant answers of every geounit.
 
+    A total that parts of a geounit hold together has the kind ``joint``, and stands at each of the parts.
+
     Parameters
     ----------
     path : Path
@@ -136,9 +139,33 @@ def write_constraints(path: Path, product: Product, spine: Spine, table: Constra
         for level, constraints in zip(spine.levels, table.levels, strict=True):
             for start in range(0, len(level), GEOUNITS_PER_BATCH):
                 stop = min(start + GEOUNITS_PER_BATCH, len(level))
-                part = constraints.slice(start, stop)
+                part = replace(constraints, joint=None).slice(start, stop)
                 if len(product.bounds) + len(part.invariants):
                     sink.write(_constraint_rows(product, level.name, level.geocodes[start:stop], part))
+            if constraints.joint is not None:
+                sink.write(_joint_rows(level.name, level.geocodes, constraints.joint))
+
+
+def _joint_rows(geolevel: str, geocodes: npt.NDArray[np.bytes_], joint: JointTotal) -> pa.Table:
+    """Return one row per part: the total that it holds together with the other parts of its geounit."""
+    g = len(geocodes)
+    query = joint.name.partition("@")[0]
+    totals = joint.totals[joint.group].astype(np.int64)
+    offsets = pa.array(np.arange(g + 1, dtype=np.int32))
+    none = np.zeros(g, dtype=np.int32)
+    return pa.Table.from_arrays(
+        [
+            text_column(none, [geolevel]),
+            bytes_column(geocodes),
+            text_column(none, [joint.name]),
+            text_column(none, [query]),
+            pa.array(np.full(g, -1, dtype=np.int32)),
+            pa.ListArray.from_arrays(offsets, pa.array(totals)),
+            pa.ListArray.from_arrays(offsets, pa.array(totals)),
+            text_column(none, ["joint"]),
+        ],
+        schema=CONSTRAINT_SCHEMA,
+    )
 
 
 def _constraint_rows(

@@ -1,0 +1,168 @@
+"""What a spine looks like: geounits and fan-outs by level, and how far entities lie from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from opendas.geography.distance import EntityDistances, entity_distances
+from opendas.geography.draft import standard_spine
+from opendas.geography.frame import Frame
+from opendas.geography.spine import Spine
+
+__all__ = ["EntitySummary", "LevelSummary", "SpineSummary", "summarise"]
+
+PERCENTS = (0, 10, 25, 50, 75, 90, 100)
+"""Percentiles that stand for a distribution."""
+
+
+@dataclass(frozen=True, slots=True)
+class LevelSummary:
+    """One level of a spine.
+
+    Parameters
+    ----------
+    geolevel : str
+    geounits : int
+    max_fanout : int
+        Most children of one geounit; 0 for leaves.
+    single_child_parents : int
+        Geounits with one child.
+    bypassed : int
+        Geounits without budget, because their parent took over their share.
+    fanouts : tuple of int
+        Numbers of children at :data:`PERCENTS` of the geounits; empty for leaves.
+    official : bool
+        The geounits are those of the published geography, undivided.
+    """
+
+    geolevel: str
+    geounits: int
+    max_fanout: int
+    single_child_parents: int
+    bypassed: int
+    fanouts: tuple[int, ...]
+    official: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class EntitySummary:
+    """The off-spine distances of one entity category.
+
+    Parameters
+    ----------
+    category : str
+    count : int
+        Entities with at least one leaf.
+    mean_distance : float
+    max_distance : int
+    distances : tuple of int
+        At :data:`PERCENTS` of the entities.
+    standard_mean, standard_max, standard
+        The same from the spine of the official geolevels.
+    """
+
+    category: str
+    count: int
+    mean_distance: float
+    max_distance: int
+    distances: tuple[int, ...]
+    standard_mean: float
+    standard_max: int
+    standard: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SpineSummary:
+    """A spine in numbers; public.
+
+    Parameters
+    ----------
+    levels : tuple of LevelSummary
+        Top first.
+    entities : tuple of EntitySummary
+        Categories of which the frame has at least one entity.
+    """
+
+    levels: tuple[LevelSummary, ...]
+    entities: tuple[EntitySummary, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON values."""
+
+        def plain(row: LevelSummary | EntitySummary) -> dict[str, Any]:
+            return {
+                name: list(value) if isinstance(value, tuple) else value
+                for name, value in asdict(row).items()
+            }
+
+        return {
+            "levels": [plain(level) for level in self.levels],
+            "entities": [plain(entity) for entity in self.entities],
+        }
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Sequence[Mapping[str, Any]]]) -> Self:
+        """Read what :meth:`to_dict` wrote."""
+
+        def frozen(row: Mapping[str, Any]) -> dict[str, Any]:
+            return {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
+
+        return cls(
+            tuple(LevelSummary(**frozen(row)) for row in record["levels"]),
+            tuple(EntitySummary(**frozen(row)) for row in record["entities"]),
+        )
+
+
+def summarise(spine: Spine, frame: Frame) -> SpineSummary:
+    """Describe a spine: its levels, and the distance of every entity of the frame, before and after.
+
+    Parameters
+    ----------
+    spine : Spine
+        Of the run.
+    frame : Frame
+        Its leaves, with entity codes.
+    """
+    official = standard_spine(frame)
+    return SpineSummary(
+        tuple(_level(spine, number) for number in range(len(spine.levels))),
+        tuple(
+            _entity(entity_distances(spine, codes, category), entity_distances(official, codes, category))
+            for category, codes in frame.entities.items()
+            if bool((codes != b"").any())
+        ),
+    )
+
+
+def _percentiles(values: np.ndarray[Any, np.dtype[np.int64]]) -> tuple[int, ...]:
+    return tuple(int(value) for value in np.percentile(values, PERCENTS, method="lower"))
+
+
+def _level(spine: Spine, number: int) -> LevelSummary:
+    level, shares = spine.levels[number], spine.shares[number]
+    bypassed = 0
+    if shares is not None and shares.multiples[0] == 0:
+        bypassed = int((shares.which == 0).sum())
+    if number == len(spine.levels) - 1:
+        return LevelSummary(level.name, len(level), 0, 0, bypassed, (), level.official)
+    fanout = np.diff(spine.child_starts(number))
+    alone = int((fanout == 1).sum())
+    most, percentiles = int(fanout.max()), _percentiles(fanout)
+    return LevelSummary(level.name, len(level), most, alone, bypassed, percentiles, level.official)
+
+
+def _entity(found: EntityDistances, standard: EntityDistances) -> EntitySummary:
+    return EntitySummary(
+        found.category,
+        len(found),
+        found.mean,
+        found.maximum,
+        _percentiles(found.distance),
+        standard.mean,
+        standard.maximum,
+        _percentiles(standard.distance),
+    )
