@@ -1,10 +1,12 @@
-"""The linear algebra of an active set: inverses of the free cells, active rows, the parent's multiplier.
+"""The linear algebra of an active set, child by child: inverses of the free cells, active rows.
 
 Notation as in :mod:`opendas.optimize.pdas`. The inverse ``P_c = (H_FF)^-1`` of every child lies in one pool
 of memory, in the child's own order of cells, and is changed by the cells that enter or leave. With
 ``Y = P G'`` and ``M = (G P G')^-1`` of the active rows, the optimum of a child on its active set at mu is
 
-    v = b - mu / scale,   lambda = M (Y' v - bound),   x = P v - Y lambda.
+    v = b - (mu + tau) / scale,   lambda = M (Y' v - bound),   x = P v - Y lambda,
+
+where tau is the multiplier of the joint total that the child has a part in, the same in all its cells.
 """
 
 from __future__ import annotations
@@ -18,14 +20,12 @@ from numpy.typing import NDArray
 from opendas.optimize.kernels import (
     DEPENDENT,
     SINGULAR,
-    cholesky,
     insert,
     remove,
     symmetric_times,
-    triangular_solve,
 )
 
-__all__ = ["Family", "Work", "factorise", "parent_multiplier", "recover", "workspace"]
+__all__ = ["Family", "Work", "child_optimum", "factorise", "inverse_of", "recover", "workspace"]
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -36,8 +36,6 @@ SIZE, OFFSET, ROOM, ROWS = 0, 1, 2, 3
 """Columns of ``Work.place``: cells in the inverse, where it starts, its leading dimension, active rows."""
 
 
-SORTED = 8
-"""Columns with up to this many free children are sorted by their first one too."""
 RESEED = 20
 """Changes of a free set from which a new inverse from the structure of H is cheaper."""
 EQUAL = 2
@@ -60,6 +58,8 @@ class Family(NamedTuple):
     )
     core: Floats  # (r, r) diagonal times the inverse of W
     diagonal: float
+    joint: Ints  # (C,) joint total that each child has a part in, -1 for none; (0,) where there are none
+    joint_total: Floats  # (J,)
 
 
 class Work(NamedTuple):
@@ -77,14 +77,15 @@ class Work(NamedTuple):
     dependent: Bools  # (C, K) active rows that depend on earlier ones
     relation: Floats  # (C, K, K) for those: coefficients that sum the active rows to zero on the free cells
     place_in_s: Ints  # (n,) row of S of each column of the family
-    S: Floats  # (n, n) factor of the parent's system, columns with few free children first
-    lost: Bools  # (n,) its lost pivots
-    r: Floats  # (n,) its right-hand side
+    S: Floats  # (n + J, n + J) factor of the coupling rows, see coupling; (J, J) where there is no parent
+    lost: Bools  # (n + J,) its lost pivots
+    r: Floats  # (n + J,) its right-hand side, joint totals last; the first n of no meaning without a parent
     x: Floats  # (C, n)
     z: Floats  # (C, n) reduced costs
     mu: Floats  # (n,)
+    tau: Floats  # (J,)
     lam: Floats  # (C, K)
-    scratch: Floats  # (4, max(n, K))
+    scratch: Floats  # (4, max(n + J, K))
 
 
 @njit(cache=True, nogil=True)
@@ -92,6 +93,7 @@ def workspace(p: Family, free: Bools, side: Sides) -> Work:
     """Nothing factorised yet; the first reduced costs are those of x = 0."""
     C, n = p.B.shape
     K = p.groups.shape[0]
+    J = len(p.joint_total)
     return Work(
         free,
         side,
@@ -105,14 +107,15 @@ def workspace(p: Family, free: Bools, side: Sides) -> Work:
         np.zeros((C, K), np.bool_),
         np.zeros((C, K, K)),
         np.zeros(n, np.int64),
-        np.empty((len(p.parent), len(p.parent))),
-        np.zeros(n, np.bool_),
-        np.zeros(n),
+        np.empty((len(p.parent) + J, len(p.parent) + J)),
+        np.zeros(n + J, np.bool_),
+        np.zeros(n + J),
         np.zeros((C, n)),
         -p.B,
         np.zeros(n),
+        np.zeros(J),
         np.zeros((C, K)),
-        np.zeros((4, max(n, K))),
+        np.zeros((4, max(n + J, K))),
     )
 
 
@@ -151,7 +154,8 @@ def _make_room(w: Work, pool: Floats) -> Floats:
 
 
 @njit(cache=True, nogil=True)
-def _inverse(w: Work, pool: Floats, c: int) -> Floats:
+def inverse_of(w: Work, pool: Floats, c: int) -> Floats:
+    """Inverse of child c, with its leading dimension."""
     room = w.place[c, ROOM]
     at = w.place[c, OFFSET]
     return pool[at : at + room * room].reshape((room, room))
@@ -280,7 +284,7 @@ def factorise(p: Family, w: Work, pool: Floats) -> tuple[Floats, bool]:
     fine = True
     for c in range(len(w.dirty)):
         if w.dirty[c]:
-            P = _inverse(w, pool, c)
+            P = inverse_of(w, pool, c)
             fine = _update_inverse(p, w, P, c) and fine
             _active_rows(p, w, P, c)
             w.dirty[c] = False
@@ -288,13 +292,16 @@ def factorise(p: Family, w: Work, pool: Floats) -> tuple[Floats, bool]:
 
 
 @njit(cache=True, nogil=True)
-def _child(p: Family, w: Work, P: Floats, c: int, f: float) -> None:
-    """Set x and lambda of child c on its active set, at the linear term ``b - f mu``."""
+def child_optimum(p: Family, w: Work, P: Floats, c: int, f: float) -> None:
+    """Set x and lambda of child c on its active set, at the linear term ``b - f (mu + tau)``."""
     m = w.place[c, SIZE]
     index = w.order[c]
     v, y, t = w.scratch[0], w.scratch[1], w.scratch[2]
     for a in range(m):
         v[a] = p.B[c, index[a]] - f * w.mu[index[a]]
+    if len(p.joint) and p.joint[c] >= 0:
+        for a in range(m):
+            v[a] -= f * w.tau[p.joint[c]]
     symmetric_times(P, m, v, y)
     for k in range(p.groups.shape[0]):
         w.lam[c, k] = 0.0
@@ -317,87 +324,11 @@ def _child(p: Family, w: Work, P: Floats, c: int, f: float) -> None:
 
 
 @njit(cache=True, nogil=True)
-def _sort_columns(w: Work) -> None:
-    """Place columns with few free children first, and of those with equally few, child by child.
-
-    The system of the parent is then sparse where elimination begins.
-    """
-    C, n = w.free.shape
-    key = np.zeros(n, np.int64)
-    first = np.zeros((SORTED + 1) * C + 2, np.int64)
-    step = max(1, C)
-    for c in range(C):
-        for j in range(n):
-            if w.free[c, j]:
-                key[j] = c if key[j] == 0 else key[j]
-                key[j] += step
-    for j in range(n):
-        degree = key[j] // step
-        key[j] = max(0, degree - 1) * C + key[j] % step if degree <= SORTED else SORTED * C + degree - 1
-        first[key[j] + 1] += 1
-    for k in range(len(first) - 1):
-        first[k + 1] += first[k]
-    for j in range(n):
-        w.place_in_s[j] = first[key[j]]
-        first[key[j]] += 1
-
-
-@njit(cache=True, nogil=True)
-def parent_multiplier(p: Family, w: Work, pool: Floats) -> int:
-    """Solve ``S mu = r = sum_c x_c(mu = 0) - parent`` with S the sum of the projected inverses.
-
-    Returns the number of lost pivots of S.
-    """
-    C, n = p.B.shape
-    S, r, place = w.S, w.r, w.place_in_s
-    _sort_columns(w)
-    for i in range(n):
-        w.mu[i] = 0.0
-        for j in range(n):
-            S[i, j] = 0.0
-    row, base = w.scratch[0], w.scratch[3]
-    at = np.empty(n, np.int64)
-    for i in range(n):
-        r[i] = -p.parent[i]
-        base[i] = 0.0
-    for c in range(C):
-        P = _inverse(w, pool, c)
-        _child(p, w, P, c, 0.0)
-        m = w.place[c, SIZE]
-        q = w.place[c, ROWS]
-        index = w.order[c]
-        f = 1.0 / p.scale[c]
-        for a in range(m):
-            at[a] = place[index[a]]
-        for a in range(m):
-            i = at[a]
-            r[index[a]] += w.x[c, index[a]]
-            base[i] += f * P[a, a]
-            for b in range(m):
-                row[b] = P[a, b]
-            for u in range(q):  # the projection: P - Y M Y'
-                t = 0.0
-                for o in range(q):
-                    t += w.M[c, u, o] * w.Y[c, o, a]
-                for b in range(m):
-                    row[b] -= t * w.Y[c, u, b]
-            for b in range(m):
-                S[i, at[b]] += f * row[b]
-    lost = cholesky(S, base, w.lost)
-    for j in range(n):
-        row[place[j]] = r[j]
-    triangular_solve(S, row)
-    for j in range(n):
-        w.mu[j] = row[place[j]]
-    return lost
-
-
-@njit(cache=True, nogil=True)
 def recover(p: Family, w: Work, pool: Floats) -> None:
-    """Set x, lambda and the gradients ``H x - b`` (in z) at the current mu."""
+    """Set x, lambda and the gradients ``H x - b`` (in z) at the current mu and tau."""
     C, n = p.B.shape
     for c in range(C):
-        _child(p, w, _inverse(w, pool, c), c, 1.0 / p.scale[c])
+        child_optimum(p, w, inverse_of(w, pool, c), c, 1.0 / p.scale[c])
         z = w.z[c]
         for j in range(n):
             z[j] = -p.B[c, j]

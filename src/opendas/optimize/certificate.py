@@ -4,10 +4,10 @@ Nothing here knows how an answer was found. Gradients are computed from the marg
 multipliers prove optimality if they satisfy the conditions, so those of the solver are taken where it has
 them, and found by a linear program otherwise.
 
-In units of the sum of the weights W, with ``g_c = (H x_c - b_c) / W`` and ``z_c = g_c + (mu + G' lam_c) /
-scale_c``, everything is in counts, and the residual is the largest of
+In units of the sum of the weights W, with ``g_c = (H x_c - b_c) / W`` and ``z_c = g_c + (mu + tau_s(c) +
+G' lam_c) / scale_c``, everything is in counts, and the residual is the largest of
 
-* ``|sum_c x_c - parent|``, ``-x``, ``x`` outside the mask, violated group bounds;
+* ``|sum_c x_c - parent|``, ``-x``, ``x`` outside the mask, violated group bounds, missed joint totals;
 * ``|min(x, z)|`` over the cells a child may use (stationarity and complementarity at once);
 * ``|min(lam- / scale, G x - lower)|`` and ``|min(lam+ / scale, upper - G x)|``,
 
@@ -16,7 +16,7 @@ divided by ``max(1, max parent)``, or by ``max(1, max x)`` where there is no par
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,7 @@ __all__ = ["Multipliers", "certify", "find_multipliers", "stacked_terms"]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 NO_PARENT = np.empty(0)
+_NONE = np.zeros(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +45,13 @@ class Multipliers:
         mu, any sign; zeros where there is no parent.
     groups : ndarray, shape (C, K)
         lambda: <= 0 on a lower bound, >= 0 on an upper bound.
+    joint : ndarray, shape (J,)
+        tau of the joint totals, any sign.
     """
 
     parent: Floats
     groups: Floats
+    joint: Floats = field(default_factory=lambda: _NONE)
 
 
 def stacked_terms(problem: FamilyProblem) -> tuple[NDArray[np.int32], Floats]:
@@ -97,6 +101,9 @@ def kkt_residual(
     x: Floats,
     mu: Floats,
     lam: Floats,
+    joint: NDArray[np.int64],
+    joint_total: Floats,
+    tau: Floats,
 ) -> float:
     """Relative residual; see the module docstring."""
     C, n = x.shape
@@ -112,16 +119,20 @@ def kkt_residual(
     worst = 0.0
     magnitude = 1.0
     sums = np.zeros(n)
+    missing = joint_total.copy()
     g = np.empty(n)
     margin = np.empty(size)
     for c in range(C):
         f = 1.0 / scale[c]
+        s = joint[c] if len(joint) else -1
         _gradient(rows, weights, linear[c], x[c], unit, g, margin)
         for j in range(n):
             value = x[c, j]
             if not np.isfinite(value):
                 return np.inf
             sums[j] += value
+            if s >= 0:
+                missing[s] -= value
             if len(parent) == 0:
                 magnitude = max(magnitude, value)
             worst = max(worst, -value)
@@ -129,6 +140,8 @@ def kkt_residual(
                 worst = max(worst, value)
                 continue
             z = mu[j]
+            if s >= 0:
+                z += tau[s]
             for k in range(K):
                 if groups[k, j]:
                     z += lam[c, k]
@@ -146,6 +159,8 @@ def kkt_residual(
     for j in range(len(parent)):
         worst = max(worst, abs(sums[j] - parent[j]))
         magnitude = max(magnitude, parent[j])
+    for s in range(len(missing)):
+        worst = max(worst, abs(missing[s]))
     if not np.isfinite(worst):
         return np.inf
     return worst / magnitude
@@ -178,6 +193,7 @@ def certify(problem: FamilyProblem, x: Floats, multipliers: Multipliers | None =
         kkt_residual(
             rows, weights, problem.linear, _readonly(parent), problem.scale, problem.mask, problem.groups,
             problem.lower, problem.upper, np.ascontiguousarray(x), multipliers.parent, multipliers.groups,
+            *problem.joint_rows, multipliers.joint,
         )
     )  # fmt: skip
 
@@ -208,12 +224,18 @@ def find_multipliers(problem: FamilyProblem, x: Floats, *, active: float = 1e-6)
     child, cell = np.nonzero(problem.mask)
     m = len(child)
     inverse = 1.0 / problem.scale[child]
-    width = n + C * K + 1  # mu, lambda, t
+    joint, joint_total = problem.joint_rows
+    J = len(joint_total)
+    width = n + C * K + J + 1  # mu, lambda, tau, t
     blocks = [sparse.csr_array((inverse, (np.arange(m), cell)), shape=(m, width))]
     for k in range(K):
         inside = problem.groups[k, cell]
         at = np.flatnonzero(inside)
         column = n + child[at] * K + k
+        blocks.append(sparse.csr_array((inverse[at], (at, column)), shape=(m, width)))
+    if J:
+        at = np.flatnonzero(joint[child] >= 0)
+        column = n + C * K + joint[child[at]]
         blocks.append(sparse.csr_array((inverse[at], (at, column)), shape=(m, width)))
     stationarity = sum(blocks[1:], blocks[0])
     t = sparse.csr_array((np.ones(m), (np.arange(m), np.full(m, width - 1))), shape=(m, width))
@@ -225,10 +247,11 @@ def find_multipliers(problem: FamilyProblem, x: Floats, *, active: float = 1e-6)
     low = np.where(sums <= problem.lower + cut, -np.inf, 0.0).ravel()
     high = np.where(sums >= problem.upper - cut, np.inf, 0.0).ravel()
     free = (-np.inf, np.inf) if problem.parent is not None else (0.0, 0.0)
-    bounds: Any = [free] * n + list(zip(low, high, strict=True)) + [(0.0, np.inf)]
+    bounds: Any = [free] * n + list(zip(low, high, strict=True)) + [(-np.inf, np.inf)] * J + [(0.0, np.inf)]
     cost = np.zeros(width)
     cost[-1] = 1.0
     answer = linprog(cost, A_ub=A, b_ub=b, bounds=bounds, method="highs")
     if answer.x is None:
-        return Multipliers(np.zeros(n), np.zeros((C, K)))
-    return Multipliers(answer.x[:n].copy(), answer.x[n : n + C * K].reshape(C, K).copy())
+        return Multipliers(np.zeros(n), np.zeros((C, K)), np.zeros(J))
+    at = n + C * K
+    return Multipliers(answer.x[:n].copy(), answer.x[n:at].reshape(C, K).copy(), answer.x[at : at + J].copy())

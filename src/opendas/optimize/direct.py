@@ -11,10 +11,18 @@ from numba import njit
 from numpy.typing import NDArray
 
 from opendas.optimize.active_set import Family
+from opendas.optimize.joint import independent_joint
 from opendas.optimize.lowrank import LowRank, low_rank
 from opendas.optimize.pdas import INFEASIBLE, OK, pdas
 from opendas.optimize.problem import FamilyProblem
-from opendas.optimize.reduce import expand_multipliers, merge_cells, reduced, simpler_bounds, spread
+from opendas.optimize.reduce import (
+    expand_multipliers,
+    joint_bounds,
+    merge_cells,
+    reduced,
+    simpler_bounds,
+    spread,
+)
 from opendas.optimize.single import solve_single
 from opendas.optimize.start import project, project_column, unconstrained
 
@@ -89,7 +97,7 @@ class Direct:
     iterations : int
         Of the active set.
     x : ndarray, shape (C, n)
-    mu, lam : ndarray, shapes (n,) and (C, K)
+    mu, lam, tau : ndarray, shapes (n,), (C, K) and (J,)
         Multipliers in units of the sum of the weights.
     """
 
@@ -98,6 +106,7 @@ class Direct:
     x: Floats
     mu: Floats
     lam: Floats
+    tau: Floats
 
 
 def solve_direct(
@@ -128,7 +137,11 @@ def solve_direct(
     """
     parent = NO_PARENT if problem.parent is None else problem.parent
     linear, groups, scale = problem.linear, problem.groups, problem.scale.copy()
+    joint, joint_total = problem.joint_rows
+    tau = np.zeros(len(joint_total)) if len(joint_total) else joint_total
     mask, lower, upper = simpler_bounds(problem.mask, groups, problem.lower, problem.upper, parent)
+    if len(joint):
+        joint_bounds(mask, groups, lower, upper, joint, joint_total)
     label, first, definite = merge_cells(rows, linear, mask, groups, parent)
     if ridge is None:
         ridge = 0.0 if definite else RIDGE
@@ -142,20 +155,41 @@ def solve_direct(
         known = (np.zeros((0, len(first)), np.int64), np.zeros((0, 0)), 1.0)
     else:
         known = (structure.rows, structure.diagonal * structure.core_inverse, structure.diagonal)
-    p = Family(H, B, parent1, scale, mask1, groups1, lower, upper, *known)
-    if len(first) == 1 and len(parent) and len(weights) and guess is None:
+    kept, coupled = _coupled(problem, joint, joint_total)
+    p = Family(H, B, parent1, scale, mask1, groups1, lower, upper, *known, *coupled)
+    alone = guess is None and not len(kept)
+    if len(first) == 1 and len(parent) and len(weights) and alone:
         fine, y, mu1, lam = one_cell(B, parent1, scale, mask1, groups1, lower, upper)
         status, iterations = OK if fine else INFEASIBLE, 1
-    elif structure is not None and not len(parent) and guess is None:
+    elif structure is not None and not len(parent) and alone:
         mu1 = np.zeros(len(first))
         status, iterations, y, lam = _one_by_one(p, structure, center, ridge, limit, tolerance)
     else:
         free, side = (guess or partial(_projected, structure))(p)
-        status, iterations, y, mu1, lam = pdas(*p, free, side, center, ridge, limit, tolerance)
+        status, iterations, y, mu1, found, lam = pdas(*p, free, side, center, ridge, limit, tolerance)
+        tau[kept] = found
     x, mu = expand(
-        y, mu1, lam, label, parent1, rows, weights, linear, parent, scale, problem.mask, groups, problem.upper
-    )
-    return Direct(int(status), int(iterations), x, mu, lam)
+        y, mu1, lam, label, parent1, rows, weights, linear, parent, scale, problem.mask, groups,
+        problem.upper, joint, joint_total, tau,
+    )  # fmt: skip
+    return Direct(int(status), int(iterations), x, mu, lam, tau)
+
+
+def _coupled(
+    problem: FamilyProblem, joint: NDArray[np.int64], total: Floats
+) -> tuple[NDArray[np.int64], tuple[NDArray[np.int64], Floats]]:
+    """Joint totals that tie cells together, as numbered by the problem, and their rows for the active set.
+
+    One of 0 is a mask, see :func:`simpler_bounds`, and one that follows from other rows is not needed.
+    """
+    if not len(total):
+        return joint, (joint, total)
+    kept = np.flatnonzero(independent_joint(problem) & (total != 0.0))
+    if not len(kept):
+        return kept, (joint[:0], total[:0])
+    number = np.full(len(total) + 1, -1)
+    number[kept] = np.arange(len(kept))
+    return kept, (number[joint], total[kept])
 
 
 def _projected(structure: LowRank | None, p: Family) -> tuple[Bools, NDArray[np.int8]]:
@@ -172,14 +206,14 @@ def _magnitude(problem: FamilyProblem) -> float:
     """Largest count to expect: what tolerances are relative to."""
     if problem.parent is not None:
         return max(1.0, float(problem.parent.max(initial=0.0)))
-    bounds = np.concatenate([problem.lower.ravel(), problem.upper.ravel()])
+    bounds = np.concatenate([problem.lower.ravel(), problem.upper.ravel(), problem.joint_rows[1]])
     return max(1.0, float(bounds[np.isfinite(bounds)].max(initial=0.0)) / max(1, problem.cells))
 
 
 def _one_by_one(
     p: Family, structure: LowRank, center: Floats, ridge: float, limit: int, tolerance: float
 ) -> tuple[int, int, Floats, Floats]:
-    """Children without a parent have nothing to do with each other."""
+    """Children without a parent or joint totals have nothing to do with each other."""
     C, n = p.B.shape
     y, lam = np.zeros((C, n)), np.zeros((C, len(p.groups)))
     most = 0
@@ -216,7 +250,13 @@ def expand(
     mask: Bools,
     groups: Bools,
     upper: Floats,
+    joint: NDArray[np.int64],
+    joint_total: Floats,
+    tau: Floats,
 ) -> tuple[Floats, Floats]:
-    """Answer and multiplier of the parent row on all cells."""
+    """Answer and multiplier of the parent row on all cells; completes `lam` and `tau`."""
     x = spread(y, label, parent, parent1)
-    return x, expand_multipliers(mu1, lam, label, rows, weights, linear, scale, mask, groups, upper, x)
+    mu = expand_multipliers(
+        mu1, lam, label, rows, weights, linear, scale, mask, groups, upper, x, joint, joint_total, tau
+    )
+    return x, mu

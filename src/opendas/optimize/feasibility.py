@@ -54,8 +54,20 @@ def _system(problem: FamilyProblem) -> _System:
             blocks.append(sign * sums[present])
             values += list(sign * bound[present])
             labels += [ConstraintRow(kind, int(c), k, name) for c in present]
+    joint, joint_total = problem.joint_rows
+    if len(joint_total):
+        inside = np.flatnonzero(joint[child] >= 0)
+        shape = (len(joint_total), m)
+        sums = sparse.csr_array((np.ones(len(inside)), (joint[child[inside]], inside)), shape=shape)
+        blocks += [sums, -sums]
+        values += [*joint_total, *(-joint_total)]
+        labels += 2 * [_joint_row(problem, s) for s in range(len(joint_total))]
     A = sparse.vstack(blocks, format="csr") if blocks else sparse.csr_array((0, m))
     return _System(A, np.array(values), tuple(labels))
+
+
+def _joint_row(problem: FamilyProblem, s: int) -> ConstraintRow:
+    return ConstraintRow("joint", -1, s, problem.joint_names[s] if problem.joint_names else "")
 
 
 def _violation(system: _System, keep: NDArray[np.int64]) -> tuple[float, Floats]:
@@ -138,7 +150,25 @@ def obvious_conflict(problem: FamilyProblem, tolerance: float) -> tuple[Constrai
             return (*(ConstraintRow("lower", int(c), k, name) for c in np.flatnonzero(low > 0.0)), *cells)
         if np.minimum(high, most).sum() < total - C * tolerance:
             return (*(ConstraintRow("upper", int(c), k, name) for c in np.flatnonzero(high < most)), *cells)
-    return ()
+    return _obvious_joint(problem, tolerance)
+
+
+def _obvious_joint(problem: FamilyProblem, tolerance: float) -> tuple[ConstraintRow, ...]:
+    """Joint totals that nothing can hold, or that do not add up to the parent."""
+    joint, total = problem.joint_rows
+    for s in range(len(total)):
+        inside = problem.mask[joint == s].any(axis=0)
+        if total[s] < -tolerance or (total[s] > tolerance and not inside.any()):
+            return (_joint_row(problem, s),)
+        if problem.parent is not None and total[s] > problem.parent[inside].sum() + tolerance:
+            cells = (ConstraintRow("parent", -1, int(j)) for j in np.flatnonzero(inside))
+            return (_joint_row(problem, s), *cells)
+    if problem.parent is None or not len(total) or joint.min() < 0:
+        return ()
+    if abs(float(total.sum() - problem.parent.sum())) <= problem.children * tolerance:
+        return ()
+    every = (ConstraintRow("parent", -1, j) for j in range(problem.cells))
+    return (*(_joint_row(problem, s) for s in range(len(total))), *every)
 
 
 def minimum_tolerance(

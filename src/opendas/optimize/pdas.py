@@ -2,12 +2,14 @@
 
 In units where ``diag(H) = 1`` the optimality conditions are, for every child c,
 
-    scale_c (H x_c - b_c) + mu + G' lambda_c = z_c,   x_c >= 0,  z_c >= 0,  x_c z_c = 0,
-    sum_c x_c = parent,   lower <= G x_c <= upper,  lambda_ck <= 0 on a lower bound, >= 0 on an upper one.
+    scale_c (H x_c - b_c) + mu + tau_s(c) + G' lambda_c = z_c,   x_c >= 0,  z_c >= 0,  x_c z_c = 0,
+    sum_c x_c = parent,   lower <= G x_c <= upper,  lambda_ck <= 0 on a lower bound, >= 0 on an upper one,
+    sum of all cells of the children of group s = T_s,   for every joint total s.
 
 Guess which cells are positive (``free``) and which group rows sit on a bound (``side``). The conditions are
 then linear: with ``P_c = (H_FF)^-1``, projected on the active rows, x_c is affine in the multiplier mu of the
-parent row, and the parent row gives ``S mu = r`` with ``S = sum_c P_c / scale_c``. Cells and rows whose sign
+parent row, and the parent row gives ``S mu = r`` with ``S = sum_c P_c / scale_c``; joint totals are further
+rows of that system, with the multipliers tau. Cells and rows whose sign
 is wrong change sides, and the loop repeats. There is no proof of termination for these block changes, so
 after a stall one wrong sign at a time is changed, and after that the caller takes over.
 
@@ -23,7 +25,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from opendas.optimize.active_set import EQUAL, Family, Work, factorise, parent_multiplier, recover, workspace
+from opendas.optimize.active_set import EQUAL, Family, Work, factorise, recover, workspace
+from opendas.optimize.coupling import coupling_multipliers
 from opendas.optimize.degenerate import UNBOUNDED, UNCHANGED, settle
 
 __all__ = ["INFEASIBLE", "OK", "SINGULAR", "STALLED", "cover_rows", "flip", "pdas", "price", "proximal_step"]
@@ -61,6 +64,29 @@ def _cover_columns(p: Family, w: Work) -> None:
 
 
 @njit(cache=True, nogil=True)
+def _cover_joint(p: Family, w: Work) -> None:
+    """Give every joint total a free cell."""
+    C, n = p.B.shape
+    J = len(p.joint_total)
+    child, cell = np.full(J, -1), np.full(J, -1)
+    covered = np.zeros(J, np.bool_)
+    for c in range(C):
+        s = p.joint[c]
+        if s < 0 or covered[s]:
+            continue
+        for j in range(n):
+            if w.free[c, j]:
+                covered[s] = True
+                break
+            if p.mask[c, j] and (child[s] < 0 or w.z[c, j] < w.z[child[s], cell[s]]):
+                child[s], cell[s] = c, j
+    for s in range(J):
+        if not covered[s] and child[s] >= 0:
+            w.free[child[s], cell[s]] = True
+            w.dirty[child[s]] = True
+
+
+@njit(cache=True, nogil=True)
 def cover_rows(p: Family, w: Work) -> None:
     """Give every active row a free cell."""
     C, n = p.B.shape
@@ -84,13 +110,16 @@ def cover_rows(p: Family, w: Work) -> None:
 
 @njit(cache=True, nogil=True)
 def price(p: Family, w: Work) -> None:
-    """Finish the reduced costs: ``z = scale (H x - b) + mu + G' lambda``."""
+    """Finish the reduced costs: ``z = scale (H x - b) + mu + tau + G' lambda``."""
     C, n = p.B.shape
     for c in range(C):
         z = w.z[c]
         f = p.scale[c]
         for j in range(n):
             z[j] = f * z[j] + w.mu[j]
+        if len(p.joint) and p.joint[c] >= 0:
+            for j in range(n):
+                z[j] += w.tau[p.joint[c]]
         for k in range(p.groups.shape[0]):
             t = w.lam[c, k]
             if t != 0.0:
@@ -190,13 +219,15 @@ def pdas(
     fine: Ints,
     core: Floats,
     diagonal: float,
+    joint: Ints,
+    joint_total: Floats,
     free: Bools,
     side: Sides,
     center: Floats,
     ridge: float,
     limit: int,
     tolerance: float,
-) -> tuple[int, int, Floats, Floats, Floats]:
+) -> tuple[int, int, Floats, Floats, Floats, Floats]:
     """Solve a reduced family.
 
     Parameters
@@ -211,6 +242,8 @@ def pdas(
         As in :class:`~opendas.optimize.problem.FamilyProblem`.
     fine, core, diagonal
         Structure of H, see :class:`opendas.optimize.active_set.Family`.
+    joint, joint_total : ndarray, shapes (C,) and (J,), or both (0,)
+        Joint total that each child has a part in, -1 for none, and their values.
     free : ndarray of bool, shape (C, n)
         Guess of the cells that may be positive; the final set on return.
     side : ndarray of int8, shape (C, K)
@@ -226,13 +259,15 @@ def pdas(
 
     Returns
     -------
-    status, iterations, x, mu, lam
-        ``OK``, ``STALLED``, ``SINGULAR``, or ``INFEASIBLE`` (not yet proved); shapes (C, n), (n,), (C, K).
+    status, iterations, x, mu, tau, lam
+        ``OK``, ``STALLED``, ``SINGULAR``, or ``INFEASIBLE`` (not yet proved); shapes (C, n), (n,), (J,),
+        (C, K).
     """
-    p = Family(H, B, parent, scale, mask, groups, lower, upper, fine, core, diagonal)
+    p = Family(H, B, parent, scale, mask, groups, lower, upper, fine, core, diagonal, joint, joint_total)
     w = workspace(p, free, side)
     C, n = B.shape
     K = groups.shape[0]
+    J = len(joint_total)
     tied = len(parent) > 0
     for k in range(K):
         fixed = 0
@@ -250,23 +285,25 @@ def pdas(
     for iteration in range(1, limit + 1):
         if tied:
             _cover_columns(p, w)
+        if J:
+            _cover_joint(p, w)
         cover_rows(p, w)
         pool, regular = factorise(p, w, pool)
         if not regular:
-            return SINGULAR, iteration, w.x, w.mu, w.lam
-        lost = parent_multiplier(p, w, pool) if tied else 0
+            return SINGULAR, iteration, w.x, w.mu, w.tau, w.lam
+        lost = coupling_multipliers(p, w, pool) if tied or J else 0
         recover(p, w, pool)
         price(p, w)
-        settled = settle(p, w, lost, 10.0 * tolerance) if K else UNCHANGED
+        settled = settle(p, w, lost, 10.0 * tolerance) if K or J else UNCHANGED
         if settled == UNBOUNDED:
-            return INFEASIBLE, iteration, w.x, w.mu, w.lam
+            return INFEASIBLE, iteration, w.x, w.mu, w.tau, w.lam
         if settled != UNCHANGED:
             continue
         wrong = flip(p, w, tolerance, least, int(single))
         least = 0.4 * least if iteration < 4 else 0.0
         if wrong == 0:
             if ridge == 0.0 or proximal_step(p, w, center, ridge) <= tolerance:
-                return OK, iteration, w.x, w.mu, w.lam
+                return OK, iteration, w.x, w.mu, w.tau, w.lam
             best = C * (n + K) + 1
             patience = PATIENCE
             single = False
@@ -278,7 +315,7 @@ def pdas(
             patience -= 1
             if patience < 0:
                 if single:
-                    return STALLED, iteration, w.x, w.mu, w.lam
+                    return STALLED, iteration, w.x, w.mu, w.tau, w.lam
                 single = True
                 patience = SINGLE
-    return STALLED, limit, w.x, w.mu, w.lam
+    return STALLED, limit, w.x, w.mu, w.tau, w.lam

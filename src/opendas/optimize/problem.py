@@ -1,14 +1,16 @@
 """The least-squares problem of one family, and its answer.
 
-Letters: ``n`` cells, ``C`` children, ``K`` groups. The problem is equation (7.2), and with
-held margins (7.5), of the TopDown paper, written for any family of nested tables:
+Letters: ``n`` cells, ``C`` children, ``K`` groups, ``J`` joint totals. The problem is equation (7.2), and
+with held margins (7.5), of the TopDown paper, written for any family of nested tables:
 
     minimise    sum_c scale_c (1/2 x_c' H x_c - b_c' x_c)
     subject to  x >= 0, x_cj = 0 where not mask_cj,
                 sum_c x_c = parent,
                 lower_ck <= sum_{j in group k} x_cj <= upper_ck,
+                sum_{c in part s} sum_j x_cj = T_s,
 
-with ``H = sum_q weight_q [row_q(i) == row_q(j)]``: every cell lies in exactly one row of every term.
+with ``H = sum_q weight_q [row_q(i) == row_q(j)]``: every cell lies in exactly one row of every term. The
+last line are joint totals: what the parts of a divided geounit hold together, each child in at most one.
 """
 
 from __future__ import annotations
@@ -29,6 +31,10 @@ Ints = NDArray[np.int32]
 Bools = NDArray[np.bool_]
 
 
+_NO_JOINT: tuple[NDArray[np.int64], Floats] = (np.zeros(0, np.int64), np.zeros(0))
+"""Writable, as compiled code is specialised on it; there is nothing to write to."""
+
+
 class Status(Enum):
     """What a solver found."""
 
@@ -47,13 +53,13 @@ class ConstraintRow:
     Parameters
     ----------
     kind : str
-        ``"parent"``, ``"lower"`` or ``"upper"``.
+        ``"parent"``, ``"lower"``, ``"upper"`` or ``"joint"``.
     child : int
-        Index of the child, -1 for a parent row.
+        Index of the child, -1 for a parent row and for a joint total.
     index : int
-        Cell for a parent row, group otherwise.
+        Cell for a parent row, joint total, or group.
     name : str
-        Name of the group where the problem names its groups, else ``""``.
+        Name of the group or joint total where the problem names them, else ``""``.
     """
 
     kind: str
@@ -64,6 +70,8 @@ class ConstraintRow:
     def __str__(self) -> str:
         if self.kind == "parent":
             return f"parent total of cell {self.index}"
+        if self.kind == "joint":
+            return self.name or f"joint total {self.index}"
         group = self.name or f"group {self.index}"
         return f"{self.kind} bound of {group} in child {self.child}"
 
@@ -90,7 +98,7 @@ class FamilyProblem:
     linear : ndarray, shape (C, n)
         ``b``: the weighted answers, ``sum_q weight_q answer_q[row_q(j)]``.
     parent : ndarray, shape (n,), or None
-        Counts of the parent. None: children are not tied together (a root).
+        Counts of the parent. None: a root, or roots that share no more than joint totals.
     mask : ndarray of bool, shape (C, n), optional
         Cells a child may use. Default: all.
     groups : ndarray of bool, shape (K, n), optional
@@ -100,6 +108,12 @@ class FamilyProblem:
     scale : ndarray, shape (C,), optional
         Multiplier of each child's objective (> 0). Default: 1.
     group_names : tuple of str, optional
+        For messages.
+    joint : ndarray of int32, shape (C,), optional
+        Joint total that each child has a part in, -1 for none. Default: none.
+    joint_total : ndarray, shape (J,), optional
+        Counts in all cells of the children of each joint total.
+    joint_names : tuple of str, optional
         For messages.
 
     Raises
@@ -117,6 +131,9 @@ class FamilyProblem:
     upper: Floats = None  # type: ignore[assignment]
     scale: Floats = None  # type: ignore[assignment]
     group_names: tuple[str, ...] = ()
+    joint: Ints | None = None
+    joint_total: Floats | None = None
+    joint_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         put = object.__setattr__
@@ -143,12 +160,38 @@ class FamilyProblem:
         put(self, "scale", _frozen(scale, np.float64, "scale", (C,)))
         if self.group_names and len(self.group_names) != K:
             raise EstimationError(f"{len(self.group_names)} group names for {K} groups")
+        if self.joint is not None:
+            self._freeze_joint(C)
+        elif self.joint_total is not None:
+            raise EstimationError("joint totals without the children that share them (joint)")
         if not all(np.isfinite(array).all() for array in finite):
             raise EstimationError("linear and parent must be finite")
         if K and (np.isnan(self.lower).any() or np.isnan(self.upper).any()):
             raise EstimationError("a bound is not a number; use -inf or inf where there is none")
         if C and not (np.isfinite(self.scale).all() and self.scale.min() > 0.0):
             raise EstimationError("scale must be finite and > 0")
+
+    def _freeze_joint(self, children: int) -> None:
+        J = 0 if self.joint_total is None else len(self.joint_total)
+        joint = _frozen(self.joint, np.int32, "joint", (children,))
+        total = _frozen(np.zeros(0) if J == 0 else self.joint_total, np.float64, "joint_total", (J,))
+        object.__setattr__(self, "joint", joint)
+        object.__setattr__(self, "joint_total", total)
+        if children and not (joint.min() >= -1 and joint.max() < J):
+            raise EstimationError(
+                f"joint totals are numbered from {joint.min()} to {joint.max()}, there are {J}"
+            )
+        if not np.isfinite(total).all():
+            raise EstimationError("joint totals must be finite")
+        if self.joint_names and len(self.joint_names) != J:
+            raise EstimationError(f"{len(self.joint_names)} names for {J} joint totals")
+
+    @property
+    def joint_rows(self) -> tuple[NDArray[np.int64], Floats]:
+        """``joint`` and ``joint_total`` as new arrays, both empty where there is no joint total."""
+        if self.joint is None or self.joint_total is None or not len(self.joint_total):
+            return _NO_JOINT
+        return self.joint.astype(np.int64), self.joint_total.copy()
 
     @property
     def children(self) -> int:

@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-__all__ = ["expand_multipliers", "merge_cells", "reduced", "simpler_bounds", "spread"]
+__all__ = ["expand_multipliers", "joint_bounds", "merge_cells", "reduced", "simpler_bounds", "spread"]
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -216,6 +216,38 @@ def simpler_bounds(
 
 
 @njit(cache=True, nogil=True)
+def joint_bounds(
+    mask: Bools, groups: Bools, lower: Floats, upper: Floats, joint: Ints, joint_total: Floats
+) -> None:
+    """Use joint totals on mask and bounds, in place: one of 0 is a mask, and no sum in it can exceed it."""
+    for c in range(mask.shape[0]):
+        if joint[c] < 0:
+            continue
+        total = joint_total[joint[c]]
+        if total == 0.0:
+            for j in range(mask.shape[1]):
+                mask[c, j] = False
+        for k in range(groups.shape[0]):
+            if upper[c, k] >= total and lower[c, k] < upper[c, k]:
+                upper[c, k] = np.inf
+
+
+@njit(cache=True, nogil=True)
+def _price_out(s: int, z: Floats, label: Ints, mask: Bools, joint: Ints, tau: Floats) -> None:
+    """Raise the multiplier of joint total s until no cell of its children wants to be positive."""
+    force = 0.0
+    for c in range(z.shape[0]):
+        for j in range(len(label)):
+            if joint[c] == s and mask[c, j] and label[j] >= 0:
+                force = max(force, -z[c, j])
+    tau[s] += force
+    for c in range(z.shape[0]):
+        for j in range(len(label)):
+            if joint[c] == s:
+                z[c, j] += force
+
+
+@njit(cache=True, nogil=True)
 def expand_multipliers(
     mu1: Floats,
     lam: Floats,
@@ -228,11 +260,14 @@ def expand_multipliers(
     groups: Bools,
     upper: Floats,
     x: Floats,
+    joint: Ints,
+    joint_total: Floats,
+    tau: Floats,
 ) -> Floats:
-    """Multiplier of the parent row on all cells; those of groups with an upper bound of 0 are set in `lam`.
+    """Multiplier of the parent row on all cells; completes `lam` and `tau` in place.
 
-    Neither a cell whose parent is 0 nor one in such a group has a part in the small problem; the least
-    multipliers that price them out are taken.
+    Neither a cell whose parent is 0 nor one in a group with an upper bound of 0, or in a child whose joint
+    total is 0, has a part in the small problem; the least multipliers that price them out are taken.
     """
     C, n = linear.shape
     mu = np.empty(n)
@@ -243,6 +278,8 @@ def expand_multipliers(
     for c in range(C):
         for k in range(groups.shape[0]):
             out = out or upper[c, k] <= 0.0
+    for s in range(len(tau)):
+        out = out or joint_total[s] == 0.0
     if not out:
         return mu
     total = 0.0
@@ -272,6 +309,8 @@ def expand_multipliers(
                     z[c, j] += lam[c, k]
             if label[j] >= 0:
                 z[c, j] += mu[j]
+            if len(joint) and joint[c] >= 0:
+                z[c, j] += tau[joint[c]]
         for k in range(groups.shape[0]):
             if upper[c, k] > 0.0:
                 continue
@@ -283,6 +322,10 @@ def expand_multipliers(
             for j in range(n):
                 if groups[k, j]:
                     z[c, j] += force
+    for s in range(len(tau)):
+        if joint_total[s] == 0.0:
+            _price_out(s, z, label, mask, joint, tau)
+    for c in range(C):
         for j in range(n):
             if label[j] < 0 and mask[c, j]:
                 mu[j] = max(mu[j], -z[c, j])

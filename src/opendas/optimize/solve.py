@@ -2,8 +2,9 @@
 
 The chain is active set, active set from a first-order start (twice, the second time tighter), for a root its
 last linear solve again in extended precision, general solver with the active set to sharpen it, proof of
-infeasibility. A step down is decided by iterations and residuals
-only, never by clock or memory, so the same problem takes the same way on every machine.
+infeasibility. Families with joint totals go from the active set to the general solver. A step down is decided
+by iterations and residuals only, never by clock or memory, so the same problem takes the same way on every
+machine.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ def _structured(
     limit, precision, ridge = settings
     found = solve_direct(problem, rows, weights, limit, precision, guess, ridge)
     fine = found.status == OK
-    residual = certify(problem, found.x, Multipliers(found.mu, found.lam)) if fine else np.inf
+    residual = certify(problem, found.x, Multipliers(found.mu, found.lam, found.tau)) if fine else np.inf
     status = Status.OPTIMAL if residual <= tolerance else Status.FAILED
     if found.status == INFEASIBLE:
         status = Status.INFEASIBLE
@@ -109,7 +110,8 @@ def _pricing(problem: FamilyProblem, x: Floats) -> Multipliers:
     for weight, rows in problem.terms:
         gradient += weight * np.bincount(rows, x[0])[rows]
     unit = problem.weight if problem.terms else 1.0
-    return Multipliers(-problem.scale[0] * gradient / unit, np.zeros((1, len(problem.groups))))
+    tau = np.zeros(len(problem.joint_rows[1]))
+    return Multipliers(-problem.scale[0] * gradient / unit, np.zeros((1, len(problem.groups))), tau)
 
 
 def _top(problem: FamilyProblem) -> float:
@@ -129,7 +131,8 @@ def _fall_through(problem: FamilyProblem, tolerance: float, best: Solution) -> S
             return answer
         best = min(best, replace(answer, status=Status.FAILED), key=lambda solution: solution.residual)
     top = _top(problem)
-    for limit, precision in STARTS:
+    joint = len(problem.joint_rows[1]) > 0  # neither the first-order start nor the refinement knows such rows
+    for limit, precision in () if joint else STARTS:
         logger.info("residual %.1e after %s; starting the active set from ADMM", best.residual, best.method)
 
         def first_order(p: Family, limit: int = limit, precision: float = precision) -> tuple[Bools, Sides]:
@@ -139,7 +142,7 @@ def _fall_through(problem: FamilyProblem, tolerance: float, best: Solution) -> S
         if answer.status is Status.OPTIMAL:
             return answer
         best = min(best, replace(answer, status=Status.FAILED), key=lambda solution: solution.residual)
-    if problem.parent is None and best.residual < NEARLY:
+    if problem.parent is None and not joint and best.residual < NEARLY:
         refined, multipliers = polish_root(problem, best.x)
         residual = certify(problem, refined, multipliers)
         if residual <= tolerance:

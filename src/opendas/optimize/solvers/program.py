@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from opendas.optimize.joint import independent_joint
 from opendas.optimize.problem import FamilyProblem
 
 __all__ = ["Form", "Program", "program"]
@@ -36,7 +37,7 @@ class Program:
     cost : ndarray, shape (N,)
         Likewise.
     A : sparse array, shape (M, N)
-        Rows, in this order: margins, parent, groups.
+        Rows, in this order: margins, parent, groups, joint totals.
     row_lower, row_upper : ndarray, shape (M,)
         Equal for equalities.
     child, cell : ndarray, shape (m,)
@@ -103,6 +104,15 @@ def program(problem: FamilyProblem, form: Form = "lifted") -> Program:
         A.append(sparse.csr_array((np.ones(len(inside)), (place[child[inside]], inside)), shape=shape))
         low.append(problem.lower[bounded, k])
         high.append(problem.upper[bounded, k])
+    joint, joint_total = problem.joint_rows
+    kept = independent_joint(problem)
+    if kept.any():
+        place = np.cumsum(kept) - 1
+        inside = np.flatnonzero((joint >= 0)[child] & kept[joint[child]])
+        shape = (int(kept.sum()), N)
+        A.append(sparse.csr_array((np.ones(len(inside)), (place[joint[child[inside]]], inside)), shape=shape))
+        low.append(joint_total[kept])
+        high.append(joint_total[kept])
     cost = np.zeros(N)
     cost[:m] = -_unit(problem) * (problem.scale[:, None] * problem.linear)[child, cell]
     return Program(
