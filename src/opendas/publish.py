@@ -12,7 +12,9 @@ import numpy as np
 from opendas.budget.plan import attribute_rho, plan_rows, within_rho
 from opendas.engines.work import KeyedSource
 from opendas.estimation.model import FamilyRecord
+from opendas.geography.frame import Frame
 from opendas.geography.spine import Shares
+from opendas.geography.summary import summarise
 from opendas.io.measurement_files import Answers, measurement_metadata
 from opendas.io.writers.measurements import MeasurementWriter, used_answers
 from opendas.measurement.family import UsedAnswers
@@ -79,6 +81,7 @@ def query_attributes(plan: MeasurementPlan) -> dict[str, tuple[str, ...]]:
 def describe(
     run: Run,
     plan: MeasurementPlan,
+    frame: Frame,
     stamps: Sequence[str],
     declared: Sequence[str],
     measurements: str,
@@ -89,6 +92,8 @@ def describe(
 
     Parameters
     ----------
+    frame : Frame
+        Leaves with their entity codes, for the description of the spine.
     records : sequence of FamilyRecord or None
         None where nothing was estimated yet.
     released : int
@@ -128,6 +133,7 @@ def describe(
         fallbacks=sum(record.fallback for record in solved),
         failsafe=tuple(asdict(record) for record in solved if record.failsafe),
         measurements=measurements,
+        spine=summarise(plan.spine, frame),
     )
 
 

@@ -68,7 +68,7 @@ def add_product(release, example, *, stamps=(), estimated=True, fmt="parquet", s
         records = write_mdf(release / "mdf" / product.layout, product, frame, example.estimate, fmt=fmt)
     write_atomic(release / "run" / f"{product.name}.toml", toml_of(plan).encode())
     run = SimpleNamespace(product=product, resolved=SimpleNamespace(estimator="topdown", dropped=()))
-    return describe(run, plan, stamps, (), "full", () if estimated else None, records)
+    return describe(run, plan, frame, stamps, (), "full", () if estimated else None, records)
 
 
 def write_measurements(folder, plan, counts):

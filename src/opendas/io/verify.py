@@ -25,6 +25,7 @@ from opendas.io.verification.microdata import (
     check_quarters,
     check_records,
 )
+from opendas.io.verification.spine import check_spine
 from opendas.io.verification.tables import check_tables
 from opendas.stamps import NOT_FOR_RELEASE
 
@@ -105,6 +106,7 @@ def _run_checks(run: Mapping[str, Any], released: ReleasedProduct) -> Iterator[C
     steps: dict[str, Callable[[], str]] = {
         "budget": partial(check_budget, run),
         "geography": partial(check_frame, released),
+        "spine": partial(check_spine, run, released),
         "noise": lambda: check_rows(run, released.spine),
         "plan": partial(check_plan, run, released),
         "partial losses": partial(check_losses, run, released),

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any, Self
 
 from opendas.errors import FormatError, OpendasError
+from opendas.geography.summary import SpineSummary
 from opendas.privacy.exact import format_fraction, parse_fraction
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.privacy.zcdp import Account, PureAccount
@@ -164,6 +165,8 @@ class RunFacts:
         Families whose parent was relaxed, as plain JSON values.
     measurements : str
         ``"used"`` or ``"full"``: how much of the measurement is in the release.
+    spine : SpineSummary or None
+        The spine in numbers; None in certificates of versions that did not describe it.
 
     Raises
     ------
@@ -195,6 +198,7 @@ class RunFacts:
     fallbacks: int
     failsafe: tuple[Mapping[str, Any], ...] = ()
     measurements: str = "used"
+    spine: SpineSummary | None = None
 
     def __post_init__(self) -> None:
         if self.mechanism not in tuple(Mechanism) or self.neighbours not in tuple(Neighbours):
@@ -287,6 +291,7 @@ class RunFacts:
             "fallbacks": self.fallbacks,
             "failsafe": [dict(record) for record in self.failsafe],
             "measurements": self.measurements,
+            "spine": None if self.spine is None else self.spine.to_dict(),
         }
 
     @classmethod
@@ -350,6 +355,7 @@ class RunFacts:
             fallbacks=record["fallbacks"],
             failsafe=tuple(record["failsafe"]),
             measurements=record["measurements"],
+            spine=None if record.get("spine") is None else SpineSummary.from_dict(record["spine"]),
         )
 
 

@@ -12,6 +12,8 @@ from opendas.privacy.tradeoff import zcdp_power_bound
 from opendas.report import views
 from opendas.report.facts import RunFacts
 from opendas.report.guarantee import STAMP_MEANING, guarantee_paragraphs, limits
+from opendas.report.spine_svg import distances_svg, levels_svg
+from opendas.report.spine_views import ENTITY_HEAD, LEVEL_HEAD, entity_rows, level_rows, spine_sentence
 from opendas.report.svg import curve_svg, margin_bars, share_bar
 
 __all__ = ["report_html"]
@@ -67,6 +69,21 @@ def _new_paragraphs(run: RunFacts, said: set[str]) -> list[str]:
     return texts
 
 
+def _spine_view(run: RunFacts) -> dict[str, Any] | None:
+    """Return what the report shows of the spine; None where the certificate does not describe it."""
+    spine = run.spine
+    if spine is None:
+        return None
+    return {
+        "sentence": spine_sentence(spine),
+        "levels": level_rows(spine.levels),
+        "levels_picture": levels_svg(spine.levels),
+        "regrouped": any(not level.official for level in spine.levels),
+        "entities": entity_rows(spine.entities),
+        "distances_picture": distances_svg(spine.entities) if spine.entities else "",
+    }
+
+
 def _run_view(run: RunFacts, said: set[str]) -> dict[str, Any]:
     margins = views.total_margins(run)
     points = views.curve(run)
@@ -92,6 +109,7 @@ def _run_view(run: RunFacts, said: set[str]) -> dict[str, Any]:
         "partial": partial,
         "power": _power_rows(run),
         "guarantee": _new_paragraphs(run, said),
+        "spine": _spine_view(run),
     }
 
 
@@ -124,6 +142,8 @@ def report_html(certificate: Mapping[str, Any], runs: Sequence[RunFacts], digest
             limits=limits(),
             groups=views.file_groups(certificate["files"]),
             digest=digest,
+            level_head=LEVEL_HEAD,
+            entity_head=ENTITY_HEAD,
         )
     )
     return page.encode()

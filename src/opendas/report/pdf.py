@@ -43,6 +43,7 @@ from opendas.report.pdf_parts import (
     paragraph,
     table,
 )
+from opendas.report.spine_views import ENTITY_HEAD, LEVEL_HEAD, entity_rows, level_rows, spine_sentence
 from opendas.report.views import (
     curve,
     decimal,
@@ -210,6 +211,33 @@ def _budget(run: RunFacts) -> list[Flowable]:
     return [*story, KeepTogether(_held(run))]
 
 
+def _spine(run: RunFacts) -> list[Flowable]:
+    """Levels of the spine, and how far areas lie from it."""
+    spine = run.spine
+    if spine is None:
+        return []
+    first = 40 * mm
+    rest = WIDTH - first
+    levels = table(
+        LEVEL_HEAD,
+        level_rows(spine.levels),
+        [first, *(rest * part for part in (0.16, 0.13, 0.29, 0.23, 0.19))],
+    )
+    story: list[Flowable] = [
+        KeepTogether([paragraph(f"Spine of {run.product}", HEAD), paragraph(spine_sentence(spine)), levels])
+    ]
+    if spine.entities:
+        distances = table(ENTITY_HEAD, entity_rows(spine.entities), [first, *([rest / 5] * 5)])
+        text = (
+            "Distance: how many geounits of the spine must be added or subtracted to make up the area; 1 is "
+            "on the spine. Before: from the spine of the official levels."
+        )
+        story.append(
+            KeepTogether([paragraph("Areas and the spine", SUBHEAD), distances, paragraph(text, NOTE)])
+        )
+    return story
+
+
 def _noise_words(rows: Sequence[NoiseRow]) -> str:
     if not rows:
         return "\u2013"
@@ -306,6 +334,7 @@ def certificate_pdf(certificate: Mapping[str, Any], runs: Sequence[RunFacts], di
     story += _guarantee(runs)
     for run in runs:
         story += _budget(run)
+        story += _spine(run)
         story += _partial(run)
     story += _files(certificate)
     footer = f"Privacy certificate, {certificate['issued']}, {digest[:16]}"

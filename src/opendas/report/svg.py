@@ -9,35 +9,10 @@ from fractions import Fraction
 from markupsafe import Markup
 
 from opendas.privacy.zcdp import CurvePoint
+from opendas.report.svg_parts import WIDTH, closed, line, opened, rect, text
 from opendas.report.views import TotalMargin, percent, ticks, words
 
 __all__ = ["curve_svg", "margin_bars", "share_bar"]
-
-_WIDTH = 720
-
-
-def _open(height: float, label: str) -> Markup:
-    return Markup('<svg viewBox="0 0 {} {:g}" role="img" aria-label="{}">').format(_WIDTH, height, label)
-
-
-def _text(x: float, y: float, text: object, anchor: str = "start", style: str = "") -> Markup:
-    return Markup('<text x="{:.1f}" y="{:.1f}" text-anchor="{}" class="{}">{}</text>').format(
-        x, y, anchor, style, text
-    )
-
-
-def _line(x1: float, y1: float, x2: float, y2: float, style: str) -> Markup:
-    shape = '<line x1="{:.1f}" y1="{:.1f}" x2="{:.1f}" y2="{:.1f}" class="{}"/>'
-    return Markup(shape).format(x1, y1, x2, y2, style)
-
-
-def _rect(x: float, y: float, width: float, height: float, style: str) -> Markup:
-    shape = '<rect x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}" class="{}"/>'
-    return Markup(shape).format(x, y, max(width, 0.0), height, style)
-
-
-def _close(parts: Sequence[Markup]) -> Markup:
-    return Markup("").join([*parts, Markup("</svg>")])
 
 
 def share_bar(shares: Mapping[str, Fraction]) -> Markup:
@@ -48,33 +23,33 @@ def share_bar(shares: Mapping[str, Fraction]) -> Markup:
     shares : mapping of geolevel to Fraction
         Summing to 1.
     """
-    parts = [_open(66, "Share of the budget at each geolevel")]
+    parts = [opened(66, "Share of the budget at each geolevel")]
     at = 0.0
     for number, (level, share) in enumerate(shares.items()):
-        width = float(share) * _WIDTH
-        parts.append(_rect(at, 4, width - 1.5, 30, f"tint tint{number % 6}"))
+        width = float(share) * WIDTH
+        parts.append(rect(at, 4, width - 1.5, 30, f"tint tint{number % 6}"))
         if width >= 92:
-            parts.append(_text(at + 7, 24, percent(share), style="on-tint"))
-            parts.append(_text(at, 54, words(level)))
+            parts.append(text(at + 7, 24, percent(share), style="on-tint"))
+            parts.append(text(at, 54, words(level)))
         at += width
-    return _close(parts)
+    return closed(parts)
 
 
 def margin_bars(margins: Sequence[TotalMargin]) -> Markup:
     """Draw how far a geounit's total may be off, one bar per geolevel; an invariant has none."""
     row = 30
-    parts = [_open(row * len(margins) + 6, "Margin of the total at each geolevel")]
+    parts = [opened(row * len(margins) + 6, "Margin of the total at each geolevel")]
     longest = max((entry.margin or 0 for entry in margins), default=0) or 1
     for number, entry in enumerate(margins):
         y = row * number + 4
-        parts.append(_text(112, y + 16, words(entry.geolevel), "end"))
+        parts.append(text(112, y + 16, words(entry.geolevel), "end"))
         if entry.margin is None:
-            parts.append(_text(124, y + 16, "exact", style="muted"))
+            parts.append(text(124, y + 16, "exact", style="muted"))
             continue
-        width = (_WIDTH - 210) * entry.margin / longest
-        parts.append(_rect(124, y, max(width, 2), 22, "tint tint1"))
-        parts.append(_text(132 + max(width, 2), y + 16, f"\u00b1{entry.margin:,}"))
-    return _close(parts)
+        width = (WIDTH - 210) * entry.margin / longest
+        parts.append(rect(124, y, max(width, 2), 22, "tint tint1"))
+        parts.append(text(132 + max(width, 2), y + 16, f"\u00b1{entry.margin:,}"))
+    return closed(parts)
 
 
 def curve_svg(points: Sequence[CurvePoint], delta: float) -> Markup:
@@ -88,7 +63,7 @@ def curve_svg(points: Sequence[CurvePoint], delta: float) -> Markup:
     """
     ordered = sorted(points, key=lambda point: point.delta, reverse=True)
     exponents = [-math.log10(float(point.delta)) for point in ordered]
-    left, right, top, bottom = 44.0, _WIDTH - 12.0, 14.0, 232.0
+    left, right, top, bottom = 44.0, WIDTH - 12.0, 14.0, 232.0
     marks = ticks(0.0, max(point.bun_steinke for point in ordered))
 
     def x(exponent: float) -> float:
@@ -97,16 +72,16 @@ def curve_svg(points: Sequence[CurvePoint], delta: float) -> Markup:
     def y(epsilon: float) -> float:
         return bottom - (bottom - top) * epsilon / marks[-1]
 
-    parts = [_open(272, "Epsilon against delta by both conversions; a table follows")]
+    parts = [opened(272, "Epsilon against delta by both conversions; a table follows")]
     for mark in marks:
-        parts.append(_line(left, y(mark), right, y(mark), "grid"))
-        parts.append(_text(left - 8, y(mark) + 4, f"{mark:g}", "end"))
+        parts.append(line(left, y(mark), right, y(mark), "grid"))
+        parts.append(text(left - 8, y(mark) + 4, f"{mark:g}", "end"))
     for exponent in exponents:
         if round(exponent) % 2 == 0:
             anchor = "end" if exponent == exponents[-1] else "middle"
-            parts.append(_text(x(exponent), bottom + 18, f"1e-{round(exponent)}", anchor))
-    parts.append(_text((left + right) / 2, bottom + 37, "delta", "middle", "muted"))
-    parts.append(_text(left + 6, top + 4, "epsilon", "start", "muted"))
+            parts.append(text(x(exponent), bottom + 18, f"1e-{round(exponent)}", anchor))
+    parts.append(text((left + right) / 2, bottom + 37, "delta", "middle", "muted"))
+    parts.append(text(left + 6, top + 4, "epsilon", "start", "muted"))
     series = (
         ("bun-steinke", "line0", [point.bun_steinke for point in ordered], -9),
         ("cks", "line1", [point.cks for point in ordered], 19),
@@ -114,10 +89,10 @@ def curve_svg(points: Sequence[CurvePoint], delta: float) -> Markup:
     for name, style, values, shift in series:
         path = " ".join(f"{x(e):.1f},{y(v):.1f}" for e, v in zip(exponents, values, strict=True))
         parts.append(Markup('<polyline points="{}" class="{}"/>').format(path, style))
-        parts.append(_text(right, y(values[-1]) + shift, name, "end", f"{style} label"))
+        parts.append(text(right, y(values[-1]) + shift, name, "end", f"{style} label"))
         for exponent, value in zip(exponents, values, strict=True):
             if math.isclose(exponent, -math.log10(delta), abs_tol=1e-9):
                 dot = Markup('<circle cx="{:.1f}" cy="{:.1f}" r="4" class="{} dot"/>')
                 parts.append(dot.format(x(exponent), y(value), style))
-                parts.append(_text(x(exponent), y(value) + shift, f"{value:.2f}", "middle", f"{style} label"))
-    return _close(parts)
+                parts.append(text(x(exponent), y(value) + shift, f"{value:.2f}", "middle", f"{style} label"))
+    return closed(parts)
