@@ -15,6 +15,7 @@ from opendas.privacy.zcdp import Account
 from opendas.publish import noise_rows
 from opendas.report.facts import NoiseRow
 from opendas.run import Run
+from opendas.uncertainty.expected import ExpectedError, ExpectedRow, expected_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,12 +35,15 @@ class PlanTable:
     warnings : tuple of str
     stamps : tuple of str
         Stamps that the certificate would show.
+    expected : tuple of ExpectedRow
+        Expected error of the total at every official geolevel and entity category, by the noise alone.
     """
 
     plan: MeasurementPlan
     rows: tuple[NoiseRow, ...]
     warnings: tuple[str, ...]
     stamps: tuple[str, ...]
+    expected: tuple[ExpectedRow, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the answer of ``opendas plan --json``."""
@@ -57,6 +61,7 @@ class PlanTable:
             "stamps": list(self.stamps),
             "warnings": list(self.warnings),
             "rows": [row.to_dict() for row in self.rows],
+            "expected": [row.to_dict() for row in self.expected],
         }
 
     def table(self) -> pd.DataFrame:
@@ -76,7 +81,8 @@ class PlanTable:
 def make_plan(run: Run) -> PlanTable:
     """Plan a run from public things: the run file and the frame."""
     plan = run.plan
-    return PlanTable(plan, noise_rows(plan), tuple(_warnings(run, plan)), run.reader.frame()[1])
+    expected = expected_rows(ExpectedError.build(plan), run.frame)
+    return PlanTable(plan, noise_rows(plan), tuple(_warnings(run, plan)), run.reader.frame()[1], expected)
 
 
 def _warnings(run: Run, plan: MeasurementPlan) -> Iterator[str]:

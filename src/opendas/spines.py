@@ -6,9 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from opendas.geography.draft import standard_spine
 from opendas.geography.spine import Spine
 from opendas.geography.summary import SpineSummary, summarise
+from opendas.measurement.plan import MeasurementPlan
 from opendas.run import Run
+from opendas.uncertainty.expected import ExpectedError, expected_rows
 
 __all__ = ["SpineTable", "describe_spine"]
 
@@ -22,7 +25,8 @@ class SpineTable:
     spine : Spine
     summary : SpineSummary
     expected : tuple of mapping
-        Expected errors by the noise alone; see :mod:`opendas.uncertainty`.
+        Standard errors of the least-squares estimate of the total, by noise alone, in counts: those of
+        :func:`opendas.uncertainty.expected.expected_rows`, and ``standard_mean_sd`` for the standard spine.
     warnings : tuple of str
     """
 
@@ -43,7 +47,20 @@ class SpineTable:
 def describe_spine(run: Run) -> SpineTable:
     """Describe the spine of a run from public things: the run file and the frame."""
     summary = summarise(run.spine, run.frame)
-    return SpineTable(run.spine, summary, (), tuple(_warnings(run, summary)))
+    expected = tuple(_expected(run))
+    return SpineTable(run.spine, summary, expected, tuple(_warnings(run, summary)))
+
+
+def _expected(run: Run) -> Iterator[dict[str, Any]]:
+    """Give the expected error of the total, and that of the standard spine where it has the same levels."""
+    rows = expected_rows(ExpectedError.build(run.plan), run.frame)
+    beside: dict[tuple[str, str], float] = {}
+    if run.resolved.recipe.steps and run.spine.names == run.frame.geolevels:
+        standard = MeasurementPlan(run.product, standard_spine(run.frame), run.budget)
+        found = expected_rows(ExpectedError.build(standard), run.frame)
+        beside = {(row.kind, row.name): row.mean_sd for row in found}
+    for row in rows:
+        yield {**row.to_dict(), "standard_mean_sd": beside.get((row.kind, row.name))}
 
 
 def _warnings(run: Run, summary: SpineSummary) -> Iterator[str]:
@@ -51,8 +68,8 @@ def _warnings(run: Run, summary: SpineSummary) -> Iterator[str]:
     for level in summary.levels[:-1]:
         if level.single_child_parents and run.resolved.recipe.bypass is None:
             yield (
-                f"{level.single_child_parents:,} geounits of {level.geolevel!r} have one child: the same is asked "
-                'twice there. The step { step = "bypass" } gives the child\'s share to its parent.'
+                f"{level.single_child_parents:,} geounits of {level.geolevel!r} have one child: the same is "
+                'asked twice there. The step { step = "bypass" } gives the child\'s share to its parent.'
             )
     chosen = run.resolved.recipe.entities or ()
     for entity in summary.entities:

@@ -35,6 +35,10 @@ def command(run_file: Path, as_json: bool) -> None:
     loss = ["rho", "sigma2"] if plan.get("rho") is not None else ["epsilon", "scale"]
     columns = ["geolevel", "query", "geounits", *loss, "variance", "moe90"]
     click.echo(text_table([_readable(row) for row in plan["rows"]], columns))
+    if plan.get("expected"):
+        click.echo()
+        click.echo("expected standard error of the total, least squares on the noise alone:")
+        click.echo(text_table(plan["expected"], ["name", "areas", "mean_sd", "max_sd"]))
 
 
 def _readable(row: dict[str, Any]) -> dict[str, Any]:

@@ -41,5 +41,5 @@ def command(run_file: Path, as_json: bool) -> None:
         click.echo(text_table(answer["entities"], columns))
     if answer["expected"]:
         click.echo()
-        click.echo("expected error of the total by the noise alone (least squares, no rounding):")
-        click.echo(text_table(answer["expected"]))
+        click.echo("expected standard error of the total, least squares on the noise alone:")
+        click.echo(text_table(answer["expected"], ["name", "areas", "mean_sd", "max_sd", "standard_mean_sd"]))
