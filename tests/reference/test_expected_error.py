@@ -6,11 +6,21 @@ import itertools
 
 import numpy as np
 import pytest
-from reference.dense_least_squares import Dense
+from reference.dense_least_squares import Dense, leaf_indicators, query_matrix
+from scipy import sparse
+from scipy.sparse import linalg as splinalg
+from support.data import shared_data
 
+from opendas.budget.resolve import BudgetSpec, resolve_budget
+from opendas.geography.draft import standard_spine
+from opendas.geography.frame import Frame
+from opendas.io.readers import ReaderSpec, make_reader
+from opendas.measurement.plan import MeasurementPlan
+from opendas.products.pl94 import pl94_persons
 from opendas.queries.groups import Workload
 from opendas.schema.attributes import Attribute, Recode, Schema
 from opendas.uncertainty.algebra import Algebra, build_algebra
+from opendas.uncertainty.expected import ExpectedError
 from opendas.uncertainty.leaf_sets import leaf_sets
 from opendas.uncertainty.tree import TreeLevel, contexts, subtrees
 
@@ -178,3 +188,77 @@ def test_answers_that_are_published_exactly(shape: str, held: str, zero: float) 
     algebra = build_algebra(schema, recodes, workload.groups(queries))
     tree, weights = make_tree(TREES[shape], algebra, np.random.default_rng(7), zero=zero, held=held)
     compare(tree, weights, algebra, workload, ["total", "r", "b", "detailed"])
+
+
+def test_the_errors_of_least_squares_have_these_variances() -> None:
+    """Noise drawn, least squares solved, many times over: the spread of a sum over leaves off the tree."""
+    schema, recodes, queries = CASES["unequal recode"]
+    workload = Workload(schema, recodes)
+    algebra = build_algebra(schema, recodes, workload.groups(queries))
+    rng = np.random.default_rng(11)
+    tree, weights = make_tree(TREES["uneven"], algebra, rng)
+    asked, deviations = [], []
+    for areas, table in zip(leaf_indicators(tree), weights, strict=True):
+        for area, row in zip(areas, table, strict=True):
+            for query, weight in zip(workload.groups(queries), row, strict=True):
+                asked.append(np.kron(area, query_matrix(query)))
+                deviations += [weight**-0.5] * query.size
+    matrix, scale = np.vstack(asked), np.array(deviations)
+    draws = 20_000
+    noise = rng.normal(size=(len(scale), draws))  # already divided by its standard deviation
+    errors = np.linalg.lstsq(matrix / scale[:, None], noise, rcond=None)[0]
+    query = workload.group("r")
+    area = np.kron(np.array([0, 1.0, 0, 1, 1, 0]), query_matrix(query))
+    members = (np.zeros(3, dtype=np.int64), np.array([1, 3, 4]))
+    known = subtrees(tree)
+    rows = algebra.rows(query)
+    covariance = leaf_sets(tree, known, contexts(tree, known, 0)[0], members, 1)
+    found = rows.variances(covariance)[0, rows.of_row]
+    drawn = (area @ errors).var(axis=1)
+    assert np.all(np.abs(drawn / found - 1) < 5 * np.sqrt(2 / draws))
+    assert not np.all(np.abs(drawn / (1.1 * found) - 1) < 5 * np.sqrt(2 / draws))
+
+
+def test_rhode_island_against_one_sparse_system() -> None:
+    """17,850 blocks, the production budget: totals of places and legislative districts.
+
+    The twin writes down one sparse symmetric system for the block that totals live in, with the measured sums
+    as unknowns of their own.
+    """
+    product = pl94_persons()
+    path = shared_data("pl94_2010_ri/ri2010.pl.zip")
+    frame = make_reader(ReaderSpec("pl94-2010", (path,), product)).frame()[0]
+    levels = {name: codes for name, codes in frame.levels.items() if name != "us"}
+    frame = Frame(frame.geocodes, levels, frame.leaf, {}, frame.entities)
+    spine = standard_spine(frame)
+    budget = resolve_budget(BudgetSpec(preset="pr2020-persons"), spine.names, product.workload.canonical)
+    expected = ExpectedError.build(MeasurementPlan(product, spine, budget), fixed=False)
+    whole = expected.algebra.blocks[-1]
+    assert whole.matrices.shape[1:] == (1, 3, 3)
+    leaves = len(spine.leaf)
+    parts = []
+    for number, level in enumerate(expected.tree):
+        starts = spine.leaf_starts(number)
+        information = level.information.finite[-1][0, 0]
+        gather = sparse.csr_array((np.ones(leaves), np.arange(leaves), starts), shape=(len(level), leaves))
+        parts.append((gather, information))
+    above = parts[-2::-1]  # leaves first, then from below: in this order nothing fills in
+    upper = sparse.vstack([sparse.kron(gather, np.eye(3)) for gather, _ in above])
+    inverse = sparse.block_diag(
+        [sparse.kron(sparse.eye_array(gather.shape[0]), np.linalg.inv(m)) for gather, m in above]
+    )
+    own = sparse.kron(sparse.eye_array(leaves), parts[-1][1])
+    system = sparse.csc_array(sparse.block_array([[own, upper.T], [upper, -inverse]]))
+    options = {"SymmetricMode": True}
+    solve = splinalg.splu(system, permc_spec="NATURAL", diag_pivot_thresh=0.0, options=options).solve
+    rows = expected.rows("total")
+    coefficients = np.sqrt(np.diag(rows.outer[-1][0, 0]))  # of one row, all in the constant
+    assert np.allclose(np.outer(coefficients, coefficients), rows.outer[-1][0, 0])
+    for category in ("place", "sldl"):
+        codes = frame.entities[category][spine.leaf_order]
+        names, covariance = expected.areas(frame.entities[category])
+        found = rows.variances(covariance)[:, 0]
+        for name in names[:3]:
+            asked = np.zeros(upper.shape[0] + 3 * leaves)
+            asked[: 3 * leaves] = np.kron(codes == name, coefficients)
+            assert np.isclose(found[names == name][0], asked @ solve(asked), rtol=1e-8)

@@ -8,7 +8,7 @@ measurements differs: docs/explanation/expected-error.md.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -99,15 +99,17 @@ class ExpectedError:
         Raises
         ------
         ConfigError
-            If an invariant's geolevel is not on the spine, or the product's recodes cross too much.
+            If an invariant holds at a geolevel that the spine does not have, or the product's recodes cross
+            too much.
         """
-        held = _held(plan) if fixed else ()
         workload = plan.product.workload
+        declared = invariant_geolevels(plan.product, plan.spine) if fixed else {}
+        held = {workload.canonical(query): level for query, level in declared.items()}
         queries = {planned.query.name: planned.query for level in plan.levels for planned in level.queries}
-        queries |= {name: workload.group(name) for name, _, _ in held}
+        queries |= {name: workload.group(name) for name in held}
         algebra = build_algebra(plan.product.schema, plan.product.recodes, tuple(queries.values()))
         tree, place = _tree(plan, algebra, held)
-        names = tuple(f"{name}@{plan.spine.names[level]}" for name, level, _ in held)
+        names = tuple(f"{name}@{plan.spine.names[level]}" for name, level in held.items())
         return cls(plan, algebra, tree, place, names)
 
     @property
@@ -275,36 +277,23 @@ def expected_rows(
     return tuple(found)
 
 
-def _held(plan: MeasurementPlan) -> tuple[tuple[str, int, bool], ...]:
-    """Return (query group, level of the spine, of divided geounits together) of each invariant.
-
-    One that is declared for geounits divided further up holds for no geounit of the spine, and for parts that
-    are not neighbours on it; it is left out.
-    """
-    found = []
-    for query, level in invariant_geolevels(plan.product, plan.spine).items():
-        at = plan.spine.levels[level]
-        if at.official or at.whole is not None:
-            found.append((plan.product.workload.canonical(query), level, not at.official))
-    return tuple(found)
-
-
 def _tree(
-    plan: MeasurementPlan, algebra: Algebra, held: Sequence[tuple[str, int, bool]]
+    plan: MeasurementPlan, algebra: Algebra, held: Mapping[str, int]
 ) -> tuple[tuple[TreeLevel, ...], tuple[int, ...]]:
     tree: list[TreeLevel] = []
     place: list[int] = []
     for number, level in enumerate(plan.spine.levels):
-        here = [name for name, at, _ in held if at == number]
+        exact = np.isin(algebra.queries, [name for name, at in held.items() if at == number])
         parent = level.parent
-        if any(together for _, at, together in held if at == number) and level.whole is not None:
-            starts = np.flatnonzero(np.diff(level.whole, prepend=-1))
-            weights = np.where(np.isin(algebra.queries, here), np.inf, 0.0)[None]
-            none = np.zeros(len(starts), dtype=np.int64)
-            tree.append(TreeLevel(parent[starts], none, algebra.information(weights)))
-            parent, here = level.whole, []
         weights, own = _weights(plan, algebra, number)
-        weights[:, np.isin(algebra.queries, here)] = np.inf
+        if level.whole is not None and exact.any():
+            # What is published holds for the divided geounits: they stand above their parts, unmeasured.
+            starts = np.flatnonzero(np.diff(level.whole, prepend=-1))
+            whole = algebra.information(np.where(exact, np.inf, 0.0)[None])
+            tree.append(TreeLevel(parent[starts], np.zeros(len(starts), dtype=np.int64), whole))
+            parent = level.whole
+        else:
+            weights[:, exact] = np.inf
         place.append(len(tree))
         tree.append(TreeLevel(parent, own, algebra.information(weights)))
     return tuple(tree), tuple(place)
