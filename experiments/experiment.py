@@ -120,17 +120,20 @@ def write_table(
     )
 
 
-def seeded_runs(run: Run, truth: InputData, seeds: Iterable[int]) -> Iterator[tuple[Histogram, Evaluation]]:
+def seeded_runs(
+    run: Run, truth: InputData, seeds: Iterable[int], *, entities: bool = False
+) -> Iterator[tuple[Histogram, Evaluation]]:
     """Release with each seed in a folder of its own; yield the estimate and how it compares with the truth.
 
-    `truth` holds the same leaves as the run, and the geography to compare on.
+    `truth` holds the same leaves as the run, and the geography to compare on; with `entities`, areas off the
+    spine are compared too.
     """
     for seed in seeds:
         with tempfile.TemporaryDirectory() as folder:
             release = od.release(run, Path(folder) / "out", seed=seed)
             estimate = release.estimate(run.product.name)
         note(f"seed {seed} done")
-        yield estimate, evaluate(truth.histogram, estimate, truth.frame, run.product)
+        yield estimate, evaluate(truth.histogram, estimate, truth.frame, run.product, entities=entities)
 
 
 def averaged(run: Run, truth: InputData, seeds: Iterable[int]) -> dict[Key, Mean]:

@@ -195,3 +195,63 @@ def test_the_national_budget_gives_a_state_the_noise_it_had_in_the_nation(script
     for row in rows:
         share = production.geolevels[row.geolevel] * production.queries[row.geolevel][row.query]
         assert row.rho == production.rho * share
+
+
+def test_spines_share_one_budget_and_say_so_in_their_run_files(script, tmp_path: Path) -> None:
+    module = script("spines")
+    data = shared_data("pl94_2010_ri").parent
+    assert sum(module.shares_with_groups().values()) == sum(preset("pr2020-persons").geolevels.values()) == 1
+    for setting in module.SPINES.values():
+        run = module.load(module.rhode_island(data, more=setting.toml()), tmp_path)
+        assert run.resolved.recipe.steps == setting.steps
+        assert run.resolved.recipe.entities == setting.entities
+        budget = run.resolved.budget
+        assert (budget.preset, budget.rho, budget.normalise) == ("pr2020-persons", None, False)
+        assert sum((budget.geolevels or preset(budget.preset).geolevels).values()) == 1
+
+
+def test_differences_of_spines_are_paired_by_seed(script) -> None:
+    module = script("spines")
+    key, other = ("place", "total", "", "mean_abs_error"), ("cd", "total", "", "mean_abs_error")
+    found = module.paired([{key: 3.0}, {key: 6.0}], [{key: 1.0, other: 9.0}, {key: 8.0, other: 9.0}])
+    assert found == {key: module.Mean(0.0, 2.0)}
+
+
+def test_a_spine_around_areas_brings_them_as_close_as_their_tracts_allow(script) -> None:
+    module = script("spines")
+    frame = small_frame()
+    place = np.where(
+        np.arange(len(frame)) % 2 == 1, b"1", b""
+    )  # two blocks of the second tract, 4 of the third
+    frame = Frame(frame.geocodes, frame.levels, "block", entities={"place": place})
+    found = {
+        name: module.distances(module.spine_of(frame, module.SPINES[name]), frame)
+        for name in ("standard", "optimized, place")
+    }
+    assert found["standard"]["place"].distance.tolist() == [6]
+    assert found["optimized, place"]["place"].distance.tolist() == [2]
+    assert found["standard"]["block_group"].distance.tolist() == [1, 1, 1]
+    assert found["optimized, place"]["block_group"].distance.tolist() == [1, 1, 1]
+
+
+def test_the_2020_blocks_of_rhode_island_have_closer_spines(script) -> None:
+    module = script("spines")
+    frame = module.read_assignment(shared_data("baf_2020_ri") / Path(module.ASSIGNMENT).name)
+    assert len(frame) == 25_649
+    settings = module.settings_of_2020()
+    spines = {name: module.spine_of(frame, setting) for name, setting in settings.items()}
+    found = {name: module.distances(spine, frame) for name, spine in spines.items()}
+    standard = found["standard"]
+    assert {name: len(of) for name, of in standard.items()} == {
+        "block_group": 792, "cousub": 40, "place": 36, "vtd": 423, "sldl": 75, "sldu": 38, "sduni": 31,
+        "cd": 2, "aianhh": 1,
+    }  # fmt: skip
+    assert standard["aianhh"].leaves.tolist() == standard["aianhh"].distance.tolist() == [25]
+    assert found["aian, production rule"]["aianhh"].distance.tolist() == [1]
+    assert [len(spines["aian, production rule"].levels[k]) for k in range(2)] == [2, 6]
+    for name, category in (("optimized, place", "place"), ("optimized, vtd", "vtd")):
+        assert found[name][category].mean < standard[category].mean / 3
+        assert found[name]["block_group"].mean > 5  # what it costs
+    groups = found["tract groups, best first"]
+    assert groups["cousub"].mean < standard["cousub"].mean / 4
+    assert groups["place"].mean < found["optimized, place"]["place"].mean / 2
