@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,44 @@ from opendas.cli.options import json_option, run_file_argument
 from opendas.cli.output import emit_json, message, text_table
 
 __all__ = ["command"]
+
+Row = Mapping[str, Any]
+
+_LEVELS = "levels of the spine; children of one geounit: fewest, quartiles, most"
+_PERCENTILES = 7
+"""A distribution is given at 0, 10, 25, 50, 75, 90 and 100 per cent (`opendas.geography.summary`)."""
+_DISTANCES = "off-spine distance of areas; before: from the spine of the official levels"
+
+
+def _level(level: Row) -> dict[str, Any]:
+    """Return what a person reads of a level; the JSON has all percentiles."""
+    fewest, _, quarter, half, three_quarters, _, most = level["fanouts"] or (None,) * _PERCENTILES
+    return {
+        "geolevel": level["geolevel"],
+        "geounits": level["geounits"],
+        "official": "yes" if level["official"] else "no",
+        "fewest": fewest,
+        "25%": quarter,
+        "median": half,
+        "75%": three_quarters,
+        "most": most,
+        "one_child": level["single_child_parents"] if level["fanouts"] else None,
+        "bypassed": level["bypassed"],
+    }
+
+
+def _entity(entity: Row) -> dict[str, Any]:
+    half = _PERCENTILES // 2
+    return {
+        "category": entity["category"],
+        "count": entity["count"],
+        "mean": round(entity["mean_distance"], 2),
+        "mean_before": round(entity["standard_mean"], 2),
+        "median": entity["distances"][half],
+        "median_before": entity["standard"][half],
+        "max": entity["max_distance"],
+        "max_before": entity["standard_max"],
+    }
 
 
 @click.command("spine")
@@ -33,12 +72,12 @@ def command(run_file: Path, as_json: bool) -> None:
     if as_json:
         emit_json(answer)
         return
-    levels = ["geolevel", "geounits", "max_fanout", "single_child_parents", "bypassed"]
-    click.echo(text_table(answer["levels"], levels))
+    click.echo(_LEVELS)
+    click.echo(text_table([_level(level) for level in answer["levels"]]))
     if answer["entities"]:
         click.echo()
-        columns = ["category", "count", "mean_distance", "max_distance", "standard_mean", "standard_max"]
-        click.echo(text_table(answer["entities"], columns))
+        click.echo(_DISTANCES)
+        click.echo(text_table([_entity(entity) for entity in answer["entities"]]))
     if answer["expected"]:
         click.echo()
         click.echo("expected standard error of the total, least squares on the noise alone:")
