@@ -284,6 +284,9 @@ def test_national_codes_like_the_slow_way() -> None:
     got, wrong = national_codes("cd", own, blocks)
     assert got.tolist() == [b"", b"9801", b"9801", b"", b"", b"", b"", b""]
     assert wrong.tolist() == [False, False, False, True, False, True, True, True]
+    got, wrong = national_codes("vtd", np.array([b"1 A", b"1\tA", b"98001000001", b"0000001"]), blocks[:4])
+    assert got.tolist() == [b"980011 A", b"", b"98001000001", b""]
+    assert wrong.tolist() == [False, True, False, True]
 
 
 # --- every reader ---

@@ -568,7 +568,8 @@ def test_other_readers_take_one_unit_file(small: Path) -> None:
 
 def test_counter_counts_like_a_dictionary() -> None:
     rng = np.random.default_rng(4)
-    counter, slow = Counter(), {}
+    counter = Counter()
+    slow: dict[int, int] = {}
     for _ in range(20):
         keys = rng.integers(0, 50, rng.integers(0, 30))
         counter.add(keys)

@@ -32,7 +32,7 @@ AREA_FORMS: Mapping[str, tuple[int, int]] = MappingProxyType(
 )
 """Characters of the block's geocode that precede an area's own code, and characters of that code.
 
-Voting districts may have fewer characters than six.
+Voting districts may have fewer characters than six, and blanks between them.
 """
 
 NO_AREA = np.array([b"", b"9999", b"99999", b"99998", b"99997", b"999999", b"ZZ", b"ZZZ", b"ZZZZZZ"])
@@ -61,7 +61,7 @@ def national_codes(category: str, own: Codes, blocks: Codes) -> tuple[Codes, npt
     length = np.strings.str_len(own)
     short = (length > 0) & (length <= width) if category == "vtd" else length == width
     front = blocks.astype(f"S{max(before, 1)}")
-    usable = _is_code(own)
+    usable = _is_code(own, ord(" ") if category == "vtd" else ord("!"))
     if before == 0:
         codes, good = own, usable & short
     else:
@@ -71,8 +71,8 @@ def national_codes(category: str, own: Codes, blocks: Codes) -> tuple[Codes, npt
     return np.where(none | ~good, b"", codes), ~none & ~good
 
 
-def _is_code(own: Codes) -> npt.NDArray[np.bool_]:
-    """Return where a code consists of visible ASCII characters."""
+def _is_code(own: Codes, least: int) -> npt.NDArray[np.bool_]:
+    """Return where a code consists of ASCII characters from `least` on."""
     width = max(own.dtype.itemsize, 1)
     letters = np.ascontiguousarray(own).view(np.uint8).reshape(len(own), width)
-    return np.asarray(np.all((letters == 0) | ((letters > 32) & (letters < 127)), axis=1))
+    return np.asarray(np.all((letters == 0) | ((letters >= least) & (letters < 127)), axis=1))
