@@ -17,7 +17,7 @@ from opendas.optimize.kernels import (
     triangular_solve,
 )
 from opendas.optimize.reduce import merge_cells, simpler_bounds
-from opendas.optimize.start import project_column
+from opendas.optimize.start import project_column, unconstrained
 
 
 def definite(rng, n):
@@ -66,6 +66,37 @@ def test_cholesky_solves(n):
     assert cholesky(U, A.diagonal().copy(), lost) == 0
     triangular_solve(U, x)
     np.testing.assert_allclose(A @ x, b, atol=1e-11)
+
+
+def in_the_stated_order(A):
+    """The upper factor of A, entry by entry, with the sums in the order that `cholesky` promises."""
+    U, n = np.triu(A), len(A)
+    for k in range(0, n, 8):
+        for i in range(k, min(k + 8, n)):
+            for r in range(k, i):
+                for j in range(i, n):
+                    U[i, j] -= U[r, i] * U[r, j]
+            U[i, i:] *= 1.0 / np.sqrt(U[i, i])
+        for i in range(k + 8, n):
+            for j in range(i, n):
+                f = [U[k + r, i] * U[k + r, j] for r in range(8)]
+                U[i, j] -= ((f[0] + f[1]) + (f[2] + f[3])) + ((f[4] + f[5]) + (f[6] + f[7]))
+    return U
+
+
+@pytest.mark.parametrize("n", [3, 8, 21, 40])
+def test_vectors_keep_the_order_of_the_sums(n):
+    A = definite(np.random.default_rng(n), n)
+    U = A.copy()
+    cholesky(U, A.diagonal().copy(), np.zeros(n, bool))
+    np.testing.assert_array_equal(np.triu(U), in_the_stated_order(A))
+
+
+@pytest.mark.parametrize(("C", "n"), [(1, 12), (3, 40), (8, 90), (9, 91), (5, 7)])
+def test_unconstrained_optimum_of_all_children_at_once(C, n):
+    rng = np.random.default_rng(n)
+    H, B = definite(rng, n), rng.normal(size=(C, n))
+    np.testing.assert_allclose(unconstrained(H, B), np.linalg.solve(H, B.T).T, atol=1e-11)
 
 
 @pytest.mark.parametrize("n", [2, 5, 9, 14])

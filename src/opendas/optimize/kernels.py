@@ -3,6 +3,9 @@
 The inverse of a principal submatrix ``H[F, F]`` is kept as ``P`` and changed one index at a time: an index
 that enters or leaves ``F`` costs O(m^2), and every inner loop runs along a contiguous row, so it is
 vectorised without reordering a sum. No BLAS: same bytes with any number of threads.
+
+Loops that do not start at 0 count in unsigned integers. A signed index might be negative and count from the
+end; numba allows for that, and then the loop is not vectorised.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ SINGULAR = 1e-11
 DEPENDENT = 1e-10
 """Smallest pivot accepted, relative to what the diagonal is made of."""
 HUGE = 1e150
+ZERO, ONE, TWO, THREE, FOUR, FIVE, SIX, SEVEN, EIGHT = (np.uint64(k) for k in range(9))
 
 
 @njit(cache=True, nogil=True)
@@ -91,10 +95,10 @@ def cholesky(A: Floats, base: Floats, lost: NDArray[np.bool_]) -> int:
     :func:`triangular_solve` sets its component to zero, which solves a consistent singular system.
     `base` may be longer than A. Returns the number of lost pivots, marked in `lost`.
     """
-    n = A.shape[0]
+    n = np.uint64(A.shape[0])
     count = 0
-    for k in range(0, n, 8):
-        top = min(k + 8, n)
+    for k in range(ZERO, n, EIGHT):
+        top = min(k + EIGHT, n)
         for i in range(k, top):  # the rows of this block, against each other
             for r in range(k, i):
                 f = A[r, i]
@@ -104,56 +108,63 @@ def cholesky(A: Floats, base: Floats, lost: NDArray[np.bool_]) -> int:
             lost[i] = not A[i, i] > DEPENDENT * base[i]
             if lost[i]:
                 count += 1
-                for j in range(i + 1, n):
+                for j in range(i + ONE, n):
                     A[i, j] = 0.0
                 A[i, i] = HUGE
             else:
                 root = 1.0 / np.sqrt(A[i, i])
                 for j in range(i, n):
                     A[i, j] *= root
-        if top - k == 8:
-            for i in range(top, n):
-                f0, f1, f2, f3 = A[k, i], A[k + 1, i], A[k + 2, i], A[k + 3, i]
-                f4, f5, f6, f7 = A[k + 4, i], A[k + 5, i], A[k + 6, i], A[k + 7, i]
-                low = (f0 != 0.0) or (f1 != 0.0) or (f2 != 0.0) or (f3 != 0.0)
-                high = (f4 != 0.0) or (f5 != 0.0) or (f6 != 0.0) or (f7 != 0.0)
-                if low and high:
-                    for j in range(i, n):
-                        A[i, j] -= (
-                            (f0 * A[k, j] + f1 * A[k + 1, j]) + (f2 * A[k + 2, j] + f3 * A[k + 3, j])
-                        ) + ((f4 * A[k + 4, j] + f5 * A[k + 5, j]) + (f6 * A[k + 6, j] + f7 * A[k + 7, j]))
-                elif low:
-                    for j in range(i, n):
-                        A[i, j] -= (f0 * A[k, j] + f1 * A[k + 1, j]) + (f2 * A[k + 2, j] + f3 * A[k + 3, j])
-                elif high:
-                    for j in range(i, n):
-                        A[i, j] -= (f4 * A[k + 4, j] + f5 * A[k + 5, j]) + (
-                            f6 * A[k + 6, j] + f7 * A[k + 7, j]
-                        )
+        if top - k == EIGHT:
+            _less_the_block(A, np.uint64(k), n)
     return count
+
+
+@njit(cache=True, nogil=True)
+def _less_the_block(A: Floats, k: np.uint64, n: np.uint64) -> None:
+    """Subtract what the eight pivots from k explain from all rows after them."""
+    k1, k2, k3, k4, k5, k6, k7 = k + ONE, k + TWO, k + THREE, k + FOUR, k + FIVE, k + SIX, k + SEVEN
+    for i in range(k + EIGHT, n):
+        f0, f1, f2, f3 = A[k, i], A[k1, i], A[k2, i], A[k3, i]
+        f4, f5, f6, f7 = A[k4, i], A[k5, i], A[k6, i], A[k7, i]
+        low = (f0 != 0.0) or (f1 != 0.0) or (f2 != 0.0) or (f3 != 0.0)
+        high = (f4 != 0.0) or (f5 != 0.0) or (f6 != 0.0) or (f7 != 0.0)
+        if low and high:
+            for j in range(i, n):
+                A[i, j] -= ((f0 * A[k, j] + f1 * A[k1, j]) + (f2 * A[k2, j] + f3 * A[k3, j])) + (
+                    (f4 * A[k4, j] + f5 * A[k5, j]) + (f6 * A[k6, j] + f7 * A[k7, j])
+                )
+        elif low:
+            for j in range(i, n):
+                A[i, j] -= (f0 * A[k, j] + f1 * A[k1, j]) + (f2 * A[k2, j] + f3 * A[k3, j])
+        elif high:
+            for j in range(i, n):
+                A[i, j] -= (f4 * A[k4, j] + f5 * A[k5, j]) + (f6 * A[k6, j] + f7 * A[k7, j])
 
 
 @njit(cache=True, nogil=True)
 def triangular_solve(U: Floats, x: Floats) -> None:
     """Solve ``U' U y = x`` in place."""
-    n = U.shape[0]
-    for i in range(n):
-        f = x[i] / U[i, i]
-        x[i] = f
-        for j in range(i + 1, n):
-            x[j] -= f * U[i, j]
-    for i in range(n - 1, -1, -1):
+    n = np.uint64(U.shape[0])
+    for k in range(n):
+        f = x[k] / U[k, k]
+        x[k] = f
+        for o in range(k + ONE, n):
+            x[o] -= f * U[k, o]
+    i = n
+    while i > ZERO:
+        i -= ONE
         f0, f1, f2, f3 = x[i], 0.0, 0.0, 0.0
-        j = i + 1
-        while j + 4 <= n:  # four sums at once: a fixed order, and no waiting for the last addition
+        j = i + ONE
+        while j + FOUR <= n:  # four sums at once: a fixed order, and no waiting for the last addition
             f0 -= U[i, j] * x[j]
-            f1 -= U[i, j + 1] * x[j + 1]
-            f2 -= U[i, j + 2] * x[j + 2]
-            f3 -= U[i, j + 3] * x[j + 3]
-            j += 4
+            f1 -= U[i, j + ONE] * x[j + ONE]
+            f2 -= U[i, j + TWO] * x[j + TWO]
+            f3 -= U[i, j + THREE] * x[j + THREE]
+            j += FOUR
         while j < n:
             f0 -= U[i, j] * x[j]
-            j += 1
+            j += ONE
         x[i] = ((f0 + f1) + (f2 + f3)) / U[i, i]
 
 
