@@ -95,7 +95,7 @@ def test_below_the_threshold_some_variance_can_grow(children: int) -> None:
 
 
 def test_children_with_different_shares_have_a_threshold_of_their_own() -> None:
-    """Sum of parent / (2 child + parent) at most one: docs/proofs/bypass.md."""
+    """Sum of parent / (2 child + parent) at most one: docs/proofs/bypass.md, proposition 1."""
     rng = np.random.default_rng(8)
     seen = set()
     for _ in range(60):
