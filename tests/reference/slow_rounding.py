@@ -76,23 +76,29 @@ def objective(sets, part, y) -> int:
     return sum(abs(a) for row in answers(sets, difference) for a in row)
 
 
-def feasible(y, base, parent, groups, lower, upper) -> bool:
+def feasible(y, base, parent, groups, lower, upper, joint=None) -> bool:
     values = base + y
+    for children, total in joint or ():
+        if values[children].sum() != total:
+            return False
     if parent is not None and (values.sum(axis=0) != parent).any():
         return False
     sums = values @ groups.T.astype(np.int64)
     return bool(((sums >= lower) & (sums <= upper)).all())
 
 
-def enumerate_rounding(x, parent, mask, passes, groups, lower, upper, child_keys, cell_keys):
-    """Every y in turn, pass by pass: least objective, then least tie cost, held for the next pass."""
+def enumerate_rounding(x, parent, mask, passes, groups, lower, upper, child_keys, cell_keys, joint=None):
+    """Every y in turn, pass by pass: least objective, then least tie cost, held for the next pass.
+
+    `joint`: pairs of a list of children and the total that they hold together.
+    """
     base, part = snap(x, parent, mask, child_keys, cell_keys)
     allowed = np.argwhere(mask)
     options = []
     for ones in itertools.product((0, 1), repeat=len(allowed)):
         y = np.zeros(x.shape, np.int64)
         y[tuple(allowed.T)] = ones
-        if feasible(y, base, parent, groups, lower, upper):
+        if feasible(y, base, parent, groups, lower, upper, joint):
             options.append(y)
     objectives = []
     for k, maps in enumerate(passes):
@@ -129,9 +135,9 @@ def _program(part, base, parent, mask, sets, groups, lower, upper, held):
     if len(groups):
         rows = sp.block_diag([sp.csr_matrix(groups.astype(float))] * children)
         shift = (base @ groups.T.astype(np.int64)).ravel()
-        constraints.append(
-            (rows, (lower.ravel() - shift).astype(float), (upper.ravel() - shift).astype(float))
-        )
+        # A bound of 2**61 for "none" costs the solver its digits: it then returns wrong optima.
+        above = np.minimum(upper.ravel() - shift, n + 1).astype(float)
+        constraints.append((rows, (lower.ravel() - shift).astype(float), above))
     for sets_held, y in held:
         rows = sp.csr_matrix([[1.0 if j in s else 0.0 for j in range(n)] for s in sets_held])
         value = np.array(answers(sets_held, y), dtype=float).ravel()
@@ -139,7 +145,7 @@ def _program(part, base, parent, mask, sets, groups, lower, upper, held):
     return query, constraints
 
 
-def solve_milp(x, parent, mask, passes, groups, lower, upper, child_keys, cell_keys):
+def solve_milp(x, parent, mask, passes, groups, lower, upper, child_keys, cell_keys, joint=None):
     """Equation (7.7) literally, fractional targets and absolute values, by scipy's mixed-integer solver."""
     base, part = snap(x, parent, mask, child_keys, cell_keys)
     children, n = x.shape
@@ -147,6 +153,11 @@ def solve_milp(x, parent, mask, passes, groups, lower, upper, child_keys, cell_k
     for maps in passes:
         sets = row_sets(maps)
         query, constraints = _program(part, base, parent, mask, sets, groups, lower, upper, held)
+        for inside, total in joint or ():
+            row = np.zeros((children, n))
+            row[inside] = 1.0
+            left = np.array([float(total - base[inside].sum())])
+            constraints.append((sp.csr_matrix(row.reshape(1, -1)), left, left))
         m = len(sets)
         everywhere = sp.block_diag([query] * children)
         target = np.array(answers(sets, part), dtype=float).ravel() / ONE

@@ -55,6 +55,8 @@ def round_family(
     cell_keys: NDArray[np.uint64] | None = None,
     names: RoundingNames = _NO_NAMES,
     milp: bool = False,
+    joint: NDArray[np.int32] | None = None,
+    joint_total: NDArray[np.int64] | None = None,
 ) -> RoundingResult:
     """Round the least-squares estimate of a family to integers.
 
@@ -85,6 +87,10 @@ def round_family(
         Names for error messages.
     milp : bool, default False
         Where rows cross, solve a mixed-integer program instead of refusing.
+    joint : int32 array, (C,), optional
+        Joint total that each child has a part in, -1 for none.
+    joint_total : int64 array, (J,), optional
+        Counts in all cells of the children of each joint total, enforced in every pass.
 
     Returns
     -------
@@ -96,7 +102,7 @@ def round_family(
     ConfigError
         If rows cross and ``milp`` is false.
     InfeasibleFamily
-        If no rounding satisfies the groups; the error names a smallest set of groups in conflict.
+        If no rounding satisfies the groups and joint totals; the error names a smallest set in conflict.
     EstimationError
         If the problem does not fit 64-bit integers.
     ValueError
@@ -122,7 +128,7 @@ def round_family(
     array([[1, 1],
            [1, 1]])
     """
-    problem = _problem(x, parent, mask, passes, groups, lower, upper, tie_keys, cell_keys)
+    problem = _problem(x, parent, mask, passes, groups, lower, upper, tie_keys, cell_keys, joint, joint_total)
     status, values, quanta = kernels.round_passes(*problem)
     if status == kernels.CROSSING:
         if milp:
@@ -130,7 +136,8 @@ def round_family(
         map_names = [name for one in names.passes for name in one]
         check_laminar(Rows(problem.maps, problem.groups), map_names, names.groups)
     if status == kernels.VIOLATED:
-        conflict = [names.group(g) for g in _conflict(problem)]
+        in_groups, in_joint = _conflict(problem)
+        conflict = [*map(names.joint_total, in_joint), *map(names.group, in_groups)]
         raise InfeasibleFamily(names.family, f"rounding, pass 1 of {problem.passes}", conflict)
     if status != snapping.DONE:
         error, reason = _REFUSALS[status]
@@ -148,6 +155,8 @@ def _problem(
     upper: NDArray[np.int64] | None,
     tie_keys: NDArray[np.uint64],
     cell_keys: NDArray[np.uint64] | None,
+    joint: NDArray[np.int32] | None,
+    joint_total: NDArray[np.int64] | None,
 ) -> RoundingProblem:
     """Check shapes; return contiguous arrays of the types that the compiled code expects."""
     if x.ndim != 2:
@@ -177,6 +186,8 @@ def _problem(
         np.arange(n, dtype=np.uint64)
         if cell_keys is None
         else np.ascontiguousarray(cell_keys, dtype=np.uint64),
+        np.full(children, -1) if joint is None else np.array(joint, dtype=np.int64),
+        np.zeros(0, np.int64) if joint_total is None else np.array(joint_total, dtype=np.int64),
     )
     shapes = (
         problem.mask.shape,
@@ -188,22 +199,40 @@ def _problem(
     keys = (problem.child_keys.shape, problem.cell_keys.shape)
     if shapes != ((children, n), (n,), (k, n), (children, k), (children, k)) or keys != ((children,), (n,)):
         raise ValueError(f"mask, parent, groups, bounds or keys do not fit an estimate of shape {x.shape}")
+    totals = problem.joint_total
+    if problem.joint.shape != (children,) or not (
+        totals.ndim == 1 and np.all((problem.joint >= -1) & (problem.joint < len(totals)))
+    ):
+        raise ValueError(f"joint totals do not fit an estimate of {children} children")
     return problem
 
 
-def _conflict(problem: RoundingProblem) -> list[int]:
-    """Find an irreducible set of groups in conflict: leave out each group that the conflict survives."""
-    kept = list(range(len(problem.groups)))
+def _conflict(problem: RoundingProblem) -> tuple[list[int], list[int]]:
+    """Find an irreducible set of groups and joint totals in conflict: leave out each that it survives."""
+    groups, totals = list(range(len(problem.groups))), list(range(len(problem.joint_total)))
     for g in range(len(problem.groups)):
-        without = [k for k in kept if k != g]
-        reduced = problem._replace(
-            maps=problem.maps[:0],
-            map_pass=problem.map_pass[:0],
-            passes=1,
-            groups=np.ascontiguousarray(problem.groups[without]),
-            lower=np.ascontiguousarray(problem.lower[:, without]),
-            upper=np.ascontiguousarray(problem.upper[:, without]),
-        )
-        if kernels.round_passes(*reduced)[0] == kernels.VIOLATED:
-            kept = without
-    return kept
+        without = [k for k in groups if k != g]
+        if _violated(problem, without, totals):
+            groups = without
+    for s in range(len(problem.joint_total)):
+        without = [k for k in totals if k != s]
+        if _violated(problem, groups, without):
+            totals = without
+    return groups, totals
+
+
+def _violated(problem: RoundingProblem, groups: list[int], totals: list[int]) -> bool:
+    """Whether some of the groups and joint totals allow no rounding."""
+    number = np.full(len(problem.joint_total) + 1, -1)
+    number[totals] = np.arange(len(totals))
+    reduced = problem._replace(
+        maps=problem.maps[:0],
+        map_pass=problem.map_pass[:0],
+        passes=1,
+        groups=np.ascontiguousarray(problem.groups[groups]),
+        lower=np.ascontiguousarray(problem.lower[:, groups]),
+        upper=np.ascontiguousarray(problem.upper[:, groups]),
+        joint=number[problem.joint],
+        joint_total=problem.joint_total[totals],
+    )
+    return bool(kernels.round_passes(*reduced)[0] == kernels.VIOLATED)

@@ -19,6 +19,7 @@ __all__ = [
     "TOO_LARGE",
     "VIOLATED",
     "broken_groups",
+    "broken_joint",
     "first_guess",
     "mix_all",
     "round_passes",
@@ -159,6 +160,32 @@ def broken_groups(values, groups, lower, upper):
 
 
 @njit(cache=True, nogil=True)
+def broken_joint(values, joint, joint_total):
+    """Mark the joint totals that the table misses.
+
+    Parameters
+    ----------
+    values : int64 array, (C, n)
+        Rounded table.
+    joint : int64 array, (C,)
+        Joint total of each child, -1 for none.
+    joint_total : int64 array, (J,)
+        Joint totals.
+
+    Returns
+    -------
+    bool array, (J,)
+        True where the sum of the children is not the total.
+    """
+    missing = joint_total.copy()
+    for c in range(len(values)):
+        if joint[c] >= 0:
+            for j in range(values.shape[1]):
+                missing[joint[c]] -= values[c, j]
+    return missing != 0
+
+
+@njit(cache=True, nogil=True)
 def _keeps_columns(values, total, has_total, mask):
     """Whether the table is non-negative, inside its mask, and adds up to the parent."""
     for j in range(values.shape[1]):
@@ -174,7 +201,20 @@ def _keeps_columns(values, total, has_total, mask):
 
 @njit(cache=True, nogil=True)
 def round_passes(
-    x, total, has_total, mask, maps, map_pass, passes, groups, lower, upper, child_key, cell_key
+    x,
+    total,
+    has_total,
+    mask,
+    maps,
+    map_pass,
+    passes,
+    groups,
+    lower,
+    upper,
+    child_key,
+    cell_key,
+    joint,
+    joint_total,
 ):
     """Round a family pass by pass, and check the result against every constraint in integers.
 
@@ -194,13 +234,15 @@ def round_passes(
         Number of passes.
     child_key, cell_key : uint64 array, (C,) and (n,)
         Tie keys.
+    joint, joint_total : int64 array, (C,) and (J,)
+        Joint total of each child, -1 for none, and their values.
 
     Returns
     -------
     status : int
         ``DONE``, a status of :func:`opendas.optimize.snapping.snap`, ``CROSSING``, ``TOO_LARGE``,
         ``VIOLATED``
-        (the groups allow no rounding) or ``BROKEN`` (a defect of this module).
+        (the groups and joint totals allow no rounding) or ``BROKEN`` (a defect of this module).
     values : int64 array, (C, n)
         Rounded estimate.
     objective : int64 array, (passes,)
@@ -216,7 +258,9 @@ def round_passes(
     if crossing[0] >= 0:
         return CROSSING, base, objective
     active = mask & (need > 0) if has_total else mask.copy()
-    family = Family(base, part, need, has_total, active, lower, upper, child_word, cell_word)
+    family = Family(
+        base, part, need, has_total, active, lower, upper, child_word, cell_word, joint, joint_total
+    )
     word = _words(up, owner, cell_word)
     y = np.zeros(x.shape, np.int64)
     first_guess(family, y)
@@ -230,5 +274,7 @@ def round_passes(
     if not _keeps_columns(values, total, has_total, mask):
         return BROKEN, values, objective
     if np.any(broken_groups(values, groups, lower, upper)):
+        return VIOLATED, values, objective
+    if np.any(broken_joint(values, joint, joint_total)):
         return VIOLATED, values, objective
     return DONE, values, objective

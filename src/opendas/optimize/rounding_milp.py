@@ -10,7 +10,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 
 from opendas.errors import InfeasibleFamily, SolverFailure
 from opendas.optimize import snapping
-from opendas.optimize.rounding_kernels import broken_groups, mix_all
+from opendas.optimize.rounding_kernels import broken_groups, broken_joint, mix_all
 from opendas.optimize.rounding_problem import RoundingNames, RoundingProblem, RoundingResult
 
 if TYPE_CHECKING:
@@ -79,6 +79,7 @@ def round_by_milp(problem: RoundingProblem, names: RoundingNames) -> RoundingRes
     values: NDArray[np.int64] = base.copy()
     values[child, cell] += y.astype(np.int64)
     off = problem.has_total and bool(np.any(values.sum(axis=0) != problem.total))
+    off |= bool(np.any(broken_joint(values, problem.joint, problem.joint_total)))
     if off or np.any(broken_groups(values, problem.groups, problem.lower, problem.upper)):
         raise SolverFailure(names.family, "rounding by mixed-integer program", 1.0)
     return RoundingResult(values, tuple(objective), "milp")
@@ -107,7 +108,7 @@ def _spread(query: Any, problem: RoundingProblem, child: NDArray[Any], cell: NDA
 def _fixed_rules(
     problem: RoundingProblem, base: NDArray[Any], need: NDArray[Any], child: NDArray[Any], cell: NDArray[Any]
 ) -> list[tuple[Any, Any, Any]]:
-    """Column sums and group bounds, as (matrix, lower, upper)."""
+    """Column sums, group bounds and joint totals, as (matrix, lower, upper)."""
     rules: list[tuple[Any, Any, Any]] = []
     n = problem.x.shape[1]
     if problem.has_total:
@@ -120,6 +121,14 @@ def _fixed_rules(
         lower = np.maximum(problem.lower.ravel() - shift, -1).astype(float)
         upper = np.minimum(problem.upper.ravel() - shift, n + 1).astype(float)
         rules.append((rows, lower, upper))
+    totals = len(problem.joint_total)
+    if totals:
+        inside = np.flatnonzero(problem.joint[child] >= 0)
+        place = (problem.joint[child[inside]], inside)
+        rows = sp.csr_matrix((np.ones(len(inside)), place), shape=(totals, len(child)))
+        left = problem.joint_total.copy()
+        np.subtract.at(left, problem.joint[problem.joint >= 0], base[problem.joint >= 0].sum(axis=1))
+        rules.append((rows, left.astype(float), left.astype(float)))
     return rules
 
 
@@ -170,7 +179,7 @@ def _two_stages(
     }
     found = milp(distance, constraints=constraints, **shared)
     if found.status == 2:
-        raise InfeasibleFamily(names.family, step, names.groups)
+        raise InfeasibleFamily(names.family, step, (*names.joint, *names.groups))
     if found.x is None or found.status != 0:
         raise SolverFailure(names.family, step, 1.0)
     y = np.rint(found.x[:size])

@@ -1,9 +1,10 @@
 # mypy: allow-untyped-defs, allow-untyped-calls
 """The flow network of one rounder pass: column -> cell -> smallest row -> ... -> widest row -> ground.
 
-Axes: C children, n cells, t sets of the laminar forest. A column j supplies ``need[j]`` ones; the flow
-through a row's arcs is the number of ones in it. Costs have three ranks: bounds violated, distance to the
-targets, ties. Without parent the columns disappear and the ground supplies every cell.
+Axes: C children, n cells, t sets of the laminar forest, J joint totals. A column j supplies ``need[j]`` ones;
+the flow through a row's arcs is the number of ones in it. The flow of children that share a joint total goes
+to the ground by a node of that total. Costs have three ranks: bounds violated, distance to the targets, ties.
+Without parent the columns disappear and the ground supplies every cell.
 """
 
 from __future__ import annotations
@@ -36,6 +37,10 @@ class Family(NamedTuple):
         Bounds of the groups.
     child_word, cell_word : uint64 array, (C,) and (n,)
         Mixed tie keys.
+    joint : int64 array, (C,)
+        Joint total that each child has a part in, -1 for none.
+    joint_total : int64 array, (J,)
+        Joint totals.
     """
 
     base: Any
@@ -47,6 +52,8 @@ class Family(NamedTuple):
     upper: Any
     child_word: Any
     cell_word: Any
+    joint: Any
+    joint_total: Any
 
 
 class Nodes(NamedTuple):
@@ -159,16 +166,17 @@ def _sums(family, nodes, y, c, sums):
 
 
 @njit(cache=True, nogil=True)
-def _rows(family, nodes, sums, c, origin, net, rows):
+def _rows(family, nodes, sums, c, end, origin, net, rows):
     """Choose the sets of child c that need a network node: weighted or bounded, with two cells or more.
 
     A set with the same allowed cells as the one above shares its node; a single cell's set goes to its arc.
-    ``net`` receives the node of every set (its own, or the nearest above). Returns the number of nodes.
+    ``end`` is the node after the widest sets: the ground, or the child's joint total. ``net`` receives the
+    node of every set (its own, or the nearest above). Returns the number of nodes.
     """
     up, weight, word, last, child_word = nodes.up, nodes.weight, nodes.word, nodes.last, family.child_word
     used = 0
     for v in range(len(up)):
-        above = net[up[v]] if up[v] >= 0 else np.int32(0)
+        above = net[up[v]] if up[v] >= 0 else end
         net[v] = above
         count = sums[v, _COUNT]
         free = sums[v, _LO] <= 0 and sums[v, _HI] >= count
@@ -248,7 +256,7 @@ def _segments(network, a, origin, rows):
 
 
 @njit(cache=True, nogil=True)
-def _cells(family, nodes, network, a, y, c, sums, net, column, spare):
+def _cells(family, nodes, network, a, y, c, end, sums, net, column, spare):
     """Arcs from the columns to the cells' smallest rows. Returns the next free arc."""
     tail, head, capacity, costs, flow, parent, pred = network
     up, owner, row_weight, word, last = nodes.up, nodes.owner, nodes.weight, nodes.word, nodes.last
@@ -271,7 +279,7 @@ def _cells(family, nodes, network, a, y, c, sums, net, column, spare):
                 tie += np.int64(mix(child_word ^ word[v]) >> TIE_SHIFT)
             v = up[v]
         tail[a] = column[j]
-        head[a] = net[v] if v >= 0 else np.int32(0)
+        head[a] = net[v] if v >= 0 else end
         capacity[a] = 1
         costs[0, a] = -must
         costs[1, a] = weight * (ONE - 2 * part[c, j])
@@ -284,6 +292,25 @@ def _cells(family, nodes, network, a, y, c, sums, net, column, spare):
             pred[column[j]] = a
         a += 1
     return a
+
+
+@njit(cache=True, nogil=True)
+def _joint_rows(family, y, rows):
+    """Fill ``rows`` (J, 8) for the joint totals, which lead to the ground and cost nothing but violation."""
+    rows[:] = 0
+    for s in range(len(rows)):
+        rows[s, _LO] = family.joint_total[s]
+    for c in range(len(y)):
+        s = family.joint[c]
+        if s < 0:
+            continue
+        for j in range(y.shape[1]):
+            rows[s, _LO] -= family.base[c, j]
+            if family.active[c, j]:
+                rows[s, _COUNT] += 1
+                rows[s, _NOW] += y[c, j]
+    for s in range(len(rows)):
+        rows[s, _HI] = rows[s, _LO]
 
 
 @njit(cache=True, nogil=True)
@@ -334,15 +361,16 @@ def build_network(family, nodes, y):
     Returns
     -------
     Network
-        Nodes: the ground, the columns with ones to give, the rows of each child. Arcs: the active cells in
-        the order of ``y``, then the segments of the rows.
+        Nodes: the ground, the columns with ones to give, the joint totals, the rows of each child. Arcs: the
+        active cells in the order of ``y``, then the segments of the joint totals and of the rows.
     """
     children, n = family.part.shape
+    joint = len(family.joint_total)
     t = len(nodes.up)
     column = np.empty(n, np.int32)
     used, cells, wide = _sizes(family, nodes, column)
-    most_nodes = used + children * wide
-    most_arcs = cells + 5 * children * wide
+    most_nodes = used + joint + children * wide
+    most_arcs = cells + 5 * (joint + children * wide)
     network = Network(
         np.empty(most_arcs, np.int32), np.empty(most_arcs, np.int32), np.empty(most_arcs, np.int64),
         np.empty((3, most_arcs), np.int64), np.empty(most_arcs, np.int64),
@@ -354,12 +382,21 @@ def build_network(family, nodes, y):
     rows = np.empty((wide, 8), np.int64)
     a = np.int64(0)
     b = cells
+    first_joint = used
+    if joint:
+        together = np.empty((joint, 8), np.int64)
+        _joint_rows(family, y, together)
+        b = _segments(network, b, used, together)
+        used += np.int32(joint)
     for c in range(children):
+        end = np.int32(0)
+        if joint and family.joint[c] >= 0:
+            end = np.int32(first_joint + family.joint[c])
         _sums(family, nodes, y, c, sums)
-        count = _rows(family, nodes, sums, c, used, net, rows)
+        count = _rows(family, nodes, sums, c, end, used, net, rows)
         b = _segments(network, b, used, rows[:count])
         used += count
-        a = _cells(family, nodes, network, a, y, c, sums, net, column, spare)
+        a = _cells(family, nodes, network, a, y, c, end, sums, net, column, spare)
     return Network(
         network.tail[:b], network.head[:b], network.capacity[:b], network.costs, network.flow[:b],
         network.parent[:used], network.pred[:used],

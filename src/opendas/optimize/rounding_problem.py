@@ -1,6 +1,6 @@
 """The data of controlled rounding: problem, result, names for messages.
 
-Axes: C children, n cells, K groups.
+Axes: C children, n cells, K groups, J joint totals.
 """
 
 from __future__ import annotations
@@ -44,6 +44,10 @@ class RoundingProblem(NamedTuple):
         Their bounds.
     child_keys, cell_keys : uint64 array, (C,) and (n,)
         Public tie keys.
+    joint : int64 array, (C,)
+        Joint total that each child has a part in, -1 for none.
+    joint_total : int64 array, (J,)
+        Joint totals.
     """
 
     x: NDArray[np.float64]
@@ -58,6 +62,8 @@ class RoundingProblem(NamedTuple):
     upper: NDArray[np.int64]
     child_keys: NDArray[np.uint64]
     cell_keys: NDArray[np.uint64]
+    joint: NDArray[np.int64]
+    joint_total: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +100,14 @@ class RoundingNames:
         Query group of each row map.
     groups : tuple of str
         Constraint of each group.
+    joint : tuple of str
+        Name of each joint total.
     """
 
     family: str = "?"
     passes: tuple[tuple[str, ...], ...] = ()
     groups: tuple[str, ...] = ()
+    joint: tuple[str, ...] = ()
 
     def group(self, number: int) -> str:
         """Name of a group, its number where it has none.
@@ -114,3 +123,18 @@ class RoundingNames:
             Its name.
         """
         return self.groups[number] if number < len(self.groups) else f"group {number}"
+
+    def joint_total(self, number: int) -> str:
+        """Name of a joint total, its number where it has none.
+
+        Parameters
+        ----------
+        number : int
+            Position of the joint total.
+
+        Returns
+        -------
+        str
+            Its name.
+        """
+        return self.joint[number] if number < len(self.joint) else f"joint total {number}"
