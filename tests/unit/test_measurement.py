@@ -95,6 +95,20 @@ def test_geounits_with_their_own_shares_draw_with_their_own_noise(run) -> None:
     assert measured.family(1, 0, 6, np.arange(9, dtype=np.int32)).precision.tolist() == [2, 1, 1, 1, 1, 1]
 
 
+def test_a_level_where_every_geounit_was_bypassed_is_read_as_not_measured(run) -> None:
+    """Such a level keeps its query groups in the plan; a family there gets answers of zero and no noise."""
+    towns = Shares.of([Fraction(2)], np.zeros(6, dtype=np.int64))
+    blocks = Shares.of([Fraction(0)], np.zeros(24, dtype=np.int64))
+    spine = Spine(run.spine.levels, run.spine.leaf_order, (None, towns, blocks))
+    levels = measured_levels(MeasurementPlan(run.product, spine, run.plan.budget))
+    tables = {n: run.counts.aggregate(spine.leaf_starts(n)) for n in range(3)}
+    measured = NoisyMeasurements(levels, tables, dict.fromkeys(tables, 0), NoiseSource(KEY))
+    assert not measured.has_budget(2, 0, 24).any()
+    family = measured.family(2, 4, 1, np.arange(9, dtype=np.int32))
+    assert not any(query.values.any() for query in family.queries)
+    assert family.precision.tolist() == [1.0]
+
+
 def test_the_plan_digest_depends_on_the_plan_and_not_on_estimation(run) -> None:
     frame = mini_frame()
     histogram = mini_histogram(frame)

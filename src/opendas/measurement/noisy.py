@@ -87,8 +87,9 @@ def measured_levels(plan: MeasurementPlan) -> tuple[MeasuredLevel, ...]:
         multiples: tuple[Fraction, ...] = (Fraction(1),)
         which = None
         if shares is not None:
-            multiples = tuple(multiple for multiple in shares.multiples if multiple > 0)
-            which = shares.which - (len(shares.multiples) - len(multiples))  # a zero stands first
+            positive = tuple(multiple for multiple in shares.multiples if multiple > 0)
+            which = shares.which - (len(shares.multiples) - len(positive))  # a zero stands first
+            multiples = positive or multiples  # where every geounit was bypassed nothing is drawn
         queries = tuple(
             MeasuredQuery(
                 planned.query.name,
