@@ -89,7 +89,8 @@ def _warnings(run: Run, plan: MeasurementPlan) -> Iterator[str]:
     fixed = [
         (plan.spine.names[level], query)
         for query, declared in invariant_geolevels(run.product, plan.spine).items()
-        for level in range(declared + 1)
+        # parts of a divided geounit hold its total together only: theirs are worth measuring
+        for level in range(declared + (plan.spine.levels[declared].whole is None))
     ]
     for (geolevel, query), share in invariant_shares(plan.budget, fixed).items():
         yield (
@@ -102,9 +103,10 @@ def _warnings(run: Run, plan: MeasurementPlan) -> Iterator[str]:
                 f"geolevel {level.geolevel!r} has no budget: each parent is spread evenly over its geounits, "
                 "and what is measured below cannot mend that. Leave the geolevel out, or give it a share."
             )
-        if level.share and number + 1 < len(plan.levels):
+        if level.share and number + 1 < len(plan.levels) and plan.levels[number + 1].share:
             size, below = len(plan.spine.levels[number]), len(plan.spine.levels[number + 1])
-            if size == below:
+            shares = plan.spine.shares[number + 1]
+            if size == below and (shares is None or shares.multiples[-1] > 0):
                 yield (
                     f"every geounit of {level.geolevel!r} has one child: its measurements and those of "
                     f"{plan.levels[number + 1].geolevel!r} ask the same questions."

@@ -173,8 +173,8 @@ def _mismatch(
     tries = [f"the preset {' or '.join(fitting)} fits"] if fitting else []
     if surplus and not missing:
         tries.append("normalise = true drops what the run does not have and rescales the rest exactly")
-    tries.append("or give geolevels shares that name each geolevel of the run")
-    return f"{origin} {' and '.join(parts)}. The run has {', '.join(geolevels)}: {'; '.join(tries)}."
+    tries.append("give geolevels shares that name each geolevel of the run")
+    return f"{origin} {' and '.join(parts)}. The run has {', '.join(geolevels)}: {'; or '.join(tries)}."
 
 
 def _query_shares(

@@ -71,6 +71,8 @@ def _explain(error: Mapping[str, Any], model: type[BaseModel]) -> str:
         return f"expected one of {', '.join(allowed)}; found {found}{hint}"
     if kind in _KINDS:
         return f"expected {_KINDS[kind]}, found {_toml_kind(value)}"
+    if kind == "too_short" and isinstance(value, tuple):
+        return f"expected a list with at least {error['ctx']['min_length']} entry"
     message = str(error["msg"])
     return message[:1].lower() + message[1:] if kind.startswith(("greater", "less", "too_")) else message
 

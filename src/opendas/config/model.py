@@ -123,7 +123,7 @@ class RunSection(Section):
 
 
 class UnitsSection(Section):
-    """``[input] units``: public counts of housing units and facilities per leaf; with ``cef`` unit records."""
+    """``[input] units``: public counts of housing units and facilities per leaf; ``cef``: unit records."""
 
     path: Annotated[tuple[RunPath, ...], BeforeValidator(_several), Field(min_length=1)]
     geocode: Name = "geocode"

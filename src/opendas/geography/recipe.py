@@ -292,7 +292,8 @@ def _inside(frame: Frame, step: SpineStep) -> npt.NDArray[np.bool_]:
     inside = step_functions.in_ranges(codes, step.codes or step_functions.PRODUCTION_AIAN)
     if step.codes is not None and not inside.any():
         raise ConfigError(
-            f"[geography] spine: no leaf of the input lies in the codes {', '.join(step.codes)} of {areas!r}."
+            f"[geography] spine: no leaf of the input lies in the codes {', '.join(step.codes)} of "
+            f"{areas!r}. Correct codes, or leave the step out."
         )
     return inside
 
@@ -302,7 +303,10 @@ def _columns(frame: Frame, step: SpineStep, recipe: Recipe) -> list[npt.NDArray[
     chosen = step.entities if step.entities is not None else recipe.entities
     if chosen is not None:
         if not chosen:
-            raise ConfigError(f"[geography] spine: the step {step.step} has an empty list of entities.")
+            raise ConfigError(
+                f"[geography] spine: the step {step.step} has an empty list of entities. Name some, or leave "
+                "the list out for the production rule."
+            )
         return [_area(frame, category, f"the step {step.step}") for category in chosen]
     return _production_columns(frame, step, recipe)
 
