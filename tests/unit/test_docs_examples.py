@@ -26,6 +26,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = (
     "explanation/topdown.md",
     "explanation/choosing-a-budget.md",
+    "explanation/expected-error.md",
     "constraints.md",
     "reproducibility.md",
     "how-it-runs.md",

@@ -37,7 +37,8 @@ def command(run_file: Path, as_json: bool) -> None:
     click.echo(text_table([_readable(row) for row in plan["rows"]], columns))
     if plan.get("expected"):
         click.echo()
-        click.echo("expected standard error of the total, least squares on the noise alone:")
+        click.echo("expected standard error of the total, by least squares on the noise alone")
+        click.echo("(released counts are not negative, so that small ones, at blocks, err far less):")
         click.echo(text_table(plan["expected"], ["name", "areas", "mean_sd", "max_sd"]))
 
 

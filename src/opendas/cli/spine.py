@@ -80,5 +80,6 @@ def command(run_file: Path, as_json: bool) -> None:
         click.echo(text_table([_entity(entity) for entity in answer["entities"]]))
     if answer["expected"]:
         click.echo()
-        click.echo("expected standard error of the total, least squares on the noise alone:")
+        click.echo("expected standard error of the total, by least squares on the noise alone")
+        click.echo("(released counts are not negative, so that small ones, at blocks, err far less):")
         click.echo(text_table(answer["expected"], ["name", "areas", "mean_sd", "max_sd", "standard_mean_sd"]))
