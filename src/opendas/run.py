@@ -226,8 +226,9 @@ def make_rules(
     last = len(plan.levels) - 1
     rules = []
     for number, level in enumerate(plan.levels):
+        named = level.geolevel in {**product.passes.least_squares, **product.passes.rounder}
         least_squares, rounder = product.passes.for_geolevel(
-            level.geolevel,
+            level.geolevel if named else resolved.stand_ins.get(level.geolevel, level.geolevel),
             level.measured,
             is_root=number == 0,
             is_leaf=number == last,
