@@ -29,9 +29,15 @@ In particular no input tag: a key that depends on all rows would let one househo
 another, which assumption N1 excludes."""
 
 # Columns of the published person record, in its order, and how many characters a code has as a text there
-# (None: an integer). MAFID comes second.
-_PUBLISHED: Final = (("rtype", 1), ("mafid", None), ("qage", None), ("cenhisp", None))
-_PUBLISHED_LAST: Final = (("cenrace", 2), ("relship", 2))
+# (None: an integer).
+_PUBLISHED: Final[tuple[tuple[str, int | None], ...]] = (
+    ("rtype", 1),
+    ("mafid", None),
+    ("qage", None),
+    ("cenhisp", None),
+    ("cenrace", 2),
+    ("relship", 2),
+)
 
 
 class Truncation(StrEnum):
@@ -139,7 +145,7 @@ def _tumult_labels(
     """
     available = {**content, "mafid": mafid}
     parts: list[list[str]] = []
-    for name, width in (*_PUBLISHED, *_PUBLISHED_LAST):
+    for name, width in _PUBLISHED:
         if name not in available:
             raise ConfigError(
                 f"The order {Truncation.TUMULT} hashes the published person columns; {name} is missing. "
