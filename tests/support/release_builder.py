@@ -8,13 +8,14 @@ from types import SimpleNamespace
 import numpy as np
 
 from opendas.budget.allocation import Budget
-from opendas.constraints.table import bound_table, invariant_geolevels
+from opendas.constraints.table import bound_table
 from opendas.geography.draft import standard_spine
 from opendas.io.atomic import write_atomic
 from opendas.io.measurement_files import Answers, measurement_metadata
 from opendas.io.writers.geography import write_constraints, write_frame, write_spine
 from opendas.io.writers.mdf import write_mdf
 from opendas.io.writers.measurements import MeasurementWriter
+from opendas.measurement.invariants import declared_invariants
 from opendas.measurement.noisy import NoisyMeasurements, measured_levels
 from opendas.measurement.plan import MeasurementPlan
 from opendas.publish import describe
@@ -34,6 +35,11 @@ QUERIES = {
 }
 
 
+def level_shares(names):
+    """Return shares that grow from level to level."""
+    return {name: Fraction(k + 1, len(names) * (len(names) + 1) // 2) for k, name in enumerate(names)}
+
+
 def toml_of(plan) -> str:
     budget = plan.budget
     lines = ["[run]", f'mechanism = "{budget.mechanism.value}"', f'neighbours = "{budget.neighbours.value}"']
@@ -48,21 +54,17 @@ def add_product(release, example, *, stamps=(), estimated=True, fmt="parquet", s
     """Write everything of one product and return the facts of its certificate."""
     product, frame = example.product, example.frame
     spine = spine or standard_spine(frame)
-    names = spine.names
-    shares = {name: Fraction(k + 1, len(names) * (len(names) + 1) // 2) for k, name in enumerate(names)}
+    shares = level_shares(spine.names)
     neighbours = "bounded" if product.invariants else "unbounded"
     budget = Budget("discrete-gaussian", neighbours, Fraction(5, 2), shares, {"*": QUERIES[product.layout]})
     plan = MeasurementPlan(product, spine, budget)
     write_frame(release / "geography" / f"{product.name}.parquet", frame, product)
     folder = release / "measurements" / product.name
     write_spine(folder / "spine.parquet", spine)
-    invariants = {}
-    totals = example.estimate.row_totals()[spine.leaf_order]
-    for query, level in invariant_geolevels(product, spine).items():
-        invariants[query] = np.add.reduceat(totals, spine.leaf_starts(level)[:-1])[:, None]
-    table = bound_table(product, frame, spine, invariants)
+    counts = example.estimate.take(spine.leaf_order)
+    table = bound_table(product, frame, spine, declared_invariants(product, counts, spine))
     write_constraints(folder / "constraints.parquet", product, spine, table)
-    write_measurements(folder, plan, example.estimate)
+    write_measurements(folder, plan, counts)
     records = 0
     if estimated:
         records = write_mdf(release / "mdf" / product.layout, product, frame, example.estimate, fmt=fmt)

@@ -70,10 +70,29 @@ def check_frame(released: ReleasedProduct) -> str:
         official = official_codes(frame.geocodes, frame.geolevels[0], frame.leaf)
         wrong = [name for name, codes in official.items() if not np.array_equal(codes, frame.levels[name])]
         require(not wrong, f"codes that are no prefix of their leaf: {some(wrong)}.")
+    for number in range(len(released.spine.levels)):
+        _check_official(released, number)
     negative = [name for name, counts in frame.units.items() if counts.size and counts.min() < 0]
     require(not negative, f"negative unit counts: {some(negative)}.")
     levels = ", ".join(f"{len(level)} {level.name}" for level in released.spine.levels)
     return f"{len(frame)} leaves; spine: {levels}"
+
+
+def _check_official(released: ReleasedProduct, number: int) -> None:
+    """Geounits that are said to be official are, and so are those whose parts are said to belong together."""
+    spine, frame = released.spine, released.frame
+    level = spine.levels[number]
+    if level.name not in frame.geolevels or not (level.official or level.whole is not None):
+        return
+    unit = np.repeat(np.arange(len(level)), np.diff(spine.leaf_starts(number)))
+    codes = frame.codes(level.name)[spine.leaf_order]
+    if level.whole is None:
+        same = np.array_equal(level.geocodes[unit], codes)
+    else:
+        whole = level.whole[unit]
+        same = np.array_equal(whole[1:] != whole[:-1], codes[1:] != codes[:-1])
+        same = same and len(np.unique(codes)) == int(level.whole[-1]) + 1
+    require(same, f"the geounits of {level.name!r} are not those of the frame.")
 
 
 def check_records(run: Mapping[str, Any], data: Microdata) -> str:
