@@ -1,7 +1,8 @@
 """The examples on the explanatory pages run, on the made state, as they stand.
 
-Indented lines that start with ``opendas`` are commands; Python after ``<!-- run -->`` is executed. Both in
-the order of the page, in a folder where ``opendas demo`` has been.
+Indented lines that start with ``opendas`` are commands; Python after ``<!-- run -->`` is executed; a run file
+after ``<!-- file: PATH -->`` is written there. All in the order of the page, in a folder where ``opendas
+demo`` has been.
 """
 
 from __future__ import annotations
@@ -26,13 +27,15 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = (
     "explanation/topdown.md",
     "explanation/choosing-a-budget.md",
+    "explanation/spines.md",
     "explanation/expected-error.md",
     "constraints.md",
     "reproducibility.md",
     "how-it-runs.md",
 )
 STEP = re.compile(
-    r"^    (?P<command>(?:[A-Z_]+=\S+ )*opendas [^\n]*)$|^<!-- run -->\n```python\n(?P<code>.*?)^```$",
+    r"^    (?P<command>(?:[A-Z_]+=\S+ )*opendas [^\n]*)$|^<!-- run -->\n```python\n(?P<code>.*?)^```$"
+    r"|^<!-- file: (?P<file>\S+) -->\n```toml\n(?P<content>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
 COMMAND = re.compile(r"(?P<settings>(?:[A-Z_]+=\S+ )*)opendas (?P<arguments>.*)")
@@ -41,8 +44,11 @@ COMMAND = re.compile(r"(?P<settings>(?:[A-Z_]+=\S+ )*)opendas (?P<arguments>.*)"
 def steps(page: str) -> Iterator[tuple[str, str]]:
     """Yield (kind, text) of everything on a page that runs."""
     for match in STEP.finditer((DOCS / page).read_text(encoding="utf-8")):
-        kind = "command" if match["command"] else "code"
-        yield kind, match[kind]
+        if match["file"]:
+            yield match["file"], match["content"]
+        else:
+            kind = "command" if match["command"] else "code"
+            yield kind, match[kind]
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +72,8 @@ def test_the_examples_of_a_page_run(
         if kind == "code":
             with contextlib.redirect_stdout(io.StringIO()):
                 exec(compile(text, page, "exec"), names)
+        elif kind != "command":
+            Path(kind).write_text(text, encoding="utf-8")
         else:
             command = COMMAND.fullmatch(text)
             assert command is not None, text

@@ -30,6 +30,9 @@ TERMS = (
         "unit column",
         "zcdp",
     ),
+    *("aian", "balance", "block assignment file", "bypassing", "dhc", "fan-out", "joint total"),
+    *("off-spine entity distance", "optimised block group", "part", "prim", "recipe", "strong-mcd state"),
+    *("tract group", "tract subset"),
 )
 
 
