@@ -86,7 +86,10 @@ def estimate_spine(
     progress : callable(stage name, done, total), optional
         In leaves.
     """
-    stages = cut_leaves(spine) if estimator == "block-by-block" else cut_spine(spine)
+    if estimator == "block-by-block":
+        stages = cut_leaves(spine, constraints.levels[-1].joint)
+    else:
+        stages = cut_spine(spine, constraints.levels[0].joint)
     child_starts = [spine.child_starts(level) for level in range(len(spine.levels) - 1)]
     tables = _tables(histogram, spine, stages)
     parents: Histogram | None = None

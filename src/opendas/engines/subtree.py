@@ -7,6 +7,7 @@ order; noise is a function of its address, so that it comes out the same.
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -57,7 +58,7 @@ class Part:
     levels : tuple of PartLevel
         Top first. With `parents`, the top level is already estimated; without, its geounits are roots.
     parents : Histogram or None
-        Fixed integer estimates of the top level.
+        Fixed integer estimates of the top level; its constraints then have no meaning.
     """
 
     levels: tuple[PartLevel, ...]
@@ -153,17 +154,30 @@ _Run = Callable[[Family, PartLevel, int, int], tuple[FamilyEstimate, npt.NDArray
 
 
 def _roots(level: PartLevel, rules: Sequence[LevelRules], run: _Run) -> Histogram:
+    """Estimate roots, each by itself but for those that hold a total together."""
     rule = rules[level.level]
     keys = tie_keys(level.geocodes)
+    joint = level.constraints.joint
+    group = np.arange(len(level.geocodes)) if joint is None else joint.group
+    cuts = [*np.flatnonzero(np.diff(group, prepend=-1)).tolist(), len(group)]
     parts = []
-    for i, geocode in enumerate(level.geocodes):
-        constraints = level.constraints.slice(i, i + 1)
-        closed = rule.bound_cells[constraints.upper[0] == 0].any(axis=0)
+    for start, stop in itertools.pairwise(cuts):
+        constraints = level.constraints.slice(start, stop)
+        closed = np.all([rule.bound_cells[upper == 0].any(axis=0) for upper in constraints.upper], axis=0)
         support = np.flatnonzero(rule.possible & ~closed).astype(np.int32)
-        family = Family(bytes(geocode).decode(), support, None, constraints, keys[i : i + 1])
-        estimate, support = run(family, level, i, 1)
+        family = Family(_root_label(level.geocodes[start:stop]), support, None, constraints, keys[start:stop])
+        estimate, support = run(family, level, start, stop - start)
         parts.append(_sparse(estimate.counts, support, len(rule.possible)))
     return Histogram.concatenate(parts)
+
+
+def _root_label(geocodes: npt.NDArray[np.bytes_]) -> str:
+    """Return a root's geocode; of several, what is left without the character that tells parts apart."""
+    codes = [bytes(geocode).decode() for geocode in geocodes]
+    if len(codes) == 1:
+        return codes[0]
+    rest = {code[1:] for code in codes}
+    return rest.pop() if len(rest) == 1 and rest != {""} else f"{codes[0]}+"
 
 
 def _descend(above: PartLevel, level: PartLevel, parents: Histogram, run: _Run) -> Histogram:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from opendas.constraints.table import ConstraintTable
+from opendas.constraints.table import ConstraintTable, JointTotal
 from opendas.engines.subtree import Part, PartLevel
 from opendas.geography.spine import Spine
 from opendas.schema.histogram import Histogram
@@ -66,16 +66,31 @@ class Task:
     table: Histogram | None
 
 
-def _even_cuts(weights: npt.NDArray[np.int64]) -> tuple[int, ...]:
-    """Cut consecutive geounits into about ``TASKS_PER_STAGE`` runs of similar weight."""
+def _even_cuts(weights: npt.NDArray[np.int64], group: npt.NDArray[np.int32] | None = None) -> tuple[int, ...]:
+    """Cut consecutive geounits into about ``TASKS_PER_STAGE`` runs of similar weight.
+
+    Geounits of one `group`, numbered in order, stay together: they are estimated together.
+    """
+    if group is not None:
+        starts = np.flatnonzero(np.diff(group, prepend=-1))
+        whole = _even_cuts(np.add.reduceat(weights, starts))
+        return tuple(int(np.append(starts, len(group))[cut]) for cut in whole)
     ends = np.cumsum(weights)
     goals = ends[-1] * np.arange(1, TASKS_PER_STAGE) / TASKS_PER_STAGE
     inner = np.searchsorted(ends, goals, side="left") + 1
     return tuple(int(cut) for cut in np.unique(np.concatenate([[0], inner, [len(weights)]])))
 
 
-def cut_spine(spine: Spine) -> tuple[Stage, ...]:
-    """Cut a spine into stages for a top-down estimator."""
+def cut_spine(spine: Spine, joint: JointTotal | None = None) -> tuple[Stage, ...]:
+    """Cut a spine into stages for a top-down estimator.
+
+    Parameters
+    ----------
+    spine : Spine
+    joint : JointTotal, optional
+        Totals that roots hold together.
+    """
+    group = None if joint is None else joint.group
     last = len(spine.levels) - 1
     sizes = [len(level) for level in spine.levels]
     cuts = [0]
@@ -88,14 +103,22 @@ def cut_spine(spine: Spine) -> tuple[Stage, ...]:
     stages = []
     for top, bottom in itertools.pairwise(cuts):
         weights = np.diff(spine.leaf_starts(top))
-        stages.append(Stage(top, bottom, top == 0, _even_cuts(weights)))
-    return tuple(stages) if last > 0 else (Stage(0, 0, True, _even_cuts(np.ones(sizes[0], np.int64))),)
+        stages.append(Stage(top, bottom, top == 0, _even_cuts(weights, group if top == 0 else None)))
+    return tuple(stages) if last > 0 else (Stage(0, 0, True, _even_cuts(np.ones(sizes[0], np.int64), group)),)
 
 
-def cut_leaves(spine: Spine) -> tuple[Stage, ...]:
-    """Cut the leaves into one stage of roots, for the block-by-block estimator."""
+def cut_leaves(spine: Spine, joint: JointTotal | None = None) -> tuple[Stage, ...]:
+    """Cut the leaves into one stage of roots, for the block-by-block estimator.
+
+    Parameters
+    ----------
+    spine : Spine
+    joint : JointTotal, optional
+        Totals that leaves hold together.
+    """
     last = len(spine.levels) - 1
-    return (Stage(last, last, True, _even_cuts(np.ones(len(spine.leaf), np.int64))),)
+    weights = np.ones(len(spine.leaf), np.int64)
+    return (Stage(last, last, True, _even_cuts(weights, None if joint is None else joint.group)),)
 
 
 def bottom_starts(spine: Spine, top: int, bottom: int) -> npt.NDArray[np.int64]:
@@ -128,6 +151,9 @@ def make_part(
     low, high = start, stop
     for level in range(stage.top, stage.bottom + 1):
         starts = None
+        held = constraints.levels[level]
+        if level == stage.top and not stage.roots:  # estimated already, and perhaps cut between parts
+            held = replace(held, joint=None)
         if level < stage.bottom:
             starts = child_starts[level][low : high + 1]
         levels.append(
@@ -136,7 +162,7 @@ def make_part(
                 low,
                 spine.levels[level].geocodes[low:high],
                 None if starts is None else starts - starts[0],
-                constraints.levels[level].slice(low, high),
+                held.slice(low, high),
             )
         )
         if starts is not None:

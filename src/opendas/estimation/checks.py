@@ -52,3 +52,9 @@ def check_family(family: Family, rules: LevelRules, counts: npt.NDArray[np.int64
         np.add.at(answers.T, rows, counts.T)
         if not np.array_equal(answers, invariant.answers):
             raise fail(f"the invariant {invariant.name}")
+    joint = family.constraints.joint
+    if joint is not None:
+        totals = np.zeros_like(joint.totals)
+        np.add.at(totals, joint.group, counts.sum(axis=1))
+        if not np.array_equal(totals, joint.totals):
+            raise fail(f"the invariant {joint.name} that parts hold together")

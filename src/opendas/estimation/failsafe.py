@@ -21,6 +21,8 @@ __all__ = ["relax_parent"]
 def relax_parent(family: Family, rules: LevelRules, error: InfeasibleFamily) -> tuple[Family, str]:
     """Return the family with the nearest parent, in L1, for which its children are feasible.
 
+    Constraints of the children stay as they are, totals that some of them hold together included.
+
     Solved as a mixed-integer program over the children's constraint groups and all possible cells, so that
     cells outside the old support may come in.
 
@@ -96,6 +98,14 @@ def _nearest(
             rows.append(scipy.sparse.csr_matrix(line))
             lower.append(np.array([float(low)]))
             upper.append(np.array([float(high)]))
+    joint = constraints.joint
+    if joint is not None:
+        for s, total in enumerate(joint.totals):
+            line = np.zeros((children + 2) * n)
+            line[: children * n] = np.repeat(joint.group == s, n)
+            rows.append(scipy.sparse.csr_matrix(line))
+            lower.append(np.array([float(total)]))
+            upper.append(np.array([float(total)]))
     cost = np.concatenate([np.zeros(children * n), np.ones(2 * n)])
     top = np.concatenate([np.where(barred.ravel(), 0.0, np.inf), np.full(2 * n, np.inf)])
     found = scipy.optimize.milp(

@@ -1,6 +1,7 @@
 """Estimating one family: least squares in passes, then controlled rounding in passes.
 
-A family is a parent, already fixed in integers, and its children; a root is a family without parent.
+A family is a parent, already fixed in integers, and its children; a root is a family without parent, and
+roots that hold a total together are one.
 
 Letters: ``C`` children, ``s`` support cells, ``K`` constraint groups.
 """
@@ -72,6 +73,9 @@ def _one_pass(
         upper=groups.upper,
         scale=precision,
         group_names=groups.names,
+        joint=None if groups.joint is None else groups.joint.group,
+        joint_total=None if groups.joint is None else groups.joint.totals.astype(np.float64),
+        joint_names=groups.joint_names,
     )
     solution = solve(problem)
     if solution.status is Status.INFEASIBLE:

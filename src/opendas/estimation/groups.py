@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from opendas.constraints.table import LevelConstraints
+from opendas.constraints.table import JointTotal, LevelConstraints
 from opendas.errors import InfeasibleFamily
 from opendas.estimation.model import LevelRules
 
@@ -33,6 +33,8 @@ class Groups:
         Cells a child may use.
     whole_lower, whole_upper : int64 (C, K0)
         The integer bounds of the first ``K0`` groups: declared constraints, not held margins.
+    joint : JointTotal or None
+        Totals that several children hold together. That of an only child is a group.
     """
 
     names: tuple[str, ...]
@@ -42,6 +44,7 @@ class Groups:
     mask: npt.NDArray[np.bool_]
     whole_lower: npt.NDArray[np.int64]
     whole_upper: npt.NDArray[np.int64]
+    joint: JointTotal | None = None
 
     @classmethod
     def build(
@@ -57,7 +60,8 @@ class Groups:
         Raises
         ------
         InfeasibleFamily
-            If a constraint asks for records where the support has no cell.
+            If a constraint asks for records where the support has no cell, or joint totals do not add up to
+            the parent.
         """
         children = constraints.lower.shape[0]
         bound_cells = rules.bound_cells[:, support]
@@ -95,6 +99,14 @@ class Groups:
                 cells.append(inside)
                 lower.append(answers)
                 upper.append(answers)
+        joint = constraints.joint
+        if joint is not None:
+            _check_joint(joint, len(support), parent, label)
+            if children == 1 and len(support):
+                names.append(f"invariant {joint.name}")
+                cells.append(np.ones(len(support), dtype=bool))
+                lower.append(joint.totals)
+                upper.append(joint.totals)
         whole_lower = np.stack(lower, axis=1) if lower else np.zeros((children, 0), np.int64)
         whole_upper = np.stack(upper, axis=1) if upper else np.zeros((children, 0), np.int64)
         upper_real = np.where(whole_upper >= NO_UPPER, np.inf, whole_upper.astype(np.float64))
@@ -106,6 +118,7 @@ class Groups:
             mask,
             whole_lower,
             whole_upper,
+            joint if children > 1 else None,
         )
 
     def hold(
@@ -147,4 +160,31 @@ class Groups:
             self.mask,
             self.whole_lower,
             self.whole_upper,
+            self.joint,
         )
+
+    @property
+    def joint_names(self) -> tuple[str, ...]:
+        """Joint totals in words, for messages."""
+        return () if self.joint is None else joint_names(self.joint)
+
+
+def joint_names(joint: JointTotal) -> tuple[str, ...]:
+    """Return each joint total in words, with the positions of its children in the family, from 1."""
+    names = []
+    for s in range(len(joint.totals)):
+        parts = np.flatnonzero(joint.group == s) + 1
+        which = f"child {parts[0]}" if len(parts) == 1 else f"children {parts[0]} to {parts[-1]} together"
+        names.append(f"invariant {joint.name} of {which}")
+    return tuple(names)
+
+
+def _check_joint(joint: JointTotal, cells: int, parent: npt.NDArray[np.int64] | None, label: str) -> None:
+    """Refuse joint totals where there is no cell, or another sum than the parent's."""
+    wrong = np.flatnonzero(joint.totals < 0)
+    if cells == 0:
+        wrong = np.flatnonzero(joint.totals)
+    elif parent is not None and int(parent.sum()) != int(joint.totals.sum()):
+        raise InfeasibleFamily(label, "constraints", (f"invariant {joint.name}", "the sum to the parent"))
+    if len(wrong):
+        raise InfeasibleFamily(label, "constraints", (joint_names(joint)[wrong[0]],))

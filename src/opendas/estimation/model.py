@@ -54,11 +54,11 @@ class Family:
     Parameters
     ----------
     label : str
-        Geocode of the parent, or of the root itself.
+        Geocode of the parent, or of the root itself; of the divided geounit where roots are its parts.
     support : int32 (s,)
         Cells that can be non-zero, ascending.
     parent : int64 (s,) or None
-        The parent's fixed counts on the support; None for a root.
+        The parent's fixed counts on the support; None for a root, or roots that hold a total together.
     constraints : LevelConstraints
         Of the children.
     tie_keys : uint64 (C,)

@@ -79,6 +79,7 @@ def round_estimate(
         family.label,
         tuple(tuple(name for name, _ in queries) for queries in rules.rounder if queries),
         groups.names[:count],
+        groups.joint_names,
     )
     result = round_family(
         estimate,
@@ -93,6 +94,8 @@ def round_estimate(
         cell_keys=family.support.astype(np.uint64),
         names=names,
         milp=rules.milp,
+        joint=None if groups.joint is None else groups.joint.group,
+        joint_total=None if groups.joint is None else groups.joint.totals,
     )
     return result.values
 
