@@ -1,0 +1,333 @@
+"""How much one change can move the counts of a table, and what the noise on them costs.
+
+Squared L2 sensitivities and L1 sensitivities are integers, losses are exact fractions. Two bounds are
+offered: ``paper``, the published ``2 tau + 2`` (and 2 for tables of units), and ``tight``, what assumption
+N1 gives: neighbours differ in the persons and the unit of one address (unbounded) or of two (bounded).
+Each relation is derived by itself and never from the other. Proofs: ``docs/proofs/phsafe.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from fractions import Fraction
+from types import MappingProxyType
+from typing import Any
+
+from opendas.errors import BudgetError, ConfigError
+from opendas.phsafe.model import Level
+from opendas.phsafe.tables import Kind, Table
+from opendas.privacy.entries import INFINITE, Loss
+from opendas.privacy.exact import format_fraction
+from opendas.privacy.relations import Mechanism, Neighbours
+from opendas.random.distributions import DiscreteGaussian, DiscreteLaplace
+
+__all__ = ["Answers", "Law", "LevelNoise", "Sensitivity", "noise_for", "plan_noise", "spent", "total_loss"]
+
+Law = DiscreteGaussian | DiscreteLaplace
+
+
+class Sensitivity(StrEnum):
+    """Which bound on the change of the counts calibrates the noise."""
+
+    PAPER = "paper"
+    TIGHT = "tight"
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What the sensitivity of a table's counts at one level depends on.
+
+    Parameters
+    ----------
+    rows : int, >= 1
+        Rows of one address that count at most: tau, or 1 for a table of units.
+    cells : int, >= 1
+        Counts of one region: cells times population groups.
+    is_joined : bool
+        True for persons joined to their unit, False for units.
+
+    Raises
+    ------
+    ConfigError
+        If a number is not a positive integer, or a table of units counts more than one row an address.
+
+    Examples
+    --------
+    >>> persons = Answers(10, 2)
+    >>> persons.l2_squared(Sensitivity.PAPER, Neighbours.UNBOUNDED)
+    484
+    >>> persons.l2_squared(Sensitivity.TIGHT, Neighbours.UNBOUNDED)
+    200
+    """
+
+    rows: int
+    cells: int
+    is_joined: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("rows", "cells"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ConfigError(f"Sensitivity: {name} must be a positive integer.")
+        if not self.is_joined and self.rows != 1:
+            raise ConfigError(
+                "Sensitivity: an address has one unit, so a table of units counts one row of it."
+            )
+
+    @classmethod
+    def of(cls, table: Table, level: Level, tau: int | None) -> Answers:
+        """Describe a table at a level.
+
+        Parameters
+        ----------
+        table : Table
+        level : Level
+        tau : int or None
+            Of a table of persons; ignored for units.
+        """
+        cells = len(table.cells) * len(level.iteration.codes)
+        if table.kind is Kind.UNITS:
+            return cls(1, cells, is_joined=False)
+        if tau is None:
+            raise ConfigError(f"tau: {table.name} counts persons, so it needs a tau.")
+        return cls(tau, cells)
+
+    def l2_squared(self, sensitivity: Sensitivity, relation: Neighbours) -> int:
+        """Return the squared L2 sensitivity.
+
+        Parameters
+        ----------
+        sensitivity : Sensitivity
+        relation : Neighbours
+
+        Returns
+        -------
+        int
+            In squared counts.
+
+        Notes
+        -----
+        ``paper``: Lemma 6 and Theorems 1 to 4. ``tight``: propositions 1 to 3 of ``docs/proofs/phsafe.md``.
+        """
+        bounded = relation is Neighbours.BOUNDED
+        if sensitivity is Sensitivity.PAPER:
+            stability = self._stability()
+            return 2 * stability**2 if bounded else stability**2
+        if self.cells == 1:  # the only count of its region cannot lose and gain at once
+            return (2 * self.rows) ** 2 if bounded else self.rows**2
+        return 2 * (2 * self.rows) ** 2 if bounded else 2 * self.rows**2
+
+    def l1(self, sensitivity: Sensitivity, relation: Neighbours) -> int:
+        """Return the L1 sensitivity, in counts; as :meth:`l2_squared`."""
+        bounded = relation is Neighbours.BOUNDED
+        if sensitivity is Sensitivity.PAPER:
+            return 2 * self._stability() if bounded else self._stability()
+        changed = self.rows if self.cells == 1 else 2 * self.rows
+        return 2 * changed if bounded else changed
+
+    def loss(self, law: Law, sensitivity: Sensitivity, relation: Neighbours) -> Fraction:
+        """Return what given noise on these counts costs.
+
+        Parameters
+        ----------
+        law : DiscreteGaussian or DiscreteLaplace
+            Noise added to every count.
+        sensitivity : Sensitivity
+        relation : Neighbours
+
+        Returns
+        -------
+        Fraction
+            rho = D2^2 / (2 sigma2) for the discrete Gaussian, epsilon = D1 / scale for the discrete Laplace.
+        """
+        if isinstance(law, DiscreteGaussian):
+            return Fraction(self.l2_squared(sensitivity, relation)) / (2 * law.sigma2)
+        return Fraction(self.l1(sensitivity, relation)) / law.scale
+
+    def _stability(self) -> int:
+        # Lemma 6: tau rows follow each of the two changed units, two rows are truncated differently.
+        return 2 * self.rows + 2 if self.is_joined else 2
+
+
+def noise_for(
+    answers: Answers,
+    budget: Fraction,
+    mechanism: Mechanism,
+    sensitivity: Sensitivity,
+    relation: Neighbours = Neighbours.UNBOUNDED,
+) -> Law:
+    """Return the noise that spends a budget.
+
+    Parameters
+    ----------
+    answers : Answers
+    budget : Fraction, > 0
+        rho for the discrete Gaussian, epsilon for the discrete Laplace.
+    mechanism : Mechanism
+    sensitivity : Sensitivity
+    relation : Neighbours
+        Under which the budget is meant; those of a configuration are unbounded losses.
+
+    Returns
+    -------
+    DiscreteGaussian or DiscreteLaplace
+        ``sigma2 = D2^2 / (2 rho)`` (Algorithm 5), ``scale = D1 / epsilon``.
+
+    Raises
+    ------
+    BudgetError
+        If the budget is not positive.
+
+    Examples
+    --------
+    >>> noise_for(Answers(10, 2), Fraction(2), Mechanism.DISCRETE_GAUSSIAN, Sensitivity.PAPER).sigma2
+    Fraction(121, 1)
+    """
+    if budget <= 0:
+        raise BudgetError(
+            f"A level has the budget {format_fraction(budget)}; a level without budget is not measured."
+        )
+    if mechanism is Mechanism.DISCRETE_GAUSSIAN:
+        return DiscreteGaussian(Fraction(answers.l2_squared(sensitivity, relation)) / (2 * budget))
+    return DiscreteLaplace(Fraction(answers.l1(sensitivity, relation)) / budget)
+
+
+@dataclass(frozen=True, slots=True)
+class LevelNoise:
+    """The noise of one table at one level, and what it costs under every bound and relation.
+
+    Parameters
+    ----------
+    table, level : str
+        Names.
+    answers : Answers
+    budget : Fraction or "infinity"
+        As configured.
+    law : DiscreteGaussian or DiscreteLaplace or None
+        None for an infinite budget: no noise, and no guarantee.
+    losses : mapping of (Sensitivity, Neighbours) to (Fraction or "infinity")
+    """
+
+    table: str
+    level: str
+    answers: Answers
+    budget: Loss
+    law: Law | None
+    losses: Mapping[tuple[Sensitivity, Neighbours], Loss]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "losses", MappingProxyType(dict(self.losses)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A mapping proxy cannot be pickled; engines send values to other processes.
+        values = [getattr(self, name) for name in self.__slots__]
+        return type(self), (*values[:-1], dict(self.losses))
+
+    @property
+    def tau(self) -> int | None:
+        """Tau of a table of persons."""
+        return self.answers.rows if self.answers.is_joined else None
+
+    @property
+    def sigma2(self) -> Fraction | None:
+        """Variance parameter of the discrete Gaussian, None for other noise."""
+        return self.law.sigma2 if isinstance(self.law, DiscreteGaussian) else None
+
+    def as_json(self) -> dict[str, object]:
+        """Return plain data for the certificate: numbers as exact text."""
+        scale = self.law.scale if isinstance(self.law, DiscreteLaplace) else None
+        return {
+            "table": self.table,
+            "level": self.level,
+            "tau": self.tau,
+            "budget": str(self.budget),
+            "sigma2": None if self.sigma2 is None else format_fraction(self.sigma2),
+            "scale": None if scale is None else format_fraction(scale),
+            "loss": {
+                sensitivity.value: {
+                    relation.value: str(self.losses[sensitivity, relation]) for relation in Neighbours
+                }
+                for sensitivity in Sensitivity
+            },
+        }
+
+
+def spent(answers: Answers, law: Law | None) -> dict[tuple[Sensitivity, Neighbours], Loss]:
+    """Return the loss of noise on counts under every bound and relation; None is no noise at all."""
+    return {
+        (sensitivity, relation): INFINITE if law is None else answers.loss(law, sensitivity, relation)
+        for sensitivity in Sensitivity
+        for relation in Neighbours
+    }
+
+
+def plan_noise(
+    measured: Iterable[tuple[Table, Level, Loss]],
+    tau: Mapping[str, int],
+    mechanism: Mechanism,
+    sensitivity: Sensitivity,
+) -> tuple[LevelNoise, ...]:
+    """Return the noise of every table and level of a configuration.
+
+    Parameters
+    ----------
+    measured : iterable of (Table, Level, budget)
+        As in :attr:`opendas.phsafe.config.Config.measured`.
+    tau : mapping of str to int
+        By table name.
+    mechanism : Mechanism
+    sensitivity : Sensitivity
+        Calibrates the noise. Budgets are unbounded losses under this bound.
+
+    Returns
+    -------
+    tuple of LevelNoise
+        In the order given.
+
+    Raises
+    ------
+    ConfigError
+        If a table of persons has no tau, or a budget is not positive.
+    """
+    planned = []
+    for table, level, budget in measured:
+        answers = Answers.of(table, level, tau.get(table.name))
+        law = None if isinstance(budget, str) else noise_for(answers, budget, mechanism, sensitivity)
+        losses = spent(answers, law)
+        planned.append(LevelNoise(table.name, level.name, answers, budget, law, losses))
+    return tuple(planned)
+
+
+def total_loss(
+    noise: Iterable[LevelNoise], sensitivity: Sensitivity, relation: Neighbours, table: str | None = None
+) -> Loss:
+    """Add up the losses of tables and levels under one bound and one relation.
+
+    Parameters
+    ----------
+    noise : iterable of LevelNoise
+    sensitivity : Sensitivity
+    relation : Neighbours
+    table : str, optional
+        Of one table only.
+
+    Returns
+    -------
+    Fraction or "infinity"
+        Zero where nothing is measured. An upper bound: it adds the worst pair of every level.
+
+    Notes
+    -----
+    Sequential composition, PHSafe paper, Lemma 4.
+    """
+    total = Fraction(0)
+    for one in noise:
+        if table is not None and one.table != table:
+            continue
+        loss = one.losses[sensitivity, relation]
+        if isinstance(loss, str):
+            return INFINITE
+        total += loss
+    return total
