@@ -1,0 +1,305 @@
+"""The published configuration, ``config.json``: read strictly, budgets as the exact decimals written.
+
+Every mistake of a file is reported in one error. Keys that the published program does not know are passed
+over with a warning, as it does; everything it would accept by accident (a tau of zero or ``true``, a key
+given twice, a budget for a level that a table does not have) is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from fractions import Fraction
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from opendas.config.nearest import nearest
+from opendas.errors import ConfigError, EnvironmentFailure
+from opendas.phsafe.model import PUERTO_RICO, STATE_CODES, Level, find_level
+from opendas.phsafe.tables import TABLES, Table, find_table
+from opendas.privacy.entries import INFINITE, Loss
+from opendas.privacy.exact import parse_fraction
+from opendas.privacy.relations import Mechanism
+
+__all__ = ["Config", "Mode", "parse_config", "read_config"]
+
+_log = logging.getLogger(__name__)
+
+READERS = ("csv", "cef")
+_MECHANISMS = {"zcdp": Mechanism.DISCRETE_GAUSSIAN, "puredp": Mechanism.DISCRETE_LAPLACE}
+_TAU = re.compile("[1-9][0-9]{0,5}")
+_KEYS = ("privacy_budget", "tau", "state_filter", "reader", "privacy_defn")
+
+
+class Mode(StrEnum):
+    """What ``opendas phsafe`` does."""
+
+    PRIVATE = "private"
+    NON_PRIVATE = "non-private"
+    VALIDATE = "validate"
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """A configuration, understood.
+
+    Parameters
+    ----------
+    state_filter : tuple of str
+        Two-digit FIPS codes in order: the states of the region grid.
+    reader : str
+        ``csv`` or ``cef``.
+    mechanism : Mechanism or None
+        Discrete Gaussian under zCDP, discrete Laplace under pure differential privacy. None, as with the
+        two below, where a configuration for the non-private mode does not say.
+    budgets : mapping of str to mapping of Level to (Fraction, > 0, or "infinity")
+        Per table and level, rho or epsilon. Levels of budget zero are left out, and tables without any level.
+    tau : mapping of str to int
+        Persons that a household counts with at most, per table of persons.
+    tables : tuple of Table
+        The measured tables that the configuration speaks about.
+    """
+
+    state_filter: tuple[str, ...]
+    reader: str
+    mechanism: Mechanism | None
+    budgets: Mapping[str, Mapping[Level, Loss]]
+    tau: Mapping[str, int]
+    tables: tuple[Table, ...] = TABLES
+
+    def __post_init__(self) -> None:
+        budgets = {name: MappingProxyType(dict(levels)) for name, levels in self.budgets.items()}
+        object.__setattr__(self, "budgets", MappingProxyType(budgets))
+        object.__setattr__(self, "tau", MappingProxyType(dict(self.tau)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Mapping proxies cannot be pickled; engines send configurations to other processes.
+        budgets = {name: dict(levels) for name, levels in self.budgets.items()}
+        return type(self), (
+            self.state_filter,
+            self.reader,
+            self.mechanism,
+            budgets,
+            dict(self.tau),
+            self.tables,
+        )
+
+    @property
+    def measured(self) -> tuple[tuple[Table, Level, Loss], ...]:
+        """Every table and level with a budget, in the order of the published program."""
+        return tuple(
+            (table, level, self.budgets[table.name][level])
+            for table in self.tables
+            for level in table.levels
+            if level in self.budgets.get(table.name, {})
+        )
+
+    @property
+    def is_infinite(self) -> bool:
+        """Whether some level is to be released without noise."""
+        return any(loss == INFINITE for _, _, loss in self.measured)
+
+    @property
+    def puerto_rico(self) -> bool:
+        """Whether this is the run of Puerto Rico."""
+        return self.state_filter == (PUERTO_RICO,)
+
+
+def read_config(path: Path, mode: Mode, tables: tuple[Table, ...] = TABLES) -> Config:
+    """Read a configuration file.
+
+    Parameters
+    ----------
+    path : Path
+    mode : Mode
+        The non-private mode needs ``state_filter`` and ``reader`` only, and looks at nothing else.
+    tables : tuple of Table
+        The measured tables; an agency adds its own.
+
+    Raises
+    ------
+    ConfigError
+        With everything that is wrong.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+        raise ConfigError(f"there is no configuration file {path}.") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not text in UTF-8; give the JSON configuration first.") from None
+    except OSError as error:
+        raise EnvironmentFailure(f"could not read {path}: {error.strerror or 'unknown reason'}.") from None
+    return parse_config(text, mode, tables, name=path.name)
+
+
+def parse_config(
+    text: str, mode: Mode, tables: tuple[Table, ...] = TABLES, *, name: str = "config.json"
+) -> Config:
+    """Understand the text of a configuration; see :func:`read_config`."""
+    try:
+        document = json.loads(
+            text,
+            parse_float=_Number,
+            parse_int=_Number,
+            parse_constant=_Number,
+            object_pairs_hook=_Object,
+        )
+    except json.JSONDecodeError as error:
+        raise ConfigError(
+            f"{name}, line {error.lineno}, column {error.colno}: this is no JSON ({error.msg})."
+        ) from None
+    except RecursionError:
+        raise ConfigError(f"{name}: objects are nested too deeply.") from None
+    if not isinstance(document, _Object):
+        raise ConfigError(f"{name}: expected one JSON object with the keys {', '.join(_KEYS)}.")
+    checker = _Checker(tables)
+    config = checker.config(document, mode)
+    if checker.problems:
+        raise ConfigError("\n  ".join([f"{name} is not a usable configuration:", *checker.problems]))
+    return config
+
+
+class _Number(str):
+    """A number as it was written; what JSON has no text for comes as a str too, so the types differ."""
+
+    __slots__ = ()
+
+
+class _Object(dict[str, Any]):
+    """An object that remembers keys given twice."""
+
+    def __init__(self, pairs: Iterable[tuple[str, Any]]) -> None:
+        listed = list(pairs)
+        super().__init__(listed)
+        names = [key for key, _ in listed]
+        self.repeated = sorted({key for key in names if names.count(key) > 1})
+
+
+class _Checker:
+    """Collects everything that is wrong."""
+
+    def __init__(self, tables: tuple[Table, ...]) -> None:
+        self.tables = tables
+        self.problems: list[str] = []
+
+    def config(self, document: _Object, mode: Mode) -> Config:
+        self._once("", document)
+        for key in document:
+            if key not in _KEYS:
+                _log.warning("configuration: the key %r is not known and passed over", key)
+        wanted = ("state_filter", "reader") if mode is Mode.NON_PRIVATE else _KEYS
+        for key in wanted:
+            if key not in document:
+                self._wrong(key, "is missing")
+        states = self._states(document["state_filter"]) if "state_filter" in document else ()
+        reader = self._word("reader", document.get("reader"), READERS) if "reader" in document else "csv"
+        mechanism, budgets, tau = None, {}, {}
+        if mode is not Mode.NON_PRIVATE:
+            if "privacy_defn" in document:
+                mechanism = _MECHANISMS.get(
+                    self._word("privacy_defn", document["privacy_defn"], tuple(_MECHANISMS))
+                )
+            if "privacy_budget" in document:
+                budgets = self._budgets(document["privacy_budget"])
+            if "tau" in document:
+                tau = self._taus(document["tau"])
+        return Config(states, reader, mechanism, budgets, tau, self.tables)
+
+    def _wrong(self, where: str, what: str) -> None:
+        self.problems.append(f"{where}: {what}." if where else f"{what}.")
+
+    def _once(self, where: str, value: _Object) -> None:
+        for key in value.repeated:
+            self._wrong(f"{where}.{key}".lstrip("."), "is given twice")
+
+    def _word(self, where: str, value: Any, words: tuple[str, ...]) -> str:
+        if type(value) is str and value in words:
+            return value
+        self._wrong(where, f"expected {' or '.join(repr(word) for word in words)}, found {_shown(value)}")
+        return words[0]
+
+    def _states(self, value: Any) -> tuple[str, ...]:
+        where = "state_filter"
+        if not isinstance(value, list) or not value:
+            self._wrong(where, f"expected a list of two-digit state codes, found {_shown(value)}")
+            return ()
+        unknown = [_shown(code) for code in value if type(code) is not str or code not in STATE_CODES]
+        if unknown:
+            self._wrong(where, f"no state has the code {', '.join(unknown)}; write two digits in quotes")
+            return ()
+        if len(set(value)) < len(value):
+            self._wrong(where, "a state is listed twice")
+        if PUERTO_RICO in value and len(set(value)) > 1:
+            self._wrong(where, f"Puerto Rico ({PUERTO_RICO}) is a run of its own; list it alone")
+        return tuple(sorted(set(value)))
+
+    def _names(self, where: str, value: Any, wanted: tuple[str, ...]) -> dict[str, Any]:
+        """Return the entries of an object that must have exactly the keys `wanted`."""
+        if not isinstance(value, _Object):
+            self._wrong(where, f"expected an object, found {_shown(value)}")
+            return {}
+        self._once(where, value)
+        for key in value:
+            if key not in wanted:
+                self._wrong(f"{where}.{key}", f"is unknown; {nearest(key, wanted)}")
+        for key in wanted:
+            if key not in value:
+                self._wrong(f"{where}.{key}", "is missing")
+        return {key: value[key] for key in wanted if key in value}
+
+    def _budgets(self, value: Any) -> dict[str, dict[Level, Loss]]:
+        names = tuple(table.name for table in self.tables)
+        budgets: dict[str, dict[Level, Loss]] = {}
+        for name, levels in self._names("privacy_budget", value, names).items():
+            table = find_table(name, self.tables)
+            assert table is not None
+            found: dict[Level, Loss] = {}
+            wanted = tuple(level.name for level in table.levels)
+            for key, amount in self._names(f"privacy_budget.{name}", levels, wanted).items():
+                level, loss = find_level(key), self._budget(f"privacy_budget.{name}.{key}", amount)
+                if level is not None and loss is not None and loss != 0:
+                    found[level] = loss
+            if found:
+                budgets[name] = found
+        return budgets
+
+    def _budget(self, where: str, value: Any) -> Loss | None:
+        if not isinstance(value, _Number):
+            self._wrong(where, f"expected a number, found {_shown(value)}")
+            return None
+        if value == "Infinity":
+            return INFINITE
+        try:
+            exact = parse_fraction(str(value), where)
+        except ConfigError:
+            exact = Fraction(-1)
+        if exact < 0:
+            self._wrong(where, f"expected a number of at least 0, found {_shown(value)}")
+            return None
+        return exact
+
+    def _taus(self, value: Any) -> dict[str, int]:
+        taus: dict[str, int] = {}
+        wanted = tuple(table.name for table in self.tables if table.has_tau)
+        for name, given in self._names("tau", value, wanted).items():
+            if not isinstance(given, _Number) or not _TAU.fullmatch(given):
+                self._wrong(f"tau.{name}", f"expected an integer from 1 to 999999, found {_shown(given)}")
+            else:
+                taus[name] = int(given)
+        return taus
+
+
+def _shown(value: Any) -> str:
+    """Show a value of the configuration, which is public, shortly."""
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    if isinstance(value, _Number):
+        return str(value)[:40]
+    if isinstance(value, str):
+        return repr(value[:40])
+    return "a list" if isinstance(value, list) else "an object"

@@ -1,0 +1,153 @@
+"""Persons beside their units beside their places, in one canonical order.
+
+Everything is sorted once by MAFID; joins are binary searches in sorted keys. The order within a household is
+that of the codes, so that nothing that follows depends on the order of the input files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from opendas.phsafe.model import Inputs, Persons, Places, Units
+
+__all__ = ["Linked", "canonical_bytes", "link"]
+
+_GROUP_QUARTERS = (4, 5)
+_CHUNK = 1 << 20
+
+# Bits of each column in a sort key of one word, most significant first; MAFID has the rest.
+_PERSON_BITS = (("rtype", 3), ("qage", 8), ("cenhisp", 2), ("cenrace", 6), ("relship", 6))
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Linked:
+    """Inputs sorted and joined. Confidential.
+
+    Parameters
+    ----------
+    persons : Persons
+        Sorted by MAFID, then by the other columns.
+    units : Units
+        Those that are in a place of the grid and not in group quarters, sorted by MAFID.
+    state : int8 (u,)
+        Position of each unit's state in the sorted state filter.
+    home : int64 (n,)
+        Position in `units` of each person's unit, -1 where there is none.
+    """
+
+    persons: Persons
+    units: Units
+    state: npt.NDArray[np.int8]
+    home: npt.NDArray[np.int64]
+
+    def __repr__(self) -> str:
+        return f"Linked({self.persons!r}, {self.units!r})"
+
+
+def link(inputs: Inputs, state_filter: Sequence[str]) -> Linked:
+    """Sort and join.
+
+    Parameters
+    ----------
+    inputs : Inputs
+        Restricted to the state filter. Keys that stand several times (which validation refuses but in the
+        non-private mode) join with every partner.
+    state_filter : sequence of str
+        Two-digit FIPS codes, sorted.
+    """
+    places = _housing(inputs.places)
+    units = _sorted_units(inputs.units)
+    unit_rows, place_rows = _join(units.mafid, places.mafid)
+    units = units if _is_all(unit_rows, len(units)) else units.take(unit_rows)
+    number = np.full(128, -1, dtype=np.int8)
+    number[[int(code) for code in state_filter]] = np.arange(len(state_filter), dtype=np.int8)
+    state = number[places.state[place_rows]]
+    persons = _sorted_persons(inputs.persons)
+    if len(units) and (units.mafid[1:] == units.mafid[:-1]).any():
+        person_rows, home = _join(persons.mafid, units.mafid)
+        return Linked(persons.take(person_rows), units, state, home)
+    return Linked(persons, units, state, _find(persons.mafid, units.mafid))
+
+
+def canonical_bytes(inputs: Inputs) -> Iterator[bytes]:
+    """Yield a serialisation that does not depend on the order of rows, for the keyed input tag only."""
+    places = inputs.places
+    order = np.lexsort((places.state, places.rtype, places.mafid))
+    for rows in (_sorted_persons(inputs.persons), _sorted_units(inputs.units), places.take(order)):
+        yield np.array([len(rows)], dtype="<i8").tobytes()
+        for name in rows.dtypes():
+            column = getattr(rows, name)
+            if name != "line":
+                little = column.astype(column.dtype.newbyteorder("<"), copy=False)
+                for start in range(0, len(little), _CHUNK):
+                    yield little[start : start + _CHUNK].tobytes()
+
+
+def _housing(places: Places) -> Places:
+    """Places that are no group quarters, sorted by key."""
+    kept = np.flatnonzero(~np.isin(places.rtype, _GROUP_QUARTERS))
+    return places.take(kept[np.argsort(places.mafid[kept], kind="stable")])
+
+
+def _sorted_units(units: Units) -> Units:
+    mafid = units.mafid
+    if (mafid[1:] > mafid[:-1]).all():
+        return units
+    order = np.argsort(mafid, kind="stable")
+    if (mafid[order][1:] == mafid[order][:-1]).any():
+        others = [getattr(units, name) for name in units.dtypes() if name not in ("line", "mafid")]
+        order = np.lexsort((*reversed(others), mafid))
+    return units.take(order)
+
+
+def _sorted_persons(persons: Persons) -> Persons:
+    order = _person_order(persons)
+    return persons if order is None else persons.take(order)
+
+
+def _person_order(persons: Persons) -> npt.NDArray[np.int64] | None:
+    """Return the canonical order, None if the rows stand in it already."""
+    key = persons.mafid.copy()
+    room = 63 - sum(bits for _, bits in _PERSON_BITS)
+    fits = not len(key) or (int(key.min()) >= 0 and int(key.max()) < 1 << room)
+    for name, bits in _PERSON_BITS:
+        column = getattr(persons, name)
+        fits = fits and (not len(column) or (int(column.min()) >= 0 and int(column.max()) < 1 << bits))
+        key <<= bits
+        key |= column
+    if not fits:  # codes outside their lists, in the non-private mode
+        columns = [getattr(persons, name) for name, _ in _PERSON_BITS]
+        return np.lexsort((*reversed(columns), persons.mafid))
+    if (key[1:] >= key[:-1]).all():
+        return None
+    return np.argsort(key, kind="stable")
+
+
+def _find(keys: npt.NDArray[np.int64], among: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the position of each key in sorted unique keys, -1 where it is not."""
+    if not len(among):
+        return np.full(len(keys), -1, dtype=np.int64)
+    position = np.searchsorted(among, keys)
+    np.minimum(position, len(among) - 1, out=position)
+    position[among[position] != keys] = -1
+    return position
+
+
+def _join(
+    left: npt.NDArray[np.int64], right: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the pairs of positions with equal keys; both sides sorted."""
+    first = np.searchsorted(right, left, side="left")
+    partners = np.searchsorted(right, left, side="right") - first
+    rows = np.repeat(np.arange(len(left)), partners)
+    within = np.arange(len(rows)) - np.repeat(np.cumsum(partners) - partners, partners)
+    return rows, np.repeat(first, partners) + within
+
+
+def _is_all(rows: npt.NDArray[Any], count: int) -> bool:
+    return len(rows) == count and bool((rows == np.arange(count)).all())

@@ -1,0 +1,186 @@
+"""The published output: one folder a table, one ``|``-delimited file in it.
+
+Folders are written beside their place and moved there when all of them are whole, so that an interruption
+leaves either no table or whole ones.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from opendas.io.atomic import fsync_folder, make_folder, write_atomic
+from opendas.phsafe.model import Level, regions
+from opendas.phsafe.tables import OUTPUTS, Derived, Table
+
+__all__ = ["PART_FILE", "STAGING", "Block", "OutputTable", "derive", "exact_table", "write_tables"]
+
+PART_FILE = "part-00000-opendas-c000.csv"
+STAGING = ".tables.partial"
+"""Folder in the output folder where tables are written before they take their place."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Block:
+    """The rows of one level of a table.
+
+    Parameters
+    ----------
+    level : Level
+    counts : int64 (regions, groups, cells)
+    noise : str or None
+        Name of the noise distribution; None for exact counts, which have neither of the two last columns.
+    variance : float
+        Of each cell, in squared counts; 0 where nothing was added.
+    factors : tuple of int
+        For each cell, how many measured cells it sums: its variance is as many times `variance`.
+    """
+
+    level: Level
+    counts: npt.NDArray[np.int64]
+    noise: str | None = None
+    variance: float = 0.0
+    factors: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class OutputTable:
+    """A table as it is written.
+
+    Parameters
+    ----------
+    name : str
+    has_groups : bool
+        Whether it has the column ITERATION_CODE.
+    cells : tuple of int
+        Codes of the cells.
+    blocks : tuple of Block
+    skip_zeros : bool
+        Leave out rows that count nothing, as the non-private mode does.
+    """
+
+    name: str
+    has_groups: bool
+    cells: tuple[int, ...]
+    blocks: tuple[Block, ...]
+    skip_zeros: bool = False
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The header."""
+        noisy = any(block.noise is not None for block in self.blocks)
+        return (
+            "REGION_ID",
+            "REGION_TYPE",
+            *(("ITERATION_CODE",) if self.has_groups else ()),
+            f"{self.name.upper()}_DATA_CELL",
+            "COUNT",
+            *(("NOISE_DISTRIBUTION", "VARIANCE") if noisy else ()),
+        )
+
+    def text(self, state_filter: Sequence[str]) -> str:
+        """Return the content of the file: header, then level by level, region, group, cell."""
+        lines = ["|".join(self.columns)]
+        for block in self.blocks:
+            lines += self._lines(block, state_filter)
+        return "\n".join(lines) + "\n"
+
+    def _lines(self, block: Block, state_filter: Sequence[str]) -> list[str]:
+        geography, groups = block.level.geography, block.level.iteration.codes
+        factors = block.factors or (1,) * len(self.cells)
+        tails = [""] * len(self.cells)
+        if block.noise is not None:
+            tails = [f"|{block.noise}|{_number(factor * block.variance)}" for factor in factors]
+        lines = []
+        for region, of_region in zip(regions(geography, state_filter), block.counts.tolist(), strict=True):
+            start = f"{region.code}|{geography.region_type}|"
+            for group, of_group in zip(groups, of_region, strict=True):
+                head = f"{start}{group}|" if self.has_groups else start
+                lines += [
+                    f"{head}{cell}|{count}{tail}"
+                    for cell, count, tail in zip(self.cells, of_group, tails, strict=True)
+                    if count or not self.skip_zeros
+                ]
+        return lines
+
+
+def exact_table(
+    table: Table, name: str, levels: Iterable[tuple[Level, npt.NDArray[np.int64]]]
+) -> OutputTable:
+    """Lay out exact counts with the further cells of the published table, zeros left out.
+
+    Parameters
+    ----------
+    table : Table
+    name : str
+        Of the output, which differs from the table's for a derived one.
+    levels : iterable of (Level, int64 (regions, groups, cells))
+    """
+    parts = {cell: (cell,) for cell in table.cells} | dict(table.shell)
+    cells = tuple(sorted(parts))
+    blocks = tuple(
+        Block(level, _summed(counts, table.cells, [parts[cell] for cell in cells]))
+        for level, counts in levels
+    )
+    return OutputTable(name, table.has_groups, cells, blocks, skip_zeros=True)
+
+
+def derive(derived: Derived, source: OutputTable) -> OutputTable:
+    """Compute a derived table from a measured one: counts and variances add up."""
+    cells, parts = tuple(derived.cells), list(derived.cells.values())
+    blocks = tuple(
+        Block(
+            block.level,
+            _summed(block.counts, source.cells, parts),
+            block.noise,
+            block.variance,
+            tuple(len(part) for part in parts),
+        )
+        for block in source.blocks
+    )
+    return OutputTable(derived.name, source.has_groups, cells, blocks)
+
+
+def write_tables(out: Path, tables: Iterable[OutputTable], state_filter: Sequence[str]) -> tuple[str, ...]:
+    """Write each table into its folder; those there before are replaced.
+
+    Returns
+    -------
+    tuple of str
+        Files, relative to `out`.
+    """
+    staging = out / STAGING
+    shutil.rmtree(staging, ignore_errors=True)
+    make_folder(staging)
+    try:
+        names = []
+        for table in tables:
+            write_atomic(staging / table.name / PART_FILE, table.text(state_filter).encode("ascii"))
+            names.append(table.name)
+        for name in names:
+            shutil.rmtree(out / name, ignore_errors=True)
+            (staging / name).rename(out / name)
+        fsync_folder(out)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    ordered = [name for name in OUTPUTS if name in names]
+    ordered += [name for name in names if name not in OUTPUTS]
+    return tuple(f"{name}/{PART_FILE}" for name in ordered)
+
+
+def _summed(
+    counts: npt.NDArray[np.int64], cells: tuple[int, ...], parts: Sequence[tuple[int, ...]]
+) -> npt.NDArray[np.int64]:
+    """Sum cells, given by code, along the last axis."""
+    columns = [counts[..., [cells.index(code) for code in part]].sum(axis=-1) for part in parts]
+    return np.stack(columns, axis=-1)
+
+
+def _number(value: float) -> str:
+    """Write a variance so that reading it gives the same double; nothing added is a plain 0."""
+    return "0" if value == 0 else repr(value)

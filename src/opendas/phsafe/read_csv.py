@@ -1,0 +1,265 @@
+"""The published ``csv`` reader: ``persons.csv``, ``units.csv`` and ``geo.csv`` in one folder.
+
+Comma-delimited with a header whose columns stand in the published order. All three files are restricted to
+the state filter first: places by their state, units and persons by the places of their key. A file that is
+missing or has other columns is an error here; values are turned into codes, and what is no code becomes -1,
+for validation to report.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.csv as pacsv
+
+from opendas.errors import EnvironmentFailure, Finding, FormatError
+from opendas.phsafe.model import Inputs, Persons, Places, Units
+
+__all__ = ["GEO_COLUMNS", "PERSON_COLUMNS", "UNIT_COLUMNS", "read_csv"]
+
+PERSON_COLUMNS = ("RTYPE", "MAFID", "QAGE", "CENHISP", "CENRACE", "RELSHIP")
+UNIT_COLUMNS = (
+    "RTYPE",
+    "MAFID",
+    "FINAL_POP",
+    "NPF",
+    "HHSPAN",
+    "HHRACE",
+    "TEN",
+    "HHT",
+    "HHT2",
+    "CPLT",
+)
+GEO_COLUMNS = (
+    "RTYPE",
+    "MAFID",
+    "TABBLKST",
+    "TABBLKCOU",
+    "TABTRACTCE",
+    "TABBLK",
+    "TABBLKGRPCE",
+    "REGIONCE",
+    "DIVISIONCE",
+    "PLACEFP",
+    "AIANNHCE",
+)
+
+_TEXT_WIDTHS = {
+    "RTYPE": 1,
+    "CENRACE": 2,
+    "RELSHIP": 2,
+    "HHRACE": 2,
+    "TEN": 1,
+    "HHT": 1,
+    "HHT2": 2,
+    "CPLT": 1,
+    "TABBLKST": 2,
+}
+"""Columns that hold codes of so many digits; the others hold integers in any form."""
+
+_KEY = "MAFID"
+_BLOCK_BYTES = 1 << 24
+_MOST_FINDINGS = 1000
+_INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
+_DIGITS = re.compile(r"[0-9]+")
+
+Tell = Callable[[str, int, int], None]
+
+
+def read_csv(folder: Path, state_filter: Sequence[str], tell: Tell | None = None) -> Inputs:
+    """Read the three files.
+
+    Parameters
+    ----------
+    folder : Path
+    state_filter : sequence of str
+        Two-digit FIPS codes.
+    tell : callable(stage, done, total), optional
+        Progress.
+
+    Returns
+    -------
+    Inputs
+        Confidential; rows of the states of the filter only, in file order.
+
+    Raises
+    ------
+    FormatError
+        If files are missing, headers differ from the published ones, or rows have another number of fields:
+        everything together.
+    EnvironmentFailure
+        If a file cannot be read.
+    """
+    wanted = {"geo.csv": GEO_COLUMNS, "units.csv": UNIT_COLUMNS, "persons.csv": PERSON_COLUMNS}
+    findings = [
+        finding for name, columns in wanted.items() for finding in _check_header(folder / name, columns)
+    ]
+    if findings:
+        raise FormatError(f"{folder} does not hold the three files of the reader csv.", findings)
+    states = np.zeros(128, dtype=np.bool_)
+    states[[int(code) for code in state_filter]] = True
+    places = _read_places(_File(folder / "geo.csv", GEO_COLUMNS, findings), states)
+    known = np.unique(places.mafid)
+    if tell is not None:
+        tell("reading", 1, 3)
+    units = _read_columns(_File(folder / "units.csv", UNIT_COLUMNS, findings), Units, known)
+    if tell is not None:
+        tell("reading", 2, 3)
+    persons = _read_columns(_File(folder / "persons.csv", PERSON_COLUMNS, findings), Persons, known)
+    if findings:
+        raise FormatError(f"{folder}: rows that do not have the fields of the header.", findings)
+    if tell is not None:
+        tell("reading", 3, 3)
+    return Inputs(persons, units, places)
+
+
+def _check_header(path: Path, columns: tuple[str, ...]) -> list[Finding]:
+    """Compare the first line with the published columns; names are public, values are not."""
+    try:
+        with path.open("rb") as file:
+            line = file.readline(1 << 16)
+    except (FileNotFoundError, NotADirectoryError):
+        return [Finding(path.name, None, None, "is missing")]
+    except OSError as error:
+        raise EnvironmentFailure(
+            f"could not read {path.name}: {error.strerror or 'unknown reason'}."
+        ) from None
+    text = line.decode("utf-8-sig", errors="replace").rstrip("\r\n")
+    found = tuple(name.strip().strip('"') for name in text.split(","))
+    if found == columns:
+        return []
+    if set(found) == set(columns) and len(found) == len(columns):
+        rule = f"the columns stand in another order; expected {','.join(columns)}"
+    else:
+        rule = f"expected the columns {','.join(columns)}"
+        missing = [name for name in columns if name not in found]
+        if missing and len(missing) < len(columns):
+            rule += f"; missing: {', '.join(missing)}"
+    return [Finding(path.name, 1, None, rule)]
+
+
+class _File:
+    """One file, read by columns; rows with another number of fields become findings and are left out."""
+
+    def __init__(self, path: Path, columns: tuple[str, ...], findings: list[Finding]) -> None:
+        self.path = path
+        self.columns = columns
+        self._findings = findings
+
+    def read(self, names: Sequence[str]) -> pa.Table:
+        """Return some columns: the key as int64 where that is what it holds, the others as dictionaries."""
+        first = len(self._findings)
+        try:
+            table = self._read(names, pa.int64(), threads=True)
+        except pa.ArrowInvalid:  # a key that is no integer; the message of Arrow quotes it
+            del self._findings[first:]
+            table = self._read(names, pa.string(), threads=True)
+        if len(self._findings) > first:
+            # The numbers of broken rows are known to a single thread only.
+            del self._findings[first:]
+            table = self._read(names, pa.string(), threads=False)
+        return table
+
+    def _read(self, names: Sequence[str], key_type: pa.DataType, *, threads: bool) -> pa.Table:
+        kinds = {name: pa.dictionary(pa.int32(), pa.string()) for name in names if name != _KEY}
+        try:
+            return pacsv.read_csv(
+                self.path,
+                read_options=pacsv.ReadOptions(
+                    use_threads=threads, block_size=_BLOCK_BYTES, skip_rows=1, column_names=list(self.columns)
+                ),
+                parse_options=pacsv.ParseOptions(invalid_row_handler=self._broken_row),
+                convert_options=pacsv.ConvertOptions(
+                    check_utf8=False,
+                    column_types={**kinds, _KEY: key_type},
+                    include_columns=list(names),
+                    null_values=[],
+                    strings_can_be_null=False,
+                ),
+            )
+        except OSError as error:
+            raise EnvironmentFailure(
+                f"could not read {self.path.name}: {error.strerror or 'unknown reason'}."
+            ) from None
+
+    def _broken_row(self, row: Any) -> str:
+        if len(self._findings) < _MOST_FINDINGS:
+            line = None if row.number is None else row.number + 1
+            rule = f"expected {row.expected_columns} fields, found {row.actual_columns}"
+            self._findings.append(Finding(self.path.name, line, None, rule))
+        return "skip"
+
+
+def _read_places(file: _File, states: npt.NDArray[np.bool_]) -> Places:
+    table = file.read((_KEY, "RTYPE", "TABBLKST"))
+    state = _codes(table, "TABBLKST", np.int8)
+    kept = _kept((state >= 0) & states[state])
+    return Places(
+        _codes(table, "RTYPE", np.int8)[kept], _keys(table)[kept], state[kept], _lines(table.num_rows)[kept]
+    )
+
+
+def _read_columns(file: _File, kind: type[Any], known: npt.NDArray[np.int64]) -> Any:
+    """Read persons or units, and keep the rows whose key is among the `known`."""
+    table = file.read(file.columns)
+    keys = _keys(table)
+    kept = _kept(_among(keys, known))
+    columns = {"mafid": keys[kept], "line": _lines(table.num_rows)[kept]}
+    for name, dtype in kind.dtypes().items():
+        if name not in columns:
+            columns[name] = _codes(table, name.upper(), dtype)[kept]
+    return kind(**columns)
+
+
+def _lines(rows: int) -> npt.NDArray[np.int64]:
+    return np.arange(2, rows + 2, dtype=np.int64)
+
+
+def _kept(mask: npt.NDArray[np.bool_]) -> Any:
+    """Return an index of the rows to keep; a slice, which copies nothing, where that is all of them."""
+    return slice(None) if mask.all() else mask
+
+
+def _among(keys: npt.NDArray[np.int64], known: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    if not len(known):
+        return np.zeros(len(keys), dtype=np.bool_)
+    position = np.searchsorted(known, keys)
+    return np.asarray(known[np.minimum(position, len(known) - 1)] == keys)
+
+
+def _keys(table: pa.Table) -> npt.NDArray[np.int64]:
+    column = table.column(_KEY)
+    if column.type == pa.int64():
+        return np.asarray(column.to_numpy())
+    return np.array([_number(text, 0) for text in column.to_pylist()], dtype=np.int64)
+
+
+def _codes(table: pa.Table, name: str, dtype: Any) -> npt.NDArray[Any]:
+    """Return a column as numbers: each distinct text is looked at once a chunk."""
+    parts = []
+    width, largest = _TEXT_WIDTHS.get(name, 0), np.iinfo(dtype).max
+    for chunk in table.column(name).chunks:
+        values = [_number(text, width) for text in chunk.dictionary.to_pylist()]
+        codes = np.array([value if 0 <= value <= largest else -1 for value in values], dtype=dtype)
+        parts.append(codes[chunk.indices.to_numpy()] if len(codes) else np.empty(0, dtype=dtype))
+    return np.concatenate(parts) if parts else np.empty(0, dtype=dtype)
+
+
+def _number(text: str, width: int) -> int:
+    """Return the number of a text, -1 if it has none of the wanted form.
+
+    Parameters
+    ----------
+    text : str
+    width : int
+        Exactly so many digits; 0 for an integer in any form.
+    """
+    if width:
+        return int(text) if len(text) == width and _DIGITS.fullmatch(text) else -1
+    return int(text) if _INTEGER.fullmatch(text) else -1
