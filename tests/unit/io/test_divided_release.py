@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -17,13 +18,18 @@ from opendas.constraints.table import bound_table
 from opendas.errors import FormatError, GeographyError
 from opendas.geography.bypass import bypass_general, bypass_only_children
 from opendas.geography.frame import Frame
-from opendas.geography.recipe import NAMED_SPINES, Recipe, build_spine
+from opendas.geography.recipe import NAMED_SPINES, Recipe, SpineStep, build_spine
 from opendas.io.atomic import sha256_file
 from opendas.io.geography_files import read_constraint_table, read_constraints, read_spine
+from opendas.io.release_folder import ReleaseFolder
+from opendas.io.tables.cells import query_table
+from opendas.io.tables.counting import group_leaves
+from opendas.io.tables.margins import margins
 from opendas.io.tables.tabulate import write_tables
 from opendas.io.verify import verify_release
 from opendas.io.writers.geography import write_constraints, write_spine
 from opendas.measurement.invariants import declared_invariants
+from opendas.random.distributions import DiscreteGaussian
 
 PERSONS = "measurements/pl94-persons"
 
@@ -168,6 +174,84 @@ def test_the_state_has_no_margin_and_its_total_is_exact(release):
     assert margins, header
     assert next(iter(margins.values())) == "0"
     assert set(list(margins.values())[1:]) <= {"", "-1"}
+
+
+SPINES = {
+    "aian": (NAMED_SPINES["aian"], False),
+    "pure": (NAMED_SPINES["aian"], True),
+    "bypass": ((SpineStep("bypass"),), False),
+    "zones": (
+        (
+            SpineStep("intersect", level="tract", name="zone", entities=("place",)),
+            SpineStep("block_groups", entities=("sduni",), fanout_cutoff=1),
+            SpineStep("bypass"),
+        ),
+        False,
+    ),
+}
+
+
+def literal_margin(spine, plan_file, frame, geolevel, leaves, query, confidence):
+    """The margin of a query of an official geounit, found leaf by leaf and parent by parent."""
+    number = spine.index(geolevel)
+    starts = spine.leaf_starts(number).tolist()
+    place = next(
+        (
+            i
+            for i in range(len(spine.levels[number]))
+            if {int(leaf) for leaf in spine.leaf_order[starts[i] : starts[i + 1]]} == leaves
+        ),
+        None,
+    )
+    if place is None:
+        return -1
+    while spine.share(number, place) == 0:
+        place, number = int(spine.levels[number].parent[place]), number - 1
+        assert int((spine.levels[number + 1].parent == place).sum()) == 1
+    sigma2 = plan_file(spine.names[number]).parameter(query)[1]
+    return DiscreteGaussian(sigma2 / spine.share(number, place)).margin(confidence)
+
+
+@pytest.mark.parametrize("name", SPINES)
+def test_margins_are_those_of_the_measurement_that_was_made(persons, tmp_path, name):
+    steps, pure = SPINES[name]
+    frame, _ = divided(persons.frame)
+    frame.entities["sduni"] = np.array([b"1", b"2", b"1", b"1", b"1", b"2"])  # type: ignore[index]
+
+    def finish(spine):
+        shares = list(level_shares(spine.names).values())
+        return bypass_general(spine, shares) if pure else bypass_only_children(spine, shares)
+
+    spine = build_spine(frame, Recipe(steps, entities=("place",)), finish)
+    own = type(persons)(replace(persons.product, invariants=()), frame, persons.estimate)
+    issue_release(tmp_path / "release", [add_product(tmp_path / "release", own, spine=spine)])
+    released = ReleaseFolder(tmp_path / "release")["pl94-persons"]
+    confidence, seen = Fraction(9, 10), set()
+    for geolevel in frame.geolevels:
+        grouping = group_leaves(frame, geolevel)
+        for query in ("total", "hhgq"):
+            found = margins(released, query_table(own.product, query), grouping, confidence)
+            for unit in range(len(grouping)):
+                leaves = set(np.flatnonzero(grouping.unit == unit).tolist())
+                wanted = literal_margin(
+                    spine, released.measurement, frame, geolevel, leaves, query, confidence
+                )
+                assert set(found[unit].tolist()) == {wanted}, (geolevel, query, grouping.geocodes[unit])
+                seen.add(wanted)
+    assert len(seen) >= 3
+    assert failures(tmp_path / "release") == {}
+    assert (-1 in seen) == (name != "bypass")
+
+
+def test_what_is_invariant_in_every_leaf_is_exact_everywhere(persons, units, tmp_path):
+    frame, spine = divided(persons.frame)
+    own = type(units)(units.product, frame, units.estimate)
+    issue_release(tmp_path / "release", [add_product(tmp_path / "release", own, spine=spine)])
+    released = ReleaseFolder(tmp_path / "release")["pl94-units"]
+    for geolevel in frame.geolevels:
+        grouping = group_leaves(frame, geolevel)
+        found = margins(released, query_table(own.product, "total"), grouping, Fraction(9, 10))
+        assert found.tolist() == [[0]] * len(grouping), geolevel
 
 
 def change_joint(rows):

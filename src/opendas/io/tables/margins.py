@@ -109,7 +109,8 @@ def margins(
         above -= 1
     for block in released.constraints:
         if block.geolevel == grouping.geolevel and block.kind in ("invariant", "joint"):
-            exact = known if block.kind == "invariant" else np.ones(len(grouping), dtype=np.bool_)
+            of_any = block.kind == "joint" or block.name.endswith(f"@{spine.leaf.name}")
+            exact = np.ones(len(grouping), dtype=np.bool_) if of_any else known
             group = released.product.workload.group(block.query)
             for column, members in enumerate(table.members):
                 if matching_row(group, members) >= 0:
