@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from opendas.errors import ConfigError, EnvironmentFailure, PrivacyError
 from opendas.io.atomic import make_folder, write_atomic
@@ -105,7 +105,7 @@ class Workspace:
 
     def __init__(self, out: Path, ledger: Path | None = None) -> None:
         self.out = out
-        refuse_foreign(out)
+        self.refuse(out)
         if ledger is not None and ledger.resolve().is_relative_to(self.release.resolve()):
             raise ConfigError(
                 f"--ledger {ledger}: a ledger is not for publication, and this path lies in the release."
@@ -120,7 +120,7 @@ class Workspace:
         make_folder(self.release)
         self.ledger = Ledger.open(ledger or out / "ledger.jsonl", folder=out)
 
-    def __enter__(self) -> Workspace:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -130,6 +130,10 @@ class Workspace:
         if kind is not None and self._fresh and not any(self.state.rglob("run.json")):
             # Nothing was drawn or promised: leave no trace of a run that never started.
             shutil.rmtree(self.out, ignore_errors=True)
+
+    def refuse(self, out: Path) -> None:
+        """Refuse a folder that is not ours; see :func:`refuse_foreign`."""
+        refuse_foreign(out)
 
     @property
     def release(self) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from pathlib import Path
 
 import pytest
 from support.data import shared_data
@@ -10,8 +11,11 @@ from support.data import shared_data
 from opendas.phsafe.config import Mode, read_config
 from opendas.phsafe.exact import exact_tables
 from opendas.phsafe.linking import link
+from opendas.phsafe.output import PART_FILE
 from opendas.phsafe.read_csv import read_csv
+from opendas.phsafe.run import HouseholdOptions, run_private
 from opendas.phsafe.tables import OUTPUTS
+from opendas.phsafe.truncation import Truncation
 
 
 def rows_of(text: str) -> list[dict[str, str]]:
@@ -36,3 +40,16 @@ def test_non_private_mode_agrees_cell_for_cell(name: str) -> None:
     wanted = expected("test1", name)
     assert text.splitlines()[0] == wanted.splitlines()[0]
     assert as_set(rows_of(text)) == as_set(rows_of(wanted))
+
+
+@pytest.mark.parametrize("truncation", list(Truncation))
+def test_private_mode_without_noise_agrees_cell_for_cell(truncation: Truncation, tmp_path: Path) -> None:
+    folder, out = shared_data("phsafe_e2e") / "test2", tmp_path / "out"
+    answer = run_private(folder / "config.json", folder, out, HouseholdOptions(truncation=truncation))
+    assert answer["tables"] == [f"{name}/{PART_FILE}" for name in OUTPUTS]
+    for name in OUTPUTS:
+        text = (out / name / PART_FILE).read_text()
+        wanted = expected("test2", name)
+        assert set(text.splitlines()[0].split("|")) == set(wanted.splitlines()[0].split("|"))
+        assert text.splitlines()[0].endswith("|COUNT|NOISE_DISTRIBUTION|VARIANCE")
+        assert as_set(rows_of(text)) == as_set(rows_of(wanted)), name

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from opendas.errors import Finding
 from opendas.phsafe.model import Inputs, Persons, Places, Units
 
-__all__ = ["Linked", "canonical_bytes", "link"]
+__all__ = ["Linked", "canonical_bytes", "check_keys", "link"]
 
 _GROUP_QUARTERS = (4, 5)
 _CHUNK = 1 << 20
@@ -86,6 +87,42 @@ def canonical_bytes(inputs: Inputs) -> Iterator[bytes]:
                 little = column.astype(column.dtype.newbyteorder("<"), copy=False)
                 for start in range(0, len(little), _CHUNK):
                     yield little[start : start + _CHUNK].tobytes()
+
+
+def check_keys(inputs: Inputs) -> list[Finding]:
+    """Find keys that stand twice, and keys without their partner in another file.
+
+    Returns
+    -------
+    list of Finding
+        By file and line. All rows are in the state filter; what lies outside it was never looked at.
+    """
+    units, places = np.unique(inputs.units.mafid), np.unique(inputs.places.mafid)
+    checks = [
+        ("units.csv", inputs.units, _repeated(inputs.units.mafid), "the key stands more than once"),
+        ("geo.csv", inputs.places, _repeated(inputs.places.mafid), "the key stands more than once"),
+        ("geo.csv", inputs.places, _find(inputs.places.mafid, units) < 0, "the key is not in units.csv"),
+        ("units.csv", inputs.units, _find(inputs.units.mafid, places) < 0, "the key is not in geo.csv"),
+        (
+            "persons.csv",
+            inputs.persons,
+            _find(inputs.persons.mafid, units) < 0,
+            "the key is not in units.csv",
+        ),
+    ]
+    return [
+        Finding(file, line, "MAFID", rule)
+        for file, rows, wrong, rule in checks
+        for line in rows.line[wrong].tolist()
+    ]
+
+
+def _repeated(keys: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Return which keys stood before."""
+    order = np.argsort(keys, kind="stable")
+    again = np.zeros(len(keys), dtype=np.bool_)
+    again[order[1:]] = keys[order][1:] == keys[order][:-1]
+    return again
 
 
 def _housing(places: Places) -> Places:

@@ -1,0 +1,189 @@
+"""The certificate of the household tables: what was released, its noise, and what it cost under every bound.
+
+Nothing here is confidential. Losses are exact fractions; each relation and each bound is derived by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from opendas.io.atomic import sha256_file, write_atomic
+from opendas.phsafe.folder import PRODUCT
+from opendas.phsafe.plan import Plan
+from opendas.phsafe.sensitivity import LevelNoise, Sensitivity, total_loss
+from opendas.phsafe.tables import DERIVED
+from opendas.phsafe.truncation import Truncation
+from opendas.privacy.entries import Loss
+from opendas.privacy.exact import format_fraction
+from opendas.privacy.relations import Mechanism, Neighbours
+from opendas.report.certificate import CERTIFICATE, ReleasedFile, certificate_bytes, issue_date
+from opendas.report.facts import loss_json
+from opendas.report.guarantee import LEDGER_SCOPE, STAMP_MEANING
+from opendas.stamps import NOT_FOR_RELEASE
+
+__all__ = ["FORMAT", "household_certificate", "issue_certificate", "run_stamps"]
+
+FORMAT = "opendas phsafe certificate 1"
+DELTA = Fraction(1, 10**10)
+"""Where epsilon is quoted."""
+CONFIDENCE = Fraction(9, 10)
+
+_BY_SIZE = (Neighbours.UNBOUNDED, Neighbours.BOUNDED)
+
+_ASSUMPTION = (
+    "Assumption N1: neighbouring inputs differ in the persons and the unit row of one address (unbounded), "
+    "or of two addresses (bounded); geography and the list of regions are public; each counted row has one "
+    "cell a level; who is kept of a household depends on that household and a fixed key."
+)
+_SELECTION = {
+    Truncation.KEYED: (
+        "Who is kept of a household above tau is decided by a keyed order, which nobody without the key can "
+        "foresee."
+    ),
+    Truncation.TUMULT: (
+        "Who is kept of a household above tau is decided by the public order of the published program, which "
+        "whoever knows a household's records can compute."
+    ),
+}
+_COMPUTATIONAL = (
+    "The noise is exact and drawn from a secret key through HKDF and AES-256, so that the guarantee is a "
+    "computational one and depends on the key. The guarantee concerns the edited file, given that validation "
+    "passed. No statistic of the confidential data is published exactly."
+)
+
+
+def run_stamps(plan: Plan, *, seeded: bool) -> tuple[str, ...]:
+    """Return the stamps of a run: noise from a seed, or an infinite budget, is not for release."""
+    return (NOT_FOR_RELEASE,) if seeded or plan.config.is_infinite else ()
+
+
+def household_certificate(
+    plan: Plan, files: Iterable[ReleasedFile], *, seeded: bool, version: str, commit: str, issued: str
+) -> dict[str, Any]:
+    """Build the content of ``certificate.json``.
+
+    Parameters
+    ----------
+    plan : Plan
+    files : iterable of ReleasedFile
+        The tables.
+    seeded : bool
+    version, commit, issued : str
+    """
+    stamps = run_stamps(plan, seeded=seeded)
+    config = plan.config
+    run = {
+        "product": PRODUCT,
+        "stamps": list(stamps),
+        "mechanism": plan.mechanism.value,
+        "privacy_definition": "zcdp" if _gaussian(plan) else "puredp",
+        "state_filter": list(config.state_filter),
+        "sensitivity": plan.sensitivity.value,
+        "truncation": plan.truncation.value,
+        "protected_unit": "the persons and the unit row of one address",
+        "plan_digest": plan.digest(),
+        "noise": [_noise_row(plan, noise) for noise in plan.noise],
+        "derived": [
+            {"table": one.name, "from": one.source, "cells": {str(c): list(p) for c, p in one.cells.items()}}
+            for one in DERIVED
+            if one.source in config.budgets
+        ],
+        "guarantee": "\n\n".join(_guarantee(plan, stamps)),
+    }
+    return {
+        "format": FORMAT,
+        "version": version,
+        "commit": commit,
+        "issued": issued,
+        "stamps": list(stamps),
+        "runs": [run],
+        "totals": _totals(plan),
+        "scope": LEDGER_SCOPE,
+        "files": [file.to_dict() for file in files],
+    }
+
+
+def issue_certificate(
+    out: Path, plan: Plan, tables: Sequence[str], *, seeded: bool, version: str, commit: str
+) -> dict[str, Any]:
+    """Write ``certificate.json`` for the tables of an output folder.
+
+    Parameters
+    ----------
+    out : Path
+    plan : Plan
+    tables : sequence of str
+        Files, relative to `out`.
+    seeded : bool
+    version, commit : str
+
+    Returns
+    -------
+    dict
+        The certificate.
+    """
+    files = [ReleasedFile(name, (out / name).stat().st_size, sha256_file(out / name)) for name in tables]
+    certificate = household_certificate(
+        plan, files, seeded=seeded, version=version, commit=commit, issued=issue_date()
+    )
+    write_atomic(out / CERTIFICATE, certificate_bytes(certificate))
+    return certificate
+
+
+def _gaussian(plan: Plan) -> bool:
+    return plan.mechanism is Mechanism.DISCRETE_GAUSSIAN
+
+
+def _noise_row(plan: Plan, noise: LevelNoise) -> dict[str, Any]:
+    law, answers = noise.law, noise.answers
+    used = answers.l2_squared if _gaussian(plan) else answers.l1
+    return {
+        **noise.as_json(),
+        ("sensitivity_squared" if _gaussian(plan) else "sensitivity"): used(
+            plan.sensitivity, Neighbours.UNBOUNDED
+        ),
+        "variance": 0.0 if law is None else law.variance,
+        "moe90": 0 if law is None else law.margin(CONFIDENCE),
+    }
+
+
+def _totals(plan: Plan) -> list[dict[str, Any]]:
+    """Sum over tables and levels, for each bound and relation, and for each table by itself."""
+    names = list(plan.config.budgets)
+    return [
+        {
+            "sensitivity": bound.value,
+            "neighbours": relation.value,
+            "charged": bound is plan.sensitivity,
+            **_loss(plan, total_loss(plan.noise, bound, relation)),
+            "tables": {name: _text(total_loss(plan.noise, bound, relation, name)) for name in names},
+        }
+        for bound in Sensitivity
+        for relation in Neighbours
+    ]
+
+
+def _loss(plan: Plan, loss: Loss) -> Mapping[str, Any]:
+    return loss_json(None if isinstance(loss, str) else loss, DELTA, pure=not _gaussian(plan))
+
+
+def _text(loss: Loss) -> str:
+    return loss if isinstance(loss, str) else format_fraction(loss)
+
+
+def _guarantee(plan: Plan, stamps: Sequence[str]) -> list[str]:
+    one, two = (f"{plan.mechanism.loss_name} = {_text(plan.loss(relation))}" for relation in _BY_SIZE)
+    texts = [f"{stamp}. {STAMP_MEANING[stamp]}" for stamp in stamps]
+    texts.append(
+        "For inputs that differ in one address, the tables are computationally indistinguishable from those "
+        f"of a mechanism with {one}; for inputs that differ in two addresses, as when one person moves "
+        f"between them, with {two}. Both were derived directly, by the {plan.sensitivity.value} bound on "
+        "what a change can do to the counts."
+    )
+    if plan.sensitivity is Sensitivity.PAPER:
+        one, two = (_text(total_loss(plan.noise, Sensitivity.TIGHT, relation)) for relation in _BY_SIZE)
+        texts.append(f"By the tight bound the same tables cost {one} for one address and {two} for two.")
+    return [*texts, _ASSUMPTION, _SELECTION[plan.truncation], _COMPUTATIONAL]

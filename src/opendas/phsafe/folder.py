@@ -1,0 +1,107 @@
+"""The output folder of the household tables: the published folders, with ours beside them.
+
+Private: table folders, ``certificate.json``, ``ledger.jsonl`` (0600) and ``confidential/`` (0700), which has
+key and state. Non-private: the folder itself is 0700, for all of it is confidential. A folder holds output of
+one kind only; ``confidential/mode`` says which.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from opendas.errors import ConfigError
+from opendas.io.atomic import make_folder, write_atomic
+from opendas.phsafe.config import Mode
+from opendas.workspace import Workspace
+
+__all__ = ["PRODUCT", "HouseholdWorkspace", "exact_folder", "refuse_other", "stored_mode"]
+
+PRODUCT = "phsafe"
+"""Name of the run in ledger, state and key file."""
+
+_MODE = Path("confidential", "mode")
+
+
+def stored_mode(out: Path) -> Mode | None:
+    """Return the kind of output a folder holds, None where it is no folder of ours."""
+    path = out / _MODE
+    if not path.is_file():
+        return None
+    text = path.read_text(encoding="utf-8").strip()
+    return Mode(text) if text in (Mode.PRIVATE, Mode.NON_PRIVATE) else None
+
+
+def refuse_other(out: Path, mode: Mode) -> None:
+    """Refuse a folder that holds something else than output of this kind.
+
+    Raises
+    ------
+    ConfigError
+    """
+    if not out.exists():
+        return
+    if not out.is_dir():
+        raise ConfigError(f"{out} is not a folder; choose another OUT.")
+    stored = stored_mode(out)
+    if stored is mode:
+        return
+    if stored is not None:
+        raise ConfigError(
+            f"{out} holds {stored} output; {mode} output goes into a folder of its own, so that nobody takes "
+            "exact counts for protected ones."
+        )
+    found = sorted(path.name for path in out.iterdir() if not path.name.startswith("."))
+    if found:
+        raise ConfigError(
+            f"{out} holds other things, for instance {found[0]}; choose an empty or new folder for OUT."
+        )
+
+
+class HouseholdWorkspace(Workspace):
+    """The folder of a private run, locked while it is open; see :class:`opendas.workspace.Workspace`."""
+
+    def __init__(self, out: Path, ledger: Path | None = None) -> None:
+        super().__init__(out, ledger)
+        if stored_mode(out) is None:
+            write_atomic(out / _MODE, f"{Mode.PRIVATE}\n".encode())
+
+    def refuse(self, out: Path) -> None:
+        """Refuse a folder that is not ours, or holds exact counts."""
+        refuse_other(out, Mode.PRIVATE)
+
+    @property
+    def release(self) -> Path:
+        """The tables stand in the output folder itself."""
+        return self.out
+
+    @property
+    def state(self) -> Path:
+        """Under ``confidential/``, since the folder has the published layout."""
+        return self.confidential / "state"
+
+
+@contextmanager
+def exact_folder(out: Path) -> Iterator[Path]:
+    """Open the folder of a non-private run, for its owner only; a new one goes away if the run fails.
+
+    Raises
+    ------
+    ConfigError
+        If it holds something else.
+    EnvironmentFailure
+        If it cannot be made.
+    """
+    refuse_other(out, Mode.NON_PRIVATE)
+    fresh = not out.exists() or not any(out.iterdir())
+    make_folder(out)
+    out.chmod(0o700)
+    try:
+        write_atomic(out / _MODE, f"{Mode.NON_PRIVATE}\n".encode())
+        yield out
+    except BaseException:
+        if fresh:
+            shutil.rmtree(out, ignore_errors=True)
+        raise

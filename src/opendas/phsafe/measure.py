@@ -1,0 +1,149 @@
+"""Where key and truth meet: truncated counts and noise become the private tables.
+
+Each table and level has a noise key of its own, bound to plan and input; within it, a draw is addressed by
+level, region, population group and cell of the full grid, zeros included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+
+from opendas.phsafe.counting import Counts, count_cube, counted_rows, level_counts, truncated
+from opendas.phsafe.linking import Linked
+from opendas.phsafe.model import LEVELS, Level
+from opendas.phsafe.output import Block, OutputTable, derive
+from opendas.phsafe.plan import Plan
+from opendas.phsafe.sensitivity import Law
+from opendas.phsafe.tables import DERIVED, Derived, Table
+from opendas.phsafe.truncation import KEY_PURPOSE, Truncation
+from opendas.privacy.relations import Mechanism
+from opendas.random.distributions import DiscreteGaussian
+from opendas.random.keys import RunKey
+from opendas.random.noise import NoiseSource
+from opendas.random.tables import SamplerTable
+
+__all__ = ["CountTables", "count_locally", "measure", "prepare_samplers", "truncation_keys"]
+
+NOISE_NAMES = {
+    Mechanism.DISCRETE_GAUSSIAN: "Discrete Gaussian",
+    Mechanism.DISCRETE_LAPLACE: "Two-Sided Geometric",
+}
+"""What the column NOISE_DISTRIBUTION says."""
+
+
+class CountTables(Protocol):
+    """Counts the tables of a plan after truncation; engines differ in where."""
+
+    def __call__(self, plan: Plan, keys: dict[str, bytes]) -> dict[str, Counts]:
+        """Return the cube of each table with a budget."""
+        ...
+
+
+def prepare_samplers(plan: Plan) -> None:
+    """Build the exact sampling tables of every law, so that a law too wide is refused before any draw.
+
+    Raises
+    ------
+    PrivacyError
+    """
+    for noise in plan.noise:
+        if noise.law is not None:
+            SamplerTable.build(noise.law)
+
+
+def truncation_keys(plan: Plan, key: RunKey) -> dict[str, bytes]:
+    """Return the key of each table's selection; none for the public order."""
+    if plan.truncation is not Truncation.KEYED:
+        return {}
+    return {name: key.derive(KEY_PURPOSE, name.encode()) for name in plan.config.budgets}
+
+
+def count_locally(linked: Linked, tell: Callable[[str, int, int], None] | None = None) -> CountTables:
+    """Return the counting of one process.
+
+    Parameters
+    ----------
+    linked : Linked
+    tell : callable(stage, done, total), optional
+        Progress.
+    """
+
+    def count(plan: Plan, keys: dict[str, bytes]) -> dict[str, Counts]:
+        tables = [table for table in plan.config.tables if table.name in plan.config.budgets]
+        cubes = {}
+        for done, table in enumerate(tables, start=1):
+            cubes[table.name] = _count(plan, table, linked, keys.get(table.name))
+            if tell is not None:
+                tell("counting", done, len(tables))
+        return cubes
+
+    return count
+
+
+def _count(plan: Plan, table: Table, linked: Linked, key: bytes | None) -> Counts:
+    rows = counted_rows(table, linked)
+    if table.has_tau:
+        rows = truncated(rows, plan.config.tau[table.name], plan.truncation, key)
+    return count_cube(table, rows, linked.state, len(plan.config.state_filter))
+
+
+def measure(
+    plan: Plan,
+    count: CountTables,
+    key: RunKey,
+    input_tag: str,
+    derived: tuple[Derived, ...] = DERIVED,
+) -> tuple[OutputTable, ...]:
+    """Count, add noise, and lay out every table with a budget and those derived from them.
+
+    Parameters
+    ----------
+    plan : Plan
+    count : CountTables
+    key : RunKey
+    input_tag : str
+        Keyed digest of the input, in hexadecimal.
+    derived : tuple of Derived
+
+    Returns
+    -------
+    tuple of OutputTable
+        Private, given the key stays secret and no budget is infinite.
+    """
+    cubes = count(plan, truncation_keys(plan, key))
+    laws = {(noise.table, noise.level): noise.law for noise in plan.noise}
+    bound = (bytes.fromhex(plan.digest()), bytes.fromhex(input_tag))
+    tables = {}
+    for table in plan.config.tables:
+        if table.name not in cubes:
+            continue
+        blocks = []
+        for level in plan.config.budgets[table.name]:
+            counts = level_counts(cubes[table.name], level)
+            law = laws[table.name, level.name]
+            if law is not None:
+                noise_key = key.derive(f"noise/phsafe/{table.name}/{level.name}", *bound)
+                counts = counts + _draw(noise_key, law, level, counts.shape)
+            blocks.append(Block(level, counts, NOISE_NAMES[plan.mechanism], _variance(law)))
+        tables[table.name] = OutputTable(table.name, table.has_groups, table.cells, tuple(blocks))
+    more = [derive(one, tables[one.source]) for one in derived if one.source in tables]
+    return (*tables.values(), *more)
+
+
+def _draw(key: bytes, law: Law, level: Level, shape: tuple[int, ...]) -> Counts:
+    """Draw the noise of one level: int64 (regions, groups, cells)."""
+    regions, groups, cells = shape
+    table = SamplerTable.build(law)
+    requests = [(table, np.arange(regions), group, np.arange(cells)) for group in range(groups)]
+    drawn = NoiseSource(key).draw_many(LEVELS.index(level), requests)
+    return np.stack(drawn, axis=1)
+
+
+def _variance(law: Law | None) -> float:
+    """Return the published VARIANCE: a Gaussian's parameter, the variance of a geometric, 0 without noise."""
+    if law is None:
+        return 0.0
+    return float(law.sigma2) if isinstance(law, DiscreteGaussian) else law.variance

@@ -1,0 +1,296 @@
+"""The three modes: private, non-private, validate.
+
+A private run reads and checks everything, enters the act into the ledger, and only then draws. It takes
+seconds, so that resuming it is running it again under the same key: the same draws, the same bytes, no
+further loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+from opendas.budget.changes import ADDRESS
+from opendas.errors import ConfigError, DataError, Finding, PrivacyError
+from opendas.phsafe.certificate import issue_certificate, run_stamps
+from opendas.phsafe.config import Config, Mode, read_config
+from opendas.phsafe.counting import check_cells
+from opendas.phsafe.exact import exact_tables
+from opendas.phsafe.folder import PRODUCT, HouseholdWorkspace, exact_folder, refuse_other
+from opendas.phsafe.linking import Linked, canonical_bytes, check_keys, link
+from opendas.phsafe.measure import count_locally, measure, prepare_samplers
+from opendas.phsafe.model import Inputs
+from opendas.phsafe.output import write_tables
+from opendas.phsafe.plan import Plan
+from opendas.phsafe.read_csv import read_csv
+from opendas.phsafe.sensitivity import Sensitivity
+from opendas.phsafe.tables import DERIVED, TABLES, Derived, Table
+from opendas.phsafe.truncation import Truncation
+from opendas.privacy.entries import INFINITE, LedgerEntry, Loss
+from opendas.privacy.exact import format_fraction
+from opendas.privacy.relations import Mechanism, Neighbours
+from opendas.random.keys import RunKey
+from opendas.timing import Clock
+from opendas.version import __version__, commit
+from opendas.workspace import RunState
+
+__all__ = ["HouseholdOptions", "run_exact", "run_private", "validate_input"]
+
+
+@dataclass(frozen=True, slots=True)
+class HouseholdOptions:
+    """How to run, beside the configuration.
+
+    Parameters
+    ----------
+    sensitivity : Sensitivity
+    truncation : Truncation
+    seed : int or None
+        For tests and research: the certificate is stamped NOT FOR RELEASE.
+    resume : bool
+        Finish an interrupted run, or return a finished one.
+    ledger : Path or None
+        A ledger shared by several output folders.
+    key_command : str or None
+        External command that prints the run key.
+    progress : callable(stage, done, total) or None
+    tables : tuple of Table
+        The measured tables; an agency adds its own.
+    derived : tuple of Derived
+    """
+
+    sensitivity: Sensitivity = Sensitivity.PAPER
+    truncation: Truncation = Truncation.KEYED
+    seed: int | None = None
+    resume: bool = False
+    ledger: Path | None = None
+    key_command: str | None = None
+    progress: Callable[[str, int, int], None] | None = None
+    tables: tuple[Table, ...] = TABLES
+    derived: tuple[Derived, ...] = DERIVED
+
+    def __post_init__(self) -> None:
+        if self.seed is not None and self.key_command is not None:
+            raise ConfigError("a seeded run takes no key command.")
+
+    def tell(self, stage: str, done: int, total: int) -> None:
+        """Report progress."""
+        if self.progress is not None:
+            self.progress(stage, done, total)
+
+
+def run_private(config_path: Path, data: Path, out: Path, options: HouseholdOptions) -> dict[str, Any]:
+    """Write the private tables of a data set into an output folder.
+
+    Parameters
+    ----------
+    config_path : Path
+    data : Path
+        The folder (or, for other readers, the file) that the configured reader takes.
+    out : Path
+    options : HouseholdOptions
+
+    Returns
+    -------
+    dict
+        ``out``, ``tables``, ``stamps``, ``rho`` or ``epsilon`` under both relations, and timing.
+
+    Raises
+    ------
+    ConfigError, DataError, PrivacyError, EnvironmentFailure
+        Before anything is drawn; nothing half-written stays.
+    """
+    clock = Clock()
+    plan = Plan(
+        read_config(config_path, Mode.PRIVATE, options.tables), options.sensitivity, options.truncation
+    )
+    refuse_other(out, Mode.PRIVATE)
+    prepare_samplers(plan)
+    with HouseholdWorkspace(out, options.ledger) as space:
+        known = _known(space, options)
+        if known is not None and known.phase == "finished" and not space.key_path(PRODUCT).exists():
+            # The key was destroyed or is kept elsewhere; the plan can still be compared.
+            _check_same(known, replace(_state(plan, options, known), input_tag=known.input_tag))
+            return _answer(space, known)
+        inputs = read_inputs(plan.config, data, options)
+        clock.lap("read")
+        linked = link(inputs, plan.config.state_filter)
+        _refuse(data, find_errors(inputs, linked, plan.config))
+        clock.lap("check")
+        key = (
+            space.new_key(PRODUCT, options.seed, options.key_command)
+            if known is None
+            else space.known_key(known, options.key_command)
+        )
+        now = replace(
+            _state(plan, options, known),
+            input_tag=key.tag(canonical_bytes(inputs)),
+            key_commitment=key.commitment(),
+        )
+        if known is not None:
+            _check_same(known, now)
+            if known.phase == "finished":
+                return _answer(space, known)
+        else:
+            _refuse_second_act(space, options)
+            space.save_state(now)
+        space.ledger.intend(_entry(plan, now, key))
+        tables = measure(plan, count_locally(linked, options.tell), key, now.input_tag, options.derived)
+        clock.lap("count and measure")
+        options.tell("writing", 0, 1)
+        files = write_tables(out, tables, plan.config.state_filter)
+        issue_certificate(out, plan, files, seeded=key.is_seeded, version=__version__, commit=commit())
+        clock.lap("write")
+        state = replace(now, phase="finished", result=_result(plan, files, seeded=key.is_seeded))
+        clock.save(space.confidential / "timings" / f"{PRODUCT}.json")
+        space.save_state(state)
+        space.ledger.finished(state.run_id)
+        options.tell("writing", 1, 1)
+        return _answer(space, state)
+
+
+def run_exact(
+    config_path: Path, data: Path, out: Path, options: HouseholdOptions
+) -> tuple[dict[str, Any], list[Finding]]:
+    """Write the exact tables of a data set into a folder for its owner only.
+
+    Returns
+    -------
+    answer : dict
+        ``out`` and ``tables``.
+    findings : list of Finding
+        What a private run would refuse; here the rows are counted where they have a cell.
+    """
+    config = read_config(config_path, Mode.NON_PRIVATE, options.tables)
+    refuse_other(out, Mode.NON_PRIVATE)
+    with exact_folder(out):
+        inputs = read_inputs(config, data, options)
+        linked = link(inputs, config.state_filter)
+        findings = check_keys(inputs)
+        options.tell("counting", 0, 1)
+        tables = exact_tables(config, linked, options.derived)
+        options.tell("counting", 1, 1)
+        files = write_tables(out, tables, config.state_filter)
+    return {"out": str(out), "mode": Mode.NON_PRIVATE.value, "tables": list(files)}, findings
+
+
+def validate_input(config_path: Path, data: Path, options: HouseholdOptions) -> dict[str, Any]:
+    """Check configuration and data as a private run does, and draw nothing.
+
+    Raises
+    ------
+    ConfigError, DataError
+    """
+    config = read_config(config_path, Mode.VALIDATE, options.tables)
+    inputs = read_inputs(config, data, options)
+    _refuse(data, find_errors(inputs, link(inputs, config.state_filter), config))
+    return {"mode": Mode.VALIDATE.value, "ok": True, "states": list(config.state_filter)}
+
+
+def read_inputs(config: Config, data: Path, options: HouseholdOptions) -> Inputs:
+    """Read the data with the reader of the configuration.
+
+    Raises
+    ------
+    DataError
+    """
+    return read_csv(data, config.state_filter, options.tell)
+
+
+def find_errors(inputs: Inputs, linked: Linked, config: Config) -> list[Finding]:
+    """Return everything that a private run refuses."""
+    return [*check_keys(inputs), *check_cells(linked, config)]
+
+
+def _refuse(data: Path, findings: list[Finding]) -> None:
+    if findings:
+        raise DataError(
+            f"{data}: the input does not pass validation; nothing was drawn or written.", findings
+        )
+
+
+def _known(space: HouseholdWorkspace, options: HouseholdOptions) -> RunState | None:
+    known = space.load_state(PRODUCT)
+    if known is not None and not options.resume:
+        raise ConfigError(
+            f"{space.out} holds a run already; use --resume to finish it or to get its result, or choose "
+            "another folder for OUT."
+        )
+    return known
+
+
+def _state(plan: Plan, options: HouseholdOptions, known: RunState | None) -> RunState:
+    return RunState(
+        run_id=token_hex(16) if known is None else known.run_id,
+        product=PRODUCT,
+        version=__version__,
+        plan_digest=plan.digest(),
+        estimation_digest="-",
+        input_tag="-",
+        key_commitment="-",
+        seed=options.seed,
+    )
+
+
+def _check_same(known: RunState, now: RunState) -> None:
+    differing = known.differing(now)
+    if differing:
+        raise PrivacyError(
+            f"the run in this folder was started with another {' and another '.join(differing)}: it cannot "
+            "be resumed with this one. A new run in a new folder is charged in full."
+        )
+
+
+def _refuse_second_act(space: HouseholdWorkspace, options: HouseholdOptions) -> None:
+    """Refuse a second run in a folder whose state of the first was removed: it may have been published."""
+    if options.ledger is None and space.ledger.entries():
+        raise PrivacyError(
+            "the ledger of this folder holds a run already, and its state is gone; start a new run in a new "
+            "folder, which is charged in full."
+        )
+
+
+def _entry(plan: Plan, state: RunState, key: RunKey) -> LedgerEntry:
+    def charged(relation: Neighbours) -> Loss:
+        return INFINITE if key.is_seeded else plan.loss(relation)
+
+    return LedgerEntry(
+        run_id=state.run_id,
+        product=PRODUCT,
+        key_commitment=state.key_commitment,
+        input_tag=state.input_tag,
+        plan_digest=state.plan_digest,
+        mechanism=plan.mechanism,
+        loss=charged(Neighbours.UNBOUNDED),
+        relation=Neighbours.UNBOUNDED,
+        protected_unit=ADDRESS,
+        version=state.version,
+        seeded=key.is_seeded,
+        other_relations={Neighbours.BOUNDED: charged(Neighbours.BOUNDED)},
+    )
+
+
+def _result(plan: Plan, files: tuple[str, ...], *, seeded: bool) -> dict[str, Any]:
+    def shown(relation: Neighbours) -> str | None:
+        loss = plan.loss(relation)
+        return None if isinstance(loss, str) else format_fraction(loss)
+
+    losses = {relation.value: shown(relation) for relation in Neighbours}
+    gaussian = plan.mechanism is Mechanism.DISCRETE_GAUSSIAN
+    return {
+        "mode": Mode.PRIVATE.value,
+        "sensitivity": plan.sensitivity.value,
+        "truncation": plan.truncation.value,
+        "rho": losses if gaussian else None,
+        "epsilon": None if gaussian else losses,
+        "stamps": list(run_stamps(plan, seeded=seeded)),
+        "tables": list(files),
+    }
+
+
+def _answer(space: HouseholdWorkspace, state: RunState) -> dict[str, Any]:
+    timing = Clock.read(space.confidential / "timings" / f"{PRODUCT}.json")
+    return {"out": str(space.out), **(state.result or {}), **timing}
