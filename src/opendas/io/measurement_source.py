@@ -119,7 +119,8 @@ def _pick(
     out = np.zeros((len(place), len(rows)), dtype=np.int64)
     measured = place >= 0
     if answers.cells is None:
-        out[measured] = answers.dense()[place[measured]][:, rows]
+        if measured.any():
+            out[measured] = answers.dense()[place[measured]][:, rows]
         return out
     for i, row in enumerate(place.tolist()):
         if row < 0:
