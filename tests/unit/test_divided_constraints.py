@@ -154,6 +154,24 @@ def test_bounds_are_those_of_the_literal_rule(seed: int, root: str, name: str, p
         assert found == literal_bounds(frame, spine, number, dense, partition=partition), spine.names[number]
 
 
+@pytest.mark.parametrize("seed", range(1, 9))
+def test_divided_states_below_several_geounits(seed: int) -> None:
+    """A level between nation and states: each of its geounits has the bounds of its own states."""
+    frame, product = random_frame(seed, root="us"), persons()
+    division = np.where(frame.codes("state") < b"10", b"W", b"E")
+    levels = {"us": frame.levels["us"], "division": division, **frame.levels}
+    frame = replace(frame, levels=levels)
+    spine = spine_of(frame, "aian")
+    dense = people_in(frame, product.schema.size, seed)
+    table = constraints(product, frame, spine, dense)
+    for number, level in enumerate(table.levels):
+        found = list(zip(level.lower.tolist(), level.upper.tolist(), strict=True))
+        assert found == literal_bounds(frame, spine, number, dense, partition=True), spine.names[number]
+    (held,) = table.levels[1].invariants
+    codes = spine.levels[1].geocodes.tolist()
+    assert held.answers[:, 0].tolist() == [int(dense[division == code].sum()) for code in codes]
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("root", ["us", "state"])
 @pytest.mark.parametrize("name", ["parts", "aian", "pure"])

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from support.random_land import random_frame
 from support.release_builder import add_product, issue_release, level_shares
 
 from opendas.constraints.table import bound_table
@@ -131,6 +132,19 @@ def test_a_spine_is_read_as_it_was_written(persons, tmp_path, pure):
     assert any(shares is not None for shares in spine.shares)
     assert spine.levels[0].whole is not None
     assert [level.official for level in spine.levels] == [False] * 4 + [True]
+    write_spine(tmp_path / "spine.parquet", spine)
+    same_spine(read_spine(tmp_path / "spine.parquet", frame), spine)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("root", ["us", "state"])
+def test_spines_of_several_states_are_read_as_they_were_written(tmp_path, seed, root):
+    frame = random_frame(seed, root=root)
+
+    def finish(spine):
+        return bypass_general(spine, list(level_shares(spine.names).values()), top=1 + spine.index("state"))
+
+    spine = build_spine(frame, Recipe(NAMED_SPINES["aian"]), finish)
     write_spine(tmp_path / "spine.parquet", spine)
     same_spine(read_spine(tmp_path / "spine.parquet", frame), spine)
 
