@@ -29,6 +29,7 @@ COMMANDS = {
     "tabulate": "tabulate",
     "evaluate": "evaluate",
     "account": "account",
+    "phsafe": "phsafe",
 }
 """Subcommand to module, in the order a newcomer meets them."""
 

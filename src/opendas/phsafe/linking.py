@@ -98,7 +98,7 @@ def check_keys(inputs: Inputs) -> list[Finding]:
         By file and line. All rows are in the state filter; what lies outside it was never looked at.
     """
     units, places = np.unique(inputs.units.mafid), np.unique(inputs.places.mafid)
-    checks = [
+    checks: list[tuple[str, Persons | Units | Places, npt.NDArray[np.bool_], str]] = [
         ("units.csv", inputs.units, _repeated(inputs.units.mafid), "the key stands more than once"),
         ("geo.csv", inputs.places, _repeated(inputs.places.mafid), "the key stands more than once"),
         ("geo.csv", inputs.places, _find(inputs.places.mafid, units) < 0, "the key is not in units.csv"),

@@ -1,0 +1,160 @@
+"""``opendas phsafe``: tables of persons joined to their households, in the published program's formats."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import click
+
+from opendas.cli.options import json_option, key_options, remember_out, require_local, seed_option
+from opendas.cli.output import emit_json, message
+from opendas.cli.progress import Progress
+from opendas.errors import Finding
+
+__all__ = ["command"]
+
+_PATH: click.Path = click.Path(path_type=Path)
+_SHOWN = 20
+
+
+@click.command("phsafe")
+@click.argument("config", metavar="CONFIG.json", type=_PATH)
+@click.argument("data", metavar="DATA", type=_PATH)
+@click.argument("out", metavar="[OUT]", type=_PATH, required=False)
+@click.option(
+    "--mode",
+    type=click.Choice(["private", "non-private", "validate"]),
+    default="private",
+    show_default=True,
+    help="Private tables, exact counts for the owner's eyes, or a check of configuration and data only.",
+)
+@click.option(
+    "--truncation",
+    type=click.Choice(["keyed", "tumult-0.12"]),
+    default="keyed",
+    show_default=True,
+    help="Who is kept of a household above tau: by a secret key, or in the published program's order.",
+)
+@click.option(
+    "--sensitivity",
+    type=click.Choice(["paper", "tight"]),
+    default="paper",
+    show_default=True,
+    help="The bound that noise is made for: the published 2 tau + 2, or the tight one.",
+)
+@click.option(
+    "--engine",
+    type=click.Choice(["local", "spark"]),
+    default="local",
+    show_default=True,
+    help="Where it counts.",
+)
+@seed_option
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Finish an interrupted run, with the same noise; no budget is spent again.",
+)
+@key_options
+@json_option
+def command(
+    config: Path,
+    data: Path,
+    out: Path | None,
+    mode: str,
+    truncation: str,
+    sensitivity: str,
+    engine: str,
+    seed: int | None,
+    resume: bool,
+    ledger: Path | None,
+    key_command: str | None,
+    as_json: bool,
+) -> None:
+    """Count persons in their households, with truncation and exact noise, into OUT.
+
+    CONFIG.json and the files in DATA are those of the published program, and so are the eleven folders in OUT.
+    OUT/certificate.json says what they cost.
+
+    Example: opendas phsafe config.json data out
+    """
+    from opendas.phsafe.run import HouseholdOptions, run_exact, run_private, validate_input
+    from opendas.phsafe.sensitivity import Sensitivity
+    from opendas.phsafe.truncation import Truncation
+
+    require_local(engine, None)
+    private_only = {
+        "--seed": seed is not None,
+        "--resume": resume,
+        "--ledger": ledger is not None,
+        "--key-command": key_command is not None,
+    }
+    _check_usage(mode, out, [name for name, given in private_only.items() if given])
+    findings: Sequence[Finding] = ()
+    with Progress() as progress:
+        options = HouseholdOptions(
+            sensitivity=Sensitivity(sensitivity),
+            truncation=Truncation(truncation),
+            seed=seed,
+            resume=resume,
+            ledger=ledger,
+            key_command=key_command,
+            progress=progress,
+        )
+        if out is None:
+            answer = validate_input(config, data, options)
+        elif mode == "private":
+            answer = run_private(config, data, remember_out(out), options)
+        else:
+            answer, findings = run_exact(config, data, remember_out(out), options)
+    _tell(mode, findings, seeded=seed is not None)
+    if as_json:
+        emit_json(answer)
+    else:
+        click.echo(_text(answer))
+
+
+def _check_usage(mode: str, out: Path | None, private_only: Sequence[str]) -> None:
+    if mode == "validate" and out is not None:
+        raise click.UsageError("--mode validate writes nothing; leave out OUT.")
+    if mode != "validate" and out is None:
+        raise click.UsageError(f"--mode {mode} needs OUT, the folder to write into.")
+    if mode != "private" and private_only:
+        raise click.UsageError(f"{private_only[0]} goes with --mode private.")
+
+
+def _tell(mode: str, findings: Sequence[Finding], *, seeded: bool) -> None:
+    """Say on stderr what a reader of the output has to know."""
+    if seeded:
+        message("warning: noise from a seed protects nobody. These tables are stamped NOT FOR RELEASE.")
+    if mode == "non-private":
+        message(
+            "warning: these are exact counts, without any protection. They are as confidential as the input."
+        )
+    if findings:
+        message(f"warning: a private run refuses this input, for {len(findings)} reasons:")
+        for finding in findings[:_SHOWN]:
+            message(f"  {finding}")
+        if len(findings) > _SHOWN:
+            message(f"  ... and {len(findings) - _SHOWN} more")
+
+
+def _text(answer: Mapping[str, Any]) -> str:
+    if answer["mode"] == "validate":
+        return f"configuration and data are valid for the states {', '.join(answer['states'])}"
+    lines = [f"{len(answer['tables'])} tables in {answer['out']}"]
+    if answer["mode"] == "private":
+        name = "rho" if answer["rho"] is not None else "epsilon"
+        losses = answer[name]
+        one, two = (_loss(losses[relation]) for relation in ("unbounded", "bounded"))
+        lines.append(f"{name} spent, by the {answer['sensitivity']} bound: {one} (one address), {two} (two)")
+        lines += answer["stamps"]
+        lines.append(f"certificate: {Path(answer['out']) / 'certificate.json'}")
+    return "\n".join(lines)
+
+
+def _loss(exact: str | None) -> str:
+    return "without bound" if exact is None else f"{exact} = {float(Fraction(exact)):.6g}"
