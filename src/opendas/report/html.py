@@ -93,7 +93,7 @@ def _run_view(run: RunFacts, said: set[str]) -> dict[str, Any]:
         (title, first, [(name, _shown_exact(loss), loss["epsilon"]) for name, loss in record[key].items()])
         for title, first, key in (
             ("One attribute of a record changes, all else equal", "Attribute", "attributes"),
-            ("A record moves within one geounit, all else equal", "Within one", "within"),
+            ("A record moves within one geounit of the spine, all else equal", "Within one", "within"),
         )
     ]
     return {

@@ -233,7 +233,9 @@ def _spine(run: RunFacts) -> list[Flowable]:
             "on the spine. Before: from the spine of the official levels."
         )
         story.append(
-            KeepTogether([paragraph("Areas and the spine", SUBHEAD), distances, paragraph(text, NOTE)])
+            KeepTogether(
+                [paragraph("Areas and the spine", SUBHEAD), distances, Spacer(1, 3), paragraph(text, NOTE)]
+            )
         )
     return story
 
@@ -271,7 +273,7 @@ def _partial(run: RunFacts) -> list[Flowable]:
         story += [paragraph(text), curve_drawing(points, float(run.delta), WIDTH, 165)]
     partial: tuple[tuple[str, str, Any], ...] = (
         ("One attribute of a record changes, all else equal", "Attribute", record["attributes"]),
-        ("A record moves within one geounit, all else equal", "Within one", record["within"]),
+        ("A record moves within one geounit of the spine, all else equal", "Within one", record["within"]),
     )
     for title, first, losses in partial:
         block = table((first, *head[1:]), _loss_rows(losses), widths)

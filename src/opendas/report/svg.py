@@ -42,13 +42,13 @@ def margin_bars(margins: Sequence[TotalMargin]) -> Markup:
     longest = max((entry.margin or 0 for entry in margins), default=0) or 1
     for number, entry in enumerate(margins):
         y = row * number + 4
-        parts.append(text(112, y + 16, words(entry.geolevel), "end"))
+        parts.append(text(132, y + 16, entry.label, "end"))
         if entry.margin is None:
-            parts.append(text(124, y + 16, "exact", style="muted"))
+            parts.append(text(144, y + 16, "exact", style="muted"))
             continue
-        width = (WIDTH - 210) * entry.margin / longest
-        parts.append(rect(124, y, max(width, 2), 22, "tint tint1"))
-        parts.append(text(132 + max(width, 2), y + 16, f"\u00b1{entry.margin:,}"))
+        width = (WIDTH - 230) * entry.margin / longest
+        parts.append(rect(144, y, max(width, 2), 22, "tint tint1"))
+        parts.append(text(152 + max(width, 2), y + 16, f"\u00b1{entry.margin:,}"))
     return closed(parts)
 
 

@@ -140,12 +140,15 @@ class TotalMargin:
     margin : int or None
         Counts; 90 % of the noise stays within. None where the total is an invariant.
     sentence : str
+    label : str
+        What one geounit is, in words: "county", or "part of a state" where the spine divides states.
     """
 
     geolevel: str
     geounits: int
     margin: int | None
     sentence: str
+    label: str
 
 
 def _invariant_from(run: RunFacts) -> int:
@@ -168,13 +171,20 @@ def total_margins(run: RunFacts) -> tuple[TotalMargin, ...]:
     """
     found = []
     exact = _invariant_from(run)
+    made = {level.geolevel for level in run.spine.levels if not level.official} if run.spine else set()
     for number, (level, geounits) in enumerate(run.geounits.items()):
         here = [row for row in run.rows if row.geolevel == level]
-        name = words(level)
-        if number <= exact:
+        name, beside = words(level), ""
+        whose = f"A {name}'s total"
+        if number < exact or (number == exact and level not in made):
             sentence = f"The total of a {name} is an invariant: it is exact."
-            found.append(TotalMargin(level, geounits, None, sentence))
+            found.append(TotalMargin(level, geounits, None, sentence, name))
             continue
+        if number == exact:  # only what is divided can hold an invariant and not be official
+            beside = f" The total of the whole {name} is an invariant: its parts hold it together."
+            whose, name = f"The total of one part of a {name}", f"part of a {name}"
+        elif level in made:
+            beside = " It is a geounit of the spine, not an official area."
         if not here:
             continue
         worst = {row.query: row for row in sorted(here, key=lambda row: row.variance)}
@@ -182,10 +192,10 @@ def total_margins(run: RunFacts) -> tuple[TotalMargin, ...]:
         precision = sum(1 / (row.cells * row.variance) for row in worst.values() if row.variance)
         margin = 0 if exact_rows else math.ceil(_NORMAL_90 / math.sqrt(precision))
         sentence = (
-            f"A {name}'s total may be off by up to {margin:,} in 9 cases out of 10, "
-            "by its own measurements alone."
+            f"{whose} may be off by up to {margin:,} in 9 cases out of 10, "
+            f"by its own measurements alone.{beside}"
         )
-        found.append(TotalMargin(level, geounits, margin, sentence))
+        found.append(TotalMargin(level, geounits, margin, sentence, name))
     return tuple(found)
 
 

@@ -17,6 +17,7 @@ from opendas.report.html import report_html
 from opendas.report.pdf import certificate_pdf
 from opendas.report.spine_svg import distances_svg, levels_svg
 from opendas.report.spine_views import entity_rows, level_rows, spine_sentence
+from opendas.report.views import total_margins
 
 DIGEST = "0123456789abcdef" * 4
 
@@ -122,6 +123,28 @@ def test_pictures_of_one_geounit_and_one_entity() -> None:
         numbers = [float(n) for n in re.findall(r' (?:x|y|x1|x2|y1|y2|width)="([^"]*)"', str(picture))]
         assert all(math.isfinite(n) and n >= 0 for n in numbers)
         assert "<b>" not in picture
+
+
+def test_parts_of_a_state_are_not_called_exact(persons: RunFacts) -> None:
+    """The invariant total is that of the state; what one part of it holds is measured."""
+    divided = [dataclasses.replace(level, official=level.geolevel == "block") for level in LEVELS]
+    run = dataclasses.replace(persons, spine=SpineSummary(tuple(divided), ()))
+    margins = {margin.geolevel: margin for margin in total_margins(run)}
+    rows = [row for row in run.rows if row.geolevel == "state"]
+    assert margins["state"].margin == math.ceil(
+        1.6448536269514722 / math.sqrt(sum(1 / (row.cells * row.variance) for row in rows))
+    )
+    assert margins["state"].label == "part of a state"
+    assert "its parts hold it together" in margins["state"].sentence
+    assert "not an official area" in margins["county"].sentence
+    assert "not an official area" not in margins["block"].sentence
+    assert "The total of a state is an invariant: it is exact" not in page_of(run)
+    # Where every block is exact, so is all that is made of blocks.
+    blocks = dataclasses.replace(run, invariants=("total@block",))
+    assert all(margin.margin is None for margin in total_margins(blocks))
+    # On the official spine nothing changes.
+    official = dataclasses.replace(persons, spine=SpineSummary(LEVELS[:3], ()))
+    assert total_margins(official) == total_margins(persons)
 
 
 def test_rows_and_sentences() -> None:
