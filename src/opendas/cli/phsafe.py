@@ -76,7 +76,7 @@ def command(
 ) -> None:
     """Count persons in their households, with truncation and exact noise, into OUT.
 
-    CONFIG.json and the files in DATA are those of the published program, and so are the eleven folders in OUT.
+    CONFIG.json and the files in DATA are those of the published program, and so are the folders in OUT.
     OUT/certificate.json says what they cost.
 
     Example: opendas phsafe config.json data out
