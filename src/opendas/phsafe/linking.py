@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,10 +16,12 @@ import numpy.typing as npt
 from opendas.errors import Finding
 from opendas.phsafe.model import Inputs, Persons, Places, Units
 
-__all__ = ["Linked", "canonical_bytes", "check_keys", "link"]
+__all__ = ["Linked", "canonical_bytes", "check_keys", "link", "sort_inputs"]
 
 _GROUP_QUARTERS = (4, 5)
 _CHUNK = 1 << 20
+
+_Rows = TypeVar("_Rows", Units, Places)
 
 # Bits of each column in a sort key of one word, most significant first; MAFID has the rest.
 _PERSON_BITS = (("rtype", 3), ("qage", 8), ("cenhisp", 2), ("cenrace", 6), ("relship", 6))
@@ -50,6 +52,11 @@ class Linked:
         return f"Linked({self.persons!r}, {self.units!r})"
 
 
+def sort_inputs(inputs: Inputs) -> Inputs:
+    """Return the same rows in canonical order: by MAFID, then by all other columns but the line."""
+    return Inputs(_sorted_persons(inputs.persons), _sorted_rows(inputs.units), _sorted_rows(inputs.places))
+
+
 def link(inputs: Inputs, state_filter: Sequence[str]) -> Linked:
     """Sort and join.
 
@@ -61,15 +68,14 @@ def link(inputs: Inputs, state_filter: Sequence[str]) -> Linked:
     state_filter : sequence of str
         Two-digit FIPS codes, sorted.
     """
-    places = _housing(inputs.places)
-    units = _sorted_units(inputs.units)
+    inputs = sort_inputs(inputs)
+    persons, units, places = inputs.persons, inputs.units, _housing(inputs.places)
     unit_rows, place_rows = _join(units.mafid, places.mafid)
     units = units if _is_all(unit_rows, len(units)) else units.take(unit_rows)
     number = np.full(128, -1, dtype=np.int8)
     number[[int(code) for code in state_filter]] = np.arange(len(state_filter), dtype=np.int8)
     state = number[places.state[place_rows]]
-    persons = _sorted_persons(inputs.persons)
-    if len(units) and (units.mafid[1:] == units.mafid[:-1]).any():
+    if _repeated(units.mafid).any():
         person_rows, home = _join(persons.mafid, units.mafid)
         return Linked(persons.take(person_rows), units, state, home)
     return Linked(persons, units, state, _find(persons.mafid, units.mafid))
@@ -77,9 +83,8 @@ def link(inputs: Inputs, state_filter: Sequence[str]) -> Linked:
 
 def canonical_bytes(inputs: Inputs) -> Iterator[bytes]:
     """Yield a serialisation that does not depend on the order of rows, for the keyed input tag only."""
-    places = inputs.places
-    order = np.lexsort((places.state, places.rtype, places.mafid))
-    for rows in (_sorted_persons(inputs.persons), _sorted_units(inputs.units), places.take(order)):
+    inputs = sort_inputs(inputs)
+    for rows in (inputs.persons, inputs.units, inputs.places):
         yield np.array([len(rows)], dtype="<i8").tobytes()
         for name in rows.dtypes():
             column = getattr(rows, name)
@@ -97,49 +102,46 @@ def check_keys(inputs: Inputs) -> list[Finding]:
     list of Finding
         By file and line. All rows are in the state filter; what lies outside it was never looked at.
     """
-    units, places = np.unique(inputs.units.mafid), np.unique(inputs.places.mafid)
+    inputs = sort_inputs(inputs)
+    persons, units, places = inputs.persons, inputs.units, inputs.places
     checks: list[tuple[str, Persons | Units | Places, npt.NDArray[np.bool_], str]] = [
-        ("units.csv", inputs.units, _repeated(inputs.units.mafid), "the key stands more than once"),
-        ("geo.csv", inputs.places, _repeated(inputs.places.mafid), "the key stands more than once"),
-        ("geo.csv", inputs.places, _find(inputs.places.mafid, units) < 0, "the key is not in units.csv"),
-        ("units.csv", inputs.units, _find(inputs.units.mafid, places) < 0, "the key is not in geo.csv"),
-        (
-            "persons.csv",
-            inputs.persons,
-            _find(inputs.persons.mafid, units) < 0,
-            "the key is not in units.csv",
-        ),
+        ("units.csv", units, _repeated(units.mafid), "the key stands more than once"),
+        ("geo.csv", places, _repeated(places.mafid), "the key stands more than once"),
+        ("geo.csv", places, _find(places.mafid, units.mafid) < 0, "the key is not in units.csv"),
+        ("units.csv", units, _find(units.mafid, places.mafid) < 0, "the key is not in geo.csv"),
+        ("persons.csv", persons, _find(persons.mafid, units.mafid) < 0, "the key is not in units.csv"),
     ]
     return [
         Finding(file, line, "MAFID", rule)
         for file, rows, wrong, rule in checks
-        for line in rows.line[wrong].tolist()
+        for line in np.sort(rows.line[wrong]).tolist()
     ]
 
 
 def _repeated(keys: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Return which keys stood before."""
-    order = np.argsort(keys, kind="stable")
+    """Return which sorted keys stood before."""
     again = np.zeros(len(keys), dtype=np.bool_)
-    again[order[1:]] = keys[order][1:] == keys[order][:-1]
+    again[1:] = keys[1:] == keys[:-1]
     return again
 
 
 def _housing(places: Places) -> Places:
-    """Places that are no group quarters, sorted by key."""
-    kept = np.flatnonzero(~np.isin(places.rtype, _GROUP_QUARTERS))
-    return places.take(kept[np.argsort(places.mafid[kept], kind="stable")])
+    """Places that are no group quarters."""
+    outside = np.isin(places.rtype, _GROUP_QUARTERS)
+    return places.take(~outside) if outside.any() else places
 
 
-def _sorted_units(units: Units) -> Units:
-    mafid = units.mafid
+def _sorted_rows(rows: _Rows) -> _Rows:
+    mafid = rows.mafid
     if (mafid[1:] > mafid[:-1]).all():
-        return units
+        return rows
     order = np.argsort(mafid, kind="stable")
-    if (mafid[order][1:] == mafid[order][:-1]).any():
-        others = [getattr(units, name) for name in units.dtypes() if name not in ("line", "mafid")]
+    if _repeated(mafid[order]).any():
+        others: list[npt.NDArray[Any]] = [
+            getattr(rows, name) for name in rows.dtypes() if name not in ("line", "mafid")
+        ]
         order = np.lexsort((*reversed(others), mafid))
-    return units.take(order)
+    return rows.take(order)
 
 
 def _sorted_persons(persons: Persons) -> Persons:

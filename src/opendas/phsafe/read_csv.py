@@ -105,7 +105,7 @@ def read_csv(folder: Path, state_filter: Sequence[str], tell: Tell | None = None
     states = np.zeros(128, dtype=np.bool_)
     states[[int(code) for code in state_filter]] = True
     places = _read_places(_File(folder / "geo.csv", GEO_COLUMNS, findings), states)
-    known = np.unique(places.mafid)
+    known = np.sort(places.mafid)
     if tell is not None:
         tell("reading", 1, 3)
     units = _read_columns(_File(folder / "units.csv", UNIT_COLUMNS, findings), Units, known)
@@ -227,10 +227,15 @@ def _kept(mask: npt.NDArray[np.bool_]) -> Any:
 
 
 def _among(keys: npt.NDArray[np.int64], known: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Return which keys are among the sorted `known`."""
     if not len(known):
         return np.zeros(len(keys), dtype=np.bool_)
-    position = np.searchsorted(known, keys)
-    return np.asarray(known[np.minimum(position, len(known) - 1)] == keys)
+    order = np.argsort(keys)  # searches in order stay in the cache, and pay for the sort
+    ordered = keys[order]
+    position = np.searchsorted(known, ordered)
+    found = np.empty(len(keys), dtype=np.bool_)
+    found[order] = known[np.minimum(position, len(known) - 1)] == ordered
+    return found
 
 
 def _keys(table: pa.Table) -> npt.NDArray[np.int64]:

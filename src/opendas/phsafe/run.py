@@ -20,7 +20,7 @@ from opendas.phsafe.config import Config, Mode, read_config
 from opendas.phsafe.counting import check_cells
 from opendas.phsafe.exact import exact_tables
 from opendas.phsafe.folder import PRODUCT, HouseholdWorkspace, exact_folder, refuse_other
-from opendas.phsafe.linking import Linked, canonical_bytes, check_keys, link
+from opendas.phsafe.linking import Linked, canonical_bytes, check_keys, link, sort_inputs
 from opendas.phsafe.measure import count_locally, measure, prepare_samplers
 from opendas.phsafe.model import Inputs
 from opendas.phsafe.output import write_tables
@@ -197,7 +197,7 @@ def read_inputs(config: Config, data: Path, options: HouseholdOptions) -> Inputs
     ------
     DataError
     """
-    return read_csv(data, config.state_filter, options.tell)
+    return sort_inputs(read_csv(data, config.state_filter, options.tell))
 
 
 def find_errors(inputs: Inputs, linked: Linked, config: Config) -> list[Finding]:
