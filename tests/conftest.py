@@ -7,6 +7,10 @@ from collections.abc import Generator
 from typing import Any
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("untimed", deadline=None)  # no test depends on how busy the machine is
+settings.load_profile("untimed")
 
 
 def _fail_if_skipped(report: Any) -> None:
