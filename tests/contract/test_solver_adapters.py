@@ -14,6 +14,7 @@ from opendas.optimize.certificate import certify
 from opendas.optimize.problem import FamilyProblem, Status
 from opendas.optimize.solve import solve
 from opendas.optimize.solvers import ADAPTERS, load
+from opendas.optimize.solvers.program import program
 
 random_family = runpy.run_path(str(Path(__file__).parents[1] / "support" / "random_family.py"))[
     "random_family"
@@ -89,13 +90,28 @@ def test_reaches_a_certified_optimum(name, case):
 
 
 @pytest.mark.parametrize("name", ADAPTERS)
-@pytest.mark.parametrize("form", ["lifted", "plain"])
+@pytest.mark.parametrize("form", ["lifted", "nested", "plain"])
 @pytest.mark.parametrize("seed", [0, 3, 7])
-def test_both_forms_state_the_same_problem(name, form, seed):
+def test_all_forms_state_the_same_problem(name, form, seed):
     problem = random_family(seed, style="detailed")
     answer = adapter(name).solve(problem, form=form)
     ours = solve(problem)
     assert problem.objective(answer.x) == pytest.approx(problem.objective(ours.x), rel=1e-5, abs=1e-4)
+
+
+def test_nesting_leaves_the_margins_and_needs_fewer_entries():
+    rows = [np.arange(24), np.arange(24) // 2, np.arange(24) // 8, np.zeros(24, int)]
+    terms = tuple((1.0, r.astype(np.int32)) for r in rows)
+    problem = FamilyProblem(terms, np.ones((2, 24)), np.full(24, 2.0))
+    lifted, nested = program(problem, "lifted"), program(problem, "nested")
+    assert nested.A.nnz < lifted.A.nnz
+    cells = np.arange(48.0)
+    margins = [np.concatenate([np.bincount(r, cells[c * 24 :][:24]) for c in range(2)]) for r in rows[1:]]
+    for one in (lifted, nested):
+        y = np.concatenate([cells, *margins])
+        at = np.zeros(len(one.row_lower))
+        at[-24:] = cells[:24] + cells[24:]  # the parent's rows, which these cells miss
+        np.testing.assert_array_equal(one.A @ y, at)
 
 
 @pytest.mark.parametrize("name", ["structured", *ADAPTERS])

@@ -29,7 +29,7 @@ LOOSER = (1e-9, 1e-8)
 """Tried in turn, while the arithmetic ends before the tolerance is reached."""
 
 
-def solve(problem: FamilyProblem, *, form: Form = "lifted", tolerance: float = 1e-12) -> RawAnswer:
+def solve(problem: FamilyProblem, *, form: Form = "nested", tolerance: float = 1e-12) -> RawAnswer:
     """Solve to `tolerance` (gaps and feasibility), or as tightly as the arithmetic allows."""
     clarabel = required("clarabel")
     qp = program(problem, form)

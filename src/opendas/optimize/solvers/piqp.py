@@ -22,7 +22,7 @@ STATUS_MAP = {
 }
 
 
-def solve(problem: FamilyProblem, *, form: Form = "lifted", tolerance: float = 1e-9) -> RawAnswer:
+def solve(problem: FamilyProblem, *, form: Form = "nested", tolerance: float = 1e-9) -> RawAnswer:
     """Solve to `tolerance`, absolute and relative."""
     piqp = required("piqp")
     qp = program(problem, form)

@@ -1,9 +1,10 @@
-"""The family as a sparse quadratic program, in two forms.
+"""The family as a sparse quadratic program, in three forms.
 
 *Plain*: the variables are the cells a child may use, and the Hessian has one dense block per child.
 *Lifted*: the margins ``v = Q x`` of every term with more than one cell in some row are variables too, defined
-by equalities, coarse ones from finer ones. The objective is then diagonal and everything is sparse, which
-most solvers prefer from a few hundred cells on.
+by equalities. The objective is then diagonal and everything is sparse, which most solvers prefer from a few
+hundred cells on.
+*Nested*: lifted, and coarse margins are defined from finer ones where they can be, which is sparser still.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from opendas.optimize.problem import FamilyProblem
 __all__ = ["Form", "Program", "program"]
 
 Floats = NDArray[np.float64]
-Form = Literal["lifted", "plain"]
+Form = Literal["lifted", "nested", "plain"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class Program:
         return x
 
 
-def program(problem: FamilyProblem, form: Form = "lifted") -> Program:
+def program(problem: FamilyProblem, form: Form = "nested") -> Program:
     """State a family as a sparse quadratic program."""
     child, cell = np.nonzero(problem.mask)
     m = len(child)
@@ -74,7 +75,7 @@ def program(problem: FamilyProblem, form: Form = "lifted") -> Program:
     if form == "plain":
         P = _blocks(problem, child, cell)
     else:
-        diagonal, margins = _margins(problem, child, cell)
+        diagonal, margins = _margins(problem, child, cell, nested=form == "nested")
         P = sparse.diags_array(diagonal, format="csc")
     N = P.shape[0]
     A: list[sparse.csr_array] = []
@@ -155,11 +156,12 @@ def _blocks(problem: FamilyProblem, child: NDArray[np.intp], cell: NDArray[np.in
 
 
 def _margins(
-    problem: FamilyProblem, child: NDArray[np.intp], cell: NDArray[np.intp]
+    problem: FamilyProblem, child: NDArray[np.intp], cell: NDArray[np.intp], *, nested: bool
 ) -> tuple[Floats, list[sparse.csr_array]]:
     """Diagonal of P, and the definition of each block of margins, as rows over the variables before it.
 
-    A margin is summed from the coarsest earlier one that refines it: far fewer entries than from the cells.
+    Nested, a margin is summed from the coarsest earlier one that refines it: far fewer entries than from the
+    cells.
     """
     C, m = problem.children, len(child)
     diagonal = [np.zeros(m)]
@@ -175,7 +177,7 @@ def _margins(
             diagonal[0] += w[child]
             continue
         source, place = np.arange(m), child * size + rows[cell]
-        for fine, count, first in reversed(known):
+        for fine, count, first in reversed(known) if nested else ():
             image = np.zeros(count, np.intp)
             image[fine] = rows
             if np.array_equal(image[fine], rows):
