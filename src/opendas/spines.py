@@ -68,8 +68,8 @@ def _warnings(run: Run, summary: SpineSummary) -> Iterator[str]:
     for level in summary.levels[:-1]:
         if level.single_child_parents and run.resolved.recipe.bypass is None:
             yield (
-                f"{level.single_child_parents:,} geounits of {level.geolevel!r} have one child: the same is "
-                'asked twice there. The step { step = "bypass" } gives the child\'s share to its parent.'
+                f"{_counted(level.single_child_parents)} of {level.geolevel!r} with one child: asking twice "
+                'is of no use. The step { step = "bypass" } gives the child\'s share to its parent.'
             )
     chosen = run.resolved.recipe.entities or ()
     for entity in summary.entities:
@@ -78,3 +78,7 @@ def _warnings(run: Run, summary: SpineSummary) -> Iterator[str]:
                 f"the spine brings {entity.category!r} no closer: mean distance {entity.mean_distance:.1f}, "
                 f"{entity.standard_mean:.1f} from the official levels."
             )
+
+
+def _counted(geounits: int) -> str:
+    return "1 geounit" if geounits == 1 else f"{geounits:,} geounits"

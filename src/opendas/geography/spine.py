@@ -202,7 +202,8 @@ class Spine:
             yield np.array([len(level), level.geocodes.dtype.itemsize], dtype="<i8").tobytes()
             yield level.geocodes.tobytes()
             yield level.parent.astype("<i8", copy=False).tobytes()
-            yield b"official" if level.official else b"made"
+            if not level.official:
+                yield b"made"
             if level.whole is not None:
                 yield b"whole" + level.whole.astype("<i8", copy=False).tobytes()
             if shares is None:
