@@ -190,9 +190,8 @@ class _File:
 
     def _broken_row(self, row: Any) -> str:
         if len(self._findings) < _MOST_FINDINGS:
-            line = None if row.number is None else row.number + 1
             rule = f"expected {row.expected_columns} fields, found {row.actual_columns}"
-            self._findings.append(Finding(self.path.name, line, None, rule))
+            self._findings.append(Finding(self.path.name, row.number, None, rule))
         return "skip"
 
 
