@@ -1,0 +1,399 @@
+"""Margins of error, exact, and the budget, tau or margin that the others imply.
+
+The margin of an answer is the smallest integer m with ``P(|X| <= m) >= 0.90`` for the noise that is drawn.
+The published formula ``z sigma`` is offered by name for comparison: it is a continuous approximation, and
+the paper's text (z = 1.64) and its Table 10 (z = 1.645) do not use the same one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import isqrt
+from types import MappingProxyType
+from typing import Final
+
+from opendas.errors import ConfigError
+from opendas.phsafe.sensitivity import Answers, Law, Sensitivity, noise_for
+from opendas.phsafe.sums import margin_of_sum
+from opendas.phsafe.tables import Derived, Table
+from opendas.privacy.exact import format_fraction
+from opendas.privacy.relations import Mechanism, Neighbours
+from opendas.random.distributions import DiscreteGaussian
+
+__all__ = [
+    "NINETY",
+    "PUBLISHED_Z",
+    "Solution",
+    "cell_margins",
+    "formula_budget",
+    "formula_margin",
+    "largest_tau",
+    "least_budget",
+    "margin",
+    "margin_of_sum",
+    "solve",
+]
+
+NINETY: Final = Fraction(9, 10)
+"""The confidence of published margins."""
+
+PUBLISHED_Z: Final[Mapping[str, Fraction]] = MappingProxyType(
+    {"table": Fraction("1.645"), "text": Fraction("1.64")}
+)
+"""Constants of the formula: the one that Table 10 was computed with, and the one of the paper's text."""
+
+_TAUS: Final = range(1, 21)
+_MOST_DIGITS: Final = 12
+_LARGEST_TAU: Final = 1 << 20
+
+
+def margin(law: Law, confidence: Fraction = NINETY) -> int:
+    """Return the smallest ``m`` with ``P(|X| <= m) >= confidence``, decided exactly.
+
+    Parameters
+    ----------
+    law : DiscreteGaussian or DiscreteLaplace
+    confidence : Fraction, in [0, 1)
+
+    Examples
+    --------
+    >>> margin(DiscreteGaussian(Fraction(484) / (2 * Fraction("0.141622"))))
+    68
+    """
+    return law.margin(confidence)
+
+
+def cell_margins(
+    table: Table | Derived, law: Law, confidence: Fraction = NINETY, cells: Mapping[int, int] | None = None
+) -> dict[int, int]:
+    """Return the margin of every cell of a table, totals included.
+
+    Parameters
+    ----------
+    table : Table or Derived
+        A total is the sum of the measured cells that its declaration lists.
+    law : DiscreteGaussian or DiscreteLaplace
+        Noise of each measured cell.
+    confidence : Fraction, in [0, 1)
+    cells : mapping of int to int, optional
+        Cell code to the number of measured cells summed, instead of the declaration's.
+
+    Returns
+    -------
+    dict of int to int
+        Cell code to margin, in counts.
+    """
+    if cells is None:
+        if isinstance(table, Derived):
+            cells = {code: len(parts) for code, parts in table.cells.items()}
+        else:
+            sums = {code: len(parts) for code, parts in table.shell.items()}
+            cells = dict(sorted({**sums, **dict.fromkeys(table.cells, 1)}.items()))
+    return {code: margin_of_sum([law] * parts, confidence) for code, parts in cells.items()}
+
+
+def formula_margin(law: DiscreteGaussian, z: Fraction = PUBLISHED_Z["text"]) -> int:
+    """Return ``floor(z sigma)``, the paper's margin (section 7.1).
+
+    The paper says that it holds with at least 90 %. With z = 1.64, below the normal quantile 1.64485, it
+    does not always: ``sigma2 = 92401.68`` gives 498, and the exact margin is 500.
+    """
+    return isqrt(int(z**2 * law.sigma2))
+
+
+def formula_budget(
+    target: int, l2_squared: int, z: Fraction = PUBLISHED_Z["table"], digits: int = 6
+) -> Fraction:
+    """Return ``z^2 D2^2 / (2 target^2)`` rounded to decimals, the paper's budget for a margin.
+
+    Parameters
+    ----------
+    target : int
+        Margin of error.
+    l2_squared : int
+        Squared sensitivity.
+    z : Fraction
+        One of :data:`PUBLISHED_Z`, or any.
+    digits : int
+        Decimals of the result.
+
+    Examples
+    --------
+    >>> formula_budget(68, 484)
+    Fraction(70811, 500000)
+    """
+    _check_positive("target", target)
+    return Fraction(round(z**2 * l2_squared / (2 * Fraction(target) ** 2), digits))
+
+
+def least_budget(
+    target: int,
+    answers: Answers,
+    sensitivity: Sensitivity,
+    *,
+    mechanism: Mechanism = Mechanism.DISCRETE_GAUSSIAN,
+    confidence: Fraction = NINETY,
+    summed: int = 1,
+    digits: int = 8,
+) -> Fraction:
+    """Return the least budget whose margin is at most the target.
+
+    Parameters
+    ----------
+    target : int, >= 1
+        Margin of error.
+    answers : Answers
+        What is measured.
+    sensitivity : Sensitivity
+    mechanism : Mechanism
+        Decides whether the budget is rho or epsilon.
+    confidence : Fraction, in [0, 1)
+    summed : int, >= 1
+        Number of independent answers that the margin is of: 1 for a cell, more for a total.
+    digits : int
+        The budget is a multiple of ``10**-digits``; every multiple below it has a larger margin.
+
+    Returns
+    -------
+    Fraction
+        Unbounded loss under `sensitivity`.
+
+    Raises
+    ------
+    ConfigError
+        If an argument is out of range.
+
+    Notes
+    -----
+    The margin falls as the budget grows (the laws have monotone likelihood ratios in ``|x|``), so the search
+    is a bisection, and each step is decided exactly.
+
+    Examples
+    --------
+    >>> float(least_budget(20, Answers(6, 7), Sensitivity.PAPER, digits=6))
+    0.63058
+    """
+    _check_positive("target", target)
+    _check_positive("summed", summed)
+    if isinstance(digits, bool) or not isinstance(digits, int) or not 0 <= digits <= _MOST_DIGITS:
+        raise ConfigError(f"digits: a number of decimals from 0 to {_MOST_DIGITS}.")
+    unit = Fraction(1, 10**digits)
+
+    def enough(count: int) -> bool:
+        law = noise_for(answers, count * unit, mechanism, sensitivity)
+        return margin_of_sum([law] * summed, confidence) <= target
+
+    return _least(enough, max(1, int(_guess(target, answers, sensitivity, mechanism, summed) / unit))) * unit
+
+
+def largest_tau(
+    target: int,
+    budget: Fraction,
+    sensitivity: Sensitivity,
+    *,
+    cells: int = 2,
+    mechanism: Mechanism = Mechanism.DISCRETE_GAUSSIAN,
+    confidence: Fraction = NINETY,
+    summed: int = 1,
+) -> int | None:
+    """Return the largest tau whose margin under a budget is at most the target.
+
+    Parameters
+    ----------
+    target, budget, sensitivity, mechanism, confidence, summed
+        As for :func:`least_budget`.
+    cells : int, >= 1
+        Counts of one region; only 1 differs from the others.
+
+    Returns
+    -------
+    int or None
+        None where even tau = 1 misses the target.
+    """
+    _check_positive("target", target)
+
+    def missed(tau: int) -> bool:
+        if tau > _LARGEST_TAU:
+            return True
+        law = noise_for(Answers(tau, cells), budget, mechanism, sensitivity)
+        return margin_of_sum([law] * summed, confidence) > target
+
+    # The guess of the budget grows as tau (epsilon) or its square (rho); only speed depends on it.
+    ratio = budget / _guess(target, Answers(_LARGEST_TAU, cells), sensitivity, mechanism, summed)
+    share = ratio if mechanism is Mechanism.DISCRETE_LAPLACE else Fraction(isqrt(int(ratio * 10**24)), 10**12)
+    first = _least(missed, min(_LARGEST_TAU, max(1, int(share * _LARGEST_TAU))))
+    return first - 1 if first > 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """Numbers that belong together.
+
+    Parameters
+    ----------
+    sensitivity : Sensitivity
+    answers : Answers
+    budget : Fraction
+        Unbounded loss under `sensitivity`: rho, or epsilon for the discrete Laplace.
+    margin : int
+        Exact margin.
+    law : DiscreteGaussian or DiscreteLaplace
+    """
+
+    sensitivity: Sensitivity
+    answers: Answers
+    budget: Fraction
+    margin: int
+    law: Law
+
+    @property
+    def tau(self) -> int | None:
+        """Persons kept of a household, None for tables of units."""
+        return self.answers.rows if self.answers.is_joined else None
+
+    def loss(self, relation: Neighbours, sensitivity: Sensitivity | None = None) -> Fraction:
+        """Return what the noise costs under a relation, and under another bound if asked."""
+        return self.answers.loss(self.law, sensitivity or self.sensitivity, relation)
+
+
+def solve(
+    *,
+    target: int | None = None,
+    tau: int | None = None,
+    budget: Fraction | None = None,
+    sensitivity: Sensitivity | None = None,
+    units: bool = False,
+    cells: int = 2,
+    mechanism: Mechanism = Mechanism.DISCRETE_GAUSSIAN,
+    confidence: Fraction = NINETY,
+    summed: int = 1,
+    digits: int = 8,
+    taus: Iterable[int] = _TAUS,
+) -> tuple[Solution, ...]:
+    """Return what follows from any of target, tau, budget and sensitivity.
+
+    Parameters
+    ----------
+    target : int, optional
+        Largest margin wanted. With tau, the least budget that meets it; with a budget, the largest tau.
+    tau : int, optional
+        Persons kept of a household. Without it, where it cannot be solved for, every one of `taus`.
+    budget : Fraction, optional
+        Unbounded loss. With tau, the margin.
+    sensitivity : Sensitivity, optional
+        Without it, both.
+    units : bool
+        True for tables of units, which have no tau.
+    cells, mechanism, confidence, summed, digits
+        As for :func:`least_budget` and :func:`largest_tau`.
+    taus : iterable of int
+        Values to go through.
+
+    Returns
+    -------
+    tuple of Solution
+        One for each sensitivity (and tau, where they are gone through) for which there is one; with
+        everything given, those that meet the target.
+
+    Raises
+    ------
+    ConfigError
+        If neither target nor budget is given, or units come with a tau.
+
+    Examples
+    --------
+    >>> [(one.sensitivity.value, one.margin) for one in solve(tau=10, budget=Fraction("0.141622"))]
+    [('paper', 68), ('tight', 44)]
+    """
+    if target is None and budget is None:
+        raise ConfigError("Give a target margin or a budget: without either, nothing follows.")
+    if units and tau is not None:
+        raise ConfigError("tau: tables of units are not truncated.")
+    found = []
+    for kind in [sensitivity] if sensitivity is not None else list(Sensitivity):
+        for answers in _candidates(
+            target, tau, budget, kind, units, cells, mechanism, confidence, summed, taus
+        ):
+            spends = budget
+            if spends is None:
+                assert target is not None
+                spends = least_budget(
+                    target,
+                    answers,
+                    kind,
+                    mechanism=mechanism,
+                    confidence=confidence,
+                    summed=summed,
+                    digits=digits,
+                )
+            law = noise_for(answers, spends, mechanism, kind)
+            reached = margin_of_sum([law] * summed, confidence)
+            if target is None or reached <= target:
+                found.append(Solution(kind, answers, spends, reached, law))
+    return tuple(found)
+
+
+def _candidates(
+    target: int | None,
+    tau: int | None,
+    budget: Fraction | None,
+    sensitivity: Sensitivity,
+    units: bool,
+    cells: int,
+    mechanism: Mechanism,
+    confidence: Fraction,
+    summed: int,
+    taus: Iterable[int],
+) -> tuple[Answers, ...]:
+    if units:
+        return (Answers(1, cells, is_joined=False),)
+    if tau is not None:
+        return (Answers(tau, cells),)
+    if target is not None and budget is not None:
+        largest = largest_tau(
+            target,
+            budget,
+            sensitivity,
+            cells=cells,
+            mechanism=mechanism,
+            confidence=confidence,
+            summed=summed,
+        )
+        return () if largest is None else (Answers(largest, cells),)
+    return tuple(replace(Answers(1, cells), rows=value) for value in taus)
+
+
+def _guess(
+    target: int, answers: Answers, sensitivity: Sensitivity, mechanism: Mechanism, summed: int
+) -> Fraction:
+    """Return about the least budget: the continuous formula with the half-integer correction."""
+    if mechanism is Mechanism.DISCRETE_GAUSSIAN:
+        sensitive = answers.l2_squared(sensitivity, Neighbours.UNBOUNDED)
+        return Fraction(27055, 10**4) * summed * sensitive / (2 * (target + Fraction(1, 2)) ** 2)
+    sensitive = answers.l1(sensitivity, Neighbours.UNBOUNDED)
+    return Fraction(23, 10) * isqrt(summed) * sensitive / (target + Fraction(1, 2))
+
+
+def _least(holds: Callable[[int], bool], guess: int) -> int:
+    """Return the least positive integer that a property holds for, which then holds for all larger ones."""
+    step = 1
+    if holds(guess):
+        high, low = guess, guess - 1
+        while low > 0 and holds(low):
+            high, low, step = low, max(0, low - 2 * step), 2 * step
+    else:
+        low, high = guess, guess + 1
+        while not holds(high):
+            low, high, step = high, high + 2 * step, 2 * step
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
+
+
+def _check_positive(name: str, value: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        shown = format_fraction(value) if isinstance(value, Fraction) else repr(value)
+        raise ConfigError(f"{name}: expected a positive integer, found {shown}.")
