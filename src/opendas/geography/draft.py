@@ -17,7 +17,7 @@ from opendas.errors import ConfigError, Finding, GeographyError
 from opendas.geography.frame import Frame
 from opendas.geography.spine import Spine, SpineLevel
 
-__all__ = ["Draft", "Layer", "combine", "draft_of", "standard_spine"]
+__all__ = ["Draft", "Layer", "combine", "draft_of", "numbered", "standard_spine"]
 
 Labels = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.bytes_]
@@ -165,30 +165,37 @@ def combine(columns: Sequence[npt.NDArray[Any]]) -> Labels:
     """
     found: Labels | None = None
     for column in columns:
-        label = _numbered(column)[1]
+        label = numbered(column)[1]
         if found is None:
             found = label
         else:
-            found = _numbered(found * (int(label.max()) + 1) + label)[1]
+            found = numbered(found * (int(label.max()) + 1) + label)[1]
     if found is None:
         raise ValueError("there is no column to combine")
     return found
 
 
-def _numbered(column: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], Labels]:
-    """Return the distinct values in order, and the number of each row's value."""
-    if bool(np.all(column[1:] >= column[:-1])):  # leaves are sorted by geocode, so that most columns are too
-        new = np.concatenate([[True], column[1:] != column[:-1]])
-        return column[new], np.cumsum(new) - 1
-    values, label = np.unique(column, return_inverse=True)
-    return values, label.astype(np.int64)
+def numbered(column: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], Labels]:
+    """Return the distinct values in order, and the number of each row's value, int64 (b,)."""
+    if column.dtype.kind in "bi" and len(column) and 0 <= column.min() <= column.max() < 4 * len(column):
+        there = np.zeros(int(column.max()) + 1, dtype=np.bool_)
+        there[column.astype(np.int64)] = True
+        return np.flatnonzero(there), (np.cumsum(there) - 1)[column.astype(np.int64)]
+    # leaves are sorted by geocode and neighbours are mostly alike: only changes are sorted, if at all
+    start = np.flatnonzero(np.concatenate([[True], column[1:] != column[:-1]]))
+    length = np.diff(np.append(start, len(column)))
+    values = column[start]
+    if bool(np.all(values[1:] > values[:-1])):
+        return values, np.repeat(np.arange(len(values)), length)
+    values, label = np.unique(values, return_inverse=True)
+    return values, np.repeat(label.astype(np.int64), length)
 
 
 def draft_of(frame: Frame) -> Draft:
     """Return the official geolevels of a frame as a draft."""
     layers = []
     for name in frame.geolevels:
-        codes, label = _numbered(frame.codes(name))
+        codes, label = numbered(frame.codes(name))
         layers.append(Layer(name, label, codes.astype(frame.codes(name).dtype)))
     return Draft(frame, tuple(layers))
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from opendas.errors import ConfigError
-from opendas.geography.draft import Codes, Draft, Labels, Layer, combine
+from opendas.geography.draft import Codes, Draft, Labels, Layer, combine, numbered
 
 __all__ = [
     "PRODUCTION_AIAN",
@@ -99,11 +99,11 @@ def divide_into_parts(draft: Draft, top: str, inside: npt.NDArray[np.bool_]) -> 
     layers = []
     for number, layer in enumerate(draft.layers[place:-1]):
         pair = 2 * layer.label + inside
-        found, label = np.unique(pair, return_inverse=True)
+        found, label = numbered(pair)
         mark = np.where(found % 2 == 1, b"1", b"0").astype("S1")
         codes = np.char.add(mark, layer.codes[found // 2])
         whole = (found // 2).astype(np.int64) if number == 0 else None
-        layers.append(Layer(layer.name, label.astype(np.int64), codes, official=False, whole=whole))
+        layers.append(Layer(layer.name, label, codes, official=False, whole=whole))
     return draft.changed(place, *layers)
 
 
@@ -135,7 +135,7 @@ def _divided(layer: Layer, key: Labels) -> Layer:
 
     If such a code is there already, all are numbered.
     """
-    pairs, label = np.unique(layer.label * (int(key.max()) + 1) + key, return_inverse=True)
+    pairs, label = numbered(layer.label * (int(key.max()) + 1) + key)
     old = pairs // (int(key.max()) + 1)
     if len(old) == len(layer):
         return layer
@@ -145,11 +145,11 @@ def _divided(layer: Layer, key: Labels) -> Layer:
     alone = np.repeat(counts, counts) == 1
     suffix = np.char.add(b".", number.astype("S10"))
     whole = None if layer.whole is None else layer.whole[old]
-    numbered = np.char.add(layer.codes[old], suffix)
-    codes = np.where(alone, layer.codes[old], numbered)
+    with_number = np.char.add(layer.codes[old], suffix)
+    codes = np.where(alone, layer.codes[old], with_number)
     if len(np.unique(codes)) < len(codes):
-        codes = numbered
-    return Layer(layer.name, label.astype(np.int64), codes, official=False, whole=whole)
+        codes = with_number
+    return Layer(layer.name, label, codes, official=False, whole=whole)
 
 
 def insert_intersections(draft: Draft, above: str, key: Labels, name: str) -> Draft:
@@ -211,7 +211,7 @@ def group(
     layer, parent = draft.layers[place], draft.layers[place - 1]
     alike, first = _kinds(layer, key)
     above = parent.label[first]
-    order = np.lexsort((np.arange(len(layer)), alike, above))
+    order = np.lexsort((alike, above))  # stable: geounits that are alike stay in order
     run = np.concatenate([[True], np.diff(above[order] * (int(alike.max()) + 1) + alike[order]) != 0])
     starts = np.flatnonzero(run)
     position = np.arange(len(order)) - np.repeat(starts, np.diff(np.append(starts, len(order))))
@@ -260,27 +260,27 @@ def _kinds(layer: Layer, key: Labels) -> tuple[Labels, Labels]:
         leaf = np.argsort(layer.label)
         return combine([key[leaf]]), leaf
     width = int(key.max()) + 1
-    pairs = np.unique(layer.label * width + key)
+    pairs = numbered(layer.label * width + key)[0]
     geounit, value = pairs // width, pairs % width
     starts = np.searchsorted(geounit, np.arange(len(layer) + 1))
     sets = [tuple(value[a:b].tolist()) for a, b in itertools.pairwise(starts)]
     place = {keys: number for number, keys in enumerate(sorted(set(sets)))}
-    first = np.unique(layer.label, return_index=True)[1].astype(np.int64)
+    first = np.empty(len(layer), dtype=np.int64)
+    first[layer.label] = np.arange(len(key))  # any leaf of the geounit
     return np.array([place[keys] for keys in sets], dtype=np.int64), first
 
 
 def _numbered_within(name: str, parent: Layer, label: Labels) -> Layer:
-    """Make a level whose geounits are coded as the parent's geocode, a dash, and a number from 1."""
-    found, first, own = np.unique(label, return_index=True, return_inverse=True)
-    above = parent.label[first]
-    order = np.lexsort((found, above))
-    rank = np.empty(len(order), dtype=np.int64)
-    rank[order] = np.arange(len(order))
-    ordered = above[order]
-    starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
-    counts = np.diff(np.append(starts, len(ordered)))
-    number = np.arange(len(ordered)) - np.repeat(starts, counts) + 1
+    """Make a level whose geounits are coded as the parent's geocode, a dash, and a number from 1.
+
+    `label` numbers the new geounits, those of one parent after those of the parents before it.
+    """
+    above = np.empty(int(label.max()) + 1, dtype=np.int64)
+    above[label] = parent.label
+    starts = np.flatnonzero(np.concatenate([[True], above[1:] != above[:-1]]))
+    counts = np.diff(np.append(starts, len(above)))
+    number = np.arange(len(above)) - np.repeat(starts, counts) + 1
     width = len(str(int(counts.max())))
     text = np.char.zfill(number.astype(f"U{width}"), width).astype(f"S{width}")
-    codes = np.char.add(np.char.add(parent.codes[ordered], b"-"), text)
-    return Layer(name, rank[own].astype(np.int64), codes, official=False)
+    codes = np.char.add(np.char.add(parent.codes[above], b"-"), text)
+    return Layer(name, label, codes, official=False)
