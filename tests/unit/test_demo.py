@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from opendas.demo import DemoState, make_state, write_demo
+from opendas.demo.land import LARGE_STATE, Land, make_land
 from opendas.errors import ConfigError
 from opendas.geography.draft import standard_spine
 from opendas.io.readers import ReaderSpec, UnitsSpec, make_reader
@@ -87,3 +88,29 @@ def test_sizes_that_make_no_state_are_refused() -> None:
     for blocks, seed in ((10, 1), (10**8, 1), (100, -1)):
         with pytest.raises(ConfigError):
             make_state(blocks, seed)
+
+
+@pytest.mark.parametrize("density", [None, LARGE_STATE], ids=["plain", "large state"])
+def test_large_states_have_codes_of_one_width_that_tell_areas_apart(density) -> None:
+    land = make_land(400_000, np.random.default_rng(4), density)
+    assert bool(np.all(land.geocodes[1:] > land.geocodes[:-1]))
+    assert set(np.strings.str_len(land.geocodes)) == {15}
+    assert set(np.strings.str_len(land.entities["vtd"])) == {11}
+    assert set(np.strings.str_len(land.entities["aianhh"])) == {0, 4}
+    assert bool(np.char.isdigit(land.entities["cousub"]).all())
+    counties = len(np.unique(land.geocodes.astype("S5")))
+    tracts, sizes = np.unique(land.geocodes.astype("S11"), return_counts=True)
+    assert 20 < len(tracts) / counties < 40
+    assert sizes.max() > 3 * np.median(sizes)
+    if density is None:
+        assert len(np.unique(land.entities["vtd"])) > 400_000 // 60
+
+
+def test_ragged_borders_change_the_code_of_an_area_several_times() -> None:
+    def changes(land: Land) -> float:
+        codes = land.entities["vtd"]
+        return float((codes[1:] != codes[:-1]).sum()) / len(np.unique(codes))
+
+    land = make_land(100_000, np.random.default_rng(4), LARGE_STATE)
+    assert 5 < changes(land) < 10
+    assert changes(make_land(100_000, np.random.default_rng(4))) == pytest.approx(1, abs=0.01)

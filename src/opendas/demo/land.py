@@ -5,12 +5,14 @@ Axes: ``b`` blocks in ascending order of geocode.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["STATE", "Land", "make_land"]
+__all__ = ["LARGE_STATE", "STATE", "Density", "Land", "make_land"]
 
 Codes = npt.NDArray[np.bytes_]
 Index = npt.NDArray[np.int64]
@@ -18,9 +20,42 @@ Index = npt.NDArray[np.int64]
 STATE = "99"
 """FIPS code of the made state: no real state has it."""
 
-_BLOCKS_PER_GROUP = 30
-_GROUPS_PER_TRACT = 3.3
-_MOST_AREAS = 3000  # of one category, so that codes keep their width
+_TRACTS_PER_COUNTY = 27  # in large states; small ones have fewer and smaller counties
+_MOST_COUNTIES = 499  # odd numbers of three digits
+
+
+@dataclass(frozen=True, slots=True)
+class Density:
+    """How many blocks there are to a geounit or an area.
+
+    Parameters
+    ----------
+    group : float
+        Blocks in a block group, on average.
+    tract : float
+        Block groups in a tract, on average.
+    stretches : mapping of entity category to int
+        Blocks in a stretch of land, on average. Every stretch is a county subdivision, voting district or
+        school district; six in ten are places and one in 25 a reservation.
+    ragged : float
+        Standard deviation, in blocks, by which the borders of areas wander; 0 gives straight borders.
+    """
+
+    group: float = 30.0
+    tract: float = 3.3
+    stretches: Mapping[str, int] = field(
+        default_factory=lambda: MappingProxyType(
+            {"cousub": 125, "place": 100, "aianhh": 60, "vtd": 55, "sduni": 330}
+        )
+    )
+    ragged: float = 0.0
+
+
+LARGE_STATE = Density(
+    48.0, 2.7, MappingProxyType({"cousub": 1040, "place": 300, "aianhh": 900, "vtd": 100, "sduni": 880}), 7.0
+)
+"""A state the size of Texas at 900,000 blocks: 250 counties, 6,900 tracts, 1,800 places. In the files of
+Rhode Island an area's code changes about seven to ten times along the list of blocks, as it does here."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -42,14 +77,16 @@ class Land:
     entities: dict[str, Codes]
 
 
-def make_land(blocks: int, rng: np.random.Generator) -> Land:
+def make_land(blocks: int, rng: np.random.Generator, density: Density | None = None) -> Land:
     """Divide the made state into counties, tracts, block groups and blocks, and into areas across them."""
-    groups = max(3, round(blocks / _BLOCKS_PER_GROUP))
+    density = density or Density()
+    groups = max(3, round(blocks / density.group))
     group = _divide(blocks, groups, rng, most=999)
     groups = int(group[-1]) + 1
-    tract_of_group = _divide(groups, max(2, round(groups / _GROUPS_PER_TRACT)), rng, most=9)
+    tract_of_group = _divide(groups, max(2, round(groups / density.tract)), rng, most=9)
     tracts = int(tract_of_group[-1]) + 1
-    county_of_tract = _divide(tracts, max(2, round(tracts**0.5 / 1.5)), rng, most=tracts)
+    counties = max(2, round(tracts**0.5 / 1.5), tracts // _TRACTS_PER_COUNTY)
+    county_of_tract = _divide(tracts, min(counties, _MOST_COUNTIES), rng, most=tracts)
     tract = tract_of_group[group]
     county = county_of_tract[tract]
     county_code = 2 * county + 1  # counties have odd numbers, in alphabetical order
@@ -57,7 +94,7 @@ def make_land(blocks: int, rng: np.random.Generator) -> Land:
     block_code = 1000 * (_position(tract_of_group)[group] + 1) + _position(group)
     number = (county_code * 1_000_000 + tract_code[tract]) * 10_000 + block_code
     geocodes = _code(number, 13)
-    return Land(geocodes, group, _areas(county, county_code, rng))
+    return Land(geocodes, group, _areas(county, county_code, density, rng))
 
 
 def _divide(items: int, parts: int, rng: np.random.Generator, *, most: int) -> Index:
@@ -81,34 +118,49 @@ def _position(part: Index) -> Index:
     return np.arange(len(part)) - starts[part]
 
 
-def _areas(county: Index, county_code: Index, rng: np.random.Generator) -> dict[str, Codes]:
-    b = len(county)
+def _areas(county: Index, county_code: Index, density: Density, rng: np.random.Generator) -> dict[str, Codes]:
+    b, ragged = len(county), density.ragged
 
-    def stretches(every: int) -> Index:
-        return _stretches(b, min(_MOST_AREAS, max(2, b // every)), rng)
+    def stretches(category: str, most: int) -> Index:
+        return _stretches(b, min(most, max(2, b // density.stretches[category])), rng, ragged)
 
-    place, reservation = stretches(100), stretches(60)
-    in_place = rng.random(int(place[-1]) + 1) < 0.6
-    in_reservation = rng.random(int(reservation[-1]) + 1) < 0.04
+    place, reservation = stretches("place", 99_999), stretches("aianhh", 9_989)
+    in_place = rng.random(int(place.max()) + 1) < 0.6
+    in_reservation = rng.random(int(reservation.max()) + 1) < 0.04
     return {
-        "cousub": _code(county_code * 100_000 + 5 * stretches(125) + 5, 8),
-        "place": np.where(in_place[place], _code(30 * place + 30, 5), b""),
+        "cousub": _code(county_code * 100_000 + _spread(stretches("cousub", 99_999), 5), 8),
+        "place": np.where(in_place[place], _code(_spread(place, 30), 5), b""),
         "aianhh": np.where(in_reservation[reservation], _code(reservation + 10, 4, prefix=""), b""),
-        "cd": _code(_stretches(b, 2, rng) + 1, 2),
-        "sldu": _code(_stretches(b, 12, rng) + 1, 3),
-        "sldl": _code(_stretches(b, 36, rng) + 1, 3),
-        "vtd": _code(county_code * 1_000_000 + stretches(55) + 1, 9),
-        "sduni": _code(30 * stretches(330) + 30, 5),
+        "cd": _code(_stretches(b, 2, rng, ragged) + 1, 2),
+        "sldu": _code(_stretches(b, 12, rng, ragged) + 1, 3),
+        "sldl": _code(_stretches(b, 36, rng, ragged) + 1, 3),
+        "vtd": _code(county_code * 1_000_000 + stretches("vtd", 999_999) + 1, 9),
+        "sduni": _code(_spread(stretches("sduni", 99_999), 30), 5),
     }
 
 
-def _stretches(items: int, parts: int, rng: np.random.Generator) -> Index:
-    """Cut a row of items at random places."""
+def _stretches(items: int, parts: int, rng: np.random.Generator, ragged: float) -> Index:
+    """Cut a row of items at random places; items near a cut may fall on either side of it."""
     cuts = np.sort(rng.choice(np.arange(1, items), size=min(parts - 1, items - 1), replace=False))
-    return np.searchsorted(cuts, np.arange(items), side="right").astype(np.int64)
+    if not ragged:
+        return np.searchsorted(cuts, np.arange(items), side="right").astype(np.int64)
+    wandered = np.clip(np.arange(items) + rng.normal(0.0, ragged, items), 0, items - 1)
+    return np.searchsorted(cuts, wandered, side="right").astype(np.int64)
+
+
+def _spread(part: Index, step: int) -> Index:
+    """Number areas from `step` in steps, smaller ones where five digits would not do."""
+    count = int(part.max()) + 1
+    return max(1, min(step, 99_999 // count)) * (part + 1)
 
 
 def _code(number: Index, width: int, prefix: str = STATE) -> Codes:
-    """Return zero-padded numbers as codes of the state."""
-    text = np.char.zfill(number.astype(f"U{width}"), width)
-    return np.char.add(prefix, text).astype(f"S{len(prefix) + width}")
+    """Return numbers of up to `width` digits, zero-padded, as codes of the state."""
+    start = len(prefix)
+    text = np.empty((len(number), start + width), dtype=np.uint8)
+    text[:, :start] = np.frombuffer(prefix.encode(), dtype=np.uint8)
+    rest = number
+    for place in range(start + width - 1, start - 1, -1):
+        rest, digit = np.divmod(rest, 10)
+        text[:, place] = digit + ord("0")
+    return text.view(f"S{start + width}").ravel()
