@@ -196,6 +196,43 @@ def root(population: float, seed: int, *, level: str = "state") -> MadeFamily:
     return MadeFamily(problem, truth, support)
 
 
+def joint_roots(populations: tuple[float, ...], seed: int) -> MadeFamily:
+    """Make roots that hold one total together: the parts of a divided state."""
+    made = [root(population, len(populations) * seed + i) for i, population in enumerate(populations)]
+    parts = [one.problem for one in made]
+    lower = np.concatenate([part.lower for part in parts])
+    problem = FamilyProblem(
+        parts[0].terms,
+        np.concatenate([part.linear for part in parts]),
+        groups=parts[0].groups[1:],
+        lower=lower[:, 1:],
+        upper=np.full((len(parts), len(parts[0].groups) - 1), np.inf),
+        joint=np.zeros(len(parts), np.int32),
+        joint_total=lower[:, :1].sum(axis=0),
+    )
+    return MadeFamily(problem, np.concatenate([one.truth for one in made]), np.arange(CELLS))
+
+
+def joint_pairs(children: int, cells: int, population: float, seed: int) -> MadeFamily:
+    """Make a family in which every two children hold their total together."""
+    made = family("tract", children, cells, population, seed)
+    stated = made.problem
+    keep = ~stated.groups.all(axis=1)
+    pair = np.arange(children) // 2
+    problem = FamilyProblem(
+        stated.terms,
+        stated.linear,
+        stated.parent,
+        stated.mask,
+        stated.groups[keep],
+        stated.lower[:, keep],
+        stated.upper[:, keep],
+        joint=pair,
+        joint_total=np.bincount(pair, made.truth.sum(axis=1)),
+    )
+    return MadeFamily(problem, made.truth, made.support)
+
+
 def first_pass(children: int, cells: int, seed: int) -> MadeFamily:
     """Make a first pass: only the total is measured, three groups are bounded and closed to some children."""
     rng = np.random.default_rng(seed)

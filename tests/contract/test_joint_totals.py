@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from support.random_joint import random_joint
@@ -11,6 +13,7 @@ from opendas.optimize.certificate import Multipliers, certify
 from opendas.optimize.direct import solve_direct
 from opendas.optimize.feasibility import conflict
 from opendas.optimize.joint import independent_joint
+from opendas.optimize.prices import solve_by_price
 from opendas.optimize.problem import ConstraintRow, FamilyProblem, Status
 from opendas.optimize.solve import LIMIT, PRECISION, solve
 from opendas.optimize.solvers import clarabel, load
@@ -298,3 +301,88 @@ def test_order_of_children_does_not_matter(seed):
     one, two = solve(problem), solve(other)
     top = max(1.0, one.x.max())
     np.testing.assert_allclose(margins(other, one.x[order]), margins(other, two.x), atol=1e-5 * top)
+
+
+SHAPE = (8, 2, 63, 2)
+"""Cells as in the redistricting data: residence, voting age, race, ethnicity."""
+
+
+def table_rows(*kept):
+    """Row of every cell in the margin over the kept attributes."""
+    index = np.unravel_index(np.arange(np.prod(SHAPE)), SHAPE)
+    rows = np.zeros(np.prod(SHAPE), np.int64)
+    for axis in kept:
+        rows = rows * SHAPE[axis] + index[axis]
+    return rows.astype(np.int32)
+
+
+def made_family(seed, means, spread, cells):
+    """Truth, terms and weighted answers of children with the given mean counts, on some of the cells."""
+    rng = np.random.default_rng(seed)
+    shape = rng.lognormal(0.0, 2.0, cells)
+    truth = rng.poisson(np.outer(means, shape / shape.mean()))
+    kept = [(), (0,), (1, 2), (0, 1, 3), (2, 3), (0, 1, 2, 3)]
+    chosen = rng.choice(np.prod(SHAPE), cells, replace=False) if cells < np.prod(SHAPE) else slice(None)
+    terms, linear = [], np.zeros(truth.shape)
+    for axes in kept:
+        weight = 0.02 * 10 ** rng.uniform(-spread / 2, spread / 2)
+        rows = np.unique(table_rows(*axes)[chosen], return_inverse=True)[1].astype(np.int32)
+        answers = np.stack([np.bincount(rows, row) for row in truth])
+        answers = answers + np.rint(rng.normal(0.0, weight**-0.5, answers.shape))
+        terms.append((weight, rows))
+        linear += weight * answers[:, rows]
+    return truth, tuple(terms), linear
+
+
+@pytest.mark.parametrize("means", [(400.0, 10.0), (15_000.0, 0.05)])
+def test_two_roots_of_full_size_share_a_total(means):
+    truth, terms, linear = made_family(1, means, 1.0, 2016)
+    sums = truth[:, table_rows(0) == 3].sum(1).astype(float)[:, None]
+    problem = FamilyProblem(
+        terms, linear, groups=(table_rows(0) == 3)[None, :], lower=sums + 5.0, upper=np.full((2, 1), np.inf),
+        joint=[0, 0], joint_total=[float(truth.sum())],
+    )  # fmt: skip
+    answer = solve(problem)
+    assert (answer.status, answer.method) == (Status.OPTIMAL, "pdas")
+    assert abs(answer.x.sum() - truth.sum()) <= 1e-9 * truth.sum()
+    priced = solve_by_price(problem, LIMIT, PRECISION)
+    np.testing.assert_allclose(answer.x, priced.x, atol=1e-6 * truth.max())
+
+
+def test_thirty_pairs_below_a_parent():
+    truth, terms, linear = made_family(2, np.geomspace(0.1, 30.0, 60), 1.0, 400)
+    joint = np.repeat(np.arange(30), 2)
+    problem = FamilyProblem(
+        terms, linear, truth.sum(0).astype(float), joint=joint,
+        joint_total=np.bincount(joint, truth.sum(1)).astype(float),
+    )  # fmt: skip
+    answer = solve(problem)
+    assert (answer.status, answer.method) == (Status.OPTIMAL, "pdas")
+    assert violation(problem, answer.x) <= 1e-7
+
+
+def test_a_price_leads_to_the_same_answer():
+    solved = 0
+    for seed in range(40):
+        made = random_joint(seed, parent=False, held=False, every=True)
+        problem = replace(
+            made, joint=np.zeros(made.children, np.int32), joint_total=np.array([made.joint_total.sum()])
+        )
+        answer = solve(problem)
+        priced = solve_by_price(problem, LIMIT, PRECISION)
+        if priced is None:  # a root stalled at some price: a method to fall back on need not always finish
+            continue
+        solved += 1
+        top = max(1.0, answer.x.max())
+        np.testing.assert_allclose(margins(problem, answer.x), margins(problem, priced.x), atol=1e-5 * top)
+        assert certify(problem, priced.x, Multipliers(priced.mu, priced.lam, priced.tau)) <= 1e-7
+    assert solved >= 36
+
+
+def test_the_price_finds_digits_that_the_active_set_lacks():
+    """Weights over seven orders of magnitude: the last solve of the active set misses the tolerance."""
+    truth, terms, linear = made_family(30, (5000.0, 20.0), 7.0, 2016)
+    problem = FamilyProblem(terms, linear, joint=[0, 0], joint_total=[float(truth.sum())])
+    answer = solve(problem)
+    assert answer.status is Status.OPTIMAL
+    assert answer.residual <= 1e-9

@@ -28,7 +28,7 @@ __all__ = ["estimate_family"]
 _LEAST_VARIANCE = 1e-6
 """Noise with less variance is zero but for a chance below 1e-6: its answers are exact, and larger weights
 would only cost the solver digits."""
-_OWN_METHODS = ("direct", "pdas", "admm+pdas", "fixed")
+_OWN_METHODS = ("direct", "pdas", "admm+pdas", "price", "fixed")
 
 
 def _weight(query: QueryAnswers) -> float:

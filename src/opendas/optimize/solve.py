@@ -2,9 +2,9 @@
 
 The chain is active set, active set from a first-order start (twice, the second time tighter), for a root its
 last linear solve again in extended precision, general solver with the active set to sharpen it, proof of
-infeasibility. Families with joint totals go from the active set to the general solver. A step down is decided
-by iterations and residuals only, never by clock or memory, so the same problem takes the same way on every
-machine.
+infeasibility. Families with joint totals go from the active set to the general solver, roots with one of them
+by its price. A step down is decided by iterations and residuals only, never by clock or memory, so the same
+problem takes the same way on every machine.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from opendas.optimize.direct import Guess, solve_direct
 from opendas.optimize.feasibility import conflict, obvious_conflict
 from opendas.optimize.pdas import INFEASIBLE, OK
 from opendas.optimize.polish import polish_root
+from opendas.optimize.prices import has_one_price, solve_by_price
 from opendas.optimize.problem import ConstraintRow, FamilyProblem, Solution, Status
 from opendas.optimize.solvers import clarabel
 
@@ -95,6 +96,16 @@ def _structured(
     return Solution(found.x, status, residual, found.iterations, method)
 
 
+def _priced(problem: FamilyProblem, tolerance: float) -> Solution:
+    """Roots that share one joint total, each by itself at the price that all of them pay."""
+    found = solve_by_price(problem, LIMIT, PRECISION)
+    if found is None:
+        return Solution(np.zeros(problem.linear.shape), Status.FAILED, np.inf, 0, "price")
+    residual = certify(problem, found.x, Multipliers(found.mu, found.lam, found.tau))
+    status = Status.OPTIMAL if residual <= tolerance else Status.FAILED
+    return Solution(found.x, status, residual, found.iterations, "price")
+
+
 def _only_child(problem: FamilyProblem, parent: Floats, tolerance: float) -> Solution:
     """A single child is its parent; only the bounds can be wrong."""
     x = np.where(problem.mask, parent, 0.0)
@@ -125,6 +136,11 @@ def _why(problem: FamilyProblem, tolerance: float) -> tuple[ConstraintRow, ...]:
 
 def _fall_through(problem: FamilyProblem, tolerance: float, best: Solution) -> Solution:
     """Everything after the first method, in order."""
+    if has_one_price(problem):
+        answer = _priced(problem, tolerance)
+        if answer.status is Status.OPTIMAL:
+            return answer
+        best = min(best, answer, key=lambda solution: solution.residual)
     for settings in PROXIMAL:
         answer = _structured(problem, tolerance, "pdas", settings=settings)
         if answer.status is Status.OPTIMAL:
