@@ -22,7 +22,7 @@ from opendas.phsafe.exact import exact_tables
 from opendas.phsafe.folder import PRODUCT, HouseholdWorkspace, exact_folder, refuse_other
 from opendas.phsafe.linking import Linked, canonical_bytes, check_keys, link, sort_inputs
 from opendas.phsafe.measure import count_locally, measure, prepare_samplers
-from opendas.phsafe.model import Inputs
+from opendas.phsafe.model import Inputs, Level
 from opendas.phsafe.output import write_tables
 from opendas.phsafe.plan import Plan
 from opendas.phsafe.read_csv import read_csv
@@ -169,7 +169,10 @@ def run_exact(
     with exact_folder(out):
         inputs = read_inputs(config, data, options)
         linked = link(inputs, config.state_filter)
-        findings = check_keys(inputs)
+        everything: dict[str, dict[Level, Loss]] = {
+            table.name: dict.fromkeys(table.levels, INFINITE) for table in config.tables
+        }
+        findings = find_errors(inputs, linked, replace(config, budgets=everything))
         options.tell("counting", 0, 1)
         tables = exact_tables(config, linked, options.derived)
         options.tell("counting", 1, 1)
