@@ -31,6 +31,7 @@ from experiment import (
     load,
     markdown,
     note,
+    paper_rows,
     plain,
     rhode_island,
     seeded_runs,
@@ -189,6 +190,15 @@ def table_of_expectations(
     return markdown(("Areas", *heads), rows)
 
 
+def table_beside_paper(errors: Mapping[str, Mapping[Key, Mean]]) -> str:
+    """Return errors of official block groups beside Tables 9 and 10, whose spine had custom ones."""
+    rows = [row for row in paper_rows(9, 10) if row.key[0] == "block_group"]
+    return markdown(
+        ("Official block groups", "Paper", *errors),
+        [(row.key[1], row.runs["baseline1"], *(found[row.key] for found in errors.values())) for row in rows],
+    )
+
+
 def read_assignment(path: Path) -> Frame:
     """Read the areas of the 2020 blocks; no counts exist for them, so all blocks are leaves."""
     table = pq.read_table(path).sort_by("GEOID")
@@ -261,6 +271,8 @@ def report(found: Found) -> tuple[str, object]:
         parts.append(table_of_errors(errors, differences, query))
     parts.append("total: mean absolute error, expected and observed")
     parts.append(table_of_expectations(found.expected, errors))
+    parts.append("Official block groups beside the nation's production run")
+    parts.append(table_beside_paper(errors))
     record = {
         name: {
             "errors": plain(mean),

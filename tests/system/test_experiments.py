@@ -217,6 +217,34 @@ def test_differences_of_spines_are_paired_by_seed(script) -> None:
     assert found == {key: module.Mean(0.0, 2.0)}
 
 
+def test_tables_of_spines_give_differences_with_their_signs(script) -> None:
+    module = script("spines")
+    names = ("standard", "optimized, place")
+    frame = small_frame()
+    place = np.where(np.arange(len(frame)) < 3, b"1", b"2")
+    frame = Frame(frame.geocodes, frame.levels, "block", entities={"place": place})
+    metrics = ("geounits", "mean_abs_error")
+    asked = {(level, query) for level in module.SHOWN for query in module.QUERIES}
+    asked |= {row.key[:2] for row in module.paper_rows(9, 10)}
+
+    def figures(value: float) -> dict[tuple[str, ...], float]:
+        return {(*both, "", metric): value for both in asked for metric in metrics}
+
+    text, record = module.report(
+        module.Found(
+            frame,
+            {name: module.spine_of(frame, module.SPINES[name]) for name in names},
+            {"standard": [figures(5.0), figures(6.0)], "optimized, place": [figures(3.0), figures(5.0)]},
+            {name: {(level, "total"): 7.0 for level in module.SHOWN} for name in names},
+        )
+    )
+    assert text.count("| place | 6 | 5.50 ± 0.50 | -1.50 ± 0.50 |") == len(module.QUERIES)
+    assert "| place | 7.00 | 5.50 | 7.00 | 4.00 |" in text
+    assert "| total | 16.00 | 5.50 ± 0.50 | 4.00 ± 1.00 |" in text
+    assert record["standard"]["differences"] == []
+    assert {row["mean"] for row in record["optimized, place"]["differences"]} == {-1.5}
+
+
 def test_a_spine_around_areas_brings_them_as_close_as_their_tracts_allow(script) -> None:
     module = script("spines")
     frame = small_frame()
