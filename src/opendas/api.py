@@ -12,6 +12,7 @@ from opendas.io.tables.tabulate import write_tables
 from opendas.metrics.evaluate import Evaluation
 from opendas.metrics.evaluate import evaluate as compare
 from opendas.metrics.output import write_evaluation
+from opendas.phsafe.folder import HouseholdWorkspace, stored_mode
 from opendas.pipeline import estimate as run_estimate
 from opendas.pipeline import measure as run_measure
 from opendas.pipeline import release as run_release
@@ -24,7 +25,7 @@ from opendas.report.certificate import issue
 from opendas.run import Run, define, load
 from opendas.spines import describe_spine
 from opendas.version import __version__, commit
-from opendas.workspace import forget_keys, read_state
+from opendas.workspace import Workspace, forget_keys, read_state
 
 __all__ = [
     "Release",
@@ -189,7 +190,8 @@ def status(out: str | Path) -> list[dict[str, Any]]:
     The loss is what the folder's own ledger holds; None where the run is in a shared ledger, or not begun.
     """
     folder = Path(out)
-    states = sorted((folder / "state").glob("*/run.json"))
+    # A folder of household tables has the published layout, and its state under confidential/.
+    states = sorted([*folder.glob("state/*/run.json"), *folder.glob("confidential/state/*/run.json")])
     if not states:
         raise ConfigError(f"{folder} is no output folder of a run.")
     ledger = folder / "ledger.jsonl"
@@ -215,7 +217,8 @@ def status(out: str | Path) -> list[dict[str, Any]]:
 
 def forget_key(out: str | Path) -> tuple[str, ...]:
     """Destroy the run keys of an output folder; returns the products whose key was destroyed."""
-    return forget_keys(Path(out))
+    folder = Path(out)
+    return forget_keys(folder, Workspace if stored_mode(folder) is None else HouseholdWorkspace)
 
 
 def with_strict(run: Run) -> Run:

@@ -274,10 +274,16 @@ def key_from_command(command: str) -> RunKey:
     return RunKey(secret)
 
 
-def forget_keys(out: Path) -> tuple[str, ...]:
+def forget_keys(out: Path, kind: type[Workspace] = Workspace) -> tuple[str, ...]:
     """Destroy the keys of a folder: measurements can then no longer be unmade, nor more be drawn.
 
     The file is overwritten before it is removed; what the file system or a backup keeps is beyond reach.
+
+    Parameters
+    ----------
+    out : Path
+    kind : type of Workspace
+        Layout of the folder.
 
     Returns
     -------
@@ -288,7 +294,7 @@ def forget_keys(out: Path) -> tuple[str, ...]:
     if not folder.is_dir():
         raise ConfigError(f"{out} is no output folder of a run.")
     gone = []
-    with Workspace(out):
+    with kind(out):
         for path in sorted(folder.glob("*.key")):
             try:
                 size = path.stat().st_size

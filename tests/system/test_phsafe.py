@@ -402,3 +402,15 @@ def test_a_budget_too_small_for_exact_noise_is_refused_before_reading(case: Case
     case.change(lambda document: document["privacy_budget"]["PH3"].update({"usa_*": 1e-12}))
     assert case() == 4
     assert not case.out.exists()
+
+
+def test_status_and_forget_key_know_the_folder(case: Case, capsys: Capture) -> None:
+    assert case() == 0
+    assert guarded(cli, ["status", str(case.out), "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out.splitlines()[-1])["runs"]
+    assert (row["product"], row["phase"], row["rho"], row["key"]) == ("phsafe", "finished", "23", True)
+    assert guarded(cli, ["forget-key", str(case.out)]) == 0
+    assert not list((case.out / "confidential" / "keys").iterdir())
+    assert case("--resume") == 0  # a finished run needs no key
+    case.change(lambda document: document["tau"].update(PH3=4))
+    assert case("--resume") == 4

@@ -12,9 +12,10 @@ from typing import Any
 
 from opendas.io.atomic import sha256_file, write_atomic
 from opendas.phsafe.folder import PRODUCT
+from opendas.phsafe.margins import cell_margins, margin
 from opendas.phsafe.plan import Plan
-from opendas.phsafe.sensitivity import LevelNoise, Sensitivity, total_loss
-from opendas.phsafe.tables import DERIVED
+from opendas.phsafe.sensitivity import Law, LevelNoise, Sensitivity, total_loss
+from opendas.phsafe.tables import DERIVED, Derived, Table, find_table
 from opendas.phsafe.truncation import Truncation
 from opendas.privacy.entries import Loss
 from opendas.privacy.exact import format_fraction
@@ -29,7 +30,6 @@ __all__ = ["FORMAT", "household_certificate", "issue_certificate", "run_stamps"]
 FORMAT = "opendas phsafe certificate 1"
 DELTA = Fraction(1, 10**10)
 """Where epsilon is quoted."""
-CONFIDENCE = Fraction(9, 10)
 
 _BY_SIZE = (Neighbours.UNBOUNDED, Neighbours.BOUNDED)
 
@@ -61,7 +61,14 @@ def run_stamps(plan: Plan, *, seeded: bool) -> tuple[str, ...]:
 
 
 def household_certificate(
-    plan: Plan, files: Iterable[ReleasedFile], *, seeded: bool, version: str, commit: str, issued: str
+    plan: Plan,
+    files: Iterable[ReleasedFile],
+    derived: Iterable[Derived] = DERIVED,
+    *,
+    seeded: bool,
+    version: str,
+    commit: str,
+    issued: str,
 ) -> dict[str, Any]:
     """Build the content of ``certificate.json``.
 
@@ -70,6 +77,7 @@ def household_certificate(
     plan : Plan
     files : iterable of ReleasedFile
         The tables.
+    derived : iterable of Derived
     seeded : bool
     version, commit, issued : str
     """
@@ -86,11 +94,7 @@ def household_certificate(
         "protected_unit": "the persons and the unit row of one address",
         "plan_digest": plan.digest(),
         "noise": [_noise_row(plan, noise) for noise in plan.noise],
-        "derived": [
-            {"table": one.name, "from": one.source, "cells": {str(c): list(p) for c, p in one.cells.items()}}
-            for one in DERIVED
-            if one.source in config.budgets
-        ],
+        "derived": [_derived_row(plan, one) for one in derived if one.source in config.budgets],
         "guarantee": "\n\n".join(_guarantee(plan, stamps)),
     }
     return {
@@ -107,7 +111,14 @@ def household_certificate(
 
 
 def issue_certificate(
-    out: Path, plan: Plan, tables: Sequence[str], *, seeded: bool, version: str, commit: str
+    out: Path,
+    plan: Plan,
+    tables: Sequence[str],
+    derived: Iterable[Derived] = DERIVED,
+    *,
+    seeded: bool,
+    version: str,
+    commit: str,
 ) -> dict[str, Any]:
     """Write ``certificate.json`` for the tables of an output folder.
 
@@ -117,6 +128,7 @@ def issue_certificate(
     plan : Plan
     tables : sequence of str
         Files, relative to `out`.
+    derived : iterable of Derived
     seeded : bool
     version, commit : str
 
@@ -127,7 +139,7 @@ def issue_certificate(
     """
     files = [ReleasedFile(name, (out / name).stat().st_size, sha256_file(out / name)) for name in tables]
     certificate = household_certificate(
-        plan, files, seeded=seeded, version=version, commit=commit, issued=issue_date()
+        plan, files, derived, seeded=seeded, version=version, commit=commit, issued=issue_date()
     )
     write_atomic(out / CERTIFICATE, certificate_bytes(certificate))
     return certificate
@@ -139,6 +151,8 @@ def _gaussian(plan: Plan) -> bool:
 
 def _noise_row(plan: Plan, noise: LevelNoise) -> dict[str, Any]:
     law, answers = noise.law, noise.answers
+    table = find_table(noise.table, plan.config.tables)
+    assert table is not None
     used = answers.l2_squared if _gaussian(plan) else answers.l1
     return {
         **noise.as_json(),
@@ -146,8 +160,27 @@ def _noise_row(plan: Plan, noise: LevelNoise) -> dict[str, Any]:
             plan.sensitivity, Neighbours.UNBOUNDED
         ),
         "variance": 0.0 if law is None else law.variance,
-        "moe90": 0 if law is None else law.margin(CONFIDENCE),
+        "moe90": 0 if law is None else margin(law),
+        "totals_moe90": {} if law is None else _margins(table, law, table.shell),
     }
+
+
+def _derived_row(plan: Plan, derived: Derived) -> dict[str, Any]:
+    laws = {noise.level: noise.law for noise in plan.noise if noise.table == derived.source}
+    return {
+        "table": derived.name,
+        "from": derived.source,
+        "cells": {str(code): list(parts) for code, parts in derived.cells.items()},
+        "moe90": {
+            level: {} if law is None else _margins(derived, law, derived.cells) for level, law in laws.items()
+        },
+    }
+
+
+def _margins(table: Table | Derived, law: Law, codes: Iterable[int]) -> dict[str, int]:
+    """Return the margins of sums of cells, each with noise of its own."""
+    margins = cell_margins(table, law)
+    return {str(code): margins[code] for code in codes}
 
 
 def _totals(plan: Plan) -> list[dict[str, Any]]:

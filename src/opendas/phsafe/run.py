@@ -7,20 +7,21 @@ further loss.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
 from opendas.budget.changes import ADDRESS
-from opendas.errors import ConfigError, DataError, Finding, PrivacyError
+from opendas.errors import ConfigError, Finding, PrivacyError
+from opendas.io.atomic import write_atomic
 from opendas.phsafe.certificate import issue_certificate, run_stamps
 from opendas.phsafe.config import Config, Mode, read_config
-from opendas.phsafe.counting import check_cells
 from opendas.phsafe.exact import exact_tables
 from opendas.phsafe.folder import PRODUCT, HouseholdWorkspace, exact_folder, refuse_other
-from opendas.phsafe.linking import Linked, canonical_bytes, check_keys, link, sort_inputs
+from opendas.phsafe.linking import canonical_bytes, link, sort_inputs
 from opendas.phsafe.measure import count_locally, measure, prepare_samplers
 from opendas.phsafe.model import Inputs, Level
 from opendas.phsafe.output import write_tables
@@ -29,6 +30,7 @@ from opendas.phsafe.read_csv import read_csv
 from opendas.phsafe.sensitivity import Sensitivity
 from opendas.phsafe.tables import DERIVED, TABLES, Derived, Table
 from opendas.phsafe.truncation import Truncation
+from opendas.phsafe.validate import validate
 from opendas.privacy.entries import INFINITE, LedgerEntry, Loss
 from opendas.privacy.exact import format_fraction
 from opendas.privacy.relations import Mechanism, Neighbours
@@ -57,6 +59,8 @@ class HouseholdOptions:
     key_command : str or None
         External command that prints the run key.
     progress : callable(stage, done, total) or None
+    warn : callable(findings) or None
+        Told what validation found odd but counts, once.
     tables : tuple of Table
         The measured tables; an agency adds its own.
     derived : tuple of Derived
@@ -69,6 +73,7 @@ class HouseholdOptions:
     ledger: Path | None = None
     key_command: str | None = None
     progress: Callable[[str, int, int], None] | None = None
+    warn: Callable[[Sequence[Finding]], None] | None = None
     tables: tuple[Table, ...] = TABLES
     derived: tuple[Derived, ...] = DERIVED
 
@@ -118,7 +123,8 @@ def run_private(config_path: Path, data: Path, out: Path, options: HouseholdOpti
         inputs = read_inputs(plan.config, data, options)
         clock.lap("read")
         linked = link(inputs, plan.config.state_filter)
-        _refuse(data, find_errors(inputs, linked, plan.config))
+        found = validate(inputs, linked, plan.config)
+        found.refuse_errors(data)
         clock.lap("check")
         key = (
             space.new_key(PRODUCT, options.seed, options.key_command)
@@ -142,27 +148,32 @@ def run_private(config_path: Path, data: Path, out: Path, options: HouseholdOpti
         clock.lap("count and measure")
         options.tell("writing", 0, 1)
         files = write_tables(out, tables, plan.config.state_filter)
-        issue_certificate(out, plan, files, seeded=key.is_seeded, version=__version__, commit=commit())
+        issue_certificate(
+            out, plan, files, options.derived, seeded=key.is_seeded, version=__version__, commit=commit()
+        )
+        _save_warnings(space, found.warnings)
         clock.lap("write")
         state = replace(now, phase="finished", result=_result(plan, files, seeded=key.is_seeded))
         clock.save(space.confidential / "timings" / f"{PRODUCT}.json")
         space.save_state(state)
         space.ledger.finished(state.run_id)
         options.tell("writing", 1, 1)
+        if options.warn is not None and found.warnings:
+            options.warn(found.warnings)
         return _answer(space, state)
 
 
 def run_exact(
     config_path: Path, data: Path, out: Path, options: HouseholdOptions
-) -> tuple[dict[str, Any], list[Finding]]:
+) -> tuple[dict[str, Any], tuple[Finding, ...]]:
     """Write the exact tables of a data set into a folder for its owner only.
 
     Returns
     -------
     answer : dict
         ``out`` and ``tables``.
-    findings : list of Finding
-        What a private run would refuse; here the rows are counted where they have a cell.
+    findings : tuple of Finding
+        What a private run would refuse, and what is odd; here rows are counted where they have a cell.
     """
     config = read_config(config_path, Mode.NON_PRIVATE, options.tables)
     refuse_other(out, Mode.NON_PRIVATE)
@@ -177,7 +188,7 @@ def run_exact(
         tables = exact_tables(config, linked, options.derived)
         options.tell("counting", 1, 1)
         files = write_tables(out, tables, config.state_filter)
-    return {"out": str(out), "mode": Mode.NON_PRIVATE.value, "tables": list(files)}, findings
+    return {"out": str(out), "mode": Mode.NON_PRIVATE.value, "tables": list(files)}, found.everything
 
 
 def validate_input(config_path: Path, data: Path, options: HouseholdOptions) -> dict[str, Any]:
@@ -189,7 +200,10 @@ def validate_input(config_path: Path, data: Path, options: HouseholdOptions) -> 
     """
     config = read_config(config_path, Mode.VALIDATE, options.tables)
     inputs = read_inputs(config, data, options)
-    _refuse(data, find_errors(inputs, link(inputs, config.state_filter), config))
+    found = validate(inputs, link(inputs, config.state_filter), config)
+    found.refuse_errors(data)
+    if options.warn is not None and found.warnings:
+        options.warn(found.warnings)
     return {"mode": Mode.VALIDATE.value, "ok": True, "states": list(config.state_filter)}
 
 
@@ -203,16 +217,10 @@ def read_inputs(config: Config, data: Path, options: HouseholdOptions) -> Inputs
     return sort_inputs(read_csv(data, config.state_filter, options.tell))
 
 
-def find_errors(inputs: Inputs, linked: Linked, config: Config) -> list[Finding]:
-    """Return everything that a private run refuses."""
-    return [*check_keys(inputs), *check_cells(linked, config)]
-
-
-def _refuse(data: Path, findings: list[Finding]) -> None:
-    if findings:
-        raise DataError(
-            f"{data}: the input does not pass validation; nothing was drawn or written.", findings
-        )
+def _save_warnings(space: HouseholdWorkspace, warnings: Sequence[Finding]) -> None:
+    """Keep what validation found odd where only the owner reads it."""
+    text = json.dumps([asdict(finding) for finding in warnings], indent=1)
+    write_atomic(space.confidential / "validation" / "warnings.json", f"{text}\n".encode())
 
 
 def _known(space: HouseholdWorkspace, options: HouseholdOptions) -> RunState | None:
