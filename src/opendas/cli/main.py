@@ -30,6 +30,7 @@ COMMANDS = {
     "evaluate": "evaluate",
     "account": "account",
     "phsafe": "phsafe",
+    "phsafe-post": "phsafe_post",
 }
 """Subcommand to module, in the order a newcomer meets them."""
 

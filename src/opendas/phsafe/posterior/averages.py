@@ -1,0 +1,254 @@
+"""Estimates of tables of averages, and of the tables of counts that share their numerators."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+
+from opendas.errors import DataError
+from opendas.phsafe.posterior.counts import CountEstimates
+from opendas.phsafe.posterior.files import Grid
+from opendas.phsafe.posterior.pair import pair_average, pair_count
+from opendas.phsafe.posterior.ratio import Block, Estimate, Fit, fit_block
+from opendas.phsafe.posterior.tables import COUNTS, AverageTable, Model
+
+__all__ = ["AverageEstimates", "CellEstimate", "Measured", "counts_of", "estimate_averages", "measured"]
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What was measured for an average table in one region and group.
+
+    Parameters
+    ----------
+    table : AverageTable
+    counts, variances : tuple of float
+        Numerators by cell of the count table if there is one, else of the average table.
+    households, household_variances : tuple of float
+        Denominators by measured cell.
+    """
+
+    table: AverageTable
+    counts: tuple[float, ...]
+    variances: tuple[float, ...]
+    households: tuple[float, ...]
+    household_variances: tuple[float, ...]
+
+    def cell(self, cell: int) -> tuple[float, float, float, float]:
+        """Return numerator, its variance, denominator and its variance of a cell of the estimates."""
+        parts = self.parts(cell)
+        below = (0,) if not self.table.by_cell else {1: (0, 1), 2: (0,), 3: (1,)}[cell]
+        return (
+            sum(self.counts[part] for part in parts),
+            sum(self.variances[part] for part in parts),
+            sum(self.households[part] for part in below),
+            sum(self.household_variances[part] for part in below),
+        )
+
+    def parts(self, cell: int) -> tuple[int, ...]:
+        """Return the positions of the numerators of a cell: the last one is cell 3, the others cell 2."""
+        last = len(self.counts) - 1
+        return {1: tuple(range(last + 1)), 2: tuple(range(last)), 3: (last,)}[cell]
+
+
+@dataclass(frozen=True, slots=True)
+class CellEstimate:
+    """The estimate of one cell.
+
+    Parameters
+    ----------
+    average : Estimate
+    numerator, denominator : float
+        Posterior means.
+    """
+
+    average: Estimate
+    numerator: float
+    denominator: float
+
+
+@dataclass(frozen=True, slots=True)
+class AverageEstimates:
+    """Estimates of one region and group.
+
+    Parameters
+    ----------
+    cells : tuple of CellEstimate
+        Cells 1, 2 and 3.
+    counts : tuple of Estimate
+        Of the count table with the same numerators: all together, then each. Empty where not asked for.
+    """
+
+    cells: tuple[CellEstimate, ...]
+    counts: tuple[Estimate, ...] = ()
+
+
+def measured(table: AverageTable, numerator: Grid, denominator: Grid, counts: Grid | None) -> list[Measured]:
+    """Bring numerators and denominators together, one a key of the numerator that has a denominator.
+
+    Raises
+    ------
+    DataError
+        If the numerators are not those of the count table.
+    """
+    source = counts if counts is not None else numerator
+    _check_numerators(table, numerator, counts)
+    have = set(denominator.keys)
+    keys = [key for key in numerator.keys if key in have]
+    above, below = source.rows(keys), denominator.rows(keys)
+    cells = denominator.columns(table.denominator_cells)
+    return [
+        Measured(
+            table,
+            tuple(map(float, source.counts[i])),
+            tuple(map(float, source.variances[i])),
+            tuple(map(float, denominator.counts[j, cells])),
+            tuple(map(float, denominator.variances[j, cells])),
+        )
+        for i, j in zip(above, below, strict=True)
+    ]
+
+
+def _check_numerators(table: AverageTable, numerator: Grid, counts: Grid | None) -> None:
+    """Make sure that two tables are the same numbers."""
+    if counts is None:
+        return
+    same = counts.keys == numerator.keys
+    if same:
+        head, last = counts.counts[:, :-1].sum(axis=1), counts.counts[:, -1]
+        same = np.array_equal(numerator.counts, np.stack([head, last], axis=1))
+    if not same:
+        raise DataError(
+            f"{table.numerator} is not the same measurement as {table.counts}: regions, groups or counts "
+            "differ. Give the output of one run, or fit each table by itself with --published."
+        )
+
+
+def _exact(measured: Measured) -> AverageEstimates:
+    """Return the numbers themselves where all are exact."""
+    cells = []
+    for cell in measured.table.cells:
+        numerator, _, denominator, _ = measured.cell(cell)
+        ratio = numerator / denominator if denominator else math.nan
+        cells.append(CellEstimate(Estimate(ratio, ratio, ratio), numerator, denominator))
+    counts = [sum(measured.counts), *measured.counts]
+    return AverageEstimates(tuple(cells), tuple(Estimate(n, n, n) for n in counts))
+
+
+def _shared(measured: Measured, most: float, with_counts: bool) -> AverageEstimates:
+    """Fit two numerators and the denominator that they share (PH1; PH5 with PH4)."""
+    block = Block(
+        measured.counts,
+        measured.variances,
+        measured.households[0],
+        measured.household_variances[0],
+        float(measured.table.least),
+        most,
+    )
+    fit = fit_block(block)
+    means, households = fit.mean_counts(), fit.mean_households()
+    cells = (
+        CellEstimate(fit.average(None), sum(means), households),
+        *(CellEstimate(fit.average(part), means[part], households) for part in (0, 1)),
+    )
+    if not with_counts:
+        return AverageEstimates(cells)
+    return AverageEstimates(cells, (fit.count(None), *_with_means(fit, means)))
+
+
+def _with_means(fit: Fit, means: Sequence[float]) -> list[Estimate]:
+    """Return the numerators of a fit with means that another formula gives: shared numbers are one number."""
+    return [fit.count(part)._replace(mean=mean) for part, mean in enumerate(means)]
+
+
+def _by_tenure(measured: Measured, most: float, with_counts: bool) -> AverageEstimates:
+    """Fit owners and renters, each with a denominator of its own, and both together (PH8 with PH7)."""
+    least = float(measured.table.least)
+    owners, renters = measured.parts(2), measured.parts(3)
+    fits = [
+        fit_block(
+            Block(
+                tuple(measured.counts[part] for part in parts),
+                tuple(measured.variances[part] for part in parts),
+                measured.households[side],
+                measured.household_variances[side],
+                least,
+                most,
+            )
+        )
+        for side, parts in enumerate((owners, renters))
+    ]
+    means = [fit.mean_counts() for fit in fits]
+    sizes = [fit.mean_households() for fit in fits]
+    numerators = [sum(of_fit) for of_fit in means]
+    cells = (
+        CellEstimate(pair_average(fits[0], fits[1]), sum(numerators), sum(sizes)),
+        *(CellEstimate(fits[side].average(None), numerators[side], sizes[side]) for side in (0, 1)),
+    )
+    if not with_counts:
+        return AverageEstimates(cells)
+    parts = [_with_means(fit, of_fit) for fit, of_fit in zip(fits, means, strict=True)]
+    return AverageEstimates(cells, (pair_count(fits[0], fits[1]), *parts[0], *parts[1]))
+
+
+def _alone(measured: Measured, most: float) -> AverageEstimates:
+    """Fit each cell by itself, as the published step does for PH8."""
+    cells = []
+    for cell in measured.table.cells:
+        numerator, variance, households, of_households = measured.cell(cell)
+        block = Block((numerator,), (variance,), households, of_households, float(measured.table.least), most)
+        fit = fit_block(block)
+        cells.append(CellEstimate(fit.average(None), fit.mean_counts()[0], fit.mean_households()))
+    return AverageEstimates(tuple(cells))
+
+
+def estimate_averages(
+    rows: Sequence[Measured], model: Model, most: float, workers: int = 1
+) -> list[AverageEstimates]:
+    """Estimate averages, and the counts that share their numerators.
+
+    Parameters
+    ----------
+    rows : sequence of Measured
+    model : Model
+    most : float
+        Largest average that is possible: persons that a household counts with at most.
+    workers : int
+        Threads; the results do not depend on it.
+    """
+
+    def fit(row: Measured) -> AverageEstimates:
+        if not any(row.variances) and not any(row.household_variances):
+            return _exact(row)
+        with_counts = model is Model.JOINT and row.table.counts is not None
+        if not row.table.by_cell:
+            return _shared(row, most, with_counts)
+        return _by_tenure(row, most, with_counts) if model is Model.JOINT else _alone(row, most)
+
+    return _mapped(fit, rows, workers)
+
+
+def _mapped(function: Callable[[Measured], _T], rows: Sequence[Measured], workers: int) -> list[_T]:
+    if workers == 1:
+        return [function(row) for row in rows]
+    with ThreadPoolExecutor(workers) as pool:
+        return list(pool.map(function, rows))
+
+
+def counts_of(estimates: Sequence[AverageEstimates], table: str) -> CountEstimates:
+    """Return the estimates of a count table from those of the averages with its numerators."""
+    declared = COUNTS[table]
+    means = np.array([[part.mean for part in row.counts] for row in estimates])
+    ends = np.array([[(part.low, part.high) for part in row.counts] for row in estimates])
+    rounded = np.rint(means).astype(np.int64)
+    rounded[:, 0] = rounded[:, 1:].sum(axis=1)
+    low = np.floor(ends[..., 0]).astype(np.int64)
+    high = np.ceil(ends[..., 1]).astype(np.int64)
+    return CountEstimates((*declared.margins, *declared.cells), rounded, low, high)

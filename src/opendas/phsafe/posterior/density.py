@@ -1,0 +1,327 @@
+"""Densities of averages and of their parts, as integrals over one variable in closed form otherwise.
+
+A block has numerators A and B (persons in two cells), or A alone, and one denominator D (households), each
+measured with independent normal noise, and a flat prior on
+
+    A >= 0,  B >= 0,  D >= 1,  c D <= S <= k D,  with S = A + B.
+
+Once D is given, what S adds up to decides about the constraints, so that everything asked for has a density
+that is a closed form or one integral over D (over S for the density of D itself). Every integrand is
+log-concave: a density of normals, the probability of an interval with ends linear in D, and the factor D of a
+ratio. Its peak is searched, its effective range follows, and Gauss-Legendre panels are halved until their
+Legendre coefficients have died out.
+
+A block is an array: location and standard deviation of A, B and D, c, k, t, and whether there is no B.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from opendas.phsafe.posterior.gauss import log_interval, log_upper
+
+__all__ = [
+    "AVERAGE",
+    "AVERAGE_OF_A",
+    "DENOMINATOR",
+    "DENOMINATOR_BY_TOTAL",
+    "DIFFERENCE",
+    "DROP",
+    "HALVINGS",
+    "LEGENDRE",
+    "NODES",
+    "ORDER",
+    "PART",
+    "SMALL",
+    "STEPS",
+    "TOTAL",
+    "WEIGHTS",
+    "block",
+    "bounds",
+    "first_guess",
+    "kinks",
+    "log_density",
+]
+
+Floats = npt.NDArray[np.float64]
+
+AVERAGE: Final = 0
+"""S / D."""
+AVERAGE_OF_A: Final = 1
+"""A / D."""
+PART: Final = 2
+"""A."""
+TOTAL: Final = 3
+"""S."""
+DIFFERENCE: Final = 4
+"""S - t D, for c <= t <= k."""
+DENOMINATOR: Final = 5
+"""D."""
+DENOMINATOR_BY_TOTAL: Final = 6
+"""E[S | D] times the density of D."""
+
+ZA, SA, ZB, SB, ZD, SD, C, K, T, ALONE = range(10)
+
+ORDER: Final = 16
+NODES, WEIGHTS = np.polynomial.legendre.leggauss(ORDER)
+LEGENDRE = np.ascontiguousarray(
+    np.polynomial.legendre.legvander(NODES, ORDER - 1).T * WEIGHTS * (np.arange(ORDER)[:, None] + 0.5)
+)
+"""Values at the nodes to Legendre coefficients: row k gives the k-th."""
+_TAIL = np.ascontiguousarray(LEGENDRE[-3:])
+
+DROP: Final = 38.0
+"""What is below exp(-38) of the peak is left out."""
+SMALL: Final = 1e-7
+"""Largest last Legendre coefficients of an accepted panel, beside the peak: the integral's relative error is
+of the order of their square."""
+HALVINGS: Final = 40
+STEPS: Final = 400
+
+
+@njit(cache=True, nogil=True)
+def _log_normal(x: float, z: float, s: float) -> float:
+    r = (x - z) / s
+    return -0.5 * r * r
+
+
+@njit(cache=True, nogil=True)
+def _log_sum(x: float, p: Floats) -> float:
+    """Return the log density of S at x, before the constraints with D."""
+    if p[ALONE] != 0.0:
+        return _log_normal(x, p[ZA], p[SA])
+    variance = p[SA] * p[SA] + p[SB] * p[SB]
+    tau = math.sqrt(variance)
+    mean = p[ZA] + p[SA] * p[SA] / variance * (x - p[ZA] - p[ZB])
+    s = p[SA] * p[SB] / tau
+    return _log_normal(x, p[ZA] + p[ZB], tau) + log_interval(-mean / s, (x - mean) / s)
+
+
+@njit(cache=True, nogil=True)
+def _integrand(kind: int, x: float, d: float, p: Floats) -> float:
+    """Return the log of what is integrated over D; over S for the density of D itself."""
+    if kind >= DENOMINATOR:
+        value = _log_normal(x, p[ZD], p[SD]) + _log_sum(d, p)
+        return value + math.log(d) if kind == DENOMINATOR_BY_TOTAL else value
+    value = _log_normal(d, p[ZD], p[SD])
+    if kind == AVERAGE:
+        return value + math.log(d) + _log_sum(x * d, p)
+    if kind == DIFFERENCE:
+        return value + _log_sum(x + p[T] * d, p)
+    a = x * d if kind == AVERAGE_OF_A else x
+    low = max(0.0, p[C] * d - a)
+    value += _log_normal(a, p[ZA], p[SA])
+    value += log_interval((low - p[ZB]) / p[SB], (p[K] * d - a - p[ZB]) / p[SB])
+    return value + math.log(d) if kind == AVERAGE_OF_A else value
+
+
+@njit(cache=True, nogil=True)
+def _range(kind: int, x: float, p: Floats) -> tuple[float, float]:
+    """Return the smallest and the largest D (or S) that x allows."""
+    if kind >= DENOMINATOR:
+        return p[C] * x, p[K] * x
+    low = 1.0
+    if kind == PART:
+        low = max(low, x / p[K])
+    elif kind == DIFFERENCE:
+        if x < 0:
+            low = max(low, -x / (p[T] - p[C])) if p[T] > p[C] else math.inf
+        elif x > 0:
+            low = max(low, x / (p[K] - p[T])) if p[T] < p[K] else math.inf
+    return low, math.inf
+
+
+@njit(cache=True, nogil=True)
+def _reach(
+    kind: int, x: float, p: Floats, peak: float, top: float, step: float, low: float, high: float
+) -> float:
+    """Return where the integrand has dropped by DROP, in the direction of `step`."""
+    inside, outside = 0.0, step
+    for _ in range(STEPS):
+        d = peak + outside
+        if d <= low:
+            return low
+        if d >= high:
+            return high
+        if top - _integrand(kind, x, d, p) > DROP:
+            break
+        inside, outside = outside, 2 * outside
+    for _ in range(3):
+        middle = 0.5 * (inside + outside)
+        if top - _integrand(kind, x, peak + middle, p) > DROP:
+            outside = middle
+        else:
+            inside = middle
+    return peak + outside
+
+
+@njit(cache=True, nogil=True)
+def _panel(kind: int, x: float, p: Floats, top: float, a: float, b: float) -> tuple[float, float]:
+    """Return the integral over a panel, and the size of its last Legendre coefficients."""
+    half, middle = 0.5 * (b - a), 0.5 * (a + b)
+    total, t0, t1, t2 = 0.0, 0.0, 0.0, 0.0
+    for i in range(ORDER):
+        value = math.exp(_integrand(kind, x, middle + half * NODES[i], p) - top)
+        total += WEIGHTS[i] * value
+        t0 += _TAIL[0, i] * value
+        t1 += _TAIL[1, i] * value
+        t2 += _TAIL[2, i] * value
+    return half * total, max(abs(t0), abs(t1), abs(t2))
+
+
+@njit(cache=True, nogil=True)
+def _integral(kind: int, x: float, p: Floats, guess: Floats) -> float:
+    """Return the log of the integral over D; `guess` holds a likely peak and scale, and is updated."""
+    low, high = _range(kind, x, p)
+    if not low < high:
+        return -math.inf
+    d, w = min(max(guess[0], low), high), guess[1]
+    top = _integrand(kind, x, d, p)
+    if top == -math.inf:
+        # The peak of another x can lie outside; somewhat inside the range every integrand is positive.
+        d = min(low + w, 0.5 * (low + high))
+        top = _integrand(kind, x, d, p)
+    for _ in range(STEPS):
+        below, above = max(low, d - w), min(high, d + w)
+        left, right = _integrand(kind, x, below, p), _integrand(kind, x, above, p)
+        if right > top and right >= left:
+            d, top, w = above, right, 2 * w
+        elif left > top:
+            d, top, w = below, left, 2 * w
+        elif (top - right <= 1.0 and top - left <= 1.0) or w < 1e-13 * abs(d):
+            break
+        else:
+            w *= 0.5
+    if top == -math.inf:
+        return -math.inf
+    guess[0], guess[1] = d, w
+    left, right = _reach(kind, x, p, d, top, -w, low, high), _reach(kind, x, p, d, top, w, low, high)
+    edges = np.empty(6)
+    edges[0], edges[1], edges[2] = left, d + 0.4 * (left - d), d
+    edges[3], edges[4], edges[5] = d + 0.4 * (right - d), right, math.inf
+    if kind == PART:
+        kink = x / p[C]
+        if edges[0] < kink < edges[4]:
+            edges[5] = kink
+            edges.sort()
+    total = 0.0
+    stack = np.empty((HALVINGS + 8, 2))
+    for first in range(5):
+        if not edges[first] < edges[first + 1] < math.inf:
+            continue
+        stack[0, 0], stack[0, 1] = edges[first], edges[first + 1]
+        height = 1
+        while height > 0:
+            height -= 1
+            a, b = stack[height, 0], stack[height, 1]
+            value, tail = _panel(kind, x, p, top, a, b)
+            middle = 0.5 * (a + b)
+            if tail <= SMALL or height + 2 > HALVINGS or not a < middle < b:
+                total += value
+            else:
+                stack[height, 0], stack[height, 1] = a, middle
+                stack[height + 1, 0], stack[height + 1, 1] = middle, b
+                height += 2
+    return top + math.log(total) if total > 0 else -math.inf
+
+
+@njit(cache=True, nogil=True)
+def _difference_alone(x: float, p: Floats) -> float:
+    """Return the log density of A - t D where A is alone: a normal one, times the chance that D fits."""
+    low = _range(DIFFERENCE, x, p)[0]
+    s2, d2, t = p[SA] * p[SA], p[SD] * p[SD], p[T]
+    variance = s2 + t * t * d2
+    mean = p[ZA] - t * p[ZD]
+    of_d = p[ZD] - t * d2 / variance * (x - mean)
+    s = p[SA] * p[SD] / math.sqrt(variance)
+    return _log_normal(x, mean, math.sqrt(variance)) + log_upper((low - of_d) / s) + math.log(s)
+
+
+@njit(cache=True, nogil=True)
+def first_guess(kind: int, p: Floats) -> Floats:
+    """Return a likely peak and scale of what is integrated over, float64 (2,)."""
+    guess = np.empty(2)
+    guess[0], guess[1] = max(1.0, p[ZD]), p[SD]
+    if kind >= DENOMINATOR:
+        guess[0], guess[1] = max(1.0, p[ZA] + p[ZB]), p[SA]
+    return guess
+
+
+@njit(cache=True, nogil=True)
+def log_density(kind: int, x: float, p: Floats, guess: Floats) -> float:
+    """Return the log of a posterior density at one point, up to a constant of the block.
+
+    Parameters
+    ----------
+    kind : int
+        One of the kinds of this module.
+    x : float
+    p : float64 (10,)
+        The block.
+    guess : float64 (2,)
+        Likely peak and scale of D; updated, so that neighbouring points start well.
+    """
+    if kind == TOTAL:
+        ends = (max(1.0, x / p[K]) - p[ZD]) / p[SD], (x / p[C] - p[ZD]) / p[SD]
+        return _log_sum(x, p) + log_interval(ends[0], ends[1]) + math.log(p[SD])
+    if kind == DIFFERENCE and p[ALONE] != 0.0:
+        return _difference_alone(x, p)
+    return _integral(kind, x, p, guess)
+
+
+@njit(cache=True, nogil=True)
+def bounds(kind: int, p: Floats) -> tuple[float, float]:
+    """Return the range of a kind."""
+    if kind == AVERAGE:
+        return p[C], p[K]
+    if kind == AVERAGE_OF_A:
+        return 0.0, p[K]
+    if kind == PART:
+        return 0.0, math.inf
+    if kind == TOTAL:
+        return p[C], math.inf
+    if kind >= DENOMINATOR:
+        return 1.0, math.inf
+    return -math.inf, math.inf
+
+
+@njit(cache=True, nogil=True)
+def kinks(kind: int, p: Floats) -> tuple[float, float]:
+    """Return where a density has a kink, NaN for none."""
+    if kind == AVERAGE_OF_A:
+        return p[C], math.nan
+    if kind == PART:
+        return p[C], p[K]
+    if kind == TOTAL:
+        return p[K], math.nan
+    if kind == DIFFERENCE:
+        return p[C] - p[T], p[K] - p[T]
+    return math.nan, math.nan
+
+
+def block(
+    a: tuple[float, float],
+    b: tuple[float, float] | None,
+    d: tuple[float, float],
+    least: float,
+    most: float,
+    t: float = 0.0,
+) -> Floats:
+    """Return the array of a block.
+
+    Parameters
+    ----------
+    a, b, d : (float, float)
+        Location and standard deviation, above 0; None for no B.
+    least, most : float
+        c and k.
+    t : float
+        For the kind DIFFERENCE.
+    """
+    alone = b is None
+    return np.array([*a, *(b or (0.0, 1.0)), *d, least, most, t, float(alone)])

@@ -1,0 +1,263 @@
+"""The measurements as they were written, and the estimates as the published step writes them."""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from opendas.errors import ConfigError, DataError, EnvironmentFailure, Finding, FormatError
+from opendas.io.atomic import write_atomic
+from opendas.phsafe.model import PUERTO_RICO
+from opendas.phsafe.posterior.lattice import Noise
+from opendas.phsafe.tables import OUTPUTS
+
+__all__ = ["Grid", "Key", "estimate_path", "read_measurements", "read_table", "write_estimates"]
+
+Key = tuple[str, str]
+"""Region identifier as written, and population group (``*`` where the table has none)."""
+
+_REGION = re.compile("1|[0-9]{2}")
+_WHOLE = re.compile("-?[0-9]{1,18}")
+_NO_VARIANCE = (
+    "{0} has no VARIANCE column: these are exact counts (non-private mode), with nothing to estimate. "
+    "Give the output of private mode."
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Grid:
+    """The noisy counts of one table for one type of region.
+
+    Parameters
+    ----------
+    name : str
+        Folder it came from.
+    region_type : str
+        ``USA`` or ``STATE``.
+    keys : tuple of Key
+    cells : tuple of int
+        Cell codes.
+    counts : int64 (k, n)
+        One row a key, one column a cell.
+    variances : float64 (k, n)
+        In squared counts; 0 where nothing was added.
+    noise : tuple of Noise
+        One a key.
+    """
+
+    name: str
+    region_type: str
+    keys: tuple[Key, ...]
+    cells: tuple[int, ...]
+    counts: npt.NDArray[np.int64]
+    variances: npt.NDArray[np.float64]
+    noise: tuple[Noise, ...]
+
+    def columns(self, cells: Sequence[int]) -> list[int]:
+        """Return the positions of cells."""
+        return [self.cells.index(cell) for cell in cells]
+
+    def subset(self, keys: Sequence[Key]) -> Grid:
+        """Return the grid of some keys."""
+        rows = self.rows(keys)
+        noise = tuple(self.noise[row] for row in rows)
+        return Grid(
+            self.name,
+            self.region_type,
+            tuple(keys),
+            self.cells,
+            self.counts[rows],
+            self.variances[rows],
+            noise,
+        )
+
+    def rows(self, keys: Iterable[Key]) -> list[int]:
+        """Return the positions of keys."""
+        where = {key: row for row, key in enumerate(self.keys)}
+        return [where[key] for key in keys]
+
+
+def _lines(folder: Path) -> tuple[list[str], list[tuple[str, int, list[str]]]]:
+    """Return the header and the rows, with file and line, of all part files of a folder."""
+    header: list[str] = []
+    rows: list[tuple[str, int, list[str]]] = []
+    files = sorted(path for path in folder.glob("*.csv") if not path.name.startswith((".", "_")))
+    if not files:
+        raise FormatError(f"{folder.name} holds no .csv file; expected part-00000-*.csv.")
+    for path in files:
+        try:
+            with open(path, encoding="ascii", newline="") as file:
+                reader = csv.reader(file, delimiter="|")
+                first = next(reader, [])
+                rows += [(f"{folder.name}/{path.name}", reader.line_num, row) for row in reader if row]
+        except UnicodeDecodeError as error:
+            raise FormatError(f"{folder.name}/{path.name} is not a text file in ASCII.") from error
+        except OSError as error:
+            raise EnvironmentFailure(f"Could not read {path.name}: {error.strerror}.") from error
+        if header and first != header:
+            raise FormatError(f"The files of {folder.name} have different headers.")
+        header = first
+    return header, rows
+
+
+def _check_header(name: str, header: Sequence[str]) -> None:
+    cell = f"{name.upper()}_DATA_CELL"
+    if "COUNT" in header and "VARIANCE" not in header:
+        raise ConfigError(_NO_VARIANCE.format(name))
+    needed = ("REGION_ID", "REGION_TYPE", cell, "COUNT", "NOISE_DISTRIBUTION", "VARIANCE")
+    missing = [column for column in needed if column not in header]
+    if missing:
+        raise FormatError(f"{name}: the header lacks {', '.join(missing)}.")
+
+
+def _wrong(row: dict[str, str], cell: str, cells: Sequence[int]) -> tuple[str, str] | None:
+    """Return column and rule of the first thing wrong with a row."""
+    if _REGION.fullmatch(row["REGION_ID"]) is None:
+        return "REGION_ID", "1 or two digits"
+    if row["REGION_TYPE"] not in ("USA", "STATE"):
+        return "REGION_TYPE", "USA or STATE"
+    if row[cell] not in {str(code) for code in cells}:
+        return cell, f"one of the measured cells {', '.join(map(str, cells))}"
+    if _WHOLE.fullmatch(row["COUNT"]) is None:
+        return "COUNT", "a whole number"
+    if row["NOISE_DISTRIBUTION"] not in set(Noise):
+        return "NOISE_DISTRIBUTION", " or ".join(Noise)
+    try:
+        variance = float(row["VARIANCE"])
+    except ValueError:
+        variance = math.nan
+    return None if 0 <= variance < math.inf else ("VARIANCE", "a number, 0 or more")
+
+
+def read_table(out: Path, name: str, cells: tuple[int, ...]) -> dict[str, Grid]:
+    """Read one folder of a PHSafe output.
+
+    Parameters
+    ----------
+    out : Path
+    name : str
+        For instance ``PH1_num``.
+    cells : tuple of int
+        The measured cells.
+
+    Returns
+    -------
+    dict of str to Grid
+        By type of region; empty where the folder is not there, as for a table without budget.
+
+    Raises
+    ------
+    ConfigError
+        If the counts are exact.
+    FormatError
+        If a header or row is wrong, a row is there twice, or a cell of a region and group is missing.
+    """
+    folder = out / name
+    if not folder.is_dir():
+        return {}
+    header, rows = _lines(folder)
+    _check_header(name, header)
+    cell = f"{name.upper()}_DATA_CELL"
+    findings: list[Finding] = []
+    found: dict[str, dict[Key, dict[int, tuple[int, float, str]]]] = {}
+    for file, line, values in rows:
+        row = dict(zip(header, values, strict=False))
+        wrong = ("row", f"{len(header)} fields") if len(values) != len(header) else _wrong(row, cell, cells)
+        if wrong is None:
+            key = (row["REGION_ID"], row.get("ITERATION_CODE", "*"))
+            of_key = found.setdefault(row["REGION_TYPE"], {}).setdefault(key, {})
+            code = int(row[cell])
+            if code in of_key:
+                wrong = (cell, "each cell of a region and group once")
+            else:
+                of_key[code] = (int(row["COUNT"]), float(row["VARIANCE"]), row["NOISE_DISTRIBUTION"])
+        if wrong is not None:
+            findings.append(Finding(file, line, *wrong))
+    for region_type, of_type in found.items():
+        findings += [
+            Finding(name, None, f"{region_type} {key[0]} {key[1]}", "all measured cells")
+            for key, of_key in of_type.items()
+            if len(of_key) < len(cells)
+        ]
+    if findings:
+        raise FormatError(f"{name} is not a PHSafe output.", findings)
+    return {region_type: _grid(name, region_type, cells, of_type) for region_type, of_type in found.items()}
+
+
+def _grid(
+    name: str,
+    region_type: str,
+    cells: tuple[int, ...],
+    found: dict[Key, dict[int, tuple[int, float, str]]],
+) -> Grid:
+    keys = tuple(found)
+    counts = np.array([[found[key][code][0] for code in cells] for key in keys], dtype=np.int64)
+    variances = np.array([[found[key][code][1] for code in cells] for key in keys])
+    noise = tuple(Noise(found[key][cells[0]][2]) for key in keys)
+    return Grid(name, region_type, keys, cells, counts, variances, noise)
+
+
+def read_measurements(out: Path, cells: dict[str, tuple[int, ...]]) -> dict[str, dict[str, Grid]]:
+    """Read the folders of a PHSafe output.
+
+    Parameters
+    ----------
+    out : Path
+    cells : dict of str to tuple of int
+        Folder name to measured cells.
+
+    Returns
+    -------
+    dict of str to (dict of str to Grid)
+        Folder name to type of region to counts; folders that are not there are left out.
+
+    Raises
+    ------
+    ConfigError
+        If `out` holds none of the folders, or exact counts.
+    DataError
+        If Puerto Rico and other states stand in one output.
+    """
+    tables = {name: read_table(out, name, of_table) for name, of_table in cells.items()}
+    tables = {name: grids for name, grids in tables.items() if grids}
+    if not tables:
+        raise ConfigError(
+            f"{out} holds no PHSafe output: none of the folders {', '.join(OUTPUTS)} is there. "
+            "Give the OUT of opendas phsafe."
+        )
+    states = {key[0] for grids in tables.values() if "STATE" in grids for key in grids["STATE"].keys}
+    if PUERTO_RICO in states and len(states) > 1:
+        raise DataError("Puerto Rico (72) stands beside other states; it is a run of its own.")
+    return tables
+
+
+def estimate_path(out: Path, table: str, region_type: str, puerto_rico: bool) -> Path:
+    """Return where the published step writes the estimates of a table."""
+    place = "nation" if region_type == "USA" else "state"
+    prefix = "PR_" if puerto_rico else ""
+    return out / table / "estimates" / f"{table}_{prefix}{place}_trunc_normal.csv"
+
+
+def _text(value: object) -> str:
+    """Write a value as R's write.table does: text in quotes, numbers with up to 15 digits."""
+    if isinstance(value, str):
+        return f'"{value}"'
+    if isinstance(value, float):
+        if math.isnan(value):
+            return "NaN"
+        return f"{value:.15g}" if math.isfinite(value) else ("Inf" if value > 0 else "-Inf")
+    return str(value)
+
+
+def write_estimates(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Write a file of estimates in one step."""
+    lines = ["|".join(_text(column) for column in columns)]
+    lines += ["|".join(_text(value) for value in row) for row in rows]
+    write_atomic(path, ("\n".join(lines) + "\n").encode("ascii"))

@@ -1,0 +1,211 @@
+"""Distributions as weights on an even lattice: the exact posterior of one count, and sums of several.
+
+A noisy count is ``z = y + noise``, with the noise of the mechanism itself on the integers, and every count
+``y = 0, 1, 2, ...`` as likely as another beforehand. The posterior weight of y is then the probability of the
+noise ``z - y``, cut to ``y >= 0``: a finite sum, and nothing is drawn. Sums of independent counts are
+convolutions.
+
+The published step replaces the noise by a continuous normal. That posterior fits the same form, with weights
+by the trapezoid rule on a lattice much finer than its scale.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+import numpy.typing as npt
+from scipy import fft
+
+from opendas.errors import ConfigError
+
+__all__ = [
+    "Lattice",
+    "Noise",
+    "count_posterior",
+    "density_lattice",
+    "fine_step",
+    "normal_posterior",
+    "sum_of",
+]
+
+Floats = npt.NDArray[np.float64]
+
+_DROP = 40.0
+"""Weights below exp(-40) of the largest are left out."""
+_COARSE_FROM = 2048.0
+"""Standard deviation from which a lattice point stands for several integers."""
+_POINTS_A_SCALE = 128
+_MOST_POINTS = 1 << 18
+
+
+class Noise(StrEnum):
+    """Noise distributions, as the published output names them."""
+
+    GAUSSIAN = "Discrete Gaussian"
+    GEOMETRIC = "Two-Sided Geometric"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lattice:
+    """A distribution on ``origin + step * k``, k = 0, 1, ...
+
+    Parameters
+    ----------
+    origin, step : float
+    weights : float64 (n,)
+        They sum to 1.
+    discrete : bool
+        True: all mass is at the points. False: each point stands for the interval of length `step` around it.
+    """
+
+    origin: float
+    step: float
+    weights: Floats
+    discrete: bool
+
+    def __post_init__(self) -> None:
+        if len(self.weights) == 0 or not self.step > 0:
+            raise ConfigError("A lattice needs points and a step above 0.")
+        self.weights.flags.writeable = False
+
+    @property
+    def points(self) -> Floats:
+        """Where the weights are."""
+        return np.asarray(self.origin + self.step * np.arange(len(self.weights)), dtype=np.float64)
+
+    def mean(self) -> float:
+        """Return the mean."""
+        return self.origin + self.step * float(self.weights @ np.arange(len(self.weights)))
+
+    def quantile(self, p: float) -> float:
+        """Return the smallest y with ``P(Y <= y) >= p``; interpolated between points unless discrete."""
+        total = np.cumsum(self.weights)
+        target = p * total[-1]
+        k = int(np.searchsorted(total, target))
+        if self.discrete:
+            return self.origin + self.step * k
+        before = total[k] - self.weights[k]
+        return self.origin + self.step * (k - 0.5 + float((target - before) / self.weights[k]))
+
+
+def point(value: float) -> Lattice:
+    """Return the distribution of a number known exactly."""
+    return Lattice(value, 1.0, np.ones(1), True)
+
+
+def geometric_ratio(variance: float) -> float:
+    """Return the ratio r of two-sided geometric noise, ``P(k) ~ r**abs(k)``, from ``2 r / (1 - r)**2``."""
+    return (variance + 1 - math.sqrt(2 * variance + 1)) / variance
+
+
+def count_posterior(z: int, variance: float, noise: Noise) -> Lattice:
+    """Return the exact posterior of a count, given its noisy value.
+
+    Parameters
+    ----------
+    z : int
+    variance : float
+        Discrete Gaussian: its parameter sigma2. Two-sided geometric: its variance. 0: z is exact.
+    noise : Noise
+
+    Returns
+    -------
+    Lattice
+        On the integers from 0. Beyond a standard deviation of 2048, a point stands for as many integers as
+        keeps 1024 of them in a standard deviation; what this changes is below 1e-7 of it.
+
+    Examples
+    --------
+    >>> count_posterior(0, 1.0, Noise.GAUSSIAN).weights[:3].round(4).tolist()
+    [0.5704, 0.346, 0.0772]
+    """
+    if variance == 0:
+        return point(float(max(z, 0)))
+    s = math.sqrt(variance)
+    group = 1 if s < _COARSE_FROM else int(s / 1024)
+    if noise is Noise.GAUSSIAN:
+        reach = math.sqrt(2 * _DROP * variance)
+        last = z + math.sqrt(min(z, 0) ** 2 + reach**2)
+        rate = 0.0
+    else:
+        rate = -math.log(geometric_ratio(variance))
+        reach = _DROP / rate
+        last = max(z, 0) + reach
+    first = max(0, math.floor((z - reach) / group))
+    y = (np.arange(first, math.ceil(last / group) + 1) + (1 - 1 / group) / 2) * group
+    peak = max(z, 0)
+    logs = -np.abs(y - z) * rate if rate else -(y - peak) * (y + peak - 2 * z) / (2 * variance)
+    weights = np.exp(logs - logs.max())
+    return Lattice(float(y[0]), float(group), weights / weights.sum(), group == 1)
+
+
+def fine_step(z: npt.ArrayLike, variance: npt.ArrayLike) -> float:
+    """Return a lattice step small beside the scale of each truncated normal; 1 where all are exact."""
+    z, variance = np.asarray(z, dtype=np.float64), np.asarray(variance, dtype=np.float64)
+    noisy = variance > 0
+    if not noisy.any():
+        return 1.0
+    s = np.sqrt(variance[noisy])
+    scales = s / (1 + np.maximum(-z[noisy] / s, 0))
+    most = float((18 * s + np.maximum(z[noisy], 0).clip(max=9 * s)).sum())
+    return max(float(scales.min()) / _POINTS_A_SCALE, most / _MOST_POINTS)
+
+
+def density_lattice(log_density: Callable[[Floats], Floats], low: float, high: float, step: float) -> Lattice:
+    """Return a density on [low, high] by the trapezoid rule; outside, it is taken as 0.
+
+    Parameters
+    ----------
+    log_density : callable(float64 (n,)) -> float64 (n,)
+        Up to a constant.
+    """
+    size = max(2, math.ceil((high - low) / step) + 1)
+    y = np.asarray(low + step * np.arange(size), dtype=np.float64)
+    logs = log_density(y)
+    weights = np.exp(logs - logs.max())
+    weights[0] /= 2
+    return Lattice(low, step, weights / weights.sum(), False)
+
+
+def normal_posterior(z: float, variance: float, step: float) -> Lattice:
+    """Return Normal(z, variance) cut to ``y >= 0`` on a lattice; a point where the variance is 0."""
+    if variance == 0:
+        return point(max(z, 0.0))
+    reach = math.sqrt(2 * _DROP * variance)
+    peak, high = max(z, 0.0), z + math.sqrt(min(z, 0.0) ** 2 + reach**2)
+
+    def log_density(y: Floats) -> Floats:
+        return -(y - peak) * (y + peak - 2 * z) / (2 * variance)
+
+    return density_lattice(log_density, max(0.0, z - reach), high, step)
+
+
+def sum_of(parts: Sequence[Lattice]) -> Lattice:
+    """Return the distribution of the sum of independent parts with one step; points may have any.
+
+    Raises
+    ------
+    ConfigError
+        If steps differ.
+
+    Notes
+    -----
+    Convolution by Fourier transforms: the absolute error of a weight is about 1e-16.
+    """
+    shift = sum(part.origin for part in parts)
+    spread = [part for part in parts if len(part.weights) > 1]
+    if not spread:
+        return point(shift)
+    if len({part.step for part in spread}) > 1:
+        raise ConfigError("Lattices of different steps have no sum on a lattice.")
+    size = sum(len(part.weights) - 1 for part in spread) + 1
+    length = fft.next_fast_len(size, real=True)
+    product = fft.rfft(spread[0].weights, length)
+    for part in spread[1:]:
+        product *= fft.rfft(part.weights, length)
+    weights = np.maximum(fft.irfft(product, length)[:size], 0.0)
+    return Lattice(shift, spread[0].step, weights / weights.sum(), all(part.discrete for part in spread))
