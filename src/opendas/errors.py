@@ -93,16 +93,18 @@ class DataError(OpendasError):
         Summary. Holds no confidential value.
     findings : iterable of Finding
         Everything wrong in one file comes together.
+    shown : int
+        How many the message lists.
     """
 
     exit_code = 3
 
-    def __init__(self, message: str, findings: Iterable[Finding] = ()) -> None:
+    def __init__(self, message: str, findings: Iterable[Finding] = (), *, shown: int = 20) -> None:
         self.findings = tuple(findings)
-        shown = [str(finding) for finding in self.findings[:20]]
-        if len(self.findings) > len(shown):
-            shown.append(f"... and {len(self.findings) - len(shown)} more")
-        super().__init__("\n  ".join([message, *shown]))
+        listed = [str(finding) for finding in self.findings[:shown]]
+        if len(self.findings) > len(listed):
+            listed.append(f"... and {len(self.findings) - len(listed)} more")
+        super().__init__("\n  ".join([message, *listed]))
 
 
 class FormatError(DataError):

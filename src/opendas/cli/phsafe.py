@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import click
 from opendas.cli.options import json_option, key_options, remember_out, require_local, seed_option
 from opendas.cli.output import emit_json, message
 from opendas.cli.progress import Progress
-from opendas.errors import Finding
+from opendas.errors import DataError, Finding
 
 __all__ = ["command"]
 
@@ -93,7 +94,8 @@ def command(
         "--key-command": key_command is not None,
     }
     _check_usage(mode, out, [name for name, given in private_only.items() if given])
-    findings: Sequence[Finding] = ()
+    refused: Sequence[Finding] = ()
+    odd: list[Finding] = []
     with Progress() as progress:
         options = HouseholdOptions(
             sensitivity=Sensitivity(sensitivity),
@@ -103,18 +105,32 @@ def command(
             ledger=ledger,
             key_command=key_command,
             progress=progress,
+            warn=odd.extend,
         )
         if out is None:
-            answer = validate_input(config, data, options)
+            answer = _validated(lambda: validate_input(config, data, options), as_json=as_json)
         elif mode == "private":
             answer = run_private(config, data, remember_out(out), options)
         else:
-            answer, findings = run_exact(config, data, remember_out(out), options)
-    _tell(mode, findings, seeded=seed is not None)
+            answer, refused = run_exact(config, data, remember_out(out), options)
+    _tell(mode, refused, odd, seeded=seed is not None)
     if as_json:
+        if mode == "validate":
+            answer |= {"errors": [], "warnings": [asdict(finding) for finding in odd]}
         emit_json(answer)
     else:
         click.echo(_text(answer))
+
+
+def _validated(validation: Callable[[], dict[str, Any]], *, as_json: bool) -> dict[str, Any]:
+    """Validate; a JSON answer lists what is wrong on stdout too."""
+    try:
+        return validation()
+    except DataError as error:
+        if as_json:
+            errors = [asdict(finding) for finding in error.findings]
+            emit_json({"mode": "validate", "ok": False, "errors": errors})
+        raise
 
 
 def _check_usage(mode: str, out: Path | None, private_only: Sequence[str]) -> None:
@@ -126,7 +142,7 @@ def _check_usage(mode: str, out: Path | None, private_only: Sequence[str]) -> No
         raise click.UsageError(f"{private_only[0]} goes with --mode private.")
 
 
-def _tell(mode: str, findings: Sequence[Finding], *, seeded: bool) -> None:
+def _tell(mode: str, refused: Sequence[Finding], odd: Sequence[Finding], *, seeded: bool) -> None:
     """Say on stderr what a reader of the output has to know."""
     if seeded:
         message("warning: noise from a seed protects nobody. These tables are stamped NOT FOR RELEASE.")
@@ -134,12 +150,16 @@ def _tell(mode: str, findings: Sequence[Finding], *, seeded: bool) -> None:
         message(
             "warning: these are exact counts, without any protection. They are as confidential as the input."
         )
+    _list("a private run refuses this input", refused)
+    _list("records contradict each other, and are counted as they are", odd)
+
+
+def _list(what: str, findings: Sequence[Finding]) -> None:
     if findings:
-        message(f"warning: a private run refuses this input, for {len(findings)} reasons:")
-        for finding in findings[:_SHOWN]:
-            message(f"  {finding}")
-        if len(findings) > _SHOWN:
-            message(f"  ... and {len(findings) - _SHOWN} more")
+        shown = findings[:_SHOWN]
+        message("\n  ".join([f"warning: {what}:", *map(str, shown)]))
+        if len(findings) > len(shown):
+            message(f"  ... and {len(findings) - len(shown)} more")
 
 
 def _text(answer: Mapping[str, Any]) -> str:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from opendas.errors import Finding
 from opendas.phsafe.codes import OUTSIDE, group_index
 from opendas.phsafe.config import Config
+from opendas.phsafe.findings import CSV_FILES, InputFiles, list_lines
 from opendas.phsafe.linking import Linked
 from opendas.phsafe.model import Geography, Iteration, Level
 from opendas.phsafe.tables import IteratesBy, Joined, Kind, Table
@@ -36,8 +37,6 @@ Counts = npt.NDArray[np.int64]
 _RACES = len(Iteration.RACE.codes) + 1
 _ORIGINS = len(Iteration.ORIGIN.codes) + 1
 _COLUMNS = ("rtype", "qage", "cenhisp", "cenrace", "relship")
-_MOST_LINES = 1000
-_FILES = {Kind.PERSONS: "persons.csv", Kind.UNITS: "units.csv"}
 
 
 def counted_rows(table: Table, linked: Linked, *, truth: bool = False) -> Joined:
@@ -169,10 +168,28 @@ def has_no_race(table: Table, rows: Joined) -> npt.NDArray[np.bool_]:
     return np.asarray(group_index(Iteration.RACE, race, race) == OUTSIDE)
 
 
-def check_cells(linked: Linked, config: Config) -> list[Finding]:
+def check_cells(
+    linked: Linked,
+    config: Config,
+    files: InputFiles = CSV_FILES,
+    *,
+    every_table: bool = False,
+    usable: tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]] | None = None,
+) -> list[Finding]:
     """Find every person or unit that a table with a budget counts but that has no cell, or no race group.
 
     Before truncation, so that what is refused does not depend on who would have been kept.
+
+    Parameters
+    ----------
+    linked : Linked
+    config : Config
+    files : InputFiles
+    every_table : bool
+        Also tables without a budget, for the non-private mode.
+    usable : (bool (n,), bool (u,)), optional
+        Persons and units whose codes are in their lists; by default all. Others are passed over here, for
+        they are wrong whatever counts them.
 
     Returns
     -------
@@ -181,7 +198,7 @@ def check_cells(linked: Linked, config: Config) -> list[Finding]:
     """
     findings = []
     for table in config.tables:
-        levels = config.budgets.get(table.name, {})
+        levels = table.levels if every_table else tuple(config.budgets.get(table.name, {}))
         if not levels:
             continue
         rows = counted_rows(table, linked)
@@ -192,15 +209,33 @@ def check_cells(linked: Linked, config: Config) -> list[Finding]:
             rule = f"{'the person' if by_person else 'the unit'} needs {field} 01 to 63"
             checks.append((field, rule, has_no_race(table, rows)))
         for field, rule, wrong in checks:
-            lines = rows.unit("line")[wrong] if table.kind is Kind.UNITS else rows.person("line")[wrong]
-            rule = f"counted by {table.name}, without a cell: {rule}"
-            findings += _findings(_FILES[table.kind], field, rule, lines)
+            if wrong.any():
+                found = np.flatnonzero(wrong & _usable(rows, usable))
+                findings += _without_cell(
+                    rows, found, files, field, f"counted by {table.name}, without a cell: {rule}"
+                )
     return findings
 
 
-def _findings(file: str, field: str, rule: str, lines: npt.NDArray[np.int64]) -> list[Finding]:
-    listed = np.sort(lines)[:_MOST_LINES].tolist()
-    found = [Finding(file, line, field, rule) for line in listed]
-    if len(lines) > len(listed):
-        found.append(Finding(file, None, field, f"{rule} ({len(lines) - len(listed)} further lines)"))
-    return found
+def _usable(
+    rows: Joined, usable: tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]] | None
+) -> npt.NDArray[np.bool_] | bool:
+    if usable is None:
+        return True
+    persons, units = usable
+    good = units[rows.unit_rows]
+    return good if rows.person_rows is None else good & persons[rows.person_rows]
+
+
+def _without_cell(
+    rows: Joined, found: npt.NDArray[np.int64], files: InputFiles, field: str, rule: str
+) -> list[Finding]:
+    unit_lines = rows.unit("line")[found]
+    if rows.person_rows is None:
+        return list_lines(files.units, unit_lines, field, rule)
+
+    def unit_of(position: int) -> str:
+        name, line = files.units.place(int(unit_lines[position]))
+        return f" (its unit: {name}, line {line})"
+
+    return list_lines(files.persons, rows.person("line")[found], field, rule, unit_of)

@@ -7,13 +7,14 @@ that of the codes, so that nothing that follows depends on the order of the inpu
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from opendas.errors import Finding
+from opendas.phsafe.findings import Source, list_lines
 from opendas.phsafe.model import Inputs, Persons, Places, Units
 
 __all__ = ["Linked", "canonical_bytes", "check_keys", "link", "sort_inputs"]
@@ -54,7 +55,12 @@ class Linked:
 
 def sort_inputs(inputs: Inputs) -> Inputs:
     """Return the same rows in canonical order: by MAFID, then by all other columns but the line."""
-    return Inputs(_sorted_persons(inputs.persons), _sorted_rows(inputs.units), _sorted_rows(inputs.places))
+    return replace(
+        inputs,
+        persons=_sorted_persons(inputs.persons),
+        units=_sorted_rows(inputs.units),
+        places=_sorted_rows(inputs.places),
+    )
 
 
 def link(inputs: Inputs, state_filter: Sequence[str]) -> Linked:
@@ -100,21 +106,29 @@ def check_keys(inputs: Inputs) -> list[Finding]:
     Returns
     -------
     list of Finding
-        By file and line. All rows are in the state filter; what lies outside it was never looked at.
+        By rule and line, the first lines of each rule. All rows are in the state filter; what lies outside it
+        was never looked at.
     """
     inputs = sort_inputs(inputs)
     persons, units, places = inputs.persons, inputs.units, inputs.places
-    checks: list[tuple[str, Persons | Units | Places, npt.NDArray[np.bool_], str]] = [
-        ("units.csv", units, _repeated(units.mafid), "the key stands more than once"),
-        ("geo.csv", places, _repeated(places.mafid), "the key stands more than once"),
-        ("geo.csv", places, _find(places.mafid, units.mafid) < 0, "the key is not in units.csv"),
-        ("units.csv", units, _find(units.mafid, places.mafid) < 0, "the key is not in geo.csv"),
-        ("persons.csv", persons, _find(persons.mafid, units.mafid) < 0, "the key is not in units.csv"),
+    files = inputs.files
+    not_a_unit = f"the key is not in {files.units.title}"
+    checks: list[tuple[Source, Persons | Units | Places, npt.NDArray[np.bool_], str]] = [
+        (files.persons, persons, _find(persons.mafid, units.mafid) < 0, not_a_unit),
+        (files.units, units, _repeated(units.mafid), "the key stands more than once"),
+        (
+            files.units,
+            units,
+            _find(units.mafid, places.mafid) < 0,
+            f"the key is not in {files.places.title}",
+        ),
+        (files.places, places, _repeated(places.mafid), "the key stands more than once"),
+        (files.places, places, _find(places.mafid, units.mafid) < 0, not_a_unit),
     ]
     return [
-        Finding(file, line, "MAFID", rule)
-        for file, rows, wrong, rule in checks
-        for line in np.sort(rows.line[wrong]).tolist()
+        finding
+        for source, rows, wrong, rule in checks
+        for finding in list_lines(source, rows.line[wrong], "MAFID", rule)
     ]
 
 

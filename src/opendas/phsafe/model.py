@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from opendas.errors import DataError
 from opendas.geography.states import STATES
+from opendas.phsafe.findings import CSV_FILES, InputFiles
 
 __all__ = [
     "LEVELS",
@@ -237,11 +238,14 @@ class Inputs:
     persons : Persons
     units : Units
     places : Places
+    files : InputFiles
+        Where they were read, for messages.
     """
 
     persons: Persons
     units: Units
     places: Places
+    files: InputFiles = CSV_FILES
 
     def __repr__(self) -> str:
         return f"Inputs({self.persons!r}, {self.units!r}, {self.places!r})"

@@ -23,14 +23,14 @@ from opendas.phsafe.exact import exact_tables
 from opendas.phsafe.folder import PRODUCT, HouseholdWorkspace, exact_folder, refuse_other
 from opendas.phsafe.linking import canonical_bytes, link, sort_inputs
 from opendas.phsafe.measure import count_locally, measure, prepare_samplers
-from opendas.phsafe.model import Inputs, Level
+from opendas.phsafe.model import Inputs
 from opendas.phsafe.output import write_tables
 from opendas.phsafe.plan import Plan
 from opendas.phsafe.read_csv import read_csv
 from opendas.phsafe.sensitivity import Sensitivity
 from opendas.phsafe.tables import DERIVED, TABLES, Derived, Table
 from opendas.phsafe.truncation import Truncation
-from opendas.phsafe.validate import validate
+from opendas.phsafe.validate import Validation, validate
 from opendas.privacy.entries import INFINITE, LedgerEntry, Loss
 from opendas.privacy.exact import format_fraction
 from opendas.privacy.relations import Mechanism, Neighbours
@@ -158,8 +158,7 @@ def run_private(config_path: Path, data: Path, out: Path, options: HouseholdOpti
         space.save_state(state)
         space.ledger.finished(state.run_id)
         options.tell("writing", 1, 1)
-        if options.warn is not None and found.warnings:
-            options.warn(found.warnings)
+        _warn(options, found)
         return _answer(space, state)
 
 
@@ -173,22 +172,20 @@ def run_exact(
     answer : dict
         ``out`` and ``tables``.
     findings : tuple of Finding
-        What a private run would refuse, and what is odd; here rows are counted where they have a cell.
+        What a private run would refuse; here rows are counted where they have a cell.
     """
     config = read_config(config_path, Mode.NON_PRIVATE, options.tables)
     refuse_other(out, Mode.NON_PRIVATE)
     with exact_folder(out):
         inputs = read_inputs(config, data, options)
         linked = link(inputs, config.state_filter)
-        everything: dict[str, dict[Level, Loss]] = {
-            table.name: dict.fromkeys(table.levels, INFINITE) for table in config.tables
-        }
-        findings = find_errors(inputs, linked, replace(config, budgets=everything))
+        found = validate(inputs, linked, config, every_table=True)
         options.tell("counting", 0, 1)
         tables = exact_tables(config, linked, options.derived)
         options.tell("counting", 1, 1)
         files = write_tables(out, tables, config.state_filter)
-    return {"out": str(out), "mode": Mode.NON_PRIVATE.value, "tables": list(files)}, found.everything
+    _warn(options, found)
+    return {"out": str(out), "mode": Mode.NON_PRIVATE.value, "tables": list(files)}, found.errors
 
 
 def validate_input(config_path: Path, data: Path, options: HouseholdOptions) -> dict[str, Any]:
@@ -202,8 +199,7 @@ def validate_input(config_path: Path, data: Path, options: HouseholdOptions) -> 
     inputs = read_inputs(config, data, options)
     found = validate(inputs, link(inputs, config.state_filter), config)
     found.refuse_errors(data)
-    if options.warn is not None and found.warnings:
-        options.warn(found.warnings)
+    _warn(options, found)
     return {"mode": Mode.VALIDATE.value, "ok": True, "states": list(config.state_filter)}
 
 
@@ -215,6 +211,11 @@ def read_inputs(config: Config, data: Path, options: HouseholdOptions) -> Inputs
     DataError
     """
     return sort_inputs(read_csv(data, config.state_filter, options.tell))
+
+
+def _warn(options: HouseholdOptions, found: Validation) -> None:
+    if options.warn is not None and found.warnings:
+        options.warn(found.warnings)
 
 
 def _save_warnings(space: HouseholdWorkspace, warnings: Sequence[Finding]) -> None:
