@@ -154,10 +154,7 @@ def test_the_noise_is_the_declared_one() -> None:
     linked = small_world()
     drawn = np.array(
         [
-            [
-                one.dropped
-                for one in release_dropped(plans, TABLES, small_world(), STATES, n.to_bytes(32, "big"))
-            ]
+            [one.dropped for one in release_dropped(plans, TABLES, linked, STATES, n.to_bytes(32, "big"))]
             for n in range(3000)
         ]
     )
