@@ -203,11 +203,19 @@ def _projected(structure: LowRank | None, p: Family) -> tuple[Bools, NDArray[np.
 
 
 def _magnitude(problem: FamilyProblem) -> float:
-    """Largest count to expect: what tolerances are relative to."""
+    """Typical count of a cell: what tolerances are relative to.
+
+    A root's size is told by what is exact of it, or at least there. Upper bounds tell it only where nothing
+    else does: 99,999 people in every housing unit are many times a state, and a sign would count as right that
+    is wrong by more than the certificate allows.
+    """
     if problem.parent is not None:
         return max(1.0, float(problem.parent.max(initial=0.0)))
-    bounds = np.concatenate([problem.lower.ravel(), problem.upper.ravel(), problem.joint_rows[1]])
-    return max(1.0, float(bounds[np.isfinite(bounds)].max(initial=0.0)) / max(1, problem.cells))
+    exact = problem.lower[problem.lower == problem.upper]
+    known = np.concatenate([exact, problem.joint_rows[1], problem.lower[np.isfinite(problem.lower)]])
+    if not np.any(known > 0.0):
+        known = problem.upper[np.isfinite(problem.upper)]
+    return max(1.0, float(known.max(initial=0.0)) / max(1, problem.cells))
 
 
 def _one_by_one(
