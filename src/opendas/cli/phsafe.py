@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from fractions import Fraction
@@ -18,7 +20,8 @@ from opendas.errors import DataError, Finding
 __all__ = ["command"]
 
 _PATH: click.Path = click.Path(path_type=Path)
-_SHOWN = 20
+_FURTHER = re.compile(r"\(([0-9]+) further lines\)$")
+_DETAIL = re.compile(r" \((?:its unit: .*|[0-9]+ further lines)\)$")
 
 
 @click.command("phsafe")
@@ -155,11 +158,23 @@ def _tell(mode: str, refused: Sequence[Finding], odd: Sequence[Finding], *, seed
 
 
 def _list(what: str, findings: Sequence[Finding]) -> None:
-    if findings:
-        shown = findings[:_SHOWN]
-        message("\n  ".join([f"warning: {what}:", *map(str, shown)]))
-        if len(findings) > len(shown):
-            message(f"  ... and {len(findings) - len(shown)} more")
+    """Show the first line of each kind, and how many more there are."""
+    if not findings:
+        return
+    kinds: dict[tuple[str, str | None, str], Finding] = {}
+    more: Counter[tuple[str, str | None, str]] = Counter()
+    for finding in findings:
+        kind = (finding.file, finding.field, _DETAIL.sub("", finding.rule))
+        counted = _FURTHER.search(finding.rule)
+        if kind in kinds:
+            more[kind] += int(counted[1]) if counted else 1
+        else:
+            kinds[kind] = finding
+    shown = [
+        f"{finding}; {more[kind]} more lines like it" if more[kind] else str(finding)
+        for kind, finding in kinds.items()
+    ]
+    message("\n  ".join([f"warning: {what}:", *shown]))
 
 
 def _text(answer: Mapping[str, Any]) -> str:

@@ -19,7 +19,9 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 
 from opendas.errors import EnvironmentFailure, Finding, FormatError
+from opendas.phsafe.findings import MOST_LINES
 from opendas.phsafe.model import Inputs, Persons, Places, Units
+from opendas.phsafe.values import check_values
 
 __all__ = ["GEO_COLUMNS", "PERSON_COLUMNS", "UNIT_COLUMNS", "read_csv"]
 
@@ -63,9 +65,10 @@ _TEXT_WIDTHS = {
 }
 """Columns that hold codes of so many digits; the others hold integers in any form."""
 
+_COLUMNS = {"persons.csv": PERSON_COLUMNS, "units.csv": UNIT_COLUMNS, "geo.csv": GEO_COLUMNS}
+_NOT_READ = "does not hold the three files of the reader csv, row by row with the fields of the header."
 _KEY = "MAFID"
 _BLOCK_BYTES = 1 << 24
-_MOST_FINDINGS = 1000
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 _DIGITS = re.compile(r"[0-9]+")
 
@@ -92,31 +95,47 @@ def read_csv(folder: Path, state_filter: Sequence[str], tell: Tell | None = None
     ------
     FormatError
         If files are missing, headers differ from the published ones, or rows have another number of fields:
-        everything together.
+        everything together, with the wrong values of what could be read.
     EnvironmentFailure
         If a file cannot be read.
     """
-    wanted = {"geo.csv": GEO_COLUMNS, "units.csv": UNIT_COLUMNS, "persons.csv": PERSON_COLUMNS}
-    findings = [
-        finding for name, columns in wanted.items() for finding in _check_header(folder / name, columns)
-    ]
-    if findings:
-        raise FormatError(f"{folder} does not hold the three files of the reader csv.", findings)
+    found: dict[str, list[Finding]] = {
+        name: _check_header(folder / name, columns) for name, columns in _COLUMNS.items()
+    }
+    if found["geo.csv"]:  # without it nobody knows which rows are in the states of the run
+        raise FormatError(f"{folder} {_NOT_READ}", _all(found))
     states = np.zeros(128, dtype=np.bool_)
     states[[int(code) for code in state_filter]] = True
-    places = _read_places(_File(folder / "geo.csv", GEO_COLUMNS, findings), states)
+    places = _read_places(_File(folder / "geo.csv", GEO_COLUMNS, found["geo.csv"]), states)
     known = np.sort(places.mafid)
-    if tell is not None:
-        tell("reading", 1, 3)
-    units = _read_columns(_File(folder / "units.csv", UNIT_COLUMNS, findings), Units, known)
-    if tell is not None:
-        tell("reading", 2, 3)
-    persons = _read_columns(_File(folder / "persons.csv", PERSON_COLUMNS, findings), Persons, known)
-    if findings:
-        raise FormatError(f"{folder}: rows that do not have the fields of the header.", findings)
+    tables: dict[str, Any] = {}
+    kinds: tuple[tuple[str, type[Any]], ...] = (("units.csv", Units), ("persons.csv", Persons))
+    for done, (name, kind) in enumerate(kinds, start=1):
+        if tell is not None:
+            tell("reading", done, 3)
+        if found[name]:
+            tables[name] = kind.of(**dict.fromkeys(kind.dtypes(), ()))
+        else:
+            tables[name] = _read_columns(_File(folder / name, _COLUMNS[name], found[name]), kind, known)
+    inputs = Inputs(tables["persons.csv"], tables["units.csv"], places)
+    if any(found.values()):
+        findings = [*_all(found), *check_values(inputs)]
+        raise FormatError(f"{folder} {_NOT_READ}", findings, shown=len(findings))
     if tell is not None:
         tell("reading", 3, 3)
-    return Inputs(persons, units, places)
+    return inputs
+
+
+def _all(found: dict[str, list[Finding]]) -> list[Finding]:
+    """Return the findings of all files, the first lines of each."""
+    findings: list[Finding] = []
+    for name in sorted(found, key=list(_COLUMNS).index):
+        listed = sorted(found[name], key=lambda finding: finding.line or 0)
+        findings += listed[:MOST_LINES]
+        if len(listed) > MOST_LINES:
+            more = f"expected the fields of the header ({len(listed) - MOST_LINES} further lines)"
+            findings.append(Finding(name, None, None, more))
+    return findings
 
 
 def _check_header(path: Path, columns: tuple[str, ...]) -> list[Finding]:
@@ -189,9 +208,8 @@ class _File:
             ) from None
 
     def _broken_row(self, row: Any) -> str:
-        if len(self._findings) < _MOST_FINDINGS:
-            rule = f"expected {row.expected_columns} fields, found {row.actual_columns}"
-            self._findings.append(Finding(self.path.name, row.number, None, rule))
+        rule = f"expected {row.expected_columns} fields, found {row.actual_columns}"
+        self._findings.append(Finding(self.path.name, row.number, None, rule))
         return "skip"
 
 
@@ -241,7 +259,7 @@ def _keys(table: pa.Table) -> npt.NDArray[np.int64]:
     column = table.column(_KEY)
     if column.type == pa.int64():
         return np.asarray(column.to_numpy())
-    return np.array([_number(text, 0) for text in column.to_pylist()], dtype=np.int64)
+    return np.array([_number(text, 0) for text in _texts(column)], dtype=np.int64)
 
 
 def _codes(table: pa.Table, name: str, dtype: Any) -> npt.NDArray[Any]:
@@ -249,10 +267,15 @@ def _codes(table: pa.Table, name: str, dtype: Any) -> npt.NDArray[Any]:
     parts = []
     width, largest = _TEXT_WIDTHS.get(name, 0), np.iinfo(dtype).max
     for chunk in table.column(name).chunks:
-        values = [_number(text, width) for text in chunk.dictionary.to_pylist()]
+        values = [_number(text, width) for text in _texts(chunk.dictionary)]
         codes = np.array([value if 0 <= value <= largest else -1 for value in values], dtype=dtype)
         parts.append(codes[chunk.indices.to_numpy()] if len(codes) else np.empty(0, dtype=dtype))
     return np.concatenate(parts) if parts else np.empty(0, dtype=dtype)
+
+
+def _texts(column: Any) -> list[str]:
+    """Return texts, whatever bytes they are."""
+    return [text.decode("utf-8", errors="replace") for text in column.cast(pa.binary()).to_pylist()]
 
 
 def _number(text: str, width: int) -> int:
