@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from fractions import Fraction
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,6 +27,7 @@ from opendas.phsafe.margins import (
 from opendas.phsafe.sensitivity import Answers, Sensitivity, noise_for
 from opendas.phsafe.table_10 import Row, budget_totals, markdown, table_10
 from opendas.phsafe.tables import DERIVED, find_table
+from opendas.phsafe.truncation_error import dropped_share, plan_dropped
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.random.distributions import DiscreteGaussian, DiscreteLaplace
 
@@ -336,3 +339,27 @@ def test_the_table_for_the_documentation() -> None:
     assert len(lines) == 2 + 46 + 10
     assert len({line.count("|") for line in lines}) == 1
     assert lines[-1].startswith("| **All** | | | | 1.257281 | 1.257281 | 1.249659 | | 2.514562 |")
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "phsafe-margins.md"
+
+
+@pytest.mark.skipif(not PAGE.is_file(), reason="the documentation is not beside the tests")
+def test_the_page_on_margins_is_true() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert markdown() in text
+    blocks = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 2
+    names: dict[str, object] = {}
+    for block in blocks:
+        exec(compile(block, PAGE.name, "exec"), names)
+    state = [row for row in table_10() if row.level.startswith("state")]
+    sums = budget_totals(state)["all"]
+    quoted = ("published", "published_bounded", "least_paper", "least_tight", "least_tight_bounded")
+    for name in quoted:
+        assert f"{float(sums[name]) + 4.9e-7:.6f}" in text, name
+    (race,) = (row for row in table_10() if (row.table, row.level) == ("PH3", "state_A-G"))
+    assert race.published > budget_totals()["all"]["published"] / 2
+    plans = plan_dropped({"PH1_num": 10, "PH3": 6}, F("0.001"))
+    assert {margin(plan.law) for plan in plans} == {520}
+    assert dropped_share({1: 50, 4: 20, 12: 1}, tau=10) == F(1, 71)
