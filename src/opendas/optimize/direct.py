@@ -205,9 +205,9 @@ def _projected(structure: LowRank | None, p: Family) -> tuple[Bools, NDArray[np.
 def _magnitude(problem: FamilyProblem) -> float:
     """Typical count of a cell: what tolerances are relative to.
 
-    A root's size is told by what is exact of it, or at least there. Upper bounds tell it only where nothing
-    else does: 99,999 people in every housing unit are many times a state, and a sign would count as right that
-    is wrong by more than the certificate allows.
+    What is exact of a root, or at least there, tells its size; upper bounds only where nothing else does:
+    99,999 people in every housing unit are many times a state, and signs would count as right that are wrong
+    by more than the certificate allows.
     """
     if problem.parent is not None:
         return max(1.0, float(problem.parent.max(initial=0.0)))
