@@ -174,6 +174,8 @@ def calls_of(method: str) -> list[tuple[str, ast.Call]]:
 def test_keys_are_derived_in_one_place_with_product_plan_and_tag() -> None:
     found = [(path, ast.unparse(call)) for path, call in calls_of("derive") if path != "random/keys.py"]
     assert found == [
+        ("phsafe/measure.py", "key.derive(KEY_PURPOSE, name.encode())"),
+        ("phsafe/measure.py", "key.derive(f'noise/phsafe/{table.name}/{level.name}', *bound)"),
         (
             "preparation.py",
             "key.derive('noise/' + product.name, bytes.fromhex(now.plan_digest), "
@@ -207,6 +209,8 @@ HASHES = {
     "geography/spine.py": "the spine",
     "io/atomic.py": "files of a release",
     "measurement/plan.py": "the plan",
+    "phsafe/plan.py": "the plan",
+    "phsafe/truncation.py": "rows of a household in the published order: in memory, never written",
     "privacy/entries.py": "lines of the ledger",
     "random/keys.py": "keyed, by HKDF and HMAC; and seeds",
     "report/certificate.py": "files of a release",
@@ -233,7 +237,7 @@ def test_the_table_is_serialised_for_the_keyed_tag_only() -> None:
     outside = [text for path, text in found if path not in ("geography/spine.py", "schema/histogram.py")]
     assert outside == ["data.histogram.canonical_bytes()"]
     tagged = [ast.unparse(call) for path, call in calls_of("tag") if path != "random/keys.py"]
-    assert tagged == ["key.tag(data.histogram.canonical_bytes())"]
+    assert sorted(tagged) == ["key.tag(canonical_bytes(inputs))", "key.tag(data.histogram.canonical_bytes())"]
 
 
 def test_the_table_serialisation_tells_all_tables_apart() -> None:

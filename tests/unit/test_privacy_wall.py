@@ -109,10 +109,18 @@ def test_the_modules_that_hold_a_key_are_these() -> None:
     assert importers("NoiseSource") == {
         "opendas.engines.work",
         "opendas.measurement.noisy",
+        "opendas.phsafe.measure",
+        "opendas.phsafe.truncation_error",
         "opendas.publish",
         "opendas.random",
     }
-    assert importers("RunKey") == {"opendas.preparation", "opendas.workspace", "opendas.random"}
+    assert importers("RunKey") == {
+        "opendas.phsafe.measure",
+        "opendas.phsafe.run",
+        "opendas.preparation",
+        "opendas.workspace",
+        "opendas.random",
+    }
     assert importers("NoisyMeasurements") == {"opendas.engines.work", "opendas.publish"}
     assert importers("KeyedSource") == {"opendas.pipeline", "opendas.publish"}
 
@@ -129,11 +137,21 @@ def test_truth_and_key_meet_only_in_measurement_and_in_the_wiring() -> None:
     }
 
 
+def test_persons_and_key_meet_only_in_the_measurement_and_the_wiring_of_phsafe() -> None:
+    truth = importers("Inputs") | importers("Linked") | importers("Persons") | importers("Joined")
+    key = importers("NoiseSource") | importers("RunKey")
+    assert truth & key == {
+        "opendas.phsafe.measure",
+        "opendas.phsafe.run",
+        "opendas.phsafe.truncation_error",
+    }
+
+
 def test_ciphers_and_operating_system_randomness_are_in_one_place() -> None:
     ciphers = {n for n in MODULES if any(m.startswith("cryptography") for m, _ in imported(n))}
-    assert ciphers == {"opendas.random.keys", "opendas.random.noise"}
+    assert ciphers == {"opendas.random.keys", "opendas.random.noise", "opendas.random.ordering"}
     random = {n for n in MODULES if any(m in ("random", "secrets") for m, _ in imported(n))}
-    assert random == {"opendas.preparation"}, "secrets, for run ids"
+    assert random == {"opendas.phsafe.run", "opendas.preparation"}, "secrets, for run ids"
 
 
 def generators(tree: ast.Module) -> Iterator[str]:
