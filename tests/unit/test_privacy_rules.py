@@ -180,7 +180,7 @@ def test_keys_are_derived_in_one_place_with_product_plan_and_tag() -> None:
             "preparation.py",
             "key.derive('noise/' + product.name, bytes.fromhex(now.plan_digest), "
             "bytes.fromhex(now.input_tag))",
-        )
+        ),
     ]
 
 
