@@ -102,7 +102,7 @@ def test_warnings_go_to_stderr_and_into_the_json(folder: Path, capsys: pytest.Ca
     path = run_file(folder, f'spine = {recipe}\nentities = ["place"]', "alone.toml")
     out, err = asked(path, capsys)
     assert "warning:" not in out
-    assert "have one child" in err
+    assert "with one child" in err
     answer = json.loads(asked(path, capsys, "--json")[0])
     assert [line.removeprefix("warning: ") for line in err.splitlines()] == answer["warnings"]
 
