@@ -201,6 +201,29 @@ def test_other_columns_can_be_ordered_with_a_key_only() -> None:
         select(mafid, columns, 2, mode=Truncation.TUMULT)
 
 
+def test_rows_too_wide_for_one_word_are_chosen_alike() -> None:
+    """A constant column of 64-bit size takes the other way to tell rows apart, and changes no identity."""
+    rng = np.random.default_rng(4)
+    mafid = rng.integers(1, 6, 60)
+    age = rng.integers(0, 3, 60)
+    wide = np.where(age == 1, 2**62, -(2**62))
+    found = select(mafid, {"age": age, "wide": wide}, 4, key=KEY)
+    order = rng.permutation(60)
+    shuffled = select(mafid[order], {"age": age[order], "wide": wide[order]}, 4, key=KEY)
+    kept = Counter(zip(mafid[found].tolist(), age[found].tolist(), strict=True))
+    assert kept == Counter(zip(mafid[order][shuffled].tolist(), age[order][shuffled].tolist(), strict=True))
+    assert all(count <= 4 for count in Counter(mafid[found].tolist()).values())
+    seen: Counter[tuple[int, int]] = Counter()
+    index = []
+    for pair in zip(mafid.tolist(), age.tolist(), strict=True):
+        seen[pair] += 1
+        index.append(seen[pair])
+    labels = keyed_labels(KEY, np.column_stack([mafid, age, wide, np.array(index)]))
+    for house in range(1, 6):
+        rows = np.flatnonzero(mafid == house)
+        assert set(rows[np.argsort(labels[rows])][:4]) == set(rows[found[rows]])
+
+
 @pytest.mark.parametrize("tau", [0, -1, True, 2.0, "3", None])
 def test_tau_is_a_positive_integer(tau: object) -> None:
     with pytest.raises(ConfigError, match="positive integer"):

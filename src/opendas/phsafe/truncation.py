@@ -102,7 +102,8 @@ def select(
         return kept
     large = mafid[rows]
     content = {name: np.asarray(column)[rows].astype(np.int64) for name, column in columns.items()}
-    twin = _index_among_identical(large, list(content.values()))
+    identity = _identity(household[rows], list(content.values()))
+    twin = _index_among_identical(identity)
     if Truncation(mode) is Truncation.KEYED:
         if key is None:
             raise PrivacyError("Keyed truncation needs a key; nothing was selected.")
@@ -111,27 +112,43 @@ def select(
     else:
         label = _tumult_labels(large, content, twin)
     # Ties of labels fall to the rows themselves, so that the order of the input decides nothing.
-    order = np.lexsort((twin, *reversed(content.values()), label, large))
+    order = np.lexsort((twin, identity, label, large))
     kept[rows[order]] = _rank_in_runs(large[order]) < tau
     return kept
 
 
-def _rank_in_runs(*keys: NDArray[Any]) -> NDArray[np.int64]:
+def _rank_in_runs(key: NDArray[Any]) -> NDArray[np.int64]:
     """Return each row's position within its run of equal keys."""
-    count = len(keys[0])
-    position = np.arange(count, dtype=np.int64)
-    starts = np.zeros(count, dtype=bool)
-    starts[:1] = True
-    for key in keys:
-        starts[1:] |= key[1:] != key[:-1]
+    position = np.arange(len(key), dtype=np.int64)
+    starts = np.ones(len(key), dtype=bool)
+    starts[1:] = key[1:] != key[:-1]
     return np.asarray(position - np.maximum.accumulate(np.where(starts, position, 0)))
 
 
-def _index_among_identical(mafid: NDArray[np.int64], content: list[NDArray[np.int64]]) -> NDArray[np.int64]:
+def _identity(household: NDArray[Any], content: list[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """Return a number for each row, ordered as its household and columns, equal for identical rows only."""
+    columns = [household.astype(np.int64), *content]
+    least = [int(column.min()) for column in columns]
+    bits = [(int(column.max()) - low).bit_length() for column, low in zip(columns, least, strict=True)]
+    if sum(bits) < 64:
+        packed = np.zeros(len(household), dtype=np.int64)
+        for column, low, width in zip(columns, least, bits, strict=True):
+            packed = (packed << width) | (column - low)
+        return packed
+    order = np.lexsort(tuple(reversed(columns)))
+    changes = np.zeros(len(household), dtype=np.int64)
+    for column in columns:
+        changes[1:] |= column[order][1:] != column[order][:-1]
+    identity = np.empty_like(changes)
+    identity[order] = np.cumsum(changes)
+    return identity
+
+
+def _index_among_identical(identity: NDArray[np.int64]) -> NDArray[np.int64]:
     """Number the rows among those identical to them, from 1, in input order."""
-    order = np.lexsort((*reversed(content), mafid))
-    index = np.empty(len(mafid), dtype=np.int64)
-    index[order] = _rank_in_runs(mafid[order], *(column[order] for column in content)) + 1
+    order = np.argsort(identity, kind="stable")
+    index = np.empty(len(identity), dtype=np.int64)
+    index[order] = _rank_in_runs(identity[order]) + 1
     return index
 
 
