@@ -148,7 +148,8 @@ def test_the_same_seed_gives_the_same_records(tmp_path: Path) -> None:
     for name in ("a", "b"):
         write_cef(tmp_path / name, blocks=100, seed=9)
     files = sorted(path.name for path in (tmp_path / "a").iterdir())
-    assert files == ["CEF20_PER_99.txt", "CEF20_UNIT_99.txt", "GRFC_99.txt", "persons.toml", "units.toml"]
+    records = ["CEF20_PER_99.txt", "CEF20_UNIT_99.txt", "GRFC_99.txt"]
+    assert files == [*records, "cef_config.ini", "persons.toml", "units.toml"]
     for name in files:
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
 

@@ -1,5 +1,7 @@
 """Writes the made state as a census office holds it: person and unit records, and a GRF-C.
 
+The records serve the tables of households too: relationships, ages and types of household agree.
+
 Fields that OpenDAS does not read, and that say nothing about who is who, are left blank.
 Axes: ``b`` blocks, ``u`` units, ``p`` persons.
 """
@@ -11,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from opendas.demo.families import relate_people
 from opendas.demo.generator import DemoState, make_state
 from opendas.demo.households import Residents, Units, house_people, list_units
 from opendas.demo.land import STATE, Land
@@ -35,16 +38,21 @@ Letters = npt.NDArray[np.uint8]
 
 _CHUNK = 1 << 18
 _FIRST_OID = 20_700_000_000_000
-_HOUSEHOLDER, _CHILD, _NOT_RELATED, _INSTITUTION, _OTHER_QUARTERS = 20, 25, 36, 37, 38
-_INSTITUTIONAL = 4  # types of group quarters up to this one are institutions
 
 
-def write_cef(folder: Path, blocks: int = 5000, seed: int = 2020) -> tuple[Path, Path]:
+def write_cef(folder: Path, blocks: int = 5000, seed: int = 2020, code: str = STATE) -> tuple[Path, Path]:
     """Make a state up and write it into `folder` in the layout of the Census Edited File.
 
-    Writes ``CEF20_PER_99.txt``, ``CEF20_UNIT_99.txt``, ``GRFC_99.txt``, ``persons.toml`` and ``units.toml``.
-    The histograms are those of the state that :func:`opendas.demo.write_demo` writes for the same size and
-    seed.
+    Writes ``CEF20_PER_99.txt``, ``CEF20_UNIT_99.txt``, ``GRFC_99.txt``, ``persons.toml``, ``units.toml`` and,
+    for ``opendas phsafe``, ``cef_config.ini``. The histograms are those of the state that
+    :func:`opendas.demo.write_demo` writes for the same size and seed.
+
+    Parameters
+    ----------
+    folder : Path
+    blocks, seed : int
+    code : str
+        Two-digit FIPS code to write instead of 99, for programs that take those of real states only.
 
     Returns
     -------
@@ -58,30 +66,34 @@ def write_cef(folder: Path, blocks: int = 5000, seed: int = 2020) -> tuple[Path,
     EnvironmentFailure
         If the folder cannot be written.
     """
-    return write_cef_state(folder, make_state(blocks, seed), seed)
+    return write_cef_state(folder, make_state(blocks, seed), seed, code)
 
 
-def write_cef_state(folder: Path, state: DemoState, seed: int) -> tuple[Path, Path]:
+def write_cef_state(folder: Path, state: DemoState, seed: int, code: str = STATE) -> tuple[Path, Path]:
     """Write a state that is made already; see :func:`write_cef`."""
     rng = np.random.default_rng([seed, len(state.land.geocodes), 2])
     units = list_units(state)
     residents = house_people(state, units, rng)
     oid = _numbers(len(state.land.geocodes), _FIRST_OID, rng)
     mafid = _numbers(len(units), MAFID_RANGE[0], rng)
-    code = _quarters_codes(units, rng)
-    _write_blocks(folder / f"GRFC_{STATE}.txt", state.land, oid)
+    quarters = _quarters_codes(units, rng)
+    families = relate_people(units, residents, np.random.default_rng([seed, len(state.land.geocodes), 3]))
+    in_state = {"BCUSTATEFP": np.int64(code)}
+    _write_blocks(folder / f"GRFC_{code}.txt", state.land, oid, code)
     by_mafid = np.argsort(mafid)
-    fields = _unit_fields(units, residents, rng)
-    fields |= {"MAFID": mafid, "QGQTYP": code, "OIDTB": oid[units.block]}
-    _write_records(folder / f"CEF20_UNIT_{STATE}.txt", UNITS, fields, by_mafid)
-    fields = _person_fields(units, residents)
-    fields |= {"MAFID": mafid[residents.unit], "QGQTYP": code[residents.unit]}
+    fields = _unit_fields(units, residents, rng) | {"MAFID": mafid, "QGQTYP": quarters}
+    fields |= {"OIDTB": oid[units.block], "HHT": families.hht, "HHT2": families.hht2, "CPLT": families.cplt}
+    _write_records(folder / f"CEF20_UNIT_{code}.txt", UNITS, fields | _filled(in_state, len(units)), by_mafid)
+    fields = _person_fields(units, residents) | {"RELSHIP": families.relship}
+    fields |= {"MAFID": mafid[residents.unit], "QGQTYP": quarters[residents.unit]}
     by_home = np.argsort(mafid[residents.unit], kind="stable")
-    _write_records(folder / f"CEF20_PER_{STATE}.txt", PERSONS, fields, by_home)
+    fields |= _filled(in_state, len(residents))
+    _write_records(folder / f"CEF20_PER_{code}.txt", PERSONS, fields, by_home)
+    write_atomic(folder / "cef_config.ini", _INI.format(state=code).encode())
     runs = []
     for name, label in (("persons", "People"), ("units", "Housing units")):
         runs.append(folder / f"{name}.toml")
-        text = _RUN.format(name=name, label=label, state=STATE, blocks=len(oid), seed=seed)
+        text = _RUN.format(name=name, label=label, state=code, blocks=len(oid), seed=seed)
         write_atomic(runs[-1], text.encode())
     return runs[0], runs[1]
 
@@ -117,7 +129,6 @@ def _unit_fields(units: Units, residents: Residents, rng: np.random.Generator) -
         fields[name] = np.where(household, of_head, -1)
     return fields | {
         "RTYPE": np.where(housing, 2, 4),
-        "BCUSTATEFP": np.full(u, int(STATE)),
         "VERSION": np.ones(u, dtype=np.int64),
         "FINAL_POP": people,
         "TEN": np.where(household, rng.integers(1, 5, u), 0),
@@ -129,21 +140,20 @@ def _person_fields(units: Units, residents: Residents) -> dict[str, Numbers]:
     """Return fields of persons, int64 (p,) each; -1 is blank."""
     hhgq = units.hhgq[residents.unit]
     people = np.bincount(residents.unit, minlength=len(units))[residents.unit]
-    head = residents.number == 1
-    in_household = np.where(head, _HOUSEHOLDER, np.where(residents.age < 18, _CHILD, _NOT_RELATED))
-    in_quarters = np.where(hhgq <= _INSTITUTIONAL, _INSTITUTION, _OTHER_QUARTERS)
     return {
         "RTYPE": np.where(hhgq == 0, 3, 5),
         "CUF_PNC": residents.number,
-        "BCUSTATEFP": np.full(len(hhgq), int(STATE)),
         "VERSION": np.ones(len(hhgq), dtype=np.int64),
         "QSEX": residents.sex,
         "QAGE": residents.age,
         "CENHISP": residents.hispanic + 1,
         "CENRACE": residents.cenrace + 1,
-        "RELSHIP": np.where(hhgq == 0, in_household, in_quarters),
         "LIVE_ALONE": np.where(hhgq > 0, 0, np.where(people == 1, 1, 2)),
     }
+
+
+def _filled(values: dict[str, np.int64], rows: int) -> dict[str, Numbers]:
+    return {name: np.full(rows, value) for name, value in values.items()}
 
 
 def _write_records(path: Path, layout: RecordLayout, fields: dict[str, Numbers], order: Numbers) -> None:
@@ -168,9 +178,9 @@ def _digits(values: Numbers, width: int) -> Letters:
     return np.concatenate([blank, shown], axis=1)
 
 
-def _write_blocks(path: Path, land: Land, oid: Numbers) -> None:
+def _write_blocks(path: Path, land: Land, oid: Numbers, state: str) -> None:
     columns: dict[str, list[str]] = {}
-    text = land.geocodes.astype("U15").tolist()
+    text = [state + geocode[len(state) :] for geocode in land.geocodes.astype("U15").tolist()]
     start = 0
     for name, width in BLOCK_COLUMNS:
         columns[name] = [code[start : start + width] for code in text]
@@ -186,6 +196,18 @@ def _write_blocks(path: Path, land: Land, oid: Numbers) -> None:
     rows = ["|".join(columns), *map("|".join, zip(*columns.values(), strict=True))]
     write_atomic(path, ("\n".join(rows) + "\n").encode())
 
+
+_INI = """\
+; Where the reader cef of `opendas phsafe` finds the records of a made state. Nobody's data.
+[paths]
+per_dir = ./
+unit_dir = ./
+per_dir_pr = ./
+unit_dir_pr = ./
+grfc_dir = GRFC_{state}.txt
+per_file_format = CEF20_PER_%%s.txt
+unit_file_format = CEF20_UNIT_%%s.txt
+"""
 
 _RUN = """\
 # {label} of a made state as records of a census: {blocks} blocks, seed {seed}. Nobody's data.

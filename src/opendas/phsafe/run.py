@@ -26,6 +26,7 @@ from opendas.phsafe.measure import count_locally, measure, prepare_samplers
 from opendas.phsafe.model import Inputs
 from opendas.phsafe.output import write_tables
 from opendas.phsafe.plan import Plan
+from opendas.phsafe.read_cef import read_cef
 from opendas.phsafe.read_csv import read_csv
 from opendas.phsafe.sensitivity import Sensitivity
 from opendas.phsafe.tables import DERIVED, TABLES, Derived, Table
@@ -210,7 +211,8 @@ def read_inputs(config: Config, data: Path, options: HouseholdOptions) -> Inputs
     ------
     DataError
     """
-    return sort_inputs(read_csv(data, config.state_filter, options.tell))
+    read = {"csv": read_csv, "cef": read_cef}[config.reader]
+    return sort_inputs(read(data, config.state_filter, options.tell))
 
 
 def _warn(options: HouseholdOptions, found: Validation) -> None:
