@@ -11,6 +11,7 @@ from opendas.errors import ConfigError
 from opendas.phsafe.counting import count_cube, counted_rows, level_counts, truncated
 from opendas.phsafe.linking import Linked, link
 from opendas.phsafe.model import LEVELS, Geography, Inputs, Persons, Places, Units, find_level
+from opendas.phsafe.sensitivity import Sensitivity
 from opendas.phsafe.tables import TABLES, Kind, Table, find_table
 from opendas.phsafe.truncation import Truncation
 from opendas.phsafe.truncation_error import (
@@ -18,6 +19,7 @@ from opendas.phsafe.truncation_error import (
     dropped_share,
     plan_dropped,
     release_dropped,
+    tradeoff,
     truncation_error,
 )
 from opendas.privacy.relations import Mechanism, Neighbours
@@ -183,3 +185,19 @@ def test_every_level_of_every_table_has_a_bias() -> None:
     assert level is not None
     assert found.level_bias(level).shape == (2, 7, 3)
     assert found.level_counts(level).sum() == found.persons
+
+
+def test_noise_and_truncation_side_by_side() -> None:
+    sizes = {1: 50, 4: 20, 7: 3, 12: 1}
+    rows = tradeoff(sizes, target=68, sensitivity=Sensitivity.TIGHT, taus=range(1, 13))
+    assert [one.solution.tau for one in rows] == list(range(1, 13))
+    assert [one.share for one in rows] == [dropped_share(sizes, tau) for tau in range(1, 13)]
+    budgets = [one.solution.budget for one in rows]
+    assert budgets == sorted(budgets)
+    assert rows[-1].share == 0 < rows[0].share
+    by_budget = tradeoff(sizes, budget=F(1, 10), taus=(2, 9))
+    assert [one.solution.sensitivity for one in by_budget] == [kind for kind in Sensitivity for _ in range(2)]
+    assert by_budget[0].solution.margin < by_budget[1].solution.margin
+    for both in ({}, {"target": 5, "budget": F(1)}):
+        with pytest.raises(ConfigError, match="not both"):
+            tradeoff(sizes, **both)  # type: ignore[arg-type]

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from opendas.errors import ConfigError
 from opendas.phsafe.counting import Counts, count_cube, counted_rows, level_counts
 from opendas.phsafe.linking import Linked
+from opendas.phsafe.margins import Solution, solve
 from opendas.phsafe.model import LEVELS, Geography, Iteration, Level
 from opendas.phsafe.sensitivity import Answers, Law, Sensitivity, noise_for
 from opendas.phsafe.tables import Joined, Kind, Table
@@ -31,11 +32,13 @@ from opendas.random.tables import SamplerTable
 __all__ = [
     "DroppedAnswer",
     "DroppedPlan",
+    "Tradeoff",
     "TruncationError",
     "dropped_loss",
     "dropped_share",
     "plan_dropped",
     "release_dropped",
+    "tradeoff",
     "truncation_error",
 ]
 
@@ -68,6 +71,60 @@ def dropped_share(sizes: Mapping[int, int], tau: int) -> Fraction:
     persons = sum(size * households for size, households in sizes.items())
     dropped = sum(max(0, size - tau) * households for size, households in sizes.items())
     return Fraction(dropped, persons) if persons else Fraction(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Tradeoff:
+    """Noise and truncation at one tau.
+
+    Parameters
+    ----------
+    solution : Solution
+        Budget and margin at this tau, under one bound.
+    share : Fraction
+        Share of the persons dropped.
+    """
+
+    solution: Solution
+    share: Fraction
+
+
+def tradeoff(
+    sizes: Mapping[int, int],
+    *,
+    target: int | None = None,
+    budget: Fraction | None = None,
+    sensitivity: Sensitivity | None = None,
+    taus: Iterable[int] = range(1, 13),
+) -> tuple[Tradeoff, ...]:
+    """Return, for each tau, what the noise needs and what truncation drops.
+
+    Parameters
+    ----------
+    sizes : mapping of int to int
+        As for :func:`dropped_share`.
+    target : int, optional
+        Margin of error: the budget that meets it grows with tau.
+    budget : Fraction, optional
+        Unbounded loss: the margin grows with tau. Of the two, exactly one.
+    sensitivity : Sensitivity, optional
+        Without it, both.
+    taus : iterable of int
+
+    Returns
+    -------
+    tuple of Tradeoff
+        By sensitivity, then by tau.
+
+    Raises
+    ------
+    ConfigError
+        If target and budget are both given, or neither.
+    """
+    if (target is None) == (budget is None):
+        raise ConfigError("Give a target margin or a budget, and not both: tau is gone through.")
+    solutions = solve(target=target, budget=budget, sensitivity=sensitivity, taus=taus)
+    return tuple(Tradeoff(one, dropped_share(sizes, one.answers.rows)) for one in solutions)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
