@@ -281,7 +281,7 @@ def test_an_interruption_before_the_ledger_leaves_nothing(
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(phsafe_run, "link", interrupt)
+    monkeypatch.setattr(phsafe_run, "sort_inputs", interrupt)
     assert case() == 130
     assert not case.out.exists()
 

@@ -139,6 +139,7 @@ def test_truth_and_key_meet_only_in_measurement_and_in_the_wiring() -> None:
 
 def test_persons_and_key_meet_only_in_the_measurement_and_the_wiring_of_phsafe() -> None:
     truth = importers("Inputs") | importers("Linked") | importers("Persons") | importers("Joined")
+    truth |= importers("Households")
     key = importers("NoiseSource") | importers("RunKey")
     assert truth & key == {
         "opendas.phsafe.measure",

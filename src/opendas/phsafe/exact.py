@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from opendas.phsafe.config import Config
-from opendas.phsafe.counting import count_cube, counted_rows, level_counts
+from opendas.phsafe.counting import Counts, count_cube, counted_rows, level_counts
 from opendas.phsafe.linking import Linked
 from opendas.phsafe.output import OutputTable, exact_table
 from opendas.phsafe.tables import DERIVED, Derived, Table
 
-__all__ = ["exact_tables"]
+__all__ = ["exact_cubes", "exact_declarations", "exact_tables", "lay_out"]
 
 
 def exact_tables(
@@ -28,13 +28,28 @@ def exact_tables(
     tuple of OutputTable
         With the totals of the published tables, and without rows that count nothing.
     """
-    by_name = {table.name: table for table in config.tables}
-    counted = [(table.name, table) for table in config.tables]
-    counted += [(more.name, more.truth or by_name[more.source]) for more in derived if more.source in by_name]
-    return tuple(_exact(name, table, config, linked) for name, table in counted)
+    tables = exact_declarations(config, derived)
+    return lay_out(tables, exact_cubes(tables, linked, len(config.state_filter)))
 
 
-def _exact(name: str, table: Table, config: Config, linked: Linked) -> OutputTable:
-    rows = counted_rows(table, linked, truth=True)
-    cube = count_cube(table, rows, linked.state, len(config.state_filter))
-    return exact_table(table, name, [(level, level_counts(cube, level)) for level in table.levels])
+def exact_declarations(config: Config, derived: tuple[Derived, ...] = DERIVED) -> dict[str, Table]:
+    """Return what the non-private mode counts, by the name of the output."""
+    counted = {table.name: table for table in config.tables}
+    more = {one.name: one.truth or counted[one.source] for one in derived if one.source in counted}
+    return {**counted, **more}
+
+
+def exact_cubes(tables: dict[str, Table], linked: Linked, states: int) -> dict[str, Counts]:
+    """Return the cube of each table, by the name of the output; cubes of parts of the households add up."""
+    return {
+        name: count_cube(table, counted_rows(table, linked, truth=True), linked.state, states)
+        for name, table in tables.items()
+    }
+
+
+def lay_out(tables: dict[str, Table], cubes: dict[str, Counts]) -> tuple[OutputTable, ...]:
+    """Return the tables as they are written."""
+    return tuple(
+        exact_table(table, name, [(level, level_counts(cubes[name], level)) for level in table.levels])
+        for name, table in tables.items()
+    )

@@ -6,7 +6,7 @@ that of the codes, so that nothing that follows depends on the order of the inpu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -17,10 +17,9 @@ from opendas.errors import Finding
 from opendas.phsafe.findings import Source, list_lines
 from opendas.phsafe.model import Inputs, Persons, Places, Units
 
-__all__ = ["Linked", "canonical_bytes", "check_keys", "link", "sort_inputs"]
+__all__ = ["Linked", "check_keys", "link", "sort_inputs"]
 
 _GROUP_QUARTERS = (4, 5)
-_CHUNK = 1 << 20
 
 _Rows = TypeVar("_Rows", Units, Places)
 
@@ -85,19 +84,6 @@ def link(inputs: Inputs, state_filter: Sequence[str]) -> Linked:
         person_rows, home = _join(persons.mafid, units.mafid)
         return Linked(persons.take(person_rows), units, state, home)
     return Linked(persons, units, state, _find(persons.mafid, units.mafid))
-
-
-def canonical_bytes(inputs: Inputs) -> Iterator[bytes]:
-    """Yield a serialisation that does not depend on the order of rows, for the keyed input tag only."""
-    inputs = sort_inputs(inputs)
-    for rows in (inputs.persons, inputs.units, inputs.places):
-        yield np.array([len(rows)], dtype="<i8").tobytes()
-        for name in rows.dtypes():
-            column = getattr(rows, name)
-            if name != "line":
-                little = column.astype(column.dtype.newbyteorder("<"), copy=False)
-                for start in range(0, len(little), _CHUNK):
-                    yield little[start : start + _CHUNK].tobytes()
 
 
 def check_keys(inputs: Inputs) -> list[Finding]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from secrets import token_hex
@@ -19,11 +20,11 @@ from opendas.errors import ConfigError, Finding, PrivacyError
 from opendas.io.atomic import write_atomic
 from opendas.phsafe.certificate import issue_certificate, run_stamps
 from opendas.phsafe.config import Config, Mode, read_config
-from opendas.phsafe.exact import exact_tables
+from opendas.phsafe.exact import exact_declarations, lay_out
 from opendas.phsafe.folder import PRODUCT, HouseholdWorkspace, exact_folder, refuse_other
-from opendas.phsafe.linking import canonical_bytes, link, sort_inputs
-from opendas.phsafe.measure import count_locally, measure, prepare_samplers
-from opendas.phsafe.model import Inputs
+from opendas.phsafe.households import Households, LocalHouseholds
+from opendas.phsafe.linking import sort_inputs
+from opendas.phsafe.measure import measure, prepare_samplers
 from opendas.phsafe.output import write_tables
 from opendas.phsafe.plan import Plan
 from opendas.phsafe.read_cef import read_cef
@@ -31,7 +32,7 @@ from opendas.phsafe.read_csv import read_csv
 from opendas.phsafe.sensitivity import Sensitivity
 from opendas.phsafe.tables import DERIVED, TABLES, Derived, Table
 from opendas.phsafe.truncation import Truncation
-from opendas.phsafe.validate import Validation, validate
+from opendas.phsafe.validate import Validation
 from opendas.privacy.entries import INFINITE, LedgerEntry, Loss
 from opendas.privacy.exact import format_fraction
 from opendas.privacy.relations import Mechanism, Neighbours
@@ -62,6 +63,10 @@ class HouseholdOptions:
     progress : callable(stage, done, total) or None
     warn : callable(findings) or None
         Told what validation found odd but counts, once.
+    engine : str
+        Where it counts: ``local`` or ``spark``.
+    master : str or None
+        URL of a Spark master, for ``spark``.
     tables : tuple of Table
         The measured tables; an agency adds its own.
     derived : tuple of Derived
@@ -75,12 +80,16 @@ class HouseholdOptions:
     key_command: str | None = None
     progress: Callable[[str, int, int], None] | None = None
     warn: Callable[[Sequence[Finding]], None] | None = None
+    engine: str = "local"
+    master: str | None = None
     tables: tuple[Table, ...] = TABLES
     derived: tuple[Derived, ...] = DERIVED
 
     def __post_init__(self) -> None:
         if self.seed is not None and self.key_command is not None:
             raise ConfigError("a seeded run takes no key command.")
+        if self.master is not None and self.engine != "spark":
+            raise ConfigError("a master goes with the engine spark.")
 
     def tell(self, stage: str, done: int, total: int) -> None:
         """Report progress."""
@@ -88,14 +97,15 @@ class HouseholdOptions:
             self.progress(stage, done, total)
 
 
-def run_private(config_path: Path, data: Path, out: Path, options: HouseholdOptions) -> dict[str, Any]:
+def run_private(config_path: Path, data: Path | str, out: Path, options: HouseholdOptions) -> dict[str, Any]:
     """Write the private tables of a data set into an output folder.
 
     Parameters
     ----------
     config_path : Path
-    data : Path
-        The folder (or, for other readers, the file) that the configured reader takes.
+    data : Path or str
+        The folder (or, for other readers, the file) that the configured reader takes; the engine ``spark``
+        takes URLs too.
     out : Path
     options : HouseholdOptions
 
@@ -121,31 +131,30 @@ def run_private(config_path: Path, data: Path, out: Path, options: HouseholdOpti
             # The key was destroyed or is kept elsewhere; the plan can still be compared.
             _check_same(known, replace(_state(plan, options, known), input_tag=known.input_tag))
             return _answer(space, known)
-        inputs = read_inputs(plan.config, data, options)
-        clock.lap("read")
-        linked = link(inputs, plan.config.state_filter)
-        found = validate(inputs, linked, plan.config)
-        found.refuse_errors(data)
-        clock.lap("check")
-        key = (
-            space.new_key(PRODUCT, options.seed, options.key_command)
-            if known is None
-            else space.known_key(known, options.key_command)
-        )
-        now = replace(
-            _state(plan, options, known),
-            input_tag=key.tag(canonical_bytes(inputs)),
-            key_commitment=key.commitment(),
-        )
-        if known is not None:
-            _check_same(known, now)
-            if known.phase == "finished":
-                return _answer(space, known)
-        else:
-            _refuse_second_act(space, options)
-            space.save_state(now)
-        space.ledger.intend(_entry(plan, now, key))
-        tables = measure(plan, count_locally(linked, options.tell), key, now.input_tag, options.derived)
+        with _open(plan.config, data, options) as households:
+            clock.lap("read")
+            found = households.validate()
+            found.refuse_errors(data)
+            clock.lap("check")
+            key = (
+                space.new_key(PRODUCT, options.seed, options.key_command)
+                if known is None
+                else space.known_key(known, options.key_command)
+            )
+            now = replace(
+                _state(plan, options, known),
+                input_tag=key.tag(households.canonical_bytes()),
+                key_commitment=key.commitment(),
+            )
+            if known is not None:
+                _check_same(known, now)
+                if known.phase == "finished":
+                    return _answer(space, known)
+            else:
+                _refuse_second_act(space, options)
+                space.save_state(now)
+            space.ledger.intend(_entry(plan, now, key))
+            tables = measure(plan, households.count, key, now.input_tag, options.derived)
         clock.lap("count and measure")
         options.tell("writing", 0, 1)
         files = write_tables(out, tables, plan.config.state_filter)
@@ -164,7 +173,7 @@ def run_private(config_path: Path, data: Path, out: Path, options: HouseholdOpti
 
 
 def run_exact(
-    config_path: Path, data: Path, out: Path, options: HouseholdOptions
+    config_path: Path, data: Path | str, out: Path, options: HouseholdOptions
 ) -> tuple[dict[str, Any], tuple[Finding, ...]]:
     """Write the exact tables of a data set into a folder for its owner only.
 
@@ -178,18 +187,18 @@ def run_exact(
     config = read_config(config_path, Mode.NON_PRIVATE, options.tables)
     refuse_other(out, Mode.NON_PRIVATE)
     with exact_folder(out):
-        inputs = read_inputs(config, data, options)
-        linked = link(inputs, config.state_filter)
-        found = validate(inputs, linked, config, every_table=True)
-        options.tell("counting", 0, 1)
-        tables = exact_tables(config, linked, options.derived)
+        declared = exact_declarations(config, options.derived)
+        with _open(config, data, options) as households:
+            found = households.validate(every_table=True)
+            options.tell("counting", 0, 1)
+            tables = lay_out(declared, households.count_exactly(declared))
         options.tell("counting", 1, 1)
         files = write_tables(out, tables, config.state_filter)
     _warn(options, found)
     return {"out": str(out), "mode": Mode.NON_PRIVATE.value, "tables": list(files)}, found.errors
 
 
-def validate_input(config_path: Path, data: Path, options: HouseholdOptions) -> dict[str, Any]:
+def validate_input(config_path: Path, data: Path | str, options: HouseholdOptions) -> dict[str, Any]:
     """Check configuration and data as a private run does, and draw nothing.
 
     Raises
@@ -197,22 +206,22 @@ def validate_input(config_path: Path, data: Path, options: HouseholdOptions) -> 
     ConfigError, DataError
     """
     config = read_config(config_path, Mode.VALIDATE, options.tables)
-    inputs = read_inputs(config, data, options)
-    found = validate(inputs, link(inputs, config.state_filter), config)
+    with _open(config, data, options) as households:
+        found = households.validate()
     found.refuse_errors(data)
     _warn(options, found)
     return {"mode": Mode.VALIDATE.value, "ok": True, "states": list(config.state_filter)}
 
 
-def read_inputs(config: Config, data: Path, options: HouseholdOptions) -> Inputs:
-    """Read the data with the reader of the configuration.
+def _open(config: Config, data: Path | str, options: HouseholdOptions) -> AbstractContextManager[Households]:
+    """Read the data with the reader of the configuration, where the engine counts."""
+    if options.engine == "spark":
+        from opendas.phsafe.spark.households import open_on_spark
 
-    Raises
-    ------
-    DataError
-    """
+        return open_on_spark(data, config, options.master, options.tell)
     read = {"csv": read_csv, "cef": read_cef}[config.reader]
-    return sort_inputs(read(data, config.state_filter, options.tell))
+    inputs = sort_inputs(read(Path(data), config.state_filter, options.tell))
+    return nullcontext(LocalHouseholds(inputs, config, options.tell))
 
 
 def _warn(options: HouseholdOptions, found: Validation) -> None:

@@ -37,7 +37,7 @@ class Validation:
     errors: tuple[Finding, ...]
     warnings: tuple[Finding, ...]
 
-    def refuse_errors(self, data: Path) -> None:
+    def refuse_errors(self, data: Path | str) -> None:
         """Refuse an input with errors.
 
         Raises

@@ -1,0 +1,75 @@
+"""The persons, units and places of a run, wherever they are: in this process, or dealt out by an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from opendas.phsafe.config import Config
+from opendas.phsafe.counting import Counts
+from opendas.phsafe.digest import bucket_digests, canonical_bytes
+from opendas.phsafe.exact import exact_cubes
+from opendas.phsafe.linking import link
+from opendas.phsafe.measure import count_locally
+from opendas.phsafe.model import Inputs
+from opendas.phsafe.plan import Plan
+from opendas.phsafe.tables import Table
+from opendas.phsafe.validate import Validation, validate
+
+__all__ = ["Households", "LocalHouseholds"]
+
+Tell = Callable[[str, int, int], None]
+
+
+class Households(Protocol):
+    """Restricted to the state filter. Confidential."""
+
+    def validate(self, *, every_table: bool = False) -> Validation:
+        """Check everything, as :func:`opendas.phsafe.validate.validate` does."""
+        ...
+
+    def canonical_bytes(self) -> bytes:
+        """Return what the input tag is made of; see :mod:`opendas.phsafe.digest`."""
+        ...
+
+    def count(self, plan: Plan, keys: dict[str, bytes]) -> dict[str, Counts]:
+        """Return the cube of each table with a budget, after truncation; `keys` are those of selections."""
+        ...
+
+    def count_exactly(self, tables: dict[str, Table]) -> dict[str, Counts]:
+        """Return the cube of each table as the non-private mode counts it."""
+        ...
+
+
+class LocalHouseholds:
+    """All rows in this process.
+
+    Parameters
+    ----------
+    inputs : Inputs
+    config : Config
+    tell : callable(stage, done, total), optional
+        Progress.
+    """
+
+    def __init__(self, inputs: Inputs, config: Config, tell: Tell | None = None) -> None:
+        self._inputs = inputs
+        self._config = config
+        self._linked = link(inputs, config.state_filter)
+        self._tell = tell
+
+    def validate(self, *, every_table: bool = False) -> Validation:
+        """Check everything."""
+        return validate(self._inputs, self._linked, self._config, every_table=every_table)
+
+    def canonical_bytes(self) -> bytes:
+        """Return what the input tag is made of."""
+        return canonical_bytes(bucket_digests(self._inputs))
+
+    def count(self, plan: Plan, keys: dict[str, bytes]) -> dict[str, Counts]:
+        """Return the cube of each table with a budget, after truncation."""
+        return count_locally(self._linked, self._tell)(plan, keys)
+
+    def count_exactly(self, tables: dict[str, Table]) -> dict[str, Counts]:
+        """Return the cube of each table as the non-private mode counts it."""
+        return exact_cubes(tables, self._linked, len(self._config.state_filter))
