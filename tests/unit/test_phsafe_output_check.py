@@ -134,7 +134,7 @@ DAMAGE: dict[str, tuple[Callable[[list[str]], object], str]] = {
     "cell": (replaced(3, "3"), "not in the grid"),
     "fields": (lambda lines: lines.append("1|USA"), "expected 7 fields"),
     "twice": (lambda lines: lines.append(lines[3]), "the row stands twice"),
-    "missing": (lambda lines: lines.pop(3), "rows missing: 1 (1 A 6)"),
+    "missing": (lambda lines: lines.pop(3), "rows missing: 1 (1 A 5)"),
     "order": (
         lambda lines: lines.__setitem__(
             0, lines[0].replace("COUNT|NOISE_DISTRIBUTION", "NOISE_DISTRIBUTION|COUNT")

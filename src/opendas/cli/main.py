@@ -31,6 +31,7 @@ COMMANDS = {
     "account": "account",
     "phsafe": "phsafe",
     "phsafe-post": "phsafe_post",
+    "phsafe-accuracy": "phsafe_accuracy",
 }
 """Subcommand to module, in the order a newcomer meets them."""
 
