@@ -149,7 +149,12 @@ def _check_header(path: Path, columns: tuple[str, ...]) -> list[Finding]:
         raise EnvironmentFailure(
             f"could not read {path.name}: {error.strerror or 'unknown reason'}."
         ) from None
-    text = line.decode("utf-8-sig", errors="replace").rstrip("\r\n")
+    return check_header(path.name, line.decode("utf-8-sig", errors="replace"), columns)
+
+
+def check_header(file: str, line: str, columns: tuple[str, ...]) -> list[Finding]:
+    """Compare a first line with the published columns."""
+    text = line.removeprefix("\ufeff").rstrip("\r\n")
     found = tuple(name.strip().strip('"') for name in text.split(","))
     if found == columns:
         return []
@@ -160,7 +165,7 @@ def _check_header(path: Path, columns: tuple[str, ...]) -> list[Finding]:
         missing = [name for name in columns if name not in found]
         if missing and len(missing) < len(columns):
             rule += f"; missing: {', '.join(missing)}"
-    return [Finding(path.name, 1, None, rule)]
+    return [Finding(file, 1, None, rule)]
 
 
 class _File:
@@ -173,35 +178,23 @@ class _File:
 
     def read(self, names: Sequence[str]) -> pa.Table:
         """Return some columns: the key as int64 where that is what it holds, the others as dictionaries."""
-        first = len(self._findings)
+        if not self._has_rows():
+            return pa.schema({**_kinds(names), _KEY: pa.int64()}).empty_table()
         try:
-            table = self._read(names, pa.int64(), threads=True)
-        except pa.ArrowInvalid:  # a key that is no integer; the message of Arrow quotes it
-            del self._findings[first:]
-            table = self._read(names, pa.string(), threads=True)
-        if len(self._findings) > first:
-            # The numbers of broken rows are known to a single thread only.
-            del self._findings[first:]
-            table = self._read(names, pa.string(), threads=False)
-        return table
+            return self._read(names, plain=True)
+        except pa.ArrowInvalid:  # a key that is no integer, a broken row, no text: the message quotes them
+            return self._read(names, plain=False)
 
-    def _read(self, names: Sequence[str], key_type: pa.DataType, *, threads: bool) -> pa.Table:
-        kinds = {name: pa.dictionary(pa.int32(), pa.string()) for name in names if name != _KEY}
+    def _has_rows(self) -> bool:
+        """Whether something follows the header; Arrow takes its absence for an error."""
+        with self.path.open("rb") as file:
+            file.readline()
+            return any(line.strip() for line in file)
+
+    def _read(self, names: Sequence[str], *, plain: bool) -> pa.Table:
+        """Read fast where the file is `plain`; else in one thread, which alone knows the numbers of rows."""
         try:
-            return pacsv.read_csv(
-                self.path,
-                read_options=pacsv.ReadOptions(
-                    use_threads=threads, block_size=_BLOCK_BYTES, skip_rows=1, column_names=list(self.columns)
-                ),
-                parse_options=pacsv.ParseOptions(invalid_row_handler=self._broken_row),
-                convert_options=pacsv.ConvertOptions(
-                    check_utf8=False,
-                    column_types={**kinds, _KEY: key_type},
-                    include_columns=list(names),
-                    null_values=[],
-                    strings_can_be_null=False,
-                ),
-            )
+            return _parse(self.path, self.columns, names, None if plain else self._broken_row, skip=1)
         except OSError as error:
             raise EnvironmentFailure(
                 f"could not read {self.path.name}: {error.strerror or 'unknown reason'}."
@@ -211,6 +204,43 @@ class _File:
         rule = f"expected {row.expected_columns} fields, found {row.actual_columns}"
         self._findings.append(Finding(self.path.name, row.number, None, rule))
         return "skip"
+
+
+def _parse(
+    source: Any,
+    columns: Sequence[str],
+    names: Sequence[str],
+    on_broken: Callable[[Any], str] | None,
+    *,
+    skip: int = 0,
+) -> pa.Table:
+    """Parse lines: fast, or, where something is told what is broken, in one thread, which knows the numbers.
+
+    The fast way raises ``ArrowInvalid`` for a key that is no integer, bytes that are no text, a broken row.
+    """
+    plain = on_broken is None
+    kinds = {name: pa.dictionary(pa.int32(), pa.string()) for name in names if name != _KEY}
+    return pacsv.read_csv(
+        source,
+        read_options=pacsv.ReadOptions(
+            use_threads=plain,
+            block_size=_BLOCK_BYTES,
+            skip_rows=skip,
+            column_names=list(columns),
+            encoding="utf8" if plain else "latin1",  # in which every byte is a character
+        ),
+        parse_options=pacsv.ParseOptions(invalid_row_handler=on_broken),
+        convert_options=pacsv.ConvertOptions(
+            column_types={**kinds, _KEY: pa.int64() if plain else pa.string()},
+            include_columns=list(names),
+            null_values=[],
+            strings_can_be_null=False,
+        ),
+    )
+
+
+def _kinds(names: Sequence[str]) -> dict[str, pa.DataType]:
+    return {name: pa.dictionary(pa.int32(), pa.string()) for name in names}
 
 
 def _read_places(file: _File, states: npt.NDArray[np.bool_]) -> Places:
@@ -232,6 +262,49 @@ def _read_columns(file: _File, kind: type[Any], known: npt.NDArray[np.int64]) ->
         if name not in columns:
             columns[name] = _codes(table, name.upper(), dtype)[kept]
     return kind(**columns)
+
+
+def parse_rows(
+    text: pa.Buffer, columns: tuple[str, ...], kind: type[Any], first: int
+) -> tuple[Any, dict[int, int]]:
+    """Parse consecutive lines of a file, for engines that read in parts; nothing is left out by state.
+
+    Parameters
+    ----------
+    text : Buffer
+        Lines without anything between them but line ends.
+    columns : tuple of str
+        Of the file.
+    kind : type
+        Persons, Units or Places.
+    first : int
+        Number of the first line.
+
+    Returns
+    -------
+    rows : Persons, Units or Places
+    broken : dict of int to int
+        Number of fields by line, of lines that do not have the fields of the header.
+    """
+    broken: dict[int, int] = {}
+
+    def note(row: Any) -> str:
+        broken[first + row.number - 1] = row.actual_columns
+        return "skip"
+
+    wanted = {name: name.upper() for name in kind.dtypes() if name not in ("line", "state")}
+    if "state" in kind.dtypes():
+        wanted["state"] = "TABBLKST"
+    try:
+        table = _parse(pa.BufferReader(text), columns, tuple(wanted.values()), None)
+    except pa.ArrowInvalid:
+        table = _parse(pa.BufferReader(text), columns, tuple(wanted.values()), note)
+    lines = np.arange(first, first + table.num_rows + len(broken), dtype=np.int64)
+    rows = {"mafid": _keys(table), "line": lines[~np.isin(lines, list(broken))]}
+    for name, dtype in kind.dtypes().items():
+        if name not in rows:
+            rows[name] = _codes(table, wanted[name], dtype)
+    return kind(**rows), broken
 
 
 def _lines(rows: int) -> npt.NDArray[np.int64]:

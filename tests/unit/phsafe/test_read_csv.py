@@ -101,3 +101,21 @@ def test_a_key_that_is_no_number_joins_nothing(folder: Path) -> None:
     wanted = len(read_csv(folder, ["06", "44"]).persons)
     append(folder / "persons.csv", "3,A1,9,1,01,20\n")
     assert len(read_csv(folder, ["06", "44"]).persons) == wanted
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\r\n\r\n"])
+def test_files_without_rows(end: str, folder: Path) -> None:
+    for path in folder.iterdir():
+        path.write_text(path.read_text().split("\n")[0] + end, newline="")
+    inputs = read_csv(folder, ["06", "44"])
+    assert (len(inputs.persons), len(inputs.units), len(inputs.places)) == (0, 0, 0)
+
+
+def test_bytes_that_are_no_text(folder: Path) -> None:
+    path = folder / "persons.csv"
+    key = read_csv(folder, ["06", "44"]).units.mafid[0]
+    path.write_bytes(path.read_bytes() + f"3,{key},9,1,".encode() + b"\xff,20\n")
+    assert read_csv(folder, ["06", "44"]).persons.cenrace[-1] == -1
+    path.write_bytes(path.read_bytes() + b"3,\xff\n")
+    with pytest.raises(DataError, match="expected 6 fields, found 2"):
+        read_csv(folder, ["06", "44"])
