@@ -91,8 +91,9 @@ def _fit(kind: int, p: Floats, guess: Floats, x: float, w: float) -> tuple[Float
     if left < second < right:
         edges[6] = second
     edges.sort()
-    ends = np.empty(_MOST_PANELS + 1)
-    rows = np.empty((_MOST_PANELS, ORDER))
+    # What waits on the stack when the limit is reached is kept as it is.
+    ends = np.empty(_MOST_PANELS + HALVINGS + 1)
+    rows = np.empty((_MOST_PANELS + HALVINGS, ORDER))
     values, coefficients = np.empty(ORDER), np.empty(ORDER)
     count = 0
     stack = np.empty((HALVINGS + 8, 2))
@@ -113,11 +114,7 @@ def _fit(kind: int, p: Floats, guess: Floats, x: float, w: float) -> tuple[Float
                 for i in range(ORDER):
                     coefficients[k] += LEGENDRE[k, i] * values[i]
             tail = np.abs(coefficients[ORDER - 3 :]).max()
-            if (
-                tail <= SMALL
-                or min(HALVINGS - height, _MOST_PANELS - HALVINGS - count) < 2
-                or not a < middle < b
-            ):
+            if tail <= SMALL or min(HALVINGS - height, _MOST_PANELS - count) < 2 or not a < middle < b:
                 rows[count] = coefficients * half
                 count += 1
                 ends[count] = b
@@ -278,8 +275,10 @@ def fit_curve(kind: int, block: Floats, near: float, scale: float) -> Curve:
     Raises
     ------
     EstimationError
-        If no mass is found; no finite input is known to do that.
+        If a number is not finite, or no mass is found; no finite block is known to do that.
     """
+    if not (np.all(np.isfinite(block)) and math.isfinite(near) and 0 < scale < math.inf):
+        raise EstimationError(f"A block of a posterior must be finite; found {block.tolist()}.")
     ends, rows = _fit(kind, block, first_guess(kind, block), float(near), float(scale))
     total = 2 * float(rows[:, 0].sum())
     if not 0 < total < math.inf:

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from opendas.phsafe.posterior.gauss import log_interval, log_upper
+from opendas.phsafe.posterior.gauss import interval, log_interval, log_upper
 
 __all__ = [
     "AVERAGE",
@@ -77,9 +77,12 @@ _TAIL = np.ascontiguousarray(LEGENDRE[-3:])
 
 DROP: Final = 38.0
 """What is below exp(-38) of the peak is left out."""
-SMALL: Final = 1e-7
+SMALL: Final = 1e-6
 """Largest last Legendre coefficients of an accepted panel, beside the peak: the integral's relative error is
 of the order of their square."""
+_INNER_SMALL: Final = 1e-5
+"""The same for the integrals behind each point."""
+_TINY: Final = 1e-280
 HALVINGS: Final = 40
 STEPS: Final = 400
 
@@ -91,33 +94,64 @@ def _log_normal(x: float, z: float, s: float) -> float:
 
 
 @njit(cache=True, nogil=True)
-def _log_sum(x: float, p: Floats) -> float:
-    """Return the log density of S at x, before the constraints with D."""
+def _sum_factors(x: float, p: Floats) -> tuple[float, float, float]:
+    """Return the density of S at x before the constraints with D: log of a normal density, and an interval.
+
+    The interval, in standard deviations, is where A can lie; its normal probability is the other factor.
+    """
     if p[ALONE] != 0.0:
-        return _log_normal(x, p[ZA], p[SA])
+        return _log_normal(x, p[ZA], p[SA]), -math.inf, math.inf
     variance = p[SA] * p[SA] + p[SB] * p[SB]
     tau = math.sqrt(variance)
     mean = p[ZA] + p[SA] * p[SA] / variance * (x - p[ZA] - p[ZB])
     s = p[SA] * p[SB] / tau
-    return _log_normal(x, p[ZA] + p[ZB], tau) + log_interval(-mean / s, (x - mean) / s)
+    return _log_normal(x, p[ZA] + p[ZB], tau), -mean / s, (x - mean) / s
+
+
+@njit(cache=True, nogil=True)
+def _factors(kind: int, x: float, d: float, p: Floats) -> tuple[float, float, float, float]:
+    """Return what is integrated over D as ``exp(log) * P(low < N < high) * times``: these four numbers.
+
+    For the density of D itself, `d` is S and `x` is D.
+    """
+    times = 1.0
+    if kind >= DENOMINATOR:
+        value, low, high = _sum_factors(d, p)
+        value += _log_normal(x, p[ZD], p[SD])
+        if kind == DENOMINATOR_BY_TOTAL:
+            times = d
+    elif kind == AVERAGE:
+        value, low, high = _sum_factors(x * d, p)
+        value += _log_normal(d, p[ZD], p[SD])
+        times = d
+    elif kind == DIFFERENCE:
+        value, low, high = _sum_factors(x + p[T] * d, p)
+        value += _log_normal(d, p[ZD], p[SD])
+    else:
+        a = x
+        if kind == AVERAGE_OF_A:
+            a, times = x * d, d
+        low = (max(0.0, p[C] * d - a) - p[ZB]) / p[SB]
+        high = (p[K] * d - a - p[ZB]) / p[SB]
+        value = _log_normal(d, p[ZD], p[SD]) + _log_normal(a, p[ZA], p[SA])
+    return value, low, high, times
 
 
 @njit(cache=True, nogil=True)
 def _integrand(kind: int, x: float, d: float, p: Floats) -> float:
-    """Return the log of what is integrated over D; over S for the density of D itself."""
-    if kind >= DENOMINATOR:
-        value = _log_normal(x, p[ZD], p[SD]) + _log_sum(d, p)
-        return value + math.log(d) if kind == DENOMINATOR_BY_TOTAL else value
-    value = _log_normal(d, p[ZD], p[SD])
-    if kind == AVERAGE:
-        return value + math.log(d) + _log_sum(x * d, p)
-    if kind == DIFFERENCE:
-        return value + _log_sum(x + p[T] * d, p)
-    a = x * d if kind == AVERAGE_OF_A else x
-    low = max(0.0, p[C] * d - a)
-    value += _log_normal(a, p[ZA], p[SA])
-    value += log_interval((low - p[ZB]) / p[SB], (p[K] * d - a - p[ZB]) / p[SB])
-    return value + math.log(d) if kind == AVERAGE_OF_A else value
+    """Return the log of what is integrated."""
+    value, low, high, times = _factors(kind, x, d, p)
+    return value + log_interval(low, high) + math.log(times)
+
+
+@njit(cache=True, nogil=True)
+def _scaled(kind: int, x: float, d: float, p: Floats, top: float) -> float:
+    """Return what is integrated, divided by exp(top); without logarithms where it is no loss."""
+    value, low, high, times = _factors(kind, x, d, p)
+    probability = interval(low, high)
+    if probability > _TINY:
+        return math.exp(value - top) * probability * times
+    return math.exp(value - top + log_interval(low, high)) * times
 
 
 @njit(cache=True, nogil=True)
@@ -166,7 +200,7 @@ def _panel(kind: int, x: float, p: Floats, top: float, a: float, b: float) -> tu
     half, middle = 0.5 * (b - a), 0.5 * (a + b)
     total, t0, t1, t2 = 0.0, 0.0, 0.0, 0.0
     for i in range(ORDER):
-        value = math.exp(_integrand(kind, x, middle + half * NODES[i], p) - top)
+        value = _scaled(kind, x, middle + half * NODES[i], p, top)
         total += WEIGHTS[i] * value
         t0 += _TAIL[0, i] * value
         t1 += _TAIL[1, i] * value
@@ -209,7 +243,7 @@ def _integral(kind: int, x: float, p: Floats, guess: Floats) -> float:
         if edges[0] < kink < edges[4]:
             edges[5] = kink
             edges.sort()
-    total = 0.0
+    total, panels = 0.0, 0
     stack = np.empty((HALVINGS + 8, 2))
     for first in range(5):
         if not edges[first] < edges[first + 1] < math.inf:
@@ -221,7 +255,8 @@ def _integral(kind: int, x: float, p: Floats, guess: Floats) -> float:
             a, b = stack[height, 0], stack[height, 1]
             value, tail = _panel(kind, x, p, top, a, b)
             middle = 0.5 * (a + b)
-            if tail <= SMALL or height + 2 > HALVINGS or not a < middle < b:
+            panels += 1
+            if tail <= _INNER_SMALL or max(height + 2, panels) > HALVINGS or not a < middle < b:
                 total += value
             else:
                 stack[height, 0], stack[height, 1] = a, middle
@@ -268,7 +303,8 @@ def log_density(kind: int, x: float, p: Floats, guess: Floats) -> float:
     """
     if kind == TOTAL:
         ends = (max(1.0, x / p[K]) - p[ZD]) / p[SD], (x / p[C] - p[ZD]) / p[SD]
-        return _log_sum(x, p) + log_interval(ends[0], ends[1]) + math.log(p[SD])
+        value, low, high = _sum_factors(x, p)
+        return value + log_interval(low, high) + log_interval(ends[0], ends[1]) + math.log(p[SD])
     if kind == DIFFERENCE and p[ALONE] != 0.0:
         return _difference_alone(x, p)
     return _integral(kind, x, p, guess)

@@ -28,6 +28,8 @@ Floats = npt.NDArray[np.float64]
 _POINTS_A_SCALE = 256
 _MOST_POINTS = 1 << 20
 _STEPS = 50
+_CLOSE = 1e-5
+"""Step, in standard deviations, that ends the search: the next one would be of the order of its square."""
 
 
 def _together(first: Block, second: Block) -> Block:
@@ -100,31 +102,57 @@ def pair_average(first: Fit, second: Fit) -> Estimate:
         chance = _at_most(_difference(one, t), _difference(two, t))
         return float(ndtri(min(max(chance, 1e-15), 1 - 1e-15)))
 
-    ends = [_solve(score, mean, z * scale, z, (one.least, one.most)) for z in (-Z95, Z95)]
-    return Estimate(mean, ends[0], ends[1])
+    ends = _solve(score, mean, scale, (one.least, one.most))
+    return Estimate(mean, *ends)
 
 
 def _solve(
-    score: Callable[[float], float], mean: float, step: float, wanted: float, bounds: tuple[float, float]
-) -> float:
-    """Return t with ``score(t) = wanted`` by secants, kept inside a shrinking bracket."""
+    score: Callable[[float], float], mean: float, scale: float, bounds: tuple[float, float]
+) -> list[float]:
+    """Return where an increasing function reaches -Z95 and Z95, by inverse interpolation of what is known.
+
+    Both ends use all points: the function is nearly a straight line, so that four points near the end wanted
+    leave little to find. A step out of the bracket is replaced by its middle.
+    """
     low, high = bounds
-    t = min(max(mean + step, low + 0.01 * (mean - low)), high - 0.01 * (high - mean))
-    previous: tuple[float, float] | None = None
-    for _ in range(_STEPS):
-        value = score(t) - wanted
-        if value < 0:
-            low = t
-        else:
-            high = t
-        slope = wanted / step if previous is None else (value - previous[1]) / (t - previous[0])
-        previous = t, value
-        t = t - value / slope if slope > 0 else 0.5 * (low + high)
-        if not low < t < high:
-            t = 0.5 * (low + high)
-        if abs(t - previous[0]) <= 1e-11 * t:
-            break
-    return t
+    known: list[tuple[float, float]] = []
+
+    def look(t: float) -> None:
+        known.append((score(t), t))
+        known.sort()
+
+    for z in (-Z95, 0.0, Z95):
+        t = mean + z * scale
+        look(min(max(t, low + 0.05 * (mean - low)), high - 0.05 * (high - mean)))
+    ends = []
+    for z in (-Z95, Z95):
+        last = math.inf
+        for _ in range(_STEPS):
+            below = max([low, *(t for value, t in known if value < z)])
+            above = min([high, *(t for value, t in known if value >= z)])
+            t = _interpolated(known, z)
+            if not below < t < above:
+                t = 0.5 * (below + above)
+            if abs(t - last) <= _CLOSE * scale or above - below <= 1e-12 * above:
+                break
+            look(t)
+            last = t
+        ends.append(t)
+    return ends
+
+
+def _interpolated(known: list[tuple[float, float]], z: float) -> float:
+    """Return t at score z by the polynomial through the four nearest distinct scores (Neville)."""
+    nearest: list[tuple[float, float]] = []
+    for value, t in sorted(known, key=lambda pair: abs(pair[0] - z)):
+        if all(value != other for other, _ in nearest):
+            nearest.append((value, t))
+    scores, values = [pair[0] for pair in nearest[:4]], [pair[1] for pair in nearest[:4]]
+    for width in range(1, len(values)):
+        for k in range(len(values) - width):
+            share = (z - scores[k]) / (scores[k + width] - scores[k])
+            values[k] += share * (values[k + 1] - values[k])
+    return values[0]
 
 
 def pair_count(first: Fit, second: Fit) -> Estimate:

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from opendas.errors import ConfigError
+from opendas.errors import ConfigError, DataError
 from opendas.phsafe.posterior import density
 from opendas.phsafe.posterior.counts import LEVEL
 from opendas.phsafe.posterior.curve import Curve, fit_curve
@@ -37,6 +37,8 @@ Floats = npt.NDArray[np.float64]
 FREE_FROM = 9.0
 """Distance of the measurement from each constraint, in its standard deviations, from which constraints are
 left out: they cut off less than 1e-18."""
+FARTHEST = 1e4
+"""Distance outside a constraint, in standard deviations, beyond which measurements contradict the model."""
 LEAST_DEVIATION = 0.01
 """Standard deviation, in counts, given to an exact number that stands beside noisy ones."""
 
@@ -280,5 +282,18 @@ class Bounded:
 
 
 def fit_block(block: Block) -> Fit:
-    """Fit a block, in closed form where no constraint matters."""
-    return Free(block) if block.distance() >= FREE_FROM else Bounded(block)
+    """Fit a block, in closed form where no constraint matters.
+
+    Raises
+    ------
+    DataError
+        If the measurement lies thousands of standard deviations outside what is possible.
+    """
+    distance = block.distance()
+    if distance < -FARTHEST:
+        raise DataError(
+            f"Measured counts are {-distance:.3g} standard deviations away from any possible average between "
+            f"{block.least:g} and {block.most:g}. Check that numerator and denominator are of one run, and "
+            "the largest average (--most), which is the number of persons a household was truncated to."
+        )
+    return Free(block) if distance >= FREE_FROM else Bounded(block)
