@@ -11,6 +11,7 @@ import dataclasses
 import importlib
 import inspect
 import pkgutil
+import re
 import tomllib
 import typing
 from collections.abc import Iterator
@@ -115,6 +116,7 @@ def test_the_modules_that_hold_a_key_are_these() -> None:
         "opendas.random",
     }
     assert importers("RunKey") == {
+        "opendas.phsafe.accuracy",
         "opendas.phsafe.measure",
         "opendas.phsafe.run",
         "opendas.preparation",
@@ -142,10 +144,13 @@ def test_persons_and_key_meet_only_in_the_measurement_and_the_wiring_of_phsafe()
     truth |= importers("Households")
     key = importers("NoiseSource") | importers("RunKey")
     assert truth & key == {
+        "opendas.phsafe.accuracy",  # truth beside seeded noise, for test data only
         "opendas.phsafe.measure",
         "opendas.phsafe.run",
         "opendas.phsafe.truncation_error",
     }
+    keys = re.findall(r"RunKey\.\w+", (ROOT / "phsafe" / "accuracy.py").read_text(encoding="utf-8"))
+    assert keys == ["RunKey.seeded"]
 
 
 def test_ciphers_and_operating_system_randomness_are_in_one_place() -> None:
