@@ -49,11 +49,29 @@ def variance(table: str, key: Key) -> float:
     return (MARGINS["USA" if region_type == "USA" else level] / 1.645) ** 2
 
 
-def made_truth(rng: np.random.Generator, states: Sequence[str], groups: Sequence[str] = GROUPS) -> Truth:
-    """Draw sizes over six orders of magnitude, and households that obey every bound."""
+SHARES = dict(zip("*ABCDEFGHI", (1, 0.62, 0.12, 0.01, 0.06, 0.002, 0.08, 0.1, 0.18, 0.58), strict=True))
+"""Of all households, by group: about those of the United States in 2020."""
+
+
+def _households(rng: np.random.Generator, key: Key, like_states: bool) -> float:
+    """Draw a number of households: as large as in a state, or evenly over six orders of magnitude."""
+    if not like_states:
+        return float(10 ** rng.uniform(0.5, 6.5))
+    size = 1.3e8 if key[0] == "USA" else 10 ** rng.uniform(5.4, 7.1)
+    return float(size * SHARES[key[2]] * (1 if key[2] == "*" else np.exp(rng.normal(-0.3, 0.8))))
+
+
+def made_truth(
+    rng: np.random.Generator,
+    states: Sequence[str],
+    groups: Sequence[str] = GROUPS,
+    *,
+    like_states: bool = False,
+) -> Truth:
+    """Draw households that obey every bound."""
     tables: dict[str, dict[Key, tuple[int, ...]]] = {name: {} for name in CELLS}
     for key in keys(states, groups):
-        size = 10 ** rng.uniform(0.5, 6.5)
+        size = _households(rng, key, like_states)
         owners, renters = (int(1 + rng.poisson(size * share)) for share in (0.6, 0.4))
         owned, rented = (int(n + rng.binomial(4 * n, rng.uniform(0.2, 0.6))) for n in (owners, renters))
         families = int(1 + rng.binomial(owners + renters - 1, 0.65))

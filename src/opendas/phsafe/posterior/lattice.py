@@ -38,7 +38,7 @@ _DROP = 40.0
 """Weights below exp(-40) of the largest are left out."""
 _COARSE_FROM = 2048.0
 """Standard deviation from which a lattice point stands for several integers."""
-_POINTS_A_SCALE = 128
+_POINTS_A_SCALE = 64
 _MOST_POINTS = 1 << 18
 
 
