@@ -85,6 +85,7 @@ def test_the_public_names_are_these() -> None:
         "__version__",
         "account",
         "define",
+        "describe_spine",
         "estimate",
         "evaluate",
         "forget_key",
