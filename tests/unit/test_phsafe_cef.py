@@ -16,7 +16,7 @@ from opendas.demo.cef_files import write_cef
 from opendas.errors import DataError
 from opendas.io.readers.cef_layout import PERSONS, UNITS, RecordLayout
 from opendas.phsafe.config import Mode, parse_config
-from opendas.phsafe.linking import canonical_bytes, link
+from opendas.phsafe.linking import link, sort_inputs
 from opendas.phsafe.read_cef import CefPaths, read_cef
 from opendas.phsafe.read_csv import GEO_COLUMNS, PERSON_COLUMNS, UNIT_COLUMNS, read_csv
 from opendas.phsafe.tables import OUTPUTS
@@ -81,7 +81,11 @@ def as_csv(made: Path, folder: Path) -> Path:
 def test_the_same_state_reads_the_same_from_either_reader(made: Path, tmp_path: Path) -> None:
     cef, csv = read_cef(made, [STATE]), read_csv(as_csv(made, tmp_path / "csv"), [STATE])
     assert len(cef.persons) > 1000
-    assert b"".join(canonical_bytes(cef)) == b"".join(canonical_bytes(csv))
+    one, other = sort_inputs(cef), sort_inputs(csv)
+    for part in ("persons", "units", "places"):
+        rows, twin = getattr(one, part), getattr(other, part)
+        for name in set(rows.dtypes()) - {"line"}:
+            assert getattr(rows, name).tolist() == getattr(twin, name).tolist(), (part, name)
     assert cef.units.npf.max() >= 4
     assert cef.persons.line.tolist() == list(range(1, len(cef.persons) + 1))
 
