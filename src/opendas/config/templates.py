@@ -50,6 +50,7 @@ path   = "{name}"{" " * (27 - len(name))}# beside this file; as downloaded, not 
 
 [geography]
 root = "state"                       # one state is the whole of this run
+spine = "standard"                   # or "optimized", "aian": measured around legal areas; opendas spine shows it
 
 [budget]
 preset    = "pr2020-{kind}"{" " * (9 if people else 11)}# production's budget for a run rooted at a state
