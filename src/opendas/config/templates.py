@@ -50,7 +50,7 @@ path   = "{name}"{" " * (27 - len(name))}# beside this file; as downloaded, not 
 
 [geography]
 root = "state"                       # one state is the whole of this run
-spine = "standard"                   # or "optimized", "aian": measured around legal areas; opendas spine shows it
+spine = "standard"                   # or "optimized", "aian": made around legal areas; see opendas spine
 
 [budget]
 preset    = "pr2020-{kind}"{" " * (9 if people else 11)}# production's budget for a run rooted at a state
