@@ -12,6 +12,9 @@ ratio. Its peak is searched, its effective range follows, and Gauss-Legendre pan
 Legendre coefficients have died out.
 
 A block is an array: location and standard deviation of A, B and D, c, k, t, and whether there is no B.
+
+Who changes a compiled function here deletes the compiled files of :mod:`~opendas.phsafe.posterior.curve` too
+(``__pycache__/*.nbi``): they hold a copy of it, and look at their own source only.
 """
 
 from __future__ import annotations
