@@ -113,6 +113,18 @@ def test_a_tau_above_every_household_leaves_no_bias(linked: Linked) -> None:
     assert all(row.experimental_moe == row.noise_moe for row in alike)
 
 
+def test_another_definition_of_the_truth_is_error_and_no_bias(tmp_path: Path) -> None:
+    world = random_world(8, 70)
+    unit = next(u for u in world[1] if u["RTYPE"] == "2" and u["HHT"] != "0")
+    unit["HHT"] = "0"  # PH1_num counts its persons, the exact table of the non-private mode does not
+    lived_in = link(sort_inputs(read_csv(write_world(tmp_path, world), STATES)), STATES)
+    rows = accuracy_report(plan_of(tau=50, budget=float("inf")), lived_in, trials=1, seed=0)
+    people = sum(person["MAFID"] == unit["MAFID"] for person in world[0])
+    found = [row for row in rows if (row.table, row.region_type, row.iteration) == ("PH1_num", "USA", "*")]
+    assert sum(row.experimental_moe for row in found) == people > 0
+    assert all((row.truncation_bias, row.noise_moe) == (0, 0) for row in found)
+
+
 def test_the_same_seed_gives_the_same_report_and_trials_add_up(linked: Linked) -> None:
     plan = plan_of(tau=3)
     one, again, other = (accuracy_report(plan, linked, trials=2, seed=seed) for seed in (5, 5, 6))

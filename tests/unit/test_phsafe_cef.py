@@ -198,6 +198,13 @@ def test_blanks_and_what_is_no_code(
     assert getattr(rows, column)[3] == expected
 
 
+@pytest.mark.parametrize(("people", "family"), [("1", False), ("2", True), ("", False)])
+def test_a_family_needs_two_in_the_unit_record_too(people: str, family: bool, copy: Path) -> None:
+    row = int(np.argmax(read_cef(copy, [STATE]).units.npf))
+    change(copy.parent / f"CEF20_UNIT_{STATE}.txt", UNITS, row, "FINAL_POP", people)
+    assert (read_cef(copy, [STATE]).units.npf[row] > 0) == family
+
+
 def test_a_unit_in_no_block_of_the_states_is_refused(copy: Path) -> None:
     change(copy.parent / f"CEF20_UNIT_{STATE}.txt", UNITS, 4, "OIDTB", "12345")
     with pytest.raises(DataError) as caught:

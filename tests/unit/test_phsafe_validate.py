@@ -86,6 +86,9 @@ def test_every_value_outside_its_list_is_found_and_no_other(seed: int, tmp_path:
 ALL_TABLES_BUT_ONE = ("PH1_denom", "PH2", "PH3", "PH4", "PH5_denom", "PH6", "PH7", "PH8_denom")
 
 
+ALL_TABLES = ("PH1_num", *ALL_TABLES_BUT_ONE)
+
+
 def _spot(finding: Finding) -> tuple[str, int | None, str | None]:
     return finding.file, finding.line, finding.field
 
@@ -247,8 +250,37 @@ def test_a_householder_too_many_is_a_warning(tmp_path: Path) -> None:
     unit, people = _household(world)
     world[0][next(k for k in people if world[0][k]["RELSHIP"] != "20")].update(RELSHIP="20", QAGE="50")
     found = check(tmp_path, world)
-    assert ("units.csv", unit + 2, "HHT") in spots(found.warnings)
+    rule = "a household has exactly one person with RELSHIP 20"
+    assert [one.line for one in found.warnings if one.rule == rule] == [unit + 2]
     assert found.errors == ()
+
+
+EDGES = {
+    "QAGE": (0, 115),
+    "CENHISP": (1, 2),
+    "CENRACE": (1, 63),
+    "RELSHIP": (20, 38),
+    "FINAL_POP": (0, 99_999),
+    "NPF": (2, 97),
+    "HHSPAN": (0, 2),
+    "HHRACE": (0, 63),
+    "TEN": (0, 4),
+    "HHT": (0, 7),
+    "HHT2": (0, 12),
+    "CPLT": (0, 5),
+}
+
+
+@pytest.mark.parametrize("field", EDGES)
+def test_the_edges_of_every_list(field: str, tmp_path: Path) -> None:
+    low, high = EDGES[field]
+    table = 0 if field in LISTS["persons.csv"] else 1
+    width = 2 if field in ("CENRACE", "RELSHIP", "HHRACE", "HHT2") else 1
+    for number, sound in ((low - 1, False), (low, True), (high, True), (high + 1, False)):
+        world = random_world(19, 12)
+        world[table][0][field] = f"{number:0{width}d}"
+        found = check(tmp_path / str(number), world, without=ALL_TABLES).errors
+        assert spots(found) == (set() if sound else {(FILES[table], 2, field)}), number
 
 
 def test_lines_of_several_files_are_told_by_file() -> None:
