@@ -215,8 +215,11 @@ def test_a_certificate_that_says_something_else_fails(kind: str, out: Path) -> N
 
 def test_other_files_and_links_fail_and_estimates_do_not(out: Path) -> None:
     (out / "PH1" / "estimates").mkdir(parents=True)
-    (out / "PH1" / "estimates" / "x.csv").write_text("")
+    (out / "PH1" / "estimates" / "PH1_nation_trunc_normal.csv").write_text("")
     assert failed(verify_output(out)) == {}
+    (out / "PH1" / "estimates" / "persons.csv").write_text("")
+    assert "persons.csv" in failed(verify_output(out))["files"]
+    (out / "PH1" / "estimates" / "persons.csv").unlink()
     (out / "notes.txt").write_text("")
     assert "notes.txt" in failed(verify_output(out))["files"]
     (out / "notes.txt").unlink()

@@ -21,6 +21,7 @@ from opendas.io.atomic import make_folder, write_atomic
 from opendas.phsafe.config import Mode, read_config
 from opendas.phsafe.counting import Counts, count_cube, counted_rows, level_counts, truncated
 from opendas.phsafe.exact import exact_tables
+from opendas.phsafe.folder import refuse_inside_release
 from opendas.phsafe.linking import Linked, link, sort_inputs
 from opendas.phsafe.margins import cell_margins
 from opendas.phsafe.measure import CountTables, measure, prepare_samplers
@@ -210,9 +211,10 @@ def write_report(folder: Path, rows: Sequence[AccuracyRow]) -> Path:
     Raises
     ------
     ConfigError
-        If the folder holds something else.
+        If the folder holds something else, or lies in a release.
     """
     path = folder / PART_FILE
+    refuse_inside_release(folder)
     if folder.exists() and (not folder.is_dir() or any(one != path for one in folder.iterdir())):
         raise ConfigError(f"{folder} holds other things; choose an empty or new folder for --out.")
     make_folder(folder)

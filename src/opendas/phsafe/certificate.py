@@ -13,16 +13,17 @@ from typing import Any
 from opendas.io.atomic import sha256_file, write_atomic
 from opendas.phsafe.folder import PRODUCT
 from opendas.phsafe.margins import cell_margins, margin
+from opendas.phsafe.model import regions
 from opendas.phsafe.plan import Plan
 from opendas.phsafe.sensitivity import Law, LevelNoise, Sensitivity, total_loss
 from opendas.phsafe.tables import DERIVED, Derived, Table, find_table
 from opendas.phsafe.truncation import Truncation
-from opendas.privacy.entries import Loss
+from opendas.privacy.entries import INFINITE, Loss
 from opendas.privacy.exact import format_fraction
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.report.certificate import CERTIFICATE, ReleasedFile, certificate_bytes, issue_date
 from opendas.report.facts import loss_json
-from opendas.report.guarantee import LEDGER_SCOPE, STAMP_MEANING
+from opendas.report.guarantee import LEDGER_SCOPE, STAMP_MEANING, computational_text
 from opendas.stamps import NOT_FOR_RELEASE
 
 __all__ = ["FORMAT", "household_certificate", "issue_certificate", "run_stamps"]
@@ -36,7 +37,8 @@ _BY_SIZE = (Neighbours.UNBOUNDED, Neighbours.BOUNDED)
 _ASSUMPTION = (
     "Assumption N1: neighbouring inputs differ in the persons and the unit row of one address (unbounded), "
     "or of two addresses (bounded); geography and the list of regions are public; each counted row has one "
-    "cell a level; who is kept of a household depends on that household and a fixed key."
+    "cell a level; who is kept of a household depends on that household and a fixed key. Not protected is "
+    "what is public: where an address lies, and whether it is group quarters."
 )
 _SELECTION = {
     Truncation.KEYED: (
@@ -48,11 +50,8 @@ _SELECTION = {
         "whoever knows a household's records can compute."
     ),
 }
-_COMPUTATIONAL = (
-    "The noise is exact and drawn from a secret key through HKDF and AES-256, so that the guarantee is a "
-    "computational one and depends on the key. The guarantee concerns the edited file, given that validation "
-    "passed. No statistic of the confidential data is published exactly."
-)
+_GIVEN = "The guarantee concerns the edited file, given that validation passed."
+_NOTHING_EXACT = "No statistic of the confidential data is published exactly."
 
 
 def run_stamps(plan: Plan, *, seeded: bool) -> tuple[str, ...]:
@@ -219,4 +218,15 @@ def _guarantee(plan: Plan, stamps: Sequence[str]) -> list[str]:
     if plan.sensitivity is Sensitivity.PAPER:
         one, two = (_text(total_loss(plan.noise, Sensitivity.TIGHT, relation)) for relation in _BY_SIZE)
         texts.append(f"By the tight bound the same tables cost {one} for one address and {two} for two.")
-    return [*texts, _ASSUMPTION, _SELECTION[plan.truncation], _COMPUTATIONAL]
+    texts += [_ASSUMPTION, _SELECTION[plan.truncation], computational_text(_draws(plan)), _GIVEN]
+    return texts if plan.config.is_infinite else [*texts, _NOTHING_EXACT]
+
+
+def _draws(plan: Plan) -> int:
+    """Return the number of answers with noise: regions times groups times cells, over tables and levels."""
+    states = plan.config.state_filter
+    return sum(
+        len(regions(level.geography, states)) * len(level.iteration.codes) * len(table.cells)
+        for table, level, loss in plan.config.measured
+        if loss != INFINITE
+    )

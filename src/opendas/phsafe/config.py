@@ -73,6 +73,8 @@ class Config:
     tables: tuple[Table, ...] = TABLES
 
     def __post_init__(self) -> None:
+        if len({table.name for table in self.tables}) < len(self.tables):
+            raise ConfigError("two tables are declared under one name: they would share their noise.")
         budgets = {name: MappingProxyType(dict(levels)) for name, levels in self.budgets.items()}
         object.__setattr__(self, "budgets", MappingProxyType(budgets))
         object.__setattr__(self, "tau", MappingProxyType(dict(self.tau)))

@@ -155,8 +155,9 @@ def level_counts(cube: Counts, level: Level) -> Counts:
 
 
 def has_no_cell(table: Table, rows: Joined) -> npt.NDArray[np.bool_]:
-    """Return which rows a table counts without having a cell for them."""
-    return np.asarray(table.cell_index(rows) == OUTSIDE)
+    """Return which rows a table counts without having a cell for them, or with a position that is none."""
+    position = table.cell_index(rows)
+    return np.asarray((position < 0) | (position >= len(table.cells)))
 
 
 def has_no_race(table: Table, rows: Joined) -> npt.NDArray[np.bool_]:

@@ -15,9 +15,17 @@ from pathlib import Path
 from opendas.errors import ConfigError
 from opendas.io.atomic import make_folder, write_atomic
 from opendas.phsafe.config import Mode
+from opendas.report.certificate import CERTIFICATE
 from opendas.workspace import Workspace
 
-__all__ = ["PRODUCT", "HouseholdWorkspace", "exact_folder", "refuse_other", "stored_mode"]
+__all__ = [
+    "PRODUCT",
+    "HouseholdWorkspace",
+    "exact_folder",
+    "refuse_inside_release",
+    "refuse_other",
+    "stored_mode",
+]
 
 PRODUCT = "phsafe"
 """Name of the run in ledger, state and key file."""
@@ -41,6 +49,8 @@ def refuse_other(out: Path, mode: Mode) -> None:
     ------
     ConfigError
     """
+    if mode is Mode.NON_PRIVATE:
+        refuse_inside_release(out)
     if not out.exists():
         return
     if not out.is_dir():
@@ -58,6 +68,23 @@ def refuse_other(out: Path, mode: Mode) -> None:
         raise ConfigError(
             f"{out} holds other things, for instance {found[0]}; choose an empty or new folder for OUT."
         )
+
+
+def refuse_inside_release(out: Path) -> None:
+    """Refuse a folder for exact counts within one that is published; its ``confidential/`` is none.
+
+    Raises
+    ------
+    ConfigError
+    """
+    place = out.resolve()
+    for folder in place.parents:
+        released = stored_mode(folder) is Mode.PRIVATE or (folder / CERTIFICATE).is_file()
+        if released and not place.is_relative_to(folder / "confidential"):
+            raise ConfigError(
+                f"{out} lies in the release {folder.name}, and exact counts are as confidential as the "
+                "input; choose a folder elsewhere."
+            )
 
 
 class HouseholdWorkspace(Workspace):

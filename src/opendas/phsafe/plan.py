@@ -32,7 +32,7 @@ class Plan:
     Raises
     ------
     ConfigError
-        If the configuration gives no level a budget.
+        If the configuration gives no level a budget, or a budget to a table that sums a column.
     """
 
     config: Config
@@ -40,10 +40,19 @@ class Plan:
     truncation: Truncation = Truncation.KEYED
 
     def __post_init__(self) -> None:
+        # A plain text would compare as another bound or selection further down.
+        object.__setattr__(self, "sensitivity", Sensitivity(self.sensitivity))
+        object.__setattr__(self, "truncation", Truncation(self.truncation))
         if self.config.mechanism is None or not self.config.measured:
             raise ConfigError(
                 "privacy_budget: every budget is 0, so there is no table to produce; give a level a budget."
             )
+        for table, _, _ in self.config.measured:
+            if table.weight is not None:
+                raise ConfigError(
+                    f"privacy_budget.{table.name}: the table sums {table.weight.upper()}, which no "
+                    "sensitivity here bounds; private tables count rows."
+                )
 
     @property
     def mechanism(self) -> Mechanism:

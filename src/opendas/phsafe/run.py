@@ -157,6 +157,8 @@ def run_private(config_path: Path, data: Path | str, out: Path, options: Househo
             tables = measure(plan, households.count, key, now.input_tag, options.derived)
         clock.lap("count and measure")
         options.tell("writing", 0, 1)
+        if plan.config.is_infinite:
+            out.chmod(0o700)  # exact counts, as in the non-private mode
         files = write_tables(out, tables, plan.config.state_filter)
         issue_certificate(
             out, plan, files, options.derived, seeded=key.is_seeded, version=__version__, commit=commit()

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LEDGER_SCOPE",
     "STAMP_MEANING",
+    "computational_text",
     "guarantee_paragraphs",
     "guarantee_text",
     "limits",
@@ -71,8 +72,15 @@ def _conversion(run: RunFacts) -> list[str]:
     ]
 
 
-def _computational(run: RunFacts) -> str:
-    draws = max(run.draws, 1)
+def computational_text(draws: int) -> str:
+    """Return what noise from a key costs beyond ideal noise.
+
+    Parameters
+    ----------
+    draws : int
+        Number of draws under one run key.
+    """
+    draws = max(draws, 1)
     power = math.ceil(2 * math.log2(draws) - 129)
     return (
         "The noise is exact, and drawn from a secret key through HKDF and AES-256. Against ideal noise "
@@ -127,7 +135,7 @@ def guarantee_paragraphs(run: RunFacts) -> tuple[str, ...]:
         "computed from the measurements, the invariants and public information.",
         *_conversion(run),
         _not_protected(run),
-        _computational(run),
+        computational_text(run.draws),
         "The guarantee concerns the edited file, given that validation passed.",
         LEDGER_SCOPE,
     )

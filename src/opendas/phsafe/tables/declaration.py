@@ -7,6 +7,7 @@ crash on one combination of codes would tell that it is there.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -23,6 +24,17 @@ __all__ = ["Derived", "IteratesBy", "Joined", "Kind", "Table"]
 
 Mask = npt.NDArray[np.bool_]
 Cells = npt.NDArray[np.int8]
+
+
+# A name is that of a folder beside confidential/, and part of the purpose of a key.
+_NAME = re.compile("[A-Z][A-Za-z0-9_]{0,63}")
+
+
+def _check_name(name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"table {name!r}: a name is a capital letter, then letters, digits and underscores."
+        )
 
 
 class Kind(StrEnum):
@@ -127,6 +139,7 @@ class Table:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shell", MappingProxyType(dict(self.shell)))
+        _check_name(self.name)
         if not self.cells or len(set(self.cells)) != len(self.cells) or len(self.cells) > 127:
             raise ConfigError(f"table {self.name}: it needs 1 to 127 cells, each with a code of its own.")
         if self.kind is Kind.UNITS and (
@@ -182,6 +195,7 @@ class Derived:
     truth: Table | None = None
 
     def __post_init__(self) -> None:
+        _check_name(self.name)
         object.__setattr__(self, "cells", MappingProxyType(dict(self.cells)))
 
     def __reduce__(self) -> tuple[Any, ...]:
