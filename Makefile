@@ -8,12 +8,13 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint docs bench clean
+.PHONY: help demo test lint spark docs bench clean
 
 help:
 	@echo "make demo    release a small made state, end to end"
 	@echo "make test    formatting, types, import layers, tests"
 	@echo "make lint    the same without the tests"
+	@echo "make spark   install what --engine spark and its tests need (beside Java)"
 	@echo "make docs    the documentation, into site/"
 	@echo "make bench   the benchmarks"
 	@echo "make clean   remove the environment and what was built"
@@ -38,6 +39,13 @@ $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	@echo "installing OpenDAS with what its tests need" >&2
 	@$(PIP) -e '.[dev]'
 	@touch $@ $(VENV)/.core
+
+$(VENV)/.spark: $(VENV)/.dev
+	@echo "installing Spark" >&2
+	@$(PIP) -e '.[spark]'
+	@touch $@
+
+spark: $(VENV)/.spark
 
 demo: $(VENV)/.core
 	@$(BIN)/opendas demo

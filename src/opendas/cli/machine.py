@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from opendas.phsafe.spark.session import java_program
+
 __all__ = ["Finding", "examine", "version_at_least"]
 
 _GIB = 1 << 30
@@ -61,7 +63,7 @@ def examine(folder: Path | None = None) -> list[Finding]:
         _extra("matplotlib", "plots", "pictures in reports are left out"),
         _compiler_cache(),
         _aes(),
-        _java(),
+        *_spark(),
     ]
 
 
@@ -185,9 +187,12 @@ def _aes() -> Finding:
     return Finding("AES instructions", "note", "none: drawing noise is slower, and otherwise the same")
 
 
-def _java() -> Finding:
-    found = shutil.which("java")
-    detail = f"found at {found}" if found else "not found"
-    return Finding(
-        "java", "ok" if found else "note", f"{detail}; only Spark needs it, which this version does not have"
-    )
+def _spark() -> Iterator[Finding]:
+    """What ``--engine spark`` needs: a package and Java."""
+    yield _extra("pyspark", "spark", "no --engine spark")
+    found = java_program()
+    if found is None:
+        advice = "install Java 17 or later, or set JAVA_HOME, to have --engine spark"
+        yield Finding("java", "note", "not found; only --engine spark needs it", advice)
+    else:
+        yield Finding("java", "ok", f"found at {found}; only --engine spark needs it")

@@ -92,9 +92,9 @@ def require_local(engine: str, master: str | None) -> None:
         For a master without it.
     """
     if engine != "local":
-        raise EnvironmentFailure("engine spark: this version has only the engine local. Leave out --engine.")
+        raise EnvironmentFailure("engine spark: this command has only the engine local; leave out --engine.")
     if master is not None:
-        raise click.UsageError("--master goes with --engine spark, which this version does not have.")
+        raise click.UsageError("--master goes with --engine spark, which this command does not have.")
 
 
 def remember_out(out: Path | None, run_file: Path | None = None) -> Path:

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from opendas.cli.options import json_option, key_options, remember_out, require_local, seed_option
+from opendas.cli.options import json_option, key_options, remember_out, seed_option
 from opendas.cli.output import emit_json, message
 from opendas.cli.progress import Progress
 from opendas.errors import DataError, Finding
@@ -26,7 +26,7 @@ _DETAIL = re.compile(r" \((?:its unit: .*|[0-9]+ further lines)\)$")
 
 @click.command("phsafe")
 @click.argument("config", metavar="CONFIG.json", type=_PATH)
-@click.argument("data", metavar="DATA", type=_PATH)
+@click.argument("data", metavar="DATA")
 @click.argument("out", metavar="[OUT]", type=_PATH, required=False)
 @click.option(
     "--mode",
@@ -54,7 +54,13 @@ _DETAIL = re.compile(r" \((?:its unit: .*|[0-9]+ further lines)\)$")
     type=click.Choice(["local", "spark"]),
     default="local",
     show_default=True,
-    help="Where it counts.",
+    help="Where it counts: in this process, or on Spark, with the same result.",
+)
+@click.option(
+    "--master",
+    metavar="URL",
+    default=None,
+    help="Spark master (engine spark). Default: a local one.",
 )
 @seed_option
 @click.option(
@@ -66,12 +72,13 @@ _DETAIL = re.compile(r" \((?:its unit: .*|[0-9]+ further lines)\)$")
 @json_option
 def command(
     config: Path,
-    data: Path,
+    data: str,
     out: Path | None,
     mode: str,
     truncation: str,
     sensitivity: str,
     engine: str,
+    master: str | None,
     seed: int | None,
     resume: bool,
     ledger: Path | None,
@@ -89,7 +96,8 @@ def command(
     from opendas.phsafe.sensitivity import Sensitivity
     from opendas.phsafe.truncation import Truncation
 
-    require_local(engine, None)
+    if master is not None and engine != "spark":
+        raise click.UsageError("--master goes with --engine spark.")
     private_only = {
         "--seed": seed is not None,
         "--resume": resume,
@@ -109,6 +117,8 @@ def command(
             key_command=key_command,
             progress=progress,
             warn=odd.extend,
+            engine=engine,
+            master=master,
         )
         if out is None:
             answer = _validated(lambda: validate_input(config, data, options), as_json=as_json)

@@ -1,0 +1,1 @@
+"""Counting on Spark: the same functions as in one process, on complete households in each partition."""

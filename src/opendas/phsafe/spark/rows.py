@@ -1,0 +1,179 @@
+"""What runs on the executors, reading: lines of text become rows of words.
+
+The lines are taken by the same Arrow parser with the same options as in one process, so a row means the same
+here. Nothing in this module imports Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from opendas.phsafe.digest import bucket_of
+from opendas.phsafe.findings import InputFiles
+from opendas.phsafe.model import Inputs, Persons, Places, Units
+from opendas.phsafe.read_csv import GEO_COLUMNS, PERSON_COLUMNS, UNIT_COLUMNS, parse_rows
+from opendas.phsafe.words import from_words, to_words
+from opendas.version import __version__
+
+__all__ = [
+    "BROKEN",
+    "KINDS",
+    "ROW_SCHEMA",
+    "ROW_TYPES",
+    "Block",
+    "InputFile",
+    "ReadLines",
+    "VersionsDiffer",
+    "gather",
+]
+
+
+class InputFile(NamedTuple):
+    """One of the three files of the layout."""
+
+    name: str
+    columns: tuple[str, ...]
+    rows: type[Any]
+
+
+KINDS: Final = (
+    InputFile("persons.csv", PERSON_COLUMNS, Persons),
+    InputFile("units.csv", UNIT_COLUMNS, Units),
+    InputFile("geo.csv", GEO_COLUMNS, Places),
+)
+"""By the number in the column ``kind``."""
+
+BROKEN: Final = len(KINDS)
+"""Added to the kind of a row that does not have the fields of the header; its word is how many it has."""
+
+ROW_TYPES: Final = "kind tinyint, bucket smallint, mafid long, first long, second long, line long"
+ROW_SCHEMA: Final = pa.schema(
+    [
+        ("kind", pa.int8()),
+        ("bucket", pa.int16()),
+        ("mafid", pa.int64()),
+        ("first", pa.int64()),
+        ("second", pa.int64()),
+        ("line", pa.int64()),
+    ]
+)
+
+Block = tuple[int, int]
+"""A stretch of a file that one task reads: digest of the file's path, first byte."""
+
+
+class VersionsDiffer(Exception):
+    """The executor has another version than the driver."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLines:
+    """Turns the text of one of the three files (which may be a folder of parts) into rows of words.
+
+    Parameters
+    ----------
+    kind : int
+        Position in :data:`KINDS`.
+    before : mapping of (int, int) to int
+        For each block, the number of lines before it, all files of the folder numbered through.
+    version : str
+        Of the driver.
+    """
+
+    kind: int
+    before: Mapping[Block, int]
+    version: str = __version__
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Parse text (columns: value, file, start) into rows of words."""
+        if self.version != __version__:
+            raise VersionsDiffer
+        at: dict[Block, int] = {}
+        for batch in batches:
+            for block, lines in _runs(batch):
+                done = at.get(block, 0)
+                at[block] = done + len(lines)
+                first = self.before[block] + done + 1
+                if block[1] == 0 and done == 0:  # the header
+                    lines, first = lines[1:], first + 1
+                if len(lines):
+                    yield from _parse(self.kind, lines, first)
+
+
+def _runs(batch: pa.RecordBatch) -> Iterator[tuple[Block, pa.Array]]:
+    """Yield the stretches of a batch that are of one block; lines without anything are no lines."""
+    text, file, start = (batch.column(name) for name in ("value", "file", "start"))
+    files, starts = file.to_numpy(), start.to_numpy()
+    cuts = np.flatnonzero((files[1:] != files[:-1]) | (starts[1:] != starts[:-1])) + 1
+    for low, high in zip([0, *cuts.tolist()], [*cuts.tolist(), len(files)], strict=True):
+        if high > low:
+            yield (int(files[low]), int(starts[low])), text.slice(low, high - low)
+
+
+def _parse(kind: int, lines: pa.Array, first: int) -> Iterator[pa.RecordBatch]:
+    """Parse consecutive lines, the first of which has the number `first`."""
+    whole = pa.ListArray.from_arrays(pa.array([0, len(lines)], pa.int32()), lines.cast(pa.binary()))
+    text = pc.binary_join(whole, b"\n")[0].as_buffer()
+    file = KINDS[kind]
+    rows, broken = parse_rows(text, file.columns, file.rows, first)
+    yield _batch(kind, rows.mafid, to_words(rows), rows.line)
+    if broken:
+        numbers = np.array(list(broken), dtype=np.int64)
+        fields = np.array(list(broken.values()), dtype=np.int64).reshape(-1, 1)
+        yield _batch(kind + BROKEN, numbers, fields, numbers)
+
+
+def _batch(
+    kind: int, mafid: npt.NDArray[np.int64], words: npt.NDArray[np.int64], line: npt.NDArray[np.int64]
+) -> pa.RecordBatch:
+    second = words[:, 1] if words.shape[1] > 1 else np.zeros(len(mafid), dtype=np.int64)
+    columns = [
+        pa.array(np.full(len(mafid), kind, dtype=np.int8)),
+        pa.array(bucket_of(mafid).astype(np.int16)),
+        pa.array(mafid),
+        pa.array(np.ascontiguousarray(words[:, 0])),
+        pa.array(np.ascontiguousarray(second)),
+        pa.array(line),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=ROW_SCHEMA)
+
+
+def gather(
+    batches: Iterator[pa.RecordBatch], states: npt.NDArray[np.bool_], files: InputFiles
+) -> tuple[Inputs, pa.Table]:
+    """Return the rows of one partition, restricted to the states, and those that are broken.
+
+    Parameters
+    ----------
+    batches : iterator of RecordBatch
+        With :data:`ROW_SCHEMA`; whole buckets of households.
+    states : bool (128,)
+        Which state codes are in the filter.
+    files : InputFiles
+    """
+    table = pa.Table.from_batches(batches, schema=ROW_SCHEMA)
+    kind = table.column("kind").to_numpy()
+    places: Places = _rows_of(table, kind, Places)
+    places = places.take((places.state >= 0) & states[places.state])
+    known = np.unique(places.mafid)
+    persons, units = (_rows_of(table, kind, of) for of in (Persons, Units))
+    inputs = Inputs(
+        persons.take(np.isin(persons.mafid, known)), units.take(np.isin(units.mafid, known)), places, files
+    )
+    return inputs, table.filter(pa.array(kind >= BROKEN))
+
+
+def _rows_of(table: pa.Table, kind: npt.NDArray[np.int8], of: type[Any]) -> Any:
+    number = next(number for number, file in enumerate(KINDS) if file.rows is of)
+    part = table.filter(pa.array(kind == number))
+    mafid, first, second, line = (
+        part.column(name).to_numpy() for name in ("mafid", "first", "second", "line")
+    )
+    return from_words(of, mafid, np.column_stack([first, second]), line)

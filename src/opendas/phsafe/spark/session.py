@@ -1,0 +1,175 @@
+"""A Spark session: what it needs of the machine, and how ours is set up.
+
+Imports of Spark stand inside functions: the package is an extra.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from opendas.errors import EnvironmentFailure, OpendasError
+from opendas.timing import default_workers
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["check_environment", "java_program", "open_session", "spark_failures"]
+
+_log = logging.getLogger(__name__)
+
+_LEAST_JAVA: Final = 17
+_ENCRYPTION: Final = "spark.io.encryption.enabled"
+_LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
+_OURS: Final = {
+    # Records of persons and the keys of selections are on their way: nothing of them in clear on a disk.
+    _ENCRYPTION: "true",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}",
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
+}
+_LOOPBACK: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+
+
+def java_program() -> str | None:
+    """Return where Java is: under JAVA_HOME if that is set, as Spark itself looks for it, or on the path."""
+    home = os.environ.get("JAVA_HOME")
+    if not home:
+        return shutil.which("java")
+    program = Path(home, "bin", "java")
+    return str(program) if program.exists() else None
+
+
+def check_environment() -> None:
+    """Check that Spark can start.
+
+    Raises
+    ------
+    EnvironmentFailure
+        If the package or Java is missing, or Java is too old.
+    """
+    if find_spec("pyspark") is None:
+        raise EnvironmentFailure(
+            "engine spark: the package pyspark is not installed; install opendas[spark], or leave out "
+            "--engine."
+        )
+    java = java_program()
+    if java is None:
+        raise EnvironmentFailure(
+            "engine spark: no Java was found; install Java 17 or later (Debian: default-jre-headless) or set "
+            "JAVA_HOME, or leave out --engine."
+        )
+    version = _java_version(java)
+    if version is None or version < _LEAST_JAVA:
+        found = "does not say its version" if version is None else f"is Java {version}"
+        raise EnvironmentFailure(
+            f"engine spark: {java} {found}; set JAVA_HOME to a Java {_LEAST_JAVA} or later."
+        )
+
+
+@contextmanager
+def open_session(master: str | None = None) -> Iterator[SparkSession]:
+    """Return a session of ours on a running Spark of the caller's, or on one started here and stopped after.
+
+    Parameters
+    ----------
+    master : str, optional
+        URL of a master. By default the Spark that runs in this process already, else a local one.
+
+    Raises
+    ------
+    EnvironmentFailure
+        If Spark cannot start or the master is not reached.
+    """
+    check_environment()
+    with _quiet():
+        from pyspark.sql import SparkSession
+
+    running = SparkSession.getActiveSession() if master is None else None
+    if running is not None:
+        if running.sparkContext.getConf().get(_ENCRYPTION, "false") != "true":
+            _log.warning("%s is off: records will stand in clear on the disks of the executors", _ENCRYPTION)
+        yield running.newSession()
+        return
+    chosen = master or f"local[{default_workers()}]"
+    local = chosen.startswith("local")
+    _set_environment(local=local)
+    builder = SparkSession.builder.master(chosen).appName("opendas phsafe")
+    for setting, value in {**_OURS, **(_LOOPBACK if local else {})}.items():
+        builder = builder.config(setting, value)
+    with spark_failures("could not start"):
+        session = builder.getOrCreate()
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+def _java_version(program: str) -> int | None:
+    """Return the feature release of a Java, None if it does not say."""
+    try:
+        said = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = re.search(r'version "(?:1\.)?([0-9]+)', said.stderr)
+    return int(found[1]) if found is not None else None
+
+
+def _set_environment(*, local: bool) -> None:
+    """Let executors on this machine use this Python; elsewhere, unless the caller chose another."""
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        if local:
+            os.environ[name] = sys.executable
+        else:
+            os.environ.setdefault(name, sys.executable)
+    if local:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence Spark's remarks about versions of pandas, which it asks for but does not use here."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        yield
+
+
+@contextmanager
+def spark_failures(what: str = "could not finish") -> Iterator[None]:
+    """Turn failures of Spark into ours. Its messages may quote data, so they stay in its own logs.
+
+    Raises
+    ------
+    EnvironmentFailure
+    """
+    try:
+        with _quiet():
+            yield
+    except (OpendasError, KeyboardInterrupt):
+        raise
+    except Exception as error:
+        kind = type(error).__name__
+        text = str(error)
+        if "No module named" in text:
+            raise EnvironmentFailure(
+                "engine spark: the Python of the executors lacks opendas or a package it needs; install the "
+                "same version there, and let PYSPARK_PYTHON name that Python."
+            ) from None
+        if "VersionsDiffer" in text:
+            raise EnvironmentFailure(
+                "engine spark: the executors have another version of opendas than this process; install the "
+                "same everywhere."
+            ) from None
+        raise EnvironmentFailure(f"engine spark {what} ({kind}); see the logs of Spark.") from None

@@ -1,0 +1,107 @@
+"""A real standalone Spark on loopback: a master and two workers, processes of their own."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from opendas.phsafe.spark.session import java_program
+
+_PATIENCE_S = 120.0
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Where it is, and the environment of programs that use it."""
+
+    url: str
+    folder: Path
+    environment: dict[str, str]
+
+
+def require_spark() -> Path:
+    """Return the folder of the pyspark package, or skip."""
+    if java_program() is None:
+        pytest.skip("needs Java, which is not installed")
+    try:
+        import pyspark
+    except ImportError:
+        pytest.skip("needs the package pyspark, which is not installed")
+    return Path(pyspark.__file__).parent
+
+
+@contextmanager
+def start_cluster(folder: Path) -> Iterator[Cluster]:
+    """Start a master and two workers on ephemeral ports; stop them at the end."""
+    home = require_spark()
+    settings = folder / "conf"
+    for name in (settings, folder / "events", folder / "local"):
+        name.mkdir()
+    (settings / "spark-defaults.conf").write_text(
+        "spark.executor.memory 512m\n"
+        "spark.eventLog.enabled true\n"
+        "spark.eventLog.compress false\n"
+        f"spark.eventLog.dir file://{folder / 'events'}\n"
+    )
+    environment = {
+        **os.environ,
+        "SPARK_HOME": str(home),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_LOCAL_DIRS": str(folder / "local"),
+        "SPARK_CONF_DIR": str(settings),
+        "SPARK_DAEMON_MEMORY": "256m",
+    }
+    with ExitStack() as stack:
+
+        def start(name: str, *arguments: str) -> Path:
+            log = folder / f"{name}.log"
+            file = stack.enter_context(log.open("wb"))
+            process = subprocess.Popen(
+                [str(home / "bin" / "spark-class"), *arguments],
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env=environment,
+            )
+            stack.callback(_stop, process)
+            return log
+
+        anywhere = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
+        log = start("master", "org.apache.spark.deploy.master.Master", *anywhere)
+        url = _wait(log, r"Starting Spark master at (spark://\S+)")
+        for number in (1, 2):
+            log = start(
+                f"worker-{number}",
+                "org.apache.spark.deploy.worker.Worker",
+                *anywhere,
+                *("--cores", "1", "--memory", "600m", "--work-dir", str(folder / f"work-{number}")),
+                url,
+            )
+            _wait(log, r"(Successfully registered) with master")
+        yield Cluster(url, folder, environment)
+
+
+def _wait(log: Path, pattern: str) -> str:
+    until = time.monotonic() + _PATIENCE_S
+    while time.monotonic() < until:
+        found = re.search(pattern, log.read_text(errors="replace"))
+        if found is not None:
+            return found[1]
+        time.sleep(0.1)
+    raise RuntimeError(f"{log.name} did not say {pattern!r}:\n{log.read_text(errors='replace')[-2000:]}")
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

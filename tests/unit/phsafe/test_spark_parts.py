@@ -1,0 +1,219 @@
+"""What runs on Spark's executors, without Spark: any blocks, batches and partitions give the local answer."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from support.households import configuration, random_world, write_world
+
+from opendas.cli.failures import guarded
+from opendas.cli.main import cli
+from opendas.errors import EnvironmentFailure, Finding
+from opendas.phsafe.config import Config, Mode, parse_config
+from opendas.phsafe.counting import Counts
+from opendas.phsafe.digest import bucket_digests
+from opendas.phsafe.exact import exact_cubes, exact_declarations
+from opendas.phsafe.findings import CSV_FILES, MOST_LINES, Source, list_lines
+from opendas.phsafe.linking import link
+from opendas.phsafe.measure import count_locally, truncation_keys
+from opendas.phsafe.plan import Plan
+from opendas.phsafe.read_csv import read_csv
+from opendas.phsafe.spark import session
+from opendas.phsafe.spark.merge import merge_findings
+from opendas.phsafe.spark.parts import (
+    Checked,
+    CheckPart,
+    CountExactly,
+    CountPart,
+    add_cubes,
+    sum_answers,
+    unpack,
+)
+from opendas.phsafe.spark.rows import KINDS, ROW_SCHEMA, Block, ReadLines, VersionsDiffer
+from opendas.phsafe.truncation import Truncation
+from opendas.phsafe.validate import validate
+from opendas.random.keys import RunKey
+
+STATES = ["06", "44"]
+
+
+def deal(folder: Path, seed: int, partitions: int) -> list[list[pa.RecordBatch]]:
+    """Do what Spark does with the text of the three files: blocks, batches, one shuffle by bucket."""
+    source = random.Random(seed)
+    rows: list[pa.RecordBatch] = []
+    for kind, file in enumerate(KINDS):
+        lines = [line for line in (folder / file.name).read_text().split("\n") if line]
+        cuts = sorted({0, *(source.randrange(len(lines)) for _ in range(3))})
+        before: dict[Block, int] = {(17, cut): cut for cut in cuts}
+        start = np.array([max(cut for cut in cuts if cut <= i) for i in range(len(lines))])
+        text = pa.table({"value": lines, "file": np.full(len(lines), 17), "start": start})
+        read = ReadLines(kind, before)
+        rows += read(iter(text.to_batches(max_chunksize=source.randint(1, 50))))
+    table = pa.Table.from_batches(rows, schema=ROW_SCHEMA)
+    shuffled = table.take(source.sample(range(table.num_rows), table.num_rows))
+    where = shuffled.column("bucket").to_numpy() % partitions
+    return [shuffled.filter(pa.array(where == one)).to_batches(max_chunksize=20) for one in range(partitions)]
+
+
+def configured() -> Config:
+    return parse_config(json.dumps(configuration(tau=2)), Mode.PRIVATE)
+
+
+def summed(answers: Iterator[pa.RecordBatch]) -> dict[str, Counts]:
+    return add_cubes(unpack(answer) for batch in answers for answer in batch.column(0).to_pylist())
+
+
+@pytest.mark.parametrize(("seed", "partitions"), [(1, 1), (2, 3), (3, 50)])
+@pytest.mark.parametrize("truncation", list(Truncation))
+def test_parts_add_up_to_the_local_counts(
+    tmp_path: Path, seed: int, partitions: int, truncation: Truncation
+) -> None:
+    folder = write_world(tmp_path, random_world(seed, 120))
+    config = configured()
+    inputs = read_csv(folder, STATES)
+    linked = link(inputs, STATES)
+    plan = Plan(config, truncation=truncation)
+    keys = truncation_keys(plan, RunKey.seeded(seed))
+    parts = deal(folder, seed, partitions)
+
+    wanted = count_locally(linked)(plan, keys)
+    counter = CountPart(config, CSV_FILES, plan=plan, keys=keys)
+    found = summed(itertools.chain.from_iterable(counter(iter(part)) for part in parts))
+    assert found.keys() == wanted.keys()
+    assert all(np.array_equal(found[name], wanted[name]) for name in wanted)
+    again = summed(sum_answers(batch for part in parts for batch in counter(iter(part))))
+    assert all(np.array_equal(again[name], wanted[name]) for name in wanted)
+
+    tables = exact_declarations(config)
+    exactly = CountExactly(config, CSV_FILES, tables=tables)
+    found = summed(itertools.chain.from_iterable(exactly(iter(part)) for part in parts))
+    wanted = exact_cubes(tables, linked, len(STATES))
+    assert all(np.array_equal(found[name], wanted[name]) for name in wanted)
+
+
+@pytest.mark.parametrize("seed", [4, 5])
+def test_parts_find_and_digest_the_same(tmp_path: Path, seed: int) -> None:
+    folder = write_world(tmp_path, random_world(seed, 150, any_codes=True))
+    config = configured()
+    inputs = read_csv(folder, STATES)
+    wanted = validate(inputs, link(inputs, STATES), config)
+    check = CheckPart(config, CSV_FILES)
+    parts: list[Checked] = [
+        unpack(next(check(iter(part))).column(0)[0].as_py()) for part in deal(folder, seed, 7)
+    ]
+    names = [(file.name,) for file in KINDS]
+
+    def merged(which: str) -> list[str]:
+        return sorted(map(str, merge_findings([getattr(part, which) for part in parts], names)))
+
+    assert len(wanted.errors) > MOST_LINES
+    assert any(finding.line is None for finding in wanted.errors)
+    assert merged("errors") == sorted(map(str, wanted.errors))
+    assert merged("warnings") == sorted(map(str, wanted.warnings))
+    together = {bucket: digest for part in parts for bucket, digest in part.digests.items()}
+    assert together == bucket_digests(inputs)
+
+
+def test_rows_with_other_fields_keep_their_lines(tmp_path: Path) -> None:
+    folder = write_world(tmp_path, random_world(6, 60))
+    lines = (folder / "persons.csv").read_text().splitlines()
+    lines[7], lines[21] = lines[7] + ",9", "3"
+    (folder / "persons.csv").write_text("\n".join(lines) + "\n")
+    check = CheckPart(configured(), CSV_FILES)
+    found = [
+        finding
+        for part in deal(folder, 6, 5)
+        for finding in unpack(next(check(iter(part))).column(0)[0].as_py()).broken
+    ]
+    assert sorted(map(str, found)) == [
+        "persons.csv, line 22: expected 6 fields, found 1",
+        "persons.csv, line 8: expected 6 fields, found 7",
+    ]
+
+
+def test_another_version_on_the_executors_is_refused() -> None:
+    with pytest.raises(VersionsDiffer):
+        list(ReadLines(0, {}, version="0.0")(iter(())))
+
+
+def test_keys_are_not_shown() -> None:
+    config = configured()
+    part = CountPart(config, CSV_FILES, plan=Plan(config), keys={"PH2": b"k" * 32})
+    assert "kkk" not in repr(part)
+
+
+def test_findings_of_parts_are_those_of_the_whole() -> None:
+    source = Source(("a/part-0", "a/part-1"), (100,))
+    numbers = np.random.Generator(np.random.Philox(1)).permutation(np.arange(2, 180))
+    whole = list_lines(source, numbers, "QAGE", "expected 0 to 115")
+    parts = [list_lines(source, some, "QAGE", "expected 0 to 115") for some in np.array_split(numbers, 3)]
+    assert merge_findings(parts, [source.names]) == whole
+    assert len(whole) == MOST_LINES + 1
+
+
+def test_findings_of_one_rule_at_several_units_are_one_rule() -> None:
+    parts = [[Finding("a", line, "F", f"rule (its unit: b, line {line})")] for line in range(2, 2 + 30)]
+    merged = merge_findings(parts, [("a",)])
+    assert merged[MOST_LINES] == Finding("a", None, "F", "rule (10 further lines)")
+    assert merged[0] == parts[0][0]
+
+
+@pytest.mark.parametrize(
+    ("missing", "said"),
+    [("pyspark", r"opendas\[spark\]"), ("java", "no Java"), ("version", "is Java 8; set JAVA_HOME")],
+)
+def test_what_is_missing_is_said_before_anything_starts(
+    missing: str,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(session, "find_spec", lambda _: None if missing == "pyspark" else object())
+    old = tmp_path / "java"
+    old.write_text("#!/bin/sh\necho 'openjdk version \"1.8.0_402\"' >&2\n")
+    old.chmod(0o755)
+    monkeypatch.setattr(session, "java_program", lambda: None if missing == "java" else str(old))
+    with pytest.raises(EnvironmentFailure, match=said):
+        session.check_environment()
+    folder = write_world(tmp_path / "data", random_world(1, 20))
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(configuration()))
+    out = tmp_path / "out"
+    assert guarded(cli, ["phsafe", str(config), str(folder), str(out), "--engine", "spark"]) == 6
+    assert "engine spark" in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_a_master_needs_the_engine(capsys: pytest.CaptureFixture[str]) -> None:
+    assert guarded(cli, ["phsafe", "a.json", "b", "c", "--master", "local"]) == 2
+    assert "--master goes with --engine spark" in capsys.readouterr().err
+
+
+def test_java_home_decides_where_java_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert session.java_program() is None
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "java").touch()
+    assert session.java_program() == str(tmp_path / "bin" / "java")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("ModuleNotFoundError: No module named 'opendas'", "lacks opendas"),
+        ("opendas.phsafe.spark.rows.VersionsDiffer", "another version"),
+        ("value 41", r"could not finish \(ValueError\)"),
+    ],
+)
+def test_messages_of_spark_stay_in_its_logs(text: str, said: str) -> None:
+    with pytest.raises(EnvironmentFailure, match=said) as caught, session.spark_failures():
+        raise ValueError(text)
+    assert "41" not in str(caught.value)
