@@ -35,7 +35,7 @@ from opendas.phsafe.exact import exact_cubes, exact_declarations
 from opendas.phsafe.linking import link, sort_inputs
 from opendas.phsafe.read_csv import read_csv
 from opendas.phsafe.run import HouseholdOptions, run_private
-from opendas.phsafe.tables import TABLES, find_table
+from opendas.phsafe.tables import TABLES, Derived, find_table
 from opendas.phsafe.words import to_words
 from opendas.privacy.ledger import Ledger
 from opendas.privacy.relations import Neighbours
@@ -517,6 +517,11 @@ def test_a_table_is_not_named_like_a_place_that_is_taken(name: str) -> None:
         replace(TABLES[0], name=name)
 
 
+def test_a_derived_table_of_cells_that_are_not_there_is_refused_before_anything_is_spent() -> None:
+    with pytest.raises(ConfigError, match="AGES: it sums cells that PH4 does not have"):
+        HouseholdOptions(derived=(Derived("AGES", "PH4", {1: (2, 3, 4)}),))
+
+
 def test_two_tables_of_one_name_would_share_their_noise(tmp_path: Path) -> None:
     case = Case(tmp_path, random_world(3, 20))
     with pytest.raises(ConfigError, match="one name"):
@@ -682,7 +687,9 @@ def test_progress_and_messages_of_a_private_run_count_no_records(tmp_path: Path,
     said = []
     for name, world in (("a", random_world(3, 60)), ("b", random_world(8, 31))):
         assert Case(tmp_path / name, world)() == 0
-        lines = capsys.readouterr().err.split("warning: ")[0].splitlines()
+        text = capsys.readouterr().err
+        assert "as confidential as the input" in text
+        lines = text.split("warning: ")[0].splitlines()
         said.append([re.sub(r"[0-9.]+ s\b", "- s", line) for line in lines])
     assert said[0]
     assert said[0] == said[1]

@@ -225,6 +225,9 @@ def test_other_files_and_links_fail_and_estimates_do_not(out: Path) -> None:
     (out / "notes.txt").unlink()
     (out / "more.csv").symlink_to(out / "PH3" / PART_FILE)
     assert "links" in failed(verify_output(out))["files"]
+    (out / "more.csv").unlink()
+    (out / "PH1" / "estimates" / "PH1_state_trunc_normal.csv").symlink_to(out / "PH3" / PART_FILE)
+    assert "links" in failed(verify_output(out))["files"]
 
 
 def test_the_command_recognises_the_folder(out: Path, capsys: Capture) -> None:

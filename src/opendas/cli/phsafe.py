@@ -129,7 +129,7 @@ def command(
     _tell(mode, refused, odd, seeded=seed is not None)
     if as_json:
         if mode == "validate":
-            answer |= {"errors": [], "warnings": [asdict(finding) for finding in odd]}
+            answer |= {"confidential": True, "errors": [], "warnings": [asdict(finding) for finding in odd]}
         emit_json(answer)
     else:
         click.echo(_text(answer))
@@ -142,7 +142,7 @@ def _validated(validation: Callable[[], dict[str, Any]], *, as_json: bool) -> di
     except DataError as error:
         if as_json:
             errors = [asdict(finding) for finding in error.findings]
-            emit_json({"mode": "validate", "ok": False, "errors": errors})
+            emit_json({"mode": "validate", "ok": False, "confidential": True, "errors": errors})
         raise
 
 
@@ -165,6 +165,8 @@ def _tell(mode: str, refused: Sequence[Finding], odd: Sequence[Finding], *, seed
         )
     _list("a private run refuses this input", refused)
     _list("records contradict each other, and are counted as they are", odd)
+    if refused or odd:
+        message("These lines speak about single records: they are as confidential as the input.")
 
 
 def _list(what: str, findings: Sequence[Finding]) -> None:

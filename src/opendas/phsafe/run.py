@@ -90,6 +90,11 @@ class HouseholdOptions:
             raise ConfigError("a seeded run takes no key command.")
         if self.master is not None and self.engine != "spark":
             raise ConfigError("a master goes with the engine spark.")
+        cells = {table.name: set(table.cells) for table in self.tables}
+        for one in self.derived:
+            parts = {part for summed in one.cells.values() for part in summed}
+            if not parts <= cells.get(one.source, parts):
+                raise ConfigError(f"table {one.name}: it sums cells that {one.source} does not have.")
 
     def tell(self, stage: str, done: int, total: int) -> None:
         """Report progress."""
