@@ -72,6 +72,13 @@ def _warnings(run: Run, summary: SpineSummary) -> Iterator[str]:
                 'is of no use. The step { step = "bypass" } gives the child\'s share to its parent.'
             )
     chosen = run.resolved.recipe.entities or ()
+    found = {entity.category for entity in summary.entities}
+    for category in chosen:
+        if category not in found:
+            yield (
+                f"no leaf of the input lies in an area of {category!r}: the spine is built around none. "
+                "Block assignment files bring areas: [geography] block_assignment."
+            )
     for entity in summary.entities:
         if entity.category in chosen and entity.mean_distance > entity.standard_mean:
             yield (

@@ -107,6 +107,15 @@ def test_warnings_go_to_stderr_and_into_the_json(folder: Path, capsys: pytest.Ca
     assert [line.removeprefix("warning: ") for line in err.splitlines()] == answer["warnings"]
 
 
+def test_areas_to_build_around_that_hold_no_leaf_are_told(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = run_file(folder, 'spine = "optimized"\nentities = ["place", "aianhh"]')  # too small for a reservation
+    err = asked(path, capsys)[1]
+    assert "no leaf of the input lies in an area of 'aianhh'" in err
+    assert "'place'" not in err
+
+
 def test_the_counts_are_not_read(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = run_file(folder, 'spine = "optimized"', "blind.toml")
     first = asked(path, capsys)

@@ -183,7 +183,9 @@ def _list(what: str, findings: Sequence[Finding]) -> None:
         else:
             kinds[kind] = finding
     shown = [
-        f"{finding}; {more[kind]} more lines like it" if more[kind] else str(finding)
+        f"{finding}; {more[kind]} more {'line' if more[kind] == 1 else 'lines'} like it"
+        if more[kind]
+        else str(finding)
         for kind, finding in kinds.items()
     ]
     message("\n  ".join([f"warning: {what}:", *shown]))

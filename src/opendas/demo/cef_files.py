@@ -40,7 +40,9 @@ _CHUNK = 1 << 18
 _FIRST_OID = 20_700_000_000_000
 
 
-def write_cef(folder: Path, blocks: int = 5000, seed: int = 2020, code: str = STATE) -> tuple[Path, Path]:
+def write_cef(
+    folder: Path | str, blocks: int = 5000, seed: int = 2020, code: str = STATE
+) -> tuple[Path, Path]:
     """Make a state up and write it into `folder` in the layout of the Census Edited File.
 
     Writes ``CEF20_PER_99.txt``, ``CEF20_UNIT_99.txt``, ``GRFC_99.txt``, ``persons.toml``, ``units.toml`` and,
@@ -49,7 +51,7 @@ def write_cef(folder: Path, blocks: int = 5000, seed: int = 2020, code: str = ST
 
     Parameters
     ----------
-    folder : Path
+    folder : Path or str
     blocks, seed : int
     code : str
         Two-digit FIPS code to write instead of 99, for programs that take those of real states only.
@@ -66,7 +68,7 @@ def write_cef(folder: Path, blocks: int = 5000, seed: int = 2020, code: str = ST
     EnvironmentFailure
         If the folder cannot be written.
     """
-    return write_cef_state(folder, make_state(blocks, seed), seed, code)
+    return write_cef_state(Path(folder), make_state(blocks, seed), seed, code)
 
 
 def write_cef_state(folder: Path, state: DemoState, seed: int, code: str = STATE) -> tuple[Path, Path]:

@@ -70,7 +70,7 @@ def make_state(blocks: int = 5000, seed: int = 2020) -> DemoState:
     return DemoState(land, homes, draw_people(homes, land.group, rng))
 
 
-def write_demo(folder: Path, blocks: int = 5000, seed: int = 2020) -> tuple[Path, Path]:
+def write_demo(folder: Path | str, blocks: int = 5000, seed: int = 2020) -> tuple[Path, Path]:
     """Make a state up and write it into `folder`.
 
     Writes ``persons.parquet`` and ``units.parquet`` (input of the ``histogram`` reader), ``frame.parquet``
@@ -88,6 +88,7 @@ def write_demo(folder: Path, blocks: int = 5000, seed: int = 2020) -> tuple[Path
     EnvironmentFailure
         If the folder cannot be written.
     """
+    folder = Path(folder)
     state = make_state(blocks, seed)
     write_parquet(folder / "frame.parquet", _frame_table(state))
     write_parquet(folder / "persons.parquet", _persons_table(state))

@@ -248,7 +248,7 @@ class _Checker:
         self._once(where, value)
         for key in value:
             if key not in wanted:
-                self._wrong(f"{where}.{key}", f"is unknown; {nearest(key, wanted)}")
+                self._wrong(f"{where}.{key}", f"is unknown; {nearest(key, wanted).rstrip('?.')}")
         for key in wanted:
             if key not in value:
                 self._wrong(f"{where}.{key}", "is missing")
