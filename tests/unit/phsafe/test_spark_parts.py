@@ -6,7 +6,9 @@ import itertools
 import json
 import random
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +17,7 @@ from support.households import configuration, random_world, write_world
 
 from opendas.cli.failures import guarded
 from opendas.cli.main import cli
-from opendas.errors import EnvironmentFailure, Finding
+from opendas.errors import EnvironmentFailure, Finding, PrivacyError
 from opendas.phsafe.config import Config, Mode, parse_config
 from opendas.phsafe.counting import Counts
 from opendas.phsafe.digest import bucket_digests
@@ -23,16 +25,18 @@ from opendas.phsafe.exact import exact_cubes, exact_declarations
 from opendas.phsafe.findings import CSV_FILES, MOST_LINES, Source, list_lines
 from opendas.phsafe.linking import link
 from opendas.phsafe.measure import count_locally, truncation_keys
+from opendas.phsafe.model import Inputs
 from opendas.phsafe.plan import Plan
 from opendas.phsafe.read_csv import read_csv
 from opendas.phsafe.spark import session
+from opendas.phsafe.spark.households import SparkHouseholds
 from opendas.phsafe.spark.merge import merge_findings
 from opendas.phsafe.spark.parts import (
     Checked,
     CheckPart,
     CountExactly,
     CountPart,
-    add_cubes,
+    add_counts,
     sum_answers,
     unpack,
 )
@@ -66,8 +70,10 @@ def configured() -> Config:
     return parse_config(json.dumps(configuration(tau=2)), Mode.PRIVATE)
 
 
-def summed(answers: Iterator[pa.RecordBatch]) -> dict[str, Counts]:
-    return add_cubes(unpack(answer) for batch in answers for answer in batch.column(0).to_pylist())
+def summed(answers: Iterator[pa.RecordBatch], inputs: Inputs) -> dict[str, Counts]:
+    cubes, digests = add_counts(unpack(answer) for batch in answers for answer in batch.column(0).to_pylist())
+    assert digests == bucket_digests(inputs), "what was counted is not what was read"
+    return cubes
 
 
 @pytest.mark.parametrize(("seed", "partitions"), [(1, 1), (2, 3), (3, 50)])
@@ -85,15 +91,15 @@ def test_parts_add_up_to_the_local_counts(
 
     wanted = count_locally(linked)(plan, keys)
     counter = CountPart(config, CSV_FILES, plan=plan, keys=keys)
-    found = summed(itertools.chain.from_iterable(counter(iter(part)) for part in parts))
+    found = summed(itertools.chain.from_iterable(counter(iter(part)) for part in parts), inputs)
     assert found.keys() == wanted.keys()
     assert all(np.array_equal(found[name], wanted[name]) for name in wanted)
-    again = summed(sum_answers(batch for part in parts for batch in counter(iter(part))))
+    again = summed(sum_answers(batch for part in parts for batch in counter(iter(part))), inputs)
     assert all(np.array_equal(again[name], wanted[name]) for name in wanted)
 
     tables = exact_declarations(config)
     exactly = CountExactly(config, CSV_FILES, tables=tables)
-    found = summed(itertools.chain.from_iterable(exactly(iter(part)) for part in parts))
+    found = summed(itertools.chain.from_iterable(exactly(iter(part)) for part in parts), inputs)
     wanted = exact_cubes(tables, linked, len(STATES))
     assert all(np.array_equal(found[name], wanted[name]) for name in wanted)
 
@@ -136,6 +142,33 @@ def test_rows_with_other_fields_keep_their_lines(tmp_path: Path) -> None:
         "persons.csv, line 22: expected 6 fields, found 1",
         "persons.csv, line 8: expected 6 fields, found 7",
     ]
+
+
+def test_rows_that_changed_since_they_were_checked_are_never_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lost partition is read again: with other rows, the count is refused before any draw."""
+    folder = write_world(tmp_path, random_world(4, 60))
+    config = configured()
+    plan = Plan(config)
+    households = object.__new__(SparkHouseholds)
+    households._data, households._tell, households._partitions = str(folder), None, 1
+    households._digests = bucket_digests(read_csv(folder, STATES))
+    part = CountPart(config, CSV_FILES, plan=plan, keys=truncation_keys(plan, RunKey.seeded(4)))
+
+    class Frame:
+        def __init__(self, seed: int) -> None:
+            (rows,) = deal(write_world(tmp_path / str(seed), random_world(seed, 60)), 1, 1)
+            self.answers = [SimpleNamespace(answer=b.column(0)[0].as_py()) for b in part(iter(rows))]
+
+        def toLocalIterator(self) -> Iterator[SimpleNamespace]:  # Spark's name
+            return iter(self.answers)
+
+    for seed, same in ((4, True), (5, False)):
+        (tmp_path / str(seed)).mkdir()
+        monkeypatch.setattr(households, "_run", lambda _, seed=seed: Frame(seed))
+        with nullcontext() if same else pytest.raises(PrivacyError, match="changed while it was counted"):
+            households._count(part)
 
 
 def test_another_version_on_the_executors_is_refused() -> None:

@@ -1,9 +1,11 @@
 """Households dealt out over Spark: read once, shuffled once by a hash of their key, then counted in place.
 
 Records cross the network and executor disks once, as the shuffle that brings a household together, and stay
-cached there until the run ends; in sessions that we start, both are encrypted. The run key never leaves this
-process. The derived keys of selections travel in the serialised function of the counting stage, which Spark
-keeps in memory and hands to the executors; no configuration, plan text or event has them.
+cached there until the run ends. In sessions that we start they are encrypted on disks; on the network as the
+cluster is set up (``spark.authenticate``, ``spark.network.crypto.enabled``), and we warn where it is not. The
+run key never leaves this process. The derived keys of selections travel in the serialised function of the
+counting stage, which Spark keeps in memory and hands to the executors; no configuration, plan text or event
+has them.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from opendas.errors import ConfigError, Finding, FormatError
+from opendas.errors import ConfigError, Finding, FormatError, PrivacyError
 from opendas.phsafe.config import Config
 from opendas.phsafe.counting import Counts
 from opendas.phsafe.digest import BUCKETS, canonical_bytes
@@ -28,7 +30,7 @@ from opendas.phsafe.spark.parts import (
     CheckPart,
     CountExactly,
     CountPart,
-    add_cubes,
+    add_counts,
     sum_answers,
     unpack,
 )
@@ -171,7 +173,12 @@ class SparkHouseholds:
             if self._partitions > _SUMMED_TOGETHER:
                 few = -(-self._partitions // _SUMMED_TOGETHER)
                 answers = answers.coalesce(few).mapInArrow(sum_answers, ANSWER_TYPES)
-            cubes = add_cubes(unpack(bytes(row.answer)) for row in answers.toLocalIterator())
+            cubes, digests = add_counts(unpack(bytes(row.answer)) for row in answers.toLocalIterator())
+        if self._digests and digests != self._digests:
+            raise PrivacyError(
+                f"{self._data} changed while it was counted: its rows are no longer those that were checked. "
+                "Nothing was drawn from them. Start again with files that nobody writes to."
+            )
         self._report("counting", 1, 1)
         return cubes
 

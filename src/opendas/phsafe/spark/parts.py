@@ -21,7 +21,7 @@ from opendas.phsafe.counting import Counts
 from opendas.phsafe.digest import bucket_digests
 from opendas.phsafe.exact import exact_cubes
 from opendas.phsafe.findings import InputFiles
-from opendas.phsafe.linking import Linked, link
+from opendas.phsafe.linking import link
 from opendas.phsafe.measure import count_locally
 from opendas.phsafe.model import Inputs
 from opendas.phsafe.plan import Plan
@@ -35,7 +35,7 @@ __all__ = [
     "Checked",
     "CountExactly",
     "CountPart",
-    "add_cubes",
+    "add_counts",
     "sum_answers",
     "unpack",
 ]
@@ -84,9 +84,6 @@ class _Part:
         states[[int(code) for code in self.config.state_filter]] = True
         return gather(batches, states, self.files)
 
-    def _link(self, batches: Batches) -> Linked:
-        return link(self._gather(batches)[0], self.config.state_filter)
-
 
 @dataclass(frozen=True, slots=True)
 class CheckPart(_Part):
@@ -112,7 +109,10 @@ class CheckPart(_Part):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CountPart(_Part):
-    """Counts the tables of a plan after truncation; answers with cubes by table.
+    """Counts the tables of a plan after truncation; answers with cubes by table and the digests of its rows.
+
+    A partition that an executor lost is read again: the digests let the caller see that it still holds the
+    rows that were validated and tagged.
 
     Parameters
     ----------
@@ -129,7 +129,9 @@ class CountPart(_Part):
 
     def __call__(self, batches: Batches) -> Batches:
         """Count one partition."""
-        yield _pack(count_locally(self._link(batches))(self.plan, dict(self.keys)))
+        inputs, _ = self._gather(batches)
+        linked = link(inputs, self.config.state_filter)
+        yield _pack((count_locally(linked)(self.plan, dict(self.keys)), bucket_digests(inputs)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,21 +148,25 @@ class CountExactly(_Part):
     def __call__(self, batches: Batches) -> Batches:
         """Count one partition."""
         states = len(self.config.state_filter)
-        yield _pack(exact_cubes(dict(self.tables), self._link(batches), states))
+        inputs, _ = self._gather(batches)
+        linked = link(inputs, self.config.state_filter)
+        yield _pack((exact_cubes(dict(self.tables), linked, states), bucket_digests(inputs)))
 
 
 def sum_answers(batches: Batches) -> Batches:
-    """Add up the cubes of several partitions."""
-    yield _pack(add_cubes(unpack(answer) for batch in batches for answer in batch.column(0).to_pylist()))
+    """Put together what several partitions counted."""
+    yield _pack(add_counts(unpack(answer) for batch in batches for answer in batch.column(0).to_pylist()))
 
 
-def add_cubes(parts: Iterable[Cubes]) -> Cubes:
-    """Add up cubes; integers, so that the order does not matter."""
+def add_counts(parts: Iterable[tuple[Cubes, dict[int, bytes]]]) -> tuple[Cubes, dict[int, bytes]]:
+    """Add up cubes, which are integers, so that the order does not matter; and collect digests by bucket."""
     total: Cubes = {}
-    for part in parts:
-        for name, cube in part.items():
+    digests: dict[int, bytes] = {}
+    for cubes, found in parts:
+        for name, cube in cubes.items():
             total[name] = total[name] + cube if name in total else cube
-    return total
+        digests.update(found)
+    return total, digests
 
 
 def unpack(answer: bytes) -> Any:

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
 from opendas.errors import EnvironmentFailure, OpendasError
@@ -101,20 +102,39 @@ def open_session(master: str | None = None) -> Iterator[SparkSession]:
     if running is not None:
         if running.sparkContext.getConf().get(_ENCRYPTION, "false") != "true":
             _log.warning("%s is off: records will stand in clear on the disks of the executors", _ENCRYPTION)
+        _warn_of_clear_network(running)
         yield running.newSession()
         return
     chosen = master or f"local[{default_workers()}]"
     local = chosen.startswith("local")
     _set_environment(local=local)
     builder = SparkSession.builder.master(chosen).appName("opendas phsafe")
-    for setting, value in {**_OURS, **(_LOOPBACK if local else {})}.items():
-        builder = builder.config(setting, value)
-    with spark_failures("could not start"):
-        session = builder.getOrCreate()
-    try:
-        yield session
-    finally:
-        session.stop()
+    with TemporaryDirectory(prefix="opendas-spark-") as scratch:  # 0700, as mkdtemp makes it
+        settings = {**_OURS, "spark.sql.warehouse.dir": f"{scratch}/warehouse"}
+        if local:  # on a cluster, executors keep their files where the cluster says
+            settings |= {**_LOOPBACK, "spark.local.dir": scratch}
+        for setting, value in settings.items():
+            builder = builder.config(setting, value)
+        with spark_failures("could not start"):
+            session = builder.getOrCreate()
+        try:
+            if not local:
+                _warn_of_clear_network(session)
+            yield session
+        finally:
+            session.stop()
+
+
+def _warn_of_clear_network(session: SparkSession) -> None:
+    """Say that a cluster does not encrypt what goes between its machines."""
+    context = session.sparkContext
+    if context.master.startswith("local"):
+        return
+    if context.getConf().get("spark.network.crypto.enabled", "false") != "true":
+        _log.warning(
+            "spark.network.crypto.enabled is off: records and the keys of selections cross the network of "
+            "the cluster in clear"
+        )
 
 
 def _java_version(program: str) -> int | None:
