@@ -110,7 +110,7 @@ def test_warnings_go_to_stderr_and_into_the_json(folder: Path, capsys: pytest.Ca
 def test_areas_to_build_around_that_hold_no_leaf_are_told(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = run_file(folder, 'spine = "optimized"\nentities = ["place", "aianhh"]')  # too small for a reservation
+    path = run_file(folder, 'spine = "optimized"\nentities = ["place", "aianhh"]')  # no reservation here
     err = asked(path, capsys)[1]
     assert "no leaf of the input lies in an area of 'aianhh'" in err
     assert "'place'" not in err
