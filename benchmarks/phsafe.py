@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import resource
 import subprocess
@@ -89,9 +90,11 @@ def run(command: list[str], *, whole_tree: bool = False, where: str | None = Non
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode != 0:
         raise SystemExit("".join(errors[-30:]))
+    if whole_tree:  # the others of the tree end later, or never tell
+        return Run(wall, math.nan, peak[0]), text
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return Run(wall, cpu, peak[0] if whole_tree else usage.ru_maxrss / 1024), text
+    return Run(wall, cpu, usage.ru_maxrss / 1024), text
 
 
 def fastest(runs: list[Run]) -> Run:
@@ -113,8 +116,9 @@ def ours(folder: Path, scratch: Path, count: int) -> Run:
 
 def shown(name: str, figures: Run, persons: int) -> str:
     """Return a row of figures."""
+    cpu = "" if math.isnan(figures.cpu_s) else f"{figures.cpu_s:.2f} s cpu"
     return (
-        f"{name:34s} {figures.wall_s:8.2f} s  {figures.cpu_s:8.2f} s cpu  {figures.peak_mb:7.0f} MB  "
+        f"{name:34s} {figures.wall_s:8.2f} s  {cpu:>14s}  {figures.peak_mb:7.0f} MB  "
         f"a person: {1e6 * figures.wall_s / persons:6.2f} us, {1024 * figures.peak_mb / persons:5.2f} kB"
     )
 
@@ -156,7 +160,7 @@ def main() -> None:
                     f"    {peer.wall_s / figures.wall_s:.0f} times as long; "
                     f"{steps['query_s']:.1f} s of it the query"
                 )
-                row |= {"peer": asdict(peer), "peer_steps": steps}
+                row |= {"peer_wall_s": peer.wall_s, "peer_peak_mb": peer.peak_mb, "peer_steps": steps}
             if households == QUOTED_HOUSEHOLDS:
                 print(
                     f"    published program (quoted): {QUOTED_S:.0f} s, {QUOTED_MB:.0f} MB for as many "

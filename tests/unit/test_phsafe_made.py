@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from opendas.errors import ConfigError
-from opendas.phsafe import made
+from opendas.io.readers.cef_layout import MAFID_RANGE
+from opendas.phsafe import made, values
 from opendas.phsafe.config import Mode, parse_config, read_config
 from opendas.phsafe.made import Made, production_config, write_made
 from opendas.phsafe.model import find_level
@@ -164,3 +165,7 @@ def test_what_cannot_be_made_is_refused(
     with pytest.raises(ConfigError):
         write_made(tmp_path / "made", households, seed, states)
     assert not (tmp_path / "made").exists()
+
+
+def test_keys_have_one_range_everywhere() -> None:
+    assert values._MAFIDS == MAFID_RANGE == (made._FIRST_MAFID, made._FIRST_MAFID + made._MAFIDS - 1)

@@ -27,7 +27,6 @@ from opendas.phsafe.linking import sort_inputs
 from opendas.phsafe.measure import measure, prepare_samplers
 from opendas.phsafe.output import write_tables
 from opendas.phsafe.plan import Plan
-from opendas.phsafe.read_cef import read_cef
 from opendas.phsafe.read_csv import read_csv
 from opendas.phsafe.sensitivity import Sensitivity
 from opendas.phsafe.tables import DERIVED, TABLES, Derived, Table
@@ -226,8 +225,13 @@ def _open(config: Config, data: Path | str, options: HouseholdOptions) -> Abstra
         from opendas.phsafe.spark.households import open_on_spark
 
         return open_on_spark(data, config, options.master, options.tell)
-    read = {"csv": read_csv, "cef": read_cef}[config.reader]
-    inputs = sort_inputs(read(Path(data), config.state_filter, options.tell))
+    if config.reader == "cef":
+        from opendas.phsafe.read_cef import read_cef
+
+        inputs = read_cef(Path(data), config.state_filter, options.tell)
+    else:
+        inputs = read_csv(Path(data), config.state_filter, options.tell)
+    inputs = sort_inputs(inputs)
     return nullcontext(LocalHouseholds(inputs, config, options.tell))
 
 

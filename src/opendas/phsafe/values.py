@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from opendas.errors import Finding
-from opendas.io.readers.cef_layout import MAFID_RANGE
 from opendas.phsafe.findings import list_lines
 from opendas.phsafe.model import Inputs, Persons, Places, Units
 
@@ -47,8 +46,9 @@ def _codes(column: str, width: int, low: int, high: int, *, unused: str = "") ->
     return _Field(column, ((low, high),), rule)
 
 
+_MAFIDS: Final = (100_000_001, 899_999_999)
 _NOT_IN_UNIVERSE = " (0 is not in universe)"
-_KEY: Final = _codes("mafid", 9, *MAFID_RANGE)
+_KEY: Final = _codes("mafid", 9, *_MAFIDS)
 _UNIT_TYPE: Final = _Field("rtype", ((2, 2), (4, 4)), "expected 2 (housing unit) or 4 (group quarters)")
 
 _PERSONS: Final = (

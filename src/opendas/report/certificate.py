@@ -19,8 +19,6 @@ from opendas.privacy.entries import INFINITE, LedgerEntry, Loss, Spent, total_sp
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.report.facts import RunFacts, loss_json
 from opendas.report.guarantee import LEDGER_SCOPE
-from opendas.report.html import report_html
-from opendas.report.pdf import certificate_pdf
 
 __all__ = [
     "CERTIFICATE",
@@ -246,6 +244,10 @@ def issue(
     )
     data = certificate_bytes(certificate)
     digest = hashlib.sha256(data).hexdigest()
+    # Imported here: they bring in page layout and templates, which runs without a report do not wait for.
+    from opendas.report.html import report_html
+    from opendas.report.pdf import certificate_pdf
+
     # The JSON comes last: while it is the old one, the release is what the old one says.
     write_atomic(release / "certificate.pdf", certificate_pdf(certificate, facts, digest))
     write_atomic(release / "report.html", report_html(certificate, facts, digest))
