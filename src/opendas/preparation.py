@@ -168,8 +168,9 @@ def prepare(space: Workspace, run: Run, options: Options, known: RunState | None
     if known is None:
         stamps = (*((NOT_FOR_RELEASE,) if key.is_seeded else ()), *data.stamps)
         now = replace(now, result={"stamps": list(stamps), "declared": list(data.declared)})
-        space.save_state(now)
-    space.ledger.intend(_entry(run, plan, now, key))
+        space.begin(now, _entry(run, plan, now, key))
+    else:
+        space.ledger.intend(_entry(run, plan, now, key))
     noise_key = key.derive(
         "noise/" + product.name, bytes.fromhex(now.plan_digest), bytes.fromhex(now.input_tag)
     )

@@ -20,6 +20,7 @@ from typing import Any, Self
 
 from opendas.errors import ConfigError, EnvironmentFailure, PrivacyError
 from opendas.io.atomic import make_folder, write_atomic
+from opendas.privacy.entries import LedgerEntry
 from opendas.privacy.ledger import Ledger
 from opendas.random.keys import KEY_BYTES, RunKey
 
@@ -162,6 +163,21 @@ class Workspace:
         """Return the state of a product's run, or None where there is none."""
         path = self.state_path(product)
         return read_state(path) if path.is_file() else None
+
+    def begin(self, state: RunState, entry: LedgerEntry) -> None:
+        """Write the state of a new run, then its intent; draw only after this returns.
+
+        Raises
+        ------
+        PrivacyError
+            If the ledger refuses the act: then it is as if the run had never been started.
+        """
+        self.save_state(state)
+        try:
+            self.ledger.intend(entry)
+        except PrivacyError:
+            self.state_path(state.product).unlink()
+            raise
 
     def save_state(self, state: RunState) -> None:
         """Write the state of a product's run."""

@@ -260,6 +260,7 @@ def test_a_key_used_with_other_input_in_one_ledger_is_refused(tmp_path: Path) ->
     other = write_mini(tmp_path / "b", histogram=mini_histogram(mini_frame(), seed=5))
     with pytest.raises(PrivacyError):
         release(load(other), tmp_path / "two", Options(key_command=command, ledger=ledger))
+    assert not (tmp_path / "two").exists(), "a run that never started leaves nothing"
 
 
 @pytest.mark.parametrize(("command", "error"), [("false", EnvironmentFailure), ("echo 12", PrivacyError)])

@@ -154,10 +154,10 @@ def run_private(config_path: Path, data: Path | str, out: Path, options: Househo
                 _check_same(known, now)
                 if known.phase == "finished":
                     return _answer(space, known)
+                space.ledger.intend(_entry(plan, now, key))
             else:
                 _refuse_second_act(space, options)
-                space.save_state(now)
-            space.ledger.intend(_entry(plan, now, key))
+                space.begin(now, _entry(plan, now, key))
             tables = measure(plan, households.count, key, now.input_tag, options.derived)
         clock.lap("count and measure")
         options.tell("writing", 0, 1)
@@ -320,6 +320,7 @@ def _result(plan: Plan, files: tuple[str, ...], *, seeded: bool) -> dict[str, An
         "truncation": plan.truncation.value,
         "rho": losses if gaussian else None,
         "epsilon": None if gaussian else losses,
+        "unbounded": plan.config.is_infinite,
         "stamps": list(run_stamps(plan, seeded=seeded)),
         "tables": list(files),
     }
