@@ -138,7 +138,7 @@ class SparkHouseholds:
             If rows do not have the fields of the header: with everything else that is wrong.
         """
         with spark_failures():
-            answers = self._run(CheckPart(self._config, self._files, every_table)).toLocalIterator()
+            answers = self._run(CheckPart(self._config, self._files, every_table)).collect()
             parts: list[Checked] = [unpack(bytes(row.answer)) for row in answers]
         self._digests = {bucket: digest for part in parts for bucket, digest in part.digests.items()}
         self._report("reading", 2, 2)
@@ -173,7 +173,7 @@ class SparkHouseholds:
             if self._partitions > _SUMMED_TOGETHER:
                 few = -(-self._partitions // _SUMMED_TOGETHER)
                 answers = answers.coalesce(few).mapInArrow(sum_answers, ANSWER_TYPES)
-            cubes, digests = add_counts(unpack(bytes(row.answer)) for row in answers.toLocalIterator())
+            cubes, digests = add_counts(unpack(bytes(row.answer)) for row in answers.collect())
         if self._digests and digests != self._digests:
             raise PrivacyError(
                 f"{self._data} changed while it was counted: its rows are no longer those that were checked. "
