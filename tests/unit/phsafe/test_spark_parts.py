@@ -161,8 +161,8 @@ def test_rows_that_changed_since_they_were_checked_are_never_measured(
             (rows,) = deal(write_world(tmp_path / str(seed), random_world(seed, 60)), 1, 1)
             self.answers = [SimpleNamespace(answer=b.column(0)[0].as_py()) for b in part(iter(rows))]
 
-        def toLocalIterator(self) -> Iterator[SimpleNamespace]:  # Spark's name
-            return iter(self.answers)
+        def collect(self) -> list[SimpleNamespace]:
+            return self.answers
 
     for seed, same in ((4, True), (5, False)):
         (tmp_path / str(seed)).mkdir()
