@@ -112,6 +112,23 @@ class FileMeasurements:
             answers.append(QueryAnswers(query.name, rows, compact, values, query.noise[0].variance))
         return FamilyMeasurement(tuple(answers), measured.precision(first, children))
 
+    def full(self, level: int, first: int, geounits: int) -> list[npt.NDArray[np.int64]]:
+        """Return all noisy answers of consecutive geounits (see :class:`MeasurementSource`).
+
+        Raises
+        ------
+        FormatError
+            If the files hold only what another estimate used.
+        """
+        measured = self._levels[level]
+        start = first - self._first[level]
+        answers = []
+        for query in measured.queries:
+            block, place = self._blocks[level]
+            every = np.arange(query.size, dtype=np.int32)
+            answers.append(_pick(block[query.name], place[start : start + geounits], every, query.name))
+        return answers
+
 
 def _pick(
     answers: Answers, place: npt.NDArray[np.int64], rows: npt.NDArray[np.int32], query: str
@@ -120,7 +137,8 @@ def _pick(
     measured = place >= 0
     if answers.cells is None:
         if measured.any():
-            out[measured] = answers.dense()[place[measured]][:, rows]
+            here = answers.dense()[place[measured]]
+            out[measured] = here if len(rows) == here.shape[1] else here[:, rows]
         return out
     for i, row in enumerate(place.tolist()):
         if row < 0:

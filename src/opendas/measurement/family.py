@@ -1,4 +1,4 @@
-"""What estimation is given of a family: noisy answers, and nothing else.
+"""What estimation is given: noisy answers, and nothing else.
 
 Letters: ``C`` geounits of the family, ``s`` support cells, ``r`` rows of a query group that the support
 touches.
@@ -83,4 +83,15 @@ class MeasurementSource(Protocol):
         self, level: int, first: int, children: int, support: npt.NDArray[np.int32]
     ) -> FamilyMeasurement:
         """Return the noisy answers of geounits ``first:first + children`` of `level` that touch `support`."""
+        ...
+
+    def full(self, level: int, first: int, geounits: int) -> list[npt.NDArray[np.int64]]:
+        """Return all noisy answers of geounits ``first:first + geounits`` of `level`.
+
+        Returns
+        -------
+        list of int64 (geounits, m)
+            One array for each measured query group, in address order; rows of geounits without budget of
+            their own are zero and mean nothing.
+        """
         ...

@@ -222,6 +222,10 @@ def test_answers_from_files_equal_those_taken_on_the_spot(wards, tmp_path, share
                     assert np.array_equal(a.rows, b.rows)
                     assert np.array_equal(a.compact, b.compact)
                     assert np.array_equal(a.values, b.values)
+                every = source.full(number, first, children)
+                for a, b in zip(every, noisy.full(number, first, children), strict=True):
+                    assert a.dtype == b.dtype
+                    assert np.array_equal(a, b)
 
 
 def test_estimating_needs_answers_that_are_there(wards, tmp_path):
@@ -233,6 +237,8 @@ def test_estimating_needs_answers_that_are_there(wards, tmp_path):
     source = FileSource(levels, tmp_path).open(part, None)
     with pytest.raises(FormatError, match="not in the measurement files"):
         source.family(3, 0, 2, np.array([1], dtype=np.int32))
+    with pytest.raises(FormatError, match="not in the measurement files"):
+        source.full(3, 0, 2)
 
 
 def test_files_of_another_plan_are_refused(wards, tmp_path):
