@@ -45,7 +45,7 @@ EQUAL = 2
 class Family(NamedTuple):
     """The reduced problem; H has unit diagonal up to a ridge, everything is in counts."""
 
-    H: Floats  # (n, n)
+    H: Floats  # (1, n, n), or (C, n, n) where every child has its own: then of unit mean diagonal
     B: Floats  # (C, n)
     parent: Floats  # (n,), or (0,) where there is no parent row
     scale: Floats  # (C,)
@@ -200,6 +200,7 @@ def _seed_inverse(p: Family, w: Work, P: Floats, c: int) -> None:
 def _update_inverse(p: Family, w: Work, P: Floats, c: int) -> bool:
     """Bring the inverse of child c to its free set. False where a submatrix is singular."""
     n = p.B.shape[1]
+    H = p.H[c if p.H.shape[0] > 1 else 0]
     index = w.order[c]
     inside, work, h = w.scratch[0], w.scratch[1], w.scratch[2]
     need = 0
@@ -225,8 +226,8 @@ def _update_inverse(p: Family, w: Work, P: Floats, c: int) -> bool:
     for j in range(n):
         if w.free[c, j] and inside[j] == 0.0:
             for a in range(m):
-                h[a] = p.H[j, index[a]]
-            if insert(P, m, h, p.H[j, j], work, SINGULAR):
+                h[a] = H[j, index[a]]
+            if insert(P, m, h, H[j, j], work, SINGULAR):
                 index[m] = j
                 m += 1
             else:
@@ -330,10 +331,11 @@ def recover(p: Family, w: Work, pool: Floats) -> None:
     for c in range(C):
         child_optimum(p, w, inverse_of(w, pool, c), c, 1.0 / p.scale[c])
         z = w.z[c]
+        H = p.H[c if p.H.shape[0] > 1 else 0]
         for j in range(n):
             z[j] = -p.B[c, j]
         for a in range(w.place[c, SIZE]):
             i = w.order[c, a]
             t = w.x[c, i]
             for j in range(n):
-                z[j] += t * p.H[i, j]
+                z[j] += t * H[i, j]

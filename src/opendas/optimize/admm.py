@@ -34,7 +34,7 @@ def admm(p: Family, limit: int, tolerance: float) -> tuple[NDArray[np.bool_], ND
     Parameters
     ----------
     p : Family
-        Reduced, H positive definite with unit diagonal.
+        Reduced, all children with the same H, positive definite with unit diagonal.
     limit : int
         Most iterations.
     tolerance : float
@@ -59,7 +59,7 @@ def _admm(p: Family, limit: int, tolerance: float) -> tuple[NDArray[np.bool_], N
     t = np.clip(y @ G.T, p.lower, p.upper)
     v = np.zeros(t.shape)
     rho, scale_up = 0.3, np.eye(n) + G.T @ G
-    K = np.linalg.inv(p.H + rho * scale_up)
+    K = np.linalg.inv(p.H[0] + rho * scale_up)
     iteration = 0
     for iteration in range(1, limit + 1):
         x = (p.B + rho * (y - u) + rho * ((t - v) @ G)) @ K
@@ -83,6 +83,6 @@ def _admm(p: Family, limit: int, tolerance: float) -> tuple[NDArray[np.bool_], N
         if not 1.0 / BALANCE < factor < BALANCE and iteration <= ADAPT_UNTIL * limit:
             rho *= factor
             u, v = u / factor, v / factor
-            K = np.linalg.inv(p.H + rho * scale_up)
+            K = np.linalg.inv(p.H[0] + rho * scale_up)
     side = np.sign(np.where(np.abs(v) > 1e-9, v, 0.0)).astype(np.int8)
     return y > 0.0, side, iteration

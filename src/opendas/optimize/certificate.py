@@ -25,14 +25,17 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.optimize import linprog
 
+from opendas.optimize.curvature import Curvature
 from opendas.optimize.problem import FamilyProblem
 
-__all__ = ["Multipliers", "certify", "find_multipliers", "stacked_terms"]
+__all__ = ["Multipliers", "certify", "certify_varied", "find_multipliers", "stacked_terms", "units"]
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 NO_PARENT = np.empty(0)
 _NONE = np.zeros(0)
+ACTIVE = 1e-6
+"""Where multipliers are looked for, a cell counts as positive beyond this share of the largest count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +110,6 @@ def kkt_residual(
 ) -> float:
     """Relative residual; see the module docstring."""
     C, n = x.shape
-    K = groups.shape[0]
     total = 0.0
     for q in range(len(weights)):
         total += weights[q]
@@ -116,16 +118,41 @@ def kkt_residual(
     for q in range(rows.shape[0]):
         for j in range(n):
             size = max(size, rows[q, j] + 1)
+    g = np.empty((C, n))
+    margin = np.empty(size)
+    for c in range(C):
+        _gradient(rows, weights, linear[c], x[c], unit, g[c], margin)
+    return _largest_violation(
+        g, 1.0 / scale, parent, mask, groups, lower, upper, x, mu, lam, joint, joint_total, tau
+    )
+
+
+@njit(cache=True, nogil=True)
+def _largest_violation(
+    g: Floats,
+    factor: Floats,
+    parent: Floats,
+    mask: Bools,
+    groups: Bools,
+    lower: Floats,
+    upper: Floats,
+    x: Floats,
+    mu: Floats,
+    lam: Floats,
+    joint: NDArray[np.int64],
+    joint_total: Floats,
+    tau: Floats,
+) -> float:
+    """Relative residual, given gradients in counts and what brings multipliers to counts, per child."""
+    C, n = x.shape
+    K = groups.shape[0]
     worst = 0.0
     magnitude = 1.0
     sums = np.zeros(n)
     missing = joint_total.copy()
-    g = np.empty(n)
-    margin = np.empty(size)
     for c in range(C):
-        f = 1.0 / scale[c]
+        f = factor[c]
         s = joint[c] if len(joint) else -1
-        _gradient(rows, weights, linear[c], x[c], unit, g, margin)
         for j in range(n):
             value = x[c, j]
             if not np.isfinite(value):
@@ -145,7 +172,7 @@ def kkt_residual(
             for k in range(K):
                 if groups[k, j]:
                     z += lam[c, k]
-            worst = max(worst, abs(min(value, g[j] + f * z)))
+            worst = max(worst, abs(min(value, g[c, j] + f * z)))
         for k in range(K):
             t = 0.0
             for j in range(n):
@@ -198,6 +225,60 @@ def certify(problem: FamilyProblem, x: Floats, multipliers: Multipliers | None =
     )  # fmt: skip
 
 
+def certify_varied(
+    problem: FamilyProblem,
+    linear: Floats,
+    curvature: Curvature,
+    x: Floats,
+    multipliers: Multipliers | None = None,
+) -> float:
+    """Relative Karush-Kuhn-Tucker residual where every child has a Hessian of its own.
+
+    As above, with ``g_c = (A_c x_c - b_c) / u_c`` by the Hessian's own product, and u_c, the unit of a child,
+    the mean of the Hessian's diagonal over the cells it may use: what the sum of the weights is to a Hessian
+    that all children share. The problem's terms, scale and linear term have no part in it.
+
+    Parameters
+    ----------
+    problem : FamilyProblem
+        The constraints.
+    linear : ndarray, shape (C, n)
+    curvature : Curvature
+    x : ndarray, shape (C, n)
+        The answer.
+    multipliers : Multipliers, optional
+        In units of the objective per count. Without them the best ones are found, by a linear program.
+
+    Returns
+    -------
+    float
+        Dimensionless; 0 at an exact optimum. Infinite where x or its gradient is not finite.
+    """
+    if not np.isfinite(x).all():
+        return float(np.inf)
+    x = np.ascontiguousarray(x)
+    factor = 1.0 / units(curvature.diagonal(), problem.mask)
+    gradient = (curvature.apply(x) - linear) * factor[:, None]
+    if not np.isfinite(gradient[problem.mask]).all():
+        return float(np.inf)
+    if multipliers is None:
+        multipliers = _best_multipliers(problem, x, gradient, factor, ACTIVE)
+    parent = NO_PARENT if problem.parent is None else problem.parent
+    return float(
+        _largest_violation(
+            gradient, factor, _readonly(parent), problem.mask, problem.groups, problem.lower, problem.upper,
+            x, multipliers.parent, multipliers.groups, *problem.joint_rows, multipliers.joint,
+        )
+    )  # fmt: skip
+
+
+def units(diagonal: Floats, mask: Bools) -> Floats:
+    """Mean diagonal of each child's Hessian over the cells it may use, shape (C,); 1 where that is 0."""
+    sums = np.where(mask, diagonal, 0.0).sum(axis=1)
+    mean = sums / np.maximum(1, mask.sum(axis=1))
+    return np.where(mean > 0.0, mean, 1.0)
+
+
 def _readonly(array: Floats) -> Floats:
     if array.flags.writeable:
         array = array.view()
@@ -205,25 +286,32 @@ def _readonly(array: Floats) -> Floats:
     return array
 
 
-def find_multipliers(problem: FamilyProblem, x: Floats, *, active: float = 1e-6) -> Multipliers:
+def find_multipliers(problem: FamilyProblem, x: Floats, *, active: float = ACTIVE) -> Multipliers:
     """Multipliers that leave the smallest stationarity error at `x`, by a linear program.
 
     A cell counts as positive, and a row as off its bound, beyond ``active * max(1, max parent)``. With t the
     error: minimise t subject to ``|z_cj| <= t`` on positive cells and ``z_cj >= -t`` on the others.
     """
-    C, n = x.shape
-    K = len(problem.groups)
     unit = 1.0 / problem.weight if problem.terms else 1.0
     rows, weights = stacked_terms(problem)
-    gradient = np.empty((C, n))
-    margin = np.empty(max(n, int(rows.max(initial=0)) + 1))
-    for c in range(C):
+    gradient = np.empty(x.shape)
+    margin = np.empty(max(x.shape[1], int(rows.max(initial=0)) + 1))
+    for c in range(len(x)):
         _gradient(rows, weights, problem.linear[c], np.ascontiguousarray(x[c]), unit, gradient[c], margin)
+    return _best_multipliers(problem, x, gradient, 1.0 / problem.scale, active)
+
+
+def _best_multipliers(
+    problem: FamilyProblem, x: Floats, gradient: Floats, factor: Floats, active: float
+) -> Multipliers:
+    """Multipliers for gradients in counts, and what brings multipliers to counts, per child."""
+    C, n = x.shape
+    K = len(problem.groups)
     top = problem.parent if problem.parent is not None else x
     cut = active * max(1.0, float(top.max(initial=0.0)))
     child, cell = np.nonzero(problem.mask)
     m = len(child)
-    inverse = 1.0 / problem.scale[child]
+    inverse = factor[child]
     joint, joint_total = problem.joint_rows
     J = len(joint_total)
     width = n + C * K + J + 1  # mu, lambda, tau, t

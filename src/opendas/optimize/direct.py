@@ -26,7 +26,7 @@ from opendas.optimize.reduce import (
 from opendas.optimize.single import solve_single
 from opendas.optimize.start import project, project_column, unconstrained
 
-__all__ = ["RIDGE", "Direct", "Guess", "solve_direct"]
+__all__ = ["RIDGE", "Direct", "Guess", "coupled_totals", "magnitude", "solve_direct"]
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -148,15 +148,15 @@ def solve_direct(
     H, B, parent1, mask1, groups1, center = reduced(
         rows, weights, linear, mask, groups, parent, label, first, ridge
     )
-    tolerance = precision * _magnitude(problem)
+    tolerance = precision * magnitude(problem)
     structure = low_rank(rows[:, first], weights, ridge) if len(first) >= LARGE else None
     if structure is None or structure.rank >= len(first):
         structure = None
         known = (np.zeros((0, len(first)), np.int64), np.zeros((0, 0)), 1.0)
     else:
         known = (structure.rows, structure.diagonal * structure.core_inverse, structure.diagonal)
-    kept, coupled = _coupled(problem, joint, joint_total)
-    p = Family(H, B, parent1, scale, mask1, groups1, lower, upper, *known, *coupled)
+    kept, coupled = coupled_totals(problem, joint, joint_total)
+    p = Family(H[None], B, parent1, scale, mask1, groups1, lower, upper, *known, *coupled)
     alone = guess is None and not len(kept)
     if len(first) == 1 and len(parent) and len(weights) and alone:
         fine, y, mu1, lam = one_cell(B, parent1, scale, mask1, groups1, lower, upper)
@@ -175,7 +175,7 @@ def solve_direct(
     return Direct(int(status), int(iterations), x, mu, lam, tau)
 
 
-def _coupled(
+def coupled_totals(
     problem: FamilyProblem, joint: NDArray[np.int64], total: Floats
 ) -> tuple[NDArray[np.int64], tuple[NDArray[np.int64], Floats]]:
     """Joint totals that tie cells together, as numbered by the problem, and their rows for the active set.
@@ -195,14 +195,14 @@ def _coupled(
 def _projected(structure: LowRank | None, p: Family) -> tuple[Bools, NDArray[np.int8]]:
     """Unconstrained optimum of every child, projected cell by cell."""
     if structure is None:
-        Z = unconstrained(p.H, p.B)
+        Z = unconstrained(p.H[0], p.B)
     else:
         factor = structure.factor(np.arange(p.B.shape[1]))
         Z = np.stack([factor.solve(b) for b in p.B])
     return project(Z, p.parent, p.scale, p.mask), np.zeros(p.lower.shape, np.int8)
 
 
-def _magnitude(problem: FamilyProblem) -> float:
+def magnitude(problem: FamilyProblem) -> float:
     """Typical count of a cell: what tolerances are relative to.
 
     What is exact of a root, or at least there, tells its size; upper bounds only where nothing else does:

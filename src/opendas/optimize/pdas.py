@@ -232,8 +232,8 @@ def pdas(
 
     Parameters
     ----------
-    H : ndarray, shape (n, n)
-        Unit diagonal plus `ridge`, positive definite.
+    H : ndarray, shape (1, n, n) or (C, n, n)
+        Unit diagonal (on the mean of its cells, where every child has its own) plus `ridge`, definite.
     B : ndarray, shape (C, n)
         In counts, plus ridge times `center`; changed in place.
     parent : ndarray, shape (n,) or (0,)

@@ -12,7 +12,16 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-__all__ = ["expand_multipliers", "joint_bounds", "merge_cells", "reduced", "simpler_bounds", "spread"]
+__all__ = [
+    "complete_multipliers",
+    "expand_multipliers",
+    "joint_bounds",
+    "kept_multipliers",
+    "merge_cells",
+    "reduced",
+    "simpler_bounds",
+    "spread",
+]
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -248,62 +257,43 @@ def _price_out(s: int, z: Floats, label: Ints, mask: Bools, joint: Ints, tau: Fl
 
 
 @njit(cache=True, nogil=True)
-def expand_multipliers(
-    mu1: Floats,
+def kept_multipliers(mu1: Floats, label: Ints, upper: Floats, joint_total: Floats) -> tuple[Floats, bool]:
+    """Multiplier of the parent row on all cells, -inf where the parent is 0; whether all is known by that."""
+    n = len(label)
+    mu = np.empty(n)
+    complete = True
+    for j in range(n):
+        mu[j] = mu1[label[j]] if label[j] >= 0 else -np.inf
+        complete = complete and label[j] >= 0
+    for c in range(upper.shape[0]):
+        for k in range(upper.shape[1]):
+            complete = complete and upper[c, k] > 0.0
+    for s in range(len(joint_total)):
+        complete = complete and joint_total[s] != 0.0
+    return mu, complete
+
+
+@njit(cache=True, nogil=True)
+def complete_multipliers(
+    z: Floats,
+    mu: Floats,
     lam: Floats,
     label: Ints,
-    rows: NDArray[np.int32],
-    weights: Floats,
-    linear: Floats,
-    scale: Floats,
     mask: Bools,
     groups: Bools,
     upper: Floats,
-    x: Floats,
     joint: Ints,
     joint_total: Floats,
     tau: Floats,
-) -> Floats:
-    """Multiplier of the parent row on all cells; completes `lam` and `tau` in place.
+) -> None:
+    """Complete `mu`, `lam` and `tau` in place, given the gradients z of the objective, shape (C, n).
 
     Neither a cell whose parent is 0 nor one in a group with an upper bound of 0, or in a child whose joint
     total is 0, has a part in the small problem; the least multipliers that price them out are taken.
     """
-    C, n = linear.shape
-    mu = np.empty(n)
-    out = False
-    for j in range(n):
-        mu[j] = mu1[label[j]] if label[j] >= 0 else -np.inf
-        out = out or label[j] < 0
-    for c in range(C):
-        for k in range(groups.shape[0]):
-            out = out or upper[c, k] <= 0.0
-    for s in range(len(tau)):
-        out = out or joint_total[s] == 0.0
-    if not out:
-        return mu
-    total = 0.0
-    for q in range(len(weights)):
-        total += weights[q]
-    unit = 1.0 / total if total > 0.0 else 1.0
-    size = n
-    for q in range(rows.shape[0]):
-        for j in range(n):
-            size = max(size, rows[q, j] + 1)
-    z = np.empty((C, n))
-    margin = np.empty(size)
+    C, n = z.shape
     for c in range(C):
         for j in range(n):
-            z[c, j] = -linear[c, j] * unit
-        for q in range(len(weights)):
-            for j in range(n):
-                margin[rows[q, j]] = 0.0
-            for j in range(n):
-                margin[rows[q, j]] += x[c, j]
-            for j in range(n):
-                z[c, j] += weights[q] * unit * margin[rows[q, j]]
-        for j in range(n):
-            z[c, j] *= scale[c]
             for k in range(groups.shape[0]):
                 if groups[k, j]:
                     z[c, j] += lam[c, k]
@@ -332,4 +322,51 @@ def expand_multipliers(
     for j in range(n):
         if mu[j] == -np.inf:
             mu[j] = 0.0
+
+
+@njit(cache=True, nogil=True)
+def expand_multipliers(
+    mu1: Floats,
+    lam: Floats,
+    label: Ints,
+    rows: NDArray[np.int32],
+    weights: Floats,
+    linear: Floats,
+    scale: Floats,
+    mask: Bools,
+    groups: Bools,
+    upper: Floats,
+    x: Floats,
+    joint: Ints,
+    joint_total: Floats,
+    tau: Floats,
+) -> Floats:
+    """Multiplier of the parent row on all cells; completes `lam` and `tau` in place, see above."""
+    C, n = linear.shape
+    mu, complete = kept_multipliers(mu1, label, upper, joint_total)
+    if complete:
+        return mu
+    total = 0.0
+    for q in range(len(weights)):
+        total += weights[q]
+    unit = 1.0 / total if total > 0.0 else 1.0
+    size = n
+    for q in range(rows.shape[0]):
+        for j in range(n):
+            size = max(size, rows[q, j] + 1)
+    z = np.empty((C, n))
+    margin = np.empty(size)
+    for c in range(C):
+        for j in range(n):
+            z[c, j] = -linear[c, j] * unit
+        for q in range(len(weights)):
+            for j in range(n):
+                margin[rows[q, j]] = 0.0
+            for j in range(n):
+                margin[rows[q, j]] += x[c, j]
+            for j in range(n):
+                z[c, j] += weights[q] * unit * margin[rows[q, j]]
+        for j in range(n):
+            z[c, j] *= scale[c]
+    complete_multipliers(z, mu, lam, label, mask, groups, upper, joint, joint_total, tau)
     return mu

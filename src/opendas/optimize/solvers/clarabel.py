@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import sparse
 
 from opendas.optimize.problem import FamilyProblem, Status
-from opendas.optimize.solvers.program import Form, program
+from opendas.optimize.solvers.program import Form, Program, program
 from opendas.optimize.solvers.protocol import RawAnswer, required
 
-__all__ = ["STATUS_MAP", "solve"]
+__all__ = ["STATUS_MAP", "solve", "solve_varied"]
+
+Floats = NDArray[np.float64]
 
 STATUS_MAP = {
     "Solved": Status.OPTIMAL,
@@ -31,8 +34,18 @@ LOOSER = (1e-9, 1e-8)
 
 def solve(problem: FamilyProblem, *, form: Form = "nested", tolerance: float = 1e-12) -> RawAnswer:
     """Solve to `tolerance` (gaps and feasibility), or as tightly as the arithmetic allows."""
+    return _solve(program(problem, form), problem.linear.shape, tolerance)
+
+
+def solve_varied(
+    problem: FamilyProblem, linear: Floats, matrices: Floats, *, tolerance: float = 1e-12
+) -> RawAnswer:
+    """Likewise where every child has its own Hessian, shape (C, n, n); the problem gives the constraints."""
+    return _solve(program(problem, "plain", (linear, matrices)), problem.linear.shape, tolerance)
+
+
+def _solve(qp: Program, shape: tuple[int, int], tolerance: float) -> RawAnswer:
     clarabel = required("clarabel")
-    qp = program(problem, form)
     equal = qp.row_lower == qp.row_upper
     low = np.isfinite(qp.row_lower) & ~equal
     high = np.isfinite(qp.row_upper) & ~equal
@@ -54,7 +67,7 @@ def solve(problem: FamilyProblem, *, form: Form = "nested", tolerance: float = 1
         if STATUS_MAP.get(message) in (Status.OPTIMAL, Status.INFEASIBLE):
             break
     return RawAnswer(
-        x=qp.unpack(np.array(answer.x), problem.linear.shape),
+        x=qp.unpack(np.array(answer.x), shape),
         status=STATUS_MAP.get(message, Status.FAILED),
         iterations=int(answer.iterations),
         message=message,

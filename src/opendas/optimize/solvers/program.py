@@ -67,12 +67,29 @@ class Program:
         return x
 
 
-def program(problem: FamilyProblem, form: Form = "nested") -> Program:
-    """State a family as a sparse quadratic program."""
+def program(
+    problem: FamilyProblem, form: Form = "nested", varied: tuple[Floats, Floats] | None = None
+) -> Program:
+    """State a family as a sparse quadratic program.
+
+    Parameters
+    ----------
+    problem : FamilyProblem
+    form : str
+    varied : (ndarray, ndarray), optional
+        Linear term, shape (C, n), and one Hessian per child, shape (C, n, n), in the place of the problem's;
+        in the plain form only.
+    """
     child, cell = np.nonzero(problem.mask)
     m = len(child)
     margins: list[sparse.csr_array] = []
-    if form == "plain":
+    linear, unit = problem.scale[:, None] * problem.linear, _unit(problem)
+    if varied is not None:
+        linear = varied[0]
+        largest = float(np.einsum("cii->ci", varied[1]).max(initial=0.0))
+        unit = 1.0 / largest if largest > 0.0 else 1.0
+        P = _own_blocks(varied[1] * unit, child, cell)
+    elif form == "plain":
         P = _blocks(problem, child, cell)
     else:
         diagonal, margins = _margins(problem, child, cell, nested=form == "nested")
@@ -115,7 +132,7 @@ def program(problem: FamilyProblem, form: Form = "nested") -> Program:
         low.append(joint_total[kept])
         high.append(joint_total[kept])
     cost = np.zeros(N)
-    cost[:m] = -_unit(problem) * (problem.scale[:, None] * problem.linear)[child, cell]
+    cost[:m] = -unit * linear[child, cell]
     return Program(
         P=P,
         cost=cost,
@@ -144,6 +161,16 @@ def _unit(problem: FamilyProblem) -> float:
 
 def _widen(block: sparse.csr_array, width: int) -> sparse.csr_array:
     return sparse.csr_array((block.data, block.indices, block.indptr), shape=(block.shape[0], width))
+
+
+def _own_blocks(matrices: Floats, child: NDArray[np.intp], cell: NDArray[np.intp]) -> sparse.csc_array:
+    used = [cell[child == c] for c in range(len(matrices))]
+    return sparse.csc_array(
+        sparse.block_diag(
+            [sparse.csc_array(A[np.ix_(inside, inside)]) for A, inside in zip(matrices, used, strict=True)],
+            format="csc",
+        )
+    )
 
 
 def _blocks(problem: FamilyProblem, child: NDArray[np.intp], cell: NDArray[np.intp]) -> sparse.csc_array:

@@ -1,0 +1,133 @@
+"""Families whose children have different Hessians: solve, certify, and fall through a fixed chain.
+
+    minimise    sum_c 1/2 x_c' A_c x_c - b_c' x_c,   with the constraints of a FamilyProblem.
+
+The active set of :mod:`opendas.optimize.pdas` works with one matrix per child as it does with one for all:
+every child has its own inverse anyway. What differs is where entries, gradients and a first guess come from.
+The chain is the active set, with proximal steps where a Hessian is singular or nearly so, Clarabel, and a
+proof of infeasibility. As everywhere, a step down is decided by iterations and residuals only.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opendas.errors import EstimationError
+from opendas.optimize.certificate import Multipliers, certify_varied
+from opendas.optimize.curvature import Curvature, blocks
+from opendas.optimize.feasibility import conflict, obvious_conflict
+from opendas.optimize.pdas import INFEASIBLE, OK
+from opendas.optimize.problem import FamilyProblem, Solution, Status
+from opendas.optimize.solvers import clarabel
+from opendas.optimize.varied_direct import solve_explicit
+
+__all__ = ["solve_varied"]
+
+logger = logging.getLogger(__name__)
+
+Floats = NDArray[np.float64]
+SETTINGS = ((300, 1e-9, 0.0), (2000, 1e-9, 1e-4), (2000, 1e-8, 1e-3), (2000, 1e-8, 1e-6))
+"""Tries of the active set: most iterations, precision of signs, ridge of the proximal steps."""
+GENERAL = 4_000_000
+"""Entries of all Hessians up to which a general solver is tried."""
+
+
+def solve_varied(
+    problem: FamilyProblem, linear: Floats, curvature: Curvature, *, tolerance: float = 1e-7
+) -> Solution:
+    """Solve one family whose children have Hessians of their own.
+
+    Parameters
+    ----------
+    problem : FamilyProblem
+        The constraints. Its terms and scale are a metric that is near the Hessians, which makes the work
+        easier and has no part in the answer; its linear term is not used.
+    linear : ndarray, shape (C, n)
+        ``b``.
+    curvature : Curvature
+        ``A_c``.
+    tolerance : float
+        Largest relative Karush-Kuhn-Tucker residual, see
+        :func:`opendas.optimize.certificate.certify_varied`, of an answer that counts as optimal.
+
+    Returns
+    -------
+    Solution
+        ``OPTIMAL`` with a certified residual; ``INFEASIBLE`` with rows in conflict; or ``FAILED``.
+
+    Raises
+    ------
+    EstimationError
+        If shapes disagree, or a linear term or Hessian is not finite.
+    """
+    linear = np.ascontiguousarray(linear, dtype=np.float64)
+    shape = problem.linear.shape
+    diagonal = curvature.diagonal()
+    for name, array in (("linear", linear), ("the diagonal of the curvature", diagonal)):
+        if array.shape != shape:
+            raise EstimationError(f"{name} has shape {array.shape}, expected {shape}")
+        if not np.isfinite(array).all():
+            raise EstimationError(f"{name} must be finite")
+    if problem.parent is not None and problem.children == 1:
+        return _only_child(problem, problem.parent, linear, curvature, tolerance)
+    best = Solution(np.zeros(shape), Status.FAILED, np.inf, 0, "pdas")
+    for step, (limit, precision, ridge) in enumerate(SETTINGS):
+        found = solve_explicit(problem, linear, curvature, limit, precision, ridge)
+        residual = np.inf
+        if found.status == OK:
+            multipliers = Multipliers(found.mu, found.lam, found.tau)
+            residual = certify_varied(problem, linear, curvature, found.x, multipliers)
+        answer = Solution(found.x, Status.FAILED, residual, found.iterations, "pdas")
+        if residual <= tolerance:
+            return replace(answer, status=Status.OPTIMAL)
+        best = min(best, answer, key=lambda solution: solution.residual)
+        if step == 0:
+            rows = obvious_conflict(problem, tolerance * _top(problem))
+            if not rows and found.status == INFEASIBLE:
+                rows = conflict(problem, tolerance=tolerance)
+            if rows:
+                return replace(best, status=Status.INFEASIBLE, conflict=rows)
+        logger.info("residual %.1e after the active set with ridge %g", residual, ridge)
+    return _last_resort(problem, linear, curvature, tolerance, best)
+
+
+def _last_resort(
+    problem: FamilyProblem, linear: Floats, curvature: Curvature, tolerance: float, best: Solution
+) -> Solution:
+    """A general solver, where the Hessians can be written out, and a proof of infeasibility."""
+    if problem.children * problem.cells**2 <= GENERAL:
+        matrices = blocks(curvature, np.arange(problem.cells), problem.linear.shape)
+        raw = clarabel.solve_varied(problem, linear, matrices)
+        if raw.status is not Status.INFEASIBLE:
+            residual = certify_varied(problem, linear, curvature, raw.x)
+            answer = Solution(raw.x, Status.FAILED, residual, raw.iterations, "clarabel")
+            if residual <= tolerance:
+                return replace(answer, status=Status.OPTIMAL)
+            best = min(best, answer, key=lambda solution: solution.residual)
+    rows = conflict(problem, tolerance=tolerance)
+    if rows:
+        return replace(best, status=Status.INFEASIBLE, conflict=rows)
+    return best
+
+
+def _only_child(
+    problem: FamilyProblem, parent: Floats, linear: Floats, curvature: Curvature, tolerance: float
+) -> Solution:
+    """A single child is its parent; only the bounds can be wrong."""
+    x = np.where(problem.mask, parent, 0.0)
+    price = (linear - curvature.apply(x))[0]
+    none = np.zeros(problem.lower.shape)
+    multipliers = Multipliers(price, none, np.zeros(len(problem.joint_rows[1])))
+    residual = certify_varied(problem, linear, curvature, x, multipliers)
+    if residual <= tolerance:
+        return Solution(x, Status.OPTIMAL, residual, 0, "parent")
+    rows = obvious_conflict(problem, tolerance * _top(problem)) or conflict(problem, tolerance=tolerance)
+    return Solution(x, Status.INFEASIBLE, residual, 0, "parent", rows)
+
+
+def _top(problem: FamilyProblem) -> float:
+    return 1.0 if problem.parent is None else max(1.0, float(problem.parent.max(initial=0.0)))

@@ -1,0 +1,95 @@
+"""The active set with one matrix per child, written out: reduce, guess, active set, expand."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opendas.optimize.active_set import Family
+from opendas.optimize.certificate import units
+from opendas.optimize.curvature import Curvature, blocks
+from opendas.optimize.direct import Direct, coupled_totals, magnitude
+from opendas.optimize.pdas import pdas
+from opendas.optimize.problem import FamilyProblem
+from opendas.optimize.reduce import complete_multipliers, joint_bounds, kept_multipliers, simpler_bounds
+from opendas.optimize.start import project, unconstrained
+
+__all__ = ["solve_explicit"]
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+NO_PARENT: Floats = np.empty(0)
+NO_PARENT.flags.writeable = False
+
+
+def solve_explicit(
+    problem: FamilyProblem,
+    linear: Floats,
+    curvature: Curvature,
+    limit: int,
+    precision: float,
+    ridge: float,
+) -> Direct:
+    """Structured solution of a family whose Hessians are written out on the cells of the parent.
+
+    Parameters
+    ----------
+    problem : FamilyProblem
+        Constraints, and a metric for the first guess.
+    linear, curvature
+        As in :func:`opendas.optimize.varied.solve_varied`.
+    limit : int
+        Most iterations of the active set.
+    precision : float
+        Of the signs, relative to ``max(1, max parent)``.
+    ridge : float
+        Weight of the proximal term, relative to the mean diagonal of a Hessian; 0 for none.
+
+    Returns
+    -------
+    Direct
+        Not yet certified. Multipliers in units of the objective per count.
+    """
+    parent = NO_PARENT if problem.parent is None else problem.parent
+    groups = problem.groups
+    joint, joint_total = problem.joint_rows
+    tau = np.zeros(len(joint_total)) if len(joint_total) else joint_total
+    mask, lower, upper = simpler_bounds(problem.mask, groups, problem.lower, problem.upper, parent)
+    if len(joint):
+        joint_bounds(mask, groups, lower, upper, joint, joint_total)
+    first = np.flatnonzero(parent != 0.0) if len(parent) else np.arange(problem.cells)
+    label = np.full(problem.cells, -1)
+    label[first] = np.arange(len(first))
+    mask1 = np.ascontiguousarray(mask[:, first])
+    unit = units(curvature.diagonal()[:, first], mask1)
+    whole = float(unit.mean()) if len(unit) else 1.0
+    H = blocks(curvature, first, problem.linear.shape) / unit[:, None, None]
+    B = linear[:, first] / unit[:, None]
+    center = np.zeros((0, 0))
+    if ridge > 0.0:
+        H[:, np.arange(len(first)), np.arange(len(first))] += ridge
+        allowed = np.maximum(1, mask1.sum(axis=0))
+        center = np.where(mask1, parent[first] / allowed, 0.0) if len(parent) else np.zeros(B.shape)
+        B += ridge * center
+    kept, coupled = coupled_totals(problem, joint, joint_total)
+    known = (np.zeros((0, len(first)), np.int64), np.zeros((0, 0)), 1.0)
+    parent1 = parent[first] if len(parent) else np.zeros(0)
+    groups1 = np.ascontiguousarray(groups[:, first])
+    p = Family(H, B, parent1, unit / whole, mask1, groups1, lower, upper, *known, *coupled)
+    side = np.zeros(lower.shape, np.int8)
+    tolerance = precision * magnitude(problem)
+    status, iterations, y, mu1, found, lam = pdas(*p, _guess(p), side, center, ridge, limit, tolerance)
+    tau[kept] = found
+    x = np.zeros(problem.linear.shape)
+    x[:, first] = np.maximum(y, 0.0)
+    mu, complete = kept_multipliers(mu1, label, problem.upper, joint_total)
+    if not complete:
+        z = (curvature.apply(x) - linear) / whole
+        complete_multipliers(z, mu, lam, label, problem.mask, groups, problem.upper, joint, joint_total, tau)
+    return Direct(int(status), int(iterations), x, mu * whole, lam * whole, tau * whole)
+
+
+def _guess(p: Family) -> Bools:
+    """Unconstrained optimum of every child, projected cell by cell."""
+    Z = np.stack([unconstrained(p.H[c], p.B[c : c + 1])[0] for c in range(len(p.B))])
+    return project(Z, p.parent, p.scale, p.mask)
