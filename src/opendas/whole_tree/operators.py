@@ -1,0 +1,301 @@
+"""Many symmetric operators on cells, as stacks of small matrices, equal ones stored once.
+
+Axes as in :mod:`opendas.whole_tree.domain`: ``N`` operators, ``U`` different ones, ``s`` support cells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from opendas.queries.groups import QueryGroup
+from opendas.whole_tree.domain import Bools, Domain, Floats, Ints
+from opendas.whole_tree.kernels import add_segments, apply_blocks
+
+__all__ = ["Operators", "QueryRows", "Supported", "inverse", "mask_codes"]
+
+Stacks = tuple[Floats, ...]
+
+
+def inverse(stack: Floats, allowed: Bools, dimension: int) -> Floats:
+    """Invert matrices on the allowed rows, with zeros elsewhere.
+
+    Parameters
+    ----------
+    stack : float64 (U, b, k d, k d)
+        Zero outside the allowed rows and columns, positive definite inside.
+    allowed : bool (U, k)
+    dimension : int
+    """
+    rows = np.repeat(allowed, dimension, axis=1)
+    size = rows.shape[1]
+    filled = stack.copy()
+    filled[:, :, np.arange(size), np.arange(size)] += np.where(rows, 0.0, 1.0)[:, None, :]
+    found = np.linalg.inv(filled)
+    found *= rows[:, None, :, None]
+    found *= rows[:, None, None, :]
+    # Rounding leaves an inverse symmetric to some digits only; both halves are taken alike.
+    return np.asarray((found + np.swapaxes(found, 2, 3)) * 0.5, dtype=np.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class Operators:
+    """Symmetric operators of N geounits.
+
+    Parameters
+    ----------
+    domain : Domain
+    stacks : tuple of float64 (U, b, k d, k d)
+        The different operators, one stack for each dimension of blocks.
+    which : int64 (N,)
+        Which of them each geounit has.
+    """
+
+    domain: Domain
+    stacks: Stacks
+    which: Ints
+
+    @classmethod
+    def of(cls, domain: Domain, stacks: Sequence[Floats]) -> Operators:
+        """Return operators that are all stored."""
+        return cls(domain, tuple(stacks), np.arange(len(stacks[0]), dtype=np.int64))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Operators]) -> Operators:
+        """Return the operators of several runs of geounits, one after the other."""
+        sizes = [len(part.stacks[0]) for part in parts]
+        shifts = np.cumsum([0, *sizes[:-1]])
+        return cls(
+            parts[0].domain,
+            tuple(np.concatenate(stacks) for stacks in zip(*(p.stacks for p in parts), strict=True)),
+            np.concatenate([part.which + shift for part, shift in zip(parts, shifts, strict=True)]),
+        )
+
+    def __len__(self) -> int:
+        return len(self.which)
+
+    def take(self, index: npt.NDArray[np.integer] | slice) -> Operators:
+        """Return the operators of some geounits; nothing is copied but their numbers."""
+        return Operators(self.domain, self.stacks, self.which[index])
+
+    def compact(self) -> Operators:
+        """Return the same operators without those that no geounit has."""
+        used, which = np.unique(self.which, return_inverse=True)
+        return Operators(self.domain, tuple(stack[used] for stack in self.stacks), which.ravel())
+
+    def expanded(self) -> Stacks:
+        """Return every geounit's matrices, float64 (N, b, k d, k d)."""
+        return tuple(stack[self.which] for stack in self.stacks)
+
+    def sum(self, starts: Ints) -> Operators:
+        """Return sums over geounits ``starts[i]:starts[i + 1]``, in their order."""
+        return Operators.of(self.domain, [_segments(stack, self.which, starts) for stack in self.stacks])
+
+    def __add__(self, other: Operators) -> Operators:
+        """Add operators of the same geounits; pairs of equal ones are added once."""
+        pairs = self.which * max(1, len(other.stacks[0])) + other.which
+        found, which = np.unique(pairs, return_inverse=True)
+        left, right = np.divmod(found, max(1, len(other.stacks[0])))
+        stacks = tuple(a[left] + b[right] for a, b in zip(self.stacks, other.stacks, strict=True))
+        return Operators(self.domain, stacks, which.ravel().astype(np.int64))
+
+    def scaled(self, factor: float) -> Operators:
+        """Return multiples."""
+        return Operators(self.domain, tuple(stack * factor for stack in self.stacks), self.which)
+
+    def masked(self, allowed: Bools) -> Operators:
+        """Return the operators with zeros outside the allowed categories, bool (N, k)."""
+        first, which, of_row = _pairs(self.which, allowed)
+        rows = allowed[first]
+        stacks = []
+        for stack, kind in zip(self.stacks, self.domain.kinds, strict=True):
+            wide = np.repeat(rows, kind.dimension, axis=1)
+            stacks.append(stack[which] * wide[:, None, :, None] * wide[:, None, None, :])
+        return Operators(self.domain, tuple(stacks), of_row)
+
+    def inverse(self, allowed: Bools) -> Operators:
+        """Return the inverse on the allowed categories, bool (N, k), zero elsewhere.
+
+        The operators must be zero outside and positive definite inside. Equal ones are inverted once.
+        """
+        first, which, of_row = _pairs(self.which, allowed)
+        rows = allowed[first]
+        stacks = tuple(
+            inverse(stack[which], rows, kind.dimension)
+            for stack, kind in zip(self.stacks, self.domain.kinds, strict=True)
+        )
+        return Operators(self.domain, stacks, of_row)
+
+    def apply_blocks(self, x: Floats) -> Floats:
+        """Return ``A x`` of coordinates in block order, float64 (N, k, e)."""
+        out = np.empty_like(x)
+        for stack, kind in zip(self.stacks, self.domain.kinds, strict=True):
+            apply_blocks(x, stack, self.which, kind.offsets, kind.copies, kind.dimension, out)
+        return out
+
+    def apply(self, x: Floats) -> Floats:
+        """Return ``A x`` of cell vectors, float64 (N, n)."""
+        return self.domain.backward(self.apply_blocks(self.domain.forward(x)))
+
+    def on_support(self, support: npt.NDArray[np.integer]) -> Supported:
+        """Return the operators restricted to some cells, for repeated products."""
+        return Supported.build(self, np.asarray(support, dtype=np.int64))
+
+    def dense(self, i: int, support: npt.NDArray[np.integer] | None = None) -> Floats:
+        """Return one operator as a matrix over some cells, float64 (s, s): plain and slow."""
+        cells = np.arange(self.domain.cells) if support is None else np.asarray(support)
+        unit = np.zeros((len(cells), self.domain.cells))
+        unit[np.arange(len(cells)), cells] = 1.0
+        one = self.take(np.full(len(cells), i))
+        return np.ascontiguousarray(one.apply(unit)[:, cells])
+
+    def quadratic(self, query: QueryGroup) -> Floats:
+        """Return ``r' A r`` for each row ``r`` of any query group of the schema, float64 (N, m).
+
+        With covariances: the variance of every answer.
+        """
+        rows = QueryRows.build(self.domain, query)
+        return rows.of(self)
+
+
+def _pairs(which: Ints, allowed: Bools) -> tuple[Ints, Ints, Ints]:
+    """Find different pairs of matrix and mask: first geounit, matrix of each, pair of each geounit."""
+    codes = mask_codes(allowed)
+    pairs = which * (int(codes.max(initial=0)) + 1) + codes
+    _, first, of_row = np.unique(pairs, return_index=True, return_inverse=True)
+    return first.astype(np.int64), which[first], of_row.ravel().astype(np.int64)
+
+
+def mask_codes(allowed: Bools) -> Ints:
+    """Number the different rows of a mask, bool (N, k), in their lexical order: int64 (N,)."""
+    packed = np.ascontiguousarray(np.packbits(allowed, axis=1))
+    if packed.shape[1] == 0:
+        return np.zeros(len(allowed), dtype=np.int64)
+    rows = packed.view(f"V{packed.shape[1]}").ravel()
+    _, codes = np.unique(rows, return_inverse=True)
+    return codes.ravel().astype(np.int64)
+
+
+def _segments(stack: Floats, which: Ints, starts: Ints) -> Floats:
+    flat = stack.reshape(len(stack), -1)
+    out = np.zeros((len(starts) - 1, flat.shape[1]))
+    add_segments(flat, which, starts, out)
+    return out.reshape(len(out), *stack.shape[1:])
+
+
+@dataclass(frozen=True, eq=False)
+class QueryRows:
+    """The rows of a query group, alike rows together.
+
+    Parameters
+    ----------
+    categories : float64 (r, k)
+        Different sets of dense categories that rows count, as indicators.
+    outer : tuple of float64 (t, b, d, d)
+        For each dimension, the sums of outer products of the coefficients of different rows of the others.
+    of_row : int64 (m,)
+        ``r * t`` combinations: that of each row.
+    """
+
+    domain: Domain
+    categories: Floats
+    outer: tuple[Floats, ...]
+    of_row: Ints
+
+    @classmethod
+    def build(cls, domain: Domain, query: QueryGroup) -> QueryRows:
+        """Describe a query group, measured or not."""
+        part = domain.others.group(
+            " * ".join(factor for factor in query.factors if factor in domain.others.positions) or "total"
+        )
+        classes = domain.algebra.rows(part)
+        place = query.row_of_cell[domain.cell]
+        _, codes = np.unique(place[:, 0], return_inverse=True)
+        codes = codes.ravel()
+        groups = int(codes.max()) + 1
+        categories = np.asarray(codes[None, :] == np.arange(groups)[:, None], dtype=np.float64)
+        kinds = len(classes)
+        of_row = np.zeros(query.size, dtype=np.int64)
+        of_row[place] = codes[:, None] * kinds + classes.of_row[part.row_of_cell][None, :]
+        return cls(domain, categories, classes.outer, of_row)
+
+    def of_distinct(self, stacks: Stacks) -> Floats:
+        """Return ``r' A r`` of different operators for different rows, float64 (U, r * t)."""
+        count, k = len(stacks[0]), self.domain.categories
+        found = np.zeros((count, len(self.categories), self.outer[0].shape[0]))
+        for stack, kind, outer in zip(stacks, self.domain.kinds, self.outer, strict=True):
+            d = kind.dimension
+            split = stack.reshape(count, -1, k, d, k, d)
+            half = np.einsum("rk,ubkdle->ubrdle", self.categories, split, optimize=True)
+            inner = np.einsum("ubrdle,rl->urbde", half, self.categories, optimize=True)
+            flat = inner.reshape(count, len(self.categories), -1)
+            found += flat @ outer.reshape(len(outer), -1).T
+        return found.reshape(count, -1)
+
+    def of(self, operators: Operators) -> Floats:
+        """Return ``r' A r`` for every geounit and row, float64 (N, m)."""
+        return self.of_distinct(operators.stacks)[operators.which][:, self.of_row]
+
+
+@dataclass(frozen=True, eq=False)
+class Supported:
+    """Operators restricted to some cells: what a solver multiplies with.
+
+    Made by :meth:`Operators.on_support`. Only the dense categories that the support touches are worked on.
+    """
+
+    operators: Operators
+    support: Ints
+    category: Ints
+    column: Ints
+    stacks: Stacks
+    every: Bools
+
+    @classmethod
+    def build(cls, operators: Operators, support: Ints) -> Supported:
+        """Find the dense categories in use and cut the matrices down to them."""
+        domain = operators.domain
+        place = np.empty(domain.cells, dtype=np.int64)
+        place[domain.cell.ravel()] = np.arange(domain.cells)
+        category, column = np.divmod(place[support], domain.cell.shape[1])
+        used, category = np.unique(category, return_inverse=True)
+        small = operators.compact()
+        stacks = []
+        for stack, kind in zip(small.stacks, domain.kinds, strict=True):
+            rows = (used[:, None] * kind.dimension + np.arange(kind.dimension)).ravel()
+            stacks.append(np.ascontiguousarray(stack[:, :, rows[:, None], rows]))
+        every = np.ones((len(operators), len(used)), dtype=bool)
+        return cls(small, support, category.ravel(), column, tuple(stacks), every)
+
+    def apply(self, x: Floats) -> Floats:
+        """Return ``A x`` for each child, float64 (C, s)."""
+        domain = self.operators.domain
+        full = np.zeros((len(x), self.every.shape[1], domain.cell.shape[1]))
+        full[:, self.category, self.column] = x
+        blocks = domain.to_blocks(full, self.every)
+        out = np.empty_like(blocks)
+        for stack, kind in zip(self.stacks, domain.kinds, strict=True):
+            apply_blocks(blocks, stack, self.operators.which, kind.offsets, kind.copies, kind.dimension, out)
+        back = domain.from_blocks(out, self.every)
+        return np.asarray(back[:, self.category, self.column])
+
+    def diagonal(self) -> Floats:
+        """Return the diagonals, float64 (C, s)."""
+        return self._diagonal
+
+    @cached_property
+    def _diagonal(self) -> Floats:
+        domain = self.operators.domain
+        k, count = self.every.shape[1], len(self.stacks[0])
+        classes = domain.algebra.rows(domain.others.group("detailed"))
+        found = np.zeros((count, k, len(classes)))
+        for stack, kind, outer in zip(self.stacks, domain.kinds, classes.outer, strict=True):
+            d = kind.dimension
+            split = stack.reshape(count, -1, k, d, k, d)
+            inner = np.einsum("ubkdke->ukbde", split).reshape(count, k, -1)
+            found += inner @ outer.reshape(len(outer), -1).T
+        return found[self.operators.which][:, self.category, classes.of_row[self.column]]
