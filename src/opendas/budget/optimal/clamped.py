@@ -107,8 +107,8 @@ def clamped_slope(
     b, n = _broadcast(budget, counts)
     if kind is NoiseKind.DISCRETE_GAUSSIAN:
         return integer_gaussian.slopes(b, n)[0]
-    log_factor, bracket, _ = scaled_slope(kind, b, n)
-    return -np.exp(log_factor) * bracket
+    slope, _ = scaled_slope(kind, b, n)
+    return -np.exp(log_scale(kind, b)) * slope
 
 
 def clamped_curvature(
@@ -119,11 +119,22 @@ def clamped_curvature(
     b, n = _broadcast(budget, counts)
     if kind is NoiseKind.DISCRETE_GAUSSIAN:
         return integer_gaussian.slopes(b, n)[1]
-    log_factor, _, curvature = scaled_slope(kind, b, n)
-    return np.exp(log_factor) * curvature / b
+    _, curvature = scaled_slope(kind, b, n)
+    return np.exp(log_scale(kind, b)) * curvature / b
 
 
-def scaled_slope(kind: NoiseKind, b: Floats, n: Floats) -> tuple[Floats, Floats, Floats]:
+def log_scale(kind: NoiseKind, b: Floats) -> Floats:
+    """Logarithm of what slopes are given over, by budget; not for the discrete Gaussian."""
+    if kind is NoiseKind.LAPLACE:
+        scale = -3 * np.log(b)
+    elif kind is NoiseKind.GAUSSIAN:
+        scale = -np.log(2.0) - 2 * np.log(b)
+    else:  # q / ((1 - q)**2 tanh(b / 2)), with q = exp(-b): half the variance over the hyperbolic tangent
+        scale = -b - 2 * np.log(-np.expm1(-b)) - np.log(np.tanh(0.5 * b))
+    return np.asarray(scale, dtype=np.float64)
+
+
+def scaled_slope(kind: NoiseKind, b: Floats, n: Floats) -> tuple[Floats, Floats]:
     """Slope and curvature of the mean squared error without underflow; not for the discrete Gaussian.
 
     Parameters
@@ -134,34 +145,28 @@ def scaled_slope(kind: NoiseKind, b: Floats, n: Floats) -> tuple[Floats, Floats,
 
     Returns
     -------
-    log_factor : float64 array
-        Logarithm of a factor that depends on the budget only.
     slope : float64 array
-        Minus the slope over the factor: between two constants, the upper one twice the lower.
+        Minus the slope over ``exp(log_scale)``: between two constants, the upper one twice the lower.
     curvature : float64 array
-        Second derivative times the budget, over the factor.
+        Second derivative times the budget, over the same.
     """
     if kind is NoiseKind.LAPLACE:
-        x = b * n
+        x = np.minimum(b * n, 800.0)  # beyond it the exponential is 0, and no power of x may be infinite
         fade = np.exp(-x)
-        near = np.minimum(x, 800.0)  # beyond it `fade` is 0, and a power of x must not be infinite
-        slope = 4 - (near * near + 2 * near + 2) * fade
-        curvature = 12 - (((near + 3) * near + 6) * near + 6) * fade
-        return -3 * np.log(b), slope, curvature
+        slope = 4 - ((x + 2) * x + 2) * fade
+        return slope, 12 - (((x + 3) * x + 6) * x + 6) * fade
     if kind is NoiseKind.GAUSSIAN:
         x = np.minimum(n * np.sqrt(2 * b), _FAR)
         density = np.exp(-0.5 * x * x) / _ROOT_TWO_PI
         slope = ndtr(x) - x * density
-        return -np.log(2.0) - 2 * np.log(b), slope, 2 * slope - 0.5 * x**3 * density
+        return slope, 2 * slope - 0.5 * x**3 * density
     t = np.tanh(0.5 * b)
     fade = np.exp(-b * n)
     near = np.where(fade > 0, n, 0.0)
     nt = near * t
     slope = 2 - fade * (1 + 2 * nt + 2 * nt * nt + nt * t * t)
     bend = 2 * nt * nt + 3 * nt * t * t + t * t * (1.5 * t * t - 0.5)
-    curvature = b * ((3 - t * t) / (2 * t) * slope - near * fade * bend)
-    # V / (2 t) = q / ((1 - q)**2 t), with q = exp(-b).
-    return -b - 2 * np.log(-np.expm1(-b)) - np.log(t), slope, curvature
+    return slope, b * ((3 - t * t) / (2 * t) * slope - near * fade * bend)
 
 
 def _broadcast(budget: npt.ArrayLike, counts: npt.ArrayLike) -> tuple[Floats, Floats]:

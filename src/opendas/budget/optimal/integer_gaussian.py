@@ -61,7 +61,9 @@ def slopes(b: Floats, n: Floats) -> tuple[Floats, Floats]:
     slope, curvature = np.empty(b.shape), np.empty(b.shape)
     wide = b <= WIDE_RHO
     if wide.any():
-        slope[wide], curvature[wide] = wide_slopes(b[wide], n[wide])
+        rho = b[wide]
+        first, second = wide_slopes(rho, n[wide])
+        slope[wide], curvature[wide] = -first / (4 * rho**2), second / (4 * rho**3)
     for rho in np.unique(b[~wide]):
         here = b == rho
         first, second, factor = _slope_table(float(rho), _reach(rho, _SEEN))
@@ -84,10 +86,10 @@ def level_sums(rho: float, counts: npt.NDArray[np.int64], mult: Floats) -> tuple
     Returns
     -------
     log_factor, slope, curvature : float
-        Minus the slope, and the second derivative, over ``exp(log_factor)``.
+        Minus the slope, and the second derivative times rho, over ``exp(log_factor)``.
     """
     slope, curvature, normaliser = _level_sums(rho, counts, mult, _reach(rho, _SEEN))
-    return -rho - float(np.log(normaliser)), slope, curvature
+    return -rho - float(np.log(normaliser)), slope, rho * curvature
 
 
 def _reach(rho: float, sigmas: float) -> int:
@@ -196,16 +198,23 @@ def _wide_moments(b: Floats, n: Floats) -> tuple[Floats, Floats]:
 
 
 def wide_slopes(b: Floats, n: Floats) -> tuple[Floats, Floats]:
-    """First and second derivative of the mean squared error in rho, where rho is at most ``WIDE_RHO``."""
+    """Slope and curvature where rho is at most ``WIDE_RHO``.
+
+    Returns
+    -------
+    slope : float64 array
+        Minus the derivative in rho, over ``sigma**4``.
+    curvature : float64 array
+        Second derivative times rho, over ``sigma**4``.
+    """
     sigma2 = 1 / (2 * b)
     sigma = np.sqrt(sigma2)
     p = _density_derivatives(sigma2, n, 2 * _TERMS + 2)
     near = np.minimum(n / sigma, 39.0)
     density = sigma * p[0]
     bracket = ndtr(near) - near * density
-    fourth = sigma2 * sigma2
     # d/d rho = -2 sigma**4 d/d sigma**2, and d/d sigma**2 of the density is half its second derivative.
     first = _correction(n, p, 2)
-    slope = -fourth * (2 * bracket + first)
-    curvature = fourth * sigma2 * (8 * bracket - 2 * near**3 * density + 4 * first)
-    return slope, curvature + fourth * fourth * _correction(n, p, 4)
+    slope = 2 * bracket + first
+    curvature = 4 * bracket - near**3 * density + 2 * first + 0.5 * sigma2 * _correction(n, p, 4)
+    return slope, curvature
