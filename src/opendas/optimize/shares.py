@@ -20,6 +20,9 @@ Floats = npt.NDArray[np.float64]
 Function = Callable[[Floats], tuple[float, Floats]]
 
 _STEPS = 500
+_ROUNDS = 8
+_CLOSE = 1e-9
+_LONGEST, _SHORTEST = 0.1, 1e-12
 _SMALL = 1e-9
 """A share below it that the function would rather have smaller is set to zero."""
 
@@ -53,8 +56,7 @@ def minimise_shares(function: Function, start: Floats) -> tuple[Floats, float]:
         mean = float(inner @ full[free])
         return float(np.log(value)), 2.0 * x * (inner - mean) / (total * value)
 
-    # Two rounds: the second starts with a fresh model of the curvature near the solution.
-    for _ in range(2):
+    for _ in range(_ROUNDS):
         found = optimize.minimize(
             of_roots,
             np.sqrt(shares[free]),
@@ -64,8 +66,23 @@ def minimise_shares(function: Function, start: Floats) -> tuple[Floats, float]:
         )
         x = np.asarray(found.x)
         shares[free] = x * x / float(x @ x)
-    shares, value = _without_dust(function, shares)
-    return shares, value
+        value, slope = function(shares)
+        if least_gap(value, slope[free], shares[free]) < _CLOSE:
+            break
+        shares = _towards_corner(function, shares, value, free[int(slope[free].argmin())])
+    return _without_dust(function, shares)
+
+
+def _towards_corner(function: Function, shares: Floats, value: float, corner: int) -> Floats:
+    """Give more to the share that would help most, which may have come too near to zero to move."""
+    part = _LONGEST
+    while part > _SHORTEST:
+        moved = (1.0 - part) * shares
+        moved[corner] += part
+        if function(moved)[0] < value:
+            return moved
+        part /= 4
+    return shares
 
 
 def _without_dust(function: Function, shares: Floats) -> tuple[Floats, float]:

@@ -37,17 +37,18 @@ class TraceBlocks:
     ----------
     matrices : float64 (q, b, d, d)
         ``Q'Q`` of each query group on each block.
-    copies : float64 (b,)
-        How often each block occurs.
+    wanted : float64 (q, b, d, d)
+        What the sum of the variances of a query group's rows is of the covariance of each block: the sum
+        over rows, and copies of the block, of the outer products of a row's coefficients.
     """
 
     matrices: Stack
-    copies: Floats
+    wanted: Stack
 
     @classmethod
     def counts(cls) -> TraceBlocks:
         """Return the one block of a hierarchy of single counts."""
-        return cls(np.ones((1, 1, 1, 1)), np.ones(1))
+        return cls(np.ones((1, 1, 1, 1)), np.ones((1, 1, 1, 1)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,12 +86,11 @@ class Trace:
         found = np.zeros_like(self.targets)
         for one in self.blocks:
             up = _up(self.shape, one, precisions)
-            weights = np.einsum("b,qbij->qbij", one.copies, one.matrices)
             for level, (variance, places) in enumerate(
                 zip(_down(self.shape, up), self.shape.places, strict=True)
             ):
                 total = np.tensordot(places.count, variance, axes=1)
-                found[level] += np.einsum("qbij,bij->q", weights, total)
+                found[level] += np.einsum("qbij,bij->q", one.wanted, total)
         return found
 
 
@@ -129,7 +129,7 @@ def _passes(
 ) -> tuple[float, Floats]:
     up = _up(shape, blocks, precisions)
     variance = _down(shape, up)
-    wanted = np.einsum("lq,b,qbij->lbij", targets, blocks.copies, blocks.matrices)
+    wanted: Stack = np.tensordot(targets, blocks.wanted, axes=(1, 0))
     value = sum(
         float((np.tensordot(places.count, v, axes=1) * w).sum())
         for places, v, w in zip(shape.places, variance, wanted, strict=True)
