@@ -1,0 +1,1 @@
+"""Intervals for true counts, from published noisy measurements alone."""

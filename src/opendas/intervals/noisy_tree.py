@@ -1,0 +1,146 @@
+"""Everything that a published noisy measurement file says, whatever its layout.
+
+Axes: ``g`` geounits of a geolevel in spine order, ``c`` classes of geounits measured with the same noise,
+``q`` query groups measured at a geolevel, ``m`` rows of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from opendas.constraints.table import ConstraintTable
+from opendas.errors import FormatError
+from opendas.geography.frame import Frame
+from opendas.geography.spine import Spine
+from opendas.intervals.laws import NoiseLaw
+from opendas.products.product import Product
+from opendas.queries.groups import QueryGroup
+
+__all__ = ["AnswerSource", "NoisyLevel", "NoisyTree"]
+
+
+class AnswerSource(Protocol):
+    """Where noisy answers are read from, some geounits at a time."""
+
+    def full(self, level: int, first: int, geounits: int) -> Sequence[npt.NDArray[np.int64]]:
+        """Return all noisy answers of consecutive geounits, int64 (geounits, m) for each query group.
+
+        Rows of query groups that a geounit was not asked are zero and mean nothing.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NoisyLevel:
+    """What was asked at one geolevel, and with what noise.
+
+    Parameters
+    ----------
+    geolevel : str
+    queries : tuple of QueryGroup
+        In the order of the answers; empty where nothing was measured.
+    laws : tuple of tuple of law or None, (c, q)
+        Noise of each answer; None where a class was not asked.
+    which : int64 (g,)
+        Class of each geounit.
+
+    Raises
+    ------
+    FormatError
+        If classes, laws and query groups do not fit.
+    """
+
+    geolevel: str
+    queries: tuple[QueryGroup, ...]
+    laws: tuple[tuple[NoiseLaw | None, ...], ...]
+    which: npt.NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        if any(len(laws) != len(self.queries) for laws in self.laws):
+            raise FormatError(f"geolevel {self.geolevel!r}: every class has a noise for each query group.")
+        if len(self.which) and not 0 <= self.which.min() <= self.which.max() < len(self.laws):
+            raise FormatError(f"geolevel {self.geolevel!r}: a geounit has no class of noise.")
+
+    def __len__(self) -> int:
+        return len(self.which)
+
+    @property
+    def variances(self) -> npt.NDArray[np.float64]:
+        """Variance of each answer, float64 (c, q); infinite where a class was not asked."""
+        found = np.full((len(self.laws), len(self.queries)), np.inf)
+        for row, laws in enumerate(self.laws):
+            for column, law in enumerate(laws):
+                if law is not None:
+                    found[row, column] = law.variance
+        return found
+
+    @property
+    def weights(self) -> npt.NDArray[np.float64]:
+        """One over the variance, float64 (c, q); zero where a class was not asked."""
+        return np.asarray(1.0 / self.variances)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NoisyTree:
+    """Noisy measurements of one product, with the public facts around them.
+
+    Parameters
+    ----------
+    product : Product
+    frame : Frame
+        Leaves, official codes and entities.
+    spine : Spine
+        The hierarchy that was measured. Its budget shares may be unknown (None): the noise of each geounit
+        is in `levels`.
+    levels : tuple of NoisyLevel
+        One for each geolevel of the spine, top first.
+    constraints : ConstraintTable
+        Bounds and exact answers.
+    answers : AnswerSource
+    layout : str
+        Where it was read from: ``"opendas"`` or ``"bureau"``.
+    """
+
+    product: Product
+    frame: Frame
+    spine: Spine
+    levels: tuple[NoisyLevel, ...]
+    constraints: ConstraintTable
+    answers: AnswerSource
+    layout: str
+
+    def __post_init__(self) -> None:
+        if tuple(level.geolevel for level in self.levels) != self.spine.names:
+            raise FormatError(
+                f"measurements of {', '.join(level.geolevel for level in self.levels) or 'nothing'}, and a "
+                f"spine of {', '.join(self.spine.names)}."
+            )
+        for noisy, level in zip(self.levels, self.spine.levels, strict=True):
+            if len(noisy) != len(level):
+                raise FormatError(
+                    f"geolevel {level.name!r}: {len(noisy)} geounits measured, the spine has {len(level)}."
+                )
+        if not any(level.queries for level in self.levels):
+            raise FormatError(f"{self.product.name}: nothing was measured.")
+
+    def full(self, level: int, first: int, geounits: int) -> list[npt.NDArray[np.int64]]:
+        """Return all noisy answers of consecutive geounits; see :class:`AnswerSource`.
+
+        Raises
+        ------
+        FormatError
+            If an answer is missing, or has another form than the product's query group.
+        """
+        found = list(self.answers.full(level, first, geounits))
+        for query, values in zip(self.levels[level].queries, found, strict=True):
+            if values.shape != (geounits, query.size):
+                raise FormatError(
+                    f"geolevel {self.spine.names[level]!r}, query {query.name!r}: answers of shape "
+                    f"{values.shape}, expected {(geounits, query.size)}."
+                )
+        return found
