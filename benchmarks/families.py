@@ -14,6 +14,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
+from opendas.optimize.paired import PairedCurvature
 from opendas.optimize.problem import FamilyProblem
 
 SHAPE = (8, 2, 2, 63)
@@ -269,3 +270,101 @@ def box_simplex(value: NDArray[np.float64], total: float, lower: NDArray[np.floa
         else:
             low = shift
     return np.maximum(value + 0.5 * (low + high), lower)
+
+
+KINDS = 32
+"""Household or group-quarters type x voting age x Hispanic origin; places are the 63 races."""
+
+
+@dataclass(frozen=True, slots=True)
+class VariedFamily:
+    """A made family in least squares over the whole tree: children come with what their children say."""
+
+    problem: FamilyProblem
+    linear: NDArray[np.float64]
+    curvature: PairedCurvature
+    truth: NDArray[np.int64]
+
+
+def varied(
+    level: str,
+    below: str,
+    children: int,
+    cells: int,
+    population: float,
+    seed: int,
+    *,
+    grandchildren: tuple[int, int] = (4, 12),
+) -> VariedFamily:
+    """Make a family whose children have Hessians of their own.
+
+    ``A_c = P + (sum over grandchildren of P_below^-1, on the types that each may have)^-1``, with the weights
+    of the two geolevels; ``b_c = A_c truth_c`` plus noise of covariance A_c. The metric, the problem's terms,
+    is what A would be with an average number of grandchildren and no masks. A type of group quarters that a
+    child has is found in one to three grandchildren.
+    """
+    rng = np.random.default_rng(seed + 77)
+    made = family(level, children, cells, population, seed, held_total=False, group_quarters=True)
+    codes = np.unravel_index(made.support, SHAPE)
+    kind, place = (codes[0] * 2 + codes[1]) * 2 + codes[2], codes[3]
+    own, theirs = _rest_and_mean(level), _rest_and_mean(below)
+    number = rng.integers(*grandchildren, children, endpoint=True)
+    alpha, beta = np.zeros((children, KINDS, KINDS)), np.zeros((children, KINDS, KINDS))
+    linear = np.zeros(made.problem.linear.shape)
+    for c in range(children):
+        allowed = np.zeros((number[c], SHAPE[0]), dtype=bool)
+        allowed[:, 0] = True
+        for k in range(1, SHAPE[0]):
+            inside = codes[0] == k
+            if made.problem.mask[c, inside].any():
+                allowed[rng.integers(0, number[c], rng.integers(1, 4)), k] = True
+        noise = rng.normal(size=(KINDS, SHAPE[3]))
+        some = np.repeat(allowed.any(axis=0), KINDS // SHAPE[0])
+        parts = []
+        for mine, child in zip(own, theirs, strict=True):
+            variance = np.zeros((KINDS, KINDS))
+            for one in allowed:
+                variance += _inverse_on(child, np.repeat(one, KINDS // SHAPE[0]))
+            parts.append(np.where(np.outer(some, some), mine, 0.0) + _inverse_on(variance, some))
+        beta[c], alpha[c] = parts[0], (parts[1] - parts[0]) / SHAPE[3]
+        average = noise.mean(axis=1, keepdims=True)
+        drawn = _root(parts[0]) @ (noise - average) + _root(parts[1]) @ average
+        linear[c] = drawn[kind, place]
+    curvature = PairedCurvature(alpha, beta, kind, place)
+    linear += curvature.apply(made.truth.astype(float))
+    near, mean = weights(below), float(number.mean())
+    terms = tuple(
+        (weight + near.get(name, 0.0) / mean, query_rows(name, made.support))
+        for name, weight in weights(level).items()
+    )
+    stated = made.problem
+    problem = FamilyProblem(
+        terms, linear, stated.parent, stated.mask, stated.groups, stated.lower, stated.upper
+    )
+    return VariedFamily(problem, linear, curvature, made.truth)
+
+
+def _rest_and_mean(level: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """``P`` of a geolevel over kinds, (K, K), on functions of race that sum to zero, and on constant ones."""
+    codes = np.unravel_index(np.arange(KINDS), SHAPE[:3])
+    rest, mean = np.zeros((KINDS, KINDS)), np.zeros((KINDS, KINDS))
+    for name, weight in weights(level).items():
+        axes = QUERIES[name]
+        same = np.ones((KINDS, KINDS))
+        for axis in axes:
+            if axis < 3:
+                same *= codes[axis][:, None] == codes[axis][None, :]
+        mean += weight * same * (1.0 if 3 in axes else SHAPE[3])
+        rest += weight * same * (1.0 if 3 in axes else 0.0)
+    return rest, mean
+
+
+def _inverse_on(matrix: NDArray[np.float64], some: NDArray[np.bool_]) -> NDArray[np.float64]:
+    inverse = np.zeros(matrix.shape)
+    inverse[np.ix_(some, some)] = np.linalg.inv(matrix[np.ix_(some, some)])
+    return inverse
+
+
+def _root(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
+    values, vectors = np.linalg.eigh(matrix)
+    return vectors * np.sqrt(np.maximum(values, 0.0))

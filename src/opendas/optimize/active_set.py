@@ -24,8 +24,9 @@ from opendas.optimize.kernels import (
     remove,
     symmetric_times,
 )
+from opendas.optimize.paired import paired_inverse, paired_times
 
-__all__ = ["Family", "Work", "child_optimum", "factorise", "inverse_of", "recover", "workspace"]
+__all__ = ["UNPAIRED", "Family", "Work", "child_optimum", "factorise", "inverse_of", "recover", "workspace"]
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -38,6 +39,12 @@ SIZE, OFFSET, ROOM, ROWS = 0, 1, 2, 3
 
 RESEED = 20
 """Changes of a free set from which a new inverse from the structure of H is cheaper."""
+PAIRED = 20
+"""Likewise, and least size of the set, where H is in the form of pairs."""
+_NONE = np.zeros(0, np.int64)
+_NO_MATRIX = np.zeros((0, 0, 0))
+UNPAIRED: tuple[Ints, Ints, Ints, Floats, Floats] = (_NONE, _NONE, _NONE, _NO_MATRIX, _NO_MATRIX)
+"""The last fields of a Family whose H is not in the form of pairs."""
 EQUAL = 2
 """Side of a row whose two bounds are the same."""
 
@@ -45,7 +52,7 @@ EQUAL = 2
 class Family(NamedTuple):
     """The reduced problem; H has unit diagonal up to a ridge, everything is in counts."""
 
-    H: Floats  # (1, n, n), or (C, n, n) where every child has its own: then of unit mean diagonal
+    H: Floats  # (1, n, n); (C, n, n) where every child has its own, of unit mean diagonal; (0, n, n): paired
     B: Floats  # (C, n)
     parent: Floats  # (n,), or (0,) where there is no parent row
     scale: Floats  # (C,)
@@ -60,6 +67,11 @@ class Family(NamedTuple):
     diagonal: float
     joint: Ints  # (C,) joint total that each child has a part in, -1 for none; (0,) where there are none
     joint_total: Floats  # (J,)
+    kind: Ints  # (n,) every child's own H, in the form of pairs, see paired; this and the rest (0,) if not
+    begin: Ints  # (n,) first cell of the place of each cell
+    end: Ints  # (n,) one past its last
+    alpha: Floats  # (C, K, K)
+    beta: Floats  # (C, K, K)
 
 
 class Work(NamedTuple):
@@ -197,10 +209,22 @@ def _seed_inverse(p: Family, w: Work, P: Floats, c: int) -> None:
 
 
 @njit(cache=True, nogil=True)
+def _paired_column(p: Family, c: int, j: int, index: Ints, m: int, h: Floats) -> float:
+    """Set h to the entries of row j on the first m cells of `index`; returns the one on the diagonal."""
+    along = p.alpha[c, p.kind[j]]
+    here = p.beta[c, p.kind[j]]
+    for a in range(m):
+        i = index[a]
+        h[a] = along[p.kind[i]]
+        if p.begin[i] == p.begin[j]:
+            h[a] += here[p.kind[i]]
+    return float(along[p.kind[j]] + here[p.kind[j]])
+
+
+@njit(cache=True, nogil=True)
 def _update_inverse(p: Family, w: Work, P: Floats, c: int) -> bool:
     """Bring the inverse of child c to its free set. False where a submatrix is singular."""
     n = p.B.shape[1]
-    H = p.H[c if p.H.shape[0] > 1 else 0]
     index = w.order[c]
     inside, work, h = w.scratch[0], w.scratch[1], w.scratch[2]
     need = 0
@@ -215,6 +239,15 @@ def _update_inverse(p: Family, w: Work, P: Floats, c: int) -> bool:
         if m + need - 2 * stay > RESEED:
             _seed_inverse(p, w, P, c)
             return True
+    paired = len(p.kind) > 0
+    if paired and need > PAIRED:
+        stay = 0
+        for a in range(m):
+            stay += w.free[c, index[a]]
+        if m + need - 2 * stay > PAIRED:
+            m, fine = paired_inverse(p.alpha[c], p.beta[c], p.kind, p.end, w.free[c], index, P)
+            w.place[c, SIZE] = m
+            return fine
     for k in range(m - 1, -1, -1):
         if w.free[c, index[k]]:
             inside[index[k]] = 1.0
@@ -225,9 +258,14 @@ def _update_inverse(p: Family, w: Work, P: Floats, c: int) -> bool:
     fine = True
     for j in range(n):
         if w.free[c, j] and inside[j] == 0.0:
-            for a in range(m):
-                h[a] = H[j, index[a]]
-            if insert(P, m, h, H[j, j], work, SINGULAR):
+            if paired:
+                diagonal = _paired_column(p, c, j, index, m, h)
+            else:
+                H = p.H[c if p.H.shape[0] > 1 else 0]
+                diagonal = H[j, j]
+                for a in range(m):
+                    h[a] = H[j, index[a]]
+            if insert(P, m, h, diagonal, work, SINGULAR):
                 index[m] = j
                 m += 1
             else:
@@ -331,9 +369,14 @@ def recover(p: Family, w: Work, pool: Floats) -> None:
     for c in range(C):
         child_optimum(p, w, inverse_of(w, pool, c), c, 1.0 / p.scale[c])
         z = w.z[c]
-        H = p.H[c if p.H.shape[0] > 1 else 0]
         for j in range(n):
             z[j] = -p.B[c, j]
+        if len(p.kind):
+            paired_times(
+                p.alpha[c], p.beta[c], p.kind, p.begin, p.end, w.order[c], w.place[c, SIZE], w.x[c], z
+            )
+            continue
+        H = p.H[c if p.H.shape[0] > 1 else 0]
         for a in range(w.place[c, SIZE]):
             i = w.order[c, a]
             t = w.x[c, i]

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from opendas.optimize.active_set import Family
+from opendas.optimize.active_set import UNPAIRED, Family
 from opendas.optimize.joint import independent_joint
 from opendas.optimize.lowrank import LowRank, low_rank
 from opendas.optimize.pdas import INFEASIBLE, OK, pdas
@@ -156,7 +157,8 @@ def solve_direct(
     else:
         known = (structure.rows, structure.diagonal * structure.core_inverse, structure.diagonal)
     kept, coupled = coupled_totals(problem, joint, joint_total)
-    p = Family(H[None], B, parent1, scale, mask1, groups1, lower, upper, *known, *coupled)
+    alike: tuple[Any, ...] = UNPAIRED
+    p = Family(H[None], B, parent1, scale, mask1, groups1, lower, upper, *known, *coupled, *alike)
     alone = guess is None and not len(kept)
     if len(first) == 1 and len(parent) and len(weights) and alone:
         fine, y, mu1, lam = one_cell(B, parent1, scale, mask1, groups1, lower, upper)

@@ -221,6 +221,11 @@ def pdas(
     diagonal: float,
     joint: Ints,
     joint_total: Floats,
+    kind: Ints,
+    begin: Ints,
+    end: Ints,
+    alpha: Floats,
+    beta: Floats,
     free: Bools,
     side: Sides,
     center: Floats,
@@ -244,6 +249,8 @@ def pdas(
         Structure of H, see :class:`opendas.optimize.active_set.Family`.
     joint, joint_total : ndarray, shapes (C,) and (J,), or both (0,)
         Joint total that each child has a part in, -1 for none, and their values.
+    kind, begin, end, alpha, beta
+        H in the form of pairs, see :mod:`opendas.optimize.paired`; empty otherwise.
     free : ndarray of bool, shape (C, n)
         Guess of the cells that may be positive; the final set on return.
     side : ndarray of int8, shape (C, K)
@@ -263,7 +270,10 @@ def pdas(
         ``OK``, ``STALLED``, ``SINGULAR``, or ``INFEASIBLE`` (not yet proved); shapes (C, n), (n,), (J,),
         (C, K).
     """
-    p = Family(H, B, parent, scale, mask, groups, lower, upper, fine, core, diagonal, joint, joint_total)
+    p = Family(
+        H, B, parent, scale, mask, groups, lower, upper, fine, core, diagonal, joint, joint_total,
+        kind, begin, end, alpha, beta,
+    )  # fmt: skip
     w = workspace(p, free, side)
     C, n = B.shape
     K = groups.shape[0]

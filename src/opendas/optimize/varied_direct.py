@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
-from opendas.optimize.active_set import Family
+from opendas.optimize.active_set import UNPAIRED, Family
 from opendas.optimize.certificate import units
 from opendas.optimize.curvature import Curvature, blocks
 from opendas.optimize.direct import Direct, coupled_totals, magnitude
+from opendas.optimize.paired import PairedCurvature, paired_guess, place_bounds
 from opendas.optimize.pdas import pdas
 from opendas.optimize.problem import FamilyProblem
 from opendas.optimize.reduce import complete_multipliers, joint_bounds, kept_multipliers, simpler_bounds
@@ -57,17 +60,15 @@ def solve_explicit(
     mask, lower, upper = simpler_bounds(problem.mask, groups, problem.lower, problem.upper, parent)
     if len(joint):
         joint_bounds(mask, groups, lower, upper, joint, joint_total)
-    first = np.flatnonzero(parent != 0.0) if len(parent) else np.arange(problem.cells)
+    first = _kept_cells(curvature, parent, problem.cells)
     label = np.full(problem.cells, -1)
     label[first] = np.arange(len(first))
     mask1 = np.ascontiguousarray(mask[:, first])
     unit = units(curvature.diagonal()[:, first], mask1)
     whole = float(unit.mean()) if len(unit) else 1.0
-    H = blocks(curvature, first, problem.linear.shape) / unit[:, None, None]
     B = linear[:, first] / unit[:, None]
     center = np.zeros((0, 0))
     if ridge > 0.0:
-        H[:, np.arange(len(first)), np.arange(len(first))] += ridge
         allowed = np.maximum(1, mask1.sum(axis=0))
         center = np.where(mask1, parent[first] / allowed, 0.0) if len(parent) else np.zeros(B.shape)
         B += ridge * center
@@ -75,7 +76,8 @@ def solve_explicit(
     known = (np.zeros((0, len(first)), np.int64), np.zeros((0, 0)), 1.0)
     parent1 = parent[first] if len(parent) else np.zeros(0)
     groups1 = np.ascontiguousarray(groups[:, first])
-    p = Family(H, B, parent1, unit / whole, mask1, groups1, lower, upper, *known, *coupled)
+    H, pairs = _hessians(curvature, first, unit, ridge)
+    p = Family(H, B, parent1, unit / whole, mask1, groups1, lower, upper, *known, *coupled, *pairs)
     side = np.zeros(lower.shape, np.int8)
     tolerance = precision * magnitude(problem)
     status, iterations, y, mu1, found, lam = pdas(*p, _guess(p), side, center, ridge, limit, tolerance)
@@ -89,7 +91,35 @@ def solve_explicit(
     return Direct(int(status), int(iterations), x, mu * whole, lam * whole, tau * whole)
 
 
+def _kept_cells(curvature: Curvature, parent: Floats, cells: int) -> NDArray[np.intp]:
+    """Cells that can be positive; by place, where the Hessians are in the form of pairs."""
+    first = np.flatnonzero(parent != 0.0) if len(parent) else np.arange(cells)
+    if isinstance(curvature, PairedCurvature):
+        first = first[np.argsort(curvature.place[first], kind="stable")]
+    return first
+
+
+def _hessians(
+    curvature: Curvature, first: NDArray[np.intp], unit: Floats, ridge: float
+) -> tuple[Floats, tuple[Any, ...]]:
+    """``A_c / unit_c`` plus a ridge: H of a Family, and its form of pairs."""
+    if isinstance(curvature, PairedCurvature):
+        kind = curvature.kind[first]
+        begin, end = place_bounds(curvature.place[first])
+        alpha = curvature.alpha / unit[:, None, None]
+        beta = curvature.beta / unit[:, None, None]
+        beta[:, np.arange(beta.shape[1]), np.arange(beta.shape[1])] += ridge
+        return np.zeros((0, len(first), len(first))), (kind, begin, end, alpha, beta)
+    H = blocks(curvature, first, (len(unit), len(curvature.diagonal()[0])))
+    H /= unit[:, None, None]
+    H[:, np.arange(len(first)), np.arange(len(first))] += ridge
+    return H, UNPAIRED
+
+
 def _guess(p: Family) -> Bools:
     """Unconstrained optimum of every child, projected cell by cell."""
-    Z = np.stack([unconstrained(p.H[c], p.B[c : c + 1])[0] for c in range(len(p.B))])
+    if len(p.kind):
+        Z = paired_guess(p.alpha, p.beta, p.kind, p.end, p.mask, p.B)
+    else:
+        Z = np.stack([unconstrained(p.H[c], p.B[c : c + 1])[0] for c in range(len(p.B))])
     return project(Z, p.parent, p.scale, p.mask)
