@@ -20,6 +20,7 @@ from opendas.io.writers.measurements import MeasurementWriter, used_answers
 from opendas.measurement.family import UsedAnswers
 from opendas.measurement.noisy import NoisyMeasurements
 from opendas.measurement.plan import MeasurementPlan
+from opendas.products.product import Product
 from opendas.random.noise import NoiseSource
 from opendas.report.certificate import issue
 from opendas.report.facts import NoiseRow, RunFacts
@@ -27,7 +28,7 @@ from opendas.run import Run
 from opendas.schema.histogram import Histogram
 from opendas.version import __version__, commit
 
-__all__ = ["describe", "issue_certificate", "write_full", "write_used"]
+__all__ = ["describe", "issue_certificate", "noise_rows", "query_attributes", "write_full", "write_used"]
 
 Progress = Callable[[str, int, int], None]
 
@@ -66,9 +67,8 @@ def noise_rows(plan: MeasurementPlan) -> tuple[NoiseRow, ...]:
     )
 
 
-def query_attributes(plan: MeasurementPlan) -> dict[str, tuple[str, ...]]:
+def query_attributes(product: Product) -> dict[str, tuple[str, ...]]:
     """Return the attributes that each declared query group tells apart, in schema order."""
-    product = plan.product
     of_recode = {recode.name: recode.attribute for recode in product.recodes}
     found = {}
     for name in product.query_names:
@@ -100,7 +100,7 @@ def describe(
         Records in the microdata.
     """
     product, budget = run.product, plan.budget
-    losses = attribute_rho(budget, query_attributes(plan))
+    losses = attribute_rho(budget, query_attributes(product))
     public = [f"bound {bound.name}: {bound.lower} to {bound.upper} a unit" for bound in product.bounds]
     public += [
         "structural zero: "

@@ -35,7 +35,7 @@ from opendas.measurement.plan import MeasurementPlan
 from opendas.privacy.relations import Mechanism
 from opendas.products.product import Product
 
-__all__ = ["Run", "define", "load", "make_budget", "make_rules", "make_spine"]
+__all__ = ["Run", "bypassed", "define", "load", "make_budget", "make_rules", "make_spine"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,10 +192,10 @@ def _arrow(table: Any) -> pa.Table:
 
 def make_spine(resolved: Resolved, frame: Frame) -> Spine:
     """Build the spine that the run file asks for."""
-    return build_spine(frame, resolved.recipe, partial(_bypassed, resolved))
+    return build_spine(frame, resolved.recipe, partial(bypassed, resolved))
 
 
-def _bypassed(resolved: Resolved, spine: Spine) -> Spine:
+def bypassed(resolved: Resolved, spine: Spine) -> Spine:
     """Apply the bypass rule of the mechanism; a geounit with an invariant of its own is kept."""
     budget = make_budget(resolved)
     shares = [budget.geolevels[name] for name in spine.names]

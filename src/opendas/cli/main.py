@@ -29,6 +29,7 @@ COMMANDS = {
     "tabulate": "tabulate",
     "evaluate": "evaluate",
     "account": "account",
+    "explore": "explore",
     "phsafe": "phsafe",
     "phsafe-post": "phsafe_post",
     "phsafe-accuracy": "phsafe_accuracy",

@@ -87,7 +87,9 @@ class ExpectedError:
     fixed: tuple[str, ...]
 
     @classmethod
-    def build(cls, plan: MeasurementPlan, *, fixed: bool = True) -> ExpectedError:
+    def build(
+        cls, plan: MeasurementPlan, *, fixed: bool = True, algebra: Algebra | None = None
+    ) -> ExpectedError:
         """Prepare the blocks and the tree of a plan.
 
         Parameters
@@ -95,6 +97,8 @@ class ExpectedError:
         plan : MeasurementPlan
         fixed : bool
             Take the product's invariants as known exactly, where they are published, and, as sums, above.
+        algebra : Algebra, optional
+            Blocks made before, for these query groups or more of the same product.
 
         Raises
         ------
@@ -105,9 +109,10 @@ class ExpectedError:
         workload = plan.product.workload
         declared = invariant_geolevels(plan.product, plan.spine) if fixed else {}
         held = {workload.canonical(query): level for query, level in declared.items()}
-        queries = {planned.query.name: planned.query for level in plan.levels for planned in level.queries}
-        queries |= {name: workload.group(name) for name in held}
-        algebra = build_algebra(plan.product.schema, plan.product.recodes, tuple(queries.values()))
+        if algebra is None:
+            queries = {q.query.name: q.query for level in plan.levels for q in level.queries}
+            queries |= {name: workload.group(name) for name in held}
+            algebra = build_algebra(plan.product.schema, plan.product.recodes, tuple(queries.values()))
         tree, place = _tree(plan, algebra, held)
         names = tuple(f"{name}@{plan.spine.names[level]}" for name, level in held.items())
         return cls(plan, algebra, tree, place, names)

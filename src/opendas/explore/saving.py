@@ -1,0 +1,203 @@
+"""Plans as run files, and what can be opened again."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from opendas.budget.allocation import Budget
+from opendas.budget.resolve import BudgetSpec, resolve_budget
+from opendas.config.load import parse_toml, read_text
+from opendas.config.model import BUILT_IN_PRODUCTS, BudgetSection, RunFile
+from opendas.config.released import toml_key, toml_value
+from opendas.errors import ConfigError
+from opendas.explore.drafts import draft_of
+from opendas.explore.states import BudgetState, read_link, state_document
+from opendas.explore.subjects import RunSubject, Subject
+from opendas.io.atomic import write_atomic
+from opendas.privacy.relations import Mechanism, Neighbours
+
+__all__ = ["opened", "run_file", "write"]
+
+_LINK = re.compile(r"[A-Za-z0-9_-]{16,}")
+_LONGEST = 200_000
+
+
+def run_file(subject: Subject, budget: Budget) -> str:
+    """Write a plan as a run file, with exact fractions.
+
+    Parameters
+    ----------
+    subject : Subject
+        With a run file, everything but the budget is that file's; without, what only the reader can know is
+        marked CHANGE ME.
+    budget : Budget
+
+    Returns
+    -------
+    str
+        TOML.
+    """
+    if isinstance(subject, RunSubject):
+        return _replaced(read_text(subject.run.path, "run file"), subject.run.path.name, budget)
+    nation = subject.levels[0] == "us"
+    return f"""\
+# OpenDAS run file, saved by opendas explore. CHANGE ME marks what only you can know.
+
+[run]
+product    = {toml_value(subject.product.name)}
+mechanism  = {toml_value(budget.mechanism.value)}
+neighbours = {toml_value(budget.neighbours.value)}
+
+[input]
+reader = "pl94-2020"
+path   = "CHANGE-ME.pl.zip"          # CHANGE ME: the official files, one a state, or another reader
+
+[geography]
+root  = {toml_value(subject.levels[0])}
+spine = {toml_value("aian" if nation else "standard")}
+
+{_budget_tables(budget)}"""
+
+
+def _budget_tables(budget: Budget) -> str:
+    """Write the sections ``[budget]`` and ``[budget.queries]``."""
+    lines = [
+        "[budget]",
+        f"{budget.mechanism.loss_name} = {toml_value(budget.total)}",
+        f"delta = {toml_value(budget.delta)}",
+        "geolevels = " + toml_value(budget.geolevels),
+        "",
+        "[budget.queries]",
+    ]
+    lines += [
+        f"{toml_key(level)} = {toml_value(shares)}"
+        for level, shares in budget.queries.items()
+        if budget.geolevels[level]
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _replaced(text: str, name: str, budget: Budget) -> str:
+    """Put a budget in place of that of a run file; everything else, comments included, stays."""
+    old = tomllib.loads(text)
+    run = {**old["run"], "mechanism": budget.mechanism.value, "neighbours": budget.neighbours.value}
+    defaults = {"mechanism": Mechanism.DISCRETE_GAUSSIAN.value, "neighbours": Neighbours.BOUNDED.value}
+    wanted = {**old, "run": run, "budget": tomllib.loads(_budget_tables(budget))["budget"]}
+    kept = _without_budget(text).rstrip("\n")
+    head = f"# From {name}, with a budget chosen in opendas explore. Keep it beside that file.\n"
+    found = f"{head}{kept}\n\n{_budget_tables(budget)}"
+    parsed = tomllib.loads(found)
+    parsed["run"] = {**defaults, **parsed["run"]}
+    if parsed == wanted:
+        return found
+    return head + _written(wanted)
+
+
+def _without_budget(text: str) -> str:
+    """Leave out the lines of the tables ``[budget]`` and ``[budget...]``."""
+    kept, inside = [], False
+    for line in text.splitlines():
+        header = re.match(r"\s*\[\[?\s*([A-Za-z0-9_-]+|\"[^\"]*\")", line)
+        if header is not None:
+            inside = header[1].strip('"') == "budget"
+        if not inside:
+            kept.append(line)
+    return "\n".join(kept)
+
+
+def _written(document: Mapping[str, Any]) -> str:
+    """Write a document of tables; tables within them as inline tables."""
+    parts = []
+    for name, values in document.items():
+        parts += ["", f"[{toml_key(name)}]", *(f"{toml_key(k)} = {_value(v)}" for k, v in values.items())]
+    return "\n".join(parts) + "\n"
+
+
+def _value(value: object) -> str:
+    return repr(value) if isinstance(value, float) else toml_value(value)
+
+
+def write(path: Path, text: str) -> None:
+    """Write a plan to a file; it appears whole or not at all.
+
+    Raises
+    ------
+    EnvironmentFailure
+        If it cannot be written.
+    """
+    write_atomic(path, text.encode())
+
+
+def opened(text: str, subject: Subject) -> dict[str, Any]:
+    """Understand what somebody pasted: a link, a kept state, or a run file.
+
+    Parameters
+    ----------
+    text : str
+    subject : Subject
+        Whose plan a run file is taken as.
+
+    Returns
+    -------
+    dict
+        A state's document.
+
+    Raises
+    ------
+    ConfigError
+        Saying what was expected.
+    """
+    plain = text.strip()
+    if not plain:
+        raise ConfigError("Paste a link, a kept state or a run file first.")
+    if len(plain) > _LONGEST:
+        raise ConfigError("That is too long to be a plan.")
+    if plain.startswith("{"):
+        try:
+            return state_document(json.loads(plain))
+        except (ValueError, RecursionError):
+            raise ConfigError("The kept state is damaged: it is no JSON. Keep it again.") from None
+    if "\n" not in plain and ("?" in plain or _LINK.fullmatch(plain)):
+        packed = parse_qs(urlsplit(plain).query).get("s", [""])[0] if "?" in plain else plain
+        return read_link(packed)
+    return _of_run_file(plain, subject)
+
+
+def _of_run_file(text: str, subject: Subject) -> dict[str, Any]:
+    """Take the budget of a run file's text for a subject."""
+    section, _ = parse_toml(text, RunFile, "run file", Path())
+    product = section.run.product
+    mine = subject.product.name
+    if product in BUILT_IN_PRODUCTS and product != mine:
+        raise ConfigError(f"This is a plan of the product {product}; this page explores {mine}.")
+    budget = resolve_budget(
+        _spec(section.budget, section, subject),
+        subject.levels,
+        subject.product.workload.canonical,
+        subject.stand_ins,
+    )
+    plans = (draft_of(budget, subject),)
+    return BudgetState(subject.key, mine, subject.levels, subject.queries, plans).to_document()
+
+
+def _spec(given: BudgetSection, section: RunFile, subject: Subject) -> BudgetSpec:
+    preset = given.preset
+    if preset is None and (given.geolevels is None or given.queries is None):
+        preset = next(iter(subject.presets()), None)
+    return BudgetSpec(
+        preset,
+        given.rho,
+        given.epsilon,
+        given.geolevels,
+        given.queries,
+        bool(given.normalise),
+        given.delta,
+        Mechanism(section.run.mechanism),
+        Neighbours(section.run.neighbours),
+    )

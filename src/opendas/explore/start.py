@@ -1,0 +1,38 @@
+"""What the explorer begins with: the file that was named, or nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from opendas.config.load import read_text
+from opendas.explore.app import Session
+from opendas.explore.saving import opened
+from opendas.explore.subjects import RunSubject, stand_in
+from opendas.run import load
+
+__all__ = ["make_session"]
+
+
+def make_session(file: Path | None = None, save_to: Path | None = None) -> Session:
+    """Understand the file that was named.
+
+    Parameters
+    ----------
+    file : Path, optional
+        A run file, a PHSafe configuration, or a kept state.
+    save_to : Path, optional
+        Where the page may write a plan.
+
+    Raises
+    ------
+    ConfigError, DataError
+        If it cannot be used.
+    """
+    if file is None:
+        return Session(save_to=save_to)
+    text = read_text(file, "run file")
+    if text.lstrip("\ufeff \t\r\n").startswith("{"):
+        return Session(save_to=save_to, state=opened(text.lstrip("\ufeff"), stand_in("us-persons")))
+    subject = RunSubject(load(file))
+    subject.geounits  # noqa: B018  # the frame is read before the page opens
+    return Session(subject, save_to)

@@ -1,0 +1,375 @@
+"""What a budget is played with on: a product and a tree of geounits, both public.
+
+A run file gives both, and nothing of its confidential counts is read. Without one, the numbers of geounits of
+published spines stand in, with children dealt out evenly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property
+from types import MappingProxyType
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from opendas.budget.allocation import Budget
+from opendas.budget.presets import preset, preset_names
+from opendas.budget.resolve import BudgetSpec, resolve_budget
+from opendas.constraints.table import invariant_geolevels
+from opendas.errors import OpendasError
+from opendas.explore.quick import variance
+from opendas.geography.recipe import build_spine
+from opendas.geography.spine import Spine
+from opendas.measurement.plan import MeasurementPlan
+from opendas.products.pl94 import pl94_persons, pl94_units
+from opendas.products.product import Product
+from opendas.publish import query_attributes
+from opendas.run import Run, bypassed
+from opendas.uncertainty.algebra import Algebra, RowClasses, build_algebra
+from opendas.uncertainty.expected import ExpectedError
+from opendas.uncertainty.extended import Extended
+from opendas.uncertainty.outline import Outline, even_outline, outline_of
+
+__all__ = ["STAND_INS", "Ground", "RunSubject", "StandIn", "Subject", "stand_in"]
+
+Share = Mapping[Fraction, int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ground:
+    """The tree under one allocation of shares to levels.
+
+    Parameters
+    ----------
+    multiples : mapping of geolevel to mapping of Fraction to int
+        Multiple of the level's share -> number of geounits with it; zero where a parent took the share over.
+    outline : Outline
+    information : tuple of Extended
+        Per level of the outline.
+    place : tuple of int
+        Position in the outline of each geolevel.
+    """
+
+    multiples: Mapping[str, Share]
+    outline: Outline
+    information: tuple[Extended, ...]
+    place: tuple[int, ...]
+
+
+class Subject:
+    """A product on a tree. What does not change with the budget is kept.
+
+    Parameters
+    ----------
+    key : str
+        Name in links: ``run``, or that of a stand-in.
+    title, about : str
+        What it is, in a few words and in a sentence.
+    product : Product
+        With its invariants at geolevels of the tree.
+    levels : tuple of str
+        Geolevels, top first.
+    """
+
+    def __init__(self, key: str, title: str, about: str, product: Product, levels: Sequence[str]) -> None:
+        self.key, self.title, self.about = key, title, about
+        self.product, self.levels = product, tuple(levels)
+
+    @property
+    def queries(self) -> tuple[str, ...]:
+        """The declared query groups."""
+        return self.product.query_names
+
+    @cached_property
+    def cells(self) -> Mapping[str, int]:
+        """Cells of each query group."""
+        return {name: self.product.workload.group(name).size for name in self.queries}
+
+    @cached_property
+    def attributes(self) -> Mapping[str, tuple[str, ...]]:
+        """Attributes that each query group tells apart."""
+        return query_attributes(self.product)
+
+    @cached_property
+    def algebra(self) -> Algebra:
+        """Blocks of the cell space under every declared query group."""
+        groups = tuple(self.product.workload.group(name) for name in self.queries)
+        return build_algebra(self.product.schema, self.product.recodes, groups)
+
+    @cached_property
+    def rows(self) -> Mapping[str, RowClasses]:
+        """The rows of every declared query group, alike rows together."""
+        return {name: self.algebra.rows(self.product.workload.group(name)) for name in self.queries}
+
+    @property
+    def geounits(self) -> Mapping[str, int]:
+        """Geounits of each geolevel."""
+        raise NotImplementedError
+
+    @property
+    def held(self) -> Mapping[str, str]:
+        """Query groups that are published exactly, and the lowest geolevel where they are."""
+        raise NotImplementedError
+
+    def fixed_to(self, geolevel: str) -> int:
+        """Return the position of the lowest geolevel whose geounits are fixed by what holds at `geolevel`.
+
+        Where the spine divides the geounits of that level, the parts are not fixed, only their sums.
+        """
+        raise NotImplementedError
+
+    @property
+    def stand_ins(self) -> Mapping[str, str]:
+        """For a geolevel without query groups in presets, the one whose query groups it takes."""
+        return MappingProxyType({})
+
+    def start(self) -> Budget:
+        """Return the budget that is shown first."""
+        raise NotImplementedError
+
+    def ground(self, budget: Budget) -> Ground:
+        """Return the tree as a budget uses it."""
+        raise NotImplementedError
+
+    def presets(self) -> tuple[str, ...]:
+        """Return the presets for this product whose geolevels these are, exactly or after rescaling."""
+        found = [name for name in preset_names() if preset(name).product == self.product.name]
+        return tuple(name for name in found if self._preset(name) is not None)
+
+    def preset(self, name: str) -> Budget:
+        """Return a preset as the budget of this subject, missing levels dropped and the others rescaled."""
+        spec = BudgetSpec(preset=name, normalise=True)
+        return resolve_budget(spec, self.levels, self.product.workload.canonical, self.stand_ins)
+
+    def _preset(self, name: str) -> Budget | None:
+        try:
+            return self.preset(name)
+        except OpendasError:
+            return None
+
+
+class StandIn(Subject):
+    """A product on a tree of which only the number of geounits at each level is known.
+
+    Parameters
+    ----------
+    counts : mapping of geolevel to int
+        Top first.
+    wholes : mapping of geolevel to int
+        Where the spine divides the geounits of a level: how many there are undivided. What is published
+        there is published of the whole.
+    first : str
+        Preset to start with.
+    """
+
+    def __init__(
+        self,
+        key: str,
+        title: str,
+        about: str,
+        product: Product,
+        counts: Mapping[str, int],
+        wholes: Mapping[str, int],
+        first: str,
+    ) -> None:
+        placed = tuple(
+            replace(item, geolevel=tuple(counts)[-1] if item.geolevel == "leaf" else item.geolevel)
+            for item in product.invariants
+        )
+        super().__init__(key, title, about, replace(product, invariants=placed), tuple(counts))
+        self._counts, self._wholes, self._first = dict(counts), dict(wholes), first
+
+    @property
+    def geounits(self) -> Mapping[str, int]:
+        """Geounits of each geolevel."""
+        return self._counts
+
+    @property
+    def held(self) -> Mapping[str, str]:
+        """Query groups that are published exactly, and the lowest geolevel where they are."""
+        return {item.query: item.geolevel for item in self.product.invariants}
+
+    def fixed_to(self, geolevel: str) -> int:
+        """Return the position of the lowest geolevel that is fixed."""
+        return self.levels.index(geolevel) - (geolevel in self._wholes)
+
+    def start(self) -> Budget:
+        """Return the budget that is shown first."""
+        return self.preset(self._first)
+
+    @cached_property
+    def _tree(self) -> tuple[Outline, tuple[int, ...]]:
+        sizes, place = [], []
+        for level, count in self._counts.items():
+            if level in self._wholes:
+                sizes.append(self._wholes[level])
+            place.append(len(sizes))
+            sizes.append(count)
+        return even_outline(sizes), tuple(place)
+
+    def ground(self, budget: Budget) -> Ground:
+        """Return the tree as a budget uses it."""
+        outline, place = self._tree
+        information: list[Extended] = []
+        for level in self.levels:
+            weights = self._weights(budget, level)
+            exact = np.array([self.held.get(query) == level for query in self.queries])
+            if level in self._wholes:
+                information.append(self.algebra.information(np.where(exact, np.inf, 0.0)[None]))
+            else:
+                weights[exact] = np.inf
+            information.append(self.algebra.information(weights[None]))
+        multiples = {level: {Fraction(1): count} for level, count in self._counts.items()}
+        return Ground(multiples, outline, tuple(information), place)
+
+    def _weights(self, budget: Budget, level: str) -> npt.NDArray[np.float64]:
+        weights = np.zeros(len(self.queries))
+        if budget.geolevels[level]:
+            for query, share in budget.query_shares(level).items():
+                if share:
+                    weights[self.queries.index(query)] = 1.0 / variance(budget.distribution(level, query))
+        return weights
+
+
+class RunSubject(Subject):
+    """The product and the spine of a run file, read as ``opendas plan`` reads them.
+
+    Parameters
+    ----------
+    run : Run
+    """
+
+    def __init__(self, run: Run) -> None:
+        resolved = run.resolved
+        about = f"From the run file {run.path.name}: what opendas plan reads, and no count."
+        super().__init__("run", run.path.name, about, run.product, resolved.levels)
+        self.run = run
+
+    @cached_property
+    def _bare(self) -> Spine:
+        """The spine before any share is moved."""
+        return build_spine(self.run.frame, self.run.resolved.recipe, lambda spine: spine)
+
+    @property
+    def geounits(self) -> Mapping[str, int]:
+        """Geounits of each geolevel."""
+        return {level.name: len(level) for level in self._bare.levels}
+
+    @cached_property
+    def held(self) -> Mapping[str, str]:
+        """Query groups that are published exactly, and the lowest geolevel where they are."""
+        found = invariant_geolevels(self.product, self._bare)
+        return {self.product.workload.canonical(q): self._bare.names[level] for q, level in found.items()}
+
+    def fixed_to(self, geolevel: str) -> int:
+        """Return the position of the lowest geolevel that is fixed."""
+        place = self._bare.index(geolevel)
+        return place - (self._bare.levels[place].whole is not None)
+
+    @property
+    def stand_ins(self) -> Mapping[str, str]:
+        """For a geolevel without query groups in presets, the one whose query groups it takes."""
+        return self.run.resolved.stand_ins
+
+    def start(self) -> Budget:
+        """Return the budget of the run file."""
+        return self.run.budget
+
+    def spine(self, budget: Budget) -> Spine:
+        """Return the spine that a budget is spent on: bypassing depends on the shares."""
+        if self.run.resolved.recipe.bypass is None:
+            return self._bare
+        key = (budget.mechanism, tuple(budget.geolevels.values()))
+        kept: dict[object, Spine] = self.__dict__.setdefault("_spines", {})
+        if key not in kept:
+            if len(kept) >= 8:
+                kept.clear()
+            kept[key] = bypassed(self.with_budget(budget).resolved, self._bare)
+        return kept[key]
+
+    def with_budget(self, budget: Budget) -> Run:
+        """Return the run with another budget, its spine included."""
+        name = budget.mechanism.loss_name
+        spec = BudgetSpec(
+            rho=budget.total if name == "rho" else None,
+            epsilon=budget.total if name == "epsilon" else None,
+            geolevels=budget.geolevels,
+            queries=budget.queries,
+            delta=budget.delta,
+            mechanism=budget.mechanism,
+            neighbours=budget.neighbours,
+        )
+        resolved = replace(
+            self.run.resolved, budget=spec, mechanism=budget.mechanism, neighbours=budget.neighbours
+        )
+        return Run(self.run.path, resolved)
+
+    def ground(self, budget: Budget) -> Ground:
+        """Return the tree as a budget uses it."""
+        spine = self.spine(budget)
+        expected = ExpectedError.build(MeasurementPlan(self.product, spine, budget), algebra=self.algebra)
+        multiples: dict[str, Share] = {}
+        for level, shares in zip(spine.levels, spine.shares, strict=True):
+            if shares is None:
+                multiples[level.name] = {Fraction(1): len(level)}
+            else:
+                counts = np.bincount(shares.which, minlength=len(shares.multiples)).tolist()
+                multiples[level.name] = dict(zip(shares.multiples, counts, strict=True))
+        return Ground(
+            multiples,
+            self._outline(expected),
+            tuple(level.information for level in expected.tree),
+            expected.place,
+        )
+
+    def _outline(self, expected: ExpectedError) -> Outline:
+        """Find the classes of a tree; the same one again for the same tree."""
+        key = tuple(hash(level.own.tobytes()) for level in expected.tree)
+        kept: dict[object, Outline] = self.__dict__.setdefault("_outlines", {})
+        if key not in kept:
+            if len(kept) >= 8:
+                kept.clear()
+            kept[key] = outline_of(expected.tree)
+        return kept[key]
+
+
+_NATION: Final = {
+    "us": 1,
+    "state": 88,
+    "county": 3_496,
+    "tract": 84_589,
+    "block_group": 409_548,
+    "block": 5_892_698,
+}
+_STATE: Final = {"state": 1, "county": 5, "tract": 241, "block_group": 812, "block": 17_850}
+_ABOUT_NATION: Final = (
+    "The numbers of geounits of the 2020 production spine, 50 states and DC (TopDown paper, Table 2), with "
+    "children dealt out evenly."
+)
+_ABOUT_STATE: Final = (
+    "The numbers of geounits of one small state (Rhode Island 2010, blocks with housing units or group "
+    "quarters), with children dealt out evenly."
+)
+STAND_INS: Final[tuple[str, ...]] = ("us-persons", "us-units", "state-persons", "state-units")
+"""What can be explored without a run file."""
+
+
+def stand_in(key: str) -> StandIn:
+    """Return a stand-in by name, one of :data:`STAND_INS`."""
+    where, _, kind = key.partition("-")
+    product = pl94_persons() if kind == "persons" else pl94_units()
+    nation = where == "us"
+    title = "United States 2020" if nation else "A small state"
+    return StandIn(
+        key,
+        f"{title}, {'persons' if kind == 'persons' else 'housing units'}",
+        _ABOUT_NATION if nation else _ABOUT_STATE,
+        product,
+        _NATION if nation else _STATE,
+        {"state": 51} if nation else {},
+        f"{'us' if nation else 'pr'}2020-{kind}",
+    )

@@ -1,0 +1,221 @@
+"""The pages of ``opendas explore`` over HTTP: answers, messages at fields, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+pytest.importorskip("starlette")
+pytest.importorskip("httpx")
+
+from support.asgi import Client
+
+from opendas.explore.app import Session, make_app
+from opendas.explore.budget_page import start_state
+from opendas.explore.states import read_link, write_link
+from opendas.explore.subjects import stand_in
+
+HOST = "127.0.0.1:8321"
+
+
+@pytest.fixture(name="session", scope="module")
+def _session() -> Session:
+    return Session()
+
+
+@pytest.fixture(name="client")
+def _client(session: Session) -> Client:
+    return served(session)
+
+
+def served(session: Session) -> Client:
+    """The pages of a session."""
+    return Client(make_app(session, frozenset({HOST})), f"http://{HOST}")
+
+
+def fields(key: str = "state-persons") -> dict[str, str]:
+    """The form of a subject as it starts."""
+    state = start_state(stand_in(key))
+    return {"subject": key, "plans": "1", **state.plans[0].fields("a")}
+
+
+def test_the_first_page_leads_to_the_budget_and_shows_every_field(client: Client) -> None:
+    page = client.get("/")
+    assert page.status_code == 200
+    assert urlsplit(str(page.url)).path == "/budget"
+    assert 'value="293764/114921"' in page.text
+    assert "rho 2.556, epsilon 17.14 (cks)" in page.text
+
+
+def test_a_form_is_answered_without_a_script_as_well(client: Client) -> None:
+    page = client.get("/budget", params=fields() | {"a.total": "1/2"})
+    assert page.status_code == 200
+    assert "rho 0.5" in page.text
+
+
+def test_a_form_is_answered_as_it_is_typed(client: Client) -> None:
+    answer = client.post("/budget/answers", data=fields() | {"a.total": "1"})
+    assert answer.status_code == 200
+    body = answer.json()
+    assert body["errors"] == {}
+    assert body["status"].startswith("rho 1, epsilon")
+    assert "<table>" in body["answers"]
+    state = read_link(body["packed"])
+    assert state["plans"][0]["total"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("a.total", "many", "'many' is not a number"),
+        ("a.total", "-1", "negative"),
+        ("a.total", "0", "nothing could be measured"),
+        ("a.total", "", "Give a number"),
+        ("a.total", "1e400", "protects nobody"),
+        ("a.delta", "1", "between 0 and 1"),
+        ("a.delta", "0", "between 0 and 1"),
+        ("a.mechanism", "dice", "'dice' is unknown"),
+        ("a.neighbours", "next door", "is unknown"),
+        ("a.neighbours", "unbounded", "Choose bounded"),
+        ("a.l1", "1/0", "is not a number"),
+        ("a.l1", "nan", "is not a number"),
+        ("a.q0.1", "-1/2", "negative"),
+        ("a.q1.10", "1e-30", "too little"),
+    ],
+)
+def test_what_is_wrong_is_said_at_the_field(client: Client, field: str, value: str, message: str) -> None:
+    answer = client.post("/budget/answers", data=fields() | {field: value})
+    assert answer.status_code == 422
+    errors = answer.json()["errors"]
+    group = field.rpartition(".")[0] if field.count(".") == 2 else re.sub(r"\d+$", "", field)
+    assert message in errors.get(field, errors.get(group, ""))
+    page = client.get("/budget", params=fields() | {field: value})
+    assert page.status_code == 422
+    assert "Traceback" not in page.text
+    if field in errors:
+        assert re.search(rf'id="{re.escape(field)}"[^>]*aria-invalid="true"', page.text)
+
+
+def test_shares_that_miss_one_say_by_how_much_and_can_be_rescaled(client: Client) -> None:
+    form = fields() | {"a.l0": "0.5", "a.l1": "0.2", "a.l2": "0.2", "a.l3": "0.05", "a.l4": "0"}
+    body = client.post("/budget/answers", data=form).json()
+    assert body["sums"]["a.l"] == {"text": "Sum: 0.95, that is 0.05 too little.", "off": True}
+    assert "0.05 too little" in body["errors"]["a.l"]
+    mended = client.post("/budget/answers", data=form | {"action": "rescale:a.l"})
+    assert mended.status_code == 200
+    assert mended.json()["fields"]["a.l0"] == "10/19"
+
+
+def test_the_others_give_way_when_a_share_is_moved(client: Client) -> None:
+    body = client.post("/budget/answers", data=fields() | {"a.l4": "0.5", "action": "move:a.l4"}).json()
+    assert body["errors"] == {}
+    assert body["sums"]["a.l"]["off"] is False
+    assert set(body["fields"]) == {"a.l0", "a.l1", "a.l2", "a.l3"}
+
+
+def test_a_link_brings_the_same_state_back(client: Client) -> None:
+    form = fields() | {
+        "plans": "2",
+        "a.total": "1",
+        **start_state(stand_in("state-persons")).plans[0].fields("b"),
+    }
+    first = client.post("/budget/answers", data=form).json()
+    page = client.get("/budget", params={"s": first["packed"]})
+    assert page.status_code == 200
+    assert 'id="a.total" name="a.total" value="1"' in page.text
+    assert 'id="b.total" name="b.total" value="293764/114921"' in page.text
+    assert "Plan B" in page.text
+
+
+@pytest.mark.parametrize("text", ["", "AAAA", "%%%", "eJw", "x" * 60_100, write_link({"a": 1})])
+def test_a_damaged_link_is_said_and_the_page_starts_anew(client: Client, text: str) -> None:
+    page = client.get("/budget", params={"s": text})
+    assert page.status_code == 422
+    assert re.search(r'role="alert">(The link is damaged|This is no state)', page.text)
+
+
+def test_a_state_of_another_product_is_refused_where_it_was_pasted(client: Client) -> None:
+    state = start_state(stand_in("us-units")).to_document() | {"subject": "us-persons"}
+    page = client.post("/open", data={"text": json.dumps(state)})
+    assert page.status_code == 422
+    assert "This is a plan of the product pl94-units; this page explores pl94-persons." in page.text
+    assert 'id="text-error">' in page.text
+
+
+def test_a_plan_is_given_as_a_run_file_with_exact_shares(client: Client) -> None:
+    answer = client.get("/budget/plan.toml", params=fields() | {"action": "save:a"})
+    assert "attachment" in answer.headers["content-disposition"]
+    plan = tomllib.loads(answer.text)
+    assert plan["budget"]["rho"] == "293764/114921"
+    assert plan["budget"]["geolevels"]["block"] == "165/4099"
+    assert plan["run"]["product"] == "pl94-persons"
+
+
+def test_a_run_file_that_was_saved_can_be_opened_again(client: Client) -> None:
+    form = fields("us-persons") | {"a.total": "1/3"}
+    text = client.get("/budget/plan.toml", params=form | {"action": "save:a"}).text
+    page = client.post("/open", data={"text": text}, follow=False)
+    assert page.status_code == 303
+    state = read_link(parse_qs(urlsplit(page.headers["location"]).query)["s"][0])
+    assert state["plans"][0]["total"] == "1/3"
+    assert state["plans"][0]["levels"][0] == "104/4099"
+
+
+def test_a_kept_state_can_be_opened_again(client: Client) -> None:
+    packed = client.post("/budget/answers", data=fields()).json()["packed"]
+    kept = client.get("/budget/state.json", params={"s": packed})
+    page = client.post("/open", data={"text": kept.text}, follow=False)
+    assert page.headers["location"] == f"/budget?s={packed}"
+
+
+def test_nothing_is_asked_of_anybody_else(client: Client) -> None:
+    page = client.get("/budget")
+    policy = page.headers["content-security-policy"]
+    assert policy.startswith("default-src 'self'")
+    assert "unsafe" not in policy
+    fetched = re.findall(r'(?:src|href|action)="([^"]*)"', page.text)
+    assert fetched
+    assert not [address for address in fetched if re.match(r"(?:[a-z]+:)?//", address)]
+    assert "style=" not in page.text
+    for address in fetched:
+        if address.startswith("/static/"):
+            file = client.get(address)
+            assert file.status_code == 200
+            assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", file.text)
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example:8321", "127.0.0.1", "127.0.0.1:80", "localhost.evil.example:8321"]
+)
+def test_another_host_name_is_refused(client: Client, host: str) -> None:
+    answer = client.get("/budget", headers={"host": host})
+    assert answer.status_code == 421
+    assert "rho" not in answer.text
+
+
+@pytest.mark.parametrize(
+    "headers", [{"origin": "http://evil.example"}, {"origin": "null"}, {"sec-fetch-site": "cross-site"}]
+)
+def test_a_form_of_another_page_is_refused(client: Client, headers: dict[str, str]) -> None:
+    assert client.post("/budget/answers", data=fields(), headers=headers).status_code == 403
+
+
+def test_a_plan_is_written_only_where_the_command_line_said(tmp_path: Path) -> None:
+    form = fields() | {"action": "write:a"}
+    assert served(Session()).post("/budget/write", data=form).status_code == 404
+    target = tmp_path / "plan.toml"
+    client = served(Session(save_to=target))
+    assert client.get("/budget/write", params=form).status_code == 405
+    assert not target.exists()
+    assert client.post("/budget/write", data=form).status_code == 200
+    assert tomllib.loads(target.read_text())["budget"]["rho"] == "293764/114921"
+
+
+@pytest.mark.parametrize("name", ["nothing", "..%2Fapp.py", "%2e%2e/guard.py"])
+def test_only_files_of_the_page_are_given(client: Client, name: str) -> None:
+    assert client.get(f"/static/{name}").status_code == 404
