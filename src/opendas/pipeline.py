@@ -32,7 +32,7 @@ from opendas.privacy.exact import format_fraction
 from opendas.privacy.relations import Mechanism
 from opendas.publish import describe, issue_certificate, write_full, write_used
 from opendas.report.certificate import read_runs
-from opendas.run import Run, make_budget, make_rules
+from opendas.run import Run, make_budget, make_model, make_rules
 from opendas.schema.histogram import Histogram
 from opendas.timing import Clock, default_workers
 from opendas.version import __version__
@@ -140,7 +140,8 @@ def estimate(run: Run, out: Path, options: Options) -> dict[str, Any]:
         stamps = tuple(state.result.get("stamps", ())) if state.result else ()
         declared = tuple(state.result.get("declared", ())) if state.result else ()
         data = InputData(frame, empty, stamps, declared)
-        prepared = Prepared(data, empty, frame, spine, plan, constraints, state, b"")
+        model = make_model(run.resolved, plan, constraints)
+        prepared = Prepared(data, empty, frame, spine, plan, constraints, state, b"", model)
         source = FileSource(measured_levels(plan), folder)
         check_measurement_files(source.levels, spine, folder)
         workers = _workers(options, spine)
@@ -211,6 +212,7 @@ def _estimate(
         histogram=counts,
         estimator=run.resolved.estimator,
         workers=workers,
+        model=prepared.model,
         checkpoints=Checkpoints(space.state / run.product.name, binding, write_atomic),
         progress=options.tell,
     )

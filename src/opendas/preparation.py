@@ -23,11 +23,12 @@ from opendas.measurement.invariants import declared_invariants
 from opendas.measurement.plan import MeasurementPlan
 from opendas.privacy.entries import INFINITE, LedgerEntry
 from opendas.random.keys import RunKey
-from opendas.run import Run, make_budget, make_rules, make_spine
+from opendas.run import Run, make_budget, make_model, make_rules, make_spine
 from opendas.schema.histogram import Histogram
 from opendas.stamps import NOT_FOR_RELEASE
 from opendas.timing import Clock
 from opendas.version import __version__
+from opendas.whole_tree.model import TreeModel
 from opendas.workspace import RunState, Workspace
 
 __all__ = ["Options", "Prepared", "Progress", "check_same", "find_known", "prepare"]
@@ -98,6 +99,7 @@ class Prepared:
     constraints: ConstraintTable
     state: RunState
     noise_key: bytes
+    model: TreeModel | None = None
 
 
 def find_known(space: Workspace, run: Run, options: Options) -> RunState | None:
@@ -141,6 +143,7 @@ def prepare(space: Workspace, run: Run, options: Options, known: RunState | None
     check_feasible(product, spine, constraints)
     for rules, level in zip(make_rules(run.resolved, plan, constraints), constraints.levels, strict=True):
         check_rounder_passes(rules, level)
+    model = make_model(run.resolved, plan, constraints)
     mdf_layout(product, data.frame)  # leaves that the microdata cannot show: better now than when it is spent
     if known is None:
         _refuse_second_act(space, product.name, options)
@@ -175,7 +178,7 @@ def prepare(space: Workspace, run: Run, options: Options, known: RunState | None
         "noise/" + product.name, bytes.fromhex(now.plan_digest), bytes.fromhex(now.input_tag)
     )
     clock.lap("plan")
-    return Prepared(data, counts, data.frame, spine, plan, constraints, now, noise_key)
+    return Prepared(data, counts, data.frame, spine, plan, constraints, now, noise_key, model)
 
 
 def _refuse_second_act(space: Workspace, product: str, options: Options) -> None:

@@ -34,8 +34,9 @@ from opendas.io.readers.registry import make_reader
 from opendas.measurement.plan import MeasurementPlan
 from opendas.privacy.relations import Mechanism
 from opendas.products.product import Product
+from opendas.whole_tree.model import TreeModel
 
-__all__ = ["Run", "bypassed", "define", "load", "make_budget", "make_rules", "make_spine"]
+__all__ = ["Run", "bypassed", "define", "load", "make_budget", "make_model", "make_rules", "make_spine"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,16 +219,30 @@ def make_budget(resolved: Resolved) -> Budget:
     return resolve_budget(spec, levels, resolved.product.workload.canonical, resolved.stand_ins)
 
 
+def make_model(resolved: Resolved, plan: MeasurementPlan, constraints: ConstraintTable) -> TreeModel | None:
+    """Return the model of the whole tree, where the estimator needs one.
+
+    Raises
+    ------
+    ConfigError
+        If bounds, structural zeros and recodes hang together so much that least squares over the whole tree
+        is out of reach.
+    """
+    return TreeModel.of_plan(plan, constraints) if resolved.estimator == "informed" else None
+
+
 def make_rules(
     resolved: Resolved, plan: MeasurementPlan, constraints: ConstraintTable
 ) -> tuple[LevelRules, ...]:
     """Return how families at each geolevel are estimated."""
-    product = resolved.product
+    product, passes = resolved.product, resolved.product.passes
+    if resolved.estimator == "informed":  # one pass, at the leaves as above
+        passes = replace(passes, least_squares={"*": (("rest",),)})
     last = len(plan.levels) - 1
     rules = []
     for number, level in enumerate(plan.levels):
         named = level.geolevel in {**product.passes.least_squares, **product.passes.rounder}
-        least_squares, rounder = product.passes.for_geolevel(
+        least_squares, rounder = passes.for_geolevel(
             level.geolevel if named else resolved.stand_ins.get(level.geolevel, level.geolevel),
             level.measured,
             is_root=number == 0,

@@ -10,24 +10,34 @@ from support.assembled import assemble, same
 from support.mini import mini_frame, mini_histogram, mini_product
 
 import opendas.engines.tasks as tasks
+import opendas.engines.upward as upward
 from opendas.engines.checkpoint import Checkpoints
 from opendas.engines.drive import Estimation, estimate_spine
+
+ESTIMATORS = ("topdown", "informed", "block-by-block")
+
+
+def made(estimator: str):
+    frame = mini_frame(regions=3, towns=12, blocks=5)
+    product = mini_product(invariant=estimator != "block-by-block")
+    return assemble(product, frame, mini_histogram(frame), informed=estimator == "informed")
 
 
 @pytest.fixture(name="run", scope="module")
 def _run():
-    frame = mini_frame(regions=3, towns=12, blocks=5)
-    return assemble(mini_product(), frame, mini_histogram(frame))
+    return made("topdown")
 
 
 def estimate(run, **more) -> Estimation:
+    estimator = more.pop("estimator", "topdown")
     return estimate_spine(
         run.spine,
         run.constraints,
         run.worker(),
         histogram=run.counts,
-        estimator=more.pop("estimator", "topdown"),
+        estimator=estimator,
         workers=more.pop("workers", 1),
+        model=run.model if estimator == "informed" else None,
         **more,
     )
 
@@ -46,18 +56,21 @@ def identical(one: Estimation, two: Estimation) -> bool:
     )
 
 
-@pytest.mark.parametrize("estimator", ["topdown", "block-by-block"])
-def test_two_workers_give_what_one_gives(run, estimator: str) -> None:
-    if estimator == "block-by-block":
-        run = assemble(mini_product(invariant=False), run.frame, run.counts)
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_two_workers_give_what_one_gives(estimator: str) -> None:
+    run = made(estimator)
     assert identical(estimate(run, estimator=estimator), estimate(run, estimator=estimator, workers=2))
 
 
-def test_another_partition_gives_the_same(run, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = estimate(run)
+@pytest.mark.parametrize("kept", [upward.MOST_KEPT, 0])
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_another_partition_gives_the_same(estimator: str, kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = made(estimator)
+    expected = estimate(run, estimator=estimator)
     monkeypatch.setattr(tasks, "MANY_SUBTREES", 2)
     monkeypatch.setattr(tasks, "TASKS_PER_STAGE", 3)
-    assert identical(expected, estimate(run))
+    monkeypatch.setattr(upward, "MOST_KEPT", kept)
+    assert identical(expected, estimate(run, estimator=estimator))
 
 
 def test_stages_cover_every_geounit_once(run) -> None:
@@ -76,8 +89,10 @@ def write(path: Path, data: bytes) -> None:
     path.write_bytes(data)
 
 
-def test_an_interrupted_run_finishes_with_the_same_result(run, tmp_path: Path) -> None:
-    expected = estimate(run)
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_an_interrupted_run_finishes_with_the_same_result(estimator: str, tmp_path: Path) -> None:
+    run = made(estimator)
+    expected = estimate(run, estimator=estimator)
     checkpoints = Checkpoints(tmp_path, "run 1", write)
     seen = []
 
@@ -88,28 +103,35 @@ def test_an_interrupted_run_finishes_with_the_same_result(run, tmp_path: Path) -
 
     for _ in range(2):
         with pytest.raises(Stop):
-            estimate(run, checkpoints=checkpoints, progress=progress)
+            estimate(run, estimator=estimator, checkpoints=checkpoints, progress=progress)
     before = len(list(tmp_path.glob("*.part")))
     assert before > 0
-    assert identical(expected, estimate(run, checkpoints=checkpoints, progress=progress))
+    again = estimate(run, estimator=estimator, checkpoints=checkpoints, progress=progress)
+    assert identical(expected, again)
     assert len(list(tmp_path.glob("*.part"))) > before
 
 
-def test_torn_and_foreign_checkpoints_are_done_again(run, tmp_path: Path) -> None:
+@pytest.mark.parametrize("estimator", ["topdown", "informed"])
+def test_torn_and_foreign_checkpoints_are_done_again(estimator: str, tmp_path: Path) -> None:
+    run = made(estimator)
     checkpoints = Checkpoints(tmp_path, "run 1", write)
-    expected = estimate(run, checkpoints=checkpoints)
-    files = sorted(tmp_path.glob("*.part"))
-    files[0].write_bytes(files[0].read_bytes()[:-7])
-    files[1].write_bytes(b"")
-    damaged = bytearray(files[2].read_bytes())
-    damaged[len(damaged) // 2] ^= 1
-    files[2].write_bytes(bytes(damaged))
+    expected = estimate(run, estimator=estimator, checkpoints=checkpoints)
+    for kind in ("stage", "up") if estimator == "informed" else ("stage",):
+        files = sorted(tmp_path.glob(f"{kind}*.part"))
+        assert len(files) > 2
+        files[0].write_bytes(files[0].read_bytes()[:-7])
+        files[1].write_bytes(b"")
+        damaged = bytearray(files[2].read_bytes())
+        damaged[len(damaged) // 2] ^= 1
+        files[2].write_bytes(bytes(damaged))
     assert checkpoints.load(0, 0) is None
-    assert identical(expected, estimate(run, checkpoints=checkpoints))
+    assert identical(expected, estimate(run, estimator=estimator, checkpoints=checkpoints))
     assert Checkpoints(tmp_path, "run 2", write).load(0, 0) is None
 
 
-def test_a_loaded_checkpoint_equals_what_was_saved(run, tmp_path: Path) -> None:
+@pytest.mark.parametrize("estimator", ["topdown", "informed"])
+def test_a_loaded_checkpoint_equals_what_was_saved(estimator: str, tmp_path: Path) -> None:
+    run = made(estimator)
     checkpoints = Checkpoints(tmp_path, "run 1", write)
-    first = estimate(run, checkpoints=checkpoints)
-    assert identical(first, estimate(run, checkpoints=checkpoints))
+    first = estimate(run, estimator=estimator, checkpoints=checkpoints)
+    assert identical(first, estimate(run, estimator=estimator, checkpoints=checkpoints))

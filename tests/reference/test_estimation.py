@@ -16,7 +16,7 @@ from opendas.constraints.table import InvariantAnswers, LevelConstraints
 from opendas.engines.drive import estimate_spine
 from opendas.errors import InfeasibleFamily
 from opendas.estimation.failsafe import relax_parent
-from opendas.estimation.family import _least_squares, _Progress, estimate_family
+from opendas.estimation.family import Progress, _least_squares, estimate_family
 from opendas.estimation.groups import Groups
 from opendas.estimation.model import Family
 from opendas.privacy.relations import Mechanism
@@ -110,7 +110,7 @@ def test_least_squares_passes_equal_a_general_solver(seed: int) -> None:
     run = assemble(mini_product(), frame, mini_histogram(frame, seed=seed))
     for family, rules, measurement in town_families(run):
         groups = Groups.build(family.support, family.parent, family.constraints, rules, family.label)
-        fast = _least_squares(family, rules, measurement, groups, _Progress())
+        fast = _least_squares(family, rules, measurement, groups, Progress())
         held = []
         for names in rules.least_squares:
             slow, objective, A, b = slow_least_squares(family, rules, measurement, names, held)

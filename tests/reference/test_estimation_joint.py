@@ -19,7 +19,7 @@ from opendas.engines.tasks import cut_leaves, cut_spine, make_part
 from opendas.errors import EstimationError, InfeasibleFamily
 from opendas.estimation.checks import check_family
 from opendas.estimation.failsafe import relax_parent
-from opendas.estimation.family import _least_squares, _Progress, estimate_family
+from opendas.estimation.family import Progress, _least_squares, estimate_family
 from opendas.estimation.groups import Groups
 from opendas.estimation.model import Family
 from opendas.geography.draft import standard_spine
@@ -147,7 +147,7 @@ def test_estimate_of_roots_is_next_to_a_general_solver(monkeypatch, seed):
     measurement = it.measurements().family(0, 0, 3, family.support)
     slow = slow_family(family, rules, measurement)
     groups = Groups.build(family.support, None, family.constraints, rules, family.label)
-    fast = _least_squares(family, rules, measurement, groups, _Progress())
+    fast = _least_squares(family, rules, measurement, groups, Progress())
     assert np.abs(fast - slow).max() < 1e-2
     assert abs(fast.sum() - family.constraints.joint.totals[0]) < 1e-6
     counts = estimate_family(family, rules, measurement).counts

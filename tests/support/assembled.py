@@ -21,6 +21,7 @@ from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.products.product import Product
 from opendas.random.noise import NoiseSource
 from opendas.schema.histogram import Histogram
+from opendas.whole_tree.model import TreeModel
 
 KEY = bytes(range(32))
 
@@ -39,6 +40,10 @@ class Assembled:
 
     def worker(self, key: bytes = KEY, *, keep_used: bool = True) -> Worker:
         return Worker(self.rules, KeyedSource(measured_levels(self.plan), key), False, keep_used)
+
+    @property
+    def model(self) -> TreeModel:
+        return TreeModel.of_plan(self.plan, self.constraints)
 
     def measurements(self, key: bytes = KEY) -> NoisyMeasurements:
         tables = {
@@ -60,8 +65,10 @@ def assemble(
     mechanism: Mechanism = Mechanism.DISCRETE_GAUSSIAN,
     neighbours: Neighbours = Neighbours.BOUNDED,
     slack: float = 0.0,
+    informed: bool = False,
+    shares: dict[str, Fraction] | None = None,
 ) -> Assembled:
-    """Put a run together with equal shares for the geolevels."""
+    """Put a run together, by default with equal shares for the geolevels; `informed` fits in one pass."""
     spine = standard_spine(frame)
     counts = histogram.take(spine.leaf_order)
     names = spine.names
@@ -70,8 +77,8 @@ def assemble(
         mechanism=mechanism,
         neighbours=neighbours,
         total=rho,
-        geolevels={name: Fraction(1, len(names)) for name in names},
-        queries={name: dict(queries) for name in names},
+        geolevels=shares or {name: Fraction(1, len(names)) for name in names},
+        queries={name: dict(queries) for name in names if shares is None or shares[name]},
         delta=Fraction(1, 10**10),
     )
     plan = MeasurementPlan(product, spine, budget)
@@ -81,6 +88,8 @@ def assemble(
         least_squares, rounder = product.passes.for_geolevel(
             level.geolevel, level.measured, is_root=number == 0, is_leaf=number == len(names) - 1
         )
+        if informed:
+            least_squares = (level.measured,) if level.measured else ()
         groups = tuple(tuple((q, product.workload.group(q).row_of_cell) for q in one) for one in rounder)
         rules.append(
             LevelRules(

@@ -239,7 +239,7 @@ def test_no_run_file(mini: Path, capsys: Capture, command: str, name: str) -> No
         ("product =", "failsave = true\nproduct =", 2, "did you mean failsafe?"),
         ("product =", 'mechanism = "gaussian"\nproduct =', 2, "did you mean discrete-gaussian?"),
         ("product =", 'mechanism = "discrete-laplace"\nproduct =', 2, "Give epsilon"),
-        ("product =", 'estimator = "informed"\nproduct =', 2, "not available in this version"),
+        ("product =", 'estimator = "informd"\nproduct =', 2, "did you mean informed?"),
         ("product =", 'neighbours = "unbounded"\nproduct =', 4, "drop_invariants"),
         ("product =", 'drop_invariants = ["totl"]\nproduct =', 2, "did you mean total?"),
         ("[geography]", '[geography]\nspine = "aian"', 2, "needs the areas 'aianhh'"),

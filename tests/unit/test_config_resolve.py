@@ -127,19 +127,21 @@ def test_block_by_block_refuses_invariants_above_the_leaf(folder: Path) -> None:
     settle(folder, text.replace("persons", "units"))
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "available"),
-    [
-        ("[input]", 'estimator = "informed"\n[input]', "topdown, block-by-block"),
-    ],
-)
-def test_what_this_version_has_not_is_refused_by_name(
-    folder: Path, old: str, new: str, available: str
-) -> None:
-    with pytest.raises(ConfigError, match="not available in this version") as caught:
-        settle(folder, CENSUS.replace(old, new))
-    assert available in str(caught.value)
-    assert caught.value.exit_code == 2
+def test_the_informed_estimator_refuses_passes_that_it_does_not_follow(folder: Path) -> None:
+    text = CENSUS.replace("[input]", 'estimator = "informed"\n[input]')
+    assert settle(folder, text).estimator == "informed"
+    rounder = text + '[passes]\nrounder = { "*" = [["detailed"]] }\n'
+    assert settle(folder, rounder).product.passes.rounder
+    for given, named in (
+        ('least_squares = { "*" = [["rest"]] }', "least_squares:"),
+        ('slack = "0.01"', "slack:"),
+        ('slack = "0.01"\nleast_squares = { "*" = [["rest"]] }', "least_squares and slack:"),
+    ):
+        with pytest.raises(ConfigError, match=r"one\s+pass") as caught:
+            settle(folder, f"{text}[passes]\n{given}\n")
+        assert named in str(caught.value)
+        assert caught.value.exit_code == 2
+        settle(folder, f"{CENSUS}[passes]\n{given}\n")
 
 
 @pytest.mark.parametrize(

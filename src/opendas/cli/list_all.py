@@ -31,6 +31,7 @@ _SPINES = {
 _ENGINES = {"local": "processes on this machine"}
 _ESTIMATORS = {
     "topdown": "the TopDown Algorithm: from the root down, families solved jointly",
+    "informed": "the same, each family estimated from all that was measured below it",
     "block-by-block": "each leaf on its own (TopDown paper, Appendix A)",
 }
 

@@ -24,7 +24,7 @@ from opendas.products.product import PassPlan, Product
 __all__ = ["AVAILABLE", "Resolved", "resolve"]
 
 AVAILABLE: Mapping[str, tuple[str, ...]] = {
-    "estimator": ("topdown", "block-by-block"),
+    "estimator": ("topdown", "informed", "block-by-block"),
     "reader": ("pl94-2010", "pl94-2020", "ppmf", "mdf", "cef", "records", "histogram"),
     "spine": SPINES,
 }
@@ -56,7 +56,7 @@ class Resolved:
     mechanism : Mechanism
     neighbours : Neighbours
     estimator : str
-        ``topdown`` or ``block-by-block``.
+        ``topdown``, ``informed`` or ``block-by-block``.
     failsafe : bool
         Relax the parent equality of an infeasible family, and report it.
     slack : Fraction, >= 0
@@ -238,6 +238,8 @@ def _check_relations(
             "every leaf (lower = upper): no record could be added or removed, and the guarantee is empty. "
             'Use neighbours = "bounded", or bounds with room between lower and upper.'
         )
+    if run_file.run.estimator == "informed":
+        _refuse_passes(run_file)
     above = [invariant for invariant in held if invariant.geolevel != geolevels[-1]]
     if above and run_file.run.estimator == "block-by-block":
         queries = ", ".join(f'"{invariant.query}"' for invariant in above)
@@ -245,6 +247,25 @@ def _check_relations(
             f"estimator block-by-block solves each {geolevels[-1]} on its own, without the invariants above: "
             f"{', '.join(invariant.name for invariant in above)}. Set drop_invariants = [{queries}] "
             "in [run], or use estimator topdown."
+        )
+
+
+def _refuse_passes(run_file: RunFile) -> None:
+    """Refuse what the informed estimator could not follow: it fits everything that is known at once."""
+    section = run_file.passes
+    given = [
+        name
+        for name, there in (
+            ("least_squares", section.least_squares is not None),
+            ("slack", section.slack > 0),
+        )
+        if there
+    ]
+    if given:
+        raise ConfigError(
+            f"[passes] {' and '.join(given)}: estimator informed fits all that is known of a family in one "
+            "pass, so that nothing is held for a later one. Remove it, or use estimator topdown; passes of "
+            "the rounder are followed by both."
         )
 
 

@@ -12,11 +12,14 @@ from collections.abc import Callable
 from dataclasses import asdict
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from opendas.engines.subtree import PartResult
+from opendas.engines.upward import BelowPart
+from opendas.engines.work import TaskResult
 from opendas.estimation.model import FamilyRecord
 from opendas.measurement.family import UsedAnswers
 from opendas.schema.histogram import Histogram
@@ -43,18 +46,21 @@ class Checkpoints:
         self._binding = hashlib.sha256(binding.encode()).digest()
         self._write = write
 
-    def path(self, stage: int, number: int) -> Path:
-        """Return a task's file."""
-        return self._folder / f"stage{stage}-task{number:04d}.part"
+    def path(self, stage: int, number: int, *, up: bool = False) -> Path:
+        """Return a task's file, on the way down or `up`."""
+        return self._folder / f"{'up' if up else 'stage'}{stage}-task{number:04d}.part"
 
-    def save(self, stage: int, number: int, result: PartResult) -> None:
+    def save(self, stage: int, number: int, result: TaskResult) -> None:
         """Write a finished task."""
-        payload = self._binding + _encode(result)
-        self._write(self.path(stage, number), _MAGIC + hashlib.sha256(payload).digest() + payload)
+        up = isinstance(result, BelowPart)
+        payload = self._binding + (
+            _encode_below(result) if isinstance(result, BelowPart) else _encode(result)
+        )
+        self._write(self.path(stage, number, up=up), _MAGIC + hashlib.sha256(payload).digest() + payload)
 
-    def load(self, stage: int, number: int) -> PartResult | None:
+    def load(self, stage: int, number: int, *, up: bool = False) -> TaskResult | None:
         """Return a finished task, or None where there is none, or only a torn or foreign file."""
-        path = self.path(stage, number)
+        path = self.path(stage, number, up=up)
         if not path.is_file():
             return None
         data = path.read_bytes()
@@ -65,7 +71,7 @@ class Checkpoints:
         )
         if not whole or payload[:32] != self._binding:
             return None
-        return _decode(payload[32:])
+        return _decode_below(payload[32:]) if up else _decode(payload[32:])
 
 
 def _flat(arrays: list[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
@@ -115,3 +121,18 @@ def _decode(data: bytes) -> PartResult:
             value += children * count
     records = tuple(FamilyRecord(**{**r, "methods": tuple(r["methods"])}) for r in head["records"])
     return PartResult(estimates, tuple(used), records)
+
+
+def _encode_below(below: BelowPart) -> bytes:
+    arrays: dict[str, Any] = {f"stack{i}": stack for i, stack in enumerate(below.stacks)}
+    arrays["place"] = np.array([below.level, below.first], dtype=np.int64)
+    buffer = BytesIO()
+    np.savez(buffer, which=below.which, mean=below.mean, weights=below.weights, **arrays)
+    return buffer.getvalue()
+
+
+def _decode_below(data: bytes) -> BelowPart:
+    with np.load(BytesIO(data), allow_pickle=False) as arrays:
+        level, first = arrays["place"].tolist()
+        stacks = tuple(arrays[f"stack{i}"] for i in range(len(arrays.files) - 4))
+        return BelowPart(level, first, stacks, arrays["which"], arrays["mean"], arrays["weights"])

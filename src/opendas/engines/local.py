@@ -15,23 +15,23 @@ from typing import Any
 import loky
 from loky.process_executor import TerminatedWorkerError
 
-from opendas.engines.subtree import PartResult
 from opendas.engines.tasks import Task
+from opendas.engines.work import TaskResult
 from opendas.errors import EnvironmentFailure
 
 __all__ = ["LocalEngine"]
 
 log = logging.getLogger(__name__)
 
-_worker: Callable[[Task], PartResult] | None = None
+_worker: Callable[[Task], TaskResult] | None = None
 
 
-def _start(worker: Callable[[Task], PartResult]) -> None:
+def _start(worker: Callable[[Task], TaskResult]) -> None:
     global _worker  # one per worker process, set once at its start
     _worker = worker
 
 
-def _run(task: Task) -> PartResult:
+def _run(task: Task) -> TaskResult:
     if _worker is None:
         raise RuntimeError("worker process was not initialised")
     return _worker(task)
@@ -52,7 +52,7 @@ class LocalEngine:
         Number of processes at work.
     """
 
-    def __init__(self, worker: Callable[[Task], PartResult], workers: int) -> None:
+    def __init__(self, worker: Callable[[Task], TaskResult], workers: int) -> None:
         self._worker = worker
         self._workers = workers
         self._pool: Any = None
@@ -72,7 +72,7 @@ class LocalEngine:
             self._pool.shutdown(wait=True, kill_workers=kind is not None)
             self._pool = None
 
-    def map(self, tasks: Iterable[Task], count: int) -> Iterator[tuple[Task, PartResult]]:
+    def map(self, tasks: Iterable[Task], count: int) -> Iterator[tuple[Task, TaskResult]]:
         """Yield each task with its result, in order of completion.
 
         At most two tasks a worker are in memory at a time. A single task runs in this process.
@@ -81,7 +81,7 @@ class LocalEngine:
             for task in tasks:
                 yield task, self._worker(task)
             return
-        waiting: dict[Future[PartResult], Task] = {}
+        waiting: dict[Future[TaskResult], Task] = {}
         try:
             for task in tasks:
                 waiting[self._pool.submit(_run, task)] = task
@@ -96,7 +96,7 @@ class LocalEngine:
             ) from error
 
     @staticmethod
-    def _collect(waiting: dict[Future[PartResult], Task]) -> Iterator[tuple[Task, PartResult]]:
+    def _collect(waiting: dict[Future[TaskResult], Task]) -> Iterator[tuple[Task, TaskResult]]:
         done, _ = wait(waiting, return_when=FIRST_COMPLETED)
         for future in done:
             yield waiting.pop(future), future.result()

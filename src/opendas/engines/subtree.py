@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,8 +18,9 @@ from opendas.constraints.table import LevelConstraints
 from opendas.errors import InfeasibleFamily
 from opendas.estimation.failsafe import relax_parent
 from opendas.estimation.family import estimate_family
+from opendas.estimation.informed import LevelInformation, estimate_informed
 from opendas.estimation.model import Family, FamilyEstimate, FamilyRecord, LevelRules
-from opendas.measurement.family import MeasurementSource, UsedAnswers
+from opendas.measurement.family import FamilyMeasurement, MeasurementSource, UsedAnswers
 from opendas.schema.histogram import Histogram
 
 __all__ = ["Part", "PartLevel", "PartResult", "estimate_part", "tie_keys"]
@@ -97,6 +98,7 @@ def estimate_part(
     *,
     failsafe: bool = False,
     keep_used: bool = True,
+    information: Mapping[int, LevelInformation] | None = None,
     on_family: Callable[[int], None] | None = None,
 ) -> PartResult:
     """Estimate every family of a part, level by level from the top.
@@ -110,29 +112,48 @@ def estimate_part(
     failsafe : bool
         Relax the parent equality of an infeasible family, and record it.
     keep_used : bool
-        Return the noisy answers that were read.
+        Return the noisy answers of the cells that families could use.
+    information : mapping of level number to LevelInformation, optional
+        What is known of the geounits of some levels of the part, with all that was measured below them;
+        families of these are estimated from it.
     on_family : callable, optional
         Called with the number of families done.
     """
     used: list[UsedAnswers] = []
     records: list[FamilyRecord] = []
+    informed = information or {}
+
+    def read(family: Family, level: int, first: int, children: int) -> FamilyMeasurement | None:
+        # What is known of a geounit holds its own measurements: they are read again only to be shown.
+        if level in informed and not keep_used:
+            return None
+        return source.family(level, first, children, family.support)
+
+    def solve(
+        family: Family, level: int, first: int, children: int, measurement: FamilyMeasurement | None
+    ) -> FamilyEstimate:
+        if level in informed:
+            return estimate_informed(family, rules[level], informed[level].of(first, children))
+        if measurement is None:
+            raise AssertionError("a family without information of its own is measured")
+        return estimate_family(family, rules[level], measurement)
 
     def run(
         family: Family, level: PartLevel, start: int, children: int
     ) -> tuple[FamilyEstimate, npt.NDArray[np.int32]]:
         first = level.first + start
-        measurement = source.family(level.level, first, children, family.support)
+        measurement = read(family, level.level, first, children)
         try:
-            estimate = estimate_family(family, rules[level.level], measurement)
+            estimate = solve(family, level.level, first, children, measurement)
         except InfeasibleFamily as error:
             if not failsafe or family.parent is None:
                 raise
             family, note = relax_parent(family, rules[level.level], error)
             # The new parent has other cells: the same measurements, read at them.
-            measurement = source.family(level.level, first, children, family.support)
-            estimate = estimate_family(family, rules[level.level], measurement)
+            measurement = read(family, level.level, first, children)
+            estimate = solve(family, level.level, first, children, measurement)
             estimate = replace(estimate, record=replace(estimate.record, failsafe=note))
-        if keep_used and (children > 1 or family.parent is None):
+        if keep_used and measurement is not None and (children > 1 or family.parent is None):
             used.extend(
                 UsedAnswers(level.level, first, children, query.name, query.rows, query.values)
                 for query in measurement.queries

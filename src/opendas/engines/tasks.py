@@ -15,8 +15,10 @@ import numpy.typing as npt
 
 from opendas.constraints.table import ConstraintTable, JointTotal
 from opendas.engines.subtree import Part, PartLevel
+from opendas.engines.upward import BelowPart
 from opendas.geography.spine import Spine
 from opendas.schema.histogram import Histogram
+from opendas.whole_tree.model import TreeModel
 
 __all__ = ["Stage", "Task", "cut_leaves", "cut_spine", "make_part"]
 
@@ -58,12 +60,21 @@ class Task:
         Public.
     table : Histogram or None
         Confidential counts of the part's bottom level; None where measurements come from files.
+    up : bool
+        Tell what lies below the part's top, rather than estimate.
+    model : TreeModel or None
+        Of the part's geounits; for the informed estimator. Public.
+    below : BelowPart or None
+        What lies below the part's bottom level; for the informed estimator, None above leaves.
     """
 
     stage: int
     number: int
     part: Part
     table: Histogram | None
+    up: bool = False
+    model: TreeModel | None = None
+    below: BelowPart | None = None
 
 
 def _even_cuts(weights: npt.NDArray[np.int64], group: npt.NDArray[np.int32] | None = None) -> tuple[int, ...]:
@@ -81,7 +92,7 @@ def _even_cuts(weights: npt.NDArray[np.int64], group: npt.NDArray[np.int32] | No
     return tuple(int(cut) for cut in np.unique(np.concatenate([[0], inner, [len(weights)]])))
 
 
-def cut_spine(spine: Spine, joint: JointTotal | None = None) -> tuple[Stage, ...]:
+def cut_spine(spine: Spine, joint: JointTotal | None = None, *, kept: int = 0) -> tuple[Stage, ...]:
     """Cut a spine into stages for a top-down estimator.
 
     Parameters
@@ -89,13 +100,16 @@ def cut_spine(spine: Spine, joint: JointTotal | None = None) -> tuple[Stage, ...
     spine : Spine
     joint : JointTotal, optional
         Totals that roots hold together.
+    kept : int
+        Cut at every geolevel with at most so many geounits, whatever the number of tasks: the informed
+        estimator keeps what lies below a cut, and must read again what lies between two.
     """
     group = None if joint is None else joint.group
     last = len(spine.levels) - 1
     sizes = [len(level) for level in spine.levels]
     cuts = [0]
     for level in range(1, last):
-        if sizes[cuts[-1]] >= MANY_SUBTREES:
+        if sizes[cuts[-1]] >= MANY_SUBTREES and sizes[level] > kept:
             break
         if sizes[level] > 1:
             cuts.append(level)

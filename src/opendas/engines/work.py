@@ -10,6 +10,7 @@ from threadpoolctl import threadpool_limits
 
 from opendas.engines.subtree import Part, PartResult, estimate_part
 from opendas.engines.tasks import Task
+from opendas.engines.upward import BelowPart, information_of, tell_below
 from opendas.errors import PrivacyError
 from opendas.estimation.model import LevelRules
 from opendas.measurement.family import MeasurementSource
@@ -17,7 +18,10 @@ from opendas.measurement.noisy import MeasuredLevel, NoisyMeasurements
 from opendas.random.noise import NoiseSource
 from opendas.schema.histogram import Histogram
 
-__all__ = ["KeyedSource", "SourceSpec", "Worker", "keyed_measurements"]
+__all__ = ["KeyedSource", "SourceSpec", "TaskResult", "Worker", "keyed_measurements"]
+
+TaskResult = PartResult | BelowPart
+"""What a task gives, on its way down or up."""
 
 
 class SourceSpec(Protocol):
@@ -77,10 +81,22 @@ class Worker:
     failsafe: bool
     keep_used: bool
 
-    def __call__(self, task: Task) -> PartResult:
-        """Estimate one task. BLAS runs on one thread, so that sums have one order."""
+    def __call__(self, task: Task) -> TaskResult:
+        """Do one task. BLAS runs on one thread, so that sums have one order."""
         with threadpool_limits(limits=1):
             source = self.source.open(task.part, task.table)
+            if task.up:
+                if task.model is None:
+                    raise AssertionError("a task of the way up has a model of its part of the tree")
+                return tell_below(task.part, task.model, source, task.below)
+            information = None
+            if task.model is not None:
+                information = information_of(task.part, task.model, source, task.below)
             return estimate_part(
-                task.part, self.rules, source, failsafe=self.failsafe, keep_used=self.keep_used
+                task.part,
+                self.rules,
+                source,
+                failsafe=self.failsafe,
+                keep_used=self.keep_used,
+                information=information,
             )

@@ -8,6 +8,7 @@ Letters: ``C`` children, ``s`` support cells, ``K`` constraint groups.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,13 +23,13 @@ from opendas.measurement.family import FamilyMeasurement, QueryAnswers
 from opendas.optimize.problem import FamilyProblem, Solution, Status
 from opendas.optimize.solve import solve
 
-__all__ = ["estimate_family"]
+__all__ = ["Progress", "Terms", "accepted", "estimate_family", "estimate_with", "evenly", "family_problem"]
 
 
 _LEAST_VARIANCE = 1e-6
 """Noise with less variance is zero but for a chance below 1e-6: its answers are exact, and larger weights
 would only cost the solver digits."""
-_OWN_METHODS = ("direct", "pdas", "admm+pdas", "price", "fixed")
+OWN_METHODS = ("direct", "pdas", "admm+pdas", "price", "fixed")
 
 
 def _weight(query: QueryAnswers) -> float:
@@ -36,11 +37,33 @@ def _weight(query: QueryAnswers) -> float:
 
 
 @dataclass(slots=True)
-class _Progress:
+class Progress:
+    """How the least squares of a family went.
+
+    Parameters
+    ----------
+    methods : list of str
+        Of each pass.
+    residual, tolerance : float
+        See :class:`FamilyRecord`.
+    fallback : bool
+    """
+
     methods: list[str] = field(default_factory=list)
     residual: float = 0.0
     tolerance: float = 0.0
     fallback: bool = False
+
+    def note(self, solution: Solution) -> None:
+        """Enter the solution of one pass."""
+        self.methods.append(solution.method)
+        self.residual = max(self.residual, solution.residual)
+        self.fallback |= solution.method not in OWN_METHODS
+
+
+Terms = tuple[tuple[float, npt.NDArray[np.int32]], ...]
+Fit = Callable[[Groups, Progress], npt.NDArray[np.float64]]
+"""Least squares of a family: its constraint groups to a real estimate, float64 (C, s)."""
 
 
 def _linear(answers: tuple[QueryAnswers, ...], children: int, cells: int) -> npt.NDArray[np.float64]:
@@ -63,21 +86,41 @@ def _one_pass(
     if not np.all(precision == 1.0):
         # Per-child precision multiplies the whole objective of the child, the linear part included.
         precision = precision / precision.max()
-    problem = FamilyProblem(
+    problem = family_problem(family, groups, terms, _linear(answers, children, cells), precision)
+    return accepted(solve(problem), family, step)
+
+
+def family_problem(
+    family: Family,
+    groups: Groups,
+    terms: Terms,
+    linear: npt.NDArray[np.float64],
+    scale: npt.NDArray[np.float64],
+) -> FamilyProblem:
+    """Return the least-squares problem of a family under its constraints."""
+    return FamilyProblem(
         terms=terms,
-        linear=_linear(answers, children, cells),
+        linear=linear,
         parent=None if family.parent is None else family.parent.astype(np.float64),
         mask=groups.mask,
         groups=groups.cells,
         lower=groups.lower,
         upper=groups.upper,
-        scale=precision,
+        scale=scale,
         group_names=groups.names,
         joint=None if groups.joint is None else groups.joint.group,
         joint_total=None if groups.joint is None else groups.joint.totals.astype(np.float64),
         joint_names=groups.joint_names,
     )
-    solution = solve(problem)
+
+
+def accepted(solution: Solution, family: Family, step: str) -> Solution:
+    """Return a certified solution, or raise.
+
+    Raises
+    ------
+    InfeasibleFamily, SolverFailure
+    """
     if solution.status is Status.INFEASIBLE:
         raise InfeasibleFamily(family.label, step, solution.constraints)
     if solution.status is not Status.OPTIMAL:
@@ -86,7 +129,7 @@ def _one_pass(
 
 
 def _least_squares(
-    family: Family, rules: LevelRules, measurement: FamilyMeasurement, groups: Groups, done: _Progress
+    family: Family, rules: LevelRules, measurement: FamilyMeasurement, groups: Groups, done: Progress
 ) -> npt.NDArray[np.float64]:
     """Run the passes of (7.5); earlier passes' answers are held within the optimum of (7.6) plus slack.
 
@@ -95,7 +138,7 @@ def _least_squares(
     """
     by_name = {query.name: query for query in measurement.queries}
     if not rules.least_squares:
-        return _evenly(family, rules, measurement, groups, done)
+        return evenly(family, groups, done)
     estimate = np.zeros(groups.mask.shape)
     held: list[tuple[QueryAnswers, npt.NDArray[np.float64]]] = []
     for number, names in enumerate(rules.least_squares):
@@ -103,9 +146,7 @@ def _least_squares(
         answers = tuple(by_name[name] for name in names)
         solution = _one_pass(family, rules, answers, measurement.precision, groups, step)
         estimate = solution.x
-        done.methods.append(solution.method)
-        done.residual = max(done.residual, solution.residual)
-        done.fallback |= solution.method not in _OWN_METHODS
+        done.note(solution)
         for query, kept in held:
             now = _answers(query, estimate)
             done.tolerance = max(done.tolerance, float(np.abs(now - kept).max(initial=0.0)))
@@ -117,18 +158,13 @@ def _least_squares(
     return estimate
 
 
-def _evenly(
-    family: Family, rules: LevelRules, measurement: FamilyMeasurement, groups: Groups, done: _Progress
-) -> npt.NDArray[np.float64]:
+def evenly(family: Family, groups: Groups, done: Progress) -> npt.NDArray[np.float64]:
     """Spread the parent over children of whom nothing was measured: the feasible point of least norm."""
     children, cells = groups.mask.shape
     each = np.arange(cells, dtype=np.int32)
-    zero = QueryAnswers("detailed", family.support, each, np.zeros((children, cells), np.int64), 1.0)
-    alike = np.ones_like(measurement.precision)
-    solution = _one_pass(family, rules, (zero,), alike, groups, "without measurements")
-    done.methods.append(solution.method)
-    done.residual = solution.residual
-    done.fallback = solution.method not in _OWN_METHODS
+    problem = family_problem(family, groups, ((1.0, each),), np.zeros((children, cells)), np.ones(children))
+    solution = accepted(solve(problem), family, "without measurements")
+    done.note(solution)
     return solution.x
 
 
@@ -150,9 +186,21 @@ def estimate_family(family: Family, rules: LevelRules, measurement: FamilyMeasur
     SolverFailure
         If no solver reached a certified solution, or the integers break a constraint.
     """
+
+    def fit(groups: Groups, done: Progress) -> npt.NDArray[np.float64]:
+        return _least_squares(family, rules, measurement, groups, done)
+
+    return estimate_with(family, rules, fit)
+
+
+def estimate_with(family: Family, rules: LevelRules, fit: Fit) -> FamilyEstimate:
+    """Estimate the children of one family by any least squares, then round and check.
+
+    Families whose answer needs none (no cell, or an only child) are not fitted.
+    """
     children = len(family.tie_keys)
     groups = Groups.build(family.support, family.parent, family.constraints, rules, family.label)
-    done = _Progress()
+    done = Progress()
     if len(family.support) == 0:
         counts = np.zeros((children, 0), dtype=np.int64)
         done.methods.append("fixed")
@@ -160,7 +208,7 @@ def estimate_family(family: Family, rules: LevelRules, measurement: FamilyMeasur
         counts = family.parent[None, :].copy()
         done.methods.append("fixed")
     else:
-        estimate = _least_squares(family, rules, measurement, groups, done)
+        estimate = fit(groups, done)
         counts = round_estimate(family, rules, groups, estimate)
     check_family(family, rules, counts)
     record = FamilyRecord(
