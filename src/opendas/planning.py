@@ -37,6 +37,8 @@ class PlanTable:
         Stamps that the certificate would show.
     expected : tuple of ExpectedRow
         Expected error of the total at every official geolevel and entity category, by the noise alone.
+    source : str or None
+        Where the budget's shares come from, as the run file says.
     """
 
     plan: MeasurementPlan
@@ -44,6 +46,7 @@ class PlanTable:
     warnings: tuple[str, ...]
     stamps: tuple[str, ...]
     expected: tuple[ExpectedRow, ...] = ()
+    source: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the answer of ``opendas plan --json``."""
@@ -58,6 +61,7 @@ class PlanTable:
             "epsilon": epsilon,
             "delta": float(budget.delta),
             "neighbours": budget.neighbours.value,
+            "source": self.source,
             "stamps": list(self.stamps),
             "warnings": list(self.warnings),
             "rows": [row.to_dict() for row in self.rows],
@@ -82,7 +86,9 @@ def make_plan(run: Run) -> PlanTable:
     """Plan a run from public things: the run file and the frame."""
     plan = run.plan
     expected = expected_rows(ExpectedError.build(plan), run.frame)
-    return PlanTable(plan, noise_rows(plan), tuple(_warnings(run, plan)), run.reader.frame()[1], expected)
+    stamps = run.reader.frame()[1]
+    source = run.resolved.budget.source
+    return PlanTable(plan, noise_rows(plan), tuple(_warnings(run, plan)), stamps, expected, source)
 
 
 def _warnings(run: Run, plan: MeasurementPlan) -> Iterator[str]:

@@ -134,6 +134,7 @@ def describe(
         failsafe=tuple(asdict(record) for record in solved if record.failsafe),
         measurements=measurements,
         spine=summarise(plan.spine, frame),
+        source=run.resolved.budget.source,
     )
 
 

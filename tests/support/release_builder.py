@@ -69,7 +69,8 @@ def add_product(release, example, *, stamps=(), estimated=True, fmt="parquet", s
     if estimated:
         records = write_mdf(release / "mdf" / product.layout, product, frame, example.estimate, fmt=fmt)
     write_atomic(release / "run" / f"{product.name}.toml", toml_of(plan).encode())
-    run = SimpleNamespace(product=product, resolved=SimpleNamespace(estimator="topdown", dropped=()))
+    resolved = SimpleNamespace(estimator="topdown", dropped=(), budget=SimpleNamespace(source=None))
+    run = SimpleNamespace(product=product, resolved=resolved)
     return describe(run, plan, frame, stamps, (), "full", () if estimated else None, records)
 
 

@@ -54,6 +54,7 @@ rho = "293764/114921"
 epsilon = "1"
 geolevels = { region = "1/2", ward = "1/2" }
 normalise = true
+source = "counts of 2010, published"
 delta = "1e-10"
 [budget.queries]
 "*" = { total = "1/4", detailed = "3/4" }

@@ -80,6 +80,36 @@ def test_the_run_file_replaces_the_products_budget_part_by_part(folder: Path) ->
     assert resolved.budget.geolevels == {"region": Fraction(1, 4), "ward": Fraction(3, 4)}
 
 
+SOURCE = 'source = "numbers of wards; no count was used"\n'
+
+
+def test_the_source_of_the_shares_is_kept_and_belongs_to_its_shares(folder: Path) -> None:
+    assert settle(folder, OWN).budget.source is None
+    resolved = settle(folder, OWN + "[budget]\n" + SOURCE)
+    assert resolved.budget.source == "numbers of wards; no count was used"
+    product = folder / "patients.toml"
+    product.write_text(product.read_text().replace("[budget]\n", "[budget]\n" + SOURCE))
+    assert settle(folder, OWN + '[budget]\nrho = "3"\n').budget.source is not None
+    others = '[budget]\ngeolevels = { region = "1/2", ward = "1/2" }\n'
+    assert settle(folder, OWN + others).budget.source is None
+
+
+def test_the_source_does_not_change_the_budget_or_its_digest(folder: Path) -> None:
+    plain, told = settle(folder, OWN), settle(folder, OWN + "[budget]\n" + SOURCE)
+    canonical = plain.product.workload.canonical
+    first, second = (resolve_budget(one.budget, one.geolevels, canonical) for one in (plain, told))
+    assert first == second
+    assert first.digest() == second.digest()
+    assert "source" not in released_toml(plain, first)
+    assert tomllib.loads(released_toml(told, second))["budget"]["source"].startswith("numbers of wards")
+
+
+@pytest.mark.parametrize("words", ['""', '"  "', '"two\\nlines"', f'"{"x" * 301}"', "3"])
+def test_a_source_is_one_line(folder: Path, words: str) -> None:
+    with pytest.raises(ConfigError, match=r"budget\.source"):
+        settle(folder, OWN + f"[budget]\nsource = {words}\n")
+
+
 @pytest.mark.parametrize(
     ("root", "preset"), [("", "pr2020-persons"), ('[geography]\nroot = "us"', "us2020-persons")]
 )

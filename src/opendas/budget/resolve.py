@@ -43,6 +43,8 @@ class BudgetSpec:
         Default 1e-10.
     mechanism : Mechanism
     neighbours : Neighbours
+    source : str, optional
+        Where the shares come from, in words for plan and certificate. It changes no noise.
     """
 
     preset: str | None = None
@@ -54,6 +56,7 @@ class BudgetSpec:
     delta: Number | None = None
     mechanism: Mechanism = Mechanism.DISCRETE_GAUSSIAN
     neighbours: Neighbours = Neighbours.BOUNDED
+    source: str | None = None
 
 
 def resolve_budget(

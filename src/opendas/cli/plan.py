@@ -31,6 +31,8 @@ def command(run_file: Path, as_json: bool) -> None:
         emit_json(plan)
         return
     click.echo(_headline(plan))
+    if plan.get("source"):
+        click.echo(f"budget shares: {plan['source']}")
     click.echo()
     loss = ["rho", "sigma2"] if plan.get("rho") is not None else ["epsilon", "scale"]
     columns = ["geolevel", "query", "geounits", *loss, "variance", "moe90"]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -57,6 +58,8 @@ READERS = (*CENSUS_READERS, "records", "histogram")
 SPINES = tuple(NAMED_SPINES)
 """Every spine a run file may name, beside a recipe."""
 
+_LONGEST_WORDS = 300
+
 _STEP_KEYS: Mapping[str, tuple[str, ...]] = {
     "aian": ("areas", "codes", "level"),
     "split": ("level", "name", "entities"),
@@ -74,6 +77,15 @@ def _exact(value: object) -> Fraction:
     except ConfigError as error:
         rule = str(error).removeprefix("value: ")
         raise PydanticCustomError("exact_number", "{rule}", {"rule": rule}) from None
+
+
+def _one_line(value: str) -> str:
+    """Words that stand in a certificate: one line, neither empty nor a page."""
+    if not 0 < len(value.strip()) <= _LONGEST_WORDS or not value.isprintable():
+        raise PydanticCustomError(
+            "words", "expected one line of 1 to {most} characters", {"most": _LONGEST_WORDS}
+        )
+    return value.strip()
 
 
 def _path(value: object, info: ValidationInfo) -> Path:
@@ -102,6 +114,7 @@ def _frame(value: object, info: ValidationInfo) -> object:
 Exact = Annotated[Fraction, PlainValidator(_exact)]
 RunPath = Annotated[Path, PlainValidator(_path)]
 Name = Annotated[str, Field(min_length=1)]
+Words = Annotated[str, AfterValidator(_one_line)]
 PassTable = Mapping[str, tuple[tuple[str, ...], ...]]
 
 
@@ -263,6 +276,7 @@ class BudgetSection(Section):
     geolevels: Mapping[str, Exact] | None = None
     delta: Exact | None = None
     normalise: bool | None = None
+    source: Words | None = None
     queries: Mapping[str, Mapping[str, Exact]] | None = None
 
 

@@ -92,6 +92,8 @@ def released_toml(resolved: Resolved, budget: Budget) -> str:
         "delta": budget.delta,
         "geolevels": budget.geolevels,
     }
+    if resolved.budget.source is not None:
+        spent["source"] = resolved.budget.source
     passes: dict[str, object] = {"slack": resolved.slack, "milp": resolved.milp}
     lines = [
         "# The plan of this release, with every default written out. Numbers in quotes are exact.",

@@ -298,6 +298,9 @@ def _budget(
 ) -> BudgetSpec:
     """Put the run file's budget over the product's own, part by part."""
     parts: dict[str, object] = dict(product.budget or {})
+    if section.model_fields_set & {"preset", "geolevels", "queries"}:
+        # What the product says about its own shares is not true of other ones.
+        parts.pop("source", None)
     parts.update({key: getattr(section, key) for key in section.model_fields_set})
     complete = all(parts.get(key) is not None for key in (mechanism.loss_name, "geolevels", "queries"))
     if "preset" not in parts and not complete and product.preset is not None:

@@ -167,6 +167,9 @@ class RunFacts:
         ``"used"`` or ``"full"``: how much of the measurement is in the release.
     spine : SpineSummary or None
         The spine in numbers; None in certificates of versions that did not describe it.
+    source : str or None
+        Where the shares of the budget come from, as the run file says; None for presets and for plans that
+        do not say.
 
     Raises
     ------
@@ -199,6 +202,7 @@ class RunFacts:
     failsafe: tuple[Mapping[str, Any], ...] = ()
     measurements: str = "used"
     spine: SpineSummary | None = None
+    source: str | None = None
 
     def __post_init__(self) -> None:
         if self.mechanism not in tuple(Mechanism) or self.neighbours not in tuple(Neighbours):
@@ -281,6 +285,7 @@ class RunFacts:
                     level: {query: format_fraction(share) for query, share in queries.items()}
                     for level, queries in self.query_shares.items()
                 },
+                "source": self.source,
             },
             "rows": [row.to_dict() for row in self.rows],
             "attributes": self.losses(self.attributes),
@@ -356,6 +361,7 @@ class RunFacts:
             failsafe=tuple(record["failsafe"]),
             measurements=record["measurements"],
             spine=None if record.get("spine") is None else SpineSummary.from_dict(record["spine"]),
+            source=None if budget.get("source") is None else str(budget["source"]),
         )
 
 

@@ -184,6 +184,7 @@ def _budget(run: RunFacts) -> list[Flowable]:
         paragraph(
             f"{run.mechanism}, {run.neighbours} neighbours, {loss_words(run.to_dict())}. Each geolevel has "
             "a share of the total, and each query group a share of its geolevel. Both sum to exactly 1."
+            + (f" Where the shares come from, as the run file says: {run.source}" if run.source else "")
         ),
     ]
     for start in range(0, len(levels), _LEVELS_A_TABLE):

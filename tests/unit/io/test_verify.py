@@ -333,6 +333,14 @@ def test_run_file_with_another_budget_is_seen(out):
     }
 
 
+def test_run_file_with_another_source_of_its_shares_is_seen(out):
+    release = out / "release"
+    path = release / "run" / "pl94-persons.toml"
+    path.write_text(path.read_text().replace("[budget]\n", '[budget]\nsource = "a guess"\n'))
+    relist(release)
+    assert list(failures(out)) == ["pl94-persons: plan"]
+
+
 def test_seeded_releases_fail_unless_allowed(persons, tmp_path):
     release = tmp_path / "release"
     issue_release(release, [add_product(release, persons, stamps=("NOT FOR RELEASE",), fmt="pipe")])

@@ -122,6 +122,15 @@ def test_json_is_strict_sorted_and_stable(persons: RunFacts, units: RunFacts, pu
     assert certificate_bytes(rebuilt) == data
 
 
+def test_the_source_of_shares_survives_and_older_certificates_have_none(persons: RunFacts) -> None:
+    assert persons.to_dict()["budget"]["source"] is None  # type: ignore[index]
+    told = dataclasses.replace(persons, source="numbers of blocks; no count was used")
+    record = json.loads(json.dumps(told.to_dict()))
+    assert RunFacts.from_dict(record) == told
+    del record["budget"]["source"]
+    assert RunFacts.from_dict(record) == persons
+
+
 def test_delta_survives_exactly(persons: RunFacts) -> None:
     run = dataclasses.replace(persons, delta=Fraction(1, 3_000_000_001))
     assert RunFacts.from_dict(json.loads(json.dumps(run.to_dict()))) == run

@@ -213,3 +213,9 @@ def test_files_are_grouped_by_folder() -> None:
         ("c", 1, 2),
         (".", 1, 2),
     ]
+
+
+def test_report_says_where_the_shares_come_from(persons: RunFacts) -> None:
+    assert "shares come from" not in made(persons)
+    told = dataclasses.replace(persons, source="counts of 2010 <published>")
+    assert "as the run file says: counts of 2010 &lt;published&gt;</p>" in made(told)

@@ -110,3 +110,9 @@ def test_ticks_are_round_and_enclose(low: float, high: float) -> None:
     assert found[0] <= low
     assert found[-1] >= high * (1 - 1e-9)
     assert 3 <= len(found) <= 9
+
+
+def test_pdf_says_where_the_shares_come_from(persons: RunFacts) -> None:
+    assert "shares come from" not in text(made((persons,)))
+    told = dataclasses.replace(persons, source="counts of 2010 <published>")
+    assert "as the run file says: counts of 2010 <published>" in text(made((told,)))

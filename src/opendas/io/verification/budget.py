@@ -149,6 +149,7 @@ def _check_run_file(path: Path, run: Run) -> None:
             Fraction(budget[key]) == _total(run)
             and stated["run"]["mechanism"] == run["mechanism"]
             and stated["run"]["neighbours"] == run["neighbours"]
+            and budget.get("source") == run["budget"].get("source")
             and _same_shares(budget["geolevels"], run["budget"]["geolevels"])
             and all(
                 _same_shares(budget["queries"][level], shares)
