@@ -27,7 +27,7 @@ from opendas.queries.groups import QueryGroup, Workload
 from opendas.schema.attributes import Attribute, Schema
 from opendas.uncertainty.algebra import LARGEST_BLOCK, Algebra, build_algebra
 from opendas.uncertainty.basis import AttributeBasis
-from opendas.whole_tree.kernels import reflect
+from opendas.whole_tree.kernels import from_blocks, to_blocks
 
 __all__ = ["BlockKinds", "Domain"]
 
@@ -60,16 +60,6 @@ class BlockKinds:
 
 
 @dataclass(frozen=True, eq=False)
-class _Axis:
-    """One of the other attributes: where it stands, and the reflections that turn levels into coordinates."""
-
-    before: int
-    size: int
-    after: int
-    vectors: Floats
-
-
-@dataclass(frozen=True, eq=False)
 class Domain:
     """Cells of a product as dense categories times blocks. Made by :meth:`build`.
 
@@ -88,8 +78,11 @@ class Domain:
         By dimension, the smallest first.
     order : int64 (e,)
         Coordinate that stands at each place in block order.
-    axes : tuple
-        Of the other attributes.
+    axes : int64 (r, 3)
+        Reflections that turn cells of the other attributes into coordinates: cells before, size and cells
+        after the attribute that each works on.
+    vectors : float64 (r, m)
+        Their vectors, of length ``sqrt(2)``.
     algebra : Algebra
         Of the other attributes.
     others : Workload
@@ -103,7 +96,8 @@ class Domain:
     cell: Ints
     kinds: tuple[BlockKinds, ...]
     order: Ints
-    axes: tuple[_Axis, ...]
+    axes: Ints
+    vectors: Floats
     algebra: Algebra
     others: Workload
 
@@ -155,7 +149,7 @@ class Domain:
             cell,
             kinds,
             order,
-            _axes(others.shape, algebra.bases),
+            *_axes(others.shape, algebra.bases),
             algebra,
             workload,
         )
@@ -210,19 +204,15 @@ class Domain:
         The coordinates are orthonormal. Categories not in `allowed`, bool (N, k), must be zero.
         """
         some = np.ones(x.shape[:2], dtype=bool) if allowed is None else allowed
-        for axis in self.axes:
-            shape = (len(x), x.shape[1], axis.before, axis.size, axis.after)
-            reflect(x.reshape(shape), axis.vectors, some, False)
-        return np.ascontiguousarray(x[:, :, self.order])
+        found = np.zeros_like(x)
+        to_blocks(x, self.axes, self.vectors, self.order, some, found)
+        return found
 
     def from_blocks(self, x: Floats, allowed: Bools | None = None) -> Floats:
         """Undo :meth:`to_blocks`; keeps `x`."""
         some = np.ones(x.shape[:2], dtype=bool) if allowed is None else allowed
-        found = np.empty_like(x)
-        found[:, :, self.order] = x
-        for axis in reversed(self.axes):
-            shape = (len(x), x.shape[1], axis.before, axis.size, axis.after)
-            reflect(found.reshape(shape), axis.vectors, some, True)
+        found = np.zeros_like(x)
+        from_blocks(x, self.axes, self.vectors, self.order, some, found)
         return found
 
     def forward(self, x: Floats) -> Floats:
@@ -297,15 +287,20 @@ def _expanded(coordinates: Ints, shape: tuple[int, ...], bases: Sequence[Attribu
     return found
 
 
-def _axes(shape: tuple[int, ...], bases: Sequence[AttributeBasis]) -> tuple[_Axis, ...]:
-    found = []
+def _axes(shape: tuple[int, ...], bases: Sequence[AttributeBasis]) -> tuple[Ints, Floats]:
+    """Return place and vector of each reflection, one attribute after the other."""
+    places: list[tuple[int, int, int]] = []
+    rows: list[Floats] = []
     for position, (size, basis) in enumerate(zip(shape, bases, strict=True)):
         before = int(np.prod(shape[:position], dtype=np.int64))
         after = int(np.prod(shape[position + 1 :], dtype=np.int64))
-        vectors = _reflections(basis.vectors)
-        if len(vectors):
-            found.append(_Axis(before, size, after, vectors))
-    return tuple(found)
+        for vector in _reflections(basis.vectors):
+            places.append((before, size, after))
+            rows.append(vector)
+    vectors = np.zeros((len(rows), max(shape)))
+    for i, row in enumerate(rows):
+        vectors[i, : len(row)] = row
+    return np.array(places, dtype=np.int64).reshape(-1, 3), vectors
 
 
 def _reflections(vectors: Floats) -> Floats:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 
 from opendas.constraints.table import ConstraintTable, JointTotal
 from opendas.errors import EstimationError
@@ -27,6 +28,9 @@ __all__ = ["ExactAnswers", "ModelLevel", "Range", "TreeModel", "plan_weights"]
 
 Range = tuple[int, int]
 """First geounit, and the one after the last, by their numbers in the whole level."""
+
+_RANK = 1e-12
+"""An eigenvalue below this part of their sum is zero (as in :mod:`opendas.uncertainty.extended`)."""
 
 LEAST_VARIANCE = 1e-6
 """Noise with less variance is zero but for a chance below 1e-6; the same floor as in the family problems."""
@@ -120,10 +124,17 @@ class TreeModel:
     domain : Domain
     levels : tuple of ModelLevel
         Top first.
+    plain : tuple of bool
+        Per level, whether subtrees say something about every allowed cell, and nothing exactly. Of the whole
+        tree, also in a part of it: what a geounit comes to does not depend on the part it is in.
+    plain_below : tuple of bool
+        Per level, the same of the children alone; False at the leaves.
     """
 
     domain: Domain
     levels: tuple[ModelLevel, ...]
+    plain: tuple[bool, ...]
+    plain_below: tuple[bool, ...]
 
     @classmethod
     def build(
@@ -185,6 +196,8 @@ class TreeModel:
                     if name in held and _deepest(constraints, name) == number
                 )
                 joint = here.joint
+                if joint is not None and _deepest(constraints, joint.name) != number:
+                    joint = None
             levels.append(
                 ModelLevel(
                     level.name,
@@ -198,7 +211,7 @@ class TreeModel:
                     joint,
                 )
             )
-        return cls(domain, tuple(levels))
+        return cls(domain, tuple(levels), *_plain(domain, levels))
 
     @classmethod
     def of_plan(cls, plan: MeasurementPlan, constraints: ConstraintTable | None = None) -> TreeModel:
@@ -246,7 +259,7 @@ class TreeModel:
         for number, level in enumerate(self.levels):
             start, stop = ranges.get(number, (level.first, level.first))
             levels.append(level.slice(start, stop))
-        return TreeModel(self.domain, tuple(levels))
+        return replace(self, levels=tuple(levels))
 
     @cached_property
     def own_information(self) -> tuple[Operators, ...]:
@@ -256,17 +269,33 @@ class TreeModel:
         )
 
     @cached_property
-    def columns(self) -> tuple[np.ndarray, ...]:
-        """Per level, int32 (q', k, e): column that counts each cell, in all answers side by side."""
-        found = []
-        for level in self.levels:
-            start, parts = 0, []
-            for query in level.measured:
-                parts.append(self.queries[query].row_of_cell[self.domain.cell] + start)
-                start += self.queries[query].size
-            shape = (0, *self.domain.cell.shape)
-            found.append(np.array(parts, dtype=np.int32).reshape(-1, *shape[1:]))
-        return tuple(found)
+    def rows(self) -> tuple[npt.NDArray[np.int32], ...]:
+        """Per query group, int32 (k, e): row that counts each cell."""
+        return tuple(
+            np.ascontiguousarray(query.row_of_cell[self.domain.cell], dtype=np.int32)
+            for query in self.queries
+        )
+
+    @cached_property
+    def total(self) -> int:
+        """Position of the total among the query groups, where a joint total is held."""
+        return next(i for i, query in enumerate(self.queries) if query.name == "total")
+
+    def unit_weight(self, query: int) -> float:
+        """Return a weight with which ``Q'Q`` is of the order of one; exact answers have none of theirs."""
+        return self.queries[query].size / self.domain.cells
+
+    def exact_operator(self, queries: Sequence[int]) -> Operators:
+        """Return one operator: positive on what some query groups see."""
+        weights = np.zeros((1, len(self.queries)))
+        for query in queries:
+            weights[0, query] = self.unit_weight(query)
+        return Operators.of(self.domain, self.domain.information(weights))
+
+    def exact_information(self, level: int, geounits: int) -> Operators:
+        """Return ``M`` of the exact answers of a level, before any mask, the same for all its geounits."""
+        held = self.exact_operator([exact.query for exact in self.levels[level].exact])
+        return held.take(np.zeros(geounits, dtype=np.int64))
 
     def sizes(self, level: int) -> tuple[int, ...]:
         """Return the number of rows of each query group that is measured at a level."""
@@ -326,3 +355,27 @@ def _masks(domain: Domain, spine: Spine, closed: Bools, cells: Bools) -> list[tu
             starts = spine.child_starts(number - 1)[:-1]
             allowed = np.logical_or.reduceat(allowed, starts, axis=0)
     return found[::-1]
+
+
+def _plain(domain: Domain, levels: Sequence[ModelLevel]) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
+    """Find at which levels matrices can be inverted as they are."""
+    leaf = levels[-1]
+    pairs = np.unique(leaf.own * len(leaf.patterns) + leaf.pattern)
+    own, pattern = np.divmod(pairs, len(leaf.patterns))
+    allowed = leaf.patterns[pattern]
+    regular = True
+    for stack, kind in zip(domain.information(leaf.weights[own]), domain.kinds, strict=True):
+        wide = np.repeat(allowed, kind.dimension, axis=1)
+        masked = stack * (wide[:, None, :, None] & wide[:, None, None, :])
+        scale = np.trace(masked, axis1=2, axis2=3)[:, :, None]
+        values = np.linalg.eigvalsh(masked)
+        # Rows outside the mask give one zero eigenvalue each; no others may be zero.
+        small = (values <= _RANK * scale).sum(axis=2)
+        regular &= bool(np.all(small == (~wide).sum(axis=1)[:, None]))
+    plain, below = [], []
+    for number in reversed(range(len(levels))):
+        below.append(regular and number < len(levels) - 1)
+        level = levels[number]
+        plain.append(regular and not level.exact)
+        regular = plain[-1] and level.joint is None
+    return tuple(plain[::-1]), tuple(below[::-1])

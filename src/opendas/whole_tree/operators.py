@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from opendas.queries.groups import QueryGroup
 from opendas.whole_tree.domain import Bools, Domain, Floats, Ints
-from opendas.whole_tree.kernels import add_segments, apply_blocks
+from opendas.whole_tree.kernels import add_multiples, add_segments, apply_blocks, supported
 
 __all__ = ["Operators", "QueryRows", "Supported", "inverse", "mask_codes"]
 
@@ -94,6 +94,39 @@ class Operators:
     def sum(self, starts: Ints) -> Operators:
         """Return sums over geounits ``starts[i]:starts[i + 1]``, in their order."""
         return Operators.of(self.domain, [_segments(stack, self.which, starts) for stack in self.stacks])
+
+    def pooled(self, starts: Ints) -> Operators:
+        """Return sums over geounits ``starts[i]:starts[i + 1]``, equal ones counted and multiplied.
+
+        In the order in which the different operators are stored; equal sums are stored once.
+        """
+        count = len(self.stacks[0])
+        family = np.repeat(np.arange(len(starts) - 1, dtype=np.int64), np.diff(starts))
+        pairs, times = np.unique(family * count + self.which, return_counts=True)
+        family, kind = np.divmod(pairs, count)
+        cuts = np.searchsorted(family, np.arange(len(starts)))
+        row = np.column_stack([kind, times])
+        different: dict[bytes, int] = {}
+        which = np.empty(len(starts) - 1, dtype=np.int64)
+        first = []
+        for i in range(len(which)):
+            key = row[cuts[i] : cuts[i + 1]].tobytes()
+            if key not in different:
+                different[key] = len(different)
+                first.append(i)
+            which[i] = different[key]
+        # Rows of the table of counts, in compressed form.
+        chosen = np.array(first, dtype=np.int64)
+        sizes = np.diff(cuts)[chosen]
+        entry = np.repeat(cuts[chosen], sizes) + _within(sizes)
+        indptr = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        stacks = []
+        for stack in self.stacks:
+            flat = stack.reshape(count, -1)
+            out = np.zeros((len(first), flat.shape[1]))
+            add_multiples(flat, kind[entry], times[entry].astype(np.float64), indptr, out)
+            stacks.append(out.reshape(len(first), *stack.shape[1:]))
+        return Operators(self.domain, tuple(stacks), which)
 
     def __add__(self, other: Operators) -> Operators:
         """Add operators of the same geounits; pairs of equal ones are added once."""
@@ -178,6 +211,12 @@ def mask_codes(allowed: Bools) -> Ints:
     rows = packed.view(f"V{packed.shape[1]}").ravel()
     _, codes = np.unique(rows, return_inverse=True)
     return codes.ravel().astype(np.int64)
+
+
+def _within(sizes: Ints) -> Ints:
+    """Return 0, 1, ... within each of some runs of these lengths."""
+    starts = np.cumsum(sizes) - sizes
+    return np.arange(int(sizes.sum())) - np.repeat(starts, sizes)
 
 
 def _segments(stack: Floats, which: Ints, starts: Ints) -> Floats:
@@ -274,6 +313,24 @@ class Supported:
     def apply(self, x: Floats) -> Floats:
         """Return ``A x`` for each child, float64 (C, s)."""
         domain = self.operators.domain
+        if len(self.stacks) == 1 and domain.kinds[0].dimension == 1:
+            kind, which = domain.kinds[0], self.operators.which
+            values = np.ascontiguousarray(x, dtype=np.float64)
+            found = np.empty_like(values)
+            supported(
+                values,
+                self.category,
+                self.column,
+                domain.axes,
+                domain.vectors,
+                domain.order,
+                self.stacks[0],
+                which,
+                kind.offsets,
+                kind.copies,
+                found,
+            )
+            return found
         full = np.zeros((len(x), self.every.shape[1], domain.cell.shape[1]))
         full[:, self.category, self.column] = x
         blocks = domain.to_blocks(full, self.every)

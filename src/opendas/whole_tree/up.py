@@ -5,9 +5,10 @@ With ``w = 1 / variance``, a geounit's own measurements say ``P = sum_q w_q Q_q'
 
     V_c = (P*_c)^-1,  S = sum_c V_c,  y = sum_c V_c b*_c,  P* = P + S^-1,  b* = b + S^-1 y,
 
-with ``P* = P`` and ``b* = b`` at the leaves, all inverses on the allowed cells, zero elsewhere. Leaves of one
-parent with the same mask and noise have the same ``V``, so their answers are summed, as integers, before
-anything else is done with them; equal matrices are inverted once.
+with ``P* = P`` and ``b* = b`` at the leaves, all inverses on the allowed cells, zero elsewhere; what is
+exact or unknown is carried beside (:mod:`opendas.whole_tree.knowledge`). Leaves of one parent with the same
+mask and noise have the same ``V``, so their answers are summed, as integers, before anything else is done
+with them; equal matrices are inverted once.
 
 Axes: ``g`` geounits, ``q`` query groups, ``n`` cells; see also :mod:`opendas.whole_tree.domain`.
 """
@@ -15,7 +16,7 @@ Axes: ``g`` geounits, ``q`` query groups, ``n`` cells; see also :mod:`opendas.wh
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,12 +24,13 @@ import numpy.typing as npt
 
 from opendas.errors import EstimationError
 from opendas.optimize.blas import one_blas_thread
-from opendas.whole_tree.domain import Floats, Ints
-from opendas.whole_tree.kernels import add_integers, add_segments, spread
-from opendas.whole_tree.model import Range, TreeModel
+from opendas.whole_tree.domain import Bools, Floats, Ints
+from opendas.whole_tree.kernels import add_groups, add_integers, add_segments, spread
+from opendas.whole_tree.knowledge import Known, dual, known, pooled
+from opendas.whole_tree.model import ModelLevel, Range, TreeModel
 from opendas.whole_tree.operators import Operators
 
-__all__ = ["Below", "Full", "LevelStatistics", "own_linear", "up_pass"]
+__all__ = ["Below", "Full", "LevelStatistics", "Sweep", "own_linear", "up_pass", "up_sweep"]
 
 Full = Callable[[int, int, int], list[npt.NDArray[np.int64]]]
 """All answers, int64 (geounits, m_q), of each measured query group: of (level, first, geounits)."""
@@ -51,6 +53,11 @@ class LevelStatistics:
         answers and found when needed (:func:`own_linear`).
     weights : float64 (g, q)
         Weight that each query group would have in ``P*`` if nothing were masked and all children were alike.
+    exact : Operators or None
+        ``M``: positive on what the subtree knows exactly; None where nothing is. A solver that holds the
+        constraints of the run needs no more: what is exact is among them, or follows from them.
+    exact_linear : float64 (g, n) or None
+        ``r``, with ``M x = r``. None at the leaves.
     """
 
     level: int
@@ -58,6 +65,8 @@ class LevelStatistics:
     precision: Operators
     linear: Floats | None
     weights: Floats
+    exact: Operators | None = None
+    exact_linear: Floats | None = None
 
     def __len__(self) -> int:
         return len(self.precision)
@@ -82,6 +91,8 @@ class Below:
         ``y``.
     weights : float64 (g, q)
         One over the sum, over the children, of one over their weights.
+    unknown : Operators or None
+        Positive on what the children say nothing about; None for nothing.
     """
 
     level: int
@@ -89,6 +100,7 @@ class Below:
     covariance: Operators
     mean: Floats
     weights: Floats
+    unknown: Operators | None = None
 
     def __len__(self) -> int:
         return len(self.covariance)
@@ -102,31 +114,75 @@ class Below:
                     f"what lies below level {other.level} does not join: geounit {other.first} follows "
                     f"{one.first + len(one)}."
                 )
-        covariance = Operators.joined([part.covariance for part in parts])
+        unknown = [part.unknown for part in parts if part.unknown is not None]
         return cls(
             parts[0].level,
             parts[0].first,
-            covariance,
+            Operators.joined([part.covariance for part in parts]),
             np.concatenate([part.mean for part in parts]),
             np.concatenate([part.weights for part in parts]),
+            Operators.joined(unknown) if unknown else None,
         )
 
 
+@dataclass(frozen=True, eq=False)
+class Sweep:
+    """All that one pass up a part of the tree found, for the pass down.
+
+    Parameters
+    ----------
+    model : TreeModel
+    statistics : mapping of level to LevelStatistics
+    below : mapping of level to Below
+        What lies below the geounits of each level, and below the parents of the highest.
+    """
+
+    model: TreeModel
+    statistics: Mapping[int, LevelStatistics]
+    below: Mapping[int, Below]
+
+    @property
+    def numbers(self) -> list[int]:
+        """Levels of the part, highest first."""
+        return sorted(self.statistics)
+
+
 def own_linear(model: TreeModel, level: int, first: int, answers: Sequence[npt.NDArray[np.int64]]) -> Floats:
-    """Return ``b = sum_q w_q Q_q' m_q`` of consecutive geounits on their allowed cells, float64 (g, n)."""
-    return model.domain.unplaced(_placed(model, level, first, answers))
+    """Return ``b = sum_q w_q Q_q' m_q`` of consecutive geounits on their allowed cells, float64 (g, n).
 
-
-def _placed(model: TreeModel, level: int, first: int, answers: Sequence[npt.NDArray[np.int64]]) -> Floats:
-    """Return ``b`` by dense category, float64 (g, k, e)."""
+    Parameters
+    ----------
+    model : TreeModel
+    level, first : int
+    answers : sequence of int64 (g, m_q)
+        Of each query group that is measured at the level, as :data:`Full` gives them.
+    """
     here = model.levels[level]
     count = len(answers[0]) if answers else 0
-    together = np.concatenate(answers, axis=1) if answers else np.zeros((count, 0), dtype=np.int64)
-    out = np.zeros((count, *model.domain.cell.shape))
-    own = here.own[first - here.first : first - here.first + count]
-    allowed = here.allowed(first, first + count)
-    used = np.array(here.measured, dtype=np.int64)
-    spread(together, here.weights, own, model.columns[level], used, allowed, out)
+    place = slice(first - here.first, first - here.first + count)
+    return model.domain.unplaced(
+        placed_linear(model, level, here.own[place], here.allowed(first, first + count), answers)
+    )
+
+
+def placed_linear(
+    model: TreeModel, level: int, own: Ints, allowed: Bools, answers: Sequence[npt.NDArray[np.int64]]
+) -> Floats:
+    """Return ``b`` by dense category, float64 (N, k, e), of geounits, or of groups that are alike."""
+    here = model.levels[level]
+    out = np.zeros((len(own), *model.domain.cell.shape))
+    for query, values in zip(here.measured, answers, strict=True):
+        weights = np.ascontiguousarray(here.weights[own, query])
+        spread(values, weights, model.rows[query], allowed, out)
+    return out
+
+
+def exact_placed(model: TreeModel, answers: Mapping[int, Ints], allowed: Bools) -> Floats:
+    """Return ``r = sum_q w_q Q_q' a_q`` by dense category, float64 (N, k, e); `answers` by query group."""
+    out = np.zeros((len(allowed), *model.domain.cell.shape))
+    for query, values in answers.items():
+        weights = np.full(len(values), model.unit_weight(query))
+        spread(values, weights, model.rows[query], allowed, out)
     return out
 
 
@@ -153,141 +209,258 @@ def up_pass(
     below : Below or None
         What the geounits of the highest level named say about their parents; None at the top of the tree.
 
+    Raises
+    ------
+    EstimationError
+        If the levels do not follow each other, or what lies below does not fit.
+
     Notes
     -----
     The same bytes however a tree is cut into parts: sums run over the children of one geounit, in order.
     """
+    sweep = up_sweep(model, ranges, full, below)
+    numbers = sweep.numbers
+    return tuple(sweep.statistics[number] for number in numbers), sweep.below.get(numbers[0] - 1)
+
+
+def up_sweep(model: TreeModel, ranges: Mapping[int, Range], full: Full, below: Below | None = None) -> Sweep:
+    """Pass information up a part of the tree and keep all of it (see :func:`up_pass`)."""
     numbers = sorted(ranges)
     last = len(model.levels) - 1
-    if numbers != list(range(numbers[0], numbers[-1] + 1)):
+    if not numbers or numbers != list(range(numbers[0], numbers[-1] + 1)):
         raise EstimationError(f"the levels of one pass follow each other, found {numbers}.")
     if (below is None) != (numbers[-1] == last):
         raise EstimationError("what lies below is given where the lowest level is not that of the leaves.")
-    found: list[LevelStatistics] = []
+    statistics: dict[int, LevelStatistics] = {}
+    lower: dict[int, Below] = {}
     with one_blas_thread():
         for number in reversed(numbers):
             start, stop = ranges[number]
             if number == last:
-                statistics = _leaves(model, start, stop)
+                statistics[number] = _leaves(model, start, stop)
             else:
                 if below is None or (below.level, below.first, len(below)) != (number, start, stop - start):
                     raise EstimationError(f"what lies below level {number} is not that of its geounits.")
-                statistics = _inner(model, number, start, stop, full, below)
-            found.append(statistics)
-            if number == 0:
-                below = None
-            elif number == last:
-                below = _below_leaves(model, statistics, full)
-            else:
-                below = _below(model, statistics)
-    return tuple(reversed(found)), below
+                lower[number] = below
+                statistics[number] = _inner(model, number, start, stop, full, below)
+            if number:
+                below = _below(model, statistics[number], full)
+        if numbers[0] and below is not None:
+            lower[numbers[0] - 1] = below
+    return Sweep(model, statistics, lower)
 
 
 def _leaves(model: TreeModel, start: int, stop: int) -> LevelStatistics:
     level = model.levels[-1]
     own = level.own[start - level.first : stop - level.first]
-    precision = model.own_information[-1].take(own).masked(level.allowed(start, stop))
-    return LevelStatistics(len(model.levels) - 1, start, precision, None, level.weights[own])
+    allowed = level.allowed(start, stop)
+    precision = model.own_information[-1].take(own).masked(allowed)
+    exact = None
+    if level.exact:
+        exact = model.exact_information(len(model.levels) - 1, stop - start).masked(allowed)
+    return LevelStatistics(len(model.levels) - 1, start, precision, None, level.weights[own], exact)
 
 
 def _inner(model: TreeModel, number: int, start: int, stop: int, full: Full, below: Below) -> LevelStatistics:
     level, domain = model.levels[number], model.domain
-    own = level.own[start - level.first : stop - level.first]
-    allowed = level.allowed(start, stop)
-    information = below.covariance.inverse(allowed)
+    here = slice(start - level.first, stop - level.first)
+    own, allowed = level.own[here], level.allowed(start, stop)
+    information, exact = dual(below.covariance, below.unknown, allowed, plain=model.plain_below[number])
     precision = model.own_information[number].take(own).masked(allowed) + information
-    linear = domain.backward(information.apply_blocks(domain.forward(below.mean)))
+    mean = domain.to_blocks(domain.placed(below.mean))
+    linear = domain.from_blocks(information.apply_blocks(mean), allowed)
     if level.measured:
-        linear += own_linear(model, number, start, full(number, start, stop - start))
-    linear *= domain.cells_of(allowed)
-    return LevelStatistics(number, start, precision, linear, level.weights[own] + below.weights)
+        linear += placed_linear(model, number, own, allowed, full(number, start, stop - start))
+    exact_linear = None
+    if exact is not None:
+        exact_linear = domain.from_blocks(exact.apply_blocks(mean), allowed)
+    if level.exact:
+        answers = {held.query: held.answers[here] for held in level.exact}
+        added = exact_placed(model, answers, allowed)
+        mine = model.exact_information(number, stop - start).masked(allowed)
+        exact = mine if exact is None else exact + mine
+        exact_linear = added if exact_linear is None else exact_linear + added
+    return LevelStatistics(
+        number,
+        start,
+        precision,
+        domain.unplaced(linear),
+        level.weights[own] + below.weights,
+        exact,
+        None if exact_linear is None else domain.unplaced(exact_linear),
+    )
 
 
-def _below(model: TreeModel, children: LevelStatistics) -> Below:
-    """Sum what inner geounits say over their parents."""
+def inner_known(model: TreeModel, children: LevelStatistics) -> Known:
+    """Return the estimates of inner geounits from their subtrees."""
     level, domain = model.levels[children.level], model.domain
-    here = slice(children.first - level.first, children.last - level.first)
-    parents, starts = _families(level.parent[here])
     if children.linear is None:
-        raise EstimationError("the leaves are summed by themselves")
+        raise EstimationError("leaves are looked at some at a time")
+    exact_linear = children.exact_linear
+    return known(
+        children.precision,
+        domain.forward(children.linear),
+        children.exact,
+        None if exact_linear is None else domain.forward(exact_linear),
+        level.allowed(children.first, children.last),
+        plain=model.plain[children.level],
+    )
+
+
+def families(level: ModelLevel, first: int, last: int) -> tuple[Ints, Ints, Ints]:
+    """Return how consecutive geounits, whole families, are put together.
+
+    Returns
+    -------
+    parents : int64 (p,)
+    starts : int64 (t + 1,)
+        Where each family begins, among the geounits; where a divided geounit's parts hold a total together,
+        where each divided geounit begins.
+    groups : int64 (p + 1,)
+        Where the families (or the divided geounits) of each parent begin.
+    """
+    parent = level.parent[first - level.first : last - level.first]
+    cuts = np.flatnonzero(np.diff(parent, prepend=-1))
+    parents = parent[cuts]
+    if level.joint is not None:
+        whole = level.joint.group[first - level.first : last - level.first]
+        starts = np.flatnonzero(np.diff(whole, prepend=-1))
+        groups = np.searchsorted(starts, np.append(cuts, len(parent)))
+    else:
+        starts, groups = cuts, np.arange(len(cuts) + 1)
+    return parents, np.append(starts, len(parent)).astype(np.int64), groups.astype(np.int64)
+
+
+def union(allowed: Bools, starts: Ints) -> Bools:
+    """Return where any of the geounits ``starts[i]:starts[i + 1]`` is allowed."""
+    return np.asarray(np.logical_or.reduceat(allowed, starts[:-1], axis=0))
+
+
+def conditioned(model: TreeModel, number: int, first: int, parts: Known, allowed: Bools) -> Known:
+    """Condition the sums over the parts of divided geounits on their exact totals.
+
+    Parameters
+    ----------
+    model : TreeModel
+    number : int
+        Level of the parts.
+    first : int
+        Number of the first of the divided geounits.
+    parts : Known
+        The sums.
+    allowed : bool (t, k)
+    """
+    joint = model.levels[number].joint
+    if joint is None:
+        raise EstimationError("no geounits of this level hold a total together")
+    information, exact, exact_linear = whole_information(model, number, first, parts, allowed)
+    linear = information.apply_blocks(parts.mean)
+    return known(information, linear, exact, exact_linear, allowed, plain=False)
+
+
+def whole_information(
+    model: TreeModel, number: int, first: int, parts: Known, allowed: Bools
+) -> tuple[Operators, Operators, Floats]:
+    """Return ``P*``, ``M`` and ``r`` of divided geounits (see :func:`conditioned`)."""
+    joint = model.levels[number].joint
+    if joint is None:
+        raise EstimationError("no geounits of this level hold a total together")
+    information, exact = dual(
+        parts.covariance, parts.unknown, allowed, plain=model.plain[number] and parts.unknown is None
+    )
+    query = model.total
+    totals = np.asarray(joint.totals[first : first + len(allowed), None], dtype=np.int64)
+    linear = model.domain.to_blocks(exact_placed(model, {query: totals}, allowed), allowed)
+    held = model.exact_operator([query]).take(np.zeros(len(allowed), dtype=np.int64)).masked(allowed)
+    if exact is not None:
+        linear += exact.apply_blocks(parts.mean)
+        held = held + exact
+    return information, held, linear
+
+
+def _below(model: TreeModel, children: LevelStatistics, full: Full) -> Below:
+    """Sum what geounits say over their parents."""
+    number = children.level
+    level, domain = model.levels[number], model.domain
+    parents, starts, groups = families(level, children.first, children.last)
     allowed = level.allowed(children.first, children.last)
-    covariance = children.precision.inverse(allowed)
-    means = covariance.apply_blocks(domain.forward(children.linear))
-    total = np.zeros((len(parents), *means.shape[1:]))
-    every = np.arange(len(children), dtype=np.int64)
-    add_segments(means.reshape(len(means), -1), every, starts, total.reshape(len(total), -1))
+    if number == len(model.levels) - 1:
+        together = _pooled_leaves(model, children, starts, full)
+    else:
+        together = pooled(inner_known(model, children), starts, allowed)
+    if level.joint is not None:
+        first = int(level.joint.group[children.first - level.first])
+        allowed = union(allowed, starts)
+        together = pooled(conditioned(model, number, first, together, allowed), groups, allowed)
+        starts = starts[groups]
     return Below(
-        children.level - 1,
+        number - 1,
         int(parents[0]),
-        covariance.sum(starts),
-        domain.backward(total),
+        together.covariance,
+        domain.backward(together.mean),
         _series(children.weights, starts),
+        together.unknown,
     )
 
 
-def _below_leaves(model: TreeModel, leaves: LevelStatistics, full: Full) -> Below:
-    """Sum what leaves say over their parents, some families at a time."""
-    level = model.levels[leaves.level]
-    parents, starts = _families(level.parent[leaves.first - level.first : leaves.last - level.first])
-    width = max(1, sum(model.sizes(leaves.level)))
-    total = np.zeros((len(parents), *model.domain.cell.shape))
+def _pooled_leaves(model: TreeModel, leaves: LevelStatistics, starts: Ints, full: Full) -> Known:
+    """Sum the estimates of leaves over their families, some families at a time."""
+    level = model.levels[-1]
     allowed = level.allowed(leaves.first, leaves.last)
-    covariance = leaves.precision.inverse(allowed)
+    covariance, unknown = dual(leaves.precision, leaves.exact, allowed, plain=model.plain[-1])
+    mean = np.zeros((len(starts) - 1, *model.domain.cell.shape))
+    for first, last in chunks(starts, max(1, sum(model.sizes(leaves.level)))):
+        _sum_leaves(model, leaves, covariance, starts[first : last + 1], full, mean[first:last])
+    return Known(covariance.pooled(starts), None if unknown is None else unknown.pooled(starts), mean)
+
+
+def chunks(starts: Ints, width: int) -> Iterator[Range]:
+    """Cut families into runs whose geounits have no more than a set number of answers, `width` each."""
     first = 0
-    while first < len(parents):
+    while first < len(starts) - 1:
         last = int(np.searchsorted(starts, starts[first] + CHUNK // width, side="right")) - 1
-        last = min(max(last, first + 1), len(parents))
-        _sum_leaves(model, leaves, covariance, starts[first : last + 1], full, total[first:last])
+        last = min(max(last, first + 1), len(starts) - 1)
+        yield first, last
         first = last
-    return Below(
-        leaves.level - 1,
-        int(parents[0]),
-        covariance.sum(starts),
-        model.domain.backward(total),
-        _series(leaves.weights, starts),
-    )
 
 
 def _sum_leaves(
     model: TreeModel, leaves: LevelStatistics, covariance: Operators, starts: Ints, full: Full, out: Floats
 ) -> None:
-    """Set ``sum_c V_c b_c``, float64 (g, k, e) in block order, of some families of leaves."""
-    level, domain = model.levels[leaves.level], model.domain
+    """Add the estimates of leaves over some families to `out`, float64 (families, k, e) in block order."""
+    level, domain = model.levels[-1], model.domain
     low, high = int(starts[0]), int(starts[-1])
-    if not level.measured:
-        return
-    answers = full(leaves.level, leaves.first + low, high - low)
     family = np.repeat(np.arange(len(starts) - 1, dtype=np.int64), np.diff(starts))
-    which = covariance.which[low:high]
-    # Leaves of one parent with the same mask and noise: one sum of integers, one right-hand side.
-    pairs = family * len(covariance.stacks[0]) + which
+    # Leaves of one family with the same mask and noise: one sum of integers, one right-hand side.
+    pairs = family * len(covariance.stacks[0]) + covariance.which[low:high]
     _, first, group = np.unique(pairs, return_index=True, return_inverse=True)
-    sums = np.zeros((len(first), sum(model.sizes(leaves.level))), dtype=np.int64)
-    column = 0
-    for values in answers:
-        add_integers(values, group.ravel().astype(np.int64), sums, column)
-        column += values.shape[1]
-    place = leaves.first + low - level.first
-    allowed = level.patterns[level.pattern[place + first]]
-    linear = np.zeros((len(first), *domain.cell.shape))
-    used = np.array(level.measured, dtype=np.int64)
-    spread(sums, level.weights, level.own[place + first], model.columns[-1], used, allowed, linear)
-    means = covariance.take(low + first).apply_blocks(domain.to_blocks(linear, allowed))
-    groups = np.searchsorted(family[first], np.arange(len(starts))).astype(np.int64)
-    every = np.arange(len(first), dtype=np.int64)
-    add_segments(means.reshape(len(means), -1), every, groups, out.reshape(len(out), -1))
-
-
-def _families(parent: Ints) -> tuple[Ints, Ints]:
-    """Return the parents of consecutive children, and where each one's children begin, with the end."""
-    starts = np.flatnonzero(np.diff(parent, prepend=-1))
-    return parent[starts], np.append(starts, len(parent)).astype(np.int64)
+    group = group.ravel().astype(np.int64)
+    sums = []
+    for values in full(leaves.level, leaves.first + low, high - low) if level.measured else []:
+        total = np.zeros((len(first), values.shape[1]), dtype=np.int64)
+        add_integers(values, group, total)
+        sums.append(total)
+    place = leaves.first - level.first + low + first
+    allowed = level.patterns[level.pattern[place]]
+    linear = domain.to_blocks(placed_linear(model, leaves.level, level.own[place], allowed, sums), allowed)
+    chosen = low + first
+    if leaves.exact is None:
+        means = covariance.take(chosen).apply_blocks(linear)
+    else:
+        answers = {}
+        for held in level.exact:
+            here = slice(leaves.first - level.first + low, leaves.first - level.first + high)
+            answers[held.query] = np.zeros((len(first), held.answers.shape[1]), dtype=np.int64)
+            add_integers(np.ascontiguousarray(held.answers[here]), group, answers[held.query])
+        exact_linear = domain.to_blocks(exact_placed(model, answers, allowed), allowed)
+        precision, exact = leaves.precision.take(chosen), leaves.exact.take(chosen)
+        means = known(precision, linear, exact, exact_linear, allowed, plain=False).mean
+    add_groups(means, family[first], allowed, out)
 
 
 def _series(weights: Floats, starts: Ints) -> Floats:
     """Return one over the sum of one over the children's weights; zero where one of them has none."""
     with np.errstate(divide="ignore"):
-        variances = 1.0 / weights
         out = np.zeros((len(starts) - 1, weights.shape[1]))
-        add_segments(variances, np.arange(len(weights), dtype=np.int64), starts, out)
+        add_segments(1.0 / weights, np.arange(len(weights), dtype=np.int64), starts, out)
         return np.asarray(1.0 / out)
