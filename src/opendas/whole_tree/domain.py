@@ -28,6 +28,7 @@ from opendas.schema.attributes import Attribute, Schema
 from opendas.uncertainty.algebra import LARGEST_BLOCK, Algebra, build_algebra
 from opendas.uncertainty.basis import AttributeBasis
 from opendas.whole_tree.kernels import from_blocks, to_blocks
+from opendas.whole_tree.pairs import Pairs
 
 __all__ = ["BlockKinds", "Domain"]
 
@@ -172,6 +173,11 @@ class Domain:
     def every(self) -> Bools:
         """Dense categories that are possible, bool (k,)."""
         return np.asarray(self.possible.any(axis=1))
+
+    @cached_property
+    def pairs(self) -> Pairs | None:
+        """Operators as sums over places; None where they have no such form."""
+        return Pairs.build(self)
 
     def categories_of(self, cells: Bools) -> Bools:
         """Return the dense categories, bool (..., k), of cells, bool (..., n), that depend on them alone."""

@@ -12,6 +12,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from opendas.optimize.paired import PairedCurvature
 from opendas.queries.groups import QueryGroup
 from opendas.whole_tree.domain import Bools, Domain, Floats, Ints
 from opendas.whole_tree.kernels import add_multiples, add_segments, apply_blocks, supported
@@ -174,9 +175,11 @@ class Operators:
         """Return ``A x`` of cell vectors, float64 (N, n)."""
         return self.domain.backward(self.apply_blocks(self.domain.forward(x)))
 
-    def on_support(self, support: npt.NDArray[np.integer]) -> Supported:
-        """Return the operators restricted to some cells, for repeated products."""
-        return Supported.build(self, np.asarray(support, dtype=np.int64))
+    def on_support(self, support: npt.NDArray[np.integer]) -> Supported | PairedCurvature:
+        """Return the operators restricted to some cells, for solvers: as sums over places where they can be."""
+        pairs = self.domain.pairs
+        found = None if pairs is None else pairs.curvature(self, support)
+        return found or Supported.build(self, np.asarray(support, dtype=np.int64))
 
     def dense(self, i: int, support: npt.NDArray[np.integer] | None = None) -> Floats:
         """Return one operator as a matrix over some cells, float64 (s, s): plain and slow."""
