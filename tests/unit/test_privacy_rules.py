@@ -181,6 +181,8 @@ def test_keys_are_derived_in_one_place_with_product_plan_and_tag() -> None:
             "key.derive('noise/' + product.name, bytes.fromhex(now.plan_digest), "
             "bytes.fromhex(now.input_tag))",
         ),
+        # Seeded only: the noise of a seed is meant to be the same for every plan that is tried.
+        ("tuning/simulate.py", "RunKey.seeded(seed).derive('tuning/' + product.name)"),
     ]
 
 
@@ -218,6 +220,7 @@ HASHES = {
     "report/views.py": "files of a release",
     "run.py": "the plan and the settings of estimation",
     "schema/histogram.py": "a constant",
+    "tuning/tune.py": "the plan, names and sizes of input files",
 }
 
 

@@ -120,11 +120,12 @@ def test_the_modules_that_hold_a_key_are_these() -> None:
         "opendas.phsafe.measure",
         "opendas.phsafe.run",
         "opendas.preparation",
+        "opendas.tuning.simulate",
         "opendas.workspace",
         "opendas.random",
     }
     assert importers("NoisyMeasurements") == {"opendas.engines.work", "opendas.publish"}
-    assert importers("KeyedSource") == {"opendas.pipeline", "opendas.publish"}
+    assert importers("KeyedSource") == {"opendas.pipeline", "opendas.publish", "opendas.tuning.simulate"}
 
 
 def test_truth_and_key_meet_only_in_measurement_and_in_the_wiring() -> None:
@@ -136,7 +137,10 @@ def test_truth_and_key_meet_only_in_measurement_and_in_the_wiring() -> None:
         "opendas.pipeline",
         "opendas.preparation",
         "opendas.publish",
+        "opendas.tuning.simulate",  # truth beside seeded noise, for stand-in data only
     }
+    keys = re.findall(r"RunKey\.\w+", (ROOT / "tuning" / "simulate.py").read_text(encoding="utf-8"))
+    assert keys == ["RunKey.seeded"]
 
 
 def test_persons_and_key_meet_only_in_the_measurement_and_the_wiring_of_phsafe() -> None:

@@ -30,6 +30,7 @@ COMMANDS = {
     "evaluate": "evaluate",
     "account": "account",
     "explore": "explore",
+    "tune": "tune",
     "phsafe": "phsafe",
     "phsafe-post": "phsafe_post",
     "phsafe-accuracy": "phsafe_accuracy",

@@ -1,0 +1,1 @@
+"""Finding the least budget that meets accuracy targets, on public stand-in data."""

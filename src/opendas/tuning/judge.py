@@ -1,0 +1,173 @@
+"""Whether an allocation meets the targets, with as few runs as that takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Protocol
+
+from opendas.errors import EstimationError
+from opendas.tuning.candidate import Candidate
+from opendas.tuning.simulate import Memory
+from opendas.tuning.targets import Tally, Target
+
+__all__ = ["Judge", "Step", "Trials", "least_factor"]
+
+WIDEST = 2.0**24
+"""Factors beyond this, up or down, are not tried."""
+
+
+class Trials(Protocol):
+    """Anything that can run a candidate with a seed."""
+
+    targets: tuple[Target, ...]
+
+    def trial(self, candidate: Candidate, seed: int) -> tuple[Tally, ...]:
+        """Return one tally per target."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One allocation that was judged.
+
+    Parameters
+    ----------
+    stage : str
+        What the search was doing.
+    candidate : Candidate
+    seeds : int
+        Runs looked at; fewer than asked for where the verdict was certain.
+    values : tuple of float or None
+        Of each target.
+    passed : bool
+    """
+
+    stage: str
+    candidate: Candidate
+    seeds: int
+    values: tuple[float | None, ...]
+    passed: bool
+
+
+@dataclass(slots=True)
+class Judge:
+    """Runs candidates and keeps the path.
+
+    Parameters
+    ----------
+    trials : Trials
+    seeds : sequence of int
+        A target is judged over the areas of all these runs together, as section 8.1 of the TopDown paper
+        judges it over the areas of one.
+    memory : Memory
+    most : int
+        Runs after which the search stops with an error rather than go on for ever.
+    tell : callable(Step), optional
+        Called with every step.
+    """
+
+    trials: Trials
+    seeds: Sequence[int]
+    memory: Memory
+    most: int
+    tell: Callable[[Step], None] | None = None
+    made: int = 0
+    path: list[Step] = field(default_factory=list)
+
+    def tallies(self, candidate: Candidate, seed: int) -> tuple[Tally, ...]:
+        """Return the tallies of one run, made or remembered."""
+        if self.made >= self.most:
+            raise EstimationError(
+                f"tuning has made {self.made} runs and is not at its end. Give more with --most-runs, or a "
+                "coarser --tolerance; with --memory nothing is run twice."
+            )
+        found, new = self.memory.get(candidate.key, seed, lambda: self.trials.trial(candidate, seed))
+        self.made += new
+        return found
+
+    def passes(self, candidate: Candidate, stage: str) -> bool:
+        """Judge a candidate; stops at the first run that settles the verdict."""
+        targets = self.trials.targets
+        sums = [Tally() for _ in targets]
+        done = 0
+        passed = True
+        for seed in self.seeds:
+            found = self.tallies(candidate, seed)
+            sums = [total + tally for total, tally in zip(sums, found, strict=True)]
+            done += 1
+            left = len(self.seeds) - done
+            if any(t.lost(s, left * f.units) for t, s, f in zip(targets, sums, found, strict=True)):
+                passed = False
+                break
+        else:
+            passed = all(t.passes(s) for t, s in zip(targets, sums, strict=True))
+        values = tuple(target.value(total) for target, total in zip(targets, sums, strict=True))
+        self.note(Step(stage, candidate, done, values, passed))
+        return passed
+
+    def note(self, step: Step) -> None:
+        """Add a step to the path."""
+        self.path.append(step)
+        if self.tell is not None:
+            self.tell(step)
+
+
+def least_factor(
+    passes: Callable[[Fraction], bool], tolerance: float, *, lowest: float = 1 / WIDEST, start: float = 1.0
+) -> Fraction:
+    """Find the least factor that passes, by doubling and halving and then by bisection of the logarithm.
+
+    Parameters
+    ----------
+    passes : callable(Fraction) -> bool
+        Taken to be monotone; with the noise of one seed at all factors it nearly is.
+    tolerance : float
+        The answer is at most so much, relatively, above a factor that fails.
+    lowest : float
+        Where the answer may stop without a failure below it.
+    start : float
+
+    Returns
+    -------
+    Fraction
+        It was seen to pass.
+
+    Raises
+    ------
+    EstimationError
+        If the largest factor fails.
+    """
+    low, high = lowest, start
+    if passes(_factor(high)):
+        while high > lowest:
+            low = max(lowest, high / 2)
+            if low < high and not passes(_factor(low)):
+                break
+            high = low
+        else:
+            return _factor(lowest)
+    else:
+        low = high
+        while True:
+            high = 2 * low
+            if high > WIDEST:
+                raise EstimationError(
+                    f"the targets are not met with {low:.0f} times the loss either: no budget meets them "
+                    "with these query groups and this geography. Loosen the targets."
+                )
+            if passes(_factor(high)):
+                break
+            low = high
+    while high / low > 1 + tolerance:
+        middle = (low * high) ** 0.5
+        if passes(_factor(middle)):
+            high = middle
+        else:
+            low = middle
+    return _factor(high)
+
+
+def _factor(value: float) -> Fraction:
+    return Fraction(f"{value:.4g}")

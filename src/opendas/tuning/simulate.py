@@ -1,0 +1,162 @@
+"""Runs in memory on stand-in data, with any allocation, compared with the truth.
+
+The noise of a seed is the same for every allocation, cell by cell: a run with a larger loss errs in the same
+directions by less. Searches need few runs for that reason.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from opendas.constraints.feasible import check_feasible
+from opendas.constraints.table import bound_table
+from opendas.engines.drive import estimate_spine
+from opendas.engines.work import KeyedSource, Worker
+from opendas.errors import ConfigError
+from opendas.measurement.invariants import declared_invariants
+from opendas.measurement.noisy import measured_levels
+from opendas.measurement.plan import MeasurementPlan
+from opendas.metrics.errors import level_errors
+from opendas.products.product import PassPlan
+from opendas.random.keys import RunKey
+from opendas.run import Run, make_budget, make_rules, make_spine
+from opendas.schema.histogram import Histogram
+from opendas.tuning.candidate import Candidate
+from opendas.tuning.targets import Tally, Target
+
+__all__ = ["Memory", "Simulator"]
+
+
+class Simulator:
+    """Seeded runs of one run file's product, geography and estimator on its own input.
+
+    Parameters
+    ----------
+    run : Run
+        Its input is the stand-in data, and public.
+    targets : sequence of Target
+    workers : int
+
+    Raises
+    ------
+    ConfigError
+        For block-by-block, which has one geolevel to give a budget to.
+    """
+
+    def __init__(self, run: Run, targets: Sequence[Target], *, workers: int = 1) -> None:
+        if run.resolved.estimator == "block-by-block":
+            raise ConfigError("estimator block-by-block spends everything at the leaves: nothing to tune.")
+        self.run = run
+        self.targets = tuple(targets)
+        self.workers = workers
+        self.data = run.read()
+
+    @property
+    def levels(self) -> tuple[str, ...]:
+        """Geolevels of the spine, top first."""
+        return self.run.resolved.levels
+
+    def trial(self, candidate: Candidate, seed: int) -> tuple[Tally, ...]:
+        """Estimate with the noise of a seed, and count where each target holds."""
+        estimate = self._estimate(candidate, seed)
+        names = list(dict.fromkeys(target.geolevel for target in self.targets))
+        found = level_errors(self.data.histogram, estimate, self.data.frame, names)
+        by_name = dict(zip(names, found, strict=True))
+        return tuple(target.tally(by_name[target.geolevel], self.run.product) for target in self.targets)
+
+    def _estimate(self, candidate: Candidate, seed: int) -> Histogram:
+        resolved = self.run.resolved
+        product = resolved.product
+        if candidate.strategy.one_pass:
+            product = replace(product, passes=PassPlan({"*": (("rest",),)}, product.passes.rounder))
+        resolved = replace(resolved, product=product, budget=candidate.spec(resolved.budget))
+        spine = make_spine(resolved, self.data.frame)
+        plan = MeasurementPlan(product, spine, make_budget(resolved))
+        counts = self.data.histogram.take(spine.leaf_order)
+        invariants = declared_invariants(product, counts, spine)
+        constraints = bound_table(product, self.data.frame, spine, invariants)
+        check_feasible(product, spine, constraints)
+        key = RunKey.seeded(seed).derive("tuning/" + product.name)
+        worker = Worker(
+            make_rules(resolved, plan, constraints),
+            KeyedSource(measured_levels(plan), key),
+            resolved.failsafe,
+            keep_used=False,
+        )
+        estimation = estimate_spine(
+            spine,
+            constraints,
+            worker,
+            histogram=counts,
+            estimator=resolved.estimator,
+            workers=self.workers,
+        )
+        inverse = spine.leaf_order.copy()
+        inverse[spine.leaf_order] = range(len(inverse))
+        return estimation.leaves.take(inverse)
+
+
+class Memory:
+    """Results of runs that are done, in memory and, with a path, in a file that a stopped search reads again.
+
+    Parameters
+    ----------
+    path : Path, optional
+        Lines of JSON; the first says what the runs belong to.
+    belongs : str
+        Version, run file, input and targets, in words that change with them.
+
+    Raises
+    ------
+    ConfigError
+        If the file belongs to another search.
+    """
+
+    def __init__(self, path: Path | None = None, belongs: str = "") -> None:
+        self._path = path
+        self._known: dict[tuple[str, int], tuple[Tally, ...]] = {}
+        if path is None:
+            return
+        if path.exists():
+            self._read(path, belongs)
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps({"belongs": belongs}) + "\n", encoding="utf-8")
+
+    def _read(self, path: Path, belongs: str) -> None:
+        complete = path.read_text(encoding="utf-8").rpartition("\n")[0]  # a torn last line is run again
+        lines = complete.splitlines()
+        try:
+            if json.loads(lines[0])["belongs"] != belongs:
+                raise ConfigError(
+                    f"{path} holds the runs of another search: another version, run file, input or file of "
+                    "targets. Remove it, or name another file with --memory."
+                )
+            for line in lines[1:]:
+                row = json.loads(line)
+                self._known[row["candidate"], row["seed"]] = tuple(Tally(*tally) for tally in row["tallies"])
+        except (IndexError, KeyError, TypeError, ValueError):
+            raise ConfigError(f"{path} is no file of finished runs; name another with --memory.") from None
+        path.write_text(complete + "\n", encoding="utf-8")
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def get(
+        self, candidate: str, seed: int, trial: Callable[[], tuple[Tally, ...]]
+    ) -> tuple[tuple[Tally, ...], bool]:
+        """Return the tallies of a run, and whether it had to be made."""
+        found = self._known.get((candidate, seed))
+        if found is not None:
+            return found, False
+        found = trial()
+        self._known[candidate, seed] = found
+        if self._path is not None:
+            tallies = [[tally.units, tally.held, tally.error] for tally in found]
+            row = {"candidate": candidate, "seed": seed, "tallies": tallies}
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+        return found, True

@@ -1,0 +1,274 @@
+"""Accuracy targets: what a release has to get right, where, and how often.
+
+A target speaks of the geounits of one geolevel, or the areas of one entity category, in a range of true
+population. TopDown paper, sections 6.3 and 8.1: the share of the largest race or ethnicity group within five
+percentage points in 95 % of the areas off the spine with 500 people or more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from opendas.config.load import config_error, parse_toml, read_text
+from opendas.config.model import Exact, Name, Section
+from opendas.errors import ConfigError, Finding
+from opendas.metrics.aggregate import project
+from opendas.metrics.diversity import group_counts, has_groups
+from opendas.metrics.errors import LevelErrors
+from opendas.privacy.exact import format_fraction
+from opendas.products.product import Product
+
+__all__ = ["MEASURES", "Tally", "Target", "load_targets"]
+
+MEASURES = ("largest-group", "absolute-error", "relative-error", "mean-absolute-error")
+"""What a target can speak of."""
+
+_ADULT = ("votingage", "18plus")
+_SAFE = 1 << 62
+
+
+class _TargetSection(Section):
+    geolevel: Name
+    measure: Literal["largest-group", "absolute-error", "relative-error", "mean-absolute-error"]
+    query: Name | None = None
+    base: Literal["total", "18plus"] = "total"
+    within: Annotated[Exact, Field(ge=0)] | None = None
+    share: Annotated[Exact, Field(gt=0, le=1)] = Fraction(19, 20)
+    at_most: Annotated[Exact, Field(ge=0)] | None = None
+    population: Annotated[tuple[int, ...], Field(min_length=1, max_length=2)] = (0,)
+
+
+class _TargetsFile(Section):
+    targets: Annotated[tuple[_TargetSection, ...], Field(min_length=1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """How a target did in one run or, added up, in several.
+
+    Parameters
+    ----------
+    units : int
+        Areas in the target's range of population, once a run.
+    held : int
+        Of these, how many hold.
+    error : int
+        Sum of absolute errors, for a mean.
+    """
+
+    units: int = 0
+    held: int = 0
+    error: int = 0
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(self.units + other.units, self.held + other.held, self.error + other.error)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One accuracy target.
+
+    Parameters
+    ----------
+    geolevel : str
+        Official geolevel or entity category.
+    measure : str
+        ``largest-group``: the share, in the area's people, of the group that is largest in the truth moves by
+        at most `within` percentage points. ``absolute-error``, ``relative-error``: the error of a query
+        group, summed over its rows, is at most `within` counts, or per cent of the area's people.
+        ``mean-absolute-error``: its mean over areas is at most `within`.
+    query : str or None
+        Query group; None with ``largest-group``: the race and ethnicity groups of the TopDown paper.
+    base : str
+        With ``largest-group``: of all people (``total``) or of those of voting age (``18plus``).
+    within : Fraction
+    share : Fraction
+        Of the areas that have to hold. Means nothing with ``mean-absolute-error``.
+    least, most : int, int or None
+        True population of the areas.
+    """
+
+    geolevel: str
+    measure: str
+    query: str | None
+    base: str
+    within: Fraction
+    share: Fraction
+    least: int = 0
+    most: int | None = None
+
+    def __str__(self) -> str:
+        """Say the target in words."""
+        many = f"{self.least:,} to {self.most:,}" if self.most is not None else f"{self.least:,} or more"
+        where = f"{self.geolevel}, {many} people"
+        amount = format_fraction(self.within)
+        if self.measure == "mean-absolute-error":
+            return f"{where}: mean absolute error of {self.query} at most {amount}"
+        part = f"{float(100 * self.share):g} % of the areas"
+        if self.measure == "largest-group":
+            base = " among those of voting age" if self.base == "18plus" else ""
+            return f"{where}: share of the largest group{base} within {amount} points in {part}"
+        unit = "counts" if self.measure == "absolute-error" else "%"
+        return f"{where}: error of {self.query} within {amount} {unit} in {part}"
+
+    def tally(self, level: LevelErrors, product: Product) -> Tally:
+        """Count where the target holds in one estimate.
+
+        Parameters
+        ----------
+        level : LevelErrors
+            Of the target's geolevel or category.
+        product : Product
+        """
+        population = level.population
+        inside = population >= self.least
+        if self.most is not None:
+            inside &= population <= self.most
+        if self.measure == "largest-group":
+            held, counted = self._largest_group(level, product)
+            inside &= counted
+            return Tally(int(inside.sum()), int((held & inside).sum()))
+        rows = abs(project(level.error, product.workload.group(self.query or "total")))
+        error = np.asarray(rows.sum(axis=1), dtype=np.int64).ravel()
+        units = int(inside.sum())
+        if self.measure == "mean-absolute-error":
+            return Tally(units, 0, int(error[inside].sum()))
+        over = population if self.measure == "relative-error" else np.ones_like(population)
+        allowed = self.within / (100 if self.measure == "relative-error" else 1)
+        held = _at_most(error, over, allowed)
+        return Tally(units, int((held & inside).sum()))
+
+    def _largest_group(
+        self, level: LevelErrors, product: Product
+    ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+        schema = product.schema
+        if self.query is None:
+            keep = None
+            if self.base == "18plus":
+                codes = schema.codes(np.arange(schema.size))[schema.names.index(_ADULT[0])]
+                keep = codes == schema.attribute(_ADULT[0]).levels.index(_ADULT[1])
+            truth = group_counts(level.truth, schema, keep)
+            estimate = truth + group_counts(level.error, schema, keep)
+        else:
+            group = product.workload.group(self.query)
+            truth = np.asarray(project(level.truth, group).toarray(), dtype=np.int64)
+            estimate = truth + np.asarray(project(level.error, group).toarray(), dtype=np.int64)
+        largest = np.argmax(truth, axis=1)
+        rows = np.arange(len(truth))
+        t, e = truth[rows, largest], estimate[rows, largest]
+        total, estimated = truth.sum(axis=1), estimate.sum(axis=1)
+        moved = _products(e, total) - _products(t, estimated)
+        held = _at_most(np.abs(moved), _products(total, estimated), self.within / 100)
+        return held & (estimated > 0), total > 0
+
+    def passes(self, tally: Tally) -> bool:
+        """Whether a tally meets the target; one without areas does."""
+        if self.measure == "mean-absolute-error":
+            return tally.error <= self.within * tally.units
+        return tally.held >= self.share * tally.units
+
+    def lost(self, tally: Tally, remaining: int) -> bool:
+        """Whether the target fails already, whatever `remaining` more areas do."""
+        if self.measure == "mean-absolute-error":
+            return tally.error > self.within * (tally.units + remaining)
+        return tally.held + remaining < self.share * (tally.units + remaining)
+
+    def value(self, tally: Tally) -> float | None:
+        """Return the share of areas that hold, or the mean error; None without areas."""
+        if not tally.units:
+            return None
+        part = tally.error if self.measure == "mean-absolute-error" else tally.held
+        return part / tally.units
+
+
+def _products(a: npt.NDArray[np.int64], b: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+    """Multiply exactly: in Python integers where 64 bits might not hold the result."""
+    most = int(np.abs(a).max(initial=0)) * int(np.abs(b).max(initial=0))
+    return a * b if most < _SAFE else a.astype(object) * b.astype(object)
+
+
+def _at_most(value: npt.NDArray[Any], unit: npt.NDArray[Any], factor: Fraction) -> npt.NDArray[np.bool_]:
+    """Return where ``value <= factor * unit``, exactly."""
+    left = value.astype(object) * factor.denominator
+    return np.asarray(left <= unit.astype(object) * factor.numerator, dtype=bool)
+
+
+def load_targets(path: Path, product: Product, geolevels: Sequence[str]) -> tuple[Target, ...]:
+    """Read a file of targets.
+
+    Parameters
+    ----------
+    path : Path
+        TOML with a list ``[[targets]]``; docs/explanation/tuning.md shows one.
+    product : Product
+    geolevels : sequence of str
+        Geolevels and entity categories of the stand-in data.
+
+    Raises
+    ------
+    ConfigError
+        Naming file, line, field and rule of everything that is wrong.
+    """
+    text = read_text(path, "file of targets")
+    document, lines = parse_toml(text, _TargetsFile, path.name, path.resolve().parent)
+    findings: list[Finding] = []
+    found = []
+    for number, section in enumerate(document.targets):
+        target, wrong = _target(section, product, geolevels)
+        where = next((lines[key] for key in (("targets", number),) if key in lines), None)
+        findings += [Finding(path.name, where, f"targets.{number}.{field}", rule) for field, rule in wrong]
+        found.append(target)
+    if findings:
+        raise config_error(path.name, findings)
+    return tuple(found)
+
+
+def _target(
+    section: _TargetSection, product: Product, geolevels: Sequence[str]
+) -> tuple[Target, list[tuple[str, str]]]:
+    wrong: list[tuple[str, str]] = []
+    mean, largest = section.measure == "mean-absolute-error", section.measure == "largest-group"
+    wanted, other = ("at_most", "within") if mean else ("within", "at_most")
+    within = section.at_most if mean else section.within
+    if within is None:
+        wrong.append((wanted, f"{section.measure} needs {wanted}"))
+    if getattr(section, other) is not None:
+        wrong.append((other, f"{section.measure} takes {wanted}, not {other}"))
+    if section.geolevel not in geolevels:
+        wrong.append(("geolevel", f"the data have no {section.geolevel!r}; known are {', '.join(geolevels)}"))
+    query = section.query
+    if query is not None:
+        try:
+            query = product.workload.canonical(query)
+        except ConfigError as error:
+            wrong.append(("query", str(error)))
+    elif not largest:
+        query = "total"
+    elif not has_groups(product):
+        wrong.append(("query", "the product has no race and ethnicity groups: name the query group"))
+    if section.base == "18plus":
+        attribute = next((a for a in product.schema.attributes if a.name == _ADULT[0]), None)
+        if not largest or section.query is not None or attribute is None or _ADULT[1] not in attribute.levels:
+            wrong.append(("base", "18plus goes with the race and ethnicity groups of largest-group only"))
+    least, most = section.population[0], section.population[1] if len(section.population) > 1 else None
+    if least < 0 or (most is not None and most < least):
+        wrong.append(("population", "expected [least] or [least, most], from 0 up"))
+    target = Target(
+        section.geolevel,
+        section.measure,
+        query,
+        section.base,
+        within if within is not None else Fraction(0),
+        section.share,
+        least,
+        most,
+    )
+    return target, wrong

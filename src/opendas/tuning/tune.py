@@ -1,0 +1,303 @@
+"""Tuning: from targets and public stand-in data to a plan, with the path that led to it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from opendas.errors import ConfigError, EstimationError
+from opendas.metrics.errors import levels_of
+from opendas.privacy.exact import format_fraction
+from opendas.run import Run
+from opendas.tuning.candidate import Candidate, Strategy, as_measured, bureau_strategies, rounded_loss
+from opendas.tuning.judge import Judge, Step
+from opendas.tuning.level_by_level import level_by_level
+from opendas.tuning.search import again, search
+from opendas.tuning.simulate import Memory, Simulator
+from opendas.tuning.targets import Tally, Target, load_targets
+from opendas.version import __version__
+
+__all__ = ["METHODS", "Confirmation", "Settings", "Tuning", "tune"]
+
+METHODS = ("search", "level-by-level")
+"""Ways to find a plan: our own, and the one of the TopDown paper, section 8.1."""
+
+ROUNDS = 12
+"""Times that an allocation which is not confirmed is improved."""
+
+AGAIN = 2
+"""Times that the search goes on with three times the runs; what then fails, fails by little."""
+
+CONFIRMING = 10_000
+"""First seed of the runs that confirm, times the attempt: none of them has judged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How to tune.
+
+    Parameters
+    ----------
+    source : str
+        What the stand-in data are and why they are public; goes into the plan and its certificate.
+    method : str
+        One of :data:`METHODS`.
+    runs : int
+        Runs that judge an allocation together. A single one, as the Bureau had, flatters allocations whose
+        noise at the few geounits at the top happens to be small.
+    confirm : int
+        Independent runs that confirm the result; the Bureau made 25.
+    tolerance : float
+        Relative step at which a loss counts as found.
+    queries : bool
+        Also save on single query groups (method ``search``).
+    most : int
+        Runs before giving up, confirmation apart.
+    memory : Path or None
+        File of finished runs, with which a stopped search goes on.
+    workers : int
+    tell : callable(Step) or None
+    """
+
+    source: str
+    method: str = "search"
+    runs: int = 4
+    confirm: int = 25
+    tolerance: float = 0.1
+    queries: bool = True
+    most: int = 2_000
+    memory: Path | None = None
+    workers: int = 1
+    tell: Callable[[Step], None] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.source.strip():
+            raise ConfigError(
+                "tuning needs a source: say which public data these are. Tuned on confidential data, a plan "
+                "tells about them, and no budget would account for it."
+            )
+        if self.method not in METHODS:
+            raise ConfigError(f"no method {self.method!r}; known are {', '.join(METHODS)}.")
+        if self.runs < 1 or self.confirm < 0 or self.most < 1:
+            raise ConfigError("runs and most are at least 1, confirm at least 0.")
+        if not 0.001 <= self.tolerance <= 1:
+            raise ConfigError(f"tolerance is {self.tolerance:g}; it lies between 0.001 and 1.")
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmation:
+    """How one target did in independent runs.
+
+    Parameters
+    ----------
+    target : Target
+    runs : int
+    together : float or None
+        Over the areas of all runs.
+    lowest, highest : float or None
+        Of single runs.
+    runs_met : int
+        Runs in which the target is met by itself.
+    met : bool
+        Over the areas of all runs.
+    """
+
+    target: Target
+    runs: int
+    together: float | None
+    lowest: float | None
+    highest: float | None
+    runs_met: int
+    met: bool
+
+    def to_dict(self) -> dict[str, object]:
+        """Return plain values for JSON."""
+        return {
+            "target": str(self.target),
+            "runs": self.runs,
+            "together": self.together,
+            "lowest": self.lowest,
+            "highest": self.highest,
+            "runs_met": self.runs_met,
+            "met": self.met,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """The result.
+
+    Parameters
+    ----------
+    run : Run
+        Whose product, geography and estimator were tuned.
+    settings : Settings
+    targets : tuple of Target
+    candidate : Candidate
+    confirmations : tuple of Confirmation
+    path : tuple of Step
+    made : int
+        Runs made in this call.
+    """
+
+    run: Run
+    settings: Settings
+    targets: tuple[Target, ...]
+    candidate: Candidate
+    confirmations: tuple[Confirmation, ...]
+    path: tuple[Step, ...]
+    made: int
+
+    @property
+    def budget(self) -> dict[str, Any]:
+        """The parts of ``[budget]``, exact."""
+        return self.candidate.budget(self.run.resolved.mechanism)
+
+    def to_dict(self) -> dict[str, object]:
+        """Return plain values for JSON: fractions as text, the path from the first step."""
+        return {
+            self.run.resolved.mechanism.loss_name: format_fraction(self.candidate.total),
+            "geolevels": _texts(self.budget["geolevels"]),
+            "queries": {level: _texts(shares) for level, shares in self.budget["queries"].items()},
+            "strategy": self.candidate.strategy.name,
+            "method": self.settings.method,
+            "source": self.settings.source,
+            "confirmations": [confirmation.to_dict() for confirmation in self.confirmations],
+            "runs_made": self.made,
+            "path": [
+                {
+                    "stage": step.stage,
+                    "losses": {level: float(loss) for level, loss in step.candidate.levels.items()},
+                    "total": float(step.candidate.total),
+                    "runs": step.seeds,
+                    "values": list(step.values),
+                    "passed": step.passed,
+                }
+                for step in self.path
+            ],
+        }
+
+
+def _texts(shares: Mapping[str, Fraction]) -> dict[str, str]:
+    return {name: format_fraction(share) for name, share in shares.items()}
+
+
+def tune(run: Run, targets: Path | Sequence[Target], settings: Settings) -> Tuning:
+    """Find the least loss, and its allocation, that meets accuracy targets on stand-in data.
+
+    Parameters
+    ----------
+    run : Run
+        Its input is the stand-in data. Its own budget is one of the starts of the search.
+    targets : Path or sequence of Target
+        A file of targets, or targets.
+    settings : Settings
+
+    Raises
+    ------
+    ConfigError
+        If the file of targets is wrong or another search's memory is given.
+    EstimationError
+        If no budget meets the targets, or the most runs are made.
+
+    Notes
+    -----
+    TopDown paper, sections 6.3 and 8.1. The plan is a function of the stand-in data and of public geography:
+    where those are public, using it spends nothing.
+    """
+    if isinstance(targets, Path):
+        targets = load_targets(targets, run.product, levels_of(run.frame, entities=True))
+    simulator = Simulator(run, targets, workers=settings.workers)
+    memory = Memory(settings.memory, _belongs(run, targets) if settings.memory is not None else "")
+    judge = Judge(simulator, range(settings.runs), memory, settings.most, settings.tell)
+    levels = simulator.levels
+    if settings.method == "level-by-level":
+        strategies = bureau_strategies(run.product, levels)
+        candidate = level_by_level(judge, strategies, levels, settings.tolerance)
+    else:
+        starts = _starts(run, levels)
+        candidate = search(judge, starts, settings.tolerance, queries=settings.queries)
+    candidate, confirmations = _confirmed(judge, candidate, settings)
+    return Tuning(run, settings, tuple(targets), candidate, confirmations, tuple(judge.path), judge.made)
+
+
+def _starts(run: Run, levels: Sequence[str]) -> list[tuple[Strategy, dict[str, Fraction]]]:
+    """Return the allocations to begin with: the run's own, and those of public counts of cells."""
+    starts: list[tuple[Strategy, dict[str, Fraction]]] = []
+    budget = run.budget
+    own = {level: dict(budget.query_shares(level)) for level in levels if budget.geolevels[level]}
+    if set(own) == set(levels):
+        losses = {level: rounded_loss(budget.total * budget.geolevels[level]) for level in levels}
+        starts.append((as_measured("the run file's shares", own), losses))
+    geounits = {name: len(level) for name, level in zip(levels, run.spine.levels, strict=True)}
+    for strategy in bureau_strategies(run.product, levels):
+        if "even" in strategy.name:
+            roots = {level: Fraction(f"{geounits[level] ** 0.5:.3g}") for level in levels}
+            scale = budget.total / sum(roots.values(), Fraction(0))
+            starts.append((strategy, {level: rounded_loss(root * scale) for level, root in roots.items()}))
+            even = rounded_loss(budget.total / len(levels))
+            named = replace(strategy, name=strategy.name + ", even geolevels")
+            starts.append((named, dict.fromkeys(levels, even)))
+    return starts
+
+
+def _confirmed(
+    judge: Judge, candidate: Candidate, settings: Settings
+) -> tuple[Candidate, tuple[Confirmation, ...]]:
+    """Confirm by runs with other seeds; while that fails, judge by more runs, then raise all."""
+    if settings.confirm == 0:
+        return candidate, ()
+    for attempt in range(ROUNDS + 1):
+        first = CONFIRMING * (attempt + 1)
+        found = _confirm(judge, candidate, range(first, first + settings.confirm))
+        if all(confirmation.met for confirmation in found):
+            return candidate, found
+        if settings.method == "search" and attempt < AGAIN:
+            judge.seeds = range(3 * len(judge.seeds))
+            candidate = again(judge, candidate, settings.tolerance, queries=settings.queries)
+        else:
+            candidate = candidate.scaled(Fraction(f"{1 + settings.tolerance:.4g}"))
+    raise EstimationError(
+        f"the targets were met in the runs that judged, and {ROUNDS + 1} times not in {settings.confirm} "
+        "others. Judge by more runs from the start (--runs)."
+    )
+
+
+def _confirm(judge: Judge, candidate: Candidate, seeds: Sequence[int]) -> tuple[Confirmation, ...]:
+    rows = [judge.tallies(candidate, seed) for seed in seeds]
+    found = []
+    for number, target in enumerate(judge.trials.targets):
+        single = [row[number] for row in rows]
+        together = sum(single, Tally())
+        alone = [value for value in map(target.value, single) if value is not None]
+        found.append(
+            Confirmation(
+                target,
+                len(rows),
+                target.value(together),
+                min(alone, default=None),
+                max(alone, default=None),
+                sum(map(target.passes, single)),
+                target.passes(together),
+            )
+        )
+    values = tuple(confirmation.together for confirmation in found)
+    judge.note(Step("confirmation", candidate, len(rows), values, all(c.met for c in found)))
+    return tuple(found)
+
+
+def _belongs(run: Run, targets: Sequence[Target]) -> str:
+    """Say what finished runs belong to; of the data themselves only names, sizes and times of files."""
+    files = []
+    for path in run.resolved.reader.paths:
+        place = Path(str(path))
+        stat = place.stat() if place.is_file() else None
+        files.append(f"{place.name} {stat.st_size} {stat.st_mtime_ns}" if stat else place.name)
+    text = "\n".join(
+        [__version__, run.estimation_digest(run.plan), *files, *(str(target) for target in targets)]
+    )
+    return hashlib.sha256(text.encode()).hexdigest()
