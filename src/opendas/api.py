@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
+from opendas.allocating import RunAllocation, allocate_for_run
+from opendas.budget.optimal.histogram import CountHistogram, Level, unknown_counts
+from opendas.budget.optimal.programs import Allocation, allocate_target, allocate_total
 from opendas.errors import ConfigError
+from opendas.io.level_counts import LevelCounts
 from opendas.io.tables.tabulate import write_tables
 from opendas.metrics.evaluate import Evaluation
 from opendas.metrics.evaluate import evaluate as compare
@@ -31,6 +39,8 @@ __all__ = [
     "Release",
     "Run",
     "account",
+    "allocate",
+    "allocate_run",
     "define",
     "describe_spine",
     "estimate",
@@ -182,6 +192,72 @@ def evaluate(release: Release, truth: Run, *, entities: bool = False, save: bool
 def account(rho: str | int, delta: str | int = "1e-10") -> Account:
     """Return what a rho amounts to as (epsilon, delta)."""
     return Account(rho, delta)  # type: ignore[arg-type]
+
+
+def allocate(
+    levels: Sequence[Level] | Mapping[str, npt.ArrayLike],
+    mechanism: str,
+    *,
+    total: str | int | Fraction | None = None,
+    mse: str | int | Fraction | None = None,
+    weights: Sequence[float] | None = None,
+    neighbours: str = "unbounded",
+) -> Allocation:
+    """Share a budget out over the levels of a hierarchy with the least squared error after clamping at zero.
+
+    Parameters
+    ----------
+    levels : mapping, or sequence of :class:`~opendas.budget.optimal.histogram.Level`
+        Level -> array of counts, one a node; or a single number, which says how many nodes there are and
+        nothing of their counts. All must be public: an allocation is published.
+    mechanism : str
+        ``laplace``, ``gaussian``, ``discrete-laplace`` or ``discrete-gaussian``.
+    total, mse : str, int or Fraction
+        The total epsilon or rho; or a target for the weighted sum of mean squared errors.
+    weights : sequence of float, optional
+        One per level; 1 each by default.
+    neighbours : str
+        ``unbounded`` or ``bounded``.
+
+    Examples
+    --------
+    >>> allocate({"county": 39, "tract": 1460}, "gaussian", total=1).exact
+    (Fraction(14048837, 100000000), Fraction(85951163, 100000000))
+    """
+    if (total is None) == (mse is None):
+        raise ConfigError("give a total budget, or a target for the mean squared error (mse), not both.")
+    made = _levels(levels) if isinstance(levels, Mapping) else levels
+    if mse is not None:
+        return allocate_target(made, mechanism, mse, weights, neighbours)
+    return allocate_total(made, mechanism, total or 0, weights, neighbours)
+
+
+def allocate_run(
+    run: Run,
+    *,
+    total: str | int | Fraction | None = None,
+    mse: str | int | Fraction | None = None,
+    weights: Mapping[str, float] | None = None,
+    prior: LevelCounts | None = None,
+    stand_in: Run | None = None,
+    source: str | None = None,
+) -> RunAllocation:
+    """Share the budget of a run out over geolevels and query groups, from public numbers.
+
+    Arguments and errors as :func:`opendas.allocating.allocate_for_run`.
+    """
+    return allocate_for_run(
+        run, total=total, mse=mse, weights=weights, prior=prior, stand_in=stand_in, source=source
+    )
+
+
+def _levels(counts: Mapping[str, npt.ArrayLike]) -> list[Level]:
+    return [
+        unknown_counts(name, values)
+        if isinstance(values, int | np.integer)
+        else Level(name, CountHistogram.of(values))
+        for name, values in counts.items()
+    ]
 
 
 def status(out: str | Path) -> list[dict[str, Any]]:

@@ -29,6 +29,7 @@ COMMANDS = {
     "tabulate": "tabulate",
     "evaluate": "evaluate",
     "account": "account",
+    "allocate": "allocate",
     "explore": "explore",
     "tune": "tune",
     "phsafe": "phsafe",
