@@ -221,8 +221,8 @@ def allocate(
 
     Examples
     --------
-    >>> allocate({"county": 39, "tract": 1460}, "gaussian", total=1).exact
-    (Fraction(14048837, 100000000), Fraction(85951163, 100000000))
+    >>> allocate({"region": 4, "ward": 36}, "gaussian", total=1).budgets
+    (0.25, 0.75)
     """
     if (total is None) == (mse is None):
         raise ConfigError("give a total budget, or a target for the mean squared error (mse), not both.")
