@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from opendas.engines.subtree import PartResult
-from opendas.engines.upward import BelowPart
+from opendas.engines.upward import BelowPart, Matrices
 from opendas.engines.work import TaskResult
 from opendas.estimation.model import FamilyRecord
 from opendas.measurement.family import UsedAnswers
@@ -124,15 +124,24 @@ def _decode(data: bytes) -> PartResult:
 
 
 def _encode_below(below: BelowPart) -> bytes:
-    arrays: dict[str, Any] = {f"stack{i}": stack for i, stack in enumerate(below.stacks)}
+    arrays: dict[str, Any] = {}
+    for name, matrices in (("covariance", below.covariance), ("unknown", below.unknown)):
+        if matrices is not None:
+            arrays[f"{name} which"] = matrices.which
+            arrays |= {f"{name} {i}": stack for i, stack in enumerate(matrices.stacks)}
     arrays["place"] = np.array([below.level, below.first], dtype=np.int64)
     buffer = BytesIO()
-    np.savez(buffer, which=below.which, mean=below.mean, weights=below.weights, **arrays)
+    np.savez(buffer, mean=below.mean, weights=below.weights, **arrays)
     return buffer.getvalue()
 
 
 def _decode_below(data: bytes) -> BelowPart:
     with np.load(BytesIO(data), allow_pickle=False) as arrays:
+
+        def matrices(name: str) -> Matrices:
+            count = sum(key.startswith(name) for key in arrays.files) - 1
+            return Matrices(tuple(arrays[f"{name} {i}"] for i in range(count)), arrays[f"{name} which"])
+
         level, first = arrays["place"].tolist()
-        stacks = tuple(arrays[f"stack{i}"] for i in range(len(arrays.files) - 4))
-        return BelowPart(level, first, stacks, arrays["which"], arrays["mean"], arrays["weights"])
+        unknown = matrices("unknown") if "unknown which" in arrays.files else None
+        return BelowPart(level, first, matrices("covariance"), arrays["mean"], arrays["weights"], unknown)

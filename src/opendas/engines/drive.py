@@ -182,12 +182,13 @@ class _Sweep:
         for task in todo:
             start, stop = stage.cuts[task], stage.cuts[task + 1]
             part, low, high = make_part(spine, child_starts, self.constraints, stage, start, stop, parents)
+            levels = part.levels if stage.roots else part.levels[1:]  # those that are not estimated yet
             yield Task(
                 number,
                 task,
                 part,
                 None if table is None else table.slice(low, high),
                 up,
-                None if self.model is None else model_of(self.model, part),
+                None if self.model is None else model_of(self.model, levels),
                 None if below is None else below.slice(low, high),
             )

@@ -30,66 +30,102 @@ MOST_KEPT = 64 << 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class BelowPart:
-    """What lies below consecutive geounits, as plain arrays: formally private.
+class Matrices:
+    """Operators of consecutive geounits as plain arrays.
 
     Parameters
     ----------
-    level, first : int
-        Of the geounits.
     stacks : tuple of float64 (u, b, d, d)
-        Different covariances.
+        Different ones.
     which : int64 (g,)
         That of each geounit.
-    mean : float64 (g, n)
-    weights : float64 (g, q)
+    """
+
+    stacks: tuple[Floats, ...]
+    which: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, operators: Operators) -> Matrices:
+        """Take those that a geounit has."""
+        used = operators.compact()
+        return cls(used.stacks, used.which.astype(np.int64))
+
+    def slice(self, start: int, stop: int) -> Matrices:
+        """Return those of geounits ``start:stop``."""
+        used, which = np.unique(self.which[start:stop], return_inverse=True)
+        return Matrices(tuple(stack[used] for stack in self.stacks), which.ravel().astype(np.int64))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Matrices]) -> Matrices:
+        """Return those of several runs of geounits, one after the other."""
+        shifts = np.cumsum([0, *(len(part.stacks[0]) for part in parts[:-1])])
+        return cls(
+            tuple(np.concatenate(stacks) for stacks in zip(*(part.stacks for part in parts), strict=True)),
+            np.concatenate([part.which + shift for part, shift in zip(parts, shifts, strict=True)]),
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BelowPart:
+    """What lies below consecutive geounits: formally private.
+
+    :class:`opendas.whole_tree.up.Below` without the cell space, so that it can go to other processes and to
+    files as it is.
     """
 
     level: int
     first: int
-    stacks: tuple[Floats, ...]
-    which: npt.NDArray[np.int64]
+    covariance: Matrices
     mean: Floats
     weights: Floats
-
-    def __len__(self) -> int:
-        return len(self.which)
+    unknown: Matrices | None
 
     @classmethod
     def of(cls, below: Below) -> BelowPart:
-        """Take the arrays of a whole-tree pass."""
-        covariance = below.covariance.compact()
-        return cls(below.level, below.first, covariance.stacks, covariance.which, below.mean, below.weights)
+        """Take the arrays of a pass."""
+        return cls(
+            below.level,
+            below.first,
+            Matrices.of(below.covariance),
+            below.mean,
+            below.weights,
+            None if below.unknown is None else Matrices.of(below.unknown),
+        )
 
     def within(self, domain: Domain) -> Below:
         """Return it for the next pass."""
-        covariance = Operators(domain, self.stacks, self.which)
-        return Below(self.level, self.first, covariance, self.mean, self.weights)
+        return Below(
+            self.level,
+            self.first,
+            Operators(domain, self.covariance.stacks, self.covariance.which),
+            self.mean,
+            self.weights,
+            None if self.unknown is None else Operators(domain, self.unknown.stacks, self.unknown.which),
+        )
 
     def slice(self, start: int, stop: int) -> BelowPart:
         """Return what lies below geounits ``start:stop`` of the level."""
-        here = slice(start - self.first, stop - self.first)
-        used, which = np.unique(self.which[here], return_inverse=True)
+        low, high = start - self.first, stop - self.first
         return BelowPart(
             self.level,
             start,
-            tuple(stack[used] for stack in self.stacks),
-            which.ravel().astype(np.int64),
-            self.mean[here],
-            self.weights[here],
+            self.covariance.slice(low, high),
+            self.mean[low:high],
+            self.weights[low:high],
+            None if self.unknown is None else self.unknown.slice(low, high),
         )
 
     @classmethod
     def joined(cls, parts: Sequence[BelowPart]) -> BelowPart:
         """Put together what tasks told of consecutive geounits, in order."""
-        shifts = np.cumsum([0, *(len(part.stacks[0]) for part in parts[:-1])])
+        unknown = [part.unknown for part in parts if part.unknown is not None]
         return cls(
             parts[0].level,
             parts[0].first,
-            tuple(np.concatenate(stacks) for stacks in zip(*(part.stacks for part in parts), strict=True)),
-            np.concatenate([part.which + shift for part, shift in zip(parts, shifts, strict=True)]),
+            Matrices.joined([part.covariance for part in parts]),
             np.concatenate([part.mean for part in parts]),
             np.concatenate([part.weights for part in parts]),
+            Matrices.joined(unknown) if unknown else None,
         )
 
 
@@ -106,9 +142,9 @@ def _ranges(levels: Sequence[PartLevel]) -> dict[int, tuple[int, int]]:
     return {level.level: (level.first, level.first + len(level.geocodes)) for level in levels}
 
 
-def model_of(model: TreeModel, part: Part) -> TreeModel:
-    """Return what a task needs of the model of the whole tree."""
-    return model.slice(_ranges(part.levels))
+def model_of(model: TreeModel, levels: Sequence[PartLevel]) -> TreeModel:
+    """Return what a task needs of the model of the whole tree: that of the geounits it looks at."""
+    return model.slice(_ranges(levels))
 
 
 def tell_below(part: Part, model: TreeModel, source: MeasurementSource, below: BelowPart | None) -> BelowPart:
