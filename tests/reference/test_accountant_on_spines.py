@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from itertools import product as pairs_of
 from pathlib import Path
@@ -14,14 +16,16 @@ import numpy as np
 import pytest
 
 from opendas.budget import Budget
+from opendas.constraints.declarations import Invariant
 from opendas.geography.bypass import bypass_general, bypass_only_children
 from opendas.geography.frame import Frame, official_codes
 from opendas.geography.recipe import NAMED_SPINES, Recipe, SpineStep, build_spine
 from opendas.geography.spine import Shares, Spine
+from opendas.measurement.loss import attribute_loss, path_kinds, plan_loss, within_loss
 from opendas.measurement.plan import MeasurementPlan
 from opendas.privacy import Mechanism, Neighbours
 from opendas.products.product import PassPlan, Product
-from opendas.random.distributions import DiscreteGaussian
+from opendas.random.distributions import DiscreteGaussian, DiscreteLaplace
 from opendas.schema.attributes import Attribute, Schema
 
 F = Fraction
@@ -187,6 +191,93 @@ def test_who_moves_between_the_parts_of_a_state_pays_the_whole_budget(mechanism:
         ]
         assert min(costs) > 0
         assert max(costs) == plan.budget.total
+
+
+def changed(plan: MeasurementPlan, release: object, old: object, new: object) -> Counter[object]:
+    """Count the answers that differ between two data sets, by their noise."""
+    law = DiscreteGaussian if plan.budget.mechanism is GAUSSIAN else DiscreteLaplace
+    left, right = accountant.answers(release, old), accountant.answers(release, new)
+    found: Counter[object] = Counter()
+    for key in left.keys() | right.keys():
+        level, geounit, query, _ = key
+        difference = abs(left.get(key, 0) - right.get(key, 0))
+        if difference:
+            found[law(release.noise[level][geounit][query]), difference] += 1  # type: ignore[attr-defined]
+    return found
+
+
+def neighbours_of(plan: MeasurementPlan, release: object) -> list[Counter[object]]:
+    pairs = accountant.PAIRS[plan.budget.neighbours.value](release)
+    return [changed(plan, release, old, new) for old, new in pairs]
+
+
+@pytest.mark.parametrize("mechanism", [GAUSSIAN, LAPLACE])
+@pytest.mark.parametrize("neighbours", list(Neighbours))
+@pytest.mark.parametrize("root", ["us", "state"])
+@pytest.mark.parametrize("name", sorted(RECIPES))
+def test_every_pair_of_neighbours_is_part_of_a_change(
+    name: str, root: str, neighbours: Neighbours, mechanism: Mechanism
+) -> None:
+    """What differs between neighbours is part of a change of the exact account; some pair is all of one."""
+    plan, _ = planned(name, root, 1, mechanism, neighbours)
+    changes = [Counter(dict(change)) for change in plan_loss(plan).changes]
+    pairs = neighbours_of(plan, release_of(plan))
+    assert all(any(pair <= change for change in changes) for pair in pairs)
+    assert any(pair == change for pair in pairs for change in changes)
+    assert len(changes) <= len(path_kinds(plan)) * (len(path_kinds(plan)) + 1) // 2
+
+
+def test_a_change_left_out_would_be_missed() -> None:
+    """The mutant: only the path without bypassed geounits is looked at."""
+    plan, _ = planned("bypassed", "us", 1, GAUSSIAN, Neighbours.BOUNDED)
+    assert len(path_kinds(plan)) > 1
+    some = [Counter(dict(change)) for change in plan_loss(plan).changes][:1]
+    assert not all(any(pair <= change for change in some) for pair in neighbours_of(plan, release_of(plan)))
+
+
+@pytest.mark.parametrize("name", ["standard", "aian", "bypassed"])
+def test_pairs_that_agree_on_the_invariants(name: str) -> None:
+    """With every state's total held, the totals of states never differ, and nothing else is left out."""
+    plan, frame = planned(name, "state", 1, GAUSSIAN, Neighbours.BOUNDED)
+    queries = {"*": {"total": F(1, 2), "home": F(1, 4), "detailed": F(1, 4)}}
+    budget = Budget(GAUSSIAN, Neighbours.BOUNDED, F(2), plan.budget.geolevels, queries)
+    held = replace(PRODUCT, invariants=(Invariant("total", "state"),))
+    plan = MeasurementPlan(held, plan.spine, budget)
+    release = release_of(plan)
+    state = frame.codes("state")[plan.spine.leaf_order]
+    records = list(accountant.records(release))
+    pairs = [
+        changed(plan, release, [old], [new])
+        for old, new in pairs_of(records, repeat=2)
+        if state[old[0]] == state[new[0]]
+    ]
+    changes = [Counter(dict(change)) for change in plan_loss(plan, hold_invariants=True).changes]
+    assert all(any(pair <= change for change in changes) for pair in pairs)
+    assert any(pair == change for pair in pairs for change in changes)
+    everything = [Counter(dict(change)) for change in plan_loss(plan).changes]
+    divided = plan.spine.levels[0].whole is not None
+    assert (changes == everything) == divided  # parts of a state hold their total together only
+
+
+@pytest.mark.parametrize("neighbours", list(Neighbours))
+def test_losses_of_one_attribute_and_within_a_geounit(neighbours: Neighbours) -> None:
+    for seed in (1, 2):
+        plan, frame = planned("bypassed", "us", seed, GAUSSIAN, neighbours)
+        release = release_of(plan)
+        records = list(accountant.records(release))
+        levels = {name: frame.codes(name)[plan.spine.leaf_order] for name in ("state", "county")}
+        for attribute, cells in (("home", 2), ("adult", 1)):
+            changes = [Counter(dict(change)) for change in attribute_loss(plan, attribute).changes]
+            pairs = [changed(plan, release, [(leaf, cell)], [(leaf, cell ^ cells)]) for leaf, cell in records]
+            assert all(any(pair == change for change in changes) for pair in pairs)
+        for level, codes in levels.items():
+            changes = [Counter(dict(change)) for change in within_loss(plan, level).changes]
+            pairs = [
+                changed(plan, release, [old], [new])
+                for old, new in pairs_of(records, repeat=2)
+                if old[1] == new[1] and codes[old[0]] == codes[new[0]]
+            ]
+            assert all(any(pair <= change for change in changes) for pair in pairs)
 
 
 def mutant(spine: Spine, number: int, change: Sequence[Fraction]) -> Spine:

@@ -138,6 +138,32 @@ class TiltedGrid:
         # A comparison with "not a number" is false, and leaves the trivial bounds.
         return DeltaBounds(lower if lower > 0.0 else 0.0, upper if upper < 1.0 else 1.0)
 
+    def threshold(self, level: float) -> float:
+        """Return the loss that is exceeded under ``Q`` with about the chance `level`; untilted grids only."""
+        under_q = np.cumsum((np.maximum(0.0, self._weight) * np.exp(-self._values))[::-1])[::-1]
+        place = int(np.searchsorted(-under_q, -level))
+        return float(self._values[min(max(place, 8), self.points - 9)])
+
+    def mean_posterior(self, prior: float) -> float:
+        """Bound the mean of ``prior / (prior + (1 - prior) exp(-S))``; untilted grids only.
+
+        The function is convex in ``exp(-S)``, so that spreading raises its mean.
+        """
+        shifted = self._values + self._shift
+        belief = 1.0 / (1.0 + (1.0 - prior) / prior * np.exp(-np.clip(shifted, -700.0, 700.0)))
+        norm = float(np.sqrt(belief @ belief))
+        outside = self._outside_low + self._outside_high
+        return float(belief @ self._weight) * (1.0 + self._relative) + norm * self._error + outside
+
+    def tail(self, threshold: float) -> float:
+        """Bound the probability that ``S`` exceeds a threshold; untilted grids only."""
+        width = self.step * math.sqrt(self.splits)
+        # Spreading lowers the sum by more than `slack` with a chance below 1e-14.
+        slack = width * math.sqrt(math.log(1e14) / 2.0)
+        start = int(np.searchsorted(self._values, threshold - slack - self._shift, side="right"))
+        mass = float(self._weight[start:].sum()) * (1.0 + self._relative)
+        return mass + 1e-14 + math.sqrt(self.points) * self._error + self._outside_high + self._outside_low
+
     def _scale(self, epsilon: float) -> float:
         """Turn a tilted probability, measured from epsilon, into a probability."""
         return math.exp(min(700.0, self.log_moment - self.tilt * epsilon))

@@ -1,0 +1,167 @@
+"""What one changed record changes among the answers of a measurement plan, and the loss of it.
+
+Only the answers of the geounits above the two leaves of a replaced record can differ, each by one. How many
+do, and with what noise, depends on the two paths: on a spine with bypassed geounits paths have different
+shares. The argument, and which pairs of neighbours are covered by which change, is in
+``docs/proofs/exact-accounting.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from fractions import Fraction
+
+import numpy as np
+
+from opendas.constraints.table import invariant_geolevels
+from opendas.errors import ConfigError
+from opendas.measurement.plan import MeasurementPlan, PlannedQuery
+from opendas.privacy.grid import GRID_POINTS
+from opendas.privacy.loss import IntegerNoise
+from opendas.privacy.relations import Neighbours
+from opendas.privacy.worst import ChangedAnswers, WorstLoss
+
+__all__ = ["attribute_loss", "path_kinds", "plan_loss", "within_loss"]
+
+Path = tuple[Fraction, ...]
+"""Multiple of the level's share at each level, from the root to a leaf."""
+
+Counted = Callable[[int, PlannedQuery], bool]
+
+
+def path_kinds(plan: MeasurementPlan) -> tuple[Path, ...]:
+    """Return the distinct share multiples of the paths from a root to a leaf.
+
+    Returns
+    -------
+    tuple of tuple of Fraction
+        One multiple per level, top first, zero at levels without budget.
+    """
+    found: list[Path] = [()]
+    which = np.zeros(1, dtype=np.int64)  # index into `found` of the path above each geounit
+    for number, level in enumerate(plan.spine.levels):
+        above = which[level.parent] if number else np.zeros(len(level), dtype=np.int64)
+        shares = plan.spine.shares[number]
+        budget = plan.levels[number].share
+        multiples = (Fraction(bool(budget)),) if shares is None else shares.multiples
+        own = np.zeros(len(level), dtype=np.int64) if shares is None else shares.which
+        pairs, which = np.unique(above * len(multiples) + own, return_inverse=True)
+        found = [(*found[p // len(multiples)], multiples[p % len(multiples)]) for p in pairs.tolist()]
+    return tuple(sorted(set(found), reverse=True))
+
+
+def plan_loss(
+    plan: MeasurementPlan, *, hold_invariants: bool = False, points: int = GRID_POINTS
+) -> WorstLoss:
+    """Return the exact loss of one changed record under a plan's own neighbour relation.
+
+    Parameters
+    ----------
+    plan : MeasurementPlan
+    hold_invariants : bool
+        Compare only inputs that agree on the plan's invariants, as the guarantee of a release does. Answers
+        that the invariants fix then never differ, whatever budget they got. False compares all neighbours.
+    points : int
+
+    Raises
+    ------
+    ConfigError
+        If the invariants leave no neighbours to compare.
+    """
+    fixed = _fixed(plan) if hold_invariants else {}
+    if plan.budget.neighbours is Neighbours.UNBOUNDED:
+        if any(plan.product.workload.group(query).size == 1 for query in fixed):
+            raise ConfigError(
+                "an invariant fixes the number of records, so that no input has a neighbour with one record "
+                "more; compare all neighbours."
+            )
+        changes = [_along(plan, path, _asked(plan, fixed, shared=0)) for path in path_kinds(plan)]
+        return WorstLoss(changes, points)
+    counted = _asked(plan, fixed, shared=_shared_levels(plan, fixed))
+    return WorstLoss(_pairs(plan, counted), points)
+
+
+def attribute_loss(plan: MeasurementPlan, attribute: str, points: int = GRID_POINTS) -> WorstLoss:
+    """Return the exact loss when one record changes in one attribute and stays where it is.
+
+    Raises
+    ------
+    ConfigError
+        If the product has no such attribute.
+    """
+    product = plan.product
+    if attribute not in product.schema.names:
+        raise ConfigError(
+            f"{product.name} has no attribute {attribute!r}; it has {', '.join(product.schema.names)}."
+        )
+    recodes = {recode.name for recode in product.recodes if recode.attribute == attribute} | {attribute}
+
+    def told_apart(_level: int, planned: PlannedQuery) -> bool:
+        return not recodes.isdisjoint(planned.query.factors)
+
+    both = [_sum(one, one) for one in (_along(plan, path, told_apart) for path in path_kinds(plan))]
+    return WorstLoss(both, points)
+
+
+def within_loss(plan: MeasurementPlan, geolevel: str, points: int = GRID_POINTS) -> WorstLoss:
+    """Return the exact loss when one record moves between leaves of one geounit of a geolevel.
+
+    Raises
+    ------
+    GeographyError
+        If the spine has no such geolevel.
+    """
+    top = plan.spine.index(geolevel)
+    return WorstLoss(_pairs(plan, lambda level, _planned: level > top), points)
+
+
+def _pairs(plan: MeasurementPlan, counted: Counted) -> Iterator[ChangedAnswers]:
+    """Yield what differs for every two kinds of path, both counted in full."""
+    along = [_along(plan, path, counted) for path in path_kinds(plan)]
+    for number, one in enumerate(along):
+        for other in along[number:]:
+            yield _sum(one, other)
+
+
+def _along(plan: MeasurementPlan, path: Path, counted: Counted) -> ChangedAnswers:
+    """Return one answer of each counted query group along a path."""
+    change: dict[tuple[IntegerNoise, int], int] = {}
+    for number, (level, multiple) in enumerate(zip(plan.levels, path, strict=True)):
+        for planned in level.queries:
+            if level.share * multiple and counted(number, planned):
+                noise = plan.budget.distribution(
+                    level.geolevel, planned.query.name, geounit_share=level.share * multiple
+                )
+                change[noise, 1] = change.get((noise, 1), 0) + 1
+    return change
+
+
+def _sum(one: ChangedAnswers, other: ChangedAnswers) -> ChangedAnswers:
+    return {key: one.get(key, 0) + other.get(key, 0) for key in one.keys() | other.keys()}
+
+
+def _fixed(plan: MeasurementPlan) -> Mapping[str, int]:
+    """Return the number of levels, from the top, at which the invariants fix each query group's answers."""
+    found = {}
+    for query, declared in invariant_geolevels(plan.product, plan.spine).items():
+        # parts of a divided geounit hold its total together only: theirs may differ
+        found[query] = declared + (plan.spine.levels[declared].whole is None)
+    return found
+
+
+def _shared_levels(plan: MeasurementPlan, fixed: Mapping[str, int]) -> int:
+    """Return the number of levels, from the top, at which both leaves have the same geounit above them."""
+    held = [levels for query, levels in fixed.items() if plan.product.workload.group(query).size == 1]
+    single = 0
+    while single < len(plan.levels) and len(plan.spine.levels[single]) == 1:
+        single += 1
+    return max([single, *held])
+
+
+def _asked(plan: MeasurementPlan, fixed: Mapping[str, int], shared: int) -> Counted:
+    def counted(level: int, planned: PlannedQuery) -> bool:
+        # one row only: the number of records of a geounit, which a replacement inside it does not change
+        constant = level < shared and planned.query.size == 1
+        return not constant and level >= fixed.get(planned.query.name, 0)
+
+    return counted
