@@ -9,6 +9,7 @@ from support.random_joint import random_joint
 from support.random_varied import SORTS, hessians, random_varied
 
 from opendas.errors import EstimationError
+from opendas.optimize import varied
 from opendas.optimize.certificate import Multipliers, certify_varied
 from opendas.optimize.curvature import DenseCurvature, SharedCurvature, blocks
 from opendas.optimize.problem import ConstraintRow, FamilyProblem, Status
@@ -181,3 +182,43 @@ def test_blocks_by_products_are_the_entries(sort):
         blocks(DenseCurvature(matrices), cells, problem.linear.shape),
         atol=1e-12,
     )
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_steps_by_products_reach_the_answer_of_the_active_set(seed, monkeypatch):
+    near = seed % 2 == 0
+    problem, linear, matrices = random_varied(seed, "near" if near else None, joint=False)
+    plain = solve_varied(problem, linear, DenseCurvature(matrices))
+    monkeypatch.setattr(varied, "WRITTEN", 0)
+    answer = solve_varied(problem, linear, Products(matrices))
+    if near:
+        assert answer.method == ("parent" if plain.method == "parent" else "steps")
+    agree(problem, linear, matrices, answer)
+    top = max(1.0, plain.x.max(initial=0.0))
+    assert objective(linear, matrices, answer.x) == pytest.approx(
+        objective(linear, matrices, plain.x), rel=1e-6, abs=1e-6 * top
+    )
+
+
+def test_steps_find_no_point_where_there_is_none(monkeypatch):
+    monkeypatch.setattr(varied, "WRITTEN", 0)
+    problem = FamilyProblem(
+        (DETAILED,), np.zeros((3, 2)), np.array([4.0, 1.0]),
+        groups=np.array([[True, False]]), lower=[[2.0], [2.0], [2.0]], upper=np.full((3, 1), np.inf),
+    )  # fmt: skip
+    answer = solve_varied(problem, np.zeros((3, 2)), Products(np.stack([np.eye(2)] * 3)))
+    assert answer.status is Status.INFEASIBLE
+    assert answer.conflict
+
+
+def test_a_family_that_nothing_solves_is_not_called_solved(monkeypatch):
+    problem, linear, matrices = random_varied(3, "near")
+    for name, value in (("SETTINGS", ()), ("GENERAL", 0), ("solve_by_steps", lambda *_: None)):
+        monkeypatch.setattr(varied, name, value)
+    answer = solve_varied(problem, linear, Products(matrices))
+    assert answer.status is Status.FAILED
+    assert answer.residual == np.inf
+    monkeypatch.setattr(varied, "GENERAL", 10**6)
+    answer = solve_varied(problem, linear, Products(matrices))
+    assert answer.method == "clarabel"
+    agree(problem, linear, matrices, answer)

@@ -76,8 +76,7 @@ class PairedCurvature:
 
     def diagonal(self) -> Floats:
         """Diagonal of every A_c, shape (C, n)."""
-        both = np.einsum("ckk->ck", self.alpha) + np.einsum("ckk->ck", self.beta)
-        return np.ascontiguousarray(both[:, self.kind])
+        return _diagonal(self.alpha, self.beta, self.kind)
 
     def blocks(self, cells: NDArray[np.intp]) -> Floats:
         """``A_c[cells, cells]`` of every child, shape (C, m, m)."""
@@ -85,6 +84,16 @@ class PairedCurvature:
         same = place[:, None] == place[None, :]
         found = np.ascontiguousarray(self.alpha[:, kind[:, None], kind[None, :]])
         return found + np.where(same, self.beta[:, kind[:, None], kind[None, :]], 0.0)
+
+
+@njit(cache=True, nogil=True)
+def _diagonal(alpha: Floats, beta: Floats, kind: Ints) -> Floats:
+    out = np.empty((len(alpha), len(kind)))
+    for c in range(len(alpha)):
+        for j in range(len(kind)):
+            k = kind[j]
+            out[c, j] = alpha[c, k, k] + beta[c, k, k]
+    return out
 
 
 @njit(cache=True, nogil=True)

@@ -4,8 +4,9 @@
 
 The active set of :mod:`opendas.optimize.pdas` works with one matrix per child as it does with one for all:
 every child has its own inverse anyway. What differs is where entries, gradients and a first guess come from.
-The chain is the active set, with proximal steps where a Hessian is singular or nearly so, Clarabel, and a
-proof of infeasibility. As everywhere, a step down is decided by iterations and residuals only.
+The chain is the active set, with proximal steps where a Hessian is singular or nearly so; steps in the shared
+metric, which is also what there is where Hessians are too large to be written out; Clarabel; and a proof of
+infeasibility. As everywhere, a step down is decided by sizes, iterations and residuals only.
 """
 
 from __future__ import annotations
@@ -19,11 +20,14 @@ from numpy.typing import NDArray
 from opendas.errors import EstimationError
 from opendas.optimize.certificate import Multipliers, certify_varied
 from opendas.optimize.curvature import Curvature, blocks
+from opendas.optimize.direct import Direct
 from opendas.optimize.feasibility import conflict, obvious_conflict
+from opendas.optimize.paired import PairedCurvature
 from opendas.optimize.pdas import INFEASIBLE, OK
 from opendas.optimize.problem import FamilyProblem, Solution, Status
 from opendas.optimize.solvers import clarabel
 from opendas.optimize.varied_direct import solve_explicit
+from opendas.optimize.varied_steps import solve_by_steps
 
 __all__ = ["solve_varied"]
 
@@ -32,6 +36,8 @@ logger = logging.getLogger(__name__)
 Floats = NDArray[np.float64]
 SETTINGS = ((300, 1e-9, 0.0), (2000, 1e-9, 1e-4), (2000, 1e-8, 1e-3), (2000, 1e-8, 1e-6))
 """Tries of the active set: most iterations, precision of signs, ridge of the proximal steps."""
+WRITTEN = 40_000_000
+"""Entries of all Hessians, on the cells of the parent, up to which they are written out."""
 GENERAL = 4_000_000
 """Entries of all Hessians up to which a general solver is tried."""
 
@@ -75,24 +81,51 @@ def solve_varied(
     if problem.parent is not None and problem.children == 1:
         return _only_child(problem, problem.parent, linear, curvature, tolerance)
     best = Solution(np.zeros(shape), Status.FAILED, np.inf, 0, "pdas")
-    for step, (limit, precision, ridge) in enumerate(SETTINGS):
+    settings = SETTINGS if _explicit(problem, curvature) else ()
+    for step, (limit, precision, ridge) in enumerate(settings):
         found = solve_explicit(problem, linear, curvature, limit, precision, ridge)
-        residual = np.inf
-        if found.status == OK:
-            multipliers = Multipliers(found.mu, found.lam, found.tau)
-            residual = certify_varied(problem, linear, curvature, found.x, multipliers)
-        answer = Solution(found.x, Status.FAILED, residual, found.iterations, "pdas")
-        if residual <= tolerance:
-            return replace(answer, status=Status.OPTIMAL)
-        best = min(best, answer, key=lambda solution: solution.residual)
+        answer = _certified(
+            problem, linear, curvature, found if found.status == OK else None, tolerance, best
+        )
+        if answer.status is Status.OPTIMAL:
+            return answer
+        logger.info("residual %.1e after the active set with ridge %g", answer.residual, ridge)
         if step == 0:
             rows = obvious_conflict(problem, tolerance * _top(problem))
             if not rows and found.status == INFEASIBLE:
                 rows = conflict(problem, tolerance=tolerance)
             if rows:
-                return replace(best, status=Status.INFEASIBLE, conflict=rows)
-        logger.info("residual %.1e after the active set with ridge %g", residual, ridge)
+                return replace(answer, status=Status.INFEASIBLE, conflict=rows)
+        best = min(best, answer, key=lambda solution: solution.residual)
+    stepped = solve_by_steps(problem, linear, curvature, tolerance)
+    answer = _certified(problem, linear, curvature, stepped, tolerance, replace(best, method="steps"))
+    if answer.status is Status.OPTIMAL:
+        return answer
+    best = min(best, answer, key=lambda solution: solution.residual)
     return _last_resort(problem, linear, curvature, tolerance, best)
+
+
+def _explicit(problem: FamilyProblem, curvature: Curvature) -> bool:
+    """Whether the active set can have every entry that it asks for."""
+    cells = problem.cells if problem.parent is None else int(np.count_nonzero(problem.parent))
+    return isinstance(curvature, PairedCurvature) or problem.children * cells**2 <= WRITTEN
+
+
+def _certified(
+    problem: FamilyProblem,
+    linear: Floats,
+    curvature: Curvature,
+    found: Direct | None,
+    tolerance: float,
+    like: Solution,
+) -> Solution:
+    """What was found, with its residual; or nothing, by the same method."""
+    if found is None:
+        return replace(like, residual=np.inf)
+    multipliers = Multipliers(found.mu, found.lam, found.tau)
+    residual = certify_varied(problem, linear, curvature, found.x, multipliers)
+    status = Status.OPTIMAL if residual <= tolerance else Status.FAILED
+    return Solution(found.x, status, residual, found.iterations, like.method)
 
 
 def _last_resort(
