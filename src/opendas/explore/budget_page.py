@@ -16,6 +16,7 @@ from opendas.explore.pictures import curve_picture, error_picture
 from opendas.explore.problems import Problems
 from opendas.explore.states import BudgetState, differences
 from opendas.explore.subjects import Subject
+from opendas.privacy.zcdp import FORMULAS
 from opendas.report.svg import share_bar
 from opendas.report.views import decimal, words
 
@@ -84,17 +85,21 @@ class BudgetAnswer:
             "picture_query": query,
             "error_picture": error_picture(self.plans, query),
             "curve_picture": curve_picture(self.plans),
+            "gaussian": any(found.is_gaussian for _, found in self.plans),
+            "loss_name": " or ".join(
+                dict.fromkeys(found.budget.mechanism.loss_name for _, found in self.plans)
+            ),
             "share_bars": [share_bar(_spent(found)) for _, found in self.plans],
             "losses": [
                 (
                     "Loss when one attribute of a record changes and all else stays",
                     "Attribute",
-                    _side_by_side([found.attributes for _, found in self.plans]),
+                    self._loss_lines([found.attributes for _, found in self.plans]),
                 ),
                 (
                     "Loss when a record moves within one geounit and all else stays",
                     "Within one",
-                    _side_by_side([found.within for _, found in self.plans]),
+                    self._loss_lines([found.within for _, found in self.plans]),
                 ),
             ],
         }
@@ -104,13 +109,30 @@ class BudgetAnswer:
             found.cells[level, "total"].expected > 0 for _, found in self.plans for level in subject.levels
         ]
 
+    def _loss_lines(self, columns: list[tuple[Loss, ...]]) -> list[tuple[str, list[Markup]]]:
+        """Return a name and cells per loss: the loss and its epsilons, the plans under each other."""
+        two = len(self.plans) > 1
+        formulas = FORMULAS if any(found.is_gaussian for _, found in self.plans) else ()
+        lines = []
+        for losses in zip(*columns, strict=True):
+            texts = [[decimal(loss.loss) for loss in losses]]
+            texts += [[_two_digits(loss.epsilon.get(name)) for loss in losses] for name in formulas]
+            cells = [
+                Markup("").join(
+                    two_lines(name, two, text) for (name, _), text in zip(self.plans, row, strict=True)
+                )
+                for row in texts
+            ]
+            lines.append((losses[0].name, cells))
+        return lines
+
+
+def _two_digits(value: float | None) -> str:
+    return "\u2013" if value is None else f"{value:.2f}"
+
 
 def _spent(found: Answers) -> dict[str, Any]:
     return {level: share for level, share in found.budget.geolevels.items() if share}
-
-
-def _side_by_side(columns: list[tuple[Loss, ...]]) -> list[tuple[Loss, ...]]:
-    return list(zip(*columns, strict=True))
 
 
 def _anchor(name: str) -> str:

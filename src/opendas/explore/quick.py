@@ -14,9 +14,12 @@ from typing import Final
 
 import numpy as np
 
+from opendas.phsafe.margins import margin_of_sum
+from opendas.phsafe.sensitivity import Answers, Sensitivity, noise_for
+from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.random.distributions import DiscreteGaussian, DiscreteLaplace
 
-__all__ = ["CONFIDENCE", "epsilon_quick", "margin", "variance"]
+__all__ = ["CONFIDENCE", "epsilon_quick", "least_budget", "margin", "margin_of_total", "variance"]
 
 Law = DiscreteGaussian | DiscreteLaplace
 
@@ -151,3 +154,75 @@ def epsilon_quick(rho: float, delta: float, formula: str = "cks") -> float:
             high = t
     value = rho * (1 + high) - math.log1p(1 / high) + (log_term - math.log1p(high)) / high
     return max(0.0, value)
+
+
+@lru_cache(maxsize=65536)
+def margin_of_total(law: Law, summed: int) -> int:
+    """Return the 90 % margin of a sum of independent answers with the same noise, exactly.
+
+    Parameters
+    ----------
+    law : DiscreteGaussian or DiscreteLaplace
+    summed : int, >= 1
+
+    Notes
+    -----
+    A sum of discrete Gaussians is not one, but for ``sigma2 >= 8`` its probabilities differ from those of the
+    discrete Gaussian with the summed parameter by less than one part in 1e30 (Kairouz, Liu and Steinke 2021,
+    Theorem 9), which the margin of doubt of :func:`margin` covers.
+    """
+    if summed == 1:
+        return margin(law)
+    if isinstance(law, DiscreteGaussian) and law.sigma2 >= 8:
+        wide = DiscreteGaussian(law.sigma2 * summed)
+        return margin(wide) if _is_clear(wide) else margin_of_sum([law] * summed, CONFIDENCE)
+    return margin_of_sum([law] * summed, CONFIDENCE)
+
+
+def _is_clear(law: DiscreteGaussian) -> bool:
+    """Return whether the margin of a law was decided far from the border."""
+    sigma2 = float(law.sigma2)
+    if sigma2 >= 1e14:
+        return False
+    inside = _summed(sigma2) if sigma2 < _SUMMED else _series(sigma2)
+    m = margin(law)
+    near = (inside(m), inside(m - 1) if m else 0.0)
+    return all(abs(value - float(CONFIDENCE)) >= _DOUBT for value in near)
+
+
+@lru_cache(maxsize=65536)
+def least_budget(
+    target: int, answers: Answers, sensitivity: Sensitivity, mechanism: Mechanism, digits: int = 8
+) -> Fraction:
+    """Return the least budget whose margin meets a target, as :func:`opendas.phsafe.margins.least_budget`.
+
+    Parameters
+    ----------
+    target : int, >= 1
+    answers : Answers
+    sensitivity : Sensitivity
+    mechanism : Mechanism
+    digits : int
+        The budget is a multiple of ``10**-digits``.
+    """
+    unit = Fraction(1, 10**digits)
+
+    def enough(count: int) -> bool:
+        return margin(noise_for(answers, count * unit, mechanism, sensitivity)) <= target
+
+    if mechanism is Mechanism.DISCRETE_GAUSSIAN:
+        width = answers.l2_squared(sensitivity, Neighbours.UNBOUNDED)
+        guess = _NORMAL**2 * width / (2 * (target + 0.5) ** 2)
+    else:
+        guess = 2.3 * answers.l1(sensitivity, Neighbours.UNBOUNDED) / (target + 0.5)
+    low = high = max(1, int(guess / float(unit)))
+    step = max(1, low >> 8)
+    while not enough(high):
+        high, step = high + step, 2 * step
+    step = max(1, low >> 8)
+    while low > 0 and enough(low):
+        low, step = max(0, low - step), 2 * step
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high * unit

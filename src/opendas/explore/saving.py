@@ -17,6 +17,7 @@ from opendas.config.model import BUILT_IN_PRODUCTS, BudgetSection, RunFile
 from opendas.config.released import toml_key, toml_value
 from opendas.errors import ConfigError
 from opendas.explore.drafts import draft_of
+from opendas.explore.household_page import config_document
 from opendas.explore.states import BudgetState, read_link, state_document
 from opendas.explore.subjects import RunSubject, Subject
 from opendas.io.atomic import write_atomic
@@ -160,9 +161,12 @@ def opened(text: str, subject: Subject) -> dict[str, Any]:
         raise ConfigError("That is too long to be a plan.")
     if plain.startswith("{"):
         try:
-            return state_document(json.loads(plain))
+            document = json.loads(plain)
         except (ValueError, RecursionError):
             raise ConfigError("The kept state is damaged: it is no JSON. Keep it again.") from None
+        if isinstance(document, dict) and "privacy_budget" in document:
+            return config_document(plain)
+        return state_document(document)
     if "\n" not in plain and ("?" in plain or _LINK.fullmatch(plain)):
         packed = parse_qs(urlsplit(plain).query).get("s", [""])[0] if "?" in plain else plain
         return read_link(packed)

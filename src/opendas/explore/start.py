@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from opendas.config.load import read_text
-from opendas.explore.app import Session
 from opendas.explore.saving import opened
+from opendas.explore.session import Session
 from opendas.explore.subjects import RunSubject, stand_in
 from opendas.run import load
 

@@ -13,7 +13,16 @@ from typing import Any, Final
 from opendas.errors import ConfigError
 from opendas.explore.drafts import Draft
 
-__all__ = ["BudgetState", "read_link", "state_document", "write_link"]
+__all__ = [
+    "FORMAT",
+    "BudgetState",
+    "differences",
+    "read_link",
+    "read_text",
+    "read_texts",
+    "state_document",
+    "write_link",
+]
 
 FORMAT: Final = 1
 _LONGEST_LINK: Final = 60_000
@@ -75,13 +84,13 @@ class BudgetState:
         ConfigError
             If it is no state of the budget page.
         """
-        geolevels, queries = _texts(document.get("geolevels")), _texts(document.get("queries"))
+        geolevels, queries = read_texts(document.get("geolevels")), read_texts(document.get("queries"))
         given = document.get("plans")
         if not isinstance(given, list) or not 1 <= len(given) <= 2:
             raise ConfigError(_BROKEN)
         return cls(
-            _text(document.get("subject")),
-            _text(document.get("product")),
+            read_text(document.get("subject")),
+            read_text(document.get("product")),
             geolevels,
             queries,
             tuple(_draft(plan, len(geolevels), len(queries)) for plan in given),
@@ -95,25 +104,27 @@ def _draft(plan: object, geolevels: int, queries: int) -> Draft:
     if not isinstance(shares, list) or len(shares) != geolevels:
         raise ConfigError(_BROKEN)
     return Draft(
-        _text(plan.get("mechanism")),
-        _text(plan.get("neighbours")),
-        _text(plan.get("total")),
-        _text(plan.get("delta")),
-        _texts(plan.get("levels"), geolevels),
-        tuple(_texts(row, queries) for row in shares),
+        read_text(plan.get("mechanism")),
+        read_text(plan.get("neighbours")),
+        read_text(plan.get("total")),
+        read_text(plan.get("delta")),
+        read_texts(plan.get("levels"), geolevels),
+        tuple(read_texts(row, queries) for row in shares),
     )
 
 
-def _text(value: object) -> str:
+def read_text(value: object) -> str:
+    """Return a text of a state's document; refuses anything else, and texts too long for a field."""
     if not isinstance(value, str) or len(value) > _LONGEST_FIELD:
         raise ConfigError(_BROKEN)
     return value
 
 
-def _texts(value: object, count: int | None = None) -> tuple[str, ...]:
+def read_texts(value: object, count: int | None = None) -> tuple[str, ...]:
+    """Return a list of texts of a state's document, of so many entries where that is known."""
     if not isinstance(value, list) or len(value) > 400 or (count is not None and len(value) != count):
         raise ConfigError(_BROKEN)
-    return tuple(_text(item) for item in value)
+    return tuple(read_text(item) for item in value)
 
 
 def write_link(document: Mapping[str, Any]) -> str:

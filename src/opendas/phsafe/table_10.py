@@ -21,7 +21,7 @@ from opendas.phsafe.tables import TABLES, Kind, Table
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.random.distributions import DiscreteGaussian
 
-__all__ = ["PRODUCTION_TAU", "Row", "budget_totals", "markdown", "table_10"]
+__all__ = ["PRODUCTION_TAU", "Row", "budget_totals", "markdown", "published_row", "table_10"]
 
 PRODUCTION_TAU: Final = MappingProxyType({"PH1_num": 10, "PH2": 10, "PH3": 6, "PH4": 10, "PH6": 6, "PH7": 10})
 """Truncation thresholds of the 2020 production run."""
@@ -87,10 +87,16 @@ def table_10() -> tuple[Row, ...]:
     return tuple(_row(table, level) for table in TABLES for level in table.levels)
 
 
-def _row(table: Table, level: Level) -> Row:
+def published_row(table: Table, level: Level) -> tuple[int, Fraction]:
+    """Return the published margin target and unbounded loss of a table at a level."""
     tau = None if table.kind is Kind.UNITS else PRODUCTION_TAU[table.name]
     column = 0 if level.geography is Geography.USA else 1 + (level.iteration is Iteration.RACE)
-    target, published = _TARGETS[tau][column], Fraction(_PUBLISHED[tau][column])
+    return _TARGETS[tau][column], Fraction(_PUBLISHED[tau][column])
+
+
+def _row(table: Table, level: Level) -> Row:
+    tau = None if table.kind is Kind.UNITS else PRODUCTION_TAU[table.name]
+    target, published = published_row(table, level)
     answers = Answers.of(table, level, tau)
     sensitive = answers.l2_squared(Sensitivity.PAPER, Neighbours.UNBOUNDED)
     law = _gaussian(answers, published, Sensitivity.PAPER)

@@ -24,10 +24,14 @@
     if (part) return Number(part[1]) / Number(part[2]);
     return plain.endsWith("%") ? Number(plain.slice(0, -1)) / 100 : Number(plain);
   };
+  const typed = (kind, value) => {
+    if (kind === "log") return String(Number((10 ** value).toPrecision(3)));
+    return String(kind === "whole-log" ? Math.round(10 ** value) : value);
+  };
   const place = (slider) => {
     const value = number(document.getElementById(slider.dataset.for).value || "0");
     if (Number.isNaN(value)) return;
-    slider.value = slider.dataset.kind === "log" ? Math.log10(Math.max(value, 1e-3)) : value;
+    slider.value = slider.dataset.kind.endsWith("log") ? Math.log10(Math.max(value, 1e-9)) : value;
     slider.setAttribute("aria-valuetext", document.getElementById(slider.dataset.for).value || "0");
   };
   const placeAll = () => form.querySelectorAll(".slider").forEach(place);
@@ -39,7 +43,7 @@
       box.hidden = !message;
     }
     const field = document.getElementById(name);
-    if (field) message ? field.setAttribute("aria-invalid", "true") : field.removeAttribute("aria-invalid");
+    if (field && field.matches("input, select, textarea")) message ? field.setAttribute("aria-invalid", "true") : field.removeAttribute("aria-invalid");
   };
 
   const show = (answer, ok) => {
@@ -102,7 +106,7 @@
     if (field.classList.contains("slider")) {
       const value = Number(field.value);
       const text = document.getElementById(field.dataset.for);
-      text.value = field.dataset.kind === "log" ? String(Number((10 ** value).toPrecision(3))) : String(value);
+      text.value = typed(field.dataset.kind, value);
       field.setAttribute("aria-valuetext", text.value);
       const move = field.dataset.kind === "share" && follow && follow.checked;
       later(move ? { action: "move:" + field.dataset.for } : {}, 20);
