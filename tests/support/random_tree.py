@@ -120,9 +120,57 @@ class Made:
         return [values[first : first + geounits] for values in self.answers[level]]
 
 
+def random_product(seed: int) -> tuple[Product, tuple[str, ...]]:
+    """Make a product of up to three attributes with recodes and structural zeros, and choose query groups."""
+    rng = np.random.default_rng([seed, 1])
+    sizes = [int(size) for size in rng.integers(1, 5, rng.integers(1, 4))]
+    attributes = tuple(
+        Attribute(name, tuple(f"{name}{i}" for i in range(size)))
+        for name, size in zip("xyz", sizes, strict=False)
+    )
+    recodes = []
+    for number in range(int(rng.integers(0, 3))):
+        of = attributes[rng.integers(len(attributes))]
+        groups = rng.integers(0, 2, len(of))
+        kept = [[label for label, g in zip(of.levels, groups, strict=True) if g == k] for k in (0, 1)]
+        parts = tuple((f"r{number}{k}", tuple(part)) for k, part in enumerate(kept) if part)
+        recodes.append(Recode(f"r{number}", of.name, parts))
+    zeros = []
+    if len(attributes) > 1 and rng.random() < 0.6:
+        zeros.append(StructuralZero({a.name: a.levels[-1:] for a in attributes[:2] if len(a) > 1}))
+        if not zeros[0].levels:
+            zeros = []
+    product = make_product(attributes, tuple(recodes), tuple(zeros))
+    names = [product.workload.canonical("total")]
+    for _ in range(int(rng.integers(0, 4))):
+        factors = []
+        for attribute in attributes:
+            choice = rng.integers(0, 3)
+            own = [r.name for r in recodes if r.attribute == attribute.name]
+            if choice == 1:
+                factors.append(attribute.name)
+            elif choice == 2 and own:
+                factors.append(own[rng.integers(len(own))])
+        name = product.workload.canonical(" * ".join(factors) or "total")
+        if name not in names:
+            names.append(name)
+    if "detailed" not in names:
+        names.append("detailed")
+    return product, tuple(names)
+
+
+def random_parents(seed: int) -> list[list[int]]:
+    """Make a tree of two to four levels with a few leaves."""
+    rng = np.random.default_rng([seed, 2])
+    parents = [[0] * int(rng.integers(1, 3))]
+    for _ in range(int(rng.integers(1, 4))):
+        parents.append([i for i in range(len(parents[-1])) for _ in range(int(rng.integers(1, 3)))])
+    return parents if len(parents[-1]) <= 6 else parents[:-1]
+
+
 def made(
-    product: str,
-    tree: str,
+    product: str | tuple[Product, tuple[str, ...]],
+    tree: str | list[list[int]],
     seed: int,
     *,
     masks: bool = True,
@@ -138,8 +186,8 @@ def made(
     the first query group only.
     """
     rng = np.random.default_rng(seed)
-    declared, names = PRODUCTS[product]
-    parents = TREES[tree]
+    declared, names = PRODUCTS[product] if isinstance(product, str) else product
+    parents = TREES[tree] if isinstance(tree, str) else tree
     whole = {}
     if joint is not None:
         groups, last = [], (-1, -1)
@@ -206,9 +254,7 @@ def made(
         levels.append(LevelConstraints(np.zeros_like(bounds), bounds, invariants, shared))
     names_of = tuple(f"bound{i}" for i in range(len(first)))
     table = ConstraintTable(names_of, cells, declared.possible, tuple(levels))
-    return Made(
-        declared, spine, queries, measured, weights, possible, table, truth, answers, held, whole
-    )
+    return Made(declared, spine, queries, measured, weights, possible, table, truth, answers, held, whole)
 
 
 class DenseTree:
@@ -260,7 +306,7 @@ class DenseTree:
             free = right[np.count_nonzero(lengths > 1e-9 * lengths[0]) :].T
             base = np.linalg.lstsq(exact, np.concatenate(values), rcond=1e-10)[0]
         eigen, vectors = np.linalg.eigh(free.T @ information @ free)
-        known = eigen > 1e-11 * eigen.max(initial=0.0)
+        known = eigen > 1e-11 * np.trace(information)
         root = free @ vectors[:, known] / np.sqrt(eigen[known])
         mean = base + root @ (root.T @ (linear - information @ base))
         self.root = np.zeros((leaves * n, root.shape[1]))
@@ -277,7 +323,7 @@ class DenseTree:
         return found
 
     def estimate(self, weights: Floats, query: QueryGroup) -> tuple[Floats, Floats]:
-        """Return estimate and variance of each row of a query group, summed over leaves with these weights."""
+        """Return estimate and variance of each row of a query group, over leaves with these weights."""
         asked = np.kron(weights, self.matrix(query))
         variance = ((asked @ self.root) ** 2).sum(axis=1)
         variance[((asked @ self.unknown) ** 2).sum(axis=1) > 1e-9] = np.inf

@@ -19,6 +19,7 @@ __all__ = [
     "add_segments",
     "apply_blocks",
     "from_blocks",
+    "margins",
     "spread",
     "supported",
     "to_blocks",
@@ -288,3 +289,12 @@ def add_multiples(x: Floats, which: Ints, times: Floats, starts: Ints, out: Floa
             row, factor = x[which[n]], times[n]
             for j in range(to.shape[0]):
                 to[j] += factor * row[j]
+
+
+@njit(cache=True, nogil=True)
+def margins(x: Floats, rows: npt.NDArray[np.int32], out: Floats) -> None:
+    """Add the cells of each vector, float64 (N, n), to the rows that count them, float64 (N, m)."""
+    for n in range(x.shape[0]):
+        to, row = out[n], x[n]
+        for j in range(row.shape[0]):
+            to[rows[j]] += row[j]

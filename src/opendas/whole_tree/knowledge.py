@@ -64,7 +64,12 @@ def dual(
         filled = stack.copy()
         filled[:, :, np.arange(size), np.arange(size)] += np.where(wide[:, None, :], 0.0, scale[:, :, None])
         inverse = Extended((filled,), (loose.copy(),)).dual()
-        found.append(np.where(keep, inverse.finite[0], 0.0))
+        result = np.where(keep, inverse.finite[0], 0.0)
+        # An eigenvalue of the inverse is at least one over the trace: anything less is rounding, and would
+        # be taken for a direction known almost exactly one level further.
+        least = np.trace(stack, axis1=2, axis2=3)
+        result[np.trace(result, axis1=2, axis2=3) * least < 0.5] = 0.0
+        found.append(result)
         unknown.append(np.where(keep, inverse.infinite[0], 0.0))
     which = which.ravel().astype(np.int64)
     return Operators(domain, tuple(found), which), Operators(domain, tuple(unknown), which)
