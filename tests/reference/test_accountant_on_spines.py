@@ -21,6 +21,7 @@ from opendas.geography.bypass import bypass_general, bypass_only_children
 from opendas.geography.frame import Frame, official_codes
 from opendas.geography.recipe import NAMED_SPINES, Recipe, SpineStep, build_spine
 from opendas.geography.spine import Shares, Spine
+from opendas.measurement.account import PlanAccount
 from opendas.measurement.loss import attribute_loss, path_kinds, plan_loss, within_loss
 from opendas.measurement.plan import MeasurementPlan
 from opendas.privacy import Mechanism, Neighbours
@@ -278,6 +279,34 @@ def test_losses_of_one_attribute_and_within_a_geounit(neighbours: Neighbours) ->
                 if old[1] == new[1] and codes[old[0]] == codes[new[0]]
             ]
             assert all(any(pair <= change for change in changes) for pair in pairs)
+
+
+@pytest.mark.parametrize("mechanism", [GAUSSIAN, LAPLACE])
+@pytest.mark.parametrize("neighbours", list(Neighbours))
+def test_stated_losses_of_parts_are_those_of_the_worst_pair(
+    neighbours: Neighbours, mechanism: Mechanism
+) -> None:
+    """A record that changes in part costs what certificates state, under either relation."""
+    plan, frame = planned("standard", "us", 1, mechanism, neighbours)
+    release, power = release_of(plan), 2 if mechanism is GAUSSIAN else 1
+
+    def cost(old: object, new: object) -> Fraction:
+        found = accountant.cost(release, [old], [new], power) / power
+        assert isinstance(found, Fraction)
+        return found
+
+    account = PlanAccount(plan, F(1, 10**6))
+    records = list(accountant.records(release))
+    for attribute, bit in (("home", 2), ("adult", 1)):
+        assert account.attributes[attribute] == max(cost((a, i), (a, i ^ bit)) for a, i in records)
+    codes = frame.codes("tract")[plan.spine.leaf_order]
+    moves = [
+        cost(old, new)
+        for old, new in pairs_of(records, repeat=2)
+        if old[1] == new[1] and codes[old[0]] == codes[new[0]]
+    ]
+    assert max(moves) > 0
+    assert max(moves) <= account.within["tract"]
 
 
 def mutant(spine: Spine, number: int, change: Sequence[Fraction]) -> Spine:

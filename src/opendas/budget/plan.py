@@ -157,7 +157,8 @@ def attribute_rho(budget: Budget, query_attributes: Mapping[str, Collection[str]
     Notes
     -----
     A query group that does not tell two records apart has the same answers for both, so its loss does not
-    count. This is the rule behind the per-attribute figures of the production certificates.
+    count. This is the rule behind the per-attribute figures of the production certificates. Under the
+    unbounded relation, whose noise is made for one added record, a changed one costs twice the shares.
     """
     losses: dict[str, Fraction] = {}
     for level, shares in budget.queries.items():
@@ -166,7 +167,7 @@ def attribute_rho(budget: Budget, query_attributes: Mapping[str, Collection[str]
                 raise BudgetError(f"The attributes of query {query!r} are not known.")
             for attribute in query_attributes[query]:
                 spent = budget.geolevels[level] * share * budget.total
-                losses[attribute] = losses.get(attribute, Fraction(0)) + spent
+                losses[attribute] = losses.get(attribute, Fraction(0)) + _of_a_change(budget) * spent
     return MappingProxyType(losses)
 
 
@@ -186,15 +187,25 @@ def within_rho(budget: Budget) -> Mapping[str, Fraction]:
     Notes
     -----
     The answers at the geolevel and above do not change. With the shares of the geolevels, as in the
-    production certificates; a geounit that took over the share of bypassed geounits below it spends that
-    share at its own place, so there the loss is at most this.
+    production certificates (twice under the unbounded relation, as for an attribute); a geounit that took
+    over the share of bypassed geounits below it spends that share at its own place, so there the loss is at
+    most this.
     """
     losses: dict[str, Fraction] = {}
     below = Fraction(1)
     for level, share in budget.geolevels.items():
         below -= share
-        losses[level] = below * budget.total
+        losses[level] = below * _of_a_change(budget) * budget.total
     return MappingProxyType(losses)
+
+
+def _of_a_change(budget: Budget) -> Fraction:
+    """Loss of a record that changes, in losses of the plan's relation.
+
+    A changed record differs in two rows of a query group. Noise made for one added or removed record is made
+    for one row: there the change of a part of a record costs twice its shares.
+    """
+    return Fraction(2, budget.neighbours.l2_squared)
 
 
 def invariant_shares(budget: Budget, fixed: Iterable[tuple[str, str]]) -> Mapping[tuple[str, str], Fraction]:

@@ -20,8 +20,10 @@ from opendas.privacy.grid import GRID_POINTS
 from opendas.privacy.loss import IntegerNoise
 from opendas.privacy.relations import Neighbours
 from opendas.privacy.worst import ChangedAnswers, WorstLoss
+from opendas.products.product import Product
+from opendas.queries.groups import QueryGroup
 
-__all__ = ["attribute_loss", "path_kinds", "plan_loss", "within_loss"]
+__all__ = ["attribute_loss", "path_kinds", "plan_loss", "told_apart", "within_loss"]
 
 Path = tuple[Fraction, ...]
 """Multiple of the level's share at each level, from the root to a leaf."""
@@ -94,13 +96,18 @@ def attribute_loss(plan: MeasurementPlan, attribute: str, points: int = GRID_POI
         raise ConfigError(
             f"{product.name} has no attribute {attribute!r}; it has {', '.join(product.schema.names)}."
         )
-    recodes = {recode.name for recode in product.recodes if recode.attribute == attribute} | {attribute}
 
-    def told_apart(_level: int, planned: PlannedQuery) -> bool:
-        return not recodes.isdisjoint(planned.query.factors)
+    def counted(_level: int, planned: PlannedQuery) -> bool:
+        return told_apart(product, attribute, planned.query)
 
-    both = [_sum(one, one) for one in (_along(plan, path, told_apart) for path in path_kinds(plan))]
+    both = [_sum(one, one) for one in (_along(plan, path, counted) for path in path_kinds(plan))]
     return WorstLoss(both, points)
+
+
+def told_apart(product: Product, attribute: str, query: QueryGroup) -> bool:
+    """Whether a query group can give different answers for two records that differ in one attribute only."""
+    recodes = {recode.name for recode in product.recodes if recode.attribute == attribute}
+    return not (recodes | {attribute}).isdisjoint(query.factors)
 
 
 def within_loss(plan: MeasurementPlan, geolevel: str, points: int = GRID_POINTS) -> WorstLoss:

@@ -1,0 +1,237 @@
+"""What a measurement plan amounts to: losses by formula and exactly, in parts and as a whole.
+
+The headline of a plan is its rho (or pure epsilon) and what follows from that alone. This account adds what
+follows from the noise itself: smaller epsilons for the same release, at a price of some seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any
+
+from opendas.budget.plan import attribute_rho, within_rho
+from opendas.errors import ConfigError
+from opendas.measurement.loss import attribute_loss, plan_loss, told_apart, within_loss
+from opendas.measurement.plan import MeasurementPlan
+from opendas.privacy.attacker import Attacker
+from opendas.privacy.composed import Bounds
+from opendas.privacy.exact import format_fraction, parse_fraction
+from opendas.privacy.relations import Mechanism
+from opendas.privacy.worst import Spare, WorstLoss
+from opendas.privacy.zcdp import FORMULAS, Account, PureAccount
+
+__all__ = ["EXACT", "HELD", "PROOF", "PartLoss", "PlanAccount"]
+
+EXACT = "exact"
+"""Formula name: the composed noise of the plan, between any two neighbours."""
+
+HELD = "exact-invariants"
+"""Formula name: the same between neighbours that agree on the invariants, as the guarantee says."""
+
+PROOF = "docs/proofs/exact-accounting.md"
+
+
+@dataclass(frozen=True, slots=True)
+class PartLoss:
+    """Loss of a change that is smaller than the replacement of a whole record.
+
+    Parameters
+    ----------
+    loss : Fraction
+        rho or pure epsilon, by the shares of the geolevels, as certificates state it.
+    epsilon : mapping of str to float
+        By formula, and ``"exact"`` if it was asked for.
+    """
+
+    loss: Fraction
+    epsilon: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class PlanAccount:
+    """Account of a plan at one delta.
+
+    Parameters
+    ----------
+    plan : MeasurementPlan
+    delta : Fraction, in (0, 1)
+        Where epsilon is quoted.
+
+    Raises
+    ------
+    ConfigError
+        If delta is a float or out of range.
+    """
+
+    plan: MeasurementPlan
+    delta: Fraction
+    _worst: dict[bool, WorstLoss] = field(default_factory=dict, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "delta", Account(Fraction(0), self.delta).delta)
+
+    @property
+    def pure(self) -> bool:
+        """Whether the plan spends a pure epsilon rather than rho."""
+        return self.plan.budget.mechanism is Mechanism.DISCRETE_LAPLACE
+
+    @property
+    def loss(self) -> Fraction:
+        """What the plan spends: rho, or a pure epsilon."""
+        return self.plan.budget.total
+
+    @property
+    def rho(self) -> Fraction | None:
+        """What a plan with discrete Gaussian noise spends; None for a pure epsilon."""
+        return None if self.pure else self.loss
+
+    def epsilon(self, formula: str | None = None) -> float:
+        """Return a valid epsilon at ``delta``.
+
+        Parameters
+        ----------
+        formula : str, optional
+            ``"cks"`` (default) or ``"bun-steinke"`` from rho, ``"pure"`` (default for discrete Laplace
+            noise), ``"exact"`` from the noise itself, ``"exact-invariants"`` the same between neighbours that
+            agree on the plan's invariants.
+
+        Raises
+        ------
+        ConfigError
+            If the formula is unknown or does not fit the plan.
+        """
+        if formula in (EXACT, HELD):
+            return self.exact(hold_invariants=formula == HELD).upper
+        return _by_formula(self.loss, self.delta, pure=self.pure, formula=formula)
+
+    def worst(self, *, hold_invariants: bool = False) -> WorstLoss:
+        """Return the exact loss of the worst neighbours; made once."""
+        if hold_invariants not in self._worst:
+            self._worst[hold_invariants] = plan_loss(self.plan, hold_invariants=hold_invariants)
+        return self._worst[hold_invariants]
+
+    def exact(self, delta: Fraction | int | str | None = None, *, hold_invariants: bool = False) -> Bounds:
+        """Bound the least valid epsilon; ``upper`` is valid, and the truth is not below ``lower``.
+
+        Parameters
+        ----------
+        delta : Fraction, int or str, optional
+            Default: that of the account.
+        hold_invariants : bool
+            Compare only inputs that agree on the plan's invariants.
+        """
+        return self.worst(hold_invariants=hold_invariants).epsilon(self.delta if delta is None else delta)
+
+    def curve(
+        self, deltas: Iterable[Fraction | int | str], *, exact: bool = False
+    ) -> tuple[dict[str, Any], ...]:
+        """Return a row per delta: delta, an epsilon per formula, and the exact bounds."""
+        rows = []
+        for delta in deltas:
+            at = replace(self, delta=parse_fraction(delta, "delta"))
+            row: dict[str, Any] = {"delta": float(at.delta), **at._formulas()}
+            if exact:
+                bounds = self.exact(at.delta)
+                row |= {EXACT: bounds.upper, "exact_at_least": bounds.lower}
+            rows.append(row)
+        return tuple(rows)
+
+    def spare(self, epsilon: Fraction | int | str, *, hold_invariants: bool = False) -> Spare:
+        """Find how much less noise would meet an epsilon at ``delta``; see :meth:`WorstLoss.spare`."""
+        return self.worst(hold_invariants=hold_invariants).spare(epsilon, self.delta)
+
+    def attacker(self, *, hold_invariants: bool = False) -> Attacker:
+        """Return what anybody can tell from the release, by its exact loss."""
+        return Attacker(self.worst(hold_invariants=hold_invariants))
+
+    @cached_property
+    def attributes(self) -> Mapping[str, Fraction]:
+        """Loss when one record changes in one attribute and stays where it is, in schema order."""
+        groups = {name: self.plan.product.workload.group(name) for name in self.plan.product.query_names}
+        names = self.plan.product.schema.names
+        apart = {
+            name: [a for a in names if told_apart(self.plan.product, a, group)]
+            for name, group in groups.items()
+        }
+        losses = attribute_rho(self.plan.budget, apart)
+        return MappingProxyType({name: losses[name] for name in names if name in losses})
+
+    @cached_property
+    def within(self) -> Mapping[str, Fraction]:
+        """Loss when one record moves inside one geounit of a geolevel, top first."""
+        return within_rho(self.plan.budget)
+
+    def parts(self, *, exact: bool = False) -> tuple[Mapping[str, PartLoss], Mapping[str, PartLoss]]:
+        """Return the losses per attribute and within geolevels, with epsilons.
+
+        On a spine with bypassed geounits the exact figure uses each path's own shares.
+        """
+        attributes, within = {}, {}
+        for name, loss in self.attributes.items():
+            found = attribute_loss(self.plan, name).epsilon(self.delta).upper if exact else None
+            attributes[name] = self._part(loss, found)
+        for level, loss in self.within.items():
+            found = within_loss(self.plan, level).epsilon(self.delta).upper if exact else None
+            within[level] = self._part(loss, found)
+        return attributes, within
+
+    def _part(self, loss: Fraction, exact: float | None) -> PartLoss:
+        epsilon = self._formulas(loss)
+        return PartLoss(loss, epsilon if exact is None else {**epsilon, EXACT: exact})
+
+    def _formulas(self, loss: Fraction | None = None) -> dict[str, float]:
+        names = ("pure",) if self.pure else tuple(FORMULAS)
+        value = self.loss if loss is None else loss
+        return {name: _by_formula(value, self.delta, pure=self.pure, formula=name) for name in names}
+
+    def as_json(self, *, exact: bool = False) -> dict[str, Any]:
+        """Return the answer of ``opendas account RUN.toml --json``: losses as text, epsilons as floats."""
+        attributes, within = self.parts(exact=exact)
+        answer: dict[str, Any] = {
+            "product": self.plan.product.name,
+            "mechanism": self.plan.budget.mechanism.value,
+            "neighbours": self.plan.budget.neighbours.value,
+            "rho": None if self.rho is None else format_fraction(self.rho),
+            "delta": float(self.delta),
+            "epsilon": self._formulas(),
+            "attributes": {name: self._part_json(part) for name, part in attributes.items()},
+            "within": {level: self._part_json(part) for level, part in within.items()},
+        }
+        if self.pure:
+            answer |= {"pure_epsilon": format_fraction(self.loss)}
+            answer |= {"implied_rho": format_fraction(PureAccount(self.loss).implied_rho)}
+        if exact:
+            found = self.exact()
+            answer["epsilon"][EXACT] = found.upper
+            answer[EXACT] = {"upper": found.upper, "lower": found.lower, "proof": PROOF}
+            held = self._held()
+            if held is not None:
+                answer["epsilon"][HELD] = held.upper
+                answer[HELD] = {"upper": held.upper, "lower": held.lower, "proof": PROOF}
+        return answer
+
+    def _held(self) -> Bounds | None:
+        """Return the exact bounds between inputs that agree on the invariants, where they differ."""
+        if not self.plan.product.invariants:
+            return None
+        try:
+            held = self.worst(hold_invariants=True)
+        except ConfigError:  # no two such inputs
+            return None
+        return None if held.changes == self.worst().changes else held.epsilon(self.delta)
+
+    def _part_json(self, part: PartLoss) -> dict[str, Any]:
+        return {
+            "pure_epsilon" if self.pure else "rho": format_fraction(part.loss),
+            "epsilon": dict(part.epsilon),
+        }
+
+
+def _by_formula(loss: Fraction, delta: Fraction, *, pure: bool, formula: str | None) -> float:
+    if pure:
+        return PureAccount(loss).epsilon(formula or "pure")
+    return Account(loss, delta).epsilon(formula or "cks")
