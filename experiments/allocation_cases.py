@@ -146,6 +146,13 @@ def _plain(found: Mapping[str, Mapping[str, Sequence[Estimate]]]) -> Json:
     }
 
 
+def bottom_up_mse(tree: Tree, budgets: Sequence[float]) -> float:
+    """Return the exact error of all levels where the counts above are sums of the clamped leaves."""
+    leaves = clamped_moments(KIND, budgets[-1], tree.counts[-1])
+    variance, bias = tree.hierarchy.totals(leaves.variance), tree.hierarchy.totals(leaves.bias)
+    return math.fsum(float((v + b**2).sum()) for v, b in zip(variance, bias, strict=True))
+
+
 class Ablation:
     """Figure 5 and appendix C: weights of the lowest level, and from where to post-process."""
 
@@ -160,12 +167,16 @@ class Ablation:
             simulate(tree, budgets, runs, seed + number, ("top-down", "raw first", "bottom-up"))
             for number, budgets in enumerate(self.budgets)
         ]
+        self.bottom_up = [bottom_up_mse(tree, budgets) for budgets in self.budgets]
         note(f"{tree.name}: weights done")
 
     def curves(self) -> dict[str, list[float]]:
-        """Return the simulated MSE by way of post-processing."""
-        names = ("none", "top-down", "raw first", "bottom-up")
-        return {name: [one.errors[name].mse().value for one in self.simulated] for name in names}
+        """Return the MSE by way of post-processing: closed forms but for the projection."""
+        return {
+            "none": [row["total"] for row in self.mse],
+            "top-down (simulated)": [one.errors["top-down"].mse().value for one in self.simulated],
+            "bottom-up": self.bottom_up,
+        }
 
     def plain(self) -> Json:
         """Return the figures for JSON."""
@@ -174,6 +185,7 @@ class Ablation:
             "weights": list(WEIGHTS),
             "budgets": [list(row) for row in self.budgets],
             "closed": self.mse,
+            "bottom_up": self.bottom_up,
             "simulated": [
                 {name: asdict(errors.mse()) for name, errors in one.errors.items()} for one in self.simulated
             ],
@@ -182,12 +194,13 @@ class Ablation:
     def table(self) -> str:
         """Return errors by weight as Markdown."""
         header = ("w₃", *(f"ε {name}" for name in self.tree.names), *self.tree.names, "total")
-        header += ("simulated", "top-down", "raw first", "bottom-up")
+        header += ("simulated", "top-down", "raw first", "bottom-up", "its closed form")
         rows = []
-        for w, budgets, mse, one in zip(WEIGHTS, self.budgets, self.mse, self.simulated, strict=True):
+        points = zip(WEIGHTS, self.budgets, self.mse, self.simulated, self.bottom_up, strict=True)
+        for w, budgets, mse, one, bottom in points:
             kinds = [one.errors[name].mse() for name in ("none", "top-down", "raw first", "bottom-up")]
             shares = [f"{budget:.4f}" for budget in budgets]
-            rows.append((f"{w:.2f}", *shares, *(f"{value:,.0f}" for value in mse.values()), *kinds))
+            rows.append((f"{w:.2f}", *shares, *map(figure, mse.values()), *kinds, figure(bottom)))
         return markdown(header, rows)
 
 

@@ -98,7 +98,7 @@ def draw_error(
                 label=f"{allocation}, {'no hierarchy' if variant == 'none' else 'with hierarchy'}",
             )
     ax.set_ylim(bottom=floor)
-    finish(ax, title, "$\\epsilon$ in total", y, log=True)
+    finish(ax, title, "$\\epsilon$ in total", y, log=True, legend=False)
 
 
 def draw_downstream(
@@ -161,7 +161,7 @@ def draw_curves(
     log_y: bool = True,
 ) -> None:
     """Draw named curves: Figure 7 and the comparison of post-processing."""
-    colours = (BLUE, GREEN, PURPLE, ORANGE, GREY)
+    colours = (BLUE, ORANGE, GREEN, PURPLE, GREY)
     for number, (name, values) in enumerate(curves.items()):
         ax.plot(x, values, color=colours[number % 5], linestyle=("-", "--", ":")[number % 3], label=name)
     finish(ax, title, label, y, log=log_y)
@@ -178,6 +178,8 @@ def comparisons(several: Sequence[Comparison]) -> Figure:
             naive = one.naive() if what == "bias2" else {}
             ax = axes[2 * row + column]
             draw_error(ax, one.totals, closed, one.points(what), naive, one.tree.name, words)
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=7, frameon=False)
     return figure
 
 
