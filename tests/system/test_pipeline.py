@@ -16,7 +16,9 @@ from support.mini import from_dense, mini_frame, mini_histogram, to_dense, write
 import opendas.pipeline as pipeline
 from opendas.errors import ConfigError, DataError, EnvironmentFailure, PrivacyError
 from opendas.io.atomic import write_atomic
+from opendas.io.measurement_files import MeasurementFile
 from opendas.io.measurement_source import FileSource
+from opendas.io.verify import verify_release
 from opendas.pipeline import Options, estimate, measure, release
 from opendas.random.keys import RunKey
 from opendas.run import load
@@ -35,6 +37,14 @@ def tree(folder: Path, *, without: tuple[str, ...] = ()) -> dict[str, bytes]:
         for path in sorted(folder.rglob("*"))
         if path.is_file() and path.name not in without
     }
+
+
+each_estimator = pytest.mark.parametrize("estimator", ["topdown", "informed"])
+
+
+def by(estimator: str) -> str:
+    """Return a line of ``[run]``."""
+    return f'estimator = "{estimator}"'
 
 
 ISSUED = ("certificate.json", "certificate.pdf", "report.html")
@@ -70,8 +80,9 @@ def test_nothing_confidential_enters_the_release(tmp_path: Path) -> None:
             assert secret.encode() not in data, name
 
 
-def test_a_lazy_run_equals_estimating_from_the_full_file(tmp_path: Path) -> None:
-    run = load(write_mini(tmp_path))
+@each_estimator
+def test_a_lazy_run_equals_estimating_from_the_full_file(tmp_path: Path, estimator: str) -> None:
+    run = load(write_mini(tmp_path, run=by(estimator)))
     release(run, tmp_path / "lazy", Options(seed=4))
     measure(run, tmp_path / "phases", Options(seed=4))
     os.rename(tmp_path / "counts.csv", tmp_path / "gone.csv")
@@ -79,6 +90,36 @@ def test_a_lazy_run_equals_estimating_from_the_full_file(tmp_path: Path) -> None
     estimate(load(tmp_path / "run.toml", need_input=False), tmp_path / "phases", Options())
     lazy, phases = tree(tmp_path / "lazy" / "release" / "mdf"), tree(tmp_path / "phases" / "release" / "mdf")
     assert lazy == phases
+
+
+def test_one_measurement_is_estimated_both_ways_and_the_certificate_says_which(tmp_path: Path) -> None:
+    measure(load(write_mini(tmp_path)), tmp_path / "topdown", Options(seed=4))
+    shutil.copytree(tmp_path / "topdown", tmp_path / "informed")
+    found = {}
+    for estimator in ("topdown", "informed"):
+        out = tmp_path / estimator
+        run = load(write_mini(tmp_path, run=by(estimator)), need_input=False)
+        estimate(run, out, Options())
+        found[estimator] = tree(out / "release" / "mdf")
+        certified = json.loads((out / "release" / "certificate.json").read_text())["runs"][0]
+        assert certified["estimator"] == estimator
+        assert all(check.ok for check in verify_release(out, allow_seeded=True))
+        assert estimator in (out / "release" / "report.html").read_text()
+    assert found["topdown"] != found["informed"]
+
+
+def test_used_measurements_of_an_informed_run_are_those_its_families_could_use(tmp_path: Path) -> None:
+    """They cannot be estimated from again; all of them come with ``measure``, at no further cost."""
+    run, out = load(write_mini(tmp_path, run=by("informed"))), tmp_path / "out"
+    release(run, out, Options(seed=4))
+    folder = out / "release" / "measurements" / "mini"
+    for level in ("region", "town", "block"):
+        assert MeasurementFile(folder / f"{level}.parquet").metadata["stored"] == "used"
+    measure(run, out, Options(seed=4, resume=True))
+    again = tmp_path / "again"
+    measure(run, again, Options(seed=4))
+    assert tree(folder) == tree(again / "release" / "measurements" / "mini")
+    assert all(check.ok for check in verify_release(out, allow_seeded=True))
 
 
 def test_asking_for_the_full_file_gives_the_values_of_measure(tmp_path: Path) -> None:
@@ -90,7 +131,10 @@ def test_asking_for_the_full_file_gives_the_values_of_measure(tmp_path: Path) ->
     assert len(full) == 5
 
 
-def test_the_wall_same_measurements_same_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@each_estimator
+def test_the_wall_same_measurements_same_release(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, estimator: str
+) -> None:
     """Another confidential input that gives the same measurements and invariants gives the same bytes."""
     frame = mini_frame()
     truth = to_dense(mini_histogram(frame))
@@ -102,8 +146,8 @@ def test_the_wall_same_measurements_same_release(tmp_path: Path, monkeypatch: py
         other[donors[0], 0] -= 1
         other[inside[inside != donors[0]][0], 2] += 1
     assert not np.array_equal(truth, other)
-    first = load(write_mini(tmp_path / "a"))
-    second = load(write_mini(tmp_path / "b", histogram=from_dense(other)))
+    first = load(write_mini(tmp_path / "a", run=by(estimator)))
+    second = load(write_mini(tmp_path / "b", histogram=from_dense(other), run=by(estimator)))
     release(first, tmp_path / "one", Options(measurements="full"))
     folder = tmp_path / "one" / "release" / "measurements" / "mini"
 
@@ -120,8 +164,9 @@ def test_the_wall_same_measurements_same_release(tmp_path: Path, monkeypatch: py
     assert tree(tmp_path / "one" / "release") == tree(tmp_path / "two" / "release")
 
 
-def test_two_workers_give_the_same_release(tmp_path: Path) -> None:
-    run = load(write_mini(tmp_path))
+@each_estimator
+def test_two_workers_give_the_same_release(tmp_path: Path, estimator: str) -> None:
+    run = load(write_mini(tmp_path, run=by(estimator)))
     release(run, tmp_path / "one", Options(seed=1, workers=1))
     release(run, tmp_path / "two", Options(seed=1, workers=2))
     assert tree(tmp_path / "one" / "release") == tree(tmp_path / "two" / "release")
@@ -131,9 +176,14 @@ class Stop(Exception):
     """An interruption."""
 
 
-@pytest.mark.parametrize("calls", range(1, 12))
-def test_a_run_stopped_anywhere_finishes_with_the_same_bytes(tmp_path: Path, calls: int) -> None:
-    run = load(write_mini(tmp_path))
+@pytest.mark.parametrize(
+    ("estimator", "calls"),
+    [*(("topdown", calls) for calls in range(1, 12)), *(("informed", calls) for calls in range(3, 17, 2))],
+)
+def test_a_run_stopped_anywhere_finishes_with_the_same_bytes(
+    tmp_path: Path, estimator: str, calls: int
+) -> None:
+    run = load(write_mini(tmp_path, run=by(estimator)))
     out = tmp_path / "out"
     seen = []
 
@@ -177,6 +227,7 @@ def test_resume_refuses_other_input_plan_seed_and_key(tmp_path: Path) -> None:
         "input": lambda: write_mini(tmp_path, histogram=mini_histogram(mini_frame(), seed=9)),
         "plan": lambda: path.write_text(text.replace('rho = "2"', 'rho = "3"')),
         "estimation": lambda: path.write_text(text + '[passes]\nslack = "0.01"\n'),
+        "estimation settings": lambda: write_mini(tmp_path, run=by("informed")),
     }
     for what, change in changes.items():
         write_mini(tmp_path)

@@ -66,9 +66,10 @@ RELEASED = {
 }
 
 
-def test_a_run_writes_these_files_and_no_others(tmp_path: Path) -> None:
+@pytest.mark.parametrize("estimator", ["topdown", "informed"])
+def test_a_run_writes_these_files_and_no_others(tmp_path: Path, estimator: str) -> None:
     out = tmp_path / "out"
-    release(load(write_mini(tmp_path)), out, Options())
+    release(load(write_mini(tmp_path, run=f'estimator = "{estimator}"')), out, Options())
     released = set(files(out / "release"))
     assert {name for name in released if not name.startswith("mdf/mini/")} == RELEASED
     rest = {name for name in files(out) if not name.startswith("release/")}
@@ -111,9 +112,10 @@ def test_what_is_not_for_publication_is_closed_to_others(tmp_path: Path) -> None
     assert stat.S_IMODE((keys / "mini.key").stat().st_mode) == 0o600
 
 
-def test_checkpoints_hold_estimates_and_noisy_answers_only(tmp_path: Path) -> None:
+@pytest.mark.parametrize("estimator", ["topdown", "informed"])
+def test_checkpoints_hold_estimates_and_noisy_answers_only(tmp_path: Path, estimator: str) -> None:
     """Two inputs that agree on all noisy answers and invariants leave the same checkpoints."""
-    first, second = twins(tmp_path)
+    first, second = twins(tmp_path, run=f'estimator = "{estimator}"')
     folder = full_measurements(first, tmp_path)
     saved = []
     for name, run_file in (("a", first), ("b", second)):
@@ -124,6 +126,7 @@ def test_checkpoints_hold_estimates_and_noisy_answers_only(tmp_path: Path) -> No
             release(load(run_file), tmp_path / name, Options())
         saved.append({k: v for k, v in files(tmp_path / name / "state").items() if k.endswith(".part")})
     assert saved[0]
+    assert any("/up" in name for name in saved[0]) == (estimator == "informed")
     assert saved[0] == saved[1]
 
 
@@ -255,6 +258,7 @@ def test_the_noise_key_is_bound_to_plan_and_input_and_to_nothing_else(
         "passes": {"more": '[passes]\nslack = "0.01"\n'},
         "invariants": {"run": 'drop_invariants = ["total"]'},
         "failsafe": {"run": "failsafe = true"},
+        "estimator": {"run": 'estimator = "informed"'},
         "delta": {"loss": 'rho = "2"\ndelta = "1e-6"'},
     }
     base = noise_key(tmp_path / "base", monkeypatch)
@@ -277,13 +281,15 @@ def answers(path: Path) -> dict[tuple[str, str, int], int]:
     return found
 
 
-def test_every_value_a_lazy_run_shows_is_that_of_the_full_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("estimator", ["topdown", "informed"])
+def test_every_value_a_lazy_run_shows_is_that_of_the_full_file(tmp_path: Path, estimator: str) -> None:
     frame = mini_frame()
     sparse = to_dense(mini_histogram(frame))
     sparse[:, 4:] = 0  # few cells are populated, so that much is never read
     sparse[frame.units["schools"] > 0, 4] = 1
     sparse[frame.units["prisons"] > 0, 7] = 1
-    run = load(write_mini(tmp_path, histogram=from_dense(sparse), loss='rho = "40"'))
+    text = f'estimator = "{estimator}"'
+    run = load(write_mini(tmp_path, histogram=from_dense(sparse), loss='rho = "40"', run=text))
     release(run, tmp_path / "lazy", Options(seed=3))
     measure(run, tmp_path / "full", Options(seed=3))
     fewer = False
@@ -320,7 +326,7 @@ def test_the_full_file_has_the_same_shape_whatever_the_records_are(tmp_path: Pat
 # Two inputs that agree on every noisy answer.
 
 
-def twins(tmp_path: Path) -> tuple[Path, Path]:
+def twins(tmp_path: Path, *, run: str = "") -> tuple[Path, Path]:
     """Run files of two inputs with the same invariants: people move between the blocks of a region."""
     frame = mini_frame()
     truth = to_dense(mini_histogram(frame))
@@ -331,7 +337,8 @@ def twins(tmp_path: Path) -> tuple[Path, Path]:
             other[donor, 0] -= 1
             other[inside[(inside != donor).argmax()], 2] += 1
     assert not np.array_equal(truth, other)
-    return write_mini(tmp_path / "one"), write_mini(tmp_path / "two", histogram=from_dense(other))
+    changed = write_mini(tmp_path / "two", histogram=from_dense(other), run=run)
+    return write_mini(tmp_path / "one", run=run), changed
 
 
 def full_measurements(run_file: Path, tmp_path: Path) -> Path:
@@ -355,14 +362,19 @@ def use_recorded(monkeypatch: pytest.MonkeyPatch, folder: Path) -> list[tuple[in
                     reads.append((level, first, children, support.tobytes()))
                     return opened.family(level, first, children, support)
 
+                def full(self, level: int, first: int, geounits: int) -> object:
+                    reads.append((level, first, geounits, b"everything"))
+                    return opened.full(level, first, geounits)
+
             return Read()
 
     monkeypatch.setattr(pipeline, "KeyedSource", lambda levels, key: Source(levels, folder))
     return reads
 
 
-def test_what_is_read_depends_on_noisy_answers_and_invariants_only(tmp_path: Path) -> None:
-    first, second = twins(tmp_path)
+@pytest.mark.parametrize("estimator", ["topdown", "informed"])
+def test_what_is_read_depends_on_noisy_answers_and_invariants_only(tmp_path: Path, estimator: str) -> None:
+    first, second = twins(tmp_path, run=f'estimator = "{estimator}"')
     folder = full_measurements(first, tmp_path)
     found = []
     for name, run_file in (("a", first), ("b", second)):
@@ -371,6 +383,7 @@ def test_what_is_read_depends_on_noisy_answers_and_invariants_only(tmp_path: Pat
             release(load(run_file), tmp_path / name, Options(workers=1))
             found.append(reads)
     assert len(found[0]) > 5
+    assert any(support == b"everything" for *_, support in found[0]) == (estimator == "informed")
     assert found[0] == found[1]
     assert files(tmp_path / "a" / "release") == files(tmp_path / "b" / "release")
 
