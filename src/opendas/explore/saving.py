@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from opendas.allocating import with_budget
 from opendas.budget.allocation import Budget
 from opendas.budget.resolve import BudgetSpec, resolve_budget
 from opendas.config.load import parse_toml, read_text
@@ -66,13 +67,14 @@ spine = {toml_value("aian" if nation else "standard")}
 {_budget_tables(budget)}"""
 
 
-def _budget_tables(budget: Budget) -> str:
-    """Write the sections ``[budget]`` and ``[budget.queries]``."""
+def _budget_tables(budget: Budget, source: str | None = None) -> str:
+    """Write the sections ``[budget]`` and ``[budget.queries]``; `source` says what data chose the shares."""
     lines = [
         "[budget]",
         f"{budget.mechanism.loss_name} = {toml_value(budget.total)}",
         f"delta = {toml_value(budget.delta)}",
         "geolevels = " + toml_value(budget.geolevels),
+        *([] if source is None else [f"source = {toml_value(source)}"]),
         "",
         "[budget.queries]",
     ]
@@ -89,10 +91,10 @@ def _replaced(text: str, name: str, budget: Budget) -> str:
     old = tomllib.loads(text)
     run = {**old["run"], "mechanism": budget.mechanism.value, "neighbours": budget.neighbours.value}
     defaults = {"mechanism": Mechanism.DISCRETE_GAUSSIAN.value, "neighbours": Neighbours.BOUNDED.value}
-    wanted = {**old, "run": run, "budget": tomllib.loads(_budget_tables(budget))["budget"]}
-    kept = _without_budget(text).rstrip("\n")
+    section = _budget_tables(budget, old.get("budget", {}).get("source"))
+    wanted = {**old, "run": run, "budget": tomllib.loads(section)["budget"]}
     head = f"# From {name}, with a budget chosen in opendas explore. Keep it beside that file.\n"
-    found = f"{head}{kept}\n\n{_budget_tables(budget)}"
+    found = head + with_budget(_with_choices(text, run), section)
     parsed = tomllib.loads(found)
     parsed["run"] = {**defaults, **parsed["run"]}
     if parsed == wanted:
@@ -100,16 +102,22 @@ def _replaced(text: str, name: str, budget: Budget) -> str:
     return head + _written(wanted)
 
 
-def _without_budget(text: str) -> str:
-    """Leave out the lines of the tables ``[budget]`` and ``[budget...]``."""
-    kept, inside = [], False
-    for line in text.splitlines():
-        header = re.match(r"\s*\[\[?\s*([A-Za-z0-9_-]+|\"[^\"]*\")", line)
-        if header is not None:
-            inside = header[1].strip('"') == "budget"
-        if not inside:
-            kept.append(line)
-    return "\n".join(kept)
+def _with_choices(text: str, run: Mapping[str, Any]) -> str:
+    """Put mechanism and neighbours into the lines of ``[run]``, and leave their comments."""
+    start = re.search(r"(?m)^\s*\[run\].*\n", text)
+    if start is None:
+        return text
+    end = re.compile(r"(?m)^\s*\[").search(text, start.end())
+    stop = len(text) if end is None else end.start()
+    section = text[start.end() : stop]
+    for name in ("mechanism", "neighbours"):
+        line = re.compile(rf"(?m)^(\s*{name}\s*=\s*)(\"[^\"]*\"|'[^']*')")
+        value = toml_value(run[name])
+        if line.search(section):
+            section = line.sub(rf"\g<1>{value}", section, count=1)
+        else:
+            section = f"{name} = {value}\n{section}"
+    return text[: start.end()] + section + text[stop:]
 
 
 def _written(document: Mapping[str, Any]) -> str:
@@ -195,13 +203,13 @@ def _spec(given: BudgetSection, section: RunFile, subject: Subject) -> BudgetSpe
     if preset is None and (given.geolevels is None or given.queries is None):
         preset = next(iter(subject.presets()), None)
     return BudgetSpec(
-        preset,
-        given.rho,
-        given.epsilon,
-        given.geolevels,
-        given.queries,
-        bool(given.normalise),
-        given.delta,
-        Mechanism(section.run.mechanism),
-        Neighbours(section.run.neighbours),
+        preset=preset,
+        rho=given.rho,
+        epsilon=given.epsilon,
+        geolevels=given.geolevels,
+        queries=given.queries,
+        normalise=bool(given.normalise),
+        delta=given.delta,
+        mechanism=Mechanism(section.run.mechanism),
+        neighbours=Neighbours(section.run.neighbours),
     )

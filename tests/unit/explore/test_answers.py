@@ -1,0 +1,141 @@
+"""The answers of the page are those of ``opendas plan`` and of the least-squares engine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.mini import write_mini
+
+pytest.importorskip("starlette")
+
+import opendas
+from opendas.budget.plan import attribute_rho, within_rho
+from opendas.demo.generator import write_demo
+from opendas.explore.answers import Answers, answer
+from opendas.explore.subjects import RunSubject, StandIn, stand_in
+from opendas.geography.draft import standard_spine
+from opendas.geography.frame import Frame
+from opendas.measurement.plan import MeasurementPlan
+from opendas.privacy.zcdp import epsilon_cks
+from opendas.products.pl94 import pl94_persons
+from opendas.publish import noise_rows
+from opendas.run import Run
+from opendas.uncertainty.expected import ExpectedError
+
+SPINES = {
+    "standard": '"standard"',
+    "bypass": '[{ step = "bypass" }]',
+    "aian": '"aian"',
+    "optimized": '"optimized"',
+}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("made")
+    write_demo(folder, blocks=150, seed=3)
+    return folder
+
+
+def compare(found: Answers, plan: MeasurementPlan) -> None:
+    """Compare with the rows of the plan and the engine, each worked out anew."""
+    margins: dict[tuple[str, str], list[int]] = {}
+    for row in noise_rows(plan):
+        margins.setdefault((row.geolevel, row.query), []).append(row.moe90)
+    expected = ExpectedError.build(plan)
+    for level in plan.spine.names:
+        for query in plan.product.query_names:
+            cell = found.cells[level, query]
+            here = margins.get((level, query))
+            assert (cell.least, cell.most) == ((None, None) if here is None else (min(here), max(here)))
+            (row,) = expected.summary(level, [query])
+            assert cell.expected == pytest.approx(row.mean_sd, rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize("name", SPINES)
+@pytest.mark.parametrize("kind", ["persons", "units"])
+def test_a_run_file_is_answered_as_it_is_planned(made: Path, name: str, kind: str) -> None:
+    path = made / f"{kind}-{name}.toml"
+    text = (made / f"{kind}.toml").read_text()
+    assert 'spine = "standard"' in text
+    path.write_text(text.replace('spine = "standard"', f"spine = {SPINES[name]}"))
+    run = opendas.load(path)
+    subject = RunSubject(run)
+    found = answer(subject, subject.start())
+    compare(found, run.plan)
+    # other shares: where parents are bypassed, every share of the spine is another
+    levels = subject.levels
+    shares = {level: Fraction(2 * (i + 1), len(levels) * (len(levels) + 1)) for i, level in enumerate(levels)}
+    queries = {level: {"total": Fraction(1, 4), "detailed": Fraction(3, 4)} for level in levels}
+    budget = replace(run.budget, total=Fraction(1, 3), geolevels=shares, queries=queries)
+    compare(answer(subject, budget), subject.with_budget(budget).plan)
+
+
+def test_a_product_of_ones_own_is_answered_as_it_is_planned(tmp_path: Path) -> None:
+    run = opendas.load(write_mini(tmp_path))
+    subject = RunSubject(run)
+    compare(answer(subject, subject.start()), run.plan)
+
+
+def even_frame(counts: dict[str, int]) -> Frame:
+    """Geounits dealt out evenly: the first parents have one child more."""
+    codes = [f"{i:03d}" for i in range(next(iter(counts.values())))]
+    levels: dict[str, list[str]] = {}
+    sizes = list(counts.values())
+    for name, above, size in zip(counts, [1, *sizes], sizes, strict=False):
+        if not levels:
+            levels[name] = codes
+            continue
+        share, more = divmod(size, above)
+        fanout = [share + 1] * more + [share] * (above - more)
+        levels[name] = [f"{code}{k:03d}" for code, n in zip(codes, fanout, strict=True) for k in range(n)]
+        codes = levels[name]
+    leaf = np.array(codes, dtype="S")
+    above_leaf = {name: leaf.astype(f"S{3 * (i + 1)}") for i, name in enumerate(list(counts)[:-1])}
+    return Frame(leaf, above_leaf, list(counts)[-1])
+
+
+def test_a_stand_in_is_answered_as_a_spine_of_these_numbers() -> None:
+    counts = {"us": 1, "state": 3, "county": 8, "tract": 17, "block_group": 40, "block": 101}
+    subject = StandIn("x", "x", "x", pl94_persons(), counts, {}, "us2020-persons")
+    found = answer(subject, subject.start())
+    frame = even_frame(counts)
+    spine = standard_spine(frame)
+    assert {level.name: len(level) for level in spine.levels} == counts
+    compare(found, MeasurementPlan(subject.product, spine, subject.start()))
+
+
+def test_states_that_the_spine_divides_are_known_as_wholes_only() -> None:
+    subject = stand_in("us-persons")
+    found = answer(subject, subject.start())
+    assert found.cells["us", "total"].expected == 0
+    assert found.cells["state", "total"].expected > 0
+    assert not found.cells["state", "total"].is_exact
+    assert found.cells["us", "total"].is_exact
+
+
+def test_losses_and_the_curve_are_those_of_the_accountant() -> None:
+    subject = stand_in("us-persons")
+    budget = subject.start()
+    found = answer(subject, budget)
+    attributes = attribute_rho(budget, subject.attributes)
+    assert {loss.name: loss.loss for loss in found.attributes} == dict(attributes)
+    assert {loss.name: loss.loss for loss in found.within} == dict(within_rho(budget))
+    assert found.whole.epsilon["cks"] == epsilon_cks(budget.total, budget.delta)
+    for loss in (*found.attributes, *found.within):
+        assert loss.epsilon["cks"] == pytest.approx(epsilon_cks(loss.loss, budget.delta), rel=1e-8)
+    for exponent, cks, _ in found.curve:
+        assert cks == pytest.approx(epsilon_cks(budget.total, Fraction(1, 10**exponent)), rel=1e-8)
+
+
+def test_budget_for_what_is_published_exactly_is_pointed_out(made: Path) -> None:
+    run: Run = opendas.load(made / "persons.toml")
+    subject = RunSubject(run)
+    budget = subject.preset("us2020-persons")
+    found = answer(subject, budget)
+    assert "add nothing" in " ".join(found.warnings)
+    assert not answer(stand_in("us-persons"), stand_in("us-persons").start()).warnings
