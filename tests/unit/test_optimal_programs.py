@@ -17,13 +17,18 @@ from opendas.budget.optimal import (
     allocate_by_nodes,
     allocate_target,
     allocate_total,
+    clamped_curvature,
+    clamped_moments,
     clamped_slope,
     errors_at,
     power_rule,
     unknown_counts,
 )
+from opendas.budget.optimal.integer_gaussian import WIDE_RHO
 from opendas.budget.optimal.programs import weighted
+from opendas.budget.optimal.separable import Separable
 from opendas.errors import BudgetError, ConfigError, DataError, FormatError
+from opendas.privacy.relations import Neighbours
 
 ALL = list(NoiseKind)
 TREE = {"state": [900], "tract": [400, 300, 0, 200], "block": [0] * 9 + [1, 2, 3, 5, 8, 13] * 4 + [90, 190]}
@@ -62,6 +67,29 @@ def test_program_6_has_equal_slopes_and_spends_everything(
     assert found.total == Fraction(total)
     for exact, budget in zip(found.exact, found.budgets, strict=True):
         assert float(exact) == pytest.approx(budget, rel=1e-6)
+
+
+@pytest.mark.parametrize("budget", [1e-6, 3e-4, WIDE_RHO, 6e-4, 0.02, 0.9, 7.0, 400.0])
+@pytest.mark.parametrize("kind", ALL)
+def test_compiled_sums_over_levels_are_the_sums_over_nodes(kind: NoiseKind, budget: float) -> None:
+    rng = np.random.default_rng(11)
+    spread = 1 / budget if kind.loss_name == "epsilon" else 1 / math.sqrt(budget)
+    near = (rng.exponential(3 * spread, 500)).astype(np.int64)
+    levels = [Level("a", CountHistogram.of(near)), Level("b", CountHistogram.of([0, 0, 3, 10**12]))]
+    problem = Separable(levels, kind, Neighbours.BOUNDED, np.array([0.3, 7.0]))
+    budgets = np.array([budget, budget * 1.1])
+    log_slopes, rates = problem.log_slopes(np.log(budgets))
+    error = 0.0
+    for number, level in enumerate(levels):
+        half, values, mult = budgets[number] / 2, level.counts.values, level.counts.mult
+        weight = float(problem.weights[number])
+        slope = np.dot(mult, clamped_slope(kind, half, values))
+        curvature = np.dot(mult, clamped_curvature(kind, half, values))
+        assert math.exp(log_slopes[number]) == pytest.approx(-weight * slope / 2, rel=1e-11, abs=1e-300)
+        if slope:
+            assert rates[number] == pytest.approx(half * curvature / slope, rel=1e-10)
+        error += weight * np.dot(mult, clamped_moments(kind, half, values).mse)
+    assert problem.objective(budgets) == pytest.approx(error, rel=1e-12)
 
 
 @pytest.mark.parametrize("kind", ALL)
@@ -190,8 +218,6 @@ def test_the_power_rule_is_within_twice_the_optimum() -> None:
 
 
 def test_errors_are_sums_over_nodes() -> None:
-    from opendas.budget.optimal import clamped_moments
-
     rows = errors_at(tree(), "discrete-laplace", (0.2, 0.5, 1.1))
     for row, counts, budget in zip(rows, TREE.values(), (0.2, 0.5, 1.1), strict=True):
         each = [clamped_moments("discrete-laplace", budget, [count]) for count in counts]

@@ -107,8 +107,8 @@ def clamped_slope(
     b, n = _broadcast(budget, counts)
     if kind is NoiseKind.DISCRETE_GAUSSIAN:
         return integer_gaussian.slopes(b, n)[0]
-    slope, _ = scaled_slope(kind, b, n)
-    return -np.exp(log_scale(kind, b)) * slope
+    slope, _ = _scaled_slope(kind, b, n)
+    return -np.exp(_log_scale(kind, b)) * slope
 
 
 def clamped_curvature(
@@ -119,11 +119,11 @@ def clamped_curvature(
     b, n = _broadcast(budget, counts)
     if kind is NoiseKind.DISCRETE_GAUSSIAN:
         return integer_gaussian.slopes(b, n)[1]
-    _, curvature = scaled_slope(kind, b, n)
-    return np.exp(log_scale(kind, b)) * curvature / b
+    _, curvature = _scaled_slope(kind, b, n)
+    return np.exp(_log_scale(kind, b)) * curvature / b
 
 
-def log_scale(kind: NoiseKind, b: Floats) -> Floats:
+def _log_scale(kind: NoiseKind, b: Floats) -> Floats:
     """Logarithm of what slopes are given over, by budget; not for the discrete Gaussian."""
     if kind is NoiseKind.LAPLACE:
         scale = -3 * np.log(b)
@@ -134,7 +134,7 @@ def log_scale(kind: NoiseKind, b: Floats) -> Floats:
     return np.asarray(scale, dtype=np.float64)
 
 
-def scaled_slope(kind: NoiseKind, b: Floats, n: Floats) -> tuple[Floats, Floats]:
+def _scaled_slope(kind: NoiseKind, b: Floats, n: Floats) -> tuple[Floats, Floats]:
     """Slope and curvature of the mean squared error without underflow; not for the discrete Gaussian.
 
     Parameters
@@ -146,7 +146,7 @@ def scaled_slope(kind: NoiseKind, b: Floats, n: Floats) -> tuple[Floats, Floats]
     Returns
     -------
     slope : float64 array
-        Minus the slope over ``exp(log_scale)``: between two constants, the upper one twice the lower.
+        Minus the slope over ``exp(_log_scale)``: between two constants, the upper one twice the lower.
     curvature : float64 array
         Second derivative times the budget, over the same.
     """
@@ -190,11 +190,11 @@ def _laplace(b: Floats, n: Floats) -> tuple[Floats, Floats, Floats]:
 def _gaussian(b: Floats, n: Floats) -> tuple[Floats, Floats, Floats]:
     sigma2 = 1 / (2 * b)
     sigma = np.sqrt(sigma2)
-    unit_bias, bracket = unit_gaussian(n / sigma)
+    unit_bias, bracket = _unit_gaussian(n / sigma)
     return sigma * unit_bias, sigma2 * (bracket - unit_bias * unit_bias), sigma2 * bracket
 
 
-def unit_gaussian(x: Floats) -> tuple[Floats, Floats]:
+def _unit_gaussian(x: Floats) -> tuple[Floats, Floats]:
     """Bias and mean squared error of ``max(0, x + Z)`` for a standard normal Z.
 
     The bias is ``phi(x) (1 - x M(x))`` with the Mills ratio M, which loses fewer than four digits before

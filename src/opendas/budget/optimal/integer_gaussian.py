@@ -24,7 +24,7 @@ import numpy.typing as npt
 from numba import njit
 from scipy.special import erfcx, ndtr, zeta
 
-__all__ = ["WIDE_RHO", "level_sums", "moments", "slopes", "wide_slopes"]
+__all__ = ["EULER", "WIDE_RHO", "moments", "slope_table", "slopes"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -32,10 +32,9 @@ WIDE_RHO = 1 / 2048
 """Up to here, where sigma is at least 32, the corrected integral is used: its error is below 1e-12."""
 
 _TERMS = 10
-# B(2 i) / (2 i)! for i = 1, 2, ...: the coefficients of Euler and Maclaurin.
-_EULER = tuple(
-    float((-1) ** (i + 1) * 2 * zeta(2 * i) / (2 * np.pi) ** (2 * i)) for i in range(1, _TERMS + 1)
-)
+EULER = tuple(float((-1) ** (i + 1) * 2 * zeta(2 * i) / (2 * np.pi) ** (2 * i)) for i in range(1, _TERMS + 1))
+"""``B(2 i) / (2 i)!`` for i = 1, 2, ...: the coefficients of Euler and Maclaurin."""
+
 _FAR = 38.6  # in sigma: beyond it a density is no double
 _SEEN = 12.0  # in sigma: beyond it no sixth moment sees a tail
 
@@ -62,34 +61,15 @@ def slopes(b: Floats, n: Floats) -> tuple[Floats, Floats]:
     wide = b <= WIDE_RHO
     if wide.any():
         rho = b[wide]
-        first, second = wide_slopes(rho, n[wide])
+        first, second = _wide_slopes(rho, n[wide])
         slope[wide], curvature[wide] = -first / (4 * rho**2), second / (4 * rho**3)
     for rho in np.unique(b[~wide]):
         here = b == rho
-        first, second, factor = _slope_table(float(rho), _reach(rho, _SEEN))
+        first, second, factor = slope_table(float(rho), _reach(rho, _SEEN))
         place = np.minimum(n[here], len(first) - 1).astype(np.int64)
         scale = np.exp(-rho) / factor
         slope[here], curvature[here] = -scale * first[place], scale * second[place]
     return slope, curvature
-
-
-def level_sums(rho: float, counts: npt.NDArray[np.int64], mult: Floats) -> tuple[float, float, float]:
-    """Sum slopes over one level's histogram.
-
-    Parameters
-    ----------
-    rho : float, > WIDE_RHO
-    counts : int64 (v,)
-    mult : float64 (v,)
-        Number of nodes with each count.
-
-    Returns
-    -------
-    log_factor, slope, curvature : float
-        Minus the slope, and the second derivative times rho, over ``exp(log_factor)``.
-    """
-    slope, curvature, normaliser = _level_sums(rho, counts, mult, _reach(rho, _SEEN))
-    return -rho - float(np.log(normaliser)), slope, rho * curvature
 
 
 def _reach(rho: float, sigmas: float) -> int:
@@ -120,7 +100,7 @@ def _moment_table(rho: float, reach: int) -> tuple[Floats, Floats, float, float]
 
 
 @njit(cache=True, nogil=True)
-def _slope_table(rho: float, reach: int) -> tuple[Floats, Floats, float]:
+def slope_table(rho: float, reach: int) -> tuple[Floats, Floats, float]:
     """Minus slope and curvature for N = 0 .. reach, over ``exp(-rho) / normaliser``, and the normaliser."""
     tails = np.zeros((3, reach + 2))  # of the weights 1, k**2, k**4
     second, fourth, sixth = 0.0, 0.0, 0.0
@@ -149,19 +129,6 @@ def _slope_table(rho: float, reach: int) -> tuple[Floats, Floats, float]:
     return first, bend, normaliser
 
 
-@njit(cache=True, nogil=True)
-def _level_sums(
-    rho: float, counts: npt.NDArray[np.int64], mult: Floats, reach: int
-) -> tuple[float, float, float]:
-    first, bend, normaliser = _slope_table(rho, reach)
-    slope, curvature = 0.0, 0.0
-    for v in range(len(counts)):
-        place = min(counts[v], reach)
-        slope += mult[v] * first[place]
-        curvature += mult[v] * bend[place]
-    return slope, curvature, normaliser
-
-
 def _density_derivatives(sigma2: Floats, n: Floats, order: int) -> list[Floats]:
     """Return the Gaussian density of variance `sigma2` at n, and its derivatives up to an order."""
     near = np.minimum(n, 39.0 * np.sqrt(sigma2))
@@ -180,7 +147,7 @@ def _correction(n: Floats, p: list[Floats], shift: int) -> Floats:
         term = 2 * n * odd * p[odd - 1 + shift]
         if i > 1:
             term = term + odd * (odd - 1) * p[odd - 2 + shift]
-        total += _EULER[i - 1] * term
+        total += EULER[i - 1] * term
     return total
 
 
@@ -193,11 +160,11 @@ def _wide_moments(b: Floats, n: Floats) -> tuple[Floats, Floats]:
     bias = sigma2 * p[0] * (1 - near * mills)
     mse = sigma2 * (ndtr(near) - near * (bias / sigma)) + _correction(n, p, 0)
     for i in range(_TERMS, 0, -1):
-        bias = bias - _EULER[i - 1] * (2 * i - 1) * p[2 * i - 2]
+        bias = bias - EULER[i - 1] * (2 * i - 1) * p[2 * i - 2]
     return bias, mse
 
 
-def wide_slopes(b: Floats, n: Floats) -> tuple[Floats, Floats]:
+def _wide_slopes(b: Floats, n: Floats) -> tuple[Floats, Floats]:
     """Slope and curvature where rho is at most ``WIDE_RHO``.
 
     Returns

@@ -14,15 +14,16 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from opendas.budget.optimal import integer_gaussian
-from opendas.budget.optimal.clamped import clamped_moments, log_scale, scaled_slope
+from opendas.budget.optimal.clamped import clamped_moments
 from opendas.budget.optimal.histogram import Level
 from opendas.budget.optimal.kinds import NoiseKind, sensitivity_factor
+from opendas.budget.optimal.level_kernels import KIND_CODES, level_errors, level_slopes
 from opendas.privacy.relations import Neighbours
 
 __all__ = ["Separable"]
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,19 +42,17 @@ class Separable:
     kind: NoiseKind
     neighbours: Neighbours
     weights: Floats
-    _counts: Floats = field(init=False)
+    _counts: Ints = field(init=False)
     _mult: Floats = field(init=False)
-    _level: npt.NDArray[np.int64] = field(init=False)
-    _starts: npt.NDArray[np.int64] = field(init=False)
+    _starts: Ints = field(init=False)
     _factor: float = field(init=False)
 
     def __post_init__(self) -> None:
         sizes = [len(level.counts.values) for level in self.levels]
         arrays = {
-            "_counts": np.concatenate([level.counts.values for level in self.levels]).astype(np.float64),
+            "_counts": np.concatenate([level.counts.values for level in self.levels]),
             "_mult": np.concatenate([level.counts.mult for level in self.levels]).astype(np.float64),
-            "_level": np.repeat(np.arange(len(sizes)), sizes),
-            "_starts": np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64),
+            "_starts": np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
             "_factor": float(sensitivity_factor(self.neighbours)),
         }
         for name, value in arrays.items():
@@ -62,18 +61,26 @@ class Separable:
     @property
     def nodes(self) -> Floats:
         """float64 (l,): number of nodes of each level."""
-        return np.add.reduceat(self._mult, self._starts)
+        return np.asarray(np.add.reduceat(self._mult, self._starts[:-1]), dtype=np.float64)
 
     def errors(self, budgets: Floats) -> Floats:
         """Return float64 (l, 3): squared bias, variance and mean squared error, summed over each level."""
-        # A budget so small that the double is 0 has an error beyond all doubles; it is not asked for here.
-        found = clamped_moments(self.kind, (budgets * self._factor)[self._level], self._counts)
-        columns = (found.bias**2, found.variance, found.mse)
-        return np.stack([np.add.reduceat(self._mult * each, self._starts) for each in columns], axis=1)
+        table = np.empty((len(budgets), 3))
+        for number, budget in enumerate(budgets * self._factor):
+            counts = self.levels[number].counts
+            found = clamped_moments(self.kind, budget, counts.values)
+            for column, each in enumerate((found.bias**2, found.variance, found.mse)):
+                table[number, column] = np.dot(counts.mult, each)
+        return table
 
     def objective(self, budgets: Floats) -> float:
         """Return the weighted sum of mean squared errors."""
-        return float(np.dot(self.weights, self.errors(budgets)[:, 2]))
+        errors = level_errors(self._code, budgets * self._factor, self._counts, self._mult, self._starts)
+        return float(np.dot(self.weights, errors))
+
+    @property
+    def _code(self) -> int:
+        return KIND_CODES[self.kind]
 
     def log_slopes(self, log_budgets: Floats) -> tuple[Floats, Floats]:
         """Logarithm of minus each level's weighted slope, and its derivative in the logarithm of the budget.
@@ -89,28 +96,8 @@ class Separable:
         -------
         log_slope, derivative : float64 (l,)
         """
-        budgets = np.exp(log_budgets) * self._factor
-        if self.kind is NoiseKind.DISCRETE_GAUSSIAN:
-            scale, slope, curvature = self._integer_gaussian(budgets)
-        else:
-            by_node = scaled_slope(self.kind, budgets[self._level], self._counts)
-            slope, curvature = (np.add.reduceat(self._mult * each, self._starts) for each in by_node)
-            scale = log_scale(self.kind, budgets)
+        scale, slope, curvature = level_slopes(
+            self._code, np.exp(log_budgets) * self._factor, self._counts, self._mult, self._starts
+        )
         # d F(f b) / d b = f F'(f b) for the sensitivity factor f
         return np.log(self.weights * self._factor) + scale + np.log(slope), -curvature / slope
-
-    def _integer_gaussian(self, budgets: Floats) -> tuple[Floats, Floats, Floats]:
-        scale, slope, curvature = np.empty((3, len(budgets)))
-        for number, rho in enumerate(budgets):
-            counts = self.levels[number].counts
-            if rho > integer_gaussian.WIDE_RHO:
-                found = integer_gaussian.level_sums(float(rho), counts.values, counts.mult.astype(np.float64))
-                scale[number], slope[number], curvature[number] = found
-            else:
-                first, second = integer_gaussian.wide_slopes(
-                    np.full(len(counts.values), rho), counts.values.astype(np.float64)
-                )
-                scale[number] = -2 * np.log(2 * rho)
-                slope[number] = np.dot(counts.mult, first)
-                curvature[number] = np.dot(counts.mult, second)
-        return scale, slope, curvature

@@ -172,7 +172,9 @@ def _level_budgets(problem: Separable, t: float, start: Floats) -> tuple[Floats,
         slopes, derivative = problem.log_slopes(u)
         excess = slopes - t
         low, high = np.where(excess > 0, u, low), np.where(excess < 0, u, high)
-        if bool(np.all(np.abs(excess) <= _CLOSE * np.maximum(1.0, np.abs(slopes)))):
+        # Of whole-number noise, the slope has the budget itself as a term, and its rounding.
+        scale = np.maximum(1.0, np.maximum(np.abs(slopes), np.abs(derivative)))
+        if bool(np.all(np.abs(excess) <= _CLOSE * scale)):
             break
         following = u + _step(-excess / derivative, derivative, problem.kind.order)
         with np.errstate(invalid="ignore"):
