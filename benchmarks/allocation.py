@@ -10,9 +10,10 @@ of noise share it. The general solvers run once on the groups, three times on th
 
 The peers are general solvers of smooth programs: the objective is no disciplined convex program, so that
 CVXPY takes it in no form. `plain` is scipy's SLSQP on the problem as it stands: budgets as variables, the
-closed forms in numpy over the same histograms, differences for gradients (levels only). SLSQP and trust-constr are given
-all that we know: logarithms of budgets and objective, exact gradients, and our compiled sums. All start from
-an even split. A gap is the relative excess of the objective over ours.
+closed forms in numpy over the same histograms, differences for gradients (levels only; with 114 variables it
+takes many minutes). SLSQP and trust-constr are given all that we know: logarithms of budgets and objective,
+exact gradients, and our compiled sums. All start from an even split. A gap is the relative excess of the
+objective over ours.
 """
 
 from __future__ import annotations
