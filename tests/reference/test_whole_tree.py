@@ -2,17 +2,48 @@
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.random_tree import PRODUCTS, TREES, DenseTree, Made, made, random_parents, random_product
+from support.mini import from_dense, mini_frame, mini_product
+from support.random_tree import (
+    PRODUCTS,
+    TREES,
+    DenseTree,
+    Made,
+    made,
+    make_product,
+    random_parents,
+    random_product,
+)
 
-from opendas.whole_tree import up
+from opendas.budget.allocation import Budget
+from opendas.constraints.declarations import StructuralZero
+from opendas.constraints.table import bound_table
+from opendas.errors import ConfigError, EstimationError
+from opendas.geography.bypass import bypass_general
+from opendas.geography.draft import standard_spine
+from opendas.geography.spine import Spine
+from opendas.measurement.invariants import declared_invariants
+from opendas.measurement.plan import MeasurementPlan
+from opendas.privacy.relations import Mechanism, Neighbours
+from opendas.products.pl94 import pl94_units
+from opendas.products.product import Product
+from opendas.schema.attributes import Attribute
+from opendas.uncertainty.expected import ExpectedError
+from opendas.whole_tree import areas, up
+from opendas.whole_tree.areas import area_estimates
+from opendas.whole_tree.domain import Domain
 from opendas.whole_tree.down import Estimates, down_pass, whole_ranges
-from opendas.whole_tree.up import Below, up_pass, up_sweep
+from opendas.whole_tree.model import TreeModel
+from opendas.whole_tree.operators import Operators
+from opendas.whole_tree.up import Below, own_linear, up_pass, up_sweep
 
 QUERIES = ("total", "detailed")
 
@@ -143,3 +174,166 @@ def test_parts_give_the_bytes_of_the_whole(
     for sweep in sweeps:
         found += down_pass(sweep, tree.full, counties)
     assert joined(found) == expected
+
+
+def areas_agree(tree: Made, seed: int) -> None:
+    """Every set of leaves of a small tree, and a few weightings."""
+    rng = np.random.default_rng(seed)
+    model, dense = tree.model, DenseTree(tree)
+    leaves = len(model.levels[-1])
+    sets = [s for k in range(leaves + 1) for s in itertools.combinations(range(leaves), k)]
+    weights = np.zeros((len(sets) + 4, leaves))
+    for i, chosen in enumerate(sets):
+        weights[i, list(chosen)] = 1.0
+    weights[-4:] = rng.integers(-2, 4, (4, leaves)) * 0.5
+    area, leaf = np.nonzero(weights)
+    order = rng.permutation(len(area))
+    area, leaf = area[order], leaf[order]
+    sweep = up_sweep(model, whole_ranges(model), tree.full)
+    found = area_estimates(sweep, tree.full, area, leaf, weights[area, leaf], len(weights))
+    for name in QUERIES:
+        query = tree.product.workload.group(name)
+        means, variances = found.answers(query)
+        for i, row in enumerate(weights):
+            mean, variance = dense.estimate(row, query)
+            known = np.isfinite(variance)
+            assert np.array_equal(np.isfinite(variances[i]), known)
+            np.testing.assert_allclose(means[i][known], mean[known], rtol=0, atol=2e-10)
+            np.testing.assert_allclose(variances[i][known], variance[known], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("tree", TREES)
+def test_areas_and_weightings_off_the_spine(tree: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(areas, "BATCH", 5)
+    last = len(TREES[tree]) - 1
+    areas_agree(made("zeros in the middle", tree, 1, bypass=0.4), 1)
+    areas_agree(made("two attributes", tree, 2, thin=True), 2)
+    areas_agree(made("unequal recode", tree, 3, exact=("total", 0), bypass=0.4), 3)
+    areas_agree(made("two attributes", tree, 4, exact=("b", last), thin=True), 4)
+    for level in range(last + 1):
+        areas_agree(made("zeros", tree, level, joint=level), level)
+
+
+def test_areas_that_cannot_be() -> None:
+    tree = made("two attributes", "pairs", 0)
+    model = tree.model
+    sweep = up_sweep(model, whole_ranges(model), tree.full)
+    one, two = np.zeros(1, dtype=np.int64), np.zeros(2, dtype=np.int64)
+    with pytest.raises(EstimationError, match="0 to 3"):
+        area_estimates(sweep, tree.full, one, one + 4)
+    with pytest.raises(EstimationError, match="twice"):
+        area_estimates(sweep, tree.full, two, two)
+    with pytest.raises(EstimationError, match="numbered"):
+        area_estimates(sweep, tree.full, one + 1, one, areas=1)
+    with pytest.raises(EstimationError, match="finite"):
+        area_estimates(sweep, tree.full, one, one, np.array([np.nan]))
+    assert len(area_estimates(sweep, tree.full, one[:0], one[:0])) == 0
+    part = up_sweep(model, {1: (0, 2), 2: (0, 4)}, tree.full)
+    with pytest.raises(EstimationError, match="whole tree"):
+        area_estimates(part, tree.full, one, one)
+    with pytest.raises(EstimationError, match="parents are given"):
+        list(down_pass(part, tree.full))
+    with pytest.raises(EstimationError, match="follow each other"):
+        up_pass(model, {0: (0, 1), 2: (0, 4)}, tree.full)
+    with pytest.raises(EstimationError, match="below"):
+        up_pass(model, {0: (0, 1)}, tree.full)
+    with pytest.raises(EstimationError, match="not in this part"):
+        model.slice({2: (1, 2)}).slice({2: (0, 2)})
+
+
+SHARES = {"region": Fraction(1, 4), "town": Fraction(1, 4), "block": Fraction(1, 2)}
+
+
+def plan_of(product: Product, spine: Spine) -> MeasurementPlan:
+    queries = {"*": {"total": "1/4", "detailed": "3/4"}}
+    if len(product.schema.attributes) > 1:
+        queries = {
+            "region": {"kind": "1/4", "detailed": "3/4"},
+            "*": {"kind * minor": "1/2", "detailed": "1/2"},
+        }
+    budget = Budget(Mechanism.DISCRETE_GAUSSIAN, Neighbours.BOUNDED, Fraction(2), SHARES, queries)
+    return MeasurementPlan(product, spine, budget)
+
+
+@pytest.mark.parametrize("units", [False, True])
+@pytest.mark.parametrize("bypassed", [False, True])
+def test_without_masks_variances_are_those_expected_of_the_plan(units: bool, bypassed: bool) -> None:
+    """Another program, for variances only; totals are exact at blocks (units) or regions."""
+    frame = mini_frame(regions=2, towns=3, blocks=2)
+    product = pl94_units() if units else replace(mini_product(), bounds=(), structural_zeros=())
+    product = replace(product, name="plain")
+    spine = standard_spine(frame)
+    if bypassed:
+        spine = bypass_general(spine, list(SHARES.values()))
+    plan = plan_of(product, spine)
+    dense = np.random.default_rng(0).integers(0, 5, (len(frame), product.schema.size))
+    truth = from_dense(dense)
+    table = bound_table(product, frame, spine, declared_invariants(product, truth, spine))
+    model = TreeModel.of_plan(plan, table)
+
+    def full(level: int, first: int, geounits: int) -> list[np.ndarray]:
+        return [np.zeros((geounits, planned.query.size), np.int64) for planned in plan.levels[level].queries]
+
+    expected = ExpectedError.build(plan)
+    sweep = up_sweep(model, whole_ranges(model), full)
+    for query in (product.workload.group(name) for name in product.query_names):
+        for found in down_pass(sweep, full):
+            variances = expected.geounits(
+                spine.names[found.level], query.name, np.arange(found.first, found.first + len(found))
+            )
+            np.testing.assert_allclose(found.answers(query)[1], variances, rtol=1e-9, atol=1e-9)
+        chosen = np.array([0, 1, 3, 6, 7])
+        area = area_estimates(sweep, full, np.zeros(5, dtype=np.int64), chosen).answers(query)[1][0]
+        np.testing.assert_allclose(area, expected.leaf_set(chosen, query.name), rtol=1e-9, atol=1e-9)
+
+
+def test_the_shared_metric_is_the_precision_where_all_children_are_alike() -> None:
+    tree = made("two attributes", [[0], [0, 0], [0, 0, 1, 1]], 0, masks=False)
+    tree.weights = [(table, np.zeros_like(own)) for table, own in tree.weights]
+    tree.weights[1][0][0] = tree.weights[2][0][0] * 2
+    statistics, _ = up_pass(tree.model, whole_ranges(tree.model), tree.full)
+    model = tree.model
+    one = Operators.of(model.domain, model.domain.information(statistics[1].weights))
+    found, exact = one.dense(0), statistics[1].precision.dense(0)
+    np.testing.assert_allclose(found, exact, rtol=1e-12)
+
+
+def test_products_on_a_support_are_those_of_the_matrix() -> None:
+    rng = np.random.default_rng(0)
+    for name in PRODUCTS:
+        tree = made(name, "uneven", 0)
+        model = tree.model
+        for level in up_pass(model, whole_ranges(model), tree.full)[0]:
+            n = tree.product.schema.size
+            support = np.flatnonzero(rng.random(n) < 0.7).astype(np.int32)
+            on = level.precision.on_support(support)
+            x = rng.normal(size=(len(level), len(support)))
+            expected = np.stack([level.precision.dense(i, support) @ x[i] for i in range(len(level))])
+            np.testing.assert_allclose(on.apply(x), expected, atol=1e-12)
+            diagonal = np.stack([np.diag(level.precision.dense(i, support)) for i in range(len(level))])
+            np.testing.assert_allclose(on.diagonal(), diagonal, atol=1e-12)
+
+
+def test_own_answers_are_summed_by_cell() -> None:
+    tree = made("zeros", "pairs", 3)
+    model = tree.model
+    for level in range(3):
+        count = len(model.levels[level])
+        found = own_linear(model, level, 0, tree.full(level, 0, count))
+        table, own = tree.weights[level]
+        expected = np.zeros_like(found)
+        for name, answers in zip(tree.measured[level], tree.answers[level], strict=True):
+            weight = table[own, [query.name for query in tree.queries].index(name)]
+            expected += weight[:, None] * answers[:, tree.product.workload.group(name).row_of_cell]
+        allowed = model.domain.cells_of(model.levels[level].allowed(0, count))
+        np.testing.assert_allclose(found, expected * allowed, atol=1e-12)
+
+
+def test_matrices_too_large_for_each_geounit_are_refused() -> None:
+    attributes = (
+        Attribute("a", tuple("abcdefghijklmnopqrstuvwxyz")),
+        Attribute("b", tuple(map(str, range(40)))),
+    )
+    product = make_product(attributes, (), (StructuralZero({"a": ("a",), "b": ("1",)}),))
+    with pytest.raises(ConfigError, match="1040 x 1"):
+        Domain.build(product, product.workload.groups(["total"]), np.zeros((0, 1040), dtype=bool))

@@ -25,7 +25,7 @@ from opendas.queries.groups import QueryGroup
 from opendas.uncertainty.extended import transposed
 from opendas.whole_tree.domain import Bools, Floats, Ints
 from opendas.whole_tree.kernels import apply_blocks, margins
-from opendas.whole_tree.knowledge import Known, dual, known, pooled
+from opendas.whole_tree.knowledge import Known, dual, pooled
 from opendas.whole_tree.model import Range, TreeModel
 from opendas.whole_tree.operators import Operators, QueryRows
 from opendas.whole_tree.up import (
@@ -34,10 +34,9 @@ from opendas.whole_tree.up import (
     Sweep,
     chunks,
     conditioned,
-    exact_placed,
     families,
     inner_known,
-    placed_linear,
+    leaf_known,
     union,
 )
 
@@ -146,7 +145,8 @@ def down_pass(sweep: Sweep, full: Full, parents: Estimates | None = None) -> Ite
             yield from _leaf_estimates(sweep, statistics, above, full)
         else:
             with one_blas_thread():
-                above = _level(sweep, statistics, inner_known(sweep.model, statistics), above)
+                own = inner_known(sweep.model, statistics)
+                above = _level(sweep, number, statistics.first, statistics.last, own, above)
             yield above
 
 
@@ -164,12 +164,14 @@ class _Given:
         return cls(domain.forward(estimates.mean), estimates.covariance, estimates.unknown)
 
 
-def _level(sweep: Sweep, statistics: LevelStatistics, own: Known, above: Estimates | None) -> Estimates:
-    """Return the estimates of consecutive geounits, whole families, from what their subtrees say."""
-    model, number = sweep.model, statistics.level
+def _level(
+    sweep: Sweep, number: int, first: int, last: int, own: Known, above: Estimates | None
+) -> Estimates:
+    """Return the estimates of geounits ``first:last``, whole families, from what their subtrees say."""
+    model = sweep.model
     level, domain = model.levels[number], model.domain
-    allowed = level.allowed(statistics.first, statistics.last)
-    parents, starts, groups = families(level, statistics.first, statistics.last)
+    allowed = level.allowed(first, last)
+    parents, starts, groups = families(level, first, last)
     given: _Given | None = None
     together: Known | None = None
     if above is not None:
@@ -181,10 +183,10 @@ def _level(sweep: Sweep, statistics: LevelStatistics, own: Known, above: Estimat
         given = _Given.of(above.take(int(parents[0]), int(parents[-1]) + 1))
     plain_above = number > 0 and model.plain_below[number - 1]
     if level.joint is not None:
-        first = int(level.joint.group[statistics.first - level.first])
+        chosen = level.joint.group[first - level.first + starts[:-1]].astype(np.int64)
         parts = pooled(own, starts, allowed)
         some = union(allowed, starts)
-        wholes = conditioned(model, number, first, parts, some)
+        wholes = conditioned(model, number, chosen, parts, some)
         if given is None or together is None:
             given = _Given(wholes.mean, wholes.covariance, wholes.unknown)
         else:
@@ -196,7 +198,7 @@ def _level(sweep: Sweep, statistics: LevelStatistics, own: Known, above: Estimat
     else:
         given = _step(given, together, union(allowed, starts), own, _numbered(starts), plain=plain_above)
     mean = domain.unplaced(domain.from_blocks(given.mean, allowed))
-    return Estimates(number, statistics.first, mean, given.covariance, given.unknown)
+    return Estimates(number, first, mean, given.covariance, given.unknown)
 
 
 def _numbered(starts: Ints) -> Ints:
@@ -295,47 +297,10 @@ def _leaf_estimates(
     starts = np.append(np.flatnonzero(np.diff(parent, prepend=-1)), len(parent)).astype(np.int64)
     if above is None and level.joint is not None:
         starts = starts[[0, -1]]  # the parts of divided leaves that are roots hang together
-    with one_blas_thread():
-        allowed = level.allowed(leaves.first, leaves.last)
-        covariance, unknown = dual(leaves.precision, leaves.exact, allowed, plain=model.plain[-1])
     for first, last in chunks(starts, max(1, sum(model.sizes(leaves.level)))):
-        low, high = int(starts[first]), int(starts[last])
+        low, high = leaves.first + int(starts[first]), leaves.first + int(starts[last])
+        answers = full(leaves.level, low, high - low) if level.measured else []
         with one_blas_thread():
-            part = _leaf_part(leaves, low, high)
-            own = _leaf_known(model, part, covariance.take(slice(low, high)), unknown, low, full)
-            found = _level(sweep, part, own, above)
+            own = leaf_known(model, leaves, np.arange(low, high), answers)
+            found = _level(sweep, leaves.level, low, high, own, above)
         yield found
-
-
-def _leaf_part(leaves: LevelStatistics, low: int, high: int) -> LevelStatistics:
-    here = slice(low, high)
-    return LevelStatistics(
-        leaves.level,
-        leaves.first + low,
-        leaves.precision.take(here),
-        None,
-        leaves.weights[here],
-        None if leaves.exact is None else leaves.exact.take(here),
-    )
-
-
-def _leaf_known(
-    model: TreeModel,
-    leaves: LevelStatistics,
-    covariance: Operators,
-    unknown: Operators | None,
-    low: int,
-    full: Full,
-) -> Known:
-    """Return the estimates of leaves from their own answers."""
-    level, domain = model.levels[-1], model.domain
-    here = slice(leaves.first - level.first, leaves.last - level.first)
-    allowed, own = level.patterns[level.pattern[here]], level.own[here]
-    answers = full(leaves.level, leaves.first, len(leaves)) if level.measured else []
-    linear = domain.to_blocks(placed_linear(model, leaves.level, own, allowed, answers), allowed)
-    if leaves.exact is not None:
-        held = {e.query: np.ascontiguousarray(e.answers[here]) for e in level.exact}
-        exact_linear = domain.to_blocks(exact_placed(model, held, allowed), allowed)
-        return known(leaves.precision, linear, leaves.exact, exact_linear, allowed, plain=False)
-    rest = None if unknown is None else unknown.take(slice(low, low + len(leaves)))
-    return Known(covariance, rest, covariance.apply_blocks(linear))

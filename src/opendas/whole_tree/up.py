@@ -35,8 +35,8 @@ __all__ = ["Below", "Full", "LevelStatistics", "Sweep", "own_linear", "up_pass",
 Full = Callable[[int, int, int], list[npt.NDArray[np.int64]]]
 """All answers, int64 (geounits, m_q), of each measured query group: of (level, first, geounits)."""
 
-CHUNK = 8_000_000
-"""Answers of leaves that are held at once."""
+CHUNK = 2_000_000
+"""Answers of leaves that are worked on at once: few, so that what is made of them stays in the cache."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -291,20 +291,38 @@ def _inner(model: TreeModel, number: int, start: int, stop: int, full: Full, bel
     )
 
 
-def inner_known(model: TreeModel, children: LevelStatistics) -> Known:
-    """Return the estimates of inner geounits from their subtrees."""
+def inner_known(model: TreeModel, children: LevelStatistics, chosen: Ints | None = None) -> Known:
+    """Return the estimates of inner geounits from their subtrees; of some of them, by their numbers."""
     level, domain = model.levels[children.level], model.domain
     if children.linear is None:
         raise EstimationError("leaves are looked at some at a time")
-    exact_linear = children.exact_linear
+    at = np.arange(len(children)) if chosen is None else chosen - children.first
+    exact, exact_linear = children.exact, children.exact_linear
     return known(
-        children.precision,
-        domain.forward(children.linear),
-        children.exact,
-        None if exact_linear is None else domain.forward(exact_linear),
-        level.allowed(children.first, children.last),
+        children.precision.take(at),
+        domain.forward(children.linear[at]),
+        None if exact is None else exact.take(at),
+        None if exact_linear is None else domain.forward(exact_linear[at]),
+        level.patterns[level.pattern[children.first - level.first + at]],
         plain=model.plain[children.level],
     )
+
+
+def leaf_known(
+    model: TreeModel, leaves: LevelStatistics, chosen: Ints, answers: Sequence[npt.NDArray[np.int64]]
+) -> Known:
+    """Return the estimates of leaves, by their numbers, from their own answers."""
+    level, domain = model.levels[-1], model.domain
+    place = chosen - level.first
+    allowed = level.patterns[level.pattern[place]]
+    linear = domain.to_blocks(placed_linear(model, leaves.level, level.own[place], allowed, answers), allowed)
+    exact, exact_linear = None, None
+    if leaves.exact is not None:
+        exact = leaves.exact.take(chosen - leaves.first)
+        held = {e.query: np.ascontiguousarray(e.answers[place]) for e in level.exact}
+        exact_linear = domain.to_blocks(exact_placed(model, held, allowed), allowed)
+    precision = leaves.precision.take(chosen - leaves.first)
+    return known(precision, linear, exact, exact_linear, allowed, plain=model.plain[-1])
 
 
 def families(level: ModelLevel, first: int, last: int) -> tuple[Ints, Ints, Ints]:
@@ -336,7 +354,7 @@ def union(allowed: Bools, starts: Ints) -> Bools:
     return np.asarray(np.logical_or.reduceat(allowed, starts[:-1], axis=0))
 
 
-def conditioned(model: TreeModel, number: int, first: int, parts: Known, allowed: Bools) -> Known:
+def conditioned(model: TreeModel, number: int, chosen: Ints, parts: Known, allowed: Bools) -> Known:
     """Condition the sums over the parts of divided geounits on their exact totals.
 
     Parameters
@@ -344,8 +362,8 @@ def conditioned(model: TreeModel, number: int, first: int, parts: Known, allowed
     model : TreeModel
     number : int
         Level of the parts.
-    first : int
-        Number of the first of the divided geounits.
+    chosen : int64 (t,)
+        Numbers of the divided geounits.
     parts : Known
         The sums.
     allowed : bool (t, k)
@@ -353,13 +371,13 @@ def conditioned(model: TreeModel, number: int, first: int, parts: Known, allowed
     joint = model.levels[number].joint
     if joint is None:
         raise EstimationError("no geounits of this level hold a total together")
-    information, exact, exact_linear = whole_information(model, number, first, parts, allowed)
+    information, exact, exact_linear = whole_information(model, number, chosen, parts, allowed)
     linear = information.apply_blocks(parts.mean)
     return known(information, linear, exact, exact_linear, allowed, plain=False)
 
 
 def whole_information(
-    model: TreeModel, number: int, first: int, parts: Known, allowed: Bools
+    model: TreeModel, number: int, chosen: Ints, parts: Known, allowed: Bools
 ) -> tuple[Operators, Operators, Floats]:
     """Return ``P*``, ``M`` and ``r`` of divided geounits (see :func:`conditioned`)."""
     joint = model.levels[number].joint
@@ -369,7 +387,7 @@ def whole_information(
         parts.covariance, parts.unknown, allowed, plain=model.plain[number] and parts.unknown is None
     )
     query = model.total
-    totals = np.asarray(joint.totals[first : first + len(allowed), None], dtype=np.int64)
+    totals = np.asarray(joint.totals[chosen, None], dtype=np.int64)
     linear = model.domain.to_blocks(exact_placed(model, {query: totals}, allowed), allowed)
     held = model.exact_operator([query]).take(np.zeros(len(allowed), dtype=np.int64)).masked(allowed)
     if exact is not None:
@@ -389,9 +407,9 @@ def _below(model: TreeModel, children: LevelStatistics, full: Full) -> Below:
     else:
         together = pooled(inner_known(model, children), starts, allowed)
     if level.joint is not None:
-        first = int(level.joint.group[children.first - level.first])
+        chosen = level.joint.group[children.first - level.first + starts[:-1]].astype(np.int64)
         allowed = union(allowed, starts)
-        together = pooled(conditioned(model, number, first, together, allowed), groups, allowed)
+        together = pooled(conditioned(model, number, chosen, together, allowed), groups, allowed)
         starts = starts[groups]
     return Below(
         number - 1,
