@@ -16,6 +16,10 @@ import numpy as np
 from scipy.sparse import coo_array, csr_array
 
 from opendas.budget.allocation import DEFAULT_DELTA, EVERY_OTHER
+from opendas.budget.optimal.after_least_squares_joint import (
+    JointAllocation,
+    allocate_queries_after_least_squares,
+)
 from opendas.budget.optimal.histogram import CountHistogram, Level, unknown_counts
 from opendas.budget.optimal.joint import Pair, QueryAllocation, allocate_queries, pair_weights
 from opendas.budget.presets import preset
@@ -29,9 +33,16 @@ from opendas.io.atomic import write_atomic
 from opendas.io.level_counts import LevelCounts
 from opendas.io.readers.base import FRAME_FROM_RECORDS
 from opendas.privacy.exact import format_fraction, parse_fraction
+from opendas.privacy.relations import Mechanism
 from opendas.run import Run
 
-__all__ = ["RunAllocation", "allocate_for_run", "count_pairs", "public_pairs"]
+__all__ = [
+    "RunAllocation",
+    "allocate_for_run",
+    "allocate_for_run_after_least_squares",
+    "count_pairs",
+    "public_pairs",
+]
 
 Number = Fraction | int | str
 
@@ -44,10 +55,10 @@ class RunAllocation:
 
     Parameters
     ----------
-    allocation : QueryAllocation
+    allocation : QueryAllocation or JointAllocation
     """
 
-    allocation: QueryAllocation
+    allocation: QueryAllocation | JointAllocation
 
     def toml(self) -> str:
         """Return the ``[budget]`` section of a run file, exact, with the source."""
@@ -143,7 +154,7 @@ def allocate_for_run(
         pairs,
         resolved.levels,
         resolved.mechanism,
-        source=source or _public_source(run),
+        source=source or f"{_PUBLIC}{_demonstration(run)}",
         total=_total(run) if total is None and mse is None else total,
         mse=mse,
         weights=pair_weights(pairs, weights or {}),
@@ -151,6 +162,56 @@ def allocate_for_run(
         delta=_delta(run),
     )
     return RunAllocation(allocation)
+
+
+def allocate_for_run_after_least_squares(
+    run: Run, *, total: Number | None = None, weights: Mapping[str, float] | None = None
+) -> RunAllocation:
+    """Allocate over geolevels and query groups of a run, by the variances of least squares over its tree.
+
+    Parameters
+    ----------
+    run : Run
+    total : Fraction, int or str, optional
+        A rho other than that of the run file.
+    weights : mapping of str to float, optional
+        As :func:`allocate_for_run`: factors of sums over answers.
+
+    Raises
+    ------
+    ConfigError
+        If the mechanism is not the discrete Gaussian, the estimator looks at leaves alone, or the spine
+        bypasses parents.
+    """
+    resolved = run.resolved
+    if resolved.mechanism is not Mechanism.DISCRETE_GAUSSIAN:
+        raise ConfigError(
+            "an allocation after least squares is found for discrete-gaussian noise; with "
+            f"{resolved.mechanism} it is not convex. Leave the option out, or change [run] mechanism."
+        )
+    if resolved.estimator == "block-by-block":
+        raise ConfigError("block-by-block estimation uses no tree: allocate without least squares.")
+    if resolved.recipe.bypass is not None:
+        raise ConfigError(
+            "this spine bypasses parents, so that its geounits have different shares; an allocation after "
+            "least squares is found for spines without the step bypass."
+        )
+    pairs = public_pairs(run)
+    targets: dict[str, dict[str, float]] = {}
+    measured: dict[str, list[str]] = {}
+    for pair, weight in zip(pairs, pair_weights(pairs, weights or {}), strict=True):
+        targets.setdefault(pair.geolevel, {})[pair.query] = weight * pair.level.counts.nodes
+        measured.setdefault(pair.geolevel, []).append(pair.query)
+    found = allocate_queries_after_least_squares(
+        run.product,
+        _whole_spine(run),
+        _total(run) if total is None else total,
+        targets,
+        measured=measured,
+        neighbours=resolved.neighbours,
+        delta=_delta(run),
+    )
+    return RunAllocation(replace(found, source=f"{found.source}{_demonstration(run)}"))
 
 
 def public_pairs(run: Run) -> tuple[Pair, ...]:
@@ -265,12 +326,13 @@ def _delta(run: Run) -> Fraction:
     return DEFAULT_DELTA if given is None else parse_fraction(given, "delta")
 
 
-def _public_source(run: Run) -> str:
+def _demonstration(run: Run) -> str:
+    """Say where a frame came from that is no public list."""
     if run.resolved.reader.frame == FRAME_FROM_RECORDS:
-        return f"{_PUBLIC}; the frame was taken from the records, which publishes its leaves"
+        return "; the frame was taken from the records, which publishes its leaves"
     if run.reader.frame()[1]:
-        return f"{_PUBLIC}; the frame was derived from the input (DEMONSTRATION FRAME)"
-    return _PUBLIC
+        return "; the frame was derived from the input (DEMONSTRATION FRAME)"
+    return ""
 
 
 def _stand_in_levels(run: Run, stand_in: Run | None) -> tuple[Level, ...]:

@@ -11,7 +11,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from opendas.allocating import RunAllocation, allocate_for_run
+from opendas.allocating import (
+    RunAllocation,
+    allocate_for_run,
+    allocate_for_run_after_least_squares,
+)
 from opendas.budget.optimal.histogram import CountHistogram, Level, unknown_counts
 from opendas.budget.optimal.programs import Allocation, allocate_target, allocate_total
 from opendas.errors import ConfigError
@@ -241,11 +245,17 @@ def allocate_run(
     prior: LevelCounts | None = None,
     stand_in: Run | None = None,
     source: str | None = None,
+    after_least_squares: bool = False,
 ) -> RunAllocation:
     """Share the budget of a run out over geolevels and query groups, from public numbers.
 
-    Arguments and errors as :func:`opendas.allocating.allocate_for_run`.
+    Arguments and errors as :func:`opendas.allocating.allocate_for_run`; with `after_least_squares`, of which
+    only `total` and `weights` go with it, as ``allocate_for_run_after_least_squares`` there.
     """
+    if after_least_squares:
+        if (mse, prior, stand_in, source) != (None,) * 4:
+            raise ConfigError("after_least_squares goes with total and weights only: it uses no counts.")
+        return allocate_for_run_after_least_squares(run, total=total, weights=weights)
     return allocate_for_run(
         run, total=total, mse=mse, weights=weights, prior=prior, stand_in=stand_in, source=source
     )

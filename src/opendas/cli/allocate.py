@@ -41,6 +41,11 @@ _MECHANISMS = "laplace|gaussian|discrete-laplace|discrete-gaussian"
     "--stand-in", metavar="RUN.toml", type=_PATH, default=None, help="RUN.toml: a run on public data."
 )
 @click.option("--source", metavar="TEXT", default=None, help="Where the counts come from; is published.")
+@click.option(
+    "--after-least-squares",
+    is_flag=True,
+    help="RUN.toml: count errors after least squares over the whole tree, not those of each measurement.",
+)
 @click.option("--to", metavar="FILE", type=_PATH, default=None, help="RUN.toml: write it with this [budget].")
 @json_option
 def command(
@@ -53,6 +58,7 @@ def command(
     prior: Path | None,
     stand_in: Path | None,
     source: str | None,
+    after_least_squares: bool,
     to: Path | None,
     as_json: bool,
 ) -> None:
@@ -70,9 +76,13 @@ def command(
         raise click.UsageError("give --total or --mse, not both.")
     if source_file.suffix == ".toml":
         _refuse(source_file, {"--mechanism": mechanism, "--neighbours": neighbours})
-        _run(source_file, total, mse, weights, prior, stand_in, source, to, as_json)
+        if after_least_squares:
+            alone = {"--mse": mse, "--prior": prior, "--stand-in": stand_in, "--source": source}
+            _refuse(source_file, alone, "--after-least-squares, which uses no counts")
+        _run(source_file, total, mse, weights, prior, stand_in, source, after_least_squares, to, as_json)
         return
-    _refuse(source_file, {"--prior": prior, "--stand-in": stand_in, "--to": to})
+    levels = {"--prior": prior, "--stand-in": stand_in, "--to": to}
+    _refuse(source_file, levels | {"--after-least-squares": after_least_squares or None})
     if mechanism is None:
         raise click.UsageError(f"--mechanism is missing: {_MECHANISMS}.")
     if total is None and mse is None:
@@ -80,8 +90,8 @@ def command(
     _levels(source_file, mechanism, total, mse, weights, neighbours or "unbounded", source, as_json)
 
 
-def _refuse(source_file: Path, options: Mapping[str, object]) -> None:
-    kind = "a run file" if source_file.suffix == ".toml" else "counts of levels"
+def _refuse(source_file: Path, options: Mapping[str, object], kind: str = "") -> None:
+    kind = kind or ("a run file" if source_file.suffix == ".toml" else "counts of levels")
     for name, value in options.items():
         if value is not None:
             raise click.UsageError(f"{name} does not go with {kind} ({source_file.name}).")
@@ -148,6 +158,7 @@ def _run(
     prior: Path | None,
     stand_in: Path | None,
     source: str | None,
+    after_least_squares: bool,
     to: Path | None,
     as_json: bool,
 ) -> None:
@@ -166,6 +177,7 @@ def _run(
         prior=None if prior is None else read_level_counts(prior),
         stand_in=None if stand_in is None else opendas.load(stand_in),
         source=source,
+        after_least_squares=after_least_squares,
     )
     if to is not None:
         found.write(source_file, to)

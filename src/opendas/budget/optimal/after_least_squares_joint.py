@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +38,8 @@ Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 Targets = Mapping[str, Mapping[str, float]]
 
+SOURCE = "public numbers of geounits of the spine, optimal after least squares; no count was used"
+
 _HELD = 1e9
 """Precision of what is published exactly, as a multiple of what the whole budget would buy."""
 
@@ -54,16 +57,22 @@ class JointRow:
     Parameters
     ----------
     geolevel, query : str
+    answers : int
+        Number of answers: geounits times cells of the query group.
     weight : float
-        Weight of the mean variance in the objective; 0 where it is only reported.
+        Weight of the mean variance in the objective.
     variance : float
         Mean over geounits and answers of the variance after least squares, in squared counts.
+    invariant : bool
+        Published exactly.
     """
 
     geolevel: str
     query: str
+    answers: int
     weight: float
     variance: float
+    invariant: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +87,59 @@ class JointAllocation:
         Weighted sum of mean variances, in squared counts.
     gap : float
         The objective, before shares were rounded, is at most this part of itself above the least possible.
+    uniform_objective : float
+        The same where every query group that may get budget has the same share.
     rows : tuple of JointRow
         One per target.
+    source : str
+        What the allocation was computed from, for plan and certificate.
     """
 
     budget: Budget
     objective: float
     gap: float
+    uniform_objective: float
     rows: tuple[JointRow, ...]
+    source: str = SOURCE
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the answer of ``opendas allocate RUN.toml --after-least-squares --json``, but for its text.
+
+        Variances are summed over answers, and weights multiply these sums, as in the answer without.
+        """
+        rows = []
+        for row in self.rows:
+            shares = self.budget.queries.get(row.geolevel, {})
+            share = shares.get(row.query, Fraction(0)) * self.budget.geolevels[row.geolevel]
+            total = row.variance * row.answers
+            rows.append(
+                {
+                    "geolevel": row.geolevel,
+                    "query": row.query,
+                    "counts": row.answers,
+                    "weight": row.weight / row.answers,
+                    "share": float(share),
+                    "invariant": row.invariant,
+                    "variance": total,
+                    "mse": total,
+                    "unbounded": False,
+                }
+            )
+        return {
+            "mechanism": self.budget.mechanism.value,
+            "neighbours": self.budget.neighbours.value,
+            "source": self.source,
+            "rho": format_fraction(self.budget.total),
+            "geolevels": {name: format_fraction(share) for name, share in self.budget.geolevels.items()},
+            "queries": {
+                level: {name: format_fraction(share) for name, share in shares.items()}
+                for level, shares in self.budget.queries.items()
+            },
+            "objective": self.objective,
+            "gap": self.gap,
+            "levels": rows,
+            "uniform": {"objective": self.uniform_objective},
+        }
 
 
 def allocate_queries_after_least_squares(
@@ -146,12 +200,14 @@ def allocate_queries_after_least_squares(
     def objective(shares: Floats) -> tuple[float, Floats]:
         return problem.at(shares, free)
 
-    shares, value = minimise_shares(objective, np.full(len(free), 1.0 / len(free)))
+    even = np.full(len(free), 1.0 / len(free))
+    shares, value = minimise_shares(objective, even)
     gap = least_gap(value, objective(shares)[1], shares)
     rounded = whole_shares(shares)
     budget = problem.budget(dict(zip(free.tolist(), rounded, strict=True)), exact, delta)
     final = np.array([float(share) for share in rounded])
-    return JointAllocation(budget, problem.at(final, free)[0], gap, problem.rows(final, free))
+    objectives = (problem.at(final, free)[0], gap, objective(even)[0])
+    return JointAllocation(budget, *objectives, problem.rows(final, free))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -242,7 +298,14 @@ class _Problem:
     def rows(self, shares: Floats, free: npt.NDArray[np.int64]) -> tuple[JointRow, ...]:
         means = self.trace.parts(self.precisions(shares, free)) / self.answers
         return tuple(
-            JointRow(name, query, float(self.weights[level, q]), float(means[level, q]))
+            JointRow(
+                name,
+                query,
+                int(self.answers[level, q]),
+                float(self.weights[level, q]),
+                0.0 if self.held[level, q] else float(means[level, q]),
+                bool(self.held[level, q]),
+            )
             for level, name in enumerate(self.spine.names)
             for q, query in enumerate(self.names)
             if self.weights[level, q] > 0
