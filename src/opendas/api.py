@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,8 @@ from opendas.budget.optimal.histogram import CountHistogram, Level, unknown_coun
 from opendas.budget.optimal.programs import Allocation, allocate_target, allocate_total
 from opendas.errors import ConfigError
 from opendas.io.level_counts import LevelCounts
-from opendas.io.tables.tabulate import write_tables
+from opendas.io.tables.tabulate import DEFAULT_CONFIDENCE, write_tables
+from opendas.measurement.account import PlanAccount
 from opendas.metrics.evaluate import Evaluation
 from opendas.metrics.evaluate import evaluate as compare
 from opendas.metrics.output import write_evaluation
@@ -30,9 +31,10 @@ from opendas.pipeline import measure as run_measure
 from opendas.pipeline import release as run_release
 from opendas.planning import PlanTable, make_plan
 from opendas.preparation import Options, Progress
+from opendas.privacy.exact import parse_fraction
 from opendas.privacy.ledger import Ledger
 from opendas.privacy.zcdp import Account
-from opendas.releases import Release
+from opendas.releases import NoisyFile, Release, exact_level
 from opendas.report.certificate import issue
 from opendas.run import Run, define, load
 from opendas.spines import describe_spine
@@ -40,6 +42,7 @@ from opendas.version import __version__, commit
 from opendas.workspace import Workspace, forget_keys, read_state
 
 __all__ = [
+    "NoisyFile",
     "Release",
     "Run",
     "account",
@@ -49,6 +52,7 @@ __all__ = [
     "describe_spine",
     "estimate",
     "evaluate",
+    "exact_level",
     "forget_key",
     "load",
     "measure",
@@ -57,6 +61,9 @@ __all__ = [
     "status",
     "tabulate",
 ]
+
+Exact = str | int | Fraction
+"""A number that is read exactly: decimals and fractions as text."""
 
 
 def plan(run: Run) -> PlanTable:
@@ -155,11 +162,24 @@ def tabulate(
     geolevel: str,
     *,
     format: str = "parquet",  # noqa: A002  # the option's name
+    intervals: str | float | Fraction | None = None,
     to: str | Path | None = None,
 ) -> tuple[Path, ...]:
-    """Write tables of a release; without `to` into the release, whose certificate is issued again."""
+    """Write tables of a release; without `to` into the release, whose certificate is issued again.
+
+    With `intervals`, a level such as ``"0.90"``, estimate and interval stand beside each count.
+    """
     folder = _path(to)
-    written = write_tables(release.path, tables, geolevel, fmt=format, to=folder)
+    confidence = DEFAULT_CONFIDENCE if intervals is None else exact_level(intervals)
+    written = write_tables(
+        release.path,
+        tables,
+        geolevel,
+        fmt=format,
+        confidence=confidence,
+        intervals=intervals is not None,
+        to=folder,
+    )
     if folder is None:
         issue(release.folder, version=__version__, commit=commit())
     return tuple(written)
@@ -193,9 +213,45 @@ def evaluate(release: Release, truth: Run, *, entities: bool = False, save: bool
     return result
 
 
-def account(rho: str | int, delta: str | int = "1e-10") -> Account:
-    """Return what a rho amounts to as (epsilon, delta)."""
-    return Account(rho, delta)  # type: ignore[arg-type]
+@overload
+def account(source: Run, delta: Exact | None = None) -> PlanAccount: ...
+@overload
+def account(source: Exact, delta: Exact | None = None) -> Account: ...
+@overload
+def account(*, rho: Exact, delta: Exact | None = None) -> Account: ...
+
+
+def account(
+    source: Run | Exact | None = None, delta: Exact | None = None, *, rho: Exact | None = None
+) -> Account | PlanAccount:
+    """Return what a rho, or the plan of a run, amounts to as (epsilon, delta) and for an attacker.
+
+    Parameters
+    ----------
+    source : Run, or exact number
+        A run, whose plan is accounted for; or a rho, as with the keyword.
+    delta : exact number in (0, 1), optional
+        Where epsilon is quoted. Default: that of the run's budget, and 1e-10 for a rho.
+    rho : exact number, optional
+
+    Returns
+    -------
+    Account or PlanAccount
+        Both have ``epsilon(formula)`` with ``"cks"`` and ``"bun-steinke"``; that of a run also ``"exact"``,
+        and curves, losses of parts of a record, spare noise and the attacker.
+
+    Raises
+    ------
+    ConfigError
+        If both or neither of a run and a rho are given, or a number is out of range.
+    """
+    if (source is None) == (rho is None):
+        raise ConfigError("give either a run or a rho, and not both.")
+    if isinstance(source, Run):
+        plan = source.plan
+        return PlanAccount(plan, plan.budget.delta if delta is None else parse_fraction(delta, "delta"))
+    value = rho if source is None else source
+    return Account(parse_fraction(value, "rho"), parse_fraction(delta or "1e-10", "delta"))
 
 
 def allocate(

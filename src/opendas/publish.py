@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from opendas.budget.plan import attribute_rho, plan_rows, within_rho
+from opendas.budget.plan import plan_rows, within_rho
 from opendas.engines.work import KeyedSource
 from opendas.estimation.model import FamilyRecord
 from opendas.geography.frame import Frame
@@ -18,6 +18,7 @@ from opendas.geography.summary import summarise
 from opendas.io.measurement_files import Answers, measurement_metadata
 from opendas.io.writers.measurements import MeasurementWriter, used_answers
 from opendas.measurement.family import UsedAnswers
+from opendas.measurement.loss import attribute_losses
 from opendas.measurement.noisy import NoisyMeasurements
 from opendas.measurement.plan import MeasurementPlan
 from opendas.products.product import Product
@@ -100,7 +101,6 @@ def describe(
         Records in the microdata.
     """
     product, budget = run.product, plan.budget
-    losses = attribute_rho(budget, query_attributes(product))
     public = [f"bound {bound.name}: {bound.lower} to {bound.upper} a unit" for bound in product.bounds]
     public += [
         "structural zero: "
@@ -125,7 +125,7 @@ def describe(
         geolevel_shares=dict(budget.geolevels),
         query_shares={level: dict(budget.query_shares(level)) for level, s in budget.geolevels.items() if s},
         rows=noise_rows(plan),
-        attributes={name: losses[name] for name in product.schema.names if name in losses},
+        attributes=attribute_losses(plan),
         within=within_rho(budget),
         plan_digest=plan.digest(),
         spine_digest=plan.spine.digest(),

@@ -195,6 +195,24 @@ class Spine:
             code, total = self.leaf.geocodes[wrong[0]], sums[int(path[wrong[0]])]
             raise BudgetError(f"the shares on the path to leaf {code.decode()} sum to {total}, not to 1.")
 
+    def path_kinds(self) -> tuple[tuple[Fraction, ...], ...]:
+        """Return the distinct multiples of the levels' shares along the paths from a root to a leaf.
+
+        Returns
+        -------
+        tuple of tuple of Fraction
+            One multiple per level, top first; in descending order.
+        """
+        found: list[tuple[Fraction, ...]] = [()]
+        path = np.zeros(1, dtype=np.int64)  # index into `found` of each geounit of the level above
+        for number, level in enumerate(self.levels):
+            above = path[level.parent] if number else np.zeros(len(level), dtype=np.int64)
+            own = self.shares[number] or Shares((Fraction(1),), np.zeros(len(level), dtype=np.int64))
+            kinds = len(own.multiples)
+            pairs, path = np.unique(above * kinds + own.which, return_inverse=True)
+            found = [(*found[pair // kinds], own.multiples[pair % kinds]) for pair in pairs.tolist()]
+        return tuple(sorted(found, reverse=True))
+
     def canonical_bytes(self) -> Iterator[bytes]:
         """Yield a canonical serialisation of the (public) spine, for the plan digest."""
         for level, shares in zip(self.levels, self.shares, strict=True):

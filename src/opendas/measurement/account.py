@@ -10,17 +10,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any
 
-from opendas.budget.plan import attribute_rho, within_rho
+from opendas.budget.plan import within_rho
 from opendas.errors import ConfigError
-from opendas.measurement.loss import attribute_loss, plan_loss, told_apart, within_loss
+from opendas.measurement.loss import attribute_loss, attribute_losses, plan_loss, within_loss
 from opendas.measurement.plan import MeasurementPlan
 from opendas.privacy.attacker import Attacker
 from opendas.privacy.composed import Bounds
 from opendas.privacy.exact import format_fraction, parse_fraction
 from opendas.privacy.relations import Mechanism
+from opendas.privacy.tradeoff import pure_power_bound, zcdp_power_bound
 from opendas.privacy.worst import Spare, WorstLoss
 from opendas.privacy.zcdp import FORMULAS, Account, PureAccount
 
@@ -34,6 +34,10 @@ HELD = "exact-invariants"
 
 PROOF = "docs/proofs/exact-accounting.md"
 
+_LEVELS = (0.001, 0.01, 0.05)
+_PRIORS = (0.01, 0.1, 0.5)
+_FACTORS = (3.0, 10.0, 100.0)
+
 
 @dataclass(frozen=True, slots=True)
 class PartLoss:
@@ -42,7 +46,7 @@ class PartLoss:
     Parameters
     ----------
     loss : Fraction
-        rho or pure epsilon, by the shares of the geolevels, as certificates state it.
+        rho or pure epsilon, as certificates state it.
     epsilon : mapping of str to float
         By formula, and ``"exact"`` if it was asked for.
     """
@@ -150,15 +154,8 @@ class PlanAccount:
 
     @cached_property
     def attributes(self) -> Mapping[str, Fraction]:
-        """Loss when one record changes in one attribute and stays where it is, in schema order."""
-        groups = {name: self.plan.product.workload.group(name) for name in self.plan.product.query_names}
-        names = self.plan.product.schema.names
-        apart = {
-            name: [a for a in names if told_apart(self.plan.product, a, group)]
-            for name, group in groups.items()
-        }
-        losses = attribute_rho(self.plan.budget, apart)
-        return MappingProxyType({name: losses[name] for name in names if name in losses})
+        """Loss when one record changes in one attribute and stays where it is, on its costliest path."""
+        return attribute_losses(self.plan)
 
     @cached_property
     def within(self) -> Mapping[str, Fraction]:
@@ -212,6 +209,39 @@ class PlanAccount:
             if held is not None:
                 answer["epsilon"][HELD] = held.upper
                 answer[HELD] = {"upper": held.upper, "lower": held.lower, "proof": PROOF}
+        return answer
+
+    def power_bound(self, level: float) -> float:
+        """Largest power of any test at a false-positive rate, for any noise of this loss.
+
+        Parameters
+        ----------
+        level : float, in (0, 1)
+        """
+        if self.rho is not None:
+            return zcdp_power_bound(self.rho, level)
+        return pure_power_bound(self.loss, level)
+
+    def attacker_json(self, *, exact: bool = False) -> dict[str, Any]:
+        """Return what somebody who knows all other records can tell, at most.
+
+        Parameters
+        ----------
+        exact : bool
+            Also from the noise itself; without it, only what rho gives.
+        """
+        by_noise = self.attacker() if exact else None
+        power = []
+        for level in _LEVELS:
+            row = {"wrongly": level, "by_epsilon" if self.pure else "by_rho": self.power_bound(level)}
+            if by_noise is not None:
+                row[EXACT] = by_noise.power(level)
+            power.append(row)
+        answer: dict[str, Any] = {"power": power}
+        if by_noise is not None:
+            answer["guess"] = by_noise.guess()
+            answer["belief"] = [{"before": prior, "after": by_noise.belief(prior)} for prior in _PRIORS]
+            answer["odds"] = [{"factor": factor, "chance": by_noise.odds(factor)} for factor in _FACTORS]
         return answer
 
     def _held(self) -> Bounds | None:

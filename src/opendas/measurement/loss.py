@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
-
-import numpy as np
+from types import MappingProxyType
 
 from opendas.constraints.table import invariant_geolevels
 from opendas.errors import ConfigError
@@ -23,7 +22,7 @@ from opendas.privacy.worst import ChangedAnswers, WorstLoss
 from opendas.products.product import Product
 from opendas.queries.groups import QueryGroup
 
-__all__ = ["attribute_loss", "path_kinds", "plan_loss", "told_apart", "within_loss"]
+__all__ = ["attribute_loss", "attribute_losses", "path_kinds", "plan_loss", "told_apart", "within_loss"]
 
 Path = tuple[Fraction, ...]
 """Multiple of the level's share at each level, from the root to a leaf."""
@@ -39,17 +38,12 @@ def path_kinds(plan: MeasurementPlan) -> tuple[Path, ...]:
     tuple of tuple of Fraction
         One multiple per level, top first, zero at levels without budget.
     """
-    found: list[Path] = [()]
-    which = np.zeros(1, dtype=np.int64)  # index into `found` of the path above each geounit
-    for number, level in enumerate(plan.spine.levels):
-        above = which[level.parent] if number else np.zeros(len(level), dtype=np.int64)
-        shares = plan.spine.shares[number]
-        budget = plan.levels[number].share
-        multiples = (Fraction(bool(budget)),) if shares is None else shares.multiples
-        own = np.zeros(len(level), dtype=np.int64) if shares is None else shares.which
-        pairs, which = np.unique(above * len(multiples) + own, return_inverse=True)
-        found = [(*found[p // len(multiples)], multiples[p % len(multiples)]) for p in pairs.tolist()]
-    return tuple(sorted(set(found), reverse=True))
+    spent = [bool(level.share) for level in plan.levels]
+    paths = {
+        tuple(own if asked else Fraction(0) for own, asked in zip(path, spent, strict=True))
+        for path in plan.spine.path_kinds()
+    }
+    return tuple(sorted(paths, reverse=True))
 
 
 def plan_loss(
@@ -102,6 +96,38 @@ def attribute_loss(plan: MeasurementPlan, attribute: str, points: int = GRID_POI
 
     both = [_sum(one, one) for one in (_along(plan, path, counted) for path in path_kinds(plan))]
     return WorstLoss(both, points)
+
+
+def attribute_losses(plan: MeasurementPlan) -> Mapping[str, Fraction]:
+    """Return the loss when one record changes in one attribute only, on the path where it costs most.
+
+    Returns
+    -------
+    mapping of str to Fraction
+        Attribute -> rho or pure epsilon, in schema order; attributes that no measured query tells apart are
+        left out. Without bypassed geounits the figures are those of :func:`~opendas.budget.attribute_rho`.
+        A geounit that took over the share of geounits below it spends it by its own level's query shares,
+        which may tell an attribute apart more often, or less.
+    """
+    budget = plan.budget
+    # Noise for one added record is made for one row, and a changed record differs in two.
+    of_a_change = Fraction(2, budget.neighbours.l2_squared) * budget.total
+    losses = {}
+    for attribute in plan.product.schema.names:
+        parts = [
+            level.share
+            * sum(
+                (q.share for q in level.queries if told_apart(plan.product, attribute, q.query)),
+                start=Fraction(0),
+            )
+            for level in plan.levels
+        ]
+        loss = max(
+            sum(part * own for part, own in zip(parts, path, strict=True)) for path in path_kinds(plan)
+        )
+        if loss:
+            losses[attribute] = of_a_change * loss
+    return MappingProxyType(losses)
 
 
 def told_apart(product: Product, attribute: str, query: QueryGroup) -> bool:

@@ -16,7 +16,7 @@ from statistics import NormalDist
 from opendas.errors import ConfigError
 from opendas.privacy.exact import parse_fraction
 
-__all__ = ["gaussian_power", "loss_tail", "posterior", "zcdp_power_bound"]
+__all__ = ["gaussian_power", "loss_tail", "posterior", "pure_power_bound", "zcdp_power_bound"]
 
 _STANDARD = NormalDist()
 # Any set of orders gives a valid bound; more orders give a tighter one.
@@ -91,6 +91,37 @@ def zcdp_power_bound(rho: Fraction | int | str, alpha: float) -> float:
     """
     value, level = _rho(rho), _rate(alpha, "alpha")
     return min(1.0, min(_power_at_order(value, level, order) for order in _ORDERS) + 1e-12)
+
+
+def pure_power_bound(epsilon: Fraction | int | str, alpha: float) -> float:
+    """Upper bound on the power of every test at level alpha against every epsilon-DP mechanism.
+
+    Parameters
+    ----------
+    epsilon : Fraction, int or str, >= 0
+    alpha : float, in (0, 1)
+        False-positive rate.
+
+    Returns
+    -------
+    float
+        The smaller of ``exp(epsilon) alpha`` and ``1 - exp(-epsilon) (1 - alpha)``; attained by randomised
+        response.
+
+    Notes
+    -----
+    Wasserman and Zhou (2010), Theorem 2.4; both are the definition, applied to the test and to its opposite.
+
+    Examples
+    --------
+    >>> round(pure_power_bound(1, 0.05), 3)
+    0.136
+    """
+    exact = parse_fraction(epsilon, "epsilon")
+    if exact < 0:
+        raise ConfigError("epsilon must not be negative.")
+    value, level = float(min(exact, Fraction(700))), _rate(alpha, "alpha")
+    return min(1.0, math.exp(value) * level, 1.0 - math.exp(-value) * (1.0 - level)) if value else level
 
 
 def _power_at_order(rho: float, alpha: float, order: float) -> float:

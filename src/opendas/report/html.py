@@ -16,13 +16,14 @@ from opendas.report.spine_svg import distances_svg, levels_svg
 from opendas.report.spine_views import ENTITY_HEAD, LEVEL_HEAD, entity_rows, level_rows, spine_sentence
 from opendas.report.svg import curve_svg, margin_bars, share_bar
 
-__all__ = ["report_html"]
+__all__ = ["environment", "report_html"]
 
 _FALSE_ALARMS = (0.001, 0.01, 0.05)
 _TABLE_EXPONENTS = (5, 6, 8, 10, 12, 15)
 
 
-def _environment() -> Environment:
+def environment() -> Environment:
+    """Return the templates of the report's pages, everything in them escaped."""
     environment = Environment(
         loader=PackageLoader("opendas.report", "templates"),
         autoescape=True,
@@ -132,7 +133,7 @@ def report_html(certificate: Mapping[str, Any], runs: Sequence[RunFacts], digest
     """
     said: set[str] = set()
     page = (
-        _environment()
+        environment()
         .get_template("report.html.j2")
         .render(
             certificate=certificate,

@@ -7,6 +7,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Mapping
 from fractions import Fraction
+from operator import mul
 from pathlib import Path
 from typing import Any
 
@@ -167,21 +168,27 @@ def check_losses(run: Run, released: ReleasedProduct) -> str:
     key = "pure_epsilon" if run["mechanism"] == Mechanism.DISCRETE_LAPLACE else "rho"
     product = released.product
     attribute_of = {recode.name: recode.attribute for recode in product.recodes}
-    spent: dict[str, Fraction] = {}
+    # Unbounded noise is made for one changed row of a group, and a record that changes in part changes two.
+    change = total * (2 if run["neighbours"] == Neighbours.UNBOUNDED else 1)
+    shares = [Fraction(run["budget"]["geolevels"].get(level, "0")) for level in released.spine.names]
+    apart: dict[str, list[Fraction]] = {}  # attribute -> share of each geolevel that tells it apart
     below = Fraction(1)
-    for level in released.spine.names:
-        share = Fraction(run["budget"]["geolevels"].get(level, "0"))
+    for number, (level, share) in enumerate(zip(released.spine.names, shares, strict=True)):
         below -= share
         if level in run["within"]:
             stated = parse_fraction(run["within"][level][key], level)
-            require(stated == below * total, f"the loss within one {level} is not that of the budget.")
+            require(stated == below * change, f"the loss within one {level} is not that of the budget.")
         for query, part in run["budget"]["queries"].get(level, {}).items():
             factors = product.workload.group(query).factors
             for name in {attribute_of.get(factor, factor) for factor in factors}:
-                spent[name] = spent.get(name, Fraction(0)) + share * Fraction(part) * total
+                apart.setdefault(name, [Fraction(0)] * len(shares))[number] += share * Fraction(part)
+    paths = released.spine.path_kinds()
     for name, loss in run["attributes"].items():
+        parts = apart.get(name, [])
+        worst = max(sum(map(mul, path, parts), start=Fraction(0)) for path in paths) if parts else None
         stated = parse_fraction(loss[key], name)
-        require(stated == spent.get(name), f"the loss of attribute {name} is not that of the budget.")
+        agree = worst is not None and stated == worst * change
+        require(agree, f"the loss of attribute {name} is not that of the budget.")
     return f"{len(run['attributes'])} attributes, {len(run['within'])} geolevels"
 
 
