@@ -40,7 +40,7 @@ OPTIONS = {
     "verify": ("--allow-seeded", "--json"),
     "tabulate": ("--tables", "--geolevel", "--format", "--intervals", "--to"),
     "evaluate": ("--truth", "--entities", "--json"),
-    "account": ("--rho", "--delta", "--json"),
+    "account": ("--rho", "--delta", "--exact", "--curve", "--target-epsilon", "--html", "--json"),
     "demo": ("--out",),
 }
 
