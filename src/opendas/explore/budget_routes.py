@@ -36,8 +36,8 @@ _MECHANISMS = (
     (Mechanism.DISCRETE_LAPLACE.value, "discrete Laplace (pure)"),
 )
 _RELATIONS = (
-    (Neighbours.BOUNDED.value, "bounded: one record replaced"),
-    (Neighbours.UNBOUNDED.value, "unbounded: one record more or fewer"),
+    (Neighbours.BOUNDED.value, "bounded: one replaced"),
+    (Neighbours.UNBOUNDED.value, "unbounded: one added"),
 )
 
 

@@ -79,7 +79,7 @@ def curve_picture(plans: Sequence[tuple[str, Answers]]) -> Markup:
         parts.append(text(left - 8, y(mark) + 4, f"{mark:g}", "end"))
     parts += [text(x(k), bottom + 18, f"1e-{k}", "middle") for k in exponents if k % 3 == 1]
     parts.append(text((left + right) / 2, bottom + 37, "delta", "middle", "muted"))
-    parts.append(text(left + 6, top + 4, "epsilon", "start", "muted"))
+    parts.append(text(left + 6, top - 4, "epsilon", "start", "muted"))
     ends: list[tuple[float, str, str]] = []
     for place, (name, answers) in enumerate(plans):
         for column, formula in ((2, "bun-steinke"), (1, "cks")):

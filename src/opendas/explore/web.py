@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from opendas.explore.budget_page import error_of, margin_of
 from opendas.explore.household_words import bound_words, level_words, table_words
+from opendas.explore.problems import share_text
 from opendas.report import views
 from opendas.version import __version__
 
@@ -43,6 +44,7 @@ def environment() -> Environment:
         decimal=views.decimal,
         margin_of=margin_of,
         error_of=error_of,
+        share_of=lambda share: share_text(share) if share else "\u2013",
         bound_words=bound_words,
         level_words=level_words,
         table_words=table_words,

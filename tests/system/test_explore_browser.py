@@ -1,0 +1,285 @@
+"""The explorer as people use it: in Chromium, by mouse, by keys, without a script, on paper, on a phone."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.browser import chromium, explorer
+
+pytest.importorskip("starlette")
+pytest.importorskip("playwright")
+
+from playwright.sync_api import expect
+
+import opendas as od
+from opendas.demo.generator import write_demo
+from opendas.phsafe.config import Mode, parse_config
+
+DESK = {"width": 1400, "height": 1000}
+PHONE = {"width": 390, "height": 844}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with explorer() as found:
+        yield found
+
+
+class Visit:
+    """A page, and everything that it asked for or complained about."""
+
+    def __init__(self, browser: Any, address: str, **options: Any) -> None:
+        self.context = browser.new_context(**{"viewport": DESK, "accept_downloads": True, **options})
+        self.page = self.context.new_page()
+        self.address = address
+        self.asked: list[str] = []
+        self.complaints: list[str] = []
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("console", self._heard)
+
+    def _heard(self, message: Any) -> None:
+        # What is wrong with a form is answered with status 422, which the browser notes by itself.
+        if message.type in ("error", "warning") and "422" not in message.text:
+            self.complaints.append(message.text)
+
+    def go(self, path: str) -> Any:
+        self.page.goto(self.address + path)
+        return self.page
+
+    def field(self, name: str) -> Any:
+        return self.page.locator(f'[id="{name}"]')
+
+    def slider(self, name: str) -> Any:
+        return self.page.locator(f'input[type=range][data-for="{name}"]')
+
+    def status(self, text: str) -> None:
+        """Wait until the status says so."""
+        expect(self.page.locator("#status")).to_contain_text(text)
+
+    def close(self) -> None:
+        assert self.complaints == []
+        assert all(url.startswith((self.address, "blob:", "data:")) for url in self.asked), self.asked
+        self.context.close()
+
+
+@pytest.fixture
+def visit(browser: Any, address: str) -> Iterator[Visit]:
+    found = Visit(browser, address)
+    yield found
+    found.close()
+
+
+def test_a_slider_is_answered_and_the_link_brings_it_back(visit: Visit) -> None:
+    page = visit.go("/")
+    before = page.locator("#answers").inner_text()
+    visit.slider("a.l5").fill("0.5")
+    visit.status("block group ±5")
+    assert visit.field("a.l5").input_value() == "0.5"
+    assert page.locator("#answers").inner_text() != before
+    assert "Sum: 1" in visit.field("a.l-sum").inner_text()
+    link = visit.field("link").input_value()
+    assert page.url == link
+    moved = visit.field("a.l1").input_value()
+    page.goto(link)
+    assert visit.field("a.l5").input_value() == "0.5"
+    assert visit.field("a.l1").input_value() == moved
+    assert float(visit.slider("a.l5").input_value()) == 0.5
+
+
+def test_keys_alone_do_everything(visit: Visit) -> None:
+    page = visit.go("/budget?start=state-persons:")
+    page.keyboard.press("Tab")
+    assert page.locator(":focus").inner_text() == "To the answers"
+    seen = []
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        name = page.evaluate("document.activeElement.id || document.activeElement.dataset.for || ''")
+        seen.append(name)
+        if name == "a.l4":
+            break
+    wanted = ["follow", "a.mechanism", "a.neighbours", "a.total", "a.delta", "a.l0", "a.l4"]
+    assert [name for name in dict.fromkeys(seen) if name in wanted] == wanted
+    outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+    assert outline == "solid"
+    visit.slider("a.total").focus()
+    old = visit.field("a.total").input_value()
+    page.keyboard.press("ArrowRight")
+    expect(visit.field("a.total")).not_to_have_value(old)
+    visit.status(f"rho {visit.field('a.total').input_value()}")
+    assert visit.slider("a.total").get_attribute("aria-valuetext") == visit.field("a.total").input_value()
+    visit.field("a.total").fill("1/2")
+    page.keyboard.press("Enter")
+    visit.status("rho 0.5")
+
+
+def test_what_is_wrong_is_said_where_it_was_typed_and_can_be_mended(visit: Visit) -> None:
+    page = visit.go("/budget?start=state-persons:")
+    visit.field("a.l0").fill("many")
+    visit.status("cannot be used")
+    assert visit.field("a.l0").get_attribute("aria-invalid") == "true"
+    error = visit.field("a.l0-error")
+    assert error.is_visible()
+    assert "'many' is not a number" in error.inner_text()
+    assert "a.l0-error" in (visit.field("a.l0").get_attribute("aria-describedby") or "")
+    assert page.locator("#stale").is_visible()
+    visit.field("a.l0").fill("0.5")
+    expect(visit.field("a.l0")).not_to_have_attribute("aria-invalid", "true")
+    assert "too much" in visit.field("a.l-sum").inner_text()
+    visit.field("a.l-sum").get_by_role("button").click()
+    expect(page.locator("#stale")).to_be_hidden()
+    assert "Sum: 1 " in visit.field("a.l-sum").inner_text().replace("\n", " ")
+    assert "/" in visit.field("a.l0").input_value()
+
+
+def test_two_plans_are_compared_side_by_side(visit: Visit) -> None:
+    page = visit.go("/")
+    page.get_by_role("button", name="Compare with a second plan").click()
+    page.locator("summary", has_text="Plan B").click()
+    visit.field("b.total").fill("1")
+    visit.status("Plan B: rho 1,")
+    assert page.locator("#answers .card").count() == 2
+    assert page.locator("#answers table .vb").first.inner_text().startswith("B ")
+    page.get_by_role("button", name="Swap A and B").click()
+    assert visit.field("a.total").input_value() == "1"
+    page.get_by_role("button", name="Leave out B").click()
+    assert visit.field("a.total").input_value() == "1"
+    assert page.locator("#answers .card").count() == 1
+
+
+def test_everything_works_without_a_script(browser: Any, address: str) -> None:
+    visit = Visit(browser, address, java_script_enabled=False)
+    page = visit.go("/")
+    assert not page.locator("input[type=range]").first.is_visible()
+    visit.field("a.total").fill("1/2")
+    page.get_by_role("button", name="Answer").click()
+    assert "rho 0.5," in page.locator("#status").inner_text()
+    visit.field("a.l0").fill("0.7")
+    visit.field("a.l0").press("Enter")
+    assert "too much" in visit.field("a.l-sum").inner_text()
+    visit.field("a.l-sum").get_by_role("button").click()
+    assert "rho 0.5," in page.locator("#status").inner_text()
+    page.get_by_label("Open a link").fill("nonsense")
+    page.get_by_role("button", name="Open").click()
+    assert visit.field("text-error").is_visible()
+    page = visit.go("/phsafe")
+    page.get_by_role("button", name="Give target margins instead").click()
+    assert visit.field("a.v.PH3.3").input_value() == "20"
+    visit.close()
+
+
+def test_a_plan_that_was_saved_is_run(browser: Any, tmp_path: Path) -> None:
+    write_demo(tmp_path, blocks=60, seed=1)
+    run_file = tmp_path / "persons.toml"
+    with explorer(str(run_file), "--save", str(tmp_path / "written.toml")) as address:
+        visit = Visit(browser, address)
+        page = visit.go("/")
+        assert "persons.toml" in page.locator("h1").inner_text()
+        visit.field("a.total").fill("7/3")
+        visit.slider("a.l2").fill("0.4")
+        visit.status("rho 2.333")
+        with page.expect_download() as waiting:
+            page.get_by_role("button", name="Save as a run file").click()
+        waiting.value.save_as(tmp_path / "saved.toml")
+        page.get_by_role("button", name="Write to written.toml").click()
+        assert "was written to written.toml" in page.locator("main").inner_text()
+        visit.close()
+    assert (tmp_path / "written.toml").read_bytes() == (tmp_path / "saved.toml").read_bytes()
+    saved = tomllib.loads((tmp_path / "saved.toml").read_text())
+    given = tomllib.loads(run_file.read_text())
+    assert {**saved, "budget": 0} == {**given, "budget": 0}
+    assert saved["budget"]["rho"] == "7/3"
+    assert saved["budget"]["geolevels"]["tract"] == "2/5"
+    release = od.release(od.load(tmp_path / "saved.toml"), out=tmp_path / "out", seed=1)
+    assert [check for check in release.verify(allow_seeded=True) if not check.ok] == []
+
+
+def test_household_tables_give_table_10_and_a_configuration(visit: Visit) -> None:
+    page = visit.go("/phsafe?start=targets")
+    row = page.locator("#answers tr", has_text="PH3").filter(has_text="state, groups A-G")
+    assert row.locator("td").all_inner_texts()[2:] == [
+        "0.662976",
+        "±20 meets 20",
+        "±19",
+        "±53 of 7",
+        "0.662976",
+        "1.325952",
+        *row.locator("td").all_inner_texts()[8:],
+    ]
+    visit.status("rho 1.257 unbounded, 2.515 bounded")
+    page.get_by_label("nation, groups A-G", exact=True).first.uncheck()
+    expect(page.locator("#answers")).not_to_contain_text("nation, groups A-G")
+    page.get_by_role("button", name="Give budgets instead").click()
+    visit.field("a.tau.PH1_num").fill("0")
+    visit.status("cannot be used")
+    assert visit.field("a.tau.PH1_num-error").is_visible()
+    visit.field("a.tau.PH1_num").fill("5")
+    visit.status("unbounded")
+    with page.expect_download() as waiting:
+        page.get_by_role("button", name="Save as config.json").click()
+    text = Path(waiting.value.path()).read_text()
+    assert json.loads(text)["tau"]["PH1_num"] == 5
+    assert "usa_A-G" not in {level.name for level in parse_config(text, Mode.PRIVATE).budgets["PH1_num"]}
+    page.get_by_label("Open a link").fill(text)
+    page.get_by_role("button", name="Open", exact=True).click()
+    assert visit.field("a.tau.PH1_num").input_value() == "5"
+
+
+PLACES = {
+    "budget": "/budget",
+    "compared": "/budget?action=compare",
+    "wrong": "/budget?a.l0=many&a.total=-1&a.q1.0=0.9",
+    "household tables": "/phsafe?start=targets&action=compare",
+    "damaged": "/phsafe?s=AAAA&a.tau.PH3=0",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "scheme"), [*((name, "light") for name in PLACES), ("compared", "dark"), ("wrong", "dark")]
+)
+def test_axe_finds_nothing(browser: Any, address: str, name: str, scheme: str) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs axe-playwright-python")
+    visit = Visit(browser, address, color_scheme=scheme)
+    page = visit.go(PLACES[name])
+    page.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true; })")
+    results = axe.Axe().run(page)
+    assert results.violations_count == 0, results.generate_report()
+    visit.context.close()
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_a_phone_is_wide_enough(browser: Any, address: str, name: str) -> None:
+    visit = Visit(browser, address, viewport=PHONE)
+    page = visit.go(PLACES[name])
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    visit.context.close()
+
+
+@pytest.mark.parametrize("name", ["budget", "household tables"])
+def test_what_is_printed_is_the_answers(browser: Any, address: str, name: str, tmp_path: Path) -> None:
+    if shutil.which("pdftotext") is None:
+        pytest.skip("needs pdftotext, which is not on this machine")
+    visit = Visit(browser, address)
+    page = visit.go(PLACES[name])
+    page.pdf(path=tmp_path / "page.pdf")
+    command = ["pdftotext", "-layout", str(tmp_path / "page.pdf"), "-"]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert text.count("\f") <= 6
+    assert "How far off the counts may be" in text or "Margins and losses" in text
+    assert "293764/114921" in text or "Plan B" in text
+    assert not re.search(r"Rescale|Start from|Save as", text)
+    visit.context.close()
