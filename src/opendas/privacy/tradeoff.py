@@ -13,6 +13,9 @@ import math
 from fractions import Fraction
 from statistics import NormalDist
 
+import numpy as np
+import numpy.typing as npt
+
 from opendas.errors import ConfigError
 from opendas.privacy.exact import parse_fraction
 
@@ -20,7 +23,7 @@ __all__ = ["gaussian_power", "loss_tail", "posterior", "pure_power_bound", "zcdp
 
 _STANDARD = NormalDist()
 # Any set of orders gives a valid bound; more orders give a tighter one.
-_ORDERS = tuple(1.0 + 10.0 ** (k / 16.0) for k in range(-64, 97))
+_ORDERS = 1.0 + 10.0 ** (np.arange(-64, 97) / 16.0)
 _BISECTIONS = 60
 
 
@@ -90,7 +93,17 @@ def zcdp_power_bound(rho: Fraction | int | str, alpha: float) -> float:
     True
     """
     value, level = _rho(rho), _rate(alpha, "alpha")
-    return min(1.0, min(_power_at_order(value, level, order) for order in _ORDERS) + 1e-12)
+    # At every order what is allowed is an interval from alpha up: what all allow is the shortest of them.
+    low, high, allowed = level, 1.0, _ORDERS * value
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2.0
+        if middle in (low, high):
+            break
+        fits = np.all(_least_renyi(middle, level) <= allowed) and np.all(
+            _least_renyi(level, middle) <= allowed
+        )
+        low, high = (middle, high) if fits else (low, middle)
+    return min(1.0, high + 1e-12)
 
 
 def pure_power_bound(epsilon: Fraction | int | str, alpha: float) -> float:
@@ -124,24 +137,14 @@ def pure_power_bound(epsilon: Fraction | int | str, alpha: float) -> float:
     return min(1.0, math.exp(value) * level, 1.0 - math.exp(-value) * (1.0 - level)) if value else level
 
 
-def _power_at_order(rho: float, alpha: float, order: float) -> float:
-    allowed = order * rho
-    low, high = alpha, 1.0
-    for _ in range(_BISECTIONS):
-        middle = (low + high) / 2.0
-        if middle in (low, high):
-            break
-        fits = _renyi(middle, alpha, order) <= allowed and _renyi(alpha, middle, order) <= allowed
-        low, high = (middle, high) if fits else (low, middle)
-    return high
-
-
-def _renyi(p: float, q: float, order: float) -> float:
-    """Renyi divergence of two coins, for p, q in (0, 1)."""
-    heads = order * math.log(p) + (1.0 - order) * math.log(q)
-    tails = order * math.log1p(-p) + (1.0 - order) * math.log1p(-q)
-    top = max(heads, tails)
-    return (top + math.log(math.exp(heads - top) + math.exp(tails - top))) / (order - 1.0)
+def _least_renyi(p: float, q: float) -> npt.NDArray[np.float64]:
+    """Renyi divergences of two coins at each order, for p, q in (0, 1), less what rounding may have added."""
+    logs = math.log(p), math.log(q), math.log1p(-p), math.log1p(-q)
+    heads = _ORDERS * logs[0] + (1.0 - _ORDERS) * logs[1]
+    tails = _ORDERS * logs[2] + (1.0 - _ORDERS) * logs[3]
+    rounding = 2.0**-50 * (1.0 - _ORDERS * min(logs))
+    least: npt.NDArray[np.float64] = (np.logaddexp(heads, tails) - rounding) / (_ORDERS - 1.0)
+    return least
 
 
 def loss_tail(rho: Fraction | int | str, factor: float) -> float:
