@@ -27,8 +27,11 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = (
     "explanation/topdown.md",
     "explanation/choosing-a-budget.md",
+    "explanation/allocation.md",
     "explanation/spines.md",
     "explanation/expected-error.md",
+    "explanation/allocation-experiments.md",
+    "explanation/whole-tree.md",
     "constraints.md",
     "reproducibility.md",
     "how-it-runs.md",
