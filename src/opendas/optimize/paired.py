@@ -215,19 +215,31 @@ def _places(
 
 
 @njit(cache=True, nogil=True)
-def _core(alpha: Floats, N: Floats) -> Floats:
-    """``(I + alpha N)^-1 alpha``, by elimination with row pivots."""
-    K = alpha.shape[0]
+def _present(N: Floats, kinds: Ints) -> int:
+    """Set `kinds` to those of the free cells. Returns how many."""
+    count = 0
+    for k in range(N.shape[0]):
+        if N[k, k] > 0.0:
+            kinds[count] = k
+            count += 1
+    return count
+
+
+@njit(cache=True, nogil=True)
+def _core(alpha: Floats, N: Floats, kinds: Ints, count: int) -> Floats:
+    """``(I + alpha N)^-1 alpha`` on the kinds of the free cells, by elimination with row pivots."""
+    K = count
     G = np.empty((K, K))
-    C = alpha.copy()
+    C = np.empty((K, K))
     for i in range(K):
         for j in range(K):
             G[i, j] = 1.0 if i == j else 0.0
+            C[i, j] = alpha[kinds[i], kinds[j]]
         for k in range(K):
-            f = alpha[i, k]
+            f = C[i, k]
             if f != 0.0:
                 for j in range(K):
-                    G[i, j] += f * N[k, j]
+                    G[i, j] += f * N[kinds[k], kinds[j]]
     for k in range(K):
         best = k
         for i in range(k + 1, K):
@@ -270,20 +282,22 @@ def paired_inverse(
     D = np.empty((most, K))
     N = np.empty((K, K))
     m, fine = _places(beta, kind, end, free, order, low, D, N)
-    C = _core(alpha, N)
-    E = np.empty((K, m))  # C U D^-1
-    for k in range(K):
-        for b in range(m):
-            E[k, b] = 0.0
+    kinds = np.empty(K, np.int64)
+    count = _present(N, kinds)
+    C = _core(alpha, N, kinds, count)
+    at = np.empty(K, np.int64)
+    for u in range(count):
+        at[kinds[u]] = u
+    E = np.zeros((count, m))  # C U D^-1
     for b in range(m):
         stop = b + 1
         while stop < m and low[stop] == low[b]:
             stop += 1
         for a in range(low[b], stop):
             f = D[b, a - low[b]]
-            o = kind[order[a]]
-            for k in range(K):
-                E[k, b] += C[k, o] * f
+            o = at[kind[order[a]]]
+            for u in range(count):
+                E[u, b] += C[u, o] * f
     for a in range(m):
         for b in range(m):
             P[a, b] = 0.0
@@ -295,7 +309,7 @@ def paired_inverse(
             P[a, i] = f
         for i in range(low[a], stop):
             f = D[a, i - low[a]]
-            row = E[kind[order[i]]]
+            row = E[at[kind[order[i]]]]
             for b in range(m):
                 P[a, b] -= f * row[b]
     return m, fine
@@ -310,10 +324,12 @@ def paired_guess(alpha: Floats, beta: Floats, kind: Ints, end: Ints, mask: Bools
     order, low = np.empty(n, np.int64), np.empty(n, np.int64)
     D = np.empty((n, K))
     N = np.empty((K, K))
-    sums, force = np.empty(K), np.empty(K)
+    sums, force = np.empty(K), np.zeros(K)
+    kinds = np.empty(K, np.int64)
     for c in range(C):
         m, _ = _places(beta[c], kind, end, mask[c], order, low, D, N)
-        core = _core(alpha[c], N)
+        count = _present(N, kinds)
+        core = _core(alpha[c], N, kinds, count)
         sums[:] = 0.0
         for a in range(m):
             t = 0.0
@@ -323,10 +339,10 @@ def paired_guess(alpha: Floats, beta: Floats, kind: Ints, end: Ints, mask: Bools
                 b += 1
             Z[c, order[a]] = t
             sums[kind[order[a]]] += t
-        for k in range(K):
-            force[k] = 0.0
-            for o in range(K):
-                force[k] += core[k, o] * sums[o]
+        for u in range(count):
+            force[kinds[u]] = 0.0
+            for o in range(count):
+                force[kinds[u]] += core[u, o] * sums[kinds[o]]
         for a in range(m):
             b = low[a]
             while b < m and low[b] == low[a]:

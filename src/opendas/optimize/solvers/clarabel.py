@@ -10,7 +10,7 @@ from opendas.optimize.problem import FamilyProblem, Status
 from opendas.optimize.solvers.program import Form, Program, program
 from opendas.optimize.solvers.protocol import RawAnswer, required
 
-__all__ = ["STATUS_MAP", "solve", "solve_varied"]
+__all__ = ["STATUS_MAP", "solve", "solve_program", "solve_varied"]
 
 Floats = NDArray[np.float64]
 
@@ -34,17 +34,18 @@ LOOSER = (1e-9, 1e-8)
 
 def solve(problem: FamilyProblem, *, form: Form = "nested", tolerance: float = 1e-12) -> RawAnswer:
     """Solve to `tolerance` (gaps and feasibility), or as tightly as the arithmetic allows."""
-    return _solve(program(problem, form), problem.linear.shape, tolerance)
+    return solve_program(program(problem, form), problem.linear.shape, tolerance)
 
 
 def solve_varied(
     problem: FamilyProblem, linear: Floats, matrices: Floats, *, tolerance: float = 1e-12
 ) -> RawAnswer:
     """Likewise where every child has its own Hessian, shape (C, n, n); the problem gives the constraints."""
-    return _solve(program(problem, "plain", (linear, matrices)), problem.linear.shape, tolerance)
+    return solve_program(program(problem, "plain", (linear, matrices)), problem.linear.shape, tolerance)
 
 
-def _solve(qp: Program, shape: tuple[int, int], tolerance: float) -> RawAnswer:
+def solve_program(qp: Program, shape: tuple[int, int], tolerance: float = 1e-12) -> RawAnswer:
+    """Likewise for any program whose first variables are the cells of an answer of a shape (C, n)."""
     clarabel = required("clarabel")
     equal = qp.row_lower == qp.row_upper
     low = np.isfinite(qp.row_lower) & ~equal

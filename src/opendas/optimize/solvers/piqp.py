@@ -6,10 +6,10 @@ import numpy as np
 from scipy import sparse
 
 from opendas.optimize.problem import FamilyProblem, Status
-from opendas.optimize.solvers.program import Form, program
+from opendas.optimize.solvers.program import Form, Program, program
 from opendas.optimize.solvers.protocol import RawAnswer, required
 
-__all__ = ["STATUS_MAP", "solve"]
+__all__ = ["STATUS_MAP", "solve", "solve_program"]
 
 STATUS_MAP = {
     "PIQP_SOLVED": Status.OPTIMAL,
@@ -24,8 +24,12 @@ STATUS_MAP = {
 
 def solve(problem: FamilyProblem, *, form: Form = "nested", tolerance: float = 1e-9) -> RawAnswer:
     """Solve to `tolerance`, absolute and relative."""
+    return solve_program(program(problem, form), problem.linear.shape, tolerance)
+
+
+def solve_program(qp: Program, shape: tuple[int, int], tolerance: float = 1e-9) -> RawAnswer:
+    """Likewise for any program whose first variables are the cells of an answer of a shape (C, n)."""
     piqp = required("piqp")
-    qp = program(problem, form)
     equal = qp.row_lower == qp.row_upper
     solver = piqp.SparseSolver()
     solver.settings.verbose = False
@@ -44,7 +48,7 @@ def solve(problem: FamilyProblem, *, form: Form = "nested", tolerance: float = 1
     )
     message = str(solver.solve()).rpartition(".")[2]
     return RawAnswer(
-        x=qp.unpack(np.array(solver.result.x), problem.linear.shape),
+        x=qp.unpack(np.array(solver.result.x), shape),
         status=STATUS_MAP.get(message, Status.FAILED),
         iterations=int(solver.result.info.iter),
         message=message,
