@@ -17,6 +17,13 @@ from opendas.engines.drive import Estimation, estimate_spine
 ESTIMATORS = ("topdown", "informed", "block-by-block")
 
 
+@pytest.fixture(autouse=True)
+def _small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stages of the informed estimator are cut for more than a miniature census."""
+    monkeypatch.setattr(tasks, "LEAST_GEOUNITS", 4)
+    monkeypatch.setattr(tasks, "LEAST_LEAVES", 16)
+
+
 def made(estimator: str):
     frame = mini_frame(regions=3, towns=12, blocks=5)
     product = mini_product(invariant=estimator != "block-by-block")
@@ -69,6 +76,7 @@ def test_another_partition_gives_the_same(estimator: str, kept: int, monkeypatch
     expected = estimate(run, estimator=estimator)
     monkeypatch.setattr(tasks, "MANY_SUBTREES", 2)
     monkeypatch.setattr(tasks, "TASKS_PER_STAGE", 3)
+    monkeypatch.setattr(tasks, "LEAST_LEAVES", 5)
     monkeypatch.setattr(upward, "MOST_KEPT", kept)
     assert identical(expected, estimate(run, estimator=estimator))
 

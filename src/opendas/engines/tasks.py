@@ -28,6 +28,11 @@ MANY_SUBTREES = 32
 TASKS_PER_STAGE = 64
 """Neighbouring subtrees are put together until there are about so many tasks."""
 
+LEAST_GEOUNITS = 64
+LEAST_LEAVES = 1024
+"""Stages of the informed estimator are many, and some are small: a task has about so many geounits to
+estimate above the leaves, or so many leaves."""
+
 
 @dataclass(frozen=True, slots=True)
 class Stage:
@@ -77,19 +82,31 @@ class Task:
     below: BelowPart | None = None
 
 
-def _even_cuts(weights: npt.NDArray[np.int64], group: npt.NDArray[np.int32] | None = None) -> tuple[int, ...]:
-    """Cut consecutive geounits into about ``TASKS_PER_STAGE`` runs of similar weight.
+def _even_cuts(
+    weights: npt.NDArray[np.int64],
+    group: npt.NDArray[np.int32] | None = None,
+    most: int | None = None,
+) -> tuple[int, ...]:
+    """Cut consecutive geounits into about `most` runs of similar weight, by default ``TASKS_PER_STAGE``.
 
     Geounits of one `group`, numbered in order, stay together: they are estimated together.
     """
     if group is not None:
         starts = np.flatnonzero(np.diff(group, prepend=-1))
-        whole = _even_cuts(np.add.reduceat(weights, starts))
+        whole = _even_cuts(np.add.reduceat(weights, starts), most=most)
         return tuple(int(np.append(starts, len(group))[cut]) for cut in whole)
+    most = TASKS_PER_STAGE if most is None else most
     ends = np.cumsum(weights)
-    goals = ends[-1] * np.arange(1, TASKS_PER_STAGE) / TASKS_PER_STAGE
+    goals = ends[-1] * np.arange(1, most) / most
     inner = np.searchsorted(ends, goals, side="left") + 1
     return tuple(int(cut) for cut in np.unique(np.concatenate([[0], inner, [len(weights)]])))
+
+
+def _tasks(sizes: Sequence[int], leaves: bool) -> int:
+    """Return how many tasks are worth while for geounits of several geolevels, the last perhaps leaves."""
+    above = sizes[:-1] if leaves else sizes
+    below = sizes[-1] if leaves else 0
+    return min(TASKS_PER_STAGE, 1 + sum(above) // LEAST_GEOUNITS + below // LEAST_LEAVES)
 
 
 def cut_spine(spine: Spine, joint: JointTotal | None = None, *, kept: int = 0) -> tuple[Stage, ...]:
@@ -101,8 +118,8 @@ def cut_spine(spine: Spine, joint: JointTotal | None = None, *, kept: int = 0) -
     joint : JointTotal, optional
         Totals that roots hold together.
     kept : int
-        Cut at every geolevel with at most so many geounits, whatever the number of tasks: the informed
-        estimator keeps what lies below a cut, and must read again what lies between two.
+        Cut at every geolevel with at most so many geounits: the informed estimator keeps what lies below a
+        cut, and must read again what lies between two.
     """
     group = None if joint is None else joint.group
     last = len(spine.levels) - 1
@@ -117,7 +134,8 @@ def cut_spine(spine: Spine, joint: JointTotal | None = None, *, kept: int = 0) -
     stages = []
     for top, bottom in itertools.pairwise(cuts):
         weights = np.diff(spine.leaf_starts(top))
-        stages.append(Stage(top, bottom, top == 0, _even_cuts(weights, group if top == 0 else None)))
+        most = _tasks(sizes[top + 1 : bottom + 1], bottom == last) if kept else TASKS_PER_STAGE
+        stages.append(Stage(top, bottom, top == 0, _even_cuts(weights, group if top == 0 else None, most)))
     return tuple(stages) if last > 0 else (Stage(0, 0, True, _even_cuts(np.ones(sizes[0], np.int64), group)),)
 
 

@@ -133,12 +133,14 @@ class NoisyMeasurements:
         self._tables = tables
         self._first = first
         self._noise = noise
-        self._samplers: dict[NoiseDistribution, SamplerTable] = {}
+        self._samplers: dict[tuple[int, int, int], SamplerTable] = {}
 
-    def _sampler(self, distribution: NoiseDistribution) -> SamplerTable:
-        if distribution not in self._samplers:
-            self._samplers[distribution] = SamplerTable.build(distribution)
-        return self._samplers[distribution]
+    def _sampler(self, measured: MeasuredLevel, query: MeasuredQuery, multiple: int) -> SamplerTable:
+        # By place rather than by distribution: hashing exact fractions takes longer than a small draw.
+        place = (measured.level, query.address, multiple)
+        if place not in self._samplers:
+            self._samplers[place] = SamplerTable.build(query.noise[multiple])
+        return self._samplers[place]
 
     def family(
         self, level: int, first: int, children: int, support: npt.NDArray[np.int32]
@@ -186,7 +188,7 @@ class NoisyMeasurements:
             groups = [(int(k), units[which == k]) for k in np.unique(which[which >= 0])]
         for multiple, members in groups:
             requests = [
-                (self._sampler(query.noise[multiple]), members, query.address, r)
+                (self._sampler(measured, query, multiple), members, query.address, r)
                 for query, r in zip(measured.queries, rows, strict=True)
             ]
             for value, drawn in zip(values, self._noise.draw_many(measured.level, requests), strict=True):
