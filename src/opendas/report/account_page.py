@@ -8,15 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from opendas.io.atomic import write_atomic
 from opendas.report.html import environment
-from opendas.report.power_svg import power_svg
+from opendas.report.power_svg import POWER_LEVELS, power_svg
 
 if TYPE_CHECKING:
     from opendas.measurement.account import PlanAccount
 
-__all__ = ["POWER_LEVELS", "account_page", "write_account_page"]
-
-POWER_LEVELS = (1e-4, 1e-3, 0.005, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
-"""False-positive rates at which trade-off curves are drawn."""
+__all__ = ["account_page", "write_account_page"]
 
 _DELTAS = ("1e-3", "1e-5", "1e-6", "1e-8", "1e-10", "1e-12", "1e-15")
 

@@ -12,6 +12,7 @@ from opendas.privacy.tradeoff import zcdp_power_bound
 from opendas.report import views
 from opendas.report.facts import RunFacts
 from opendas.report.guarantee import STAMP_MEANING, guarantee_paragraphs, limits
+from opendas.report.power_svg import POWER_LEVELS, power_svg
 from opendas.report.spine_svg import distances_svg, levels_svg
 from opendas.report.spine_views import ENTITY_HEAD, LEVEL_HEAD, entity_rows, level_rows, spine_sentence
 from opendas.report.svg import curve_svg, margin_bars, share_bar
@@ -62,6 +63,14 @@ def _power_rows(run: RunFacts) -> list[tuple[str, str]]:
     return [(f"{alpha * 100:g} %", f"{min(power, 1.0) * 100:.1f} %") for alpha, power in bounds]
 
 
+def _power_picture(run: RunFacts) -> str:
+    """Draw the bound of :func:`_power_rows` at every rate."""
+    if run.pure or run.loss is None or not run.guaranteed:
+        return ""
+    bounds = [min(zcdp_power_bound(run.loss, level), 1.0) for level in POWER_LEVELS]
+    return power_svg(POWER_LEVELS, {"at most": bounds})
+
+
 def _new_paragraphs(run: RunFacts, said: set[str]) -> list[str]:
     """Return the guarantee without what stamps and earlier runs already said."""
     stamped = tuple(f"{stamp}. " for stamp in STAMP_MEANING)
@@ -109,6 +118,7 @@ def _run_view(run: RunFacts, said: set[str]) -> dict[str, Any]:
         "points": table,
         "partial": partial,
         "power": _power_rows(run),
+        "power_picture": _power_picture(run),
         "guarantee": _new_paragraphs(run, said),
         "spine": _spine_view(run),
     }

@@ -8,7 +8,10 @@ from markupsafe import Markup
 
 from opendas.report.svg_parts import WIDTH, closed, line, opened, text
 
-__all__ = ["power_svg"]
+__all__ = ["POWER_LEVELS", "power_svg"]
+
+POWER_LEVELS = (1e-4, 1e-3, 0.005, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+"""False-positive rates at which trade-off curves are drawn."""
 
 _MARKS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
