@@ -33,7 +33,7 @@ from opendas.geography.spine import Spine
 from opendas.measurement.invariants import declared_invariants
 from opendas.measurement.plan import MeasurementPlan
 from opendas.privacy.relations import Mechanism, Neighbours
-from opendas.products.pl94 import pl94_units
+from opendas.products.pl94 import pl94_persons, pl94_units
 from opendas.products.product import Product
 from opendas.schema.attributes import Attribute
 from opendas.uncertainty.expected import ExpectedError
@@ -337,3 +337,35 @@ def test_matrices_too_large_for_each_geounit_are_refused() -> None:
     product = make_product(attributes, (), (StructuralZero({"a": ("a",), "b": ("1",)}),))
     with pytest.raises(ConfigError, match="1040 x 1"):
         Domain.build(product, product.workload.groups(["total"]), np.zeros((0, 1040), dtype=bool))
+
+
+def test_the_production_product_meets_the_normal_equations() -> None:
+    """Too large for a matrix: the gradient by leaf is that of the exact total alone, and sums fit."""
+    product = pl94_persons()
+    parents = [[0], [0, 0], [0, 0, 1], [0, 0, 0, 1, 1, 2, 2, 2]]
+    tree = made((product, product.query_names), parents, 0, exact=("total", 0), bypass=0.3)
+    model = tree.model
+    assert [kind.matrices.shape[1:] for kind in model.domain.kinds] == [(4, 16, 16)]
+    means: list[list[np.ndarray]] = [[] for _ in parents]
+    for part in estimates(tree):
+        means[part.level].append(part.mean)
+    gradient = np.zeros((1, product.schema.size))
+    for number, level in enumerate(model.levels):
+        mean = np.concatenate(means[number])
+        gradient = gradient[level.parent] if number else gradient
+        answers = tree.full(number, 0, len(mean))
+        for query, values in zip(level.measured, answers, strict=True):
+            group = model.queries[query]
+            fitted = np.zeros(values.shape)
+            np.add.at(fitted.T, group.row_of_cell, mean.T)
+            weight = level.weights[level.own, query][:, None]
+            gradient = gradient + weight * (values - fitted)[:, group.row_of_cell]
+        if number:
+            above = np.zeros((len(parents[number - 1]), mean.shape[1]))
+            np.add.at(above, level.parent, mean)
+            np.testing.assert_allclose(above, np.concatenate(means[number - 1]), atol=1e-9)
+    assert np.array_equal(np.concatenate(means[-1]) != 0, tree.closed)
+    inside = gradient[tree.closed]
+    np.testing.assert_allclose(inside, inside.mean(), atol=1e-8)
+    assert abs(inside.mean()) > 1e-3
+    assert means[0][0].sum() == pytest.approx(tree.truth[0].sum(), abs=1e-8)
