@@ -74,7 +74,7 @@ def made_groups(levels: Sequence[npt.NDArray[np.int64]], groups: int) -> list[Le
     found = []
     for number, counts in enumerate(levels):
         sample = counts if len(counts) <= 20_000 else rng.choice(counts, 20_000, replace=False)
-        for group, cells in enumerate(np.unique(np.geomspace(1, 2016, groups).astype(int)).tolist()):
+        for group, cells in enumerate(np.geomspace(1, 2016, groups).astype(int).tolist()):
             shares = rng.dirichlet(np.full(min(cells, 50), 0.3))
             answers = rng.binomial(sample[:2000, None], shares).ravel()
             histogram = CountHistogram.of(answers)

@@ -25,6 +25,7 @@ from opendas.budget.optimal import (
 )
 from opendas.budget.optimal.programs import weighted
 from opendas.budget.optimal.round_exact import exact_split, rounded_up
+from opendas.budget.optimal.separable import Separable
 
 KINDS = st.sampled_from(list(NoiseKind))
 BUDGETS = st.floats(1e-6, 300)
@@ -115,6 +116,29 @@ def test_the_exact_answer_meets_the_target(levels: list[list[int]], kind: NoiseK
     error = weighted(errors_at(made(levels), kind, found.exact), (1.0,) * len(levels))
     assert error <= target
     assert error == pytest.approx(target, rel=1e-4)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.lists(st.integers(0, 10**9), min_size=1, max_size=8), min_size=1, max_size=5),
+    KINDS,
+    st.floats(-11.9, 14.9),
+    st.lists(st.floats(-14, 14), min_size=5, max_size=5),
+)
+def test_extreme_budgets_and_weights_have_equal_slopes_too(
+    counts: list[list[int]], kind: NoiseKind, exponent: float, weights: list[float]
+) -> None:
+    levels, factors = made(counts), [10.0**weight for weight in weights[: len(counts)]]
+    total = Fraction(10.0**exponent)
+    found = allocate_total(levels, kind, total, factors)
+    assert found.total == total
+    assert min(found.exact) > 0
+    problem = Separable(levels, kind, found.neighbours, np.array(factors))
+    slopes, rates = problem.log_slopes(np.log(found.budgets))
+    assert np.ptp(slopes) <= 1e-12 * max(1.0, np.abs(slopes).max(), np.abs(rates).max())
+    if 1e-290 < found.objective < 1e290:
+        back = allocate_target(levels, kind, Fraction(found.objective), factors)
+        assert math.fsum(back.budgets) == pytest.approx(float(total), rel=1e-9)
 
 
 POSITIVE = st.floats(1e-9, 1e9)

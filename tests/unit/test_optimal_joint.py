@@ -160,6 +160,16 @@ def test_the_answer_is_a_budget_that_plan_takes(demo: Path, capsys: pytest.Captu
     assert "preset" not in to.read_text()
 
 
+def test_an_allocated_run_carries_its_source_to_the_certificate(demo: Path, tmp_path: Path) -> None:
+    to = demo / "released.toml"
+    found = opendas.allocate_run(opendas.load(demo / "persons.toml"), weights={"total": 100})
+    found.write(demo / "persons.toml", to)
+    opendas.release(opendas.load(to), out=tmp_path / "out", seed=1, workers=1)
+    certificate = (tmp_path / "out" / "release" / "certificate.json").read_text(encoding="utf-8")
+    assert found.allocation.source in certificate
+    assert found.allocation.source in (tmp_path / "out/release/run/pl94-persons.toml").read_text("utf-8")
+
+
 def test_a_target_for_a_run(demo: Path) -> None:
     found = opendas.allocate_run(opendas.load(demo / "persons.toml"), mse=10**6)
     assert found.allocation.objective <= 10**6

@@ -91,6 +91,8 @@ def minimise_budget(problem: Separable, target: float) -> Optimum:
         If the budget would lie outside ``SMALLEST_BUDGET`` to ``LARGEST_BUDGET``.
     """
     reach = [problem.objective(_power_rule(problem, total)) for total in (SMALLEST_BUDGET, LARGEST_BUDGET)]
+    if target <= reach[1]:  # the rule is no optimum, above all for whole-number noise
+        reach[1] = problem.objective(minimise_error(problem, LARGEST_BUDGET).budgets)
     if not reach[1] < target < reach[0]:
         which = "large" if target >= reach[0] else "small"
         raise BudgetError(
