@@ -176,7 +176,11 @@ def _weighted(count: Floats, wanted: Stack) -> Stack:
 
 
 def _gather(into: Stack, index: npt.NDArray[np.int64], stack: Stack) -> None:
-    np.add.at(into, index, stack)
+    """Add matrices to those at their index, which may repeat."""
+    columns = stack.reshape(len(stack), -1)
+    flat = into.reshape(len(into), -1)
+    for column in range(columns.shape[1]):
+        flat[:, column] += np.bincount(index, columns[:, column], minlength=len(flat))
 
 
 def _product(a: Stack, b: Stack) -> Stack:
