@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from opendas.api import (
+        NoisyFile,
         Release,
         Run,
         account,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
         describe_spine,
         estimate,
         evaluate,
+        exact_level,
         forget_key,
         load,
         measure,
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from opendas.version import __version__
 
 __all__ = [
+    "NoisyFile",
     "Release",
     "Run",
     "__version__",
@@ -45,6 +48,7 @@ __all__ = [
     "describe_spine",
     "estimate",
     "evaluate",
+    "exact_level",
     "forget_key",
     "load",
     "measure",

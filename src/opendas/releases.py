@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,9 +15,12 @@ import pyarrow.dataset as ds
 
 from opendas.errors import ConfigError
 from opendas.geography.frame import Frame
+from opendas.intervals.laws import confidence_level
+from opendas.io.area_files import AreaWeights, area_table, area_weights, read_area_file
 from opendas.io.geography_files import read_frame, read_product
 from opendas.io.mdf_files import read_mdf
 from opendas.io.measurement_files import MeasurementFile
+from opendas.io.tables.intervals import Measured, open_measured
 from opendas.io.tables.tabulate import tabulate
 from opendas.io.verify import Check, verify_release
 from opendas.products.product import Product
@@ -26,7 +30,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
 
-__all__ = ["Release", "Table"]
+__all__ = ["NoisyFile", "Release", "Table", "exact_level"]
 
 
 class Table:
@@ -76,6 +80,113 @@ def _missing(name: str) -> Exception:
     from opendas.errors import EnvironmentFailure
 
     return EnvironmentFailure(f"{name} is not installed; pip install 'opendas[frames]'.")
+
+
+def exact_level(level: str | float | Fraction) -> Fraction:
+    """Return the level of an interval as an exact number.
+
+    Raises
+    ------
+    ConfigError
+        If it is no number strictly between 0 and 1.
+    """
+    try:
+        found = Fraction(str(level))
+    except (ValueError, ZeroDivisionError) as error:
+        raise ConfigError(f"the level of an interval is a number such as 0.90, not {level!r}.") from error
+    confidence_level(found)
+    return found
+
+
+class NoisyFile:
+    """Published noisy measurements: estimates and intervals, from nothing confidential.
+
+    Parameters
+    ----------
+    path : path
+        An output folder, its ``release/``, a folder ``measurements/<product>``, or a noisy measurement file
+        of the Bureau's layout (a folder with ``State.parquet`` and so on).
+    product : str, optional
+        Which product of a release, where a query alone does not decide.
+
+    Notes
+    -----
+    Measurements are read when the first question is asked, once for each product.
+    """
+
+    def __init__(self, path: str | Path, product: str | None = None) -> None:
+        self.path = Path(path)
+        self._product = product
+        self._open: dict[str, Measured] = {}
+
+    def _measured(self, query: str) -> tuple[Measured, str]:
+        measured, name = open_measured(self.path, query, self._product)
+        return self._open.setdefault(measured.tree.product.name, measured), name
+
+    def intervals(self, query: str, *, geolevel: str, level: str | float | Fraction = "0.90") -> Table:
+        """Return estimates and intervals at a geolevel, or in the areas of an entity category.
+
+        Parameters
+        ----------
+        query : str
+            A redistricting table (``P1`` ... ``H1``) or a query group, measured or not.
+        geolevel : str
+        level : str, float or Fraction
+            Strictly between 0 and 1.
+
+        Returns
+        -------
+        Table
+            One row for each area and cell: geocode, cell, estimate, variance, lower, upper, margin, law, and
+            the published count.
+        """
+        exact = exact_level(level)
+        measured, name = self._measured(query)
+        return Table(measured.at(name, geolevel, exact))
+
+    def interval(
+        self,
+        query: str,
+        *,
+        blocks: Any,
+        level: str | float | Fraction = "0.90",
+        skip_unknown: bool = False,
+    ) -> Table:
+        """Return estimates and intervals for sets of leaves that somebody drew.
+
+        Parameters
+        ----------
+        query : str
+        blocks : path, sequence of geocodes, or frame
+            A file as for ``opendas interval --blocks``; or a frame (pandas, polars, Arrow) with a column
+            ``geocode`` and, if wanted, ``area`` and ``weight``.
+        level : str, float or Fraction
+        skip_unknown : bool
+            Leave out geocodes that the release does not have; see :mod:`opendas.io.area_files`.
+
+        Returns
+        -------
+        Table
+            As of :meth:`intervals`; geocode holds the name of the area.
+        """
+        exact = exact_level(level)
+        measured, name = self._measured(query)
+        measured.table(name)
+        areas = _areas(blocks, measured.tree.frame, skip_unknown)
+        return Table(measured.of_areas(name, areas, exact))
+
+
+def _areas(blocks: Any, frame: Frame, skip_unknown: bool) -> AreaWeights:
+    if isinstance(blocks, str | Path):
+        return read_area_file(Path(blocks), frame, skip_unknown=skip_unknown)
+    if hasattr(blocks, "__arrow_c_stream__"):
+        return area_table(pa.table(blocks), frame, skip_unknown=skip_unknown)
+    if isinstance(blocks, Mapping):
+        return area_table(pa.table(dict(blocks)), frame, skip_unknown=skip_unknown)
+    if not isinstance(blocks, Sequence | np.ndarray):
+        raise ConfigError("blocks are a file, a list of geocodes, or a frame with a column geocode.")
+    codes = [code.decode() if isinstance(code, bytes) else str(code) for code in blocks]
+    return area_weights(frame, codes, skip_unknown=skip_unknown)
 
 
 class Release:
@@ -155,6 +266,25 @@ class Release:
     def table(self, name: str, *, geolevel: str) -> Table:
         """Tabulate a published table (``P1`` ... ``H1``) or a query group, without writing a file."""
         return Table(tabulate(self.path, name, geolevel))
+
+    @cached_property
+    def _noisy(self) -> NoisyFile:
+        return NoisyFile(self.path)
+
+    def intervals(self, query: str, *, geolevel: str, level: str | float | Fraction = "0.90") -> Table:
+        """Return estimates and intervals at a geolevel or entity category; see :class:`NoisyFile`."""
+        return self._noisy.intervals(query, geolevel=geolevel, level=level)
+
+    def interval(
+        self,
+        query: str,
+        *,
+        blocks: Any,
+        level: str | float | Fraction = "0.90",
+        skip_unknown: bool = False,
+    ) -> Table:
+        """Return estimates and intervals for sets of leaves; see :class:`NoisyFile`."""
+        return self._noisy.interval(query, blocks=blocks, level=level, skip_unknown=skip_unknown)
 
     def measurements(self, geolevel: str, query: str, *, product: str | None = None) -> Table:
         """Return the noisy measurements of a query group at a geolevel of the run's spine.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from fractions import Fraction
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -230,7 +231,10 @@ def test_tabulate_splits_its_tables(calls: Calls) -> None:
     assert (code, out) == (0, "P1_tract.parquet\n")
     assert calls.asked["tabulate"]["tables"] == ["P1", "P2"]
     assert invoke("tabulate", "run", "--tables", ",", "--geolevel", "tract")[0] == 2
-    assert invoke("tabulate", "run", "--tables", "P1", "--geolevel", "tract", "--intervals", "0.9")[0] == 2
+    assert calls.asked["tabulate"]["intervals"] is None
+    assert invoke("tabulate", "run", "--tables", "P1", "--geolevel", "tract", "--intervals", "0.9")[0] == 0
+    assert calls.asked["tabulate"]["intervals"] == Fraction(9, 10)
+    assert invoke("tabulate", "run", "--tables", "P1", "--geolevel", "tract", "--intervals", "1")[0] == 2
 
 
 def test_evaluate_says_that_its_answer_is_confidential(calls: Calls) -> None:

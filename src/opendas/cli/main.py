@@ -27,6 +27,7 @@ COMMANDS = {
     "forget-key": "forget_key",
     "verify": "verify",
     "tabulate": "tabulate",
+    "interval": "interval",
     "evaluate": "evaluate",
     "account": "account",
     "allocate": "allocate",

@@ -27,7 +27,12 @@ __all__ = ["command"]
     show_default=True,
     help="File format; pl94 is the legacy layout.",
 )
-@click.option("--intervals", metavar="LEVEL", default=None, help="Intervals (not in this version).")
+@click.option(
+    "--intervals",
+    metavar="LEVEL",
+    default=None,
+    help="Put estimate and interval beside each count, for instance 0.90.",
+)
 @click.option(
     "--to",
     type=click.Path(path_type=Path, file_okay=False),
@@ -43,13 +48,14 @@ def command(
     """
     import opendas
 
-    if intervals is not None:
-        raise click.UsageError("--intervals is not available in this version.")
+    level = None if intervals is None else opendas.exact_level(intervals)
     names = [name.strip() for name in tables.split(",") if name.strip()]
     if not names:
         raise click.UsageError("--tables names no table.")
     remember_out(out)
     release = opendas.Release(out)
-    written = opendas.tabulate(release, tables=names, geolevel=geolevel, format=file_format, to=to)
+    written = opendas.tabulate(
+        release, tables=names, geolevel=geolevel, format=file_format, intervals=level, to=to
+    )
     for path in written:
         click.echo(str(path))

@@ -31,6 +31,7 @@ __all__ = [
     "HalfWidth",
     "NoiseSum",
     "confidence_level",
+    "fourth_cumulant",
 ]
 
 Floats = npt.NDArray[np.float64]
@@ -126,7 +127,7 @@ class NoiseSum:
         """Excess kurtosis: 0 for the normal law, 3 for one Laplace draw."""
         if self.variance <= 0:
             return 0.0
-        fourth = math.fsum(d.number * d.weight**4 * _fourth_cumulant(d.law) for d in self.draws)
+        fourth = math.fsum(d.number * d.weight**4 * fourth_cumulant(d.law) for d in self.draws)
         return fourth / self.variance**2
 
     @cached_property
@@ -321,11 +322,12 @@ def probabilities(law: NoiseLaw) -> Floats:
 
 
 @lru_cache(maxsize=1024)
-def _fourth_cumulant(law: NoiseLaw) -> float:
+def fourth_cumulant(law: NoiseLaw) -> float:
+    """Return the fourth cumulant of one draw: 0 for the normal law."""
     if isinstance(law, DiscreteLaplace):
         q = math.exp(-float(1 / law.scale))
         return 2 * q * (1 + 10 * q + q * q) / (1 - q) ** 4 - 3 * law.variance**2
-    if law.sigma2 >= 8:
+    if law.sigma2 >= 4:
         return 0.0
     chances = probabilities(law)
     k = np.arange(len(chances)) - len(chances) // 2
@@ -368,14 +370,15 @@ def noise_sum(
         Distinct weights that are kept; the smallest join the rest.
     """
     found: list[Draws] = []
+    alone = variance - math.fsum(float(w @ w) * law.variance for w, law in zip(weights, laws, strict=True))
+    # With a normal part beside the draws a digit of a weight is none of a probability; without one, steps
+    # must stay where they are.
+    digits = 12 if alone < 1e-6 * variance else 5
     for values, law in zip(weights, laws, strict=True):
         size = np.abs(values)
         size = size[size * size * law.variance > 1e-6 * variance]
-        if not len(size):
-            continue
-        scale = math.sqrt(variance / law.variance)
-        kinds, number = np.unique(np.round(size / scale, 9), return_counts=True)
-        found += [Draws(law, float(kind) * scale, int(n)) for kind, n in zip(kinds, number, strict=True)]
+        kinds, number = np.unique(np.round(size, digits), return_counts=True)
+        found += [Draws(law, float(kind), int(n)) for kind, n in zip(kinds, number, strict=True)]
     found.sort(key=lambda draws: -draws.variance / draws.number)
     kept = tuple(found[:most])
     rest = variance - math.fsum(draws.variance for draws in kept)

@@ -20,7 +20,7 @@ from opendas.errors import ConfigError, EnvironmentFailure, Finding, FormatError
 from opendas.geography.frame import Frame
 from opendas.io.parquet import open_parquet
 
-__all__ = ["WHOLE", "AreaWeights", "area_weights", "read_area_file"]
+__all__ = ["WHOLE", "AreaWeights", "area_table", "area_weights", "read_area_file"]
 
 WHOLE = "area"
 """Name of the only area of a file without names."""
@@ -86,22 +86,26 @@ def read_area_file(path: Path, frame: Frame, *, skip_unknown: bool = False) -> A
     """
     if not path.is_file():
         raise ConfigError(f"{path}: no such file of blocks.")
-    table = _read_table(path)
-    names = {name.strip().lower(): name for name in table.column_names}
-    code = next((names[name] for name in GEOCODE_COLUMNS if name in names), None)
+    return area_table(_read_table(path), frame, name=path.name, skip_unknown=skip_unknown)
+
+
+def area_table(table: Any, frame: Frame, *, name: str = "blocks", skip_unknown: bool = False) -> AreaWeights:
+    """Resolve an Arrow table with the columns of :func:`read_area_file`."""
+    names = {column.strip().lower(): column for column in table.column_names}
+    code = next((names[column] for column in GEOCODE_COLUMNS if column in names), None)
     if code is None:
         if table.num_columns > 1:
             raise FormatError(
-                f"{path.name}: no column with geocodes; expected one called {', '.join(GEOCODE_COLUMNS[:4])}."
+                f"{name}: no column with geocodes; expected one called {', '.join(GEOCODE_COLUMNS[:4])}."
             )
         code = table.column_names[0]
-    area = next((names[name] for name in AREA_COLUMNS if name in names and names[name] != code), None)
-    weight = next((names[name] for name in WEIGHT_COLUMNS if name in names), None)
+    area = next((names[column] for column in AREA_COLUMNS if column in names and names[column] != code), None)
+    weight = next((names[column] for column in WEIGHT_COLUMNS if column in names), None)
     codes = table.column(code)
     if codes.null_count:
-        raise FormatError(f"{path.name}: a row without a geocode.")
+        raise FormatError(f"{name}: a row without a geocode.")
     text = [str(value).strip() for value in codes.to_pylist()]
-    weights = None if weight is None else _numbers(table.column(weight), path)
+    weights = None if weight is None else _numbers(table.column(weight), name)
     areas = None
     if area is not None:
         given = table.column(area).to_pylist()
@@ -109,7 +113,7 @@ def read_area_file(path: Path, frame: Frame, *, skip_unknown: bool = False) -> A
         areas = [str(given[i]).strip() for i in inside]
         text = [text[i] for i in inside]
         weights = None if weights is None else weights[inside]
-    return area_weights(frame, text, areas, weights, name=path.name, skip_unknown=skip_unknown)
+    return area_weights(frame, text, areas, weights, name=name, skip_unknown=skip_unknown)
 
 
 def area_weights(
@@ -217,11 +221,11 @@ def _read_table(path: Path) -> Any:
     )
 
 
-def _numbers(column: Any, path: Path) -> npt.NDArray[np.float64]:
+def _numbers(column: Any, name: str) -> npt.NDArray[np.float64]:
     try:
         found = pc.cast(column, pa.float64())
     except pa.ArrowInvalid as error:
-        raise FormatError(f"{path.name}: a weight that is no number.") from error
+        raise FormatError(f"{name}: a weight that is no number.") from error
     if found.null_count:
-        raise FormatError(f"{path.name}: a row without a weight.")
+        raise FormatError(f"{name}: a row without a weight.")
     return np.asarray(found, dtype=np.float64)

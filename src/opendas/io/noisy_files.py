@@ -27,6 +27,9 @@ from opendas.random.distributions import DiscreteGaussian, DiscreteLaplace
 
 __all__ = ["FolderAnswers", "noisy_tree"]
 
+RUN = 512
+"""Geounits that are read together where few are asked for."""
+
 _CLOSE = 1e-9
 
 
@@ -55,15 +58,27 @@ class FolderAnswers:
         self._queries = queries
         self._place = place
         self._variance = variance
+        self._last: tuple[int, int, list[npt.NDArray[np.int64]]] | None = None
 
     def full(self, level: int, first: int, geounits: int) -> list[npt.NDArray[np.int64]]:
         """Return all noisy answers of consecutive geounits.
+
+        A few geounits at a time come from a run of them that is kept, as files are read in runs.
 
         Raises
         ------
         FormatError
             If answers are missing, or their variance is not that of the plan.
         """
+        start = first // RUN * RUN
+        if first + geounits > start + RUN:
+            return self._read(level, first, geounits)
+        if self._last is None or self._last[:2] != (level, start):
+            stop = min(start + RUN, len(self._place[level]))
+            self._last = (level, start, self._read(level, start, stop - start))
+        return [values[first - start : first - start + geounits].copy() for values in self._last[2]]
+
+    def _read(self, level: int, first: int, geounits: int) -> list[npt.NDArray[np.int64]]:
         file = self._files[level]
         found = [np.zeros((geounits, query.size), dtype=np.int64) for query in self._queries[level]]
         if file is None:

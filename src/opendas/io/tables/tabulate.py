@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from fractions import Fraction
 from pathlib import Path
 from urllib.parse import quote
@@ -17,15 +15,20 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 
 from opendas.errors import ConfigError
+from opendas.intervals.answers import Intervals
 from opendas.io.atomic import atomic_file
+from opendas.io.noisy_files import noisy_tree
 from opendas.io.parquet import bytes_column, parquet_sink
 from opendas.io.release_folder import ReleasedProduct, ReleaseFolder
 from opendas.io.tables.cells import PL94_TABLES, Table, pl94_table, query_table, table_layout
 from opendas.io.tables.counting import Grouping, count_batches, group_leaves
+from opendas.io.tables.intervals import Measured
 from opendas.io.tables.legacy import write_legacy
 from opendas.io.tables.margins import NO_MARGIN, margins
+from opendas.io.tables.resolve import find_query, nearest_geolevel
 
 __all__ = [
+    "INTERVALS",
     "TABLE_FORMATS",
     "TableRequest",
     "margin_suffix",
@@ -41,7 +44,10 @@ TABLE_FORMATS = ("parquet", "csv", "pl94")
 
 DEFAULT_CONFIDENCE = Fraction(9, 10)
 
-_UNIT_QUERY = re.compile(r"(?P<product>[^:]+):(?P<query>.+)")
+INTERVALS = "_intervals"
+"""Ending of the name of a table with intervals, before that of its format."""
+
+_DECIMALS = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,7 +62,9 @@ class TableRequest:
     stem : str
         File name without its ending.
     confidence : Fraction
-        Of the margins of error.
+        Of the margins of error, and the level of intervals.
+    measured : Measured or None
+        What intervals are made from; None for a table without.
     """
 
     released: ReleasedProduct
@@ -64,6 +72,7 @@ class TableRequest:
     grouping: Grouping
     stem: str
     confidence: Fraction
+    measured: Measured | None = None
 
 
 def margin_suffix(confidence: Fraction) -> str:
@@ -82,39 +91,13 @@ def margin_suffix(confidence: Fraction) -> str:
     return f"_MOE{percent.numerator}" if percent.denominator == 1 else f"_MOE{float(percent):g}"
 
 
-def _find_query(release: ReleaseFolder, name: str) -> tuple[ReleasedProduct, str, bool]:
-    """Resolve a query group written ``QUERY`` or ``PRODUCT:QUERY``.
-
-    Returns
-    -------
-    (ReleasedProduct, str, bool)
-        Its product, its canonical name, and whether the product was named.
-    """
-    named = _UNIT_QUERY.fullmatch(name)
-    candidates = release.names
-    explicit = named is not None and named["product"] in release
-    if named is not None and explicit:
-        candidates, name = (named["product"],), named["query"]
-    found: list[tuple[ReleasedProduct, str]] = []
-    for product in candidates:
-        try:
-            found.append((release[product], release[product].product.workload.canonical(name)))
-        except ConfigError:
-            if len(candidates) == 1:
-                raise
-    if not found:
-        raise ConfigError(
-            f"no table or query group {name!r}; tables are {', '.join(PL94_TABLES)}, query groups are "
-            f"attributes and recodes of {', '.join(release.names)} joined with ' * '."
-        )
-    if len(found) > 1:
-        products = ", ".join(f"{released.name}:{name}" for released, _ in found)
-        raise ConfigError(f"query group {name!r} belongs to several products; write one of {products}.")
-    return (*found[0], explicit)
-
-
 def table_request(
-    release: ReleaseFolder, name: str, geolevel: str, confidence: Fraction = DEFAULT_CONFIDENCE
+    release: ReleaseFolder,
+    name: str,
+    geolevel: str,
+    confidence: Fraction = DEFAULT_CONFIDENCE,
+    *,
+    measured: dict[str, Measured] | None = None,
 ) -> TableRequest:
     """Resolve a table name and a geolevel.
 
@@ -126,11 +109,15 @@ def table_request(
     geolevel : str
         Official geolevel or entity category of the frame.
     confidence : Fraction
+    measured : dict of product name to Measured, optional
+        Give it to have intervals: measurements are opened into it once, for all tables of a product.
 
     Raises
     ------
     ConfigError
         If the table is unknown, its product was not run, or the frame has no such geolevel.
+    FormatError
+        If intervals are wanted and the measurement files do not hold all answers.
     """
     margin_suffix(confidence)
     if name in PL94_TABLES:
@@ -142,32 +129,41 @@ def table_request(
             )
         table, slug = pl94_table(released.product, name), name
     else:
-        released, query, explicit = _find_query(release, name)
+        released, query, explicit = find_query(release, name)
         table = query_table(released.product, query)
         slug = "+".join(quote(factor, safe="") for factor in query.split(" * "))
         if explicit:
             slug = f"{released.name}.{slug}"
-    known = (*released.frame.geolevels, *released.frame.entities)
-    if geolevel not in known:
-        near = get_close_matches(geolevel, known, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"this release has {', '.join(known)}."
-        raise ConfigError(f"no geolevel or entity category {geolevel!r}; {hint}")
+    nearest_geolevel(released.frame, geolevel)
     grouping = group_leaves(released.frame, geolevel)
-    return TableRequest(released, table, grouping, f"{slug}_{geolevel}", confidence)
+    if measured is None:
+        return TableRequest(released, table, grouping, f"{slug}_{geolevel}", confidence)
+    if released.name not in measured:
+        measured[released.name] = Measured(noisy_tree(released), released)
+    stem = f"{slug}_{geolevel}{INTERVALS}"
+    return TableRequest(released, table, grouping, stem, confidence, measured[released.name])
+
+
+def _percent(confidence: Fraction) -> str:
+    return margin_suffix(confidence).removeprefix("_MOE")
 
 
 def _schema(request: TableRequest, known: Sequence[bool]) -> pa.Schema:
     fields = [("GEOID", pa.string())]
-    suffix = margin_suffix(request.confidence)
+    suffix, level = margin_suffix(request.confidence), _percent(request.confidence)
     for column, has_margin in zip(request.table.columns, known, strict=True):
         fields.append((column, pa.int64()))
         if has_margin:
             fields.append((column + suffix, pa.int64()))
+        if request.measured is not None:
+            fields.append((f"{column}_EST", pa.float64()))
+            fields.append((f"{column}_EST{suffix}", pa.float64()))
+            fields += [(f"{column}_{end}{level}", pa.int64()) for end in ("LOW", "HIGH")]
     return pa.schema(fields)
 
 
 def _metadata(request: TableRequest) -> dict[str, object]:
-    return {
+    metadata: dict[str, object] = {
         "format": "opendas table 1",
         "table": request.table.name,
         "product": request.released.name,
@@ -176,19 +172,28 @@ def _metadata(request: TableRequest) -> dict[str, object]:
         "confidence": str(request.confidence),
         "margin": "noise of the one measurement that answers the cell directly, before post-processing",
     }
+    if request.measured is not None:
+        metadata["intervals"] = (
+            "_EST is the unbiased least-squares estimate from all noisy measurements, _EST_MOE half the "
+            "width of its interval; _LOW and _HIGH are that interval for the true count, cut off at what is "
+            "public"
+        )
+    return metadata
 
 
 def table_batches(request: TableRequest) -> Iterator[pa.Table]:
     """Yield the rows of a table in batches: ``GEOID``, then each cell with its margin beside it.
 
-    A margin column is there if the margin of its cell is known for some geounit. The first batch may be
-    empty; all have the same schema.
+    A margin column is there if the margin of its cell is known for some geounit. With intervals follow the
+    estimate, its margin, and the ends of the interval for the true count. The first batch may be empty; all
+    have the same schema.
     """
     margin = margins(request.released, request.table, request.grouping, request.confidence)
     known = (margin != NO_MARGIN).any(axis=0).tolist()
     schema = _schema(request, known)
     if len(request.grouping) == 0:
         yield schema.empty_table()
+    found = _interval_columns(request)
     batches = count_batches(request.released.estimate, request.table, request.grouping)
     for start, counts in batches:
         stop = start + len(counts)
@@ -198,7 +203,32 @@ def table_batches(request: TableRequest) -> Iterator[pa.Table]:
             if has_margin:
                 one = np.ascontiguousarray(margin[start:stop, column])
                 arrays.append(pa.array(one, mask=one == NO_MARGIN))
+            if found is not None:
+                arrays += _interval_arrays(found, slice(start, stop), column)
         yield pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _interval_columns(request: TableRequest) -> Intervals | None:
+    if request.measured is None:
+        return None
+    found = [
+        part for _, part in request.measured.batches(request.table, request.grouping, request.confidence)
+    ]
+    return Intervals.joined(found, float(request.confidence), len(request.table.columns))
+
+
+def _interval_arrays(found: Intervals, rows: slice, column: int) -> list[pa.Array]:
+    unknown = ~np.isfinite(found.variance[rows, column])
+    arrays = []
+    for values in (found.estimate, found.margin):
+        # The last digits of a sum of doubles depend on the machine: they are not published.
+        one = np.round(np.where(unknown, 0.0, values[rows, column]), _DECIMALS) + 0.0
+        arrays.append(pa.array(one, mask=unknown))
+    for values in (found.lower, found.upper):
+        open_end = np.isinf(values[rows, column])
+        whole = np.where(open_end, 0.0, values[rows, column]).astype(np.int64)
+        arrays.append(pa.array(whole, mask=open_end))
+    return arrays
 
 
 def write_table(
@@ -208,6 +238,7 @@ def write_table(
     *,
     fmt: str = "parquet",
     confidence: Fraction = DEFAULT_CONFIDENCE,
+    measured: dict[str, Measured] | None = None,
     to: Path | None = None,
 ) -> Path:
     """Write one table, for instance ``tables/P1_block.parquet``, and return its path.
@@ -215,7 +246,7 @@ def write_table(
     Parameters
     ----------
     release : ReleaseFolder
-    name, geolevel, confidence
+    name, geolevel, confidence, measured
         As in :func:`table_request`.
     fmt : ``"parquet"`` or ``"csv"``
     to : Path, optional
@@ -224,7 +255,7 @@ def write_table(
     """
     if fmt not in ("parquet", "csv"):
         raise ConfigError(f"unknown format {fmt!r} of a single table; known are parquet and csv.")
-    request = table_request(release, name, geolevel, confidence)
+    request = table_request(release, name, geolevel, confidence, measured=measured)
     folder = release.path / "tables" if to is None else to
     path = folder / f"{request.stem}.{fmt}"
     batches = table_batches(request)
@@ -265,6 +296,7 @@ def write_tables(
     *,
     fmt: str = "parquet",
     confidence: Fraction = DEFAULT_CONFIDENCE,
+    intervals: bool = False,
     to: Path | None = None,
 ) -> tuple[Path, ...]:
     """Write tables at one geolevel and return their paths.
@@ -279,6 +311,8 @@ def write_tables(
     fmt : str
         One of :data:`TABLE_FORMATS`.
     confidence : Fraction
+    intervals : bool
+        Put estimate and interval beside each count; not with ``pl94``.
     to : Path, optional
         Folder to write into; by default ``tables/`` of the release, whose certificate must then be issued
         again.
@@ -290,15 +324,19 @@ def write_tables(
     """
     if fmt not in TABLE_FORMATS:
         raise ConfigError(f"unknown table format {fmt!r}; known are {', '.join(TABLE_FORMATS)}.")
+    if intervals and fmt == "pl94":
+        raise ConfigError("the pl94 format has no columns for intervals; try parquet or csv.")
     release = ReleaseFolder(path)
+    measured: dict[str, Measured] | None = {} if intervals else None
     for name in tables:
         if fmt == "pl94" and name not in PL94_TABLES:
             raise ConfigError(
                 f"the pl94 format holds {', '.join(PL94_TABLES)}, not {name!r}; try parquet or csv."
             )
-        table_request(release, name, geolevel, confidence)
+        table_request(release, name, geolevel, confidence, measured=measured)
     if fmt == "pl94":
         return write_legacy(release, geolevel, to=to)
     return tuple(
-        write_table(release, name, geolevel, fmt=fmt, confidence=confidence, to=to) for name in tables
+        write_table(release, name, geolevel, fmt=fmt, confidence=confidence, measured=measured, to=to)
+        for name in tables
     )

@@ -1,0 +1,326 @@
+"""From estimates and variances to intervals for true counts.
+
+Axes: ``a`` areas (geounits, entities or sets of leaves), ``t`` sums of cells asked for, ``n`` cells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import ndtri
+
+from opendas.geography.spine import Spine
+from opendas.intervals.implied import UNBOUNDED, Limits, area_limits, cut, geounit_limits
+from opendas.intervals.laws import CHARACTERISTIC, ENUMERATED, EXACT, NORMAL, NoiseSum, confidence_level
+from opendas.intervals.noisy_tree import NoisyTree
+
+__all__ = ["LAWS", "Areas", "Estimated", "Estimates", "Intervals", "area_intervals", "batches", "intervals"]
+
+Bools = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+LAWS = (EXACT, NORMAL, ENUMERATED, CHARACTERISTIC)
+"""How the width of an interval was found."""
+
+VALUES_PER_BATCH = 1 << 20
+
+_NO_NOISE = 1e-9
+"""A variance below this is rounding error: the estimate is exact."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Estimated:
+    """Least-squares estimates of sums of cells.
+
+    Parameters
+    ----------
+    value, variance : float64 (a, t)
+        The variance is infinite where the measurements say nothing.
+    kinds : tuple of NoiseSum
+        Laws of errors that are not normal, divided by their standard deviation.
+    kind : int64 (a, t)
+        Law of each error in `kinds`; -1 for the normal law.
+    """
+
+    value: Floats
+    variance: Floats
+    kinds: tuple[NoiseSum, ...]
+    kind: Ints
+
+    @classmethod
+    def normal(cls, value: Floats, variance: Floats) -> Estimated:
+        """Return estimates whose errors are all normal."""
+        return cls(value, variance, (), np.full(value.shape, -1, dtype=np.int64))
+
+    def half_widths(self, confidence: float) -> tuple[Floats, npt.NDArray[np.int8]]:
+        """Return half the width of each interval, float64 (a, t), and the number of its law in `LAWS`."""
+        exact = self.variance <= _NO_NOISE
+        width = float(ndtri(0.5 + 0.5 * confidence)) * np.sqrt(np.maximum(self.variance, 0.0))
+        law = np.full(width.shape, LAWS.index(NORMAL), dtype=np.int8)
+        if self.kinds:
+            found = [kind.half_width(confidence) for kind in self.kinds]
+            chosen = self.kind >= 0
+            spread = np.sqrt(np.maximum(self.variance[chosen], 0.0))
+            width[chosen] = spread * np.array([one.value for one in found])[self.kind[chosen]]
+            law[chosen] = np.array([LAWS.index(one.law) for one in found], dtype=np.int8)[self.kind[chosen]]
+        width[exact] = 0.0
+        law[exact] = LAWS.index(EXACT)
+        return width, law
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Areas:
+    """Sets of leaves.
+
+    Parameters
+    ----------
+    number : int
+        Of areas.
+    which : int64 (p,)
+        Area of each member.
+    leaf : int64 (p,)
+        Its leaf: position on the spine.
+    weight : float64 (p,)
+    """
+
+    number: int
+    which: Ints
+    leaf: Ints
+    weight: Floats
+
+    def take(self, chosen: Ints) -> Areas:
+        """Return some of the areas, in ascending order of their numbers."""
+        place = np.full(self.number, -1, dtype=np.int64)
+        place[chosen] = np.arange(len(chosen))
+        keep = place[self.which] >= 0
+        return Areas(len(chosen), place[self.which[keep]], self.leaf[keep], self.weight[keep])
+
+
+class Estimates(Protocol):
+    """Least-squares estimates of a noisy tree, with their errors."""
+
+    def geounits(self, level: int, geounits: Ints, members: Bools) -> Estimated:
+        """Return sums over `members`, bool (t, n), in geounits of a geolevel of the spine."""
+        ...
+
+    def areas(self, areas: Areas, members: Bools) -> Estimated:
+        """Return weighted sums over `members` in sets of leaves."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Intervals:
+    """Estimates of true counts, and intervals around them.
+
+    Parameters
+    ----------
+    confidence : float
+        Stated level: the least probability, over the noise, with which an interval holds the true count.
+    estimate : float64 (a, t)
+        Unbiased: neither whole nor non-negative.
+    variance : float64 (a, t)
+        Exact, in squared counts; infinite where the measurements say nothing.
+    lower, upper : float64 (a, t)
+        Ends of the intervals, whole numbers where all weights are; cut off at what bounds, exact totals and
+        non-negativity imply. `upper` may be infinite.
+    margin : float64 (a, t)
+        Half the width before that: the interval of the estimate is ``estimate - margin`` to
+        ``estimate + margin``.
+    law : int8 (a, t)
+        How the margin was found, in :data:`LAWS`.
+    """
+
+    confidence: float
+    estimate: Floats
+    variance: Floats
+    lower: Floats
+    upper: Floats
+    margin: Floats
+    law: npt.NDArray[np.int8]
+
+    @staticmethod
+    def joined(parts: list[Intervals], confidence: float, columns: int) -> Intervals:
+        """Return the intervals of several runs of areas one after the other."""
+        empty = np.zeros((0, columns))
+        return Intervals(
+            confidence,
+            np.concatenate([empty, *(part.estimate for part in parts)]),
+            np.concatenate([empty, *(part.variance for part in parts)]),
+            np.concatenate([empty, *(part.lower for part in parts)]),
+            np.concatenate([empty, *(part.upper for part in parts)]),
+            np.concatenate([empty, *(part.margin for part in parts)]),
+            np.concatenate([empty.astype(np.int8), *(part.law for part in parts)]),
+        )
+
+    def take(self, rows: Ints) -> Intervals:
+        """Return the intervals of some areas."""
+        return Intervals(
+            self.confidence,
+            self.estimate[rows],
+            self.variance[rows],
+            self.lower[rows],
+            self.upper[rows],
+            self.margin[rows],
+            self.law[rows],
+        )
+
+
+def intervals(estimated: Estimated, limits: Limits, members: Bools, confidence: float) -> Intervals:
+    """Make intervals for counts.
+
+    Parameters
+    ----------
+    estimated : Estimated
+    limits : Limits
+        Of the same areas.
+    members : bool (t, n)
+    confidence : float
+        In (0, 1).
+
+    Raises
+    ------
+    ConfigError
+        If it is not.
+    """
+    level = confidence_level(confidence)
+    margin, law = estimated.half_widths(level)
+    least, most = limits.of(members)
+    with np.errstate(invalid="ignore"):
+        low, high = estimated.value - margin, estimated.value + margin
+    unknown = ~np.isfinite(estimated.variance)
+    low[unknown], high[unknown] = -np.inf, np.inf
+    lower, upper = cut(low, high, least, most)
+    return Intervals(level, estimated.value, estimated.variance, lower, upper, margin, law)
+
+
+def area_intervals(
+    tree: NoisyTree, estimates: Estimates, areas: Areas, members: Bools, confidence: float
+) -> Intervals:
+    """Make intervals for sets of leaves, weighted or not.
+
+    Where a weight is neither 0 nor 1 the sum need not be a whole number, and its interval is not rounded; it
+    is cut off at zero and at the weighted bounds, if no weight is negative.
+    """
+    estimated = estimates.areas(areas, members)
+    if bool(np.all(areas.weight == 1.0)):
+        found = area_limits(
+            tree.product, tree.spine, tree.constraints, (areas.which, areas.leaf), areas.number
+        )
+        return intervals(estimated, found, members, confidence)
+    level = confidence_level(confidence)
+    margin, law = estimated.half_widths(level)
+    least, most = _weighted_limits(tree, areas, members)
+    unknown = ~np.isfinite(estimated.variance)
+    with np.errstate(invalid="ignore"):
+        lower = np.where(unknown, least, np.maximum(estimated.value - margin, least))
+        upper = np.where(unknown, most, np.minimum(estimated.value + margin, most))
+    nearest = np.clip(estimated.value, least, most)
+    empty = lower > upper
+    lower, upper = np.where(empty, nearest, lower), np.where(empty, nearest, upper)
+    return Intervals(level, estimated.value, estimated.variance, lower, upper, margin, law)
+
+
+def _weighted_limits(tree: NoisyTree, areas: Areas, members: Bools) -> tuple[Floats, Floats]:
+    least = np.zeros((areas.number, len(members)))
+    most = np.zeros_like(least)
+    leaves, place = np.unique(areas.leaf, return_inverse=True)
+    place = place.ravel()
+    step = max(1, VALUES_PER_BATCH // max(1, len(members)))
+    order = np.argsort(place, kind="stable")
+    for start in range(0, len(order), step):
+        rows = order[start : start + step]
+        used, at = np.unique(place[rows], return_inverse=True)
+        limits = geounit_limits(
+            tree.product, tree.spine, tree.constraints, len(tree.spine.levels) - 1, leaves[used]
+        )
+        low, high = (ends.astype(np.float64)[at.ravel()] for ends in limits.of(members))
+        high[high >= UNBOUNDED] = np.inf
+        weight = areas.weight[rows, None]
+        positive = weight > 0
+        with np.errstate(invalid="ignore"):
+            first = np.where(positive, weight * low, weight * high)
+            last = np.where(positive, weight * high, weight * low)
+        for out, end in ((least, first), (most, last)):
+            np.add.at(out, areas.which[rows], np.where(weight == 0, 0.0, end))
+    return least, most
+
+
+def match_geounits(spine: Spine, unit: Ints, areas: int) -> tuple[Ints, Ints]:
+    """Find geounits of the spine that have the same leaves as areas.
+
+    Parameters
+    ----------
+    spine : Spine
+    unit : int64 (leaves,)
+        Area of each leaf of the frame; -1 for none.
+    areas : int
+
+    Returns
+    -------
+    level, geounit : int64 (a,)
+        The highest such geolevel; -1 where there is none.
+    """
+    own = unit[spine.leaf_order]
+    inside = np.flatnonzero(own >= 0)
+    sizes = np.bincount(own[inside], minlength=areas)
+    level = np.full(areas, -1, dtype=np.int64)
+    geounit = np.full(areas, -1, dtype=np.int64)
+    for number in range(len(spine.levels)):
+        starts = spine.leaf_starts(number)
+        of_leaf = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+        lowest = np.full(areas, len(starts) - 1, dtype=np.int64)
+        highest = np.full(areas, -1, dtype=np.int64)
+        np.minimum.at(lowest, own[inside], of_leaf[inside])
+        np.maximum.at(highest, own[inside], of_leaf[inside])
+        same = (lowest == highest) & (highest >= 0) & (level < 0)
+        same[same] = np.diff(starts)[lowest[same]] == sizes[same]
+        level[same], geounit[same] = number, lowest[same]
+    return level, geounit
+
+
+def batches(
+    tree: NoisyTree, estimates: Estimates, unit: Ints, areas: int, members: Bools, confidence: float
+) -> Iterator[tuple[int, Intervals]]:
+    """Yield (first area, intervals) for areas that do not overlap, a bounded number at a time.
+
+    Parameters
+    ----------
+    tree : NoisyTree
+    estimates : Estimates
+    unit : int64 (leaves,)
+        Area of each leaf of the frame; -1 for none.
+    areas : int
+    members : bool (t, n)
+    confidence : float
+    """
+    level, geounit = match_geounits(tree.spine, unit, areas)
+    own = unit[tree.spine.leaf_order]
+    leaves = np.flatnonzero(own >= 0)
+    every = Areas(areas, own[leaves], leaves, np.ones(len(leaves)))
+    step = max(1, VALUES_PER_BATCH // max(1, len(members)))
+    for start in range(0, areas, step):
+        rows = np.arange(start, min(start + step, areas))
+        parts: list[tuple[Ints, Intervals]] = []
+        for number in np.unique(level[rows]).tolist():
+            chosen = rows[level[rows] == number]
+            if number < 0:
+                found = area_intervals(tree, estimates, every.take(chosen), members, confidence)
+            else:
+                limits = geounit_limits(tree.product, tree.spine, tree.constraints, number, geounit[chosen])
+                estimated = estimates.geounits(number, geounit[chosen], members)
+                found = intervals(estimated, limits, members, confidence)
+            parts.append((chosen - start, found))
+        yield start, _together(parts)
+
+
+def _together(parts: list[tuple[Ints, Intervals]]) -> Intervals:
+    """Put the intervals of several sets of rows in the order of the rows."""
+    found = [one for _, one in parts]
+    order = np.argsort(np.concatenate([rows for rows, _ in parts]), kind="stable")
+    joined = Intervals.joined(found, found[0].confidence, found[0].estimate.shape[1])
+    return joined if len(found) == 1 else joined.take(order)

@@ -1,0 +1,112 @@
+"""Sums of cells as rows, in the coordinates in which least squares works: variances of all of them at once.
+
+Axes: ``t`` rows, ``r`` different kinds of rows, ``n`` cells, ``U`` different operators; blocks as in
+:mod:`opendas.whole_tree.domain`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from opendas.whole_tree.domain import Domain
+from opendas.whole_tree.operators import Operators
+
+__all__ = ["Rows"]
+
+Bools = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+_CHUNK = 8_000_000
+"""Numbers held at once."""
+
+_DIGITS = 9
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """Sums over cells; rows that every operator of the domain treats alike are one kind.
+
+    Parameters
+    ----------
+    domain : Domain
+    members : bool (t, n)
+    of_row : int64 (t,)
+        Kind of each row.
+    first : int64 (r,)
+        One row of each kind.
+    """
+
+    domain: Domain
+    members: Bools
+    of_row: Ints
+    first: Ints
+
+    @classmethod
+    def build(cls, domain: Domain, members: Bools) -> Rows:
+        """Find out which rows are of one kind."""
+        keys = []
+        for outer in _outers(domain, members):
+            # Two numbers made of thousands tell rows apart as all of these would: the factors are digits that
+            # no sum of matrices knows about.
+            mixed = np.zeros((len(outer[0]), 2))
+            done = 1
+            for stack in outer:
+                place = np.arange(done, done + stack[0].size, dtype=np.float64)
+                factors = np.modf(place[:, None] * np.sqrt([2.0, 3.0]))[0]
+                mixed += stack.reshape(len(stack), -1) @ factors
+                done += len(place)
+            keys.append(mixed)
+        found = np.concatenate([np.zeros((0, 2)), *keys])
+        scale = max(1.0, float(np.abs(found).max(initial=0.0)))
+        _, first, which = np.unique(
+            np.round(found / scale, _DIGITS), axis=0, return_index=True, return_inverse=True
+        )
+        return cls(domain, members, which.ravel().astype(np.int64), first.astype(np.int64))
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    @property
+    def kinds(self) -> Bools:
+        """One row of each kind, bool (r, n)."""
+        return self.members[self.first]
+
+    def values(self, mean: Floats) -> Floats:
+        """Return the sums, float64 (g, t), of cell vectors, float64 (g, n)."""
+        return np.asarray(mean @ self.members.T.astype(np.float64))
+
+    def quadratic(self, operators: Operators) -> Floats:
+        """Return ``row' A row`` for every different operator and kind of row, float64 (U, r)."""
+        found = []
+        for outer in _outers(self.domain, self.kinds):
+            part = np.zeros((len(operators.stacks[0]), len(outer[0])))
+            for stack, products in zip(operators.stacks, outer, strict=True):
+                part += stack.reshape(len(stack), -1) @ products.reshape(len(products), -1).T
+            found.append(part)
+        empty = np.zeros((len(operators.stacks[0]), 0))
+        return np.concatenate([empty, *found], axis=1)
+
+
+def _outers(domain: Domain, members: Bools) -> Iterator[list[Floats]]:
+    """Yield, for some rows at a time and each dimension of blocks, sums of outer products of coordinates."""
+    largest = max(len(kind.offsets) * (domain.categories * kind.dimension) ** 2 for kind in domain.kinds)
+    step = max(1, _CHUNK // max(largest, domain.cells))
+    for start in range(0, len(members), step):
+        some = members[start : start + step].astype(np.float64)
+        x = domain.forward(some)
+        found = []
+        for kind in domain.kinds:
+            size = domain.categories * kind.dimension
+            outer = np.zeros((len(some), len(kind.offsets), size, size))
+            for block, (offset, copies) in enumerate(
+                zip(kind.offsets.tolist(), kind.copies.tolist(), strict=True)
+            ):
+                part = x[:, :, offset : offset + kind.dimension * copies].reshape(len(some), size, copies)
+                outer[:, block] = part @ np.swapaxes(part, 1, 2)
+            found.append(outer)
+        yield found

@@ -1,0 +1,318 @@
+"""``opendas interval`` and ``opendas tabulate --intervals``, from a copy of what is published."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from support.dense_intervals import DenseIntervals
+from support.mini import mini_frame, mini_histogram, to_dense, write_mini
+
+import opendas
+from opendas.cli.failures import guarded
+from opendas.cli.main import cli
+from opendas.io.noisy_files import noisy_tree
+from opendas.io.release_folder import ReleaseFolder
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A release with full measurements; nothing confidential beside it."""
+    folder = tmp_path_factory.mktemp("interval")
+    run = opendas.load(write_mini(folder))
+    opendas.release(run, folder / "whole", measurements="full")
+    shutil.copytree(folder / "whole" / "release", folder / "public" / "release")
+    return folder / "public"
+
+
+def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict:
+    assert guarded(cli, [*arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out, parse_constant=lambda word: pytest.fail(word))
+
+
+def cells(query: str) -> np.ndarray:
+    from support.mini import mini_product
+
+    group = mini_product().workload.group(query)
+    return group.row_of_cell[None, :] == np.arange(group.size)[:, None]
+
+
+@pytest.mark.parametrize("query", ["total", "kind", "detailed", "age * kind"])
+@pytest.mark.parametrize("geolevel", ["region", "town", "block"])
+def test_geounits_against_dense_algebra(made: Path, capsys, query: str, geolevel: str) -> None:
+    found = answer(capsys, "interval", str(made), "--query", query, "--geolevel", geolevel)
+    assert found["level"] == 0.9
+    tree = noisy_tree(ReleaseFolder(made)["mini"])
+    dense, members = DenseIntervals(tree), cells(query)
+    level = tree.spine.index(geolevel)
+    starts = tree.spine.leaf_starts(level)
+    rows = iter(found["rows"])
+    truth = to_dense(mini_histogram(mini_frame()))
+    covered = []
+    for i, code in enumerate(tree.spine.levels[level].geocodes):
+        weights = np.zeros(len(tree.spine.leaf))
+        weights[starts[i] : starts[i + 1]] = 1.0
+        estimate, variance = dense.answer(weights, members)
+        for k, row in enumerate(members):
+            one = next(rows)
+            assert one["geocode"] == code.decode()
+            assert one["estimate"] == pytest.approx(estimate[k], abs=1e-8)
+            assert one["variance"] == pytest.approx(variance[k], abs=1e-10)
+            assert 0 <= one["lower"] <= one["upper"]
+            assert one["lower"] == int(one["lower"])
+            assert isinstance(one["count"], int)
+            covered.append(one["lower"] <= weights @ truth @ row <= one["upper"])
+    assert next(rows, None) is None
+    assert np.mean(covered) > 0.7
+
+
+def test_the_published_count_is_that_of_the_microdata(made: Path, capsys) -> None:
+    found = answer(capsys, "interval", str(made), "--query", "total", "--geolevel", "town")
+    table = opendas.Release(made).table("total", geolevel="town").to_arrow()
+    assert [row["count"] for row in found["rows"]] == table.column("total").to_pylist()
+
+
+def test_every_path_to_the_same_measurements(made: Path, capsys) -> None:
+    wanted = answer(capsys, "interval", str(made), "--query", "kind", "--geolevel", "town")
+    for path in (made / "release", made / "release" / "measurements" / "mini"):
+        assert answer(capsys, "interval", str(path), "--query", "kind", "--geolevel", "town") == wanted
+
+
+def test_a_release_is_all_it_takes(made: Path, tmp_path: Path, capsys) -> None:
+    """Only measurements and public geography: no microdata, no certificate, no run file, no key."""
+    for name in ("measurements", "geography"):
+        shutil.copytree(made / "release" / name, tmp_path / name)
+    found = answer(capsys, "interval", str(tmp_path), "--query", "total", "--geolevel", "region")
+    assert all("count" not in row for row in found["rows"])
+    whole = answer(capsys, "interval", str(made), "--query", "total", "--geolevel", "region")
+    assert [row["estimate"] for row in found["rows"]] == [row["estimate"] for row in whole["rows"]]
+
+
+def test_an_invariant_is_exact(made: Path, capsys) -> None:
+    for row in answer(capsys, "interval", str(made), "--query", "total", "--geolevel", "region")["rows"]:
+        assert row["variance"] == pytest.approx(0.0, abs=1e-9)
+        assert row["lower"] == row["upper"] == row["count"]
+        assert row["law"] == "exact"
+
+
+def test_wider_at_a_higher_level(made: Path, capsys) -> None:
+    def widths(level: str) -> np.ndarray:
+        found = answer(
+            capsys, "interval", str(made), "--query", "kind", "--geolevel", "block", "--level", level
+        )
+        return np.array([row["upper"] - row["lower"] for row in found["rows"]])
+
+    assert np.all(widths("0.5") <= widths("0.9"))
+    assert np.all(widths("0.9") <= widths("0.99"))
+    assert np.any(widths("0.5") < widths("0.99"))
+
+
+def test_the_text_answer(made: Path, capsys) -> None:
+    assert guarded(cli, ["interval", str(made), "--query", "kind", "--geolevel", "town"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.splitlines()[0].split() == [
+        "geocode", "cell", "count", "estimate", "sd", "lower", "upper",
+    ]  # fmt: skip
+    assert "nothing else" in captured.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["--query", "total"], 2, "either --blocks or --geolevel"),
+        (["--query", "total", "--geolevel", "town", "--level", "1"], 2, "between 0 and 1"),
+        (["--query", "total", "--geolevel", "town", "--level", "0"], 2, "between 0 and 1"),
+        (["--query", "total", "--geolevel", "town", "--level", "nan"], 2, "such as 0.90"),
+        (["--query", "total", "--geolevel", "town", "--level", "90 %"], 2, "such as 0.90"),
+        (["--query", "sex", "--geolevel", "town"], 2, "neither attribute nor recode"),
+        (["--query", "P1", "--geolevel", "town"], 2, "needs the product pl94-persons"),
+        (["--query", "total", "--geolevel", "twon"], 2, "did you mean town"),
+        (["--query", "total", "--blocks", "none.csv"], 2, "no such file"),
+    ],
+)
+def test_refusals(made: Path, capsys, arguments: list[str], code: int, words: str) -> None:
+    before = sorted(path for path in made.rglob("*"))
+    assert guarded(cli, ["interval", str(made), *arguments]) == code
+    captured = capsys.readouterr()
+    assert words in captured.err
+    assert captured.out == ""
+    assert sorted(path for path in made.rglob("*")) == before
+
+
+def test_a_folder_that_is_none(tmp_path: Path, capsys) -> None:
+    assert guarded(cli, ["interval", str(tmp_path), "--query", "total", "--geolevel", "town"]) == 2
+    assert "no release" in capsys.readouterr().err
+    assert guarded(cli, ["interval", str(tmp_path / "x"), "--query", "total", "--geolevel", "town"]) == 2
+
+
+def test_files_with_used_answers_only_say_what_writes_the_others(tmp_path: Path, capsys) -> None:
+    run = opendas.load(write_mini(tmp_path))
+    opendas.release(run, tmp_path / "out", measurements="used")
+    for arguments in (
+        ["interval", str(tmp_path / "out"), "--query", "total", "--geolevel", "town"],
+        ["tabulate", str(tmp_path / "out"), "--tables", "total", "--geolevel", "town", "--intervals", "0.9"],
+    ):
+        assert guarded(cli, arguments) == 3
+        assert "--measurements full" in capsys.readouterr().err
+    assert not (tmp_path / "out" / "release" / "tables").exists()
+
+
+# Sets of blocks.
+
+
+def districts(folder: Path, *, weight: bool = False) -> tuple[Path, dict[str, np.ndarray]]:
+    """Draw three districts: across towns and regions, one block, one town; returns file and leaf weights."""
+    codes = [code.decode() for code in mini_frame().geocodes]
+    rng = np.random.default_rng(7)
+    drawn = {
+        "east": np.sort(rng.choice(24, 9, replace=False)),
+        "one": np.array([5]),
+        "town": np.arange(8, 12),
+    }
+    lines, weights = [], {}
+    for name, blocks in drawn.items():
+        each = np.round(rng.uniform(0.1, 1.0, len(blocks)), 2) if weight else np.ones(len(blocks))
+        weights[name] = np.zeros(24)
+        weights[name][blocks] = each
+        lines += [f"{codes[b]},{name},{w}" for b, w in zip(blocks, each, strict=True)]
+    path = folder / "districts.csv"
+    path.write_text("\n".join(["GEOID20,district,weight", *lines]) + "\n")
+    return path, weights
+
+
+@pytest.mark.parametrize("weight", [False, True])
+def test_districts_against_dense_algebra(made: Path, tmp_path: Path, capsys, weight: bool) -> None:
+    path, weights = districts(tmp_path, weight=weight)
+    found = answer(capsys, "interval", str(made), "--query", "kind", "--blocks", str(path))
+    tree = noisy_tree(ReleaseFolder(made)["mini"])
+    dense, members = DenseIntervals(tree), cells("kind")
+    counts = to_dense(opendas.Release(made).estimate("mini"))
+    rows = iter(found["rows"])
+    for name, each in weights.items():
+        estimate, variance = dense.answer(each[tree.spine.leaf_order], members)
+        for k, row in enumerate(members):
+            one = next(rows)
+            assert one["geocode"] == name
+            assert one["estimate"] == pytest.approx(estimate[k], abs=1e-8)
+            assert one["variance"] == pytest.approx(variance[k], abs=1e-10)
+            assert one["count"] == pytest.approx(each @ counts @ row)
+            assert one["lower"] <= one["upper"]
+            if not weight:
+                assert one["lower"] == int(one["lower"])
+    assert next(rows, None) is None
+
+
+def test_a_district_that_is_a_geounit_is_that_geounit(made: Path, tmp_path: Path, capsys) -> None:
+    path, _ = districts(tmp_path)
+    found = answer(capsys, "interval", str(made), "--query", "kind", "--blocks", str(path))["rows"]
+    town = answer(capsys, "interval", str(made), "--query", "kind", "--geolevel", "town")["rows"]
+    for row, other in zip(found[6:9], town[6:9], strict=True):
+        assert row["estimate"] == pytest.approx(other["estimate"])
+        assert (row["lower"], row["upper"]) == (other["lower"], other["upper"])
+
+
+def test_blocks_from_python(made: Path, tmp_path: Path) -> None:
+    release = opendas.Release(made)
+    path, _ = districts(tmp_path)
+    whole = release.interval("kind", blocks=path).to_arrow()
+    codes = [code.decode() for code in mini_frame().geocodes]
+    frame = release.interval("kind", blocks={"geocode": codes[8:12], "area": ["town"] * 4}).to_arrow()
+    assert frame.equals(whole.slice(6, 3))
+    import pandas as pd
+
+    table = pd.DataFrame({"geocode": codes[8:12], "area": "town"})
+    assert release.interval("kind", blocks=table).to_arrow().equals(frame)
+    listed = release.interval("kind", blocks=codes[8:12]).to_arrow()
+    assert listed.column("geocode").to_pylist() == ["area"] * 3
+    assert listed.column("lower").equals(frame.column("lower"))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("geocode\n999999\n", "no blocks of this release"),
+        ("geocode\n000000\n000000\n", "there twice"),
+        ("geocode,weight\n000000,x\n", "no number"),
+        ("", "is empty"),
+    ],
+)
+def test_block_files_that_are_refused(made: Path, tmp_path: Path, capsys, text: str, words: str) -> None:
+    path = tmp_path / "blocks.csv"
+    path.write_text(text)
+    assert guarded(cli, ["interval", str(made), "--query", "total", "--blocks", str(path)]) == 3
+    captured = capsys.readouterr()
+    assert words in captured.err
+    assert captured.out == ""
+
+
+def test_unknown_blocks_can_be_left_out(made: Path, tmp_path: Path, capsys) -> None:
+    path = tmp_path / "blocks.txt"
+    path.write_text("000000\n999999\n")
+    arguments = ["interval", str(made), "--query", "total", "--blocks", str(path)]
+    assert len(answer(capsys, *arguments, "--skip-unknown")["rows"]) == 1
+
+
+# Tables with intervals.
+
+
+def test_columns_beside_each_count(made: Path, tmp_path: Path, capsys) -> None:
+    arguments = ["tabulate", str(made), "--tables", "kind", "--geolevel", "town", "--intervals", "0.90"]
+    assert guarded(cli, [*arguments, "--to", str(tmp_path)]) == 0
+    table = pq.read_table(tmp_path / "kind_town_intervals.parquet")
+    assert table.column_names[:5] == ["GEOID", "home", "home_EST", "home_EST_MOE90", "home_LOW90"]
+    capsys.readouterr()
+    rows = answer(capsys, "interval", str(made), "--query", "kind", "--geolevel", "town")["rows"]
+    for row in rows:
+        place = table.column("GEOID").to_pylist().index(row["geocode"])
+        assert table.column(row["cell"])[place].as_py() == row["count"]
+        assert table.column(f"{row['cell']}_EST")[place].as_py() == pytest.approx(row["estimate"], abs=1e-4)
+        assert table.column(f"{row['cell']}_EST_MOE90")[place].as_py() == pytest.approx(
+            row["margin"], abs=1e-4
+        )
+        assert table.column(f"{row['cell']}_LOW90")[place].as_py() == row["lower"]
+        assert table.column(f"{row['cell']}_HIGH90")[place].as_py() == row["upper"]
+    assert guarded(cli, [*arguments, "--to", str(tmp_path), "--format", "csv"]) == 0
+    with open(tmp_path / "kind_town_intervals.csv", newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert [line["home_LOW90"] for line in lines] == [
+        str(value) for value in table.column("home_LOW90").to_pylist()
+    ]
+
+
+def test_tables_with_intervals_are_verified(tmp_path: Path, capsys) -> None:
+    opendas.release(opendas.load(write_mini(tmp_path)), tmp_path / "out", measurements="full")
+    out = str(tmp_path / "out")
+    for form in ("parquet", "csv"):
+        arguments = ["tabulate", out, "--tables", "total,kind", "--geolevel", "block", "--format", form]
+        assert guarded(cli, [*arguments, "--intervals", "0.95"]) == 0
+    assert guarded(cli, ["verify", out]) == 0
+    path = tmp_path / "out" / "release" / "tables" / "kind_block_intervals.csv"
+    text = path.read_text().splitlines()
+    fields = text[1].split(",")
+    fields[text[0].split(",").index("home_EST")] = "123.5"
+    path.write_text("\n".join([text[0], ",".join(fields), *text[2:]]) + "\n")
+    capsys.readouterr()
+    assert guarded(cli, ["verify", out]) == 1
+
+
+def test_the_legacy_format_has_no_room(made: Path, capsys) -> None:
+    arguments = ["tabulate", str(made), "--tables", "P1", "--geolevel", "town", "--format", "pl94"]
+    assert guarded(cli, [*arguments, "--intervals", "0.9"]) == 2
+    assert "no columns for intervals" in capsys.readouterr().err
+
+
+# From Python.
+
+
+def test_from_python(made: Path) -> None:
+    release = opendas.Release(made)
+    towns = release.intervals("kind", geolevel="town", level="0.95").to_pandas()
+    assert list(towns.columns[:4]) == ["geocode", "cell", "estimate", "variance"]
+    assert len(towns) == 6 * 3
+    again = opendas.NoisyFile(made / "release").intervals("kind", geolevel="town", level=0.95).to_pandas()
+    assert again.equals(towns)
