@@ -21,7 +21,6 @@ from opendas.measurement.family import UsedAnswers
 from opendas.measurement.loss import attribute_losses
 from opendas.measurement.noisy import NoisyMeasurements
 from opendas.measurement.plan import MeasurementPlan
-from opendas.products.product import Product
 from opendas.random.noise import NoiseSource
 from opendas.report.certificate import issue
 from opendas.report.facts import NoiseRow, RunFacts
@@ -29,7 +28,7 @@ from opendas.run import Run
 from opendas.schema.histogram import Histogram
 from opendas.version import __version__, commit
 
-__all__ = ["describe", "issue_certificate", "noise_rows", "query_attributes", "write_full", "write_used"]
+__all__ = ["describe", "issue_certificate", "noise_rows", "write_full", "write_used"]
 
 Progress = Callable[[str, int, int], None]
 
@@ -66,17 +65,6 @@ def noise_rows(plan: MeasurementPlan) -> tuple[NoiseRow, ...]:
         )
         for row in rows
     )
-
-
-def query_attributes(product: Product) -> dict[str, tuple[str, ...]]:
-    """Return the attributes that each declared query group tells apart, in schema order."""
-    of_recode = {recode.name: recode.attribute for recode in product.recodes}
-    found = {}
-    for name in product.query_names:
-        factors = product.workload.group(name).factors
-        attributes = {of_recode.get(factor, factor) for factor in factors}
-        found[name] = tuple(a for a in product.schema.names if a in attributes)
-    return found
 
 
 def describe(

@@ -17,8 +17,8 @@ from support.asgi import Client
 
 from opendas.explore.app import Session, make_app
 from opendas.explore.budget_page import start_state
+from opendas.explore.stand_ins import stand_in
 from opendas.explore.states import read_link, write_link
-from opendas.explore.subjects import stand_in
 
 HOST = "127.0.0.1:8321"
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
 from opendas.budget.allocation import Budget
-from opendas.budget.plan import attribute_rho, invariant_shares, within_rho
+from opendas.budget.plan import invariant_shares, within_rho
 from opendas.explore.quick import epsilon_quick, margin, variance
 from opendas.explore.subjects import Ground, Subject
 from opendas.privacy.relations import Mechanism
@@ -116,7 +117,10 @@ def answer(subject: Subject, budget: Budget) -> Answers:
         budget,
         _cells(subject, budget, ground),
         _loss("all", budget.total, budget, exact=True),
-        tuple(_loss(name, loss, budget) for name, loss in _ordered(subject, budget)),
+        tuple(
+            _loss(name, ground.attributes.get(name, Fraction(0)), budget)
+            for name in subject.product.schema.names
+        ),
         tuple(_loss(name, loss, budget) for name, loss in within_rho(budget).items()),
         _curve(budget),
         tuple(_warnings(subject, budget)),
@@ -170,19 +174,19 @@ def _mean(
     return float(counts @ errors @ weights) / (int(counts.sum()) * int(weights.sum()))
 
 
-def _ordered(subject: Subject, budget: Budget) -> Iterator[tuple[str, Fraction]]:
-    losses = attribute_rho(budget, subject.attributes)
-    for attribute in subject.product.schema.names:
-        yield attribute, losses.get(attribute, Fraction(0))
-
-
 def _loss(name: str, loss: Fraction, budget: Budget, *, exact: bool = False) -> Loss:
     if budget.mechanism is Mechanism.DISCRETE_LAPLACE:
         return Loss(name, loss, {})
     if exact:
-        return Loss(name, loss, {formula: f(loss, budget.delta) for formula, f in FORMULAS.items()})
+        return Loss(name, loss, _epsilons(loss, budget.delta))
     rho, delta = float(loss), float(budget.delta)
     return Loss(name, loss, {formula: epsilon_quick(rho, delta, formula) for formula in FORMULAS})
+
+
+@lru_cache(maxsize=1024)
+def _epsilons(loss: Fraction, delta: Fraction) -> Mapping[str, float]:
+    """Return the epsilons by every formula, rounded up."""
+    return {formula: convert(loss, delta) for formula, convert in FORMULAS.items()}
 
 
 def _curve(budget: Budget) -> tuple[tuple[int, float, float], ...]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from opendas.errors import ConfigError, OpendasError
 from opendas.explore.answers import CURVE_EXPONENTS, Answers, Cell, Loss, answer
@@ -16,6 +16,7 @@ from opendas.explore.pictures import curve_picture, error_picture
 from opendas.explore.problems import Problems
 from opendas.explore.states import BudgetState, differences
 from opendas.explore.subjects import Subject
+from opendas.privacy.composed import Bounds
 from opendas.privacy.zcdp import FORMULAS
 from opendas.report.svg import share_bar
 from opendas.report.views import decimal, words
@@ -45,12 +46,15 @@ class BudgetAnswer:
         Those that could be used: ``A``, ``B``.
     problems : Problems
     sums : mapping of group to Sum
+    exact : tuple of (name, Bounds)
+        Epsilon of the composed noise itself, where it was asked for.
     """
 
     state: BudgetState
     plans: tuple[tuple[str, Answers], ...]
     problems: Problems
     sums: Mapping[str, Sum]
+    exact: tuple[tuple[str, Bounds], ...] = ()
 
     @property
     def is_complete(self) -> bool:
@@ -90,6 +94,14 @@ class BudgetAnswer:
                 dict.fromkeys(found.budget.mechanism.loss_name for _, found in self.plans)
             ),
             "share_bars": [share_bar(_spent(found)) for _, found in self.plans],
+            "exact": [
+                (
+                    name,
+                    f"{math.floor(bounds.lower * 100) / 100:.2f}",
+                    f"{math.ceil(bounds.upper * 100) / 100:.2f}",
+                )
+                for name, bounds in self.exact
+            ],
             "losses": [
                 (
                     "Loss when one attribute of a record changes and all else stays",
@@ -160,7 +172,7 @@ def _sentence(name: str, found: Answers, two: bool) -> str:
 def two_lines(name: str, two: bool, text: str) -> Markup:
     """Write a value of a cell; with two plans, one line each, told apart by letter and not by colour only."""
     if not two:
-        return Markup("{}").format(text)
+        return escape(text)
     return Markup('<span class="v{}"><span class="tag">{}</span> {}</span>').format(name.lower(), name, text)
 
 
@@ -230,8 +242,15 @@ def _is_number(text: str, below: int) -> bool:
     return text.isascii() and text.isdigit() and len(text) < 5 and int(text) < below
 
 
-def answered(state: BudgetState, subject: Subject) -> BudgetAnswer:
+def answered(state: BudgetState, subject: Subject, *, exact: bool = False) -> BudgetAnswer:
     """Answer a state.
+
+    Parameters
+    ----------
+    state : BudgetState
+    subject : Subject
+    exact : bool
+        Work out the epsilon of the composed noise itself as well, which takes a second or more.
 
     Raises
     ------
@@ -253,4 +272,12 @@ def answered(state: BudgetState, subject: Subject) -> BudgetAnswer:
             plans.append((prefix.upper(), answer(subject, budget)))
         except OpendasError as error:
             problems.add(f"{prefix}.total", str(error))
-    return BudgetAnswer(state, tuple(plans), problems, sums)
+    known = BudgetAnswer(state, tuple(plans), problems, sums)
+    if not exact or not known.is_complete:
+        return known
+    bounds = [
+        (name, subject.exact_loss(answers.budget).epsilon(answers.budget.delta))
+        for name, answers in plans
+        if answers.is_gaussian
+    ]
+    return replace(known, exact=tuple(bounds))

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from opendas.errors import ConfigError
-from opendas.explore.subjects import STAND_INS, Subject, stand_in
+from opendas.explore.stand_ins import STAND_INS, stand_in
+from opendas.explore.subjects import Subject
 
 __all__ = ["Session"]
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from opendas.config.load import read_text
 from opendas.explore.saving import opened
 from opendas.explore.session import Session
-from opendas.explore.subjects import RunSubject, stand_in
+from opendas.explore.stand_ins import stand_in
+from opendas.explore.subjects import RunSubject
 from opendas.run import load
 
 __all__ = ["make_session"]

@@ -14,29 +14,30 @@ from types import MappingProxyType
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from opendas.budget.allocation import Budget
 from opendas.budget.presets import preset, preset_names
 from opendas.budget.resolve import BudgetSpec, resolve_budget
 from opendas.constraints.table import invariant_geolevels
 from opendas.errors import OpendasError
-from opendas.explore.quick import variance
 from opendas.geography.recipe import build_spine
 from opendas.geography.spine import Spine
+from opendas.measurement.loss import attribute_losses, plan_loss, told_apart
 from opendas.measurement.plan import MeasurementPlan
-from opendas.products.pl94 import pl94_persons, pl94_units
+from opendas.privacy.worst import WorstLoss
 from opendas.products.product import Product
-from opendas.publish import query_attributes
 from opendas.run import Run, bypassed
 from opendas.uncertainty.algebra import Algebra, RowClasses, build_algebra
 from opendas.uncertainty.expected import ExpectedError
 from opendas.uncertainty.extended import Extended
-from opendas.uncertainty.outline import Outline, even_outline, outline_of
+from opendas.uncertainty.outline import Outline, outline_of
 
-__all__ = ["STAND_INS", "Ground", "RunSubject", "StandIn", "Subject", "stand_in"]
+__all__ = ["EXACT_POINTS", "Ground", "RunSubject", "Subject"]
 
 Share = Mapping[Fraction, int]
+
+EXACT_POINTS: Final = 1 << 14
+"""Points of the grid that the exact curve is worked out on: about a second, and four digits."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,12 +53,15 @@ class Ground:
         Per level of the outline.
     place : tuple of int
         Position in the outline of each geolevel.
+    attributes : mapping of str to Fraction
+        Loss when one attribute of a record changes, on the path where it costs most.
     """
 
     multiples: Mapping[str, Share]
     outline: Outline
     information: tuple[Extended, ...]
     place: tuple[int, ...]
+    attributes: Mapping[str, Fraction]
 
 
 class Subject:
@@ -92,7 +96,14 @@ class Subject:
     @cached_property
     def attributes(self) -> Mapping[str, tuple[str, ...]]:
         """Attributes that each query group tells apart."""
-        return query_attributes(self.product)
+        return {
+            name: tuple(
+                attribute
+                for attribute in self.product.schema.names
+                if told_apart(self.product, attribute, self.product.workload.group(name))
+            )
+            for name in self.queries
+        }
 
     @cached_property
     def algebra(self) -> Algebra:
@@ -135,6 +146,10 @@ class Subject:
         """Return the tree as a budget uses it."""
         raise NotImplementedError
 
+    def exact_loss(self, budget: Budget) -> WorstLoss:
+        """Return the loss of the composed noise itself; asking it for an epsilon takes a second or more."""
+        raise NotImplementedError
+
     def presets(self) -> tuple[str, ...]:
         """Return the presets for this product whose geolevels these are, exactly or after rescaling."""
         found = [name for name in preset_names() if preset(name).product == self.product.name]
@@ -150,89 +165,6 @@ class Subject:
             return self.preset(name)
         except OpendasError:
             return None
-
-
-class StandIn(Subject):
-    """A product on a tree of which only the number of geounits at each level is known.
-
-    Parameters
-    ----------
-    counts : mapping of geolevel to int
-        Top first.
-    wholes : mapping of geolevel to int
-        Where the spine divides the geounits of a level: how many there are undivided. What is published
-        there is published of the whole.
-    first : str
-        Preset to start with.
-    """
-
-    def __init__(
-        self,
-        key: str,
-        title: str,
-        about: str,
-        product: Product,
-        counts: Mapping[str, int],
-        wholes: Mapping[str, int],
-        first: str,
-    ) -> None:
-        placed = tuple(
-            replace(item, geolevel=tuple(counts)[-1] if item.geolevel == "leaf" else item.geolevel)
-            for item in product.invariants
-        )
-        super().__init__(key, title, about, replace(product, invariants=placed), tuple(counts))
-        self._counts, self._wholes, self._first = dict(counts), dict(wholes), first
-
-    @property
-    def geounits(self) -> Mapping[str, int]:
-        """Geounits of each geolevel."""
-        return self._counts
-
-    @property
-    def held(self) -> Mapping[str, str]:
-        """Query groups that are published exactly, and the lowest geolevel where they are."""
-        return {item.query: item.geolevel for item in self.product.invariants}
-
-    def fixed_to(self, geolevel: str) -> int:
-        """Return the position of the lowest geolevel that is fixed."""
-        return self.levels.index(geolevel) - (geolevel in self._wholes)
-
-    def start(self) -> Budget:
-        """Return the budget that is shown first."""
-        return self.preset(self._first)
-
-    @cached_property
-    def _tree(self) -> tuple[Outline, tuple[int, ...]]:
-        sizes, place = [], []
-        for level, count in self._counts.items():
-            if level in self._wholes:
-                sizes.append(self._wholes[level])
-            place.append(len(sizes))
-            sizes.append(count)
-        return even_outline(sizes), tuple(place)
-
-    def ground(self, budget: Budget) -> Ground:
-        """Return the tree as a budget uses it."""
-        outline, place = self._tree
-        information: list[Extended] = []
-        for level in self.levels:
-            weights = self._weights(budget, level)
-            exact = np.array([self.held.get(query) == level for query in self.queries])
-            if level in self._wholes:
-                information.append(self.algebra.information(np.where(exact, np.inf, 0.0)[None]))
-            else:
-                weights[exact] = np.inf
-            information.append(self.algebra.information(weights[None]))
-        multiples = {level: {Fraction(1): count} for level, count in self._counts.items()}
-        return Ground(multiples, outline, tuple(information), place)
-
-    def _weights(self, budget: Budget, level: str) -> npt.NDArray[np.float64]:
-        weights = np.zeros(len(self.queries))
-        if budget.geolevels[level]:
-            for query, share in budget.query_shares(level).items():
-                if share:
-                    weights[self.queries.index(query)] = 1.0 / variance(budget.distribution(level, query))
-        return weights
 
 
 class RunSubject(Subject):
@@ -311,7 +243,8 @@ class RunSubject(Subject):
     def ground(self, budget: Budget) -> Ground:
         """Return the tree as a budget uses it."""
         spine = self.spine(budget)
-        expected = ExpectedError.build(MeasurementPlan(self.product, spine, budget), algebra=self.algebra)
+        plan = MeasurementPlan(self.product, spine, budget)
+        expected = ExpectedError.build(plan, algebra=self.algebra)
         multiples: dict[str, Share] = {}
         for level, shares in zip(spine.levels, spine.shares, strict=True):
             if shares is None:
@@ -324,7 +257,12 @@ class RunSubject(Subject):
             self._outline(expected),
             tuple(level.information for level in expected.tree),
             expected.place,
+            attribute_losses(plan),
         )
+
+    def exact_loss(self, budget: Budget) -> WorstLoss:
+        """Return the loss of the composed noise itself, on the paths where it costs most."""
+        return plan_loss(MeasurementPlan(self.product, self.spine(budget), budget), points=EXACT_POINTS)
 
     def _outline(self, expected: ExpectedError) -> Outline:
         """Find the classes of a tree; the same one again for the same tree."""
@@ -335,41 +273,3 @@ class RunSubject(Subject):
                 kept.clear()
             kept[key] = outline_of(expected.tree)
         return kept[key]
-
-
-_NATION: Final = {
-    "us": 1,
-    "state": 88,
-    "county": 3_496,
-    "tract": 84_589,
-    "block_group": 409_548,
-    "block": 5_892_698,
-}
-_STATE: Final = {"state": 1, "county": 5, "tract": 241, "block_group": 812, "block": 17_850}
-_ABOUT_NATION: Final = (
-    "The numbers of geounits of the 2020 production spine, 50 states and DC (TopDown paper, Table 2), with "
-    "children dealt out evenly."
-)
-_ABOUT_STATE: Final = (
-    "The numbers of geounits of one small state (Rhode Island 2010, blocks with housing units or group "
-    "quarters), with children dealt out evenly."
-)
-STAND_INS: Final[tuple[str, ...]] = ("us-persons", "us-units", "state-persons", "state-units")
-"""What can be explored without a run file."""
-
-
-def stand_in(key: str) -> StandIn:
-    """Return a stand-in by name, one of :data:`STAND_INS`."""
-    where, _, kind = key.partition("-")
-    product = pl94_persons() if kind == "persons" else pl94_units()
-    nation = where == "us"
-    title = "United States 2020" if nation else "A small state"
-    return StandIn(
-        key,
-        f"{title}, {'persons' if kind == 'persons' else 'housing units'}",
-        _ABOUT_NATION if nation else _ABOUT_STATE,
-        product,
-        _NATION if nation else _STATE,
-        {"state": 51} if nation else {},
-        f"{'us' if nation else 'pr'}2020-{kind}",
-    )

@@ -10,15 +10,16 @@ import numpy as np
 import pytest
 from support.mini import write_mini
 
-pytest.importorskip("starlette")
-
 import opendas
 from opendas.budget.plan import attribute_rho, within_rho
 from opendas.demo.generator import write_demo
 from opendas.explore.answers import Answers, answer
-from opendas.explore.subjects import RunSubject, StandIn, stand_in
+from opendas.explore.budget_page import answered, start_state
+from opendas.explore.stand_ins import StandIn, stand_in
+from opendas.explore.subjects import EXACT_POINTS, RunSubject
 from opendas.geography.draft import standard_spine
 from opendas.geography.frame import Frame
+from opendas.measurement.loss import attribute_losses, plan_loss
 from opendas.measurement.plan import MeasurementPlan
 from opendas.privacy.zcdp import epsilon_cks
 from opendas.products.pl94 import pl94_persons
@@ -54,6 +55,8 @@ def compare(found: Answers, plan: MeasurementPlan) -> None:
             assert (cell.least, cell.most) == ((None, None) if here is None else (min(here), max(here)))
             (row,) = expected.summary(level, [query])
             assert cell.expected == pytest.approx(row.mean_sd, rel=1e-9, abs=1e-9)
+    losses = {loss.name: loss.loss for loss in found.attributes if loss.loss}
+    assert losses == dict(attribute_losses(plan))
 
 
 @pytest.mark.parametrize("name", SPINES)
@@ -130,6 +133,30 @@ def test_losses_and_the_curve_are_those_of_the_accountant() -> None:
         assert loss.epsilon["cks"] == pytest.approx(epsilon_cks(loss.loss, budget.delta), rel=1e-8)
     for exponent, cks, _ in found.curve:
         assert cks == pytest.approx(epsilon_cks(budget.total, Fraction(1, 10**exponent)), rel=1e-8)
+
+
+@pytest.mark.parametrize("spine", ["standard", "optimized"])
+def test_the_exact_epsilon_is_that_of_the_plan(made: Path, spine: str) -> None:
+    path = made / f"exact-{spine}.toml"
+    path.write_text((made / "persons.toml").read_text().replace('spine = "standard"', f'spine = "{spine}"'))
+    run = opendas.load(path)
+    subject = RunSubject(run)
+    found = answered(start_state(subject), subject, exact=True)
+    ((name, bounds),) = found.exact
+    assert name == "A"
+    wanted = plan_loss(run.plan, points=EXACT_POINTS).epsilon(run.budget.delta)
+    assert (bounds.lower, bounds.upper) == (wanted.lower, wanted.upper)
+    assert bounds.upper < found.plans[0][1].whole.epsilon["cks"]
+
+
+def test_a_stand_in_has_the_exact_epsilon_of_its_noise() -> None:
+    counts = {"us": 1, "state": 2, "county": 4, "tract": 8, "block_group": 16, "block": 32}
+    subject = StandIn("x", "x", "x", pl94_persons(), counts, {}, "us2020-persons")
+    budget = subject.start()
+    plan = MeasurementPlan(subject.product, standard_spine(even_frame(counts)), budget)
+    wanted = plan_loss(plan, points=EXACT_POINTS).epsilon(budget.delta)
+    found = subject.exact_loss(budget).epsilon(budget.delta)
+    assert (found.lower, found.upper) == (wanted.lower, wanted.upper)
 
 
 def test_budget_for_what_is_published_exactly_is_pointed_out(made: Path) -> None:

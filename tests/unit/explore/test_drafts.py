@@ -9,12 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-pytest.importorskip("starlette")
-
 from opendas.budget.presets import preset, preset_names
 from opendas.explore.drafts import Draft, draft_of, moved, read_draft, rescaled
 from opendas.explore.problems import Problems, read_number
-from opendas.explore.subjects import STAND_INS, StandIn, stand_in
+from opendas.explore.stand_ins import STAND_INS, StandIn, stand_in
 
 SUBJECT = stand_in("state-persons")
 START = draft_of(SUBJECT.start(), SUBJECT)

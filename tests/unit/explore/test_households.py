@@ -11,8 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-pytest.importorskip("starlette")
-
 from opendas.explore.household_answers import HouseholdAnswers, answer_households
 from opendas.explore.household_drafts import (
     HouseholdDraft,

@@ -16,8 +16,6 @@ from opendas.privacy.relations import Mechanism
 from opendas.privacy.zcdp import epsilon_bun_steinke, epsilon_cks
 from opendas.random.distributions import DiscreteGaussian, DiscreteLaplace
 
-pytest.importorskip("starlette")  # the extra of which this is a part
-
 
 @settings(max_examples=60)
 @given(st.floats(-3.5, 4.7))

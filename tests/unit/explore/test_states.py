@@ -11,13 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-pytest.importorskip("starlette")
-
 from opendas.errors import ConfigError
 from opendas.explore.budget_page import acted, start_state
 from opendas.explore.household_page import HouseholdState, started
+from opendas.explore.stand_ins import stand_in
 from opendas.explore.states import BudgetState, read_link, state_document, write_link
-from opendas.explore.subjects import stand_in
 
 START = start_state(stand_in("state-units"))
 field = st.text(max_size=60)
