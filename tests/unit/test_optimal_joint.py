@@ -137,6 +137,23 @@ def test_a_run_is_allocated_by_its_public_frame(demo: Path) -> None:
     assert found.allocation.budget.total == run.budget.total
 
 
+def test_on_a_bypassed_spine_only_what_is_measured_counts(demo: Path) -> None:
+    text = (demo / "persons.toml").read_text(encoding="utf-8")
+    other = demo / "bypassed.toml"
+    other.write_text(text.replace('spine = "standard"', 'spine = [{ step = "bypass" }]'), encoding="utf-8")
+    run = opendas.load(other)
+    measured = {}
+    for level, shares in zip(run.spine.levels, run.spine.shares, strict=True):
+        positive = (
+            np.ones(len(level), bool) if shares is None else np.array(shares.multiples)[shares.which] > 0
+        )
+        measured[level.name] = int(positive.sum())
+    assert measured != {level.name: len(level) for level in run.spine.levels}
+    for pair in public_pairs(run):
+        size = run.product.workload.group(pair.query).size
+        assert pair.level.counts.nodes == max(1, measured[pair.geolevel]) * size
+
+
 def test_the_records_are_not_read(demo: Path, tmp_path: Path) -> None:
     folder = tmp_path / "copy"
     shutil.copytree(demo, folder)
