@@ -124,7 +124,7 @@ def area_estimates(
     order = np.lexsort((member, place))
     place, member, given = place[order], member[order], given[order]
     _check(model, place, member, given, count)
-    roots = next(down_pass(sweep, full)) if last else _joined(list(down_pass(sweep, full)))
+    roots = next(down_pass(sweep, full)) if last else Estimates.joined(list(down_pass(sweep, full)))
     cuts = np.searchsorted(place, np.arange(0, count + BATCH, BATCH))
     found = [
         _batch(sweep, full, roots, place[low:high] - first, member[low:high], given[low:high], number)
@@ -136,18 +136,7 @@ def area_estimates(
     if not found:
         empty = Operators.of(model.domain, _Carried.nothing(model.domain).rest)
         return Estimates(-1, 0, np.zeros((0, model.domain.cells)), empty, None)
-    return _joined(found)
-
-
-def _joined(parts: list[Estimates]) -> Estimates:
-    unknown = [part.unknown for part in parts if part.unknown is not None]
-    return Estimates(
-        parts[0].level,
-        0,
-        np.concatenate([part.mean for part in parts]),
-        Operators.joined([part.covariance for part in parts]),
-        Operators.joined(unknown) if unknown else None,
-    )
+    return Estimates.joined(found)
 
 
 def _check(model: TreeModel, area: Ints, leaf: Ints, weight: Floats, areas: int) -> None:

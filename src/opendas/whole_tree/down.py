@@ -14,7 +14,7 @@ Axes: ``g`` geounits, ``p`` parents, ``n`` cells, ``m`` rows of a query group.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,6 +69,18 @@ class Estimates:
 
     def __len__(self) -> int:
         return len(self.mean)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Estimates]) -> Estimates:
+        """Put together the estimates of several runs of geounits of one level, in order."""
+        unknown = [part.unknown for part in parts if part.unknown is not None]
+        return cls(
+            parts[0].level,
+            parts[0].first,
+            np.concatenate([part.mean for part in parts]),
+            Operators.joined([part.covariance for part in parts]),
+            Operators.joined(unknown) if unknown else None,
+        )
 
     def take(self, start: int, stop: int) -> Estimates:
         """Return geounits ``start:stop``, by their numbers in the whole level."""
@@ -144,9 +156,7 @@ def down_pass(sweep: Sweep, full: Full, parents: Estimates | None = None) -> Ite
         if number == last:
             yield from _leaf_estimates(sweep, statistics, above, full)
         else:
-            with one_blas_thread():
-                own = inner_known(sweep.model, statistics)
-                above = _level(sweep, number, statistics.first, statistics.last, own, above)
+            above = Estimates.joined(list(_inner_estimates(sweep, statistics, above)))
             yield above
 
 
@@ -287,16 +297,37 @@ def _expanded(operators: Operators, number: int) -> Floats:
     return operators.stacks[number][operators.which]
 
 
+def _family_starts(sweep: Sweep, statistics: LevelStatistics, above: Estimates | None) -> Ints:
+    """Return where families begin among consecutive geounits, and their end."""
+    level = sweep.model.levels[statistics.level]
+    if above is None and level.joint is not None:
+        return np.array([0, len(statistics)])  # parts that are roots hang together
+    parent = level.parent[statistics.first - level.first : statistics.last - level.first]
+    starts = np.arange(len(parent)) if above is None else np.flatnonzero(np.diff(parent, prepend=-1))
+    return np.append(starts, len(parent)).astype(np.int64)
+
+
+def _inner_estimates(
+    sweep: Sweep, statistics: LevelStatistics, above: Estimates | None
+) -> Iterator[Estimates]:
+    """Yield the estimates of inner geounits, some families at a time."""
+    model = sweep.model
+    starts = _family_starts(sweep, statistics, above)
+    for first, last in chunks(starts, 4 * model.domain.cells):
+        low, high = statistics.first + int(starts[first]), statistics.first + int(starts[last])
+        with one_blas_thread():
+            own = inner_known(model, statistics, np.arange(low, high))
+            found = _level(sweep, statistics.level, low, high, own, above)
+        yield found
+
+
 def _leaf_estimates(
     sweep: Sweep, leaves: LevelStatistics, above: Estimates | None, full: Full
 ) -> Iterator[Estimates]:
     """Yield the estimates of leaves, some families at a time."""
     model = sweep.model
     level = model.levels[-1]
-    parent = level.parent[leaves.first - level.first : leaves.last - level.first]
-    starts = np.append(np.flatnonzero(np.diff(parent, prepend=-1)), len(parent)).astype(np.int64)
-    if above is None and level.joint is not None:
-        starts = starts[[0, -1]]  # the parts of divided leaves that are roots hang together
+    starts = _family_starts(sweep, leaves, above)
     for first, last in chunks(starts, max(1, sum(model.sizes(leaves.level)))):
         low, high = leaves.first + int(starts[first]), leaves.first + int(starts[last])
         answers = full(leaves.level, low, high - low) if level.measured else []

@@ -11,6 +11,7 @@ done there (``plain``). See :mod:`opendas.uncertainty.extended` for the inverses
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -92,6 +93,16 @@ class Known:
     covariance: Operators
     unknown: Operators | None
     mean: Floats
+
+    @classmethod
+    def joined(cls, parts: Sequence[Known]) -> Known:
+        """Return the estimates of several runs of geounits, one after the other."""
+        unknown = [part.unknown for part in parts if part.unknown is not None]
+        return cls(
+            Operators.joined([part.covariance for part in parts]),
+            Operators.joined(unknown) if unknown else None,
+            np.concatenate([part.mean for part in parts]),
+        )
 
     @property
     def domain(self) -> Domain:

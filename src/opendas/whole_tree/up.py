@@ -263,11 +263,44 @@ def _leaves(model: TreeModel, start: int, stop: int) -> LevelStatistics:
 
 def _inner(model: TreeModel, number: int, start: int, stop: int, full: Full, below: Below) -> LevelStatistics:
     level, domain = model.levels[number], model.domain
-    here = slice(start - level.first, stop - level.first)
+    step = _step(model)
+    linear = np.empty((stop - start, domain.cells))
+    parts: list[tuple[Operators, Operators | None, Floats | None]] = []
+    for low in range(start, stop, step):
+        high = min(low + step, stop)
+        found = _inner_part(model, number, low, high, full, below)
+        linear[low - start : high - start] = domain.unplaced(found[1])
+        exact_linear = None if found[3] is None else domain.unplaced(found[3])
+        parts.append((found[0], found[2], exact_linear))
+    exact = [part[1] for part in parts if part[1] is not None]
+    exact_linears = [part[2] for part in parts if part[2] is not None]
+    return LevelStatistics(
+        number,
+        start,
+        Operators.joined([part[0] for part in parts]),
+        linear,
+        level.weights[level.own[start - level.first : stop - level.first]] + below.weights,
+        Operators.joined(exact) if exact else None,
+        np.concatenate(exact_linears) if exact_linears else None,
+    )
+
+
+def _step(model: TreeModel) -> int:
+    """Return how many inner geounits are worked on at once."""
+    return max(1, CHUNK // (4 * model.domain.cells))
+
+
+def _inner_part(
+    model: TreeModel, number: int, start: int, stop: int, full: Full, below: Below
+) -> tuple[Operators, Floats, Operators | None, Floats | None]:
+    """Return ``P*``, ``b*``, ``M`` and ``r`` of some inner geounits, vectors by dense category."""
+    level, domain = model.levels[number], model.domain
+    here, there = (slice(start - first, stop - first) for first in (level.first, below.first))
     own, allowed = level.own[here], level.allowed(start, stop)
-    information, exact = dual(below.covariance, below.unknown, allowed, plain=model.plain_below[number])
+    unknown = None if below.unknown is None else below.unknown.take(there)
+    information, exact = dual(below.covariance.take(there), unknown, allowed, plain=model.plain_below[number])
     precision = model.own_information[number].take(own).masked(allowed) + information
-    mean = domain.to_blocks(domain.placed(below.mean))
+    mean = domain.to_blocks(domain.placed(below.mean[there]))
     linear = domain.from_blocks(information.apply_blocks(mean), allowed)
     if level.measured:
         linear += placed_linear(model, number, own, allowed, full(number, start, stop - start))
@@ -275,20 +308,12 @@ def _inner(model: TreeModel, number: int, start: int, stop: int, full: Full, bel
     if exact is not None:
         exact_linear = domain.from_blocks(exact.apply_blocks(mean), allowed)
     if level.exact:
-        answers = {held.query: held.answers[here] for held in level.exact}
+        answers = {held.query: np.ascontiguousarray(held.answers[here]) for held in level.exact}
         added = exact_placed(model, answers, allowed)
         mine = model.exact_information(number, stop - start).masked(allowed)
         exact = mine if exact is None else exact + mine
         exact_linear = added if exact_linear is None else exact_linear + added
-    return LevelStatistics(
-        number,
-        start,
-        precision,
-        domain.unplaced(linear),
-        level.weights[own] + below.weights,
-        exact,
-        None if exact_linear is None else domain.unplaced(exact_linear),
-    )
+    return precision, linear, exact, exact_linear
 
 
 def inner_known(model: TreeModel, children: LevelStatistics, chosen: Ints | None = None) -> Known:
@@ -405,7 +430,7 @@ def _below(model: TreeModel, children: LevelStatistics, full: Full) -> Below:
     if number == len(model.levels) - 1:
         together = _pooled_leaves(model, children, starts, full)
     else:
-        together = pooled(inner_known(model, children), starts, allowed)
+        together = _pooled_inner(model, children, starts)
     if level.joint is not None:
         chosen = level.joint.group[children.first - level.first + starts[:-1]].astype(np.int64)
         allowed = union(allowed, starts)
@@ -419,6 +444,17 @@ def _below(model: TreeModel, children: LevelStatistics, full: Full) -> Below:
         _series(children.weights, starts),
         together.unknown,
     )
+
+
+def _pooled_inner(model: TreeModel, children: LevelStatistics, starts: Ints) -> Known:
+    """Sum the estimates of inner geounits over their families, some families at a time."""
+    parts = []
+    for first, last in chunks(starts, 4 * model.domain.cells):
+        low, high = children.first + int(starts[first]), children.first + int(starts[last])
+        own = inner_known(model, children, np.arange(low, high))
+        allowed = model.levels[children.level].allowed(low, high)
+        parts.append(pooled(own, starts[first : last + 1] - starts[first], allowed))
+    return Known.joined(parts)
 
 
 def _pooled_leaves(model: TreeModel, leaves: LevelStatistics, starts: Ints, full: Full) -> Known:
