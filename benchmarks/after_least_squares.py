@@ -7,8 +7,8 @@ subtrees, once a hierarchy; one evaluation of the sum of all variances with all 
 search, under zCDP (with its certified gap) and under pure differential privacy (32 sets of levels). Product:
 the persons of Rhode Island 2010 at the production total, 10 query groups at 5 geolevels, as one convex
 problem; without the data this part is left out. Post-processing: the same nation's noisy counts made
-consistent from the top down, in whole numbers and in reals. One thread; processor milliseconds, the fastest of
-three (one for a search of levels).
+consistent from the top down, in whole numbers and in reals. One thread; processor milliseconds, the fastest
+of three (one for a search of levels).
 """
 
 from __future__ import annotations
