@@ -67,6 +67,7 @@ docs: $(VENV)/.dev
 bench: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/noise.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/least_squares.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/varied.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/rounding.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/allocation.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/spine_construction.py
