@@ -12,6 +12,7 @@ from statistics import NormalDist
 import pytest
 
 from opendas.budget import BudgetSpec, attribute_rho, preset, resolve_budget, within_rho
+from opendas.budget.loss import budget_loss
 from opendas.privacy import (
     epsilon_bun_steinke,
     epsilon_cks,
@@ -20,6 +21,7 @@ from opendas.privacy import (
     posterior,
     zcdp_power_bound,
 )
+from opendas.privacy.attacker import Attacker
 
 PAGE = (Path(__file__).parents[2] / "docs" / "what-rho-means.md").read_text("utf-8")
 ATTRIBUTES = ("hhgq", "votingage", "hispanic", "cenrace")
@@ -76,7 +78,7 @@ def at_level(rho: Fraction, per_cent: int) -> float:
 LOSSES = losses()
 
 
-@pytest.mark.parametrize("row", table("| What changes |"), ids=lambda row: row[0])
+@pytest.mark.parametrize("row", table("| What changes | rho"), ids=lambda row: row[0])
 def test_the_table_of_tests(row: list[str]) -> None:
     rho = LOSSES[row[0]]
     powers = [
@@ -86,7 +88,7 @@ def test_the_table_of_tests(row: list[str]) -> None:
 
 
 def test_every_change_has_its_row() -> None:
-    assert [row[0] for row in table("| What changes |")] == list(LOSSES)
+    assert [row[0] for row in table("| What changes | rho")] == list(LOSSES)
 
 
 @pytest.mark.parametrize("row", table("| Odds multiplied"), ids=lambda row: row[0])
@@ -110,3 +112,36 @@ def test_the_numbers_in_the_text() -> None:
     assert round(epsilon_cks(rho, "1e-5"), 2) == 12.47
     assert "a factor above 1,000 has a chance of at most 0.16" in text
     assert round(loss_tail(rho, 1000), 2) == 0.16
+
+
+def held(change: str) -> list[tuple[str, str]]:
+    """Answers of the production plan that are the same on both sides of a change."""
+    us = resolve_budget(BudgetSpec(preset="us2020-persons"), list(preset("us2020-persons").geolevels))
+    levels = list(us.geolevels)
+    asked = [(level, query) for level in levels for query in us.queries.get(level, {})]
+    if change == "The whole record, anywhere":
+        return []
+    if change == "The whole record, within its state":
+        return [("us", "total"), ("state", "total")]
+    if change.startswith("Place, within one "):
+        top = levels.index(change.removeprefix("Place, within one ").replace(" ", "_"))
+        return [(level, query) for level, query in asked if levels.index(level) <= top]
+    attribute = {
+        "Race only": "cenrace",
+        "Hispanic origin only": "hispanic",
+        "Voting age only": "votingage",
+        "Household or group-quarters type only": "hhgq",
+    }[change]
+    apart = {"total": (), "hhinstlevels": ("hhgq",), "detailed": ATTRIBUTES}
+    return [(level, query) for level, query in asked if attribute not in apart.get(query, query.split(" * "))]
+
+
+@pytest.mark.parametrize("row", table("| What changes | Epsilon"), ids=lambda row: row[0])
+def test_the_table_by_the_noise(row: list[str]) -> None:
+    us = resolve_budget(BudgetSpec(preset="us2020-persons"), list(preset("us2020-persons").geolevels))
+    loss = budget_loss(us, held(row[0]))
+    rho = LOSSES.get(row[0], us.total)
+    attacker = Attacker(loss)
+    assert row[1:3] == [f"{epsilon_cks(rho, '1e-10'):.2f}", f"{loss.epsilon('1e-10').upper:.2f}"]
+    assert row[3:6] == [percent(x) for x in (attacker.power(0.001), attacker.power(0.05), attacker.guess())]
+    assert row[6:] == [percent(attacker.belief(0.01)), percent(attacker.belief(0.5))]

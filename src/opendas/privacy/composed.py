@@ -143,7 +143,7 @@ class ComposedLoss:
             return Bounds(0.0, 0.0)
         moments, tilt = self.epsilon_by_moments(value)
         # No loss exceeds `largest`, so there delta is what was left out.
-        highest = min(moments * (1.0 + 1e-9) + 1e-9, max(0.0, self.largest) * (1.0 + 1e-12))
+        highest = min(moments * (1.0 + 1e-6) + 1e-9, max(0.0, self.largest) * (1.0 + 1e-12))
         grid = self._grid(tilt, highest)
         if grid.delta(0.0).upper + self.missing <= value:
             return Bounds(0.0, 0.0)

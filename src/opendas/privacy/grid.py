@@ -38,6 +38,9 @@ _OUTSIDE = 1e-15
 _FFT_UNITS = 16.0
 """A transform of 2^k points errs by at most this many unit roundoffs times k, in the Euclidean norm."""
 
+# Rounding of the logarithm of a probability not below 1e-280, and of the exponential that undoes it.
+_LOG_UNITS = 1500.0
+
 # Beyond this many widths of the spreading error its Gaussian bound is below the smallest double.
 _SPREAD_WIDTHS = 40.0
 
@@ -114,7 +117,7 @@ class TiltedGrid:
         # Rounding of loss values and of grid places, as a shift of the sum.
         self._shift = 32.0 * UNIT * (reach + abs(low) + abs(high))
         self._relative = 1e-11 + 2.0 * sum(
-            count * (law.error + (8.0 * tilt * law.reach + 16.0) * UNIT) for law, count in parts
+            count * (law.error + (8.0 * tilt * law.reach + _LOG_UNITS) * UNIT) for law, count in parts
         )
 
     def covers(self, epsilon: float) -> bool:
