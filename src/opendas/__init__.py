@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         Release,
         Run,
         account,
+        advise,
         allocate,
         allocate_run,
         define,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
         release,
         status,
         tabulate,
+        tune,
     )
     from opendas.version import __version__
 
@@ -42,6 +44,7 @@ __all__ = [
     "Run",
     "__version__",
     "account",
+    "advise",
     "allocate",
     "allocate_run",
     "define",
@@ -56,6 +59,7 @@ __all__ = [
     "release",
     "status",
     "tabulate",
+    "tune",
 ]
 
 

@@ -11,6 +11,8 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 
+from opendas.advice import Move
+from opendas.advice import advise as find_moves
 from opendas.allocating import (
     RunAllocation,
     allocate_for_run,
@@ -38,6 +40,9 @@ from opendas.releases import NoisyFile, Release, exact_level
 from opendas.report.certificate import issue
 from opendas.run import Run, define, load
 from opendas.spines import describe_spine
+from opendas.tuning.tune import Settings as TuningSettings
+from opendas.tuning.tune import Tuning
+from opendas.tuning.tune import tune as run_tuning
 from opendas.version import __version__, commit
 from opendas.workspace import Workspace, forget_keys, read_state
 
@@ -46,6 +51,7 @@ __all__ = [
     "Release",
     "Run",
     "account",
+    "advise",
     "allocate",
     "allocate_run",
     "define",
@@ -60,6 +66,7 @@ __all__ = [
     "release",
     "status",
     "tabulate",
+    "tune",
 ]
 
 Exact = str | int | Fraction
@@ -69,6 +76,28 @@ Exact = str | int | Fraction
 def plan(run: Run) -> PlanTable:
     """Plan a run: what would be measured, and with what noise. Draws nothing, spends nothing."""
     return make_plan(run)
+
+
+def advise(run: Run) -> tuple[Move, ...]:
+    """Name budget moves for a run: what each gives, what it costs, and its price. From public things only."""
+    return find_moves(run)
+
+
+def tune(run: Run, targets: str | Path, *, source: str, **settings: Any) -> Tuning:
+    """Find the least loss, and its allocation, that meets accuracy targets on public stand-in data.
+
+    Parameters
+    ----------
+    run : Run
+        Its input is the stand-in data.
+    targets : path
+        A file of targets (docs/explanation/tuning.md).
+    source : str
+        Which public data these are; goes into the plan.
+    **settings
+        The other fields of :class:`opendas.tuning.tune.Settings`: ``method``, ``runs``, ``confirm``, ...
+    """
+    return run_tuning(run, Path(targets), TuningSettings(source=source, **settings))
 
 
 def release(

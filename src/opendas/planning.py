@@ -16,6 +16,7 @@ from opendas.publish import noise_rows
 from opendas.report.facts import NoiseRow
 from opendas.run import Run
 from opendas.uncertainty.expected import ExpectedError, ExpectedRow, expected_rows
+from opendas.uncertainty.top_down import GainRow, gain_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,6 +40,8 @@ class PlanTable:
         Expected error of the total at every official geolevel and entity category, by the noise alone.
     source : str or None
         Where the budget's shares come from, as the run file says.
+    gains : tuple of GainRow
+        Expected error by estimator, of every declared query group at the official geolevels of the spine.
     """
 
     plan: MeasurementPlan
@@ -47,6 +50,7 @@ class PlanTable:
     stamps: tuple[str, ...]
     expected: tuple[ExpectedRow, ...] = ()
     source: str | None = None
+    gains: tuple[GainRow, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the answer of ``opendas plan --json``."""
@@ -66,6 +70,7 @@ class PlanTable:
             "warnings": list(self.warnings),
             "rows": [row.to_dict() for row in self.rows],
             "expected": [row.to_dict() for row in self.expected],
+            "gains": [row.to_dict() for row in self.gains],
         }
 
     def table(self) -> pd.DataFrame:
@@ -85,10 +90,14 @@ class PlanTable:
 def make_plan(run: Run) -> PlanTable:
     """Plan a run from public things: the run file and the frame."""
     plan = run.plan
-    expected = expected_rows(ExpectedError.build(plan), run.frame)
+    error = ExpectedError.build(plan)
+    expected = expected_rows(error, run.frame)
     stamps = run.reader.frame()[1]
     source = run.resolved.budget.source
-    return PlanTable(plan, noise_rows(plan), tuple(_warnings(run, plan)), stamps, expected, source)
+    gains: tuple[GainRow, ...] = ()
+    if run.resolved.estimator != "block-by-block":
+        gains = gain_rows(error, run.product.query_names)
+    return PlanTable(plan, noise_rows(plan), tuple(_warnings(run, plan)), stamps, expected, source, gains)
 
 
 def _warnings(run: Run, plan: MeasurementPlan) -> Iterator[str]:

@@ -16,15 +16,21 @@ __all__ = ["command"]
 
 @click.command("plan")
 @run_file_argument
+@click.option(
+    "--advise", is_flag=True, help="Also name budget moves: what they give, what they cost, and their price."
+)
 @json_option
-def command(run_file: Path, as_json: bool) -> None:
+def command(run_file: Path, advise: bool, as_json: bool) -> None:
     """Show the privacy loss and the noise of every query group, before anything is drawn.
 
     Example: opendas plan run.toml
     """
     import opendas
 
-    plan = opendas.plan(opendas.load(run_file)).to_dict()
+    run = opendas.load(run_file)
+    plan = opendas.plan(run).to_dict()
+    if advise:
+        plan["advice"] = [move.to_dict() for move in opendas.advise(run)]
     for warning in plan["warnings"]:
         message(f"warning: {warning}")
     if as_json:
@@ -42,6 +48,34 @@ def command(run_file: Path, as_json: bool) -> None:
         click.echo("expected standard error of the total, by least squares on the noise alone")
         click.echo("(released counts are not negative, so that small ones, at blocks, err far less):")
         click.echo(text_table(plan["expected"], ["name", "areas", "mean_sd", "max_sd"]))
+    if plan.get("gains"):
+        click.echo()
+        click.echo("expected standard error of an answer, by estimator (noise alone, as above):")
+        click.echo(text_table([_percent(row) for row in plan["gains"]]))
+    for move in plan.get("advice", ()):
+        click.echo()
+        _show_move(move)
+
+
+def _percent(row: dict[str, Any]) -> dict[str, Any]:
+    change = row["change"]
+    return {**row, "change": None if change is None else f"{change:+.1%}"}
+
+
+_SHOWN = 6
+
+
+def _show_move(move: dict[str, Any]) -> None:
+    click.echo(move["text"])
+    effects = sorted(move["effects"], key=lambda effect: float(effect["change"]))
+    costs = [effect for effect in effects[_SHOWN:] if effect["change"] > 0][-_SHOWN:]
+    for effect in effects[:_SHOWN] + costs:
+        click.echo(
+            f"  {effect['geolevel']}, {effect['query']}: {effect['before']:.4g} to {effect['after']:.4g} "
+            f"({effect['change']:+.1%})"
+        )
+    for price in move["prices"]:
+        click.echo(f"  epsilon of {price['what']}: {price['before']:.4g} to {price['after']:.4g}")
 
 
 def _readable(row: dict[str, Any]) -> dict[str, Any]:
