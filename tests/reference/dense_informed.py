@@ -26,6 +26,15 @@ def null_space(rows: np.ndarray, size: int) -> np.ndarray:
     return scipy.linalg.null_space(rows, rcond=TINY) if len(rows) else np.eye(size)
 
 
+def pseudo_inverse(matrix: np.ndarray, scale: float) -> np.ndarray:
+    """Pseudo-inverse of a symmetric matrix; eigenvalues are zero below a part of `scale`."""
+    if not matrix.size:
+        return matrix
+    values, vectors = np.linalg.eigh(matrix)
+    some = values > TINY * scale
+    return (vectors[:, some] / values[some]) @ vectors[:, some].T
+
+
 def query_matrix(row_of_cell: np.ndarray, size: int) -> np.ndarray:
     """0/1 matrix of a query group, (m, n)."""
     matrix = np.zeros((size, len(row_of_cell)))
@@ -121,7 +130,7 @@ class DenseTree:
         R = G @ N
         back = np.linalg.pinv(R, rcond=TINY)
         K = null_space(R, R.shape[1])
-        out = M @ K @ np.linalg.pinv(K.T @ M @ K, rcond=TINY) @ K.T if K.size else np.zeros_like(M)
+        out = M @ K @ pseudo_inverse(K.T @ M @ K, np.abs(M).max(initial=0.0)) @ K.T
         H = back.T @ (M - out @ M) @ back
         linear = back.T @ (c - out @ c)
         return (H + H.T) / 2, linear + H @ G @ start
@@ -139,6 +148,8 @@ class DenseTree:
         rules = self.run.rules[level]
         groups = Groups.build(family.support, family.parent, family.constraints, rules, family.label)
         known = [self.information(level, first + c) for c in range(len(groups.mask))]
+        if not any(P.any() for P, _ in known):  # nothing was measured: the feasible point of least norm
+            known = [(np.eye(self.n), np.zeros(self.n)) for _ in known]
         cells = np.ix_(family.support, family.support)
         return general(
             [P[cells] for P, _ in known],
@@ -168,7 +179,7 @@ class DenseTree:
                 start, stop = int(starts[g]), int(starts[g + 1])
                 support = np.flatnonzero(parent).astype(np.int32)
                 held = run.constraints.levels[level].slice(start, stop)
-                if stop - start == 1 or len(support) == 0:
+                if stop - start == 1 or len(support) == 0:  # nothing to estimate
                     below.append(np.repeat(parent[None], stop - start, axis=0))
                     continue
                 below.append(self._rounded(level, support, parent[support], held, start, stop))
@@ -182,6 +193,8 @@ class DenseTree:
         family = Family("twin", support, parent, held, keys)
         rules = self.run.rules[level]
         groups = Groups.build(support, parent, held, rules, "twin")
+        if len(support) == 0:
+            return np.zeros((stop - start, self.n), dtype=np.int64)
         rounded = round_estimate(family, rules, groups, self.family(level, family, start))
         full = np.zeros((stop - start, self.n), dtype=np.int64)
         full[:, support] = rounded

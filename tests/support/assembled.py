@@ -11,6 +11,7 @@ from opendas.budget.allocation import Budget
 from opendas.constraints.table import ConstraintTable, bound_table
 from opendas.engines.work import KeyedSource, Worker
 from opendas.estimation.model import LevelRules
+from opendas.geography.bypass import bypass_only_children
 from opendas.geography.draft import standard_spine
 from opendas.geography.frame import Frame
 from opendas.geography.spine import Spine
@@ -67,11 +68,16 @@ def assemble(
     slack: float = 0.0,
     informed: bool = False,
     shares: dict[str, Fraction] | None = None,
+    bypass: bool = False,
 ) -> Assembled:
     """Put a run together, by default with equal shares for the geolevels; `informed` fits in one pass."""
     spine = standard_spine(frame)
-    counts = histogram.take(spine.leaf_order)
     names = spine.names
+    if bypass:
+        spine = bypass_only_children(
+            spine, list((shares or dict.fromkeys(names, Fraction(1, len(names)))).values())
+        )
+    counts = histogram.take(spine.leaf_order)
     queries = queries or {"total": Fraction(1, 4), "kind * minor": Fraction(1, 4), "detailed": Fraction(1, 2)}
     budget = Budget(
         mechanism=mechanism,
