@@ -18,6 +18,7 @@ from opendas.constraints.declarations import Invariant
 from opendas.errors import BudgetError, ConfigError
 from opendas.geography.bypass import bypass_only_children
 from opendas.geography.draft import standard_spine
+from opendas.geography.spine import Spine
 from opendas.measurement.plan import MeasurementPlan
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.uncertainty.expected import ExpectedError
@@ -125,6 +126,28 @@ def test_rhode_island_at_the_production_total(tmp_path):
     assert found.objective < 0.2 * production
 
 
+def test_one_geolevel_alone():
+    """Without a tree the optimum goes by square roots of the numbers of answers."""
+    frame = mini_frame(1, 1, 5)
+    product = mini_product(invariant=False)
+    spine = Spine(
+        (replace(standard_spine(frame).leaf, parent=np.zeros(5, dtype=np.int64)),),
+        np.arange(5, dtype=np.int64),
+        (None,),
+    )
+    found = allocate_queries_after_least_squares(
+        product, spine, 1, {"block": {"detailed": 1.0}}, measured={"block": ("detailed", "total")}
+    )
+    assert found.budget.geolevels == {"block": 1}
+    assert found.objective == pytest.approx(
+        objective(found.budget, {"*": {"detailed": 1.0}}, product, spine), rel=1e-6
+    )
+    alone = allocate_queries_after_least_squares(
+        product, spine, 1, {"block": {"total": 1.0}}, measured={"block": ("detailed", "total")}
+    )
+    assert alone.budget.queries["block"] == {"total": 1}
+
+
 def test_wrong_arguments():
     def allocate(total=1, targets=TARGETS, product=PRODUCT, spine=SPINE, **more):
         return allocate_queries_after_least_squares(product, spine, total, targets, **more)
@@ -146,5 +169,9 @@ def test_wrong_arguments():
     single = standard_spine(mini_frame(1, 2, 1))
     with pytest.raises(BudgetError, match="bypass"):
         allocate(spine=bypass_only_children(single, [Fraction(1, 3)] * 3))
+    parts = replace(SPINE.levels[0], whole=np.array([0, 0]))
+    divided = replace(SPINE, levels=(parts, *SPINE.levels[1:]))
+    with pytest.raises(ConfigError, match="divides"):
+        allocate(spine=divided)
     with pytest.raises(ConfigError, match="geolevel"):
         allocate(product=replace(PRODUCT, invariants=(Invariant("total", "county"),)))
