@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -111,7 +112,7 @@ class Level:
     fixed: bool = False
 
 
-def unknown_counts(name: str, nodes: int, *, fixed: bool = False) -> Level:
+def unknown_counts(name: str, nodes: int | np.integer[Any], *, fixed: bool = False) -> Level:
     """Return a level of which only the number of released counts is known.
 
     Every count is taken to be so large that clamping never happens, which gives errors an upper bound and
