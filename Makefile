@@ -73,6 +73,7 @@ bench: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/spine_construction.py
 	$(BIN)/python benchmarks/whole_runs.py scale --blocks 5000 50000
 	$(BIN)/python benchmarks/phsafe.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/explore.py
 
 clean:
 	rm -rf $(VENV) site build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

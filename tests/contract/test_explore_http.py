@@ -17,6 +17,7 @@ from support.asgi import Client
 
 from opendas.explore.app import Session, make_app
 from opendas.explore.budget_page import start_state
+from opendas.explore.household_drafts import production
 from opendas.explore.stand_ins import stand_in
 from opendas.explore.states import read_link, write_link
 
@@ -219,3 +220,97 @@ def test_a_plan_is_written_only_where_the_command_line_said(tmp_path: Path) -> N
 @pytest.mark.parametrize("name", ["nothing", "..%2Fapp.py", "%2e%2e/guard.py"])
 def test_only_files_of_the_page_are_given(client: Client, name: str) -> None:
     assert client.get(f"/static/{name}").status_code == 404
+
+
+def households(**changes: str) -> dict[str, str]:
+    """The form of the page of household tables as it starts."""
+    return {"plans": "1", **production("budget").fields("a"), **changes}
+
+
+def test_household_tables_are_answered_as_they_are_typed(client: Client) -> None:
+    answer = client.post("/phsafe/answers", data=households())
+    assert answer.status_code == 200
+    body = answer.json()
+    assert body["status"] == "rho 1.257 unbounded, 2.515 bounded (paper bound)."
+    assert "1.325952" in body["answers"]
+    page = client.get("/phsafe", params={"s": body["packed"]})
+    assert page.status_code == 200
+    assert 'value="0.662976"' in page.text
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("a.tau.PH1_num", "ten"),
+        ("a.v.PH2.2", "-1"),
+        ("a.v.PH2.2", "1/3"),
+        ("a.definition", "guess"),
+        ("a.states", "44, 99"),
+        ("a.delta", "0"),
+        ("a.sensitivity", "<b>"),
+    ],
+)
+def test_what_is_wrong_with_household_tables_is_said_at_the_field(
+    client: Client, field: str, value: str
+) -> None:
+    answer = client.post("/phsafe/answers", data=households(**{field: value}))
+    assert answer.status_code == 422
+    assert list(answer.json()["errors"]) == [field]
+    page = client.get("/phsafe", params=households(**{field: value}))
+    assert page.status_code == 422
+    assert re.search(rf'id="{re.escape(field)}"[^>]*aria-invalid="true"', page.text)
+    assert "<b>" not in page.text
+
+
+def test_a_configuration_is_given_and_can_be_opened_again(client: Client) -> None:
+    answer = client.get("/phsafe/config.json", params=households(action="save:a"))
+    assert "attachment" in answer.headers["content-disposition"]
+    assert json.loads(answer.text)["privacy_budget"]["PH3"]["state_A-G"] == 0.662976
+    page = client.post("/open", data={"text": answer.text}, follow=False)
+    assert page.headers["location"].startswith("/phsafe?s=")
+    assert client.get(page.headers["location"]).status_code == 200
+
+
+def test_a_plan_that_is_not_complete_is_not_given(client: Client) -> None:
+    for path, form in (
+        ("/budget/plan.toml", fields() | {"a.total": "", "action": "save:a"}),
+        ("/budget/plan.toml", fields() | {"action": "save:b"}),
+        ("/phsafe/config.json", households(**{"a.tau.PH2": "", "action": "save:a"})),
+    ):
+        answer = client.get(path, params=form)
+        assert answer.status_code == 422
+        assert "The plan is not complete yet." in answer.text
+
+
+def test_a_start_that_is_not_there_is_said(client: Client) -> None:
+    for path in (
+        "/budget?start=mars:",
+        "/budget?start=us-persons:none",
+        "/phsafe?start=none",
+        "/budget?subject=x",
+    ):
+        answer = client.get(path)
+        assert answer.status_code == 422
+        assert 'role="alert"' in answer.text
+
+
+def test_too_much_is_refused(client: Client) -> None:
+    many = {f"x{i}": "1" for i in range(3000)}
+    assert client.post("/budget/answers", data=many).status_code == 413
+    assert client.post("/open", data={"text": "x" * 3_000_000}).status_code == 413
+    assert client.post("/budget/answers", data={"subject": "mars"}).status_code == 422
+
+
+@pytest.mark.parametrize("path", ["/budget", "/phsafe"])
+@pytest.mark.parametrize("name", ["a.total", "a.mechanism", "a.l0", "text", "s", "action", "start", "a.mode"])
+def test_what_was_typed_is_shown_as_text_only(client: Client, path: str, name: str) -> None:
+    answer = client.get(path, params={name: '"><script>alert(1)</script>'})
+    assert "<script>alert" not in answer.text
+
+
+def test_the_exact_epsilon_is_worked_out_when_it_is_asked_for(client: Client) -> None:
+    body = client.post("/budget/answers", data=fields() | {"action": "exact"}).json()
+    assert re.search(
+        r"exact epsilon of the composed noise lies between 16\.\d\d and 16\.\d\d", body["answers"]
+    )
+    assert "composed noise lies" not in client.post("/budget/answers", data=fields()).json()["answers"]

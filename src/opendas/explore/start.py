@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from opendas.config.load import read_text
+from opendas.explore.household_page import HouseholdState
 from opendas.explore.saving import opened
 from opendas.explore.session import Session
 from opendas.explore.stand_ins import stand_in
+from opendas.explore.states import BudgetState
 from opendas.explore.subjects import RunSubject
 from opendas.run import load
 
@@ -33,7 +35,9 @@ def make_session(file: Path | None = None, save_to: Path | None = None) -> Sessi
         return Session(save_to=save_to)
     text = read_text(file, "run file")
     if text.lstrip("\ufeff \t\r\n").startswith("{"):
-        return Session(save_to=save_to, state=opened(text.lstrip("\ufeff"), stand_in("us-persons")))
+        state = opened(text.lstrip("\ufeff"), stand_in("us-persons"))
+        (HouseholdState if state.get("page") == "phsafe" else BudgetState).of_document(state)
+        return Session(save_to=save_to, state=state)
     subject = RunSubject(load(file))
     subject.geounits  # noqa: B018  # the frame is read before the page opens
     return Session(subject, save_to)
