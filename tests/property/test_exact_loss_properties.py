@@ -186,7 +186,7 @@ def test_spare_noise_meets_the_target_and_no_more_would(target: str) -> None:
     spare = worst.spare(target, "1e-8")
     assert spare.epsilon.upper <= float(target)
     assert worst.scaled(spare.factor * Fraction(1001, 1000)).epsilon("1e-8").upper > float(target)
-    assert spare.variance_saved == 1 - 1 / spare.factor
+    assert spare.saved == 1 - 1 / spare.factor
 
 
 def test_the_transform_errs_less_than_its_bound() -> None:

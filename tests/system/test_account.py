@@ -132,6 +132,9 @@ def test_pure_plans(laplace_file: Path, capsys: Capture, tmp_path: Path) -> None
     assert found["exact"]["upper"] < 1.5 == found["epsilon"]["pure"]
     for row in found["attacker"]["power"]:
         assert row["exact"] <= row["by_epsilon"] + 1e-9
+    target = answer(capsys, str(laplace_file), "--delta", "1e-3", "--target-epsilon", "1")["target"]
+    assert target["scale_saved"] == pytest.approx(1 - 1 / float(Fraction(target["budget_factor"])))
+    assert "every scale would be" in said(capsys, str(laplace_file), "--target-epsilon", "1")
 
 
 def test_from_python(run_file: Path) -> None:

@@ -13,7 +13,6 @@ from opendas.cli.output import emit_json, text_table
 
 if TYPE_CHECKING:
     from opendas.measurement.account import PlanAccount
-    from opendas.privacy.worst import Spare
     from opendas.privacy.zcdp import Account
 
 __all__ = ["command"]
@@ -102,13 +101,12 @@ def _plan_answer(
     account: PlanAccount, exact: bool, deltas: Sequence[str] | None, target: str | None, as_json: bool
 ) -> dict[str, Any]:
     curve = () if deltas is None else account.curve(deltas, exact=exact)
-    spare = None if target is None else account.spare(target)
     answer = account.as_json(exact=exact)
     answer["attacker"] = account.attacker_json(exact=exact)
     if deltas is not None:
         answer["curve"] = curve
-    if spare is not None:
-        answer["target"] = _spare_json(spare, str(target))
+    if target is not None:
+        answer["target"] = account.spare_json(target)
     if as_json:
         emit_json(answer)
         return answer
@@ -122,20 +120,11 @@ def _plan_answer(
         click.echo(f"  end is valid. Proof: {found['proof']}")
     _echo_parts("one record changes in one attribute only", "attribute", name, answer["attributes"])
     _echo_parts("one record moves within one geounit", "within one", name, answer["within"])
-    _echo_attacker(answer["attacker"])
+    _echo_attacker(answer["attacker"], answer["neighbours"])
     _echo_curve(curve)
-    if spare is not None:
-        _echo_spare(answer["target"], answer["delta"])
+    if target is not None:
+        _echo_spare(answer["target"], target, answer["delta"])
     return answer
-
-
-def _spare_json(spare: Spare, target: str) -> dict[str, Any]:
-    return {
-        "epsilon": target,
-        "budget_factor": spare.factor,
-        "variance_saved": float(spare.variance_saved),
-        "reached": {"lower": spare.epsilon.lower, "upper": spare.epsilon.upper},
-    }
 
 
 def _echo_epsilons(epsilon: Mapping[str, float]) -> None:
@@ -166,11 +155,10 @@ def _short(exact: str) -> str:
     return exact if len(exact) <= 16 else f"{float(Fraction(exact)):.4g}"
 
 
-def _echo_attacker(found: Mapping[str, Any]) -> None:
+def _echo_attacker(found: Mapping[str, Any], neighbours: str) -> None:
+    asked = "a record is the true one" if neighbours == "bounded" else "one record is there"
     click.echo()
-    click.echo(
-        "someone who knows every other record asks whether a record is the true one. Who says yes wrongly"
-    )
+    click.echo(f"someone who knows every other record asks whether {asked}. Who says yes wrongly")
     for row in found["power"]:
         name, bound = next((key[3:], value) for key, value in row.items() if key.startswith("by_"))
         said = f"{bound * 100:.1f} %"
@@ -178,7 +166,8 @@ def _echo_attacker(found: Mapping[str, Any]) -> None:
             said = f"{row['exact'] * 100:.1f} % by the noise ({said} by {name} alone)"
         click.echo(f"  1 time in {round(1 / row['wrongly']):,} says yes rightly at most {said}")
     if "guess" in found:
-        click.echo(f"  a guess between two records is right at most {found['guess'] * 100:.1f} % of the time")
+        between = "two records" if neighbours == "bounded" else "there and not there"
+        click.echo(f"  a guess between {between} is right at most {found['guess'] * 100:.1f} % of the time")
         for row in found["belief"]:
             before, after = row["before"] * 100, row["after"] * 100
             click.echo(
@@ -194,14 +183,18 @@ def _echo_curve(rows: Sequence[Mapping[str, Any]]) -> None:
         )
 
 
-def _echo_spare(target: Mapping[str, Any], delta: float) -> None:
-    factor, saved = float(target["budget_factor"]), target["variance_saved"]
+def _echo_spare(found: Mapping[str, Any], target: str, delta: float) -> None:
+    from fractions import Fraction
+
+    factor = float(Fraction(found["budget_factor"]))
+    name, saved = next((key, value) for key, value in found.items() if key.endswith("_saved"))
+    what = name.removesuffix("_saved")
     click.echo()
-    click.echo(f"epsilon {target['epsilon']} at delta {delta:.3g}, by the exact account:")
+    click.echo(f"epsilon {target} at delta {delta:.3g}, by the exact account:")
     if factor >= 1.0:
-        click.echo(
-            f"  met with the budget multiplied by {factor:.6g}: every variance {saved * 100:.1f} % less"
-        )
+        click.echo(f"  met with the budget multiplied by {factor:.6g}: every {what} {saved * 100:.1f} % less")
     else:
-        click.echo(f"  not met: the budget would have to be multiplied by {factor:.6g}, with every variance")
+        click.echo(
+            f"  not met: the budget would have to be multiplied by {factor:.6g}, and every {what} would be"
+        )
         click.echo(f"  {1.0 / factor:.4g} times as large")

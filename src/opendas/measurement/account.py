@@ -148,6 +148,17 @@ class PlanAccount:
         """Find how much less noise would meet an epsilon at ``delta``; see :meth:`WorstLoss.spare`."""
         return self.worst(hold_invariants=hold_invariants).spare(epsilon, self.delta)
 
+    def spare_json(self, epsilon: Fraction | int | str) -> dict[str, Any]:
+        """Return the answer of ``--target-epsilon``."""
+        target = parse_fraction(epsilon, "epsilon")
+        found = self.spare(target)
+        return {
+            "epsilon": format_fraction(target),
+            "budget_factor": format_fraction(found.factor),
+            "scale_saved" if self.pure else "variance_saved": float(found.saved),
+            "reached": {"lower": found.epsilon.lower, "upper": found.epsilon.upper},
+        }
+
     def attacker(self, *, hold_invariants: bool = False) -> Attacker:
         """Return what anybody can tell from the release, by its exact loss."""
         return Attacker(self.worst(hold_invariants=hold_invariants))

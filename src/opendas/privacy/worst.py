@@ -49,8 +49,11 @@ class Spare:
     epsilon: Bounds
 
     @property
-    def variance_saved(self) -> Fraction:
-        """Part of the variance of discrete Gaussian noise that could go: ``1 - 1 / factor``."""
+    def saved(self) -> Fraction:
+        """Part of every noise parameter that could go: of ``sigma2``, or of the scale of Laplace noise.
+
+        Negative if the target needs more noise than there is.
+        """
         return 1 - 1 / self.factor
 
 
