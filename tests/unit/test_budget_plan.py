@@ -6,9 +6,9 @@ from fractions import Fraction
 
 import pytest
 
-from opendas.budget import BudgetSpec, PlanRow, attribute_rho, plan_rows, resolve_budget
+from opendas.budget import BudgetSpec, PlanRow, attribute_rho, plan_rows, resolve_budget, within_rho
 from opendas.errors import BudgetError
-from opendas.privacy import Mechanism
+from opendas.privacy import Mechanism, Neighbours
 from opendas.random.distributions import DiscreteGaussian
 
 F = Fraction
@@ -89,6 +89,28 @@ def test_discrete_laplace_rows_hold_scale_and_epsilon() -> None:
     assert row.variance == pytest.approx(2 * 16, rel=0.02)
     answer = row.as_json()
     assert (answer["rho"], answer["epsilon"], answer["scale"]) == (None, "1/2", 4.0)
+
+
+@pytest.mark.parametrize("mechanism", list(Mechanism))
+def test_a_record_that_changes_in_part_costs_twice_under_the_unbounded_relation(mechanism: Mechanism) -> None:
+    """Noise made for one row of a group, where a changed record differs in two."""
+    total = {mechanism.loss_name: "2"}
+    found = {}
+    for neighbours in Neighbours:
+        spec = BudgetSpec(
+            **total,  # type: ignore[arg-type]
+            geolevels={"a": "1/4", "b": "3/4"},
+            queries={"*": {"total": "1/3", "age": "2/3"}},
+            mechanism=mechanism,
+            neighbours=neighbours,
+        )
+        budget = resolve_budget(spec, ("a", "b"))
+        found[neighbours] = (
+            attribute_rho(budget, {"total": (), "age": ("age",)})["age"],
+            within_rho(budget)["a"],
+        )
+    assert found[Neighbours.BOUNDED] == (F(4, 3), F(3, 2))
+    assert found[Neighbours.UNBOUNDED] == (F(8, 3), F(3))
 
 
 def test_missing_counts_sizes_and_attributes_are_named() -> None:
