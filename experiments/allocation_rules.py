@@ -4,7 +4,8 @@
 
 All by closed forms, nothing is simulated: the count-only rule, by the power of the number of nodes and by the
 exact variance of the noise, and where the power fails; the joint allocation of geolevels and query groups;
-budgets per node. Errors are sums of mean squared errors after clamping at zero. Counts decide nothing but the yardstick.
+budgets per node. Errors are sums of mean squared errors after clamping at zero. True counts decide nothing but
+the yardstick.
 """
 
 from __future__ import annotations

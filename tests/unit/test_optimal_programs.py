@@ -154,6 +154,13 @@ def test_at_enormous_budgets_slopes_are_equal_though_no_double_holds_them(kind: 
     assert budgets[2] - budgets[1] == pytest.approx(math.log(10**6), rel=1e-9)
 
 
+def test_errors_below_all_doubles_are_zero_and_not_unbounded() -> None:
+    found = allocate_total(tree(), "discrete-laplace", "9000").to_dict()
+    assert found["objective"] == 0
+    assert found["uniform"]["allocation"] == [3000.0] * 3
+    assert [row["unbounded"] for row in found["levels"]] == [False] * 3
+
+
 def test_a_level_with_weight_zero_gets_nothing_and_its_error_is_unbounded() -> None:
     found = allocate_total(tree(), "gaussian", "1", (0, 1, 1))
     assert found.budgets[0] == 0

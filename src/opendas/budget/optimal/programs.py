@@ -97,8 +97,9 @@ class Allocation:
     multiplier : float
         By how much the objective falls per unit of budget, at the margin.
     levels : tuple of LevelError
+    uniform_budgets : tuple of float
+        The same total, split evenly over all levels that are not published exactly.
     uniform : tuple of LevelError
-        The same total, split evenly over all levels.
     uniform_objective : float
     """
 
@@ -110,6 +111,7 @@ class Allocation:
     objective: float
     multiplier: float
     levels: tuple[LevelError, ...]
+    uniform_budgets: tuple[float, ...]
     uniform: tuple[LevelError, ...]
     uniform_objective: float
 
@@ -120,7 +122,6 @@ class Allocation:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the answer of ``opendas allocate --json``, but for its source."""
-        share = math.fsum(self.budgets) / len([level for level in self.uniform if level.mse != 0.0] or [0])
         return {
             "mechanism": self.kind.value,
             "neighbours": self.neighbours.value,
@@ -132,7 +133,7 @@ class Allocation:
             "multiplier": self.multiplier,
             "levels": [level.to_dict() for level in self.levels],
             "uniform": {
-                "allocation": [0.0 if level.mse == 0.0 else share for level in self.uniform],
+                "allocation": list(self.uniform_budgets),
                 "objective": self.uniform_objective,
                 "levels": [level.to_dict() for level in self.uniform],
             },
@@ -324,7 +325,8 @@ def _allocation(
 ) -> Allocation:
     free = sum(not level.fixed for level in levels)
     share = math.fsum(budgets) / free
-    even = errors_at(levels, kind, [0.0 if level.fixed else share for level in levels], neighbours)
+    shares = tuple(0.0 if level.fixed else share for level in levels)
+    even = errors_at(levels, kind, shares, neighbours)
     found = errors_at(levels, kind, budgets, neighbours)
     return Allocation(
         kind=kind,
@@ -335,6 +337,7 @@ def _allocation(
         objective=weighted(found, weights),
         multiplier=optimum.multiplier,
         levels=found,
+        uniform_budgets=shares,
         uniform=even,
         uniform_objective=weighted(even, weights),
     )
