@@ -103,8 +103,8 @@ def project_integers(
     Examples
     --------
     >>> z = np.array([7, -4, 2, 2])
-    >>> project_integers(z, np.zeros(4, np.int64), np.array([10])).sum()
-    10
+    >>> project_integers(z, np.zeros(4, np.int64), np.array([11])).tolist()
+    [7, 0, 2, 2]
     """
     order, starts = _sorted(z, family, totals)
     exact = z.dtype.kind in "iu"
