@@ -4,7 +4,7 @@
 
 All by closed forms, nothing is simulated: the count-only rule, by the power of the number of nodes and by the
 exact variance of the noise, and where the power fails; the joint allocation of geolevels and query groups;
-budgets per node. Errors are sums of mean squared errors after clamping at zero. True counts decide nothing but
+budgets per node. Errors are sums of mean squared errors after clamping at zero. True counts are only
 the yardstick.
 """
 
