@@ -128,12 +128,27 @@ def score(
             tallies.setdefault((*place, KINDS[3]), Tally()).add(held_printed)
 
 
-def places(measured: Measured, truth: Histogram, queries: Sequence[str], level: Fraction) -> Iterator[str]:
+def places(measured: Measured) -> Iterator[str]:
     """Yield the geolevels and categories that there are."""
     frame = measured.tree.frame
     for name in (*LEVELS, *ENTITIES):
         if name in frame.geolevels or (name in frame.entities and (frame.entities[name] != b"").any()):
             yield name
+
+
+def together(measured: Measured, queries: Sequence[str]) -> tuple[Table, dict[str, slice]]:
+    """Return the rows of several query groups as one table, and where each one's stand."""
+    tables = [query_table(measured.tree.product, query) for query in queries]
+    ends = np.cumsum([0, *(len(table.columns) for table in tables)])
+    rows = {query: slice(int(ends[k]), int(ends[k + 1])) for k, query in enumerate(queries)}
+    columns = tuple(str(k) for k in range(int(ends[-1])))
+    return Table("all", columns, columns, np.concatenate([table.members for table in tables])), rows
+
+
+def columns_of(found: Intervals, chosen: slice) -> Intervals:
+    """Return some columns of intervals."""
+    floats = (found.estimate, found.variance, found.lower, found.upper, found.margin)
+    return Intervals(found.confidence, *(part[:, chosen] for part in floats), found.law[:, chosen])
 
 
 def one_seed(
@@ -143,24 +158,26 @@ def one_seed(
     tree, released, microdata = measured.tree, measured.released, measured.microdata
     if released is None or microdata is None:
         raise ValueError("coverage is that of a release")
-    for name in places(measured, truth, queries, level):
+    table, columns = together(measured, queries)
+    for name in places(measured):
         grouping = group_leaves(tree.frame, name)
-        for query in queries:
-            table = query_table(tree.product, query)
-            true = count_table(truth, table, grouping)
-            counts = count_table(microdata, table, grouping)
-            printed = margins(released, table, grouping, level)
-            for start, found in measured.batches(table, grouping, level):
-                rows = slice(start, start + len(found.estimate))
-                score(tallies, (name, query), found, true[rows], counts[rows], printed[rows])
+        true = count_table(truth, table, grouping)
+        counts = count_table(microdata, table, grouping)
+        printed = margins(released, table, grouping, level)
+        for start, found in measured.batches(table, grouping, level):
+            rows = slice(start, start + len(found.estimate))
+            for query, chosen in columns.items():
+                place = (name, query)
+                part = columns_of(found, chosen)
+                score(tallies, place, part, *(x[rows, chosen] for x in (true, counts, printed)))
     districts = random_districts(len(tree.frame), DISTRICTS, seed=1)
-    for query in queries:
-        table = query_table(tree.product, query)
-        found = area_intervals(tree, measured.estimates, districts, table.members, float(level))
-        true, counts = (
-            _district_counts(one, table, tree.spine.leaf_order, districts) for one in (truth, microdata)
-        )
-        score(tallies, ("random district", query), found, true, counts, None)
+    found = area_intervals(tree, measured.estimates, districts, table.members, float(level))
+    true, counts = (
+        _district_counts(one, table, tree.spine.leaf_order, districts) for one in (truth, microdata)
+    )
+    for query, chosen in columns.items():
+        part = columns_of(found, chosen)
+        score(tallies, ("random district", query), part, true[:, chosen], counts[:, chosen], None)
 
 
 def _district_counts(counts: Histogram, table: Table, leaf_order: np.ndarray, districts: Areas) -> np.ndarray:
