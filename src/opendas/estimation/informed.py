@@ -27,6 +27,7 @@ from opendas.estimation.family import (
 from opendas.estimation.groups import Groups
 from opendas.estimation.model import Family, FamilyEstimate, LevelRules
 from opendas.optimize.curvature import Curvature
+from opendas.optimize.rows import without_gaps
 from opendas.optimize.varied import solve_varied
 
 __all__ = ["Information", "LevelInformation", "Precision", "estimate_informed"]
@@ -134,8 +135,5 @@ def _metric(known: Information, support: npt.NDArray[np.int32]) -> tuple[Terms, 
         return (), np.ones(len(known.weights))
     relative = np.maximum(known.weights[:, used] / mean[used], LEAST_SHARE)
     scale = np.exp(np.log(relative).mean(axis=1))
-    terms = tuple(
-        (float(mean[q]), np.unique(known.rows[q][support], return_inverse=True)[1].astype(np.int32))
-        for q in used
-    )
+    terms = tuple((float(mean[q]), without_gaps(known.rows[q][support])) for q in used)
     return terms, scale

@@ -10,6 +10,7 @@ from opendas.estimation.groups import NO_UPPER, Groups
 from opendas.estimation.model import Family, LevelRules
 from opendas.optimize.laminar import Rows, check_laminar
 from opendas.optimize.rounding import UNBOUNDED, RoundingNames, round_family
+from opendas.optimize.rows import without_gaps
 
 __all__ = ["check_rounder_passes", "round_estimate"]
 
@@ -49,7 +50,7 @@ def check_rounder_passes(rules: LevelRules, constraints: LevelConstraints) -> No
 def _without_gaps(rows: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
     inside = rows >= 0
     numbered = np.full(len(rows), -1, dtype=np.int32)
-    numbered[inside] = _compact(rows[inside])
+    numbered[inside] = without_gaps(rows[inside])
     return numbered
 
 
@@ -73,7 +74,9 @@ def round_estimate(
     estimate = _close_columns(np.where(groups.mask, estimate, 0.0), family.parent)
     count = groups.whole_lower.shape[1]
     passes = tuple(
-        tuple(_compact(rows[family.support]) for _, rows in queries) for queries in rules.rounder if queries
+        tuple(without_gaps(rows[family.support]) for _, rows in queries)
+        for queries in rules.rounder
+        if queries
     )
     names = RoundingNames(
         family.label,
@@ -114,7 +117,3 @@ def _close_columns(
     factors = np.ones(len(sums))
     np.divide(parent, sums, out=factors, where=sums > 0.0)
     return np.asarray(estimate * factors)
-
-
-def _compact(rows: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-    return np.unique(rows, return_inverse=True)[1].astype(np.int32)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+from numba import njit
 
 from opendas.optimize.paired import PairedCurvature
 
@@ -84,25 +85,49 @@ class Pairs:
         kinds, kind = np.unique(full, return_inverse=True)
         if len(kinds) > MOST_KINDS:
             return None
-        small = operators.compact()
         category, other = np.divmod(kinds, a)
-        alpha = np.zeros((len(small.stacks[0]), len(kinds), len(kinds)))
+        alpha = np.zeros((len(operators), len(kinds), len(kinds)))
         beta = np.zeros_like(alpha)
-        grid = other[:, None], other[None, :]
-        for stack, block, across, within in zip(
-            small.stacks, operators.domain.kinds, self.across, self.within, strict=True
-        ):
-            d = block.dimension
-            for b in range(stack.shape[1]):
-                for i in range(d):
-                    for j in range(d):
-                        values = stack[:, b, (category * d + i)[:, None], (category * d + j)[None, :]]
-                        for total, shares in ((alpha, across), (beta, within)):
-                            share = shares[b, i, j][grid]
-                            if share.any():
-                                total += share * values
-        which = small.which
-        return PairedCurvature(alpha[which], beta[which], kind.ravel().astype(np.int64), self.place[column])
+        for stack, across, within in zip(operators.stacks, self.across, self.within, strict=True):
+            _add(stack, operators.which, category, other, across, within, alpha, beta)
+        return PairedCurvature(alpha, beta, kind.ravel().astype(np.int64), self.place[column])
+
+
+@njit(cache=True, nogil=True)
+def _add(
+    stack: Floats,
+    which: Ints,
+    category: Ints,
+    other: Ints,
+    across: Floats,
+    within: Floats,
+    alpha: Floats,
+    beta: Floats,
+) -> None:
+    """Add the blocks of one dimension to alpha and beta of every child, for kinds (category, other)."""
+    K, d = len(category), across.shape[1]
+    far, near = np.empty((K, K)), np.empty((K, K))
+    at = np.empty(K, np.int64)
+    for b in range(stack.shape[1]):
+        for i in range(d):
+            for j in range(d):
+                some = False
+                for k in range(K):
+                    at[k] = category[k] * d + j
+                    for o in range(K):
+                        far[k, o] = across[b, i, j, other[k], other[o]]
+                        near[k, o] = within[b, i, j, other[k], other[o]]
+                        some = some or far[k, o] != 0.0 or near[k, o] != 0.0
+                if not some:
+                    continue
+                for c in range(len(which)):
+                    matrix = stack[which[c], b]
+                    for k in range(K):
+                        row = matrix[category[k] * d + i]
+                        for o in range(K):
+                            value = row[at[o]]
+                            alpha[c, k, o] += far[k, o] * value
+                            beta[c, k, o] += near[k, o] * value
 
 
 def _candidates(domain: Domain) -> list[tuple[Ints, Ints]]:
