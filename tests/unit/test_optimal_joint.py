@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import tomllib
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -236,6 +238,31 @@ def test_counts_of_another_geography_count_for_as_many_nodes_as_there_are(demo: 
     wrong = LevelCounts((unknown_counts("block/nothing", 3),), "elsewhere")
     with pytest.raises(DataError, match="geolevel/query"):
         opendas.allocate_run(run, prior=wrong)
+
+
+def test_the_answer_in_json_is_the_section_of_the_run_file(
+    demo: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["allocate", str(demo / "persons.toml"), "--weights", "*/hhgq=0", "--json"]
+    assert guarded(cli, arguments) == 0
+    answer = json.loads(capsys.readouterr().out)
+    section = tomllib.loads(answer["toml"])["budget"]
+    assert Fraction(section["rho"]) == Fraction(answer["rho"])
+    assert section["source"] == answer["source"]
+    for name, shares in (("geolevels", answer["geolevels"]), *answer["queries"].items()):
+        written = section["geolevels"] if name == "geolevels" else section["queries"][name]
+        assert {key: Fraction(share) for key, share in written.items()} == {
+            key: Fraction(share) for key, share in shares.items()
+        }
+        assert sum(map(Fraction, shares.values())) == 1
+    rows = {(row["geolevel"], row["query"]): row for row in answer["levels"]}
+    assert rows["block", "hhgq"]["unbounded"] is True
+    assert rows["block", "hhgq"]["mse"] is None
+    assert "hhgq" not in answer["queries"]["block"]
+    assert guarded(cli, arguments[:-1]) == 0
+    said = capsys.readouterr().err
+    assert "block/hhgq gets nothing: its error is unbounded." in said
+    assert "before clamping" in said
 
 
 def test_only_the_budget_of_a_run_file_is_replaced() -> None:

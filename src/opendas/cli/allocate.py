@@ -189,6 +189,8 @@ def _run(
         text_table(answer["levels"], ["geolevel", "query", "counts", "weight", "share", "variance", "mse"])
     )
     message(f"objective {answer['objective']:.6g}; even shares have {answer['uniform']['objective']:.6g}")
+    if any("before_clamping" in row for row in answer["levels"]):
+        message("errors are those before clamping where only numbers of nodes are known.")
     for row in answer["levels"]:
         if row["unbounded"]:
             message(f"{row['geolevel']}/{row['query']} gets nothing: its error is unbounded.")
