@@ -24,7 +24,7 @@ from opendas.optimize.blas import one_blas_thread
 from opendas.queries.groups import QueryGroup
 from opendas.uncertainty.extended import transposed
 from opendas.whole_tree.domain import Bools, Floats, Ints
-from opendas.whole_tree.kernels import apply_blocks, margins
+from opendas.whole_tree.kernels import add_applied, apply_blocks, margins
 from opendas.whole_tree.knowledge import Known, dual, pooled
 from opendas.whole_tree.model import Range, TreeModel
 from opendas.whole_tree.operators import Operators, QueryRows
@@ -233,8 +233,10 @@ def _step(given: _Given, together: Known, allowed: Bools, own: Known, family: In
     information, _ = dual(together.covariance, together.unknown, allowed, plain=plain)
     if plain:
         pull = information.apply_blocks(given.mean - together.mean)
-        mean = own.covariance.apply_blocks(pull[family])
-        mean += own.mean
+        mean = own.mean  # nobody else has it
+        for stack, kind in zip(own.covariance.stacks, own.domain.kinds, strict=True):
+            shape = (kind.offsets, kind.copies, kind.dimension)
+            add_applied(pull, family, stack, own.covariance.which, *shape, mean)
         return _Given(mean, _plain_covariance(given, information, own.covariance, family), None)
     return _loose_step(given, together, information, own, family)
 

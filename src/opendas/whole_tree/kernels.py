@@ -13,6 +13,7 @@ import numpy.typing as npt
 from numba import njit
 
 __all__ = [
+    "add_applied",
     "add_groups",
     "add_integers",
     "add_multiples",
@@ -124,9 +125,16 @@ def _part(x: Floats, row: int, dimension: int, start: int, number: int) -> Float
 
 @njit(cache=True, nogil=True)
 def _apply(
-    x: Floats, stack: Floats, offsets: Ints, copies: Ints, dimension: int, rows: Ints, out: Floats
+    x: Floats,
+    stack: Floats,
+    offsets: Ints,
+    copies: Ints,
+    dimension: int,
+    rows: Ints,
+    add: bool,
+    out: Floats,
 ) -> None:
-    """Set the blocks of one dimension of ``out = A x`` for one geounit; `rows` is scratch, int64 (k d,)."""
+    """Set, or add to, the blocks of one dimension of ``A x`` for one geounit; `rows` is scratch (k d,)."""
     size = stack.shape[1]
     for b in range(stack.shape[0]):
         matrix = stack[b]
@@ -140,8 +148,9 @@ def _apply(
                     used += 1
             # Slices, not sums of indices: the inner loops then run over whole registers.
             part = out[i // dimension, low : low + number]
-            for p in range(number):
-                part[p] = 0.0
+            if not add:
+                for p in range(number):
+                    part[p] = 0.0
             whole = used - used % 4
             for t in range(0, whole, 4):
                 j0, j1, j2, j3 = rows[t], rows[t + 1], rows[t + 2], rows[t + 3]
@@ -178,7 +187,24 @@ def apply_blocks(
     """
     rows = np.empty(stack.shape[2], dtype=np.int64)
     for n in range(x.shape[0]):
-        _apply(x[n], stack[which[n]], offsets, copies, dimension, rows, out[n])
+        _apply(x[n], stack[which[n]], offsets, copies, dimension, rows, False, out[n])
+
+
+@njit(cache=True, nogil=True)
+def add_applied(
+    x: Floats,
+    family: Ints,
+    stack: Floats,
+    which: Ints,
+    offsets: Ints,
+    copies: Ints,
+    dimension: int,
+    out: Floats,
+) -> None:
+    """Add ``A x`` with the `x`, float64 (families, k, e), of each geounit's family to `out` (N, k, e)."""
+    rows = np.empty(stack.shape[2], dtype=np.int64)
+    for n in range(out.shape[0]):
+        _apply(x[family[n]], stack[which[n]], offsets, copies, dimension, rows, True, out[n])
 
 
 @njit(cache=True, nogil=True)
@@ -211,7 +237,7 @@ def supported(
             cells[category[j], column[j]] = x[c, j]
         for g in range(categories):
             _forward(cells[g], axes, vectors, order, first[g])
-        _apply(first, stack[which[c]], offsets, copies, 1, rows, second)
+        _apply(first, stack[which[c]], offsets, copies, 1, rows, False, second)
         for g in range(categories):
             _backward(second[g], axes, vectors, order, cells[g])
         for j in range(category.shape[0]):
