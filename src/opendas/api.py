@@ -20,7 +20,7 @@ from opendas.allocating import (
 )
 from opendas.budget.optimal.histogram import CountHistogram, Level, unknown_counts
 from opendas.budget.optimal.programs import Allocation, allocate_target, allocate_total
-from opendas.errors import ConfigError
+from opendas.errors import ConfigError, DataError
 from opendas.io.level_counts import LevelCounts
 from opendas.io.tables.tabulate import DEFAULT_CONFIDENCE, write_tables
 from opendas.measurement.account import PlanAccount
@@ -347,12 +347,16 @@ def allocate_run(
 
 
 def _levels(counts: Mapping[str, npt.ArrayLike]) -> list[Level]:
-    return [
-        unknown_counts(name, values)
-        if isinstance(values, int | np.integer)
-        else Level(name, CountHistogram.of(values))
-        for name, values in counts.items()
-    ]
+    levels = []
+    for name, values in counts.items():
+        if isinstance(values, int | np.integer):
+            levels.append(unknown_counts(name, values))
+            continue
+        try:
+            levels.append(Level(name, CountHistogram.of(values)))
+        except DataError as error:
+            raise type(error)(f"level {name!r}: {error}") from None
+    return levels
 
 
 def status(out: str | Path) -> list[dict[str, Any]]:

@@ -301,3 +301,17 @@ def test_names_are_known_and_there_once() -> None:
         allocate_total(tree(), "laplace", "1", neighbours="next door")
     with pytest.raises(ConfigError, match="binary floating-point"):
         allocate_total(tree(), "laplace", 0.1)  # type: ignore[arg-type]
+
+
+def test_an_array_that_is_no_counts_is_named() -> None:
+    import opendas
+
+    found = opendas.allocate({"a": [1, 2, 3], "b": 7}, "laplace", total="1")
+    assert [row.known for row in found.levels] == [True, False]
+    for bad in ([], [1.5], [-1]):
+        with pytest.raises(DataError, match="level 'a'"):
+            opendas.allocate({"a": bad}, "laplace", total=1)
+    with pytest.raises(FormatError, match="level 'a'"):
+        opendas.allocate({"a": -1}, "laplace", total=1)
+    with pytest.raises(ConfigError, match="not both"):
+        opendas.allocate({"a": 1}, "laplace")
