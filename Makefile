@@ -68,6 +68,7 @@ bench: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/noise.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/least_squares.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/varied.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/whole_tree.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/rounding.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/allocation.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/spine_construction.py
