@@ -15,12 +15,14 @@ from opendas.budget.plan import invariant_shares, within_rho
 from opendas.explore.quick import epsilon_quick, margin, variance
 from opendas.explore.subjects import Ground, Subject
 from opendas.privacy.relations import Mechanism
+from opendas.privacy.tradeoff import pure_power_bound, zcdp_power_bound
 from opendas.privacy.zcdp import FORMULAS
 from opendas.uncertainty.outline import covariances
 
 __all__ = ["Answers", "Cell", "Loss", "answer"]
 
 CURVE_EXPONENTS = range(1, 17)
+FALSE_ALARMS = (0.001, 0.01, 0.05)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,8 @@ class Answers:
     curve : tuple of (exponent, cks, bun-steinke)
         At ``delta = 10**-exponent``; empty for the discrete Laplace.
     warnings : tuple of str
+    power : tuple of (rate of false alarms, bound)
+        How often a true claim about a record is recognised at most, however it is tested.
     """
 
     budget: Budget
@@ -91,6 +95,7 @@ class Answers:
     within: tuple[Loss, ...]
     curve: tuple[tuple[int, float, float], ...]
     warnings: tuple[str, ...]
+    power: tuple[tuple[float, float], ...]
 
     @property
     def is_gaussian(self) -> bool:
@@ -112,6 +117,7 @@ def answer(subject: Subject, budget: Budget) -> Answers:
     BudgetError
         If its noise cannot be drawn on the subject's spine.
     """
+    asked, budget = budget, subject.spent(budget)
     ground = subject.ground(budget)
     return Answers(
         budget,
@@ -123,7 +129,8 @@ def answer(subject: Subject, budget: Budget) -> Answers:
         ),
         tuple(_loss(name, loss, budget) for name, loss in within_rho(budget).items()),
         _curve(budget),
-        tuple(_warnings(subject, budget)),
+        tuple(_warnings(subject, asked, budget)),
+        _power(budget),
     )
 
 
@@ -199,7 +206,21 @@ def _curve(budget: Budget) -> tuple[tuple[int, float, float], ...]:
     )
 
 
-def _warnings(subject: Subject, budget: Budget) -> Iterator[str]:
+def _power(budget: Budget) -> tuple[tuple[float, float], ...]:
+    """Bound, for rates of false alarms, how often any test recognises a true claim about a record."""
+    if budget.mechanism is Mechanism.DISCRETE_LAPLACE:
+        return tuple((rate, pure_power_bound(budget.total, rate)) for rate in FALSE_ALARMS)
+    return tuple((rate, zcdp_power_bound(budget.total, rate)) for rate in FALSE_ALARMS)
+
+
+def _warnings(subject: Subject, asked: Budget, budget: Budget) -> Iterator[str]:
+    if asked is not budget:
+        if asked.geolevels != budget.geolevels:
+            yield (
+                "The estimator of the run, block-by-block, gives all budget to the leaves, whatever the "
+                "shares of geolevels are. The answers are those of that."
+            )
+        return
     fixed = [
         (level, query)
         for number, level in enumerate(subject.levels)

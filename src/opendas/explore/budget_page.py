@@ -114,6 +114,7 @@ class BudgetAnswer:
                     self._loss_lines([found.within for _, found in self.plans]),
                 ),
             ],
+            "power": self._power_lines(),
         }
 
     def _open_total(self, subject: Subject) -> list[bool]:
@@ -136,6 +137,18 @@ class BudgetAnswer:
                 for row in texts
             ]
             lines.append((losses[0].name, cells))
+        return lines
+
+    def _power_lines(self) -> list[tuple[str, Markup]]:
+        """Return rates of false alarms, and how often a true claim is recognised at most."""
+        two = len(self.plans) > 1
+        lines = []
+        for bounds in zip(*(found.power for _, found in self.plans), strict=True):
+            cells = [
+                two_lines(name, two, f"{min(power, 1.0) * 100:.1f} %")
+                for (name, _), (_, power) in zip(self.plans, bounds, strict=True)
+            ]
+            lines.append((f"{bounds[0][0] * 100:g} %", Markup("").join(cells)))
         return lines
 
 

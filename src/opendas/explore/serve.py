@@ -65,7 +65,7 @@ def serve(session: Session, *, port: int = 0, browser: bool = True, say: Callabl
     address = f"http://{ADDRESS}:{number}/"
     config = uvicorn.Config(
         make_app(session, hosts_of(number)),
-        log_level="error",
+        log_level="critical",
         access_log=False,
         server_header=False,
         h11_max_incomplete_event_size=_LONGEST_REQUEST,

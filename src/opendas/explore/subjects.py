@@ -150,6 +150,10 @@ class Subject:
         """Return the loss of the composed noise itself; asking it for an epsilon takes a second or more."""
         raise NotImplementedError
 
+    def spent(self, budget: Budget) -> Budget:
+        """Return a budget as it would be spent."""
+        return budget
+
     def presets(self) -> tuple[str, ...]:
         """Return the presets for this product whose geolevels these are, exactly or after rescaling."""
         found = [name for name in preset_names() if preset(name).product == self.product.name]
@@ -210,6 +214,12 @@ class RunSubject(Subject):
     def start(self) -> Budget:
         """Return the budget of the run file."""
         return self.run.budget
+
+    def spent(self, budget: Budget) -> Budget:
+        """Return a budget as it would be spent: block-by-block gives all of it to the leaves."""
+        if self.run.resolved.estimator != "block-by-block":
+            return budget
+        return budget.concentrated(self.levels[-1])
 
     def spine(self, budget: Budget) -> Spine:
         """Return the spine that a budget is spent on: bypassing depends on the shares."""

@@ -24,6 +24,8 @@ from opendas.geography.frame import Frame
 from opendas.geography.states import STATES
 from opendas.measurement.loss import attribute_losses, plan_loss
 from opendas.measurement.plan import MeasurementPlan
+from opendas.privacy.relations import Mechanism
+from opendas.privacy.tradeoff import pure_power_bound, zcdp_power_bound
 from opendas.privacy.zcdp import epsilon_cks
 from opendas.products.pl94 import pl94_persons
 from opendas.publish import noise_rows
@@ -85,6 +87,28 @@ def test_a_product_of_ones_own_is_answered_as_it_is_planned(tmp_path: Path) -> N
     run = opendas.load(write_mini(tmp_path))
     subject = RunSubject(run)
     compare(answer(subject, subject.start()), run.plan)
+
+
+def test_block_by_block_spends_everything_on_the_leaves(tmp_path: Path) -> None:
+    run = opendas.load(write_mini(tmp_path, run='estimator = "block-by-block"\ndrop_invariants = ["total"]'))
+    subject = RunSubject(run)
+    thirds = dict.fromkeys(subject.levels, Fraction(1, 3))
+    queries = dict.fromkeys(subject.levels, run.budget.query_shares(subject.levels[-1]))
+    budget = replace(run.budget, geolevels=thirds, queries=queries)
+    found = answer(subject, budget)
+    compare(found, run.plan)
+    assert "block-by-block" in found.warnings[0]
+    assert answer(subject, subject.start()).warnings == ()
+
+
+def test_the_power_of_a_test_is_bounded_as_in_the_report() -> None:
+    subject = stand_in("us-persons")
+    budget = subject.start()
+    for rate, power in answer(subject, budget).power:
+        assert power == zcdp_power_bound(budget.total, rate)
+    pure = replace(budget, mechanism=Mechanism.DISCRETE_LAPLACE)
+    for rate, power in answer(subject, pure).power:
+        assert power == pure_power_bound(budget.total, rate)
 
 
 def even_frame(counts: dict[str, int]) -> Frame:

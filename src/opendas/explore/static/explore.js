@@ -16,7 +16,8 @@
   const banner = document.getElementById("banner");
   const follow = document.getElementById("follow");
   let waiting = null;
-  let running = null;
+  let running = false;
+  let next = null;
 
   const number = (text) => {
     const plain = text.trim();
@@ -55,11 +56,11 @@
       box.classList.toggle("off", sum.off);
       document.getElementById(group + "-sum-text").textContent = sum.text;
     }
-    for (const [name, value] of Object.entries(answer.fields || {})) {
+    for (const [name, value] of next ? [] : Object.entries(answer.fields || {})) {
       const field = document.getElementById(name);
       if (field && field !== document.activeElement) field.value = value;
     }
-    placeAll();
+    if (!next) placeAll();
     if (answer.status) status.textContent = answer.status;
     stale.hidden = ok;
     if (ok) {
@@ -80,21 +81,30 @@
   };
 
   const send = async (extra) => {
-    if (running) running.abort();
-    const mine = running = new AbortController();
+    // One request at a time; of those that come meanwhile, the last one is sent when it is answered.
+    if (running) {
+      next = { ...next, ...extra };
+      return;
+    }
+    running = true;
     const body = new URLSearchParams(new FormData(form));
     for (const [name, value] of Object.entries(extra || {})) body.set(name, value);
     form.classList.add("busy");
     try {
-      const response = await fetch(form.dataset.answers, { method: "POST", body, signal: mine.signal });
+      const response = await fetch(form.dataset.answers, { method: "POST", body });
       const answer = await response.json();
       show(answer, response.ok);
       if (banner) banner.hidden = true;
-    } catch (error) {
-      if (error.name === "AbortError") return;
+    } catch {
       status.textContent = "No answer: is opendas explore still running?";
     }
-    if (running === mine) form.classList.remove("busy");
+    running = false;
+    form.classList.remove("busy");
+    if (next) {
+      const waited = next;
+      next = null;
+      send(waited);
+    }
   };
   const later = (extra, delay) => {
     clearTimeout(waiting);
