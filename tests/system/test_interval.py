@@ -10,12 +10,14 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from support.bureau_layout import write_bureau
 from support.dense_intervals import DenseIntervals
 from support.mini import mini_frame, mini_histogram, to_dense, write_mini
 
 import opendas
 from opendas.cli.failures import guarded
 from opendas.cli.main import cli
+from opendas.demo import write_demo
 from opendas.io.noisy_files import noisy_tree
 from opendas.io.release_folder import ReleaseFolder
 
@@ -316,3 +318,51 @@ def test_from_python(made: Path) -> None:
     assert len(towns) == 6 * 3
     again = opendas.NoisyFile(made / "release").intervals("kind", geolevel="town", level=0.95).to_pandas()
     assert again.equals(towns)
+
+
+# The Bureau's layout.
+
+
+def test_the_bureaus_layout_gives_the_same_answers(tmp_path: Path, capsys) -> None:
+    persons, _ = write_demo(tmp_path / "input", blocks=60)
+    opendas.release(opendas.load(persons), tmp_path / "out", measurements="full", workers=1)
+    tree = noisy_tree(ReleaseFolder(tmp_path / "out")["pl94-persons"])
+    nmf = write_bureau(tmp_path / "nmf", tree)
+    capsys.readouterr()
+    codes = [code.decode() for code in tree.frame.geocodes[3:30]]
+    (tmp_path / "blocks.txt").write_text("\n".join(codes))
+    for more in (
+        ["--geolevel", "tract"],
+        ["--geolevel", "block"],
+        ["--blocks", str(tmp_path / "blocks.txt")],
+    ):
+        for query in ("votingage", "hhgq", "P5"):
+            ours, theirs = (
+                answer(capsys, "interval", str(path), "--query", query, *more)["rows"]
+                for path in (tmp_path / "out", nmf)
+            )
+            assert len(ours) == len(theirs) > 0
+            for one, other in zip(ours, theirs, strict=True):
+                assert (one["geocode"], one["cell"]) == (other["geocode"], other["cell"])
+                assert other["estimate"] == pytest.approx(one["estimate"], abs=1e-3)
+                assert other["variance"] == pytest.approx(one["variance"], rel=1e-5, abs=1e-6)
+                assert abs(one["lower"] - other["lower"]) <= 1
+                assert "count" not in other
+    shutil.rmtree(nmf / "Tract.parquet")
+    assert guarded(cli, ["interval", str(nmf), "--query", "total", "--geolevel", "county"]) == 3
+    assert "Tract is missing" in capsys.readouterr().err
+
+
+def test_another_products_table_is_refused(tmp_path: Path, made: Path, capsys) -> None:
+    persons, units = write_demo(tmp_path / "input", blocks=50)
+    for run_file in (persons, units):
+        opendas.measure(opendas.load(run_file), tmp_path / "out", workers=1)
+    capsys.readouterr()
+    nmf = write_bureau(tmp_path / "nmf", noisy_tree(ReleaseFolder(tmp_path / "out")["pl94-units"]))
+    assert guarded(cli, ["interval", str(nmf), "--query", "P1", "--geolevel", "county"]) == 2
+    assert "pl94-persons" in capsys.readouterr().err
+    out = ["interval", str(tmp_path / "out")]
+    assert len(answer(capsys, *out, "--query", "H1", "--geolevel", "county")["rows"]) == 3
+    assert guarded(cli, [*out, "--query", "total", "--geolevel", "county"]) == 2
+    assert "pl94-units:total" in capsys.readouterr().err
+    assert len(answer(capsys, *out, "--query", "pl94-units:total", "--geolevel", "block")["rows"]) > 20

@@ -152,6 +152,11 @@ def report_html(certificate: Mapping[str, Any], runs: Sequence[RunFacts], digest
             stamps=[(stamp, STAMP_MEANING.get(stamp, "")) for stamp in certificate["stamps"]],
             limits=limits(),
             groups=views.file_groups(certificate["files"]),
+            interval_tables=[
+                file["path"]
+                for file in certificate["files"]
+                if file["path"].startswith("tables/") and "_intervals." in file["path"]
+            ],
             digest=digest,
             level_head=LEVEL_HEAD,
             entity_head=ENTITY_HEAD,

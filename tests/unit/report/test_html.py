@@ -219,3 +219,20 @@ def test_report_says_where_the_shares_come_from(persons: RunFacts) -> None:
     assert "shares come from" not in made(persons)
     told = dataclasses.replace(persons, source="counts of 2010 <published>")
     assert "as the run file says: counts of 2010 &lt;published&gt;</p>" in made(told)
+
+
+def test_intervals_are_offered_where_all_answers_are_there(persons: RunFacts) -> None:
+    used = made(dataclasses.replace(persons, measurements="used"))
+    assert "opendas interval OUT" not in used
+    assert "intervals\nneed all of them" in used
+    assert "opendas interval OUT --query pl94-persons:total" in made(
+        dataclasses.replace(persons, measurements="full")
+    )
+
+
+def test_tables_with_intervals_are_named(persons: RunFacts) -> None:
+    files = [ReleasedFile("tables/P1_tract_intervals.parquet", 9, "ab" * 32)]
+    certificate = build_certificate((persons,), files, version="0.1.0", commit="unknown", issued="2021-04-01")
+    page = report_html(certificate, (persons,), DIGEST).decode()
+    assert "<code>tables/P1_tract_intervals.parquet</code>" in page
+    assert "P1_tract_intervals.parquet</code></li>" not in made(persons)
