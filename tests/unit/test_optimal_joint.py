@@ -210,6 +210,26 @@ def test_counts_of_a_stand_in_need_a_source(demo: Path, tmp_path: Path) -> None:
         opendas.allocate_run(run, source="a made state")
 
 
+def test_priors_and_stand_ins_on_the_command_line(
+    demo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other, prior = tmp_path / "other", tmp_path / "prior.json"
+    shutil.copytree(demo, other)
+    prior.write_text(json.dumps({"levels": [{"name": "block/total", "values": [0, 30], "mult": [1, 2]}]}))
+    file, source = str(demo / "persons.toml"), ["--source", "a made state"]
+    for options, code, said in (
+        (["--stand-in", str(other / "persons.toml"), *source], 0, 'source = "a made state"'),
+        (["--prior", str(prior), *source], 0, 'source = "a made state"'),
+        (["--prior", str(prior)], 2, "say where these counts come from"),
+        (["--prior", str(prior), "--stand-in", str(other / "persons.toml"), *source], 2, "not both"),
+        (["--stand-in", file, *source], 4, "the input of the run itself"),
+        (["--prior", str(tmp_path / "no.json"), *source], 2, "no such file"),
+    ):
+        assert guarded(cli, ["allocate", file, *options]) == code
+        captured = capsys.readouterr()
+        assert said in (captured.err if code else captured.out)
+
+
 def test_counts_are_those_of_the_query_groups(demo: Path) -> None:
     run = opendas.load(demo / "persons.toml")
     histogram, spine = run.read().histogram.take(run.spine.leaf_order), run.spine
