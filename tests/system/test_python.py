@@ -80,14 +80,19 @@ def test_accounts_and_wrong_tables() -> None:
 
 def test_the_public_names_are_these() -> None:
     assert sorted(od.__all__) == [
+        "NoisyFile",
         "Release",
         "Run",
         "__version__",
         "account",
+        "advise",
+        "allocate",
+        "allocate_run",
         "define",
         "describe_spine",
         "estimate",
         "evaluate",
+        "exact_level",
         "forget_key",
         "load",
         "measure",
@@ -95,6 +100,7 @@ def test_the_public_names_are_these() -> None:
         "release",
         "status",
         "tabulate",
+        "tune",
     ]
     for name in od.__all__:
         assert getattr(od, name) is not None
