@@ -61,6 +61,7 @@ def examine(folder: Path | None = None) -> list[Finding]:
         _permissions(where),
         *_packages(),
         _extra("matplotlib", "plots", "pictures in reports are left out"),
+        _extra("starlette", "explore", "no opendas explore"),
         _compiler_cache(),
         _aes(),
         *_spark(),

@@ -154,6 +154,7 @@ class HouseholdAnswer:
             "bounds": BOUNDS,
             "lines": _lines(plans),
             "sums": _sum_lines(plans),
+            "states_of": _states,
             "delta_of": lambda found: f"{float(found.planned.delta):.3g}",
         }
 
@@ -166,6 +167,11 @@ def _sentence(name: str, found: HouseholdAnswers, two: bool) -> str:
     missed = sum(row.misses for row in found.rows)
     beside = f" {missed} exact margins are above their target." if missed else ""
     return f"{start}{loss} {unbounded} unbounded, {bounded} bounded ({kind.value} bound).{beside}"
+
+
+def _states(found: HouseholdAnswers) -> str:
+    codes = found.planned.config.state_filter
+    return ", ".join(codes) if len(codes) < 51 else "all, and the District of Columbia"
 
 
 Plans = tuple[tuple[str, HouseholdAnswers], ...]

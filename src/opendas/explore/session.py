@@ -53,6 +53,10 @@ class Session:
         ConfigError
             If there is none.
         """
+        if key == "run" and self.run is None:
+            raise ConfigError(
+                "This is a plan for a run file: start opendas explore with it, and open it there."
+            )
         if key not in self.keys:
             raise ConfigError(f"There is nothing to explore under the name {key[:40]!r} here.")
         if key not in self._made:
