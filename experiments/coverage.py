@@ -147,8 +147,15 @@ def together(measured: Measured, queries: Sequence[str]) -> tuple[Table, dict[st
 
 def columns_of(found: Intervals, chosen: slice) -> Intervals:
     """Return some columns of intervals."""
-    floats = (found.estimate, found.variance, found.lower, found.upper, found.margin)
-    return Intervals(found.confidence, *(part[:, chosen] for part in floats), found.law[:, chosen])
+    return Intervals(
+        found.confidence,
+        found.estimate[:, chosen],
+        found.variance[:, chosen],
+        found.lower[:, chosen],
+        found.upper[:, chosen],
+        found.margin[:, chosen],
+        found.law[:, chosen],
+    )
 
 
 def one_seed(

@@ -362,7 +362,7 @@ def test_another_products_table_is_refused(tmp_path: Path, made: Path, capsys) -
     assert guarded(cli, ["interval", str(nmf), "--query", "P1", "--geolevel", "county"]) == 2
     assert "pl94-persons" in capsys.readouterr().err
     out = ["interval", str(tmp_path / "out")]
-    assert len(answer(capsys, *out, "--query", "H1", "--geolevel", "county")["rows"]) == 3
+    assert len(answer(capsys, *out, "--query", "H1", "--geolevel", "county")["rows"]) == 6
     assert guarded(cli, [*out, "--query", "total", "--geolevel", "county"]) == 2
     assert "pl94-units:total" in capsys.readouterr().err
     assert len(answer(capsys, *out, "--query", "pl94-units:total", "--geolevel", "block")["rows"]) > 20
