@@ -15,7 +15,7 @@ import numpy.typing as npt
 from opendas.optimize.paired import PairedCurvature
 from opendas.queries.groups import QueryGroup
 from opendas.whole_tree.domain import Bools, Domain, Floats, Ints
-from opendas.whole_tree.kernels import add_multiples, add_segments, apply_blocks, supported
+from opendas.whole_tree.kernels import add_multiples, add_segments, apply_blocks, quadratic, supported
 
 __all__ = ["Operators", "QueryRows", "Supported", "inverse", "mask_codes"]
 
@@ -240,8 +240,8 @@ class QueryRows:
 
     Parameters
     ----------
-    categories : float64 (r, k)
-        Different sets of dense categories that rows count, as indicators.
+    codes : int64 (k,)
+        Group of dense categories that rows count together, ``r`` of them.
     outer : tuple of float64 (t, b, d, d)
         For each dimension, the sums of outer products of the coefficients of different rows of the others.
     of_row : int64 (m,)
@@ -249,7 +249,7 @@ class QueryRows:
     """
 
     domain: Domain
-    categories: Floats
+    codes: Ints
     outer: tuple[Floats, ...]
     of_row: Ints
 
@@ -262,26 +262,18 @@ class QueryRows:
         classes = domain.algebra.rows(part)
         place = query.row_of_cell[domain.cell]
         _, codes = np.unique(place[:, 0], return_inverse=True)
-        codes = codes.ravel()
-        groups = int(codes.max()) + 1
-        categories = np.asarray(codes[None, :] == np.arange(groups)[:, None], dtype=np.float64)
+        codes = codes.ravel().astype(np.int64)
         kinds = len(classes)
         of_row = np.zeros(query.size, dtype=np.int64)
         of_row[place] = codes[:, None] * kinds + classes.of_row[part.row_of_cell][None, :]
-        return cls(domain, categories, classes.outer, of_row)
+        return cls(domain, codes, classes.outer, of_row)
 
     def of_distinct(self, stacks: Stacks) -> Floats:
         """Return ``r' A r`` of different operators for different rows, float64 (U, r * t)."""
-        count, k = len(stacks[0]), self.domain.categories
-        found = np.zeros((count, len(self.categories), self.outer[0].shape[0]))
+        found = np.zeros((len(stacks[0]), int(self.codes.max()) + 1, len(self.outer[0])))
         for stack, kind, outer in zip(stacks, self.domain.kinds, self.outer, strict=True):
-            d = kind.dimension
-            split = stack.reshape(count, -1, k, d, k, d)
-            half = np.einsum("rk,ubkdle->ubrdle", self.categories, split, optimize=True)
-            inner = np.einsum("ubrdle,rl->urbde", half, self.categories, optimize=True)
-            flat = inner.reshape(count, len(self.categories), -1)
-            found += flat @ outer.reshape(len(outer), -1).T
-        return found.reshape(count, -1)
+            quadratic(stack, self.codes, outer, kind.dimension, found)
+        return found.reshape(len(found), -1)
 
     def of(self, operators: Operators) -> Floats:
         """Return ``r' A r`` for every geounit and row, float64 (N, m)."""
