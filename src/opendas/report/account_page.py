@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from opendas.io.atomic import write_atomic
+from opendas.measurement.account import PlanAccount
 from opendas.report.html import environment
 from opendas.report.power_svg import POWER_LEVELS, power_svg
-
-if TYPE_CHECKING:
-    from opendas.measurement.account import PlanAccount
 
 __all__ = ["account_page", "write_account_page"]
 
