@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from opendas.privacy.composed import Bounds
 from opendas.privacy.zcdp import FORMULAS
 from opendas.report.svg import share_bar
 from opendas.report.views import decimal, words
+from opendas.uncertainty.expected import ExpectedRow
 
 __all__ = [
     "PREFIXES",
@@ -48,6 +49,8 @@ class BudgetAnswer:
     sums : mapping of group to Sum
     exact : tuple of (name, Bounds)
         Epsilon of the composed noise itself, where it was asked for.
+    areas : tuple of tuple of ExpectedRow
+        Expected errors of areas off the spine, per plan, where they were asked for.
     """
 
     state: BudgetState
@@ -55,6 +58,7 @@ class BudgetAnswer:
     problems: Problems
     sums: Mapping[str, Sum]
     exact: tuple[tuple[str, Bounds], ...] = ()
+    areas: tuple[tuple[ExpectedRow, ...], ...] = ()
 
     @property
     def is_complete(self) -> bool:
@@ -115,6 +119,7 @@ class BudgetAnswer:
                 ),
             ],
             "power": self._power_lines(),
+            "areas": self._area_lines(),
         }
 
     def _open_total(self, subject: Subject) -> list[bool]:
@@ -122,34 +127,47 @@ class BudgetAnswer:
             found.cells[level, "total"].expected > 0 for _, found in self.plans for level in subject.levels
         ]
 
-    def _loss_lines(self, columns: list[tuple[Loss, ...]]) -> list[tuple[str, list[Markup]]]:
-        """Return a name and cells per loss: the loss and its epsilons, the plans under each other."""
+    def _together(self, texts: Iterable[str]) -> Markup:
+        """Write one value per plan, under each other."""
         two = len(self.plans) > 1
+        values = zip(self.plans, texts, strict=True)
+        return Markup("").join(two_lines(name, two, text) for (name, _), text in values)
+
+    def _loss_lines(self, columns: list[tuple[Loss, ...]]) -> list[tuple[str, list[Markup]]]:
+        """Return a name and cells per loss: the loss and its epsilons."""
         formulas = FORMULAS if any(found.is_gaussian for _, found in self.plans) else ()
         lines = []
         for losses in zip(*columns, strict=True):
-            texts = [[decimal(loss.loss) for loss in losses]]
-            texts += [[_two_digits(loss.epsilon.get(name)) for loss in losses] for name in formulas]
-            cells = [
-                Markup("").join(
-                    two_lines(name, two, text) for (name, _), text in zip(self.plans, row, strict=True)
-                )
-                for row in texts
+            cells = [self._together(decimal(loss.loss) for loss in losses)]
+            cells += [
+                self._together([_two_digits(loss.epsilon.get(name)) for loss in losses]) for name in formulas
             ]
             lines.append((losses[0].name, cells))
         return lines
 
+    def _area_lines(self) -> list[tuple[str, int, list[Markup]]]:
+        """Return kind, number, and mean and largest standard error of areas off the spine."""
+        return [
+            (
+                rows[0].name,
+                rows[0].areas,
+                [
+                    self._together(_error_text(row.mean_sd) for row in rows),
+                    self._together(_error_text(row.max_sd) for row in rows),
+                ],
+            )
+            for rows in zip(*self.areas, strict=True)
+        ]
+
     def _power_lines(self) -> list[tuple[str, Markup]]:
         """Return rates of false alarms, and how often a true claim is recognised at most."""
-        two = len(self.plans) > 1
-        lines = []
-        for bounds in zip(*(found.power for _, found in self.plans), strict=True):
-            cells = [
-                two_lines(name, two, f"{min(power, 1.0) * 100:.1f} %")
-                for (name, _), (_, power) in zip(self.plans, bounds, strict=True)
-            ]
-            lines.append((f"{bounds[0][0] * 100:g} %", Markup("").join(cells)))
-        return lines
+        return [
+            (
+                f"{bounds[0][0] * 100:g} %",
+                self._together(f"{min(power, 1.0) * 100:.1f} %" for _, power in bounds),
+            )
+            for bounds in zip(*(found.power for _, found in self.plans), strict=True)
+        ]
 
 
 def _two_digits(value: float | None) -> str:
@@ -200,9 +218,13 @@ def margin_of(cell: Cell) -> str:
 
 def error_of(cell: Cell) -> str:
     """Write an expected standard error."""
-    if cell.expected == 0:
+    return _error_text(cell.expected)
+
+
+def _error_text(error: float) -> str:
+    if error == 0:
         return "exact"
-    return "unbounded" if math.isinf(cell.expected) else decimal(cell.expected, 3)
+    return "unbounded" if math.isinf(error) else decimal(error, 3)
 
 
 def start_state(subject: Subject, drafts: tuple[Draft, ...] | None = None) -> BudgetState:
@@ -255,15 +277,16 @@ def _is_number(text: str, below: int) -> bool:
     return text.isascii() and text.isdigit() and len(text) < 5 and int(text) < below
 
 
-def answered(state: BudgetState, subject: Subject, *, exact: bool = False) -> BudgetAnswer:
+def answered(state: BudgetState, subject: Subject, *, more: str = "") -> BudgetAnswer:
     """Answer a state.
 
     Parameters
     ----------
     state : BudgetState
     subject : Subject
-    exact : bool
-        Work out the epsilon of the composed noise itself as well, which takes a second or more.
+    more : str
+        What takes a second or more, and is worked out on request only: ``exact``, the epsilon of the composed
+        noise itself; ``areas``, expected errors of areas off the spine.
 
     Raises
     ------
@@ -286,7 +309,11 @@ def answered(state: BudgetState, subject: Subject, *, exact: bool = False) -> Bu
         except OpendasError as error:
             problems.add(f"{prefix}.total", str(error))
     known = BudgetAnswer(state, tuple(plans), problems, sums)
-    if not exact or not known.is_complete:
+    if not known.is_complete:
+        return known
+    if more == "areas":
+        return replace(known, areas=tuple(subject.areas(answers.budget) for _, answers in plans))
+    if more != "exact":
         return known
     bounds = [
         (name, subject.exact_loss(answers.budget).epsilon(answers.budget.delta))

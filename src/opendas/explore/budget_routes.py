@@ -71,8 +71,8 @@ class BudgetPages:
             banner = str(error)
             subject = self.session.first
             state = start_state(subject)
-        exact = form.get("action") == "exact"
-        return self.shown(subject, answered(state, subject, exact=exact), banner=banner)
+        found = answered(state, subject, more=form.get("action", ""))
+        return self.shown(subject, found, banner=banner)
 
     def understood(self, form: Mapping[str, str]) -> tuple[BudgetState, Subject]:
         """Return what a form or link asks for.
@@ -151,7 +151,7 @@ class BudgetPages:
         subject = self.session.subject(form.get("subject", self.session.keys[0]))
         before = from_form(form, subject)
         state = acted(before, form.get("action", ""))
-        found = answered(state, subject, exact=form.get("action") == "exact")
+        found = answered(state, subject, more=form.get("action", ""))
         content: dict[str, Any] = {
             "status": found.status,
             "errors": found.problems.by_field,

@@ -28,7 +28,7 @@ from opendas.privacy.worst import WorstLoss
 from opendas.products.product import Product
 from opendas.run import Run, bypassed
 from opendas.uncertainty.algebra import Algebra, RowClasses, build_algebra
-from opendas.uncertainty.expected import ExpectedError
+from opendas.uncertainty.expected import ExpectedError, ExpectedRow, expected_rows
 from opendas.uncertainty.extended import Extended
 from opendas.uncertainty.outline import Outline, outline_of
 
@@ -154,6 +154,15 @@ class Subject:
         """Return a budget as it would be spent."""
         return budget
 
+    @property
+    def categories(self) -> tuple[str, ...]:
+        """Kinds of areas off the spine that are known."""
+        return ()
+
+    def areas(self, budget: Budget) -> tuple[ExpectedRow, ...]:
+        """Return the expected error of the total in areas off the spine; takes a second or more."""
+        return ()
+
     def presets(self) -> tuple[str, ...]:
         """Return the presets for this product whose geolevels these are, exactly or after rescaling."""
         found = [name for name in preset_names() if preset(name).product == self.product.name]
@@ -220,6 +229,17 @@ class RunSubject(Subject):
         if self.run.resolved.estimator != "block-by-block":
             return budget
         return budget.concentrated(self.levels[-1])
+
+    @cached_property
+    def categories(self) -> tuple[str, ...]:
+        """Kinds of areas off the spine that the input knows."""
+        return tuple(name for name, codes in self.run.frame.entities.items() if bool((codes != b"").any()))
+
+    def areas(self, budget: Budget) -> tuple[ExpectedRow, ...]:
+        """Return the expected error of the total in areas off the spine."""
+        plan = MeasurementPlan(self.product, self.spine(budget), budget)
+        rows = expected_rows(ExpectedError.build(plan, algebra=self.algebra), self.run.frame)
+        return tuple(row for row in rows if row.kind == "entity")
 
     def spine(self, budget: Budget) -> Spine:
         """Return the spine that a budget is spent on: bypassing depends on the shares."""

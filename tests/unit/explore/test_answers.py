@@ -186,12 +186,26 @@ def test_the_exact_epsilon_is_that_of_the_plan(made: Path, spine: str) -> None:
     path.write_text((made / "persons.toml").read_text().replace('spine = "standard"', f'spine = "{spine}"'))
     run = opendas.load(path)
     subject = RunSubject(run)
-    found = answered(start_state(subject), subject, exact=True)
+    found = answered(start_state(subject), subject, more="exact")
     ((name, bounds),) = found.exact
     assert name == "A"
     wanted = plan_loss(run.plan, points=EXACT_POINTS).epsilon(run.budget.delta)
     assert (bounds.lower, bounds.upper) == (wanted.lower, wanted.upper)
     assert bounds.upper < found.plans[0][1].whole.epsilon["cks"]
+
+
+def test_areas_off_the_spine_have_the_errors_that_the_plan_shows(made: Path) -> None:
+    run = opendas.load(made / "persons.toml")
+    subject = RunSubject(run)
+    found = answered(start_state(subject), subject, more="areas")
+    wanted = [row for row in opendas.plan(run).expected if row.kind == "entity"]
+    assert wanted
+    assert [row.name for row in wanted] == list(subject.categories)
+    for row, other in zip(found.areas[0], wanted, strict=True):
+        assert (row.name, row.areas) == (other.name, other.areas)
+        assert row.mean_sd == pytest.approx(other.mean_sd, rel=1e-9)
+        assert row.max_sd == pytest.approx(other.max_sd, rel=1e-9)
+    assert stand_in("us-persons").categories == ()
 
 
 def test_a_stand_in_has_the_exact_epsilon_of_its_noise() -> None:
