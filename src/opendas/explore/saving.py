@@ -95,11 +95,12 @@ def _replaced(text: str, name: str, budget: Budget) -> str:
     wanted = {**old, "run": run, "budget": tomllib.loads(section)["budget"]}
     head = f"# From {name}, with a budget chosen in opendas explore. Keep it beside that file.\n"
     found = head + with_budget(_with_choices(text, run), section)
-    parsed = tomllib.loads(found)
+    try:
+        parsed = tomllib.loads(found)
+    except tomllib.TOMLDecodeError:  # the budget stood where no section is, as an inline table
+        return head + _written(wanted)
     parsed["run"] = {**defaults, **parsed["run"]}
-    if parsed == wanted:
-        return found
-    return head + _written(wanted)
+    return found if parsed == wanted else head + _written(wanted)
 
 
 def _with_choices(text: str, run: Mapping[str, Any]) -> str:
