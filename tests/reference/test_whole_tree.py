@@ -227,7 +227,10 @@ def test_areas_that_cannot_be() -> None:
         area_estimates(sweep, tree.full, one + 1, one, areas=1)
     with pytest.raises(EstimationError, match="finite"):
         area_estimates(sweep, tree.full, one, one, np.array([np.nan]))
-    assert len(area_estimates(sweep, tree.full, one[:0], one[:0])) == 0
+    none = area_estimates(sweep, tree.full, one[:0], one[:0])
+    assert none.answers(tree.queries[0])[1].shape == (0, tree.queries[0].size)
+    empty = area_estimates(sweep, tree.full, one[:0], one[:0], areas=2)
+    assert not np.any(empty.answers(tree.queries[0]))
     part = up_sweep(model, {1: (0, 2), 2: (0, 4)}, tree.full)
     with pytest.raises(EstimationError, match="whole tree"):
         area_estimates(part, tree.full, one, one)

@@ -197,7 +197,7 @@ class Domain:
 
     def unplaced(self, x: Floats) -> Floats:
         """Undo :meth:`placed`."""
-        flat = x.reshape(len(x), -1)
+        flat = x.reshape(len(x), self.cells)
         if self._in_order:
             return flat
         found = np.empty_like(flat)

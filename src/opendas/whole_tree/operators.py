@@ -228,8 +228,9 @@ def _within(sizes: Ints) -> Ints:
 
 
 def _segments(stack: Floats, which: Ints, starts: Ints) -> Floats:
-    flat = stack.reshape(len(stack), -1)
-    out = np.zeros((len(starts) - 1, flat.shape[1]))
+    size = int(np.prod(stack.shape[1:]))
+    flat = stack.reshape(len(stack), size)
+    out = np.zeros((len(starts) - 1, size))
     add_segments(flat, which, starts, out)
     return out.reshape(len(out), *stack.shape[1:])
 
@@ -273,7 +274,7 @@ class QueryRows:
         found = np.zeros((len(stacks[0]), int(self.codes.max()) + 1, len(self.outer[0])))
         for stack, kind, outer in zip(stacks, self.domain.kinds, self.outer, strict=True):
             quadratic(stack, self.codes, outer, kind.dimension, found)
-        return found.reshape(len(found), -1)
+        return found.reshape(len(found), found.shape[1] * found.shape[2])
 
     def of(self, operators: Operators) -> Floats:
         """Return ``r' A r`` for every geounit and row, float64 (N, m)."""

@@ -1,0 +1,126 @@
+"""The cell space of whole-tree least squares and its operators, piece by piece, against matrices."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+from support.random_tree import PRODUCTS, DenseTree, made, random_product
+
+from opendas.products.pl94 import pl94_persons, pl94_units
+from opendas.whole_tree.domain import Domain
+from opendas.whole_tree.knowledge import dual
+from opendas.whole_tree.operators import Operators, QueryRows, mask_codes
+
+SEEDS = range(6)
+
+
+def domain_of(name: str | int) -> Domain:
+    product, names = random_product(name) if isinstance(name, int) else PRODUCTS[name]
+    closing = np.zeros((0, product.schema.size), dtype=bool)
+    return Domain.build(product, product.workload.groups(names), closing)
+
+
+def masks(domain: Domain, count: int, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).random((count, domain.categories)) < 0.6
+
+
+@pytest.mark.parametrize("name", [*PRODUCTS, *SEEDS])
+def test_coordinates_are_orthonormal(name: str | int) -> None:
+    domain = domain_of(name)
+    unit = domain.forward(np.eye(domain.cells)).reshape(domain.cells, -1)
+    np.testing.assert_allclose(unit @ unit.T, np.eye(domain.cells), atol=1e-13)
+    x = np.random.default_rng(0).normal(size=(3, domain.cells))
+    np.testing.assert_allclose(domain.backward(domain.forward(x)), x, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", [*PRODUCTS, *SEEDS])
+def test_information_is_the_weighted_sum_of_all_query_groups(name: str | int) -> None:
+    domain = domain_of(name)
+    weights = np.random.default_rng(1).uniform(0.1, 3.0, (2, len(domain.queries)))
+    found = Operators.of(domain, domain.information(weights))
+    for i in range(2):
+        matrices = [DenseTree.matrix(query) for query in domain.queries]
+        expected = sum(w * m.T @ m for w, m in zip(weights[i], matrices, strict=True))
+        np.testing.assert_allclose(found.dense(i), expected, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", [*PRODUCTS, *SEEDS])
+def test_inverses_and_variances_on_what_is_allowed(name: str | int) -> None:
+    domain = domain_of(name)
+    weights = np.random.default_rng(2).uniform(0.1, 3.0, (4, len(domain.queries)))
+    allowed = masks(domain, 4, 3)
+    operators = Operators.of(domain, domain.information(weights)).masked(allowed)
+    inverses = operators.inverse(allowed)
+    loose, unknown = dual(operators, None, allowed, plain=False)
+    assert unknown is not None
+    for i in range(4):
+        cells = np.flatnonzero(domain.cells_of(allowed[i]))
+        expected = np.zeros((domain.cells, domain.cells))
+        expected[np.ix_(cells, cells)] = np.linalg.inv(operators.dense(i, cells))
+        np.testing.assert_allclose(inverses.dense(i), expected, atol=1e-11)
+        np.testing.assert_allclose(loose.dense(i), expected, atol=1e-10)
+        assert not unknown.dense(i).any()
+        for query in domain.queries:
+            matrix = DenseTree.matrix(query)
+            variances = np.einsum("ij,jk,ik->i", matrix, expected, matrix)
+            np.testing.assert_allclose(inverses.quadratic(query)[i], variances, atol=1e-11)
+
+
+def test_sums_of_operators_in_both_ways() -> None:
+    domain = domain_of("unequal recode")
+    rng = np.random.default_rng(4)
+    stacks = domain.information(rng.uniform(0.1, 1.0, (3, len(domain.queries))))
+    many = Operators(domain, stacks, rng.integers(0, 3, 12))
+    starts = np.array([0, 1, 5, 9, 12])
+    sums, pooled = many.sum(starts), many.pooled(starts)
+    for i in range(4):
+        expected = sum(many.dense(j) for j in range(starts[i], starts[i + 1]))
+        np.testing.assert_allclose(sums.dense(i), expected, atol=1e-11)
+        np.testing.assert_allclose(pooled.dense(i), expected, atol=1e-11)
+    alike = Operators(domain, stacks, np.array([0, 1, 0, 1, 1, 0])).pooled(np.array([0, 2, 4, 6]))
+    assert len(alike.stacks[0]) == 1
+    both = Operators.joined([many.take(slice(0, 3)), many.take(slice(7, 9))])
+    for i, j in enumerate((0, 1, 2, 7, 8)):
+        np.testing.assert_array_equal(both.dense(i), many.dense(j))
+    added = many.take(slice(0, 4)) + many.take(slice(4, 8))
+    np.testing.assert_allclose(added.dense(1), many.dense(1) + many.dense(5), atol=1e-11)
+    assert len(many.take(slice(0, 1)).compact().stacks[0]) == 1
+
+
+def test_the_persons_product_comes_down_to_four_small_matrices() -> None:
+    product = pl94_persons()
+    queries = product.workload.groups(product.query_names)
+    closing = np.stack(
+        [product.workload.group(b.query).row_of_cell == product.bound_row(b) for b in product.bounds]
+    )
+    domain = Domain.build(product, queries, closing)
+    assert domain.dense == (0, 1)
+    assert [kind.matrices.shape for kind in domain.kinds] == [(11, 4, 16, 16)]
+    assert sorted(domain.kinds[0].copies.tolist()) == [1, 1, 62, 62]
+    plain = Domain.build(
+        pl94_units(), pl94_units().workload.groups(["total", "detailed"]), np.zeros((0, 2), bool)
+    )
+    assert plain.dense == ()
+    assert [kind.matrices.shape for kind in plain.kinds] == [(2, 2, 1, 1)]
+    detailed = QueryRows.build(domain, product.workload.group("detailed"))
+    assert len(np.unique(detailed.of_row)) == 16
+
+
+@pytest.mark.parametrize("width", [0, 3, 16, 70])
+def test_equal_masks_have_equal_numbers(width: int) -> None:
+    allowed = np.random.default_rng(width).random((40, width)) < 0.5
+    allowed[20:] = allowed[:20]
+    codes = mask_codes(allowed)
+    assert np.array_equal(codes[:20], codes[20:])
+    assert len(np.unique(codes)) == len(np.unique(allowed, axis=0))
+
+
+def test_models_travel_to_workers() -> None:
+    tree = made("zeros", "uneven", 0, exact=("total", 1))
+    model = tree.model.slice({1: (1, 3), 2: (1, 6)})
+    copy = pickle.loads(pickle.dumps(model))
+    assert copy.plain == tree.model.plain == (False, False, True)
+    assert [len(level) for level in copy.levels] == [0, 2, 5]
+    assert np.array_equal(copy.levels[2].allowed(1, 6), tree.model.levels[2].allowed(1, 6))
