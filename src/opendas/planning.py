@@ -113,7 +113,10 @@ def _warnings(run: Run, plan: MeasurementPlan) -> Iterator[str]:
             "invariant: these measurements add nothing. Move that share, or take a preset for this spine."
         )
     for number, level in enumerate(plan.levels):
-        if not level.share and number and run.resolved.estimator != "block-by-block":
+        known = level.share or run.resolved.estimator == "block-by-block"
+        if run.resolved.estimator == "informed":  # which spreads a parent by what was measured below
+            known = any(below.share for below in plan.levels[number:])
+        if not known and number:
             yield (
                 f"geolevel {level.geolevel!r} has no budget: each parent is spread evenly over its geounits, "
                 "and what is measured below cannot mend that. Leave the geolevel out, or give it a share."

@@ -610,9 +610,21 @@ def test_a_geolevel_without_budget_is_spread_evenly_and_said_so(mini: Path, caps
     assert call(capsys, "verify", "out", "--allow-seeded")[0] == 0
 
 
+def test_the_informed_estimator_spreads_by_what_was_measured_below(mini: Path, capsys: Capture) -> None:
+    change("run.toml", "product =", 'estimator = "informed"\nproduct =')
+    change("run.toml", 'town = "1/4", block = "1/2"', 'town = "0", block = "3/4"')
+    _, said, _ = call(capsys, "plan", "run.toml", "--json")
+    assert not any("has no budget" in warning for warning in strict_json(said)["warnings"])
+    change("run.toml", 'town = "0", block = "3/4"', 'town = "3/4", block = "0"')
+    _, said, _ = call(capsys, "plan", "run.toml", "--json")
+    assert any("'block' has no budget" in warning for warning in strict_json(said)["warnings"])
+
+
+@pytest.mark.parametrize("estimator", ["topdown", "informed"])
 @pytest.mark.parametrize("rho", ["1e-5", "1e9", "1e15"])
-def test_losses_far_off_run_all_the_same(mini: Path, capsys: Capture, rho: str) -> None:
+def test_losses_far_off_run_all_the_same(mini: Path, capsys: Capture, rho: str, estimator: str) -> None:
     change("run.toml", 'rho = "2"', f'rho = "{rho}"')
+    change("run.toml", "product =", f'estimator = "{estimator}"\nproduct =')
     assert call(capsys, *RUN)[0] == 0
     assert call(capsys, "verify", "out", "--allow-seeded")[0] == 0
 
