@@ -26,7 +26,7 @@ from opendas.schema.histogram import Histogram
 
 __all__ = ["Checkpoints"]
 
-_MAGIC = b"opendas task 1\n"
+_MAGIC = b"opendas task 2\n"
 
 
 class Checkpoints:
@@ -78,6 +78,15 @@ def _flat(arrays: list[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
     return np.concatenate([array.ravel() for array in arrays]) if arrays else np.zeros(0, np.int64)
 
 
+def _narrow(array: npt.NDArray[np.integer]) -> npt.NDArray[np.integer]:
+    """Return the same integers in the fewest bytes that hold all: smaller than compressed, and no work."""
+    low, high = (int(array.min()), int(array.max())) if array.size else (0, 0)
+    for kind in (np.int8, np.int16, np.int32):
+        if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max:
+            return array.astype(kind)
+    return array
+
+
 def _encode(result: PartResult) -> bytes:
     names = sorted({used.query for used in result.used})
     numbers = np.array(
@@ -86,15 +95,15 @@ def _encode(result: PartResult) -> bytes:
     ).reshape(-1, 5)
     head = {"names": names, "size": result.estimates.size, "records": [asdict(r) for r in result.records]}
     buffer = BytesIO()
-    np.savez_compressed(
+    np.savez(
         buffer,
         head=np.frombuffer(json.dumps(head).encode(), dtype=np.uint8),
-        indptr=result.estimates.indptr,
-        cells=result.estimates.cells,
-        counts=result.estimates.counts,
+        lengths=_narrow(np.diff(result.estimates.indptr)),
+        cells=_narrow(result.estimates.cells),
+        counts=_narrow(result.estimates.counts),
         numbers=numbers,
-        rows=_flat([used.rows.astype(np.int64) for used in result.used]),
-        values=_flat([used.values for used in result.used]),
+        rows=_narrow(_flat([used.rows.astype(np.int64) for used in result.used])),
+        values=_narrow(_flat([used.values for used in result.used])),
     )
     return buffer.getvalue()
 
@@ -102,8 +111,14 @@ def _encode(result: PartResult) -> bytes:
 def _decode(data: bytes) -> PartResult:
     with np.load(BytesIO(data), allow_pickle=False) as arrays:
         head = json.loads(arrays["head"].tobytes())
-        estimates = Histogram(arrays["indptr"], arrays["cells"], arrays["counts"], head["size"])
-        rows, values = arrays["rows"], arrays["values"]
+        lengths = arrays["lengths"].astype(np.int64)
+        estimates = Histogram(
+            np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]),
+            arrays["cells"].astype(np.int32),
+            arrays["counts"].astype(np.int64),
+            head["size"],
+        )
+        rows, values = arrays["rows"], arrays["values"].astype(np.int64)
         used = []
         row = value = 0
         for level, first, children, name, count in arrays["numbers"].tolist():
