@@ -113,6 +113,19 @@ def test_continuous_noise_is_the_limit_of_many_wide_answers() -> None:
         assert bounds.lower * (1 - 1e-4) <= gaussian_delta(epsilon) <= bounds.upper * (1 + 1e-4)
 
 
+@pytest.mark.parametrize("delta", ["1e-40", "1e-10", "1e-3", "0.9", "0.999"])
+@pytest.mark.parametrize("size", [500, 10**4, 10**6, 10**9])
+def test_hardly_any_noise(size: int, delta: str) -> None:
+    """Noise that is hardly ever anything but zero: the loss is one number, epsilon that plus ln(1 - delta)."""
+    laplace, gaussian = DiscreteLaplace(Fraction(3, 2 * size)), DiscreteGaussian(Fraction(3, 2 * size))
+    bounds = ComposedLoss.of({(laplace, 1): 1, (gaussian, 1): 1}).epsilon(delta)
+    exact = size + math.log1p(-float(delta))
+    assert bounds.lower <= exact * (1 + 1e-12) + 1e-6
+    assert bounds.upper >= exact * (1 - 1e-15)
+    if float(delta) >= 1e-10:  # below, other values of the noise may count
+        assert bounds.upper <= exact * (1 + 1e-5) + 1
+
+
 def test_the_law_of_one_answer_sums_to_one_and_has_mean_ratio_one() -> None:
     for noise in (DiscreteGaussian(Fraction(9, 7)), DiscreteLaplace(Fraction(9, 7))):
         for shift in (1, 2, 5):

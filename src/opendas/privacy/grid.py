@@ -41,6 +41,12 @@ _FFT_UNITS = 16.0
 # Rounding of the logarithm of a probability not below 1e-280, and of the exponential that undoes it.
 _LOG_UNITS = 1500.0
 
+# Exponentials beyond this, and their squares, would leave the range of doubles.
+_LARGEST_EXPONENT = 300.0
+
+# Above what products that were rounded to zero could have added.
+_UNDERFLOW = 1e-150
+
 # Beyond this many widths of the spreading error its Gaussian bound is below the smallest double.
 _SPREAD_WIDTHS = 40.0
 
@@ -94,7 +100,7 @@ class TiltedGrid:
         self.splits = sum(count for _, count in parts)
         mean, deviation = _tilted_moments(parts, tilt)
         least = sum(count * law.start for law, count in parts)
-        largest = sum(count * (law.largest) for law, count in parts)
+        largest = sum(count * law.largest for law, count in parts)
         for width in _HALF_WIDTHS:
             half = width * max(deviation, 1e-9 * max(abs(least), abs(largest)))
             low, high = max(least, mean - half), min(largest, mean + half)
@@ -132,18 +138,15 @@ class TiltedGrid:
         epsilon : float
             Covered by the circle, or above it; there the upper bound is small and the lower one zero.
         """
-        lower = (
-            self._scale(epsilon + self._shift) * (1.0 - self._relative) * self._below(epsilon + self._shift)
-        )
-        upper = (
-            self._scale(epsilon - self._shift) * (1.0 + self._relative) * self._above(epsilon - self._shift)
-        )
+        lower = self._below(epsilon + self._shift) * (1.0 - self._relative)
+        upper = self._above(epsilon - self._shift) * (1.0 + self._relative) + _UNDERFLOW
         # A comparison with "not a number" is false, and leaves the trivial bounds.
         return DeltaBounds(lower if lower > 0.0 else 0.0, upper if upper < 1.0 else 1.0)
 
     def threshold(self, level: float) -> float:
         """Return the loss that is exceeded under ``Q`` with about the chance `level`; untilted grids only."""
-        under_q = np.cumsum((np.maximum(0.0, self._weight) * np.exp(-self._values))[::-1])[::-1]
+        under_q = np.maximum(0.0, self._weight) * np.exp(-np.maximum(-_LARGEST_EXPONENT, self._values))
+        under_q = np.cumsum(under_q[::-1])[::-1]
         place = int(np.searchsorted(-under_q, -level))
         return float(self._values[min(max(place, 8), self.points - 9)])
 
@@ -168,8 +171,12 @@ class TiltedGrid:
         return mass + 1e-14 + math.sqrt(self.points) * self._error + self._outside_high + self._outside_low
 
     def _scale(self, epsilon: float) -> float:
-        """Turn a tilted probability, measured from epsilon, into a probability."""
-        return math.exp(min(700.0, self.log_moment - self.tilt * epsilon))
+        """Turn a tilted probability, measured from epsilon, into a probability; infinity if beyond use.
+
+        Where the factor is huge, weights of the sum may have been rounded to zero: then nothing is known.
+        """
+        exponent = self.log_moment - self.tilt * epsilon
+        return math.exp(exponent) if exponent < _LARGEST_EXPONENT else math.inf
 
     def _gain(self, epsilon: float) -> tuple[float, float]:
         """Return the tilted delta on the grid and the Euclidean norm of its weights."""
@@ -179,18 +186,21 @@ class TiltedGrid:
         return float(gain @ self._weight[start:]), float(np.sqrt(gain @ gain))
 
     def _above(self, epsilon: float) -> float:
+        scale = self._scale(epsilon)
+        if not self.covers(epsilon) or scale == math.inf:
+            return scale  # Chernoff's bound
         value, norm = self._gain(epsilon)
         # What lies above the circle gains at most 1, and exp(-tilt * excess) <= 1 of it is tilted mass.
-        return (
-            max(0.0, value) + norm * self._error + self._outside_high + (0.0 if self.covers(epsilon) else 1.0)
-        )
+        return scale * (max(0.0, value) + norm * self._error + self._outside_high)
 
     def _below(self, epsilon: float) -> float:
-        if not self.covers(epsilon):
+        scale = self._scale(epsilon)
+        if not self.covers(epsilon) or scale == math.inf:
             return 0.0
         value, norm = self._gain(epsilon)
         wrapped = self._outside_low + self._outside_high
-        return value - norm * self._error - wrapped - self._spread_excess(epsilon)
+        least = value - norm * self._error - wrapped - self._spread_excess(epsilon)
+        return scale * least if least > 0.0 else 0.0
 
     def _spread_excess(self, epsilon: float) -> float:
         """Bound, tilted, by how much spreading may have raised delta at epsilon."""
@@ -198,16 +208,16 @@ class TiltedGrid:
         mean = self.splits * self.step**2 / 8.0
         near = mean + width * math.sqrt(math.log(4.0) / 2.0)
         reach = near + mean + _SPREAD_WIDTHS * width
+        if self.tilt * reach > _LARGEST_EXPONENT:
+            return math.inf  # a grid far too coarse for this tilt
         start, stop = np.searchsorted(self._values, [epsilon - reach, epsilon + reach])
         offset = self._values[start:stop] - epsilon
         distance = np.maximum(0.0, np.abs(offset) - near)
         most = mean + width * math.sqrt(math.pi / 8.0)
         tail = erfc(math.sqrt(2.0) * np.maximum(0.0, distance - mean) / width)
         excess = np.maximum(0.0, mean - distance) + width * math.sqrt(math.pi / 8.0) * tail
-        weights = 2.0 * excess * np.exp(np.minimum(700.0, -self.tilt * offset))
-        beyond = (
-            2.0 * most * (self._outside_high + self._outside_low * math.exp(min(700.0, self.tilt * reach)))
-        )
+        weights = 2.0 * excess * np.exp(-self.tilt * offset)
+        beyond = 2.0 * most * (self._outside_high + self._outside_low * math.exp(self.tilt * reach))
         return (
             float(weights @ self._weight[start:stop])
             + float(np.sqrt(weights @ weights)) * self._error
