@@ -181,6 +181,12 @@ def level(**fields: object) -> dict[str, object]:
         ({"levels": "x"}, "levels", "at least one level"),
         ({"levels": TREE, "sources": "x"}, "sources", "did you mean source?"),
         ({"levels": TREE, "source": 4}, "source", "expected text"),
+        ({"levels": TREE, "source": "\udfff"}, "source", "expected text"),
+        ({"levels": [{"name": "\ud800", "nodes": 3}]}, "levels[0].name", "expected text"),
+        ({"levels": [{"name": "a\x1b[31m", "nodes": 3}]}, "levels[0].name", "expected text"),
+        ({"levels": TREE, "\ud800": 1}, "\\ud800", "is not known"),
+        (level(values=list(range(2048)), mult=[2**53] * 2048), "levels[1].values", "at most 2**53 nodes"),
+        ('{"levels": [{"name": "a", "nodes": 1, "nodes": 3}]}', "nodes", "is there twice"),
     ],
 )
 def test_wrong_counts_exit_3_and_name_the_field(
@@ -210,6 +216,16 @@ def test_several_wrong_fields_come_together(tmp_path: Path, capsys: pytest.Captu
     assert "levels[1].values[0]" in said
     assert "-1" not in said
     assert "0.5" not in said
+
+
+@pytest.mark.parametrize("path", ["input.json/part", "x" * 300 + ".json", "circle.json"])
+def test_a_path_that_leads_nowhere_exits_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], path: str
+) -> None:
+    (tmp_path / "input.json").write_text("{}", encoding="utf-8")
+    (tmp_path / "circle.json").symlink_to("circle.json")
+    assert guarded(cli, ["allocate", str(tmp_path / path), "--mechanism", "laplace", "--total", "1"]) == 2
+    assert "Check the path" in capsys.readouterr().err
 
 
 def test_a_missing_file_exits_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

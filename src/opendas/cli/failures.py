@@ -30,6 +30,14 @@ _ENVIRONMENT = {
     errno.EIO: "the disk reports an error",
 }
 
+_PATHS = {
+    errno.ENOENT: "there is no such file or folder",
+    errno.ENOTDIR: "a part of the path is a file, not a folder",
+    errno.EISDIR: "this is a folder, not a file",
+    errno.ENAMETOOLONG: "the name is too long",
+    errno.ELOOP: "links lead in a circle",
+}
+
 
 def _say(message: str) -> None:
     click.echo(f"opendas: {message}", err=True)
@@ -90,9 +98,12 @@ def _system_error(error: OSError, context: dict[str, Path]) -> int:
         # The reader of our output left early (opendas plan | head): nothing is wrong.
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
         return 0
+    where = f" ({error.filename})" if isinstance(error.filename, str | Path) else ""
+    if error.errno in _PATHS and where:
+        _say(f"{_PATHS[error.errno]}{where}. Check the path.")
+        return EXIT_USAGE
     if error.errno not in _ENVIRONMENT:
         return _internal(error, context)
-    where = f" ({error.filename})" if isinstance(error.filename, str | Path) else ""
     _say(f"{_ENVIRONMENT[error.errno]}{where}. Nothing half-written was left; put it right and try again.")
     return EXIT_ENVIRONMENT
 

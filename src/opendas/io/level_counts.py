@@ -73,10 +73,14 @@ def read_level_counts(path: Path | str) -> LevelCounts:
     if not isinstance(rows, list) or not rows:
         findings.append(Finding(path.name, None, "levels", "expected a list with at least one level"))
         rows = []
-    findings += [Finding(path.name, None, key, _unknown(key, _KEYS)) for key in document if key not in _KEYS]
+    findings += [
+        Finding(path.name, None, ascii(key)[1:-1], _unknown(key, _KEYS))
+        for key in document
+        if key not in _KEYS
+    ]
     source = document.get("source")
-    if source is not None and not (isinstance(source, str) and source.strip()):
-        findings.append(Finding(path.name, None, "source", "expected text"))
+    if source is not None and not _is_text(source):
+        findings.append(Finding(path.name, None, "source", "expected text on one line"))
     for number, row in enumerate(rows):
         where = f"levels[{number}]"
         wrong = list(_wrong(row, {level.name for level in levels}))
@@ -111,7 +115,11 @@ def _document(path: Path) -> Mapping[str, Any]:
     except UnicodeDecodeError:
         raise FormatError(f"{path.name}: this is no UTF-8 text.") from None
     try:
-        document = json.loads(text)
+        document = json.loads(text, object_pairs_hook=_once)
+    except _Wrong as error:
+        raise FormatError(
+            f"{path.name}: this is no JSON of levels.", [Finding(path.name, None, error.field, error.rule)]
+        ) from None
     except (ValueError, RecursionError) as error:
         line = getattr(error, "lineno", None)
         raise FormatError(
@@ -120,6 +128,21 @@ def _document(path: Path) -> Mapping[str, Any]:
     if not isinstance(document, dict):
         raise FormatError(f'{path.name}: expected an object {{"levels": [...]}}.')
     return document
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make an object, whose keys may not repeat: JSON readers differ on which value counts."""
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise _Wrong(ascii(key)[1:-1], "is there twice in one object")
+        found[key] = value
+    return found
+
+
+def _is_text(value: object) -> bool:
+    """Whether a value is text that can be printed: no control characters, no half of a surrogate pair."""
+    return isinstance(value, str) and bool(value.strip()) and value.isprintable()
 
 
 def _unknown(key: str, known: tuple[str, ...]) -> str:
@@ -135,13 +158,13 @@ def _wrong(row: object, names: set[str]) -> Iterator[tuple[str, str]]:
         yield "", "expected an object with a name, and values and mult or nodes"
         return
     name = row.get("name")
-    if not isinstance(name, str) or not name.strip():
-        yield "name", "expected text"
+    if not _is_text(name):
+        yield "name", "expected text on one line"
     elif name in names:
         yield "name", f"{name!r} is there twice"
     for key in row:
         if key not in _LEVEL_KEYS:
-            yield str(key), _unknown(str(key), _LEVEL_KEYS)
+            yield ascii(key)[1:-1], _unknown(key, _LEVEL_KEYS)
     if not isinstance(row.get("fixed", False), bool):
         yield "fixed", "expected true or false"
     if ("nodes" in row) == ("values" in row):
@@ -161,7 +184,7 @@ def _level(row: Mapping[str, Any]) -> Level:
     mult = _numbers(row["mult"], "mult") if "mult" in row else np.ones(len(values), dtype=np.int64)
     if len(values) != len(mult):
         raise _Wrong("mult", f"expected one number for each value: {len(values)}, not {len(mult)}")
-    if not int(mult.sum()):
+    if not mult.any():
         raise _Wrong("values", "the level is empty; expected at least one node")
     return Level(name, CountHistogram(values, mult), fixed=fixed)
 

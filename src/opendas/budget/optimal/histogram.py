@@ -38,7 +38,8 @@ class CountHistogram:
     Raises
     ------
     FormatError
-        If a count is negative, no whole number or too large, or a multiplicity is negative.
+        If a count is negative, no whole number or too large, a multiplicity is negative, or there are more
+        than 2**53 nodes.
     DataError
         If there is no node.
     """
@@ -56,6 +57,8 @@ class CountHistogram:
         values, mult = values[kept], mult[kept]
         if len(values) == 0:
             raise DataError("a level has at least one node.")
+        if float(mult.sum(dtype=np.float64)) > LARGEST_COUNT:
+            raise FormatError("mult: expected at most 2**53 nodes in a level.")
         if not bool(np.all(values[1:] > values[:-1])):
             values, place = np.unique(values, return_inverse=True)
             sums = np.zeros(len(values), dtype=np.int64)
