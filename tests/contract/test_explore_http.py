@@ -206,14 +206,36 @@ def test_a_form_of_another_page_is_refused(client: Client, headers: dict[str, st
     assert client.post("/budget/answers", data=fields(), headers=headers).status_code == 403
 
 
+def test_a_link_may_lead_here_and_nothing_else_from_elsewhere(client: Client) -> None:
+    elsewhere = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
+    assert client.get("/budget", headers=elsewhere | {"sec-fetch-dest": "document"}).status_code == 200
+    for kind in ("iframe", "image", "script", "empty"):
+        answer = client.get("/budget", headers=elsewhere | {"sec-fetch-dest": kind})
+        assert answer.status_code == 403
+        assert "rho" not in answer.text
+
+
 def test_a_plan_is_written_only_where_the_command_line_said(tmp_path: Path) -> None:
     form = fields() | {"action": "write:a"}
-    assert served(Session()).post("/budget/write", data=form).status_code == 404
+    session = Session()
+    mine = {"cookie": f"opendas-explore-8321={session.token}"}
+    assert served(session).post("/budget/write", data=form, headers=mine).status_code == 404
     target = tmp_path / "plan.toml"
-    client = served(Session(save_to=target))
+    session = Session(save_to=target)
+    client = served(session)
     assert client.get("/budget/write", params=form).status_code == 405
+    for token in ("", "wrong", "\u00e9"):
+        opened = client.get("/", params={"token": token}, follow=False)
+        assert "set-cookie" not in opened.headers
+    assert client.post("/budget/write", data=form).status_code == 403
+    wrong = {"cookie": "opendas-explore-8321=wrong"}
+    assert client.post("/budget/write", data=form, headers=wrong).status_code == 403
     assert not target.exists()
-    assert client.post("/budget/write", data=form).status_code == 200
+    opened = client.get("/", params={"token": session.token}, follow=False)
+    cookie = opened.headers["set-cookie"]
+    assert {"HttpOnly", "SameSite=strict", "Path=/budget/write"} <= set(cookie.split("; "))
+    mine = {"cookie": cookie.partition(";")[0]}
+    assert client.post("/budget/write", data=form, headers=mine).status_code == 200
     assert tomllib.loads(target.read_text())["budget"]["rho"] == "293764/114921"
 
 

@@ -40,7 +40,7 @@ def explorer(*arguments: str) -> Iterator[str]:
         assert process.stderr is not None
         try:
             line = process.stderr.readline()
-            found = re.search(r"http://127\.0\.0\.1:\d+", line)
+            found = re.search(r"http://127\.0\.0\.1:\d+/\S*", line)
             assert found is not None, line + process.stderr.read()
             yield found.group()
         finally:

@@ -47,7 +47,8 @@ class Visit:
     def __init__(self, browser: Any, address: str, **options: Any) -> None:
         self.context = browser.new_context(**{"viewport": DESK, "accept_downloads": True, **options})
         self.page = self.context.new_page()
-        self.address = address
+        self.start = address
+        self.address = address.partition("/?")[0].rstrip("/")
         self.asked: list[str] = []
         self.complaints: list[str] = []
         self.page.on("request", lambda request: self.asked.append(request.url))
@@ -60,7 +61,7 @@ class Visit:
             self.complaints.append(message.text)
 
     def go(self, path: str) -> Any:
-        self.page.goto(self.address + path)
+        self.page.goto(self.start if path == "/" else self.address + path)
         return self.page
 
     def field(self, name: str) -> Any:

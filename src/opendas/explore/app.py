@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import secrets
+
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -16,7 +18,7 @@ from opendas.explore.guard import Guard
 from opendas.explore.household_routes import HouseholdPages
 from opendas.explore.session import Session
 from opendas.explore.states import write_link
-from opendas.explore.web import plain, read_form, static_file
+from opendas.explore.web import may_write, plain, read_form, static_file
 
 __all__ = ["Session", "make_app"]
 
@@ -33,9 +35,13 @@ def make_app(session: Session, hosts: frozenset[str]) -> Starlette:
     budgets, households = BudgetPages(session), HouseholdPages()
 
     async def home(request: Request) -> Response:
-        if session.state is None:
-            return RedirectResponse("/budget", 303)
-        return RedirectResponse(_place(session.state), 303)
+        place = "/budget" if session.state is None else _place(session.state)
+        answer = RedirectResponse(place, 303)
+        if secrets.compare_digest(request.query_params.get("token", "").encode(), session.token.encode()):
+            answer.set_cookie(
+                may_write(request), session.token, path="/budget/write", httponly=True, samesite="strict"
+            )
+        return answer
 
     async def opened(request: Request) -> Response:
         form = await read_form(request)

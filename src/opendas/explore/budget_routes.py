@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,7 +27,7 @@ from opendas.explore.drafts import draft_of
 from opendas.explore.session import Session
 from opendas.explore.states import BudgetState, differences, read_link, write_link
 from opendas.explore.subjects import Subject
-from opendas.explore.web import download, environment, plain, read_form
+from opendas.explore.web import download, environment, may_write, plain, read_form
 from opendas.privacy.relations import Mechanism, Neighbours
 
 __all__ = ["BudgetPages"]
@@ -185,6 +186,9 @@ class BudgetPages:
 
     async def write(self, request: Request) -> Response:
         """Write a plan to the file that was named on the command line."""
+        given = request.cookies.get(may_write(request), "")
+        if not secrets.compare_digest(given.encode(), self.session.token.encode()):
+            return plain("Open the address that the program printed: only that may write the file.", 403)
         return await run_in_threadpool(self._write, await read_form(request))
 
     def _write(self, form: Mapping[str, str]) -> Response:

@@ -65,8 +65,11 @@ class Guard:
         headers = Headers(scope=scope)
         if headers.get("host", "") not in self.hosts:
             return PlainTextResponse("This program answers to its own address only.\n", 421)
-        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and scope["method"] != "GET":
-            return PlainTextResponse("A page elsewhere may not send a form here.\n", 403)
+        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+            # A link in a message may lead here; anything else that a page elsewhere starts may not.
+            followed = scope["method"] == "GET" and headers.get("sec-fetch-dest") == "document"
+            if not followed:
+                return PlainTextResponse("A page elsewhere may not ask here.\n", 403)
         origin = headers.get("origin")
         if origin is not None and origin.removeprefix("http://") not in self.hosts:
             return PlainTextResponse("A page elsewhere may not ask here.\n", 403)

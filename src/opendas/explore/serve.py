@@ -63,6 +63,8 @@ def serve(session: Session, *, port: int = 0, browser: bool = True, say: Callabl
     listener = bound(port)
     number = int(listener.getsockname()[1])
     address = f"http://{ADDRESS}:{number}/"
+    if session.save_to is not None:
+        address += f"?token={session.token}"
     config = uvicorn.Config(
         make_app(session, hosts_of(number)),
         log_level="critical",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,14 @@ class Session:
         Where the page may write a plan; named on the command line.
     state : mapping, optional
         A kept state to begin with.
+    token : str
+        Who has it may write to `save_to`; it is in the address that the program prints, and nowhere else.
     """
 
     run: Subject | None = None
     save_to: Path | None = None
     state: Mapping[str, Any] | None = None
+    token: str = field(default_factory=lambda: secrets.token_urlsafe(24))
 
     def __post_init__(self) -> None:
         self._made: dict[str, Subject] = {} if self.run is None else {self.run.key: self.run}

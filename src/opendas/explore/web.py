@@ -18,7 +18,7 @@ from opendas.explore.problems import share_text
 from opendas.report import views
 from opendas.version import __version__
 
-__all__ = ["PREFIXES", "download", "environment", "plain", "read_form", "static_file"]
+__all__ = ["PREFIXES", "download", "environment", "may_write", "plain", "read_form", "static_file"]
 
 PREFIXES: Final = ("a", "b")
 """Of the fields of the first and the second plan."""
@@ -62,6 +62,11 @@ async def read_form(request: Request) -> dict[str, str]:
         return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=_MOST_FIELDS))
     except ValueError:
         raise HTTPException(413, "The form has too many fields.") from None
+
+
+def may_write(request: Request) -> str:
+    """Name the cookie of who may write a file; browsers share cookies between the ports of a machine."""
+    return f"opendas-explore-{request.url.port}"
 
 
 def plain(text: str, status: int = 422) -> Response:
