@@ -155,6 +155,14 @@ def test_the_attacker_is_weaker_than_rho_allows() -> None:
     assert attacker.belief(0.1) < attacker.belief(0.5)
 
 
+def test_guesses_at_extreme_priors_are_hardly_better_than_the_prior() -> None:
+    attacker = Attacker(WorstLoss([{(DiscreteGaussian(Fraction(8)), 1): 4}]))
+    for prior in (1e-6, 1e-9, 1e-12):
+        assert 1 - prior <= attacker.guess(prior) <= 1 - prior * (1 - 1e-3)
+        assert attacker.guess(1 - prior) <= 1 - 0.98 * prior
+        assert prior < attacker.belief(prior) < 1e3 * prior + 1e-6
+
+
 def test_nothing_changed_tells_nothing() -> None:
     attacker = Attacker(WorstLoss([{}]))
     assert (attacker.power(0.05), attacker.guess(), attacker.belief(0.3), attacker.odds(2.0)) == (

@@ -116,7 +116,7 @@ def test_continuous_noise_is_the_limit_of_many_wide_answers() -> None:
 @pytest.mark.parametrize("delta", ["1e-40", "1e-10", "1e-3", "0.9", "0.999"])
 @pytest.mark.parametrize("size", [500, 10**4, 10**6, 10**9])
 def test_hardly_any_noise(size: int, delta: str) -> None:
-    """Noise that is hardly ever anything but zero: the loss is one number, epsilon that plus ln(1 - delta)."""
+    """Noise that is hardly ever anything but zero: the loss is one number, epsilon near it."""
     laplace, gaussian = DiscreteLaplace(Fraction(3, 2 * size)), DiscreteGaussian(Fraction(3, 2 * size))
     bounds = ComposedLoss.of({(laplace, 1): 1, (gaussian, 1): 1}).epsilon(delta)
     exact = size + math.log1p(-float(delta))

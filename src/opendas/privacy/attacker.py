@@ -111,9 +111,11 @@ class _Untilted:
 
     def __init__(self, loss: ComposedLoss) -> None:
         self._grid = TiltedGrid(loss.parts, 0.0, loss.points, 0.0)
-        self._missing = loss.missing
+        self._loss, self._missing = loss, loss.missing
 
     def delta(self, epsilon: float) -> float:
+        if not self._grid.covers(epsilon):
+            return self._loss.delta_at(epsilon).upper
         return self._grid.delta(epsilon).upper + self._missing
 
     def power(self, level: float) -> float:
