@@ -2,7 +2,8 @@
 
 An estimate puts the weight ``w_q Q_q Cov(x_u, f)`` on the answers of a query group at geounit ``u``. The
 draws looked at one by one are those of the geounit itself and of the geounits in one chain with it, which
-have the same leaves; all others stand farther away, enter with the draws of many others, and are taken as
+have the same leaves; and where the tree has noise of other than normal tails, those of everything below it,
+if that is not much. All others stand farther away, enter with the draws of many others, and are taken as
 normal.
 
 Axes: ``g`` geounits, ``c`` classes of geounits (equal covariance, equal noise in their chain), ``r`` kinds of
@@ -14,19 +15,31 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from opendas.intervals.descendants import descend, subtree_sizes
 from opendas.intervals.laws import NoiseLaw, NoiseSum, fourth_cumulant, noise_sum
 from opendas.intervals.noisy_tree import NoisyTree
 from opendas.intervals.rows import Rows
 from opendas.whole_tree.down import Estimates
 from opendas.whole_tree.kernels import margins
 from opendas.whole_tree.model import LEAST_VARIANCE
+from opendas.whole_tree.up import Sweep
 
 __all__ = ["ErrorLaws"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
+Bools = npt.NDArray[np.bool_]
+Answers = tuple[Floats, Floats, list[NoiseLaw | None]]
+"""Weights (c, r, m) of the draws of a query group, their variance and law by class."""
+
 _CHUNK = 4_000_000
+
+_HEAVY = 1e-3
+"""Part of a squared variance from which a fourth cumulant is looked at below a geounit."""
+
+_SUBTREE = 200
+"""With more geounits below, no few of them matter."""
 
 _STEPS_GONE = 0.35
 """A normal rest with this part of a squared weight leaves less than a thousandth of that draw's steps."""
@@ -97,79 +110,125 @@ class ErrorLaws:
         return found
 
     def of(
-        self, level: int, run: Estimates, rows: Rows, own: Ints, covariance: Ints, variance: Floats
+        self,
+        sweep: Sweep,
+        run: Estimates,
+        rows: Rows,
+        own: Ints,
+        covariance: Ints,
+        variance: Floats,
     ) -> Ints:
         """Return the law of each class of geounits and kind of row, int64 (c, r); -1 for the normal one.
 
         Parameters
         ----------
-        level : int
+        sweep : Sweep
         run : Estimates
+            Of geounits of one level.
         rows : Rows
         own, covariance
             From :meth:`classes`.
         variance : float64 (c, r)
         """
+        level = run.level
         found = np.full(variance.shape, -1, dtype=np.int64)
         _, where = np.unique(own, return_index=True)
-        chain = self._chain(level, run.first + where)
+        geounits = run.first + where
+        chain = self._chain(level, geounits)
+        deep = self._looked_into(sweep, level)[geounits]
+        for number in chain:
+            if number > level:  # found again on the way down
+                chain[number] = np.where(deep, -1, chain[number])
         members = rows.kinds.astype(np.float64)
         step = max(1, _CHUNK // max(1, members.size))
         for start in range(0, len(covariance), step):
             some = slice(start, min(start + step, len(covariance)))
-            here = {number: place[some] for number, place in chain.items()}
-            self._some(run, members, covariance[some], here, variance[some], found[some])
+            pulled = self._pulled(run, members, covariance[some])
+            answers = self._answers(pulled, {number: place[some] for number, place in chain.items()})
+            more = {
+                int(i): self._below(sweep, level, int(geounits[start + i]), pulled[i])
+                for i in np.flatnonzero(deep[some])
+            }
+            for i, k in np.argwhere(self._unusual(answers, more, variance[some])).tolist():
+                given = [(weights[i, k], laws[i]) for weights, _, laws in answers]
+                given += [(weights[k], law) for weights, law in more.get(i, [])]
+                kept = [(weights, law) for weights, law in given if law is not None]
+                found[start + i, k] = self._law(kept, float(variance[start + i, k]))
         return found
 
-    def _some(
-        self,
-        run: Estimates,
-        members: Floats,
-        covariance: Ints,
-        chain: dict[int, Ints],
-        variance: Floats,
-        found: Ints,
-    ) -> None:
-        classes, kinds = variance.shape
-        operators = type(run.covariance)(
-            run.covariance.domain, run.covariance.stacks, np.repeat(covariance, kinds)
+    def _looked_into(self, sweep: Sweep, level: int) -> Bools:
+        """Return the geounits of a level whose whole subtree is looked at, bool (g,)."""
+        heavy = any(
+            law is not None and abs(fourth_cumulant(law)) > _HEAVY * law.variance**2
+            for noisy in self._tree.levels[level + 1 :]
+            for laws in noisy.laws
+            for law in laws
         )
-        pulled = operators.apply(np.tile(members, (classes, 1)))
-        answers: list[tuple[Floats, Floats, list[NoiseLaw | None]]] = []
+        model = sweep.model
+        plain = all(model.plain[level + 1 :]) and all(model.plain_below[level:-1])
+        if not heavy or not plain:
+            return np.zeros(len(model.levels[level]), dtype=bool)
+        sizes = subtree_sizes(sweep, level)
+        return np.asarray((sizes > 0) & (sizes <= _SUBTREE))
+
+    @staticmethod
+    def _pulled(run: Estimates, members: Floats, covariance: Ints) -> Floats:
+        """Return the covariance of the cells of each class with each kind of row, float64 (c, r, n)."""
+        own = run.covariance
+        operators = type(own)(own.domain, own.stacks, np.repeat(covariance, len(members)))
+        found = operators.apply(np.tile(members, (len(covariance), 1)))
+        return found.reshape(len(covariance), *members.shape)
+
+    def _answers(self, pulled: Floats, chain: dict[int, Ints]) -> list[Answers]:
+        """Return the weights of the draws of geounits and of their chains."""
+        classes, kinds, cells = pulled.shape
+        flat = np.ascontiguousarray(pulled.reshape(-1, cells))
+        found: list[Answers] = []
         for number, place in chain.items():
             level = self._tree.levels[number]
+            noise = np.where(place >= 0, level.which[np.maximum(place, 0)], -1)
             for column, query in enumerate(level.queries):
-                sums = np.zeros((len(pulled), query.size))
-                margins(pulled, query.row_of_cell, sums)
-                noise = np.where(place >= 0, level.which[np.maximum(place, 0)], -1)
+                sums = np.zeros((len(flat), query.size))
+                margins(flat, query.row_of_cell, sums)
                 laws = [level.laws[k][column] if k >= 0 else None for k in noise.tolist()]
                 each = np.array(
                     [np.inf if law is None else max(law.variance, LEAST_VARIANCE) for law in laws]
                 )
-                weights = sums.reshape(classes, kinds, -1) / each[:, None, None]
-                answers.append((weights, each, laws))
-        for i, k in np.argwhere(self._unusual(answers, variance)).tolist():
-            laws_here = [laws[i] for _, _, laws in answers]
-            given = [
-                (weights[i, k], law) for (weights, _, _), law in zip(answers, laws_here, strict=True) if law
-            ]
-            found[i, k] = self._law(given, float(variance[i, k]))
+                found.append((sums.reshape(classes, kinds, -1) / each[:, None, None], each, laws))
+        return found
+
+    def _below(self, sweep: Sweep, level: int, geounit: int, pulled: Floats) -> list[tuple[Floats, NoiseLaw]]:
+        """Return the weights, float64 (r, m), of the draws of everything below a geounit."""
+        found: list[tuple[Floats, NoiseLaw]] = []
+        for number, child, vectors in descend(sweep, level, geounit, pulled):
+            noisy = self._tree.levels[number]
+            for query, law in zip(noisy.queries, noisy.laws[int(noisy.which[child])], strict=True):
+                if law is not None:
+                    sums = np.zeros((len(vectors), query.size))
+                    margins(vectors, query.row_of_cell, sums)
+                    found.append((sums / max(law.variance, LEAST_VARIANCE), law))
+        return found
 
     @staticmethod
     def _unusual(
-        answers: list[tuple[Floats, Floats, list[NoiseLaw | None]]], variance: Floats
-    ) -> npt.NDArray[np.bool_]:
+        answers: list[Answers], more: dict[int, list[tuple[Floats, NoiseLaw]]], variance: Floats
+    ) -> Bools:
         """Return where steps or tails of single draws may be seen in the sum, bool (c, r)."""
         rest = variance.copy()
         largest = np.zeros_like(variance)
         heavy = np.zeros_like(variance)
         for weights, each, laws in answers:
             square = weights * weights
-            finite = np.where(np.isfinite(each), each, 0.0)
-            rest -= square.sum(axis=2) * finite[:, None]
+            rest -= square.sum(axis=2) * np.where(np.isfinite(each), each, 0.0)[:, None]
             largest = np.maximum(largest, square.max(axis=2, initial=0.0))
             fourth = np.array([0.0 if law is None else abs(fourth_cumulant(law)) for law in laws])
             heavy += (square * square).sum(axis=2) * fourth[:, None]
+        for i, below in more.items():
+            for weights_below, law in below:
+                square = weights_below * weights_below
+                rest[i] -= square.sum(axis=1) * max(law.variance, LEAST_VARIANCE)
+                largest[i] = np.maximum(largest[i], square.max(axis=1, initial=0.0))
+                heavy[i] += (square * square).sum(axis=1) * abs(fourth_cumulant(law))
         some = np.isfinite(variance) & (variance > 0)
         steps = rest < _STEPS_GONE * largest
         with np.errstate(invalid="ignore"):

@@ -155,7 +155,7 @@ class TreeEstimates:
                 each[loose[pairs] > _UNKNOWN] = np.inf
             else:
                 each = np.maximum(variance[covariance], 0.0)
-            kinds.append(self._laws.of(level, run, rows, own, covariance, each))
+            kinds.append(self._laws.of(self.sweep, run, rows, own, covariance, each))
             variances.append(each)
             values.append(rows.values(run.mean))
             which.append(own + shift)
