@@ -12,6 +12,7 @@ from support.mini import from_dense, mini_frame, mini_histogram, mini_product, t
 
 from opendas.errors import BudgetError
 from opendas.geography.spine import Shares, Spine
+from opendas.measurement.family import PartialSource
 from opendas.measurement.noisy import NoisyMeasurements, measured_levels
 from opendas.measurement.plan import MeasurementPlan
 from opendas.random.noise import NoiseSource
@@ -55,6 +56,30 @@ def test_a_lazy_answer_equals_that_coordinate_of_the_full_one(run) -> None:
                 assert np.array_equal(query.rows[query.compact], group.row_of_cell[support])
 
 
+def touched_only(run, measured, number, rng):
+    """Compare answers that touch some cells with all of them, where they do, and with 0 elsewhere."""
+    level = run.spine.levels[number]
+    full = measured.full(number, 0, len(level))
+    first = int(rng.integers(len(level)))
+    geounits = int(rng.integers(1, len(level) - first + 1))
+    cells = rng.random((3, run.product.schema.size)) < 0.3
+    which = rng.integers(0, 3, geounits)
+    found = measured.touching(number, first, geounits, cells, which)
+    for planned, values, every in zip(run.plan.levels[number].queries, found, full, strict=True):
+        for c in range(geounits):
+            asked = np.zeros(planned.query.size, bool)
+            asked[planned.query.row_of_cell[cells[which[c]]]] = True
+            assert np.array_equal(values[c], np.where(asked, every[first + c], 0))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_answers_that_touch_some_cells_are_those_of_the_full_measurement(run, seed) -> None:
+    rng = np.random.default_rng(seed)
+    assert isinstance(run.measurements(), PartialSource)
+    for number in range(len(run.spine.levels)):
+        touched_only(run, run.measurements(), number, rng)
+
+
 def test_marginals_sum_over_all_cells_and_not_over_the_support(run) -> None:
     """A support-restricted marginal with the same noise would give off-support counts by subtraction."""
     lazy = run.measurements().family(2, 0, len(run.spine.leaf), np.zeros(1, np.int32))
@@ -89,6 +114,13 @@ def test_geounits_with_their_own_shares_draw_with_their_own_noise(run) -> None:
     measured = NoisyMeasurements(levels, tables, dict.fromkeys(tables, 0), NoiseSource(KEY))
     assert measured.has_budget(2, 0, 24).tolist() == [False] * 4 + [True] * 20
     assert all(not values[:4].any() for values in measured.full(2, 0, 24))
+    everywhere = np.ones((1, 9), bool)
+    some = measured.touching(2, 0, 24, everywhere, np.zeros(24, np.int64))
+    for values, every in zip(some, measured.full(2, 0, 24), strict=True):
+        assert np.array_equal(values, every)
+    some = measured.touching(1, 0, 6, everywhere, np.zeros(6, np.int64))
+    for values, every in zip(some, measured.full(1, 0, 6), strict=True):
+        assert np.array_equal(values, every)
     planned = plan.levels[1].queries[0]
     wide, narrow = (plan.distribution(1, planned, Fraction(m)).sigma2 for m in (1, 2))
     assert wide == 2 * narrow

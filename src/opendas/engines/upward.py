@@ -15,11 +15,11 @@ import numpy.typing as npt
 
 from opendas.engines.subtree import Part, PartLevel
 from opendas.estimation.informed import LevelInformation
-from opendas.measurement.family import MeasurementSource
+from opendas.measurement.family import MeasurementSource, PartialSource
 from opendas.whole_tree.domain import Domain
 from opendas.whole_tree.model import TreeModel
 from opendas.whole_tree.operators import Operators
-from opendas.whole_tree.up import Below, up_pass
+from opendas.whole_tree.up import Below, Full, up_pass
 
 __all__ = ["BelowPart", "information_of", "kept_at_a_cut", "model_of", "tell_below"]
 
@@ -147,6 +147,27 @@ def model_of(model: TreeModel, levels: Sequence[PartLevel]) -> TreeModel:
     return model.slice(_ranges(levels))
 
 
+def _answers(model: TreeModel, source: MeasurementSource) -> Full:
+    """Return what gives the noisy answers; of leaves, those that touch a cell the leaf may use, if it can.
+
+    Others say nothing, and are most of them: seven of eight where a leaf has no group quarters.
+    """
+    if not isinstance(source, PartialSource):
+        return source.full
+    part, last = source, len(model.levels) - 1
+
+    def some(level: int, first: int, geounits: int) -> list[npt.NDArray[np.int64]]:
+        if level != last:
+            return source.full(level, first, geounits)
+        leaves = model.levels[last]
+        patterns = leaves.pattern[first - leaves.first : first - leaves.first + geounits]
+        used, which = np.unique(patterns, return_inverse=True)
+        cells = model.domain.cells_of(leaves.patterns[used])
+        return part.touching(level, first, geounits, cells, which.ravel().astype(np.int64))
+
+    return some
+
+
 def tell_below(part: Part, model: TreeModel, source: MeasurementSource, below: BelowPart | None) -> BelowPart:
     """Return what all below the geounits of a part's top says about them.
 
@@ -160,7 +181,7 @@ def tell_below(part: Part, model: TreeModel, source: MeasurementSource, below: B
         What lies below the part's bottom level; None where these are leaves.
     """
     known = None if below is None else below.within(model.domain)
-    _, found = up_pass(model, _ranges(part.levels[1:]), source.full, known)
+    _, found = up_pass(model, _ranges(part.levels[1:]), _answers(model, source), known)
     if found is None:
         raise AssertionError("the way up ends below the top of the tree")
     return BelowPart.of(found)
@@ -178,7 +199,7 @@ def information_of(
     if all(level.level == last for level in levels):
         return {}
     known = None if below is None else below.within(model.domain)
-    statistics, _ = up_pass(model, _ranges(levels), source.full, known)
+    statistics, _ = up_pass(model, _ranges(levels), _answers(model, source), known)
     rows = tuple(query.row_of_cell for query in model.queries)
     return {
         one.level: LevelInformation(one.first, one.precision, one.linear, one.weights, rows)

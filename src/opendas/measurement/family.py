@@ -7,12 +7,12 @@ touches.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["FamilyMeasurement", "MeasurementSource", "QueryAnswers", "UsedAnswers"]
+__all__ = ["FamilyMeasurement", "MeasurementSource", "PartialSource", "QueryAnswers", "UsedAnswers"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,5 +93,30 @@ class MeasurementSource(Protocol):
         list of int64 (geounits, m)
             One array for each measured query group, in address order; rows of geounits without budget of
             their own are zero and mean nothing.
+        """
+        ...
+
+
+@runtime_checkable
+class PartialSource(Protocol):
+    """A source that spares the answers that nobody asks for."""
+
+    def touching(
+        self,
+        level: int,
+        first: int,
+        geounits: int,
+        cells: npt.NDArray[np.bool_],
+        which: npt.NDArray[np.int64],
+    ) -> list[npt.NDArray[np.int64]]:
+        """Return what :meth:`MeasurementSource.full` does; zeros for answers that touch no cell of a set.
+
+        Parameters
+        ----------
+        level, first, geounits : int
+        cells : bool (u, n)
+            Sets of cells, public.
+        which : int64 (geounits,)
+            That of each geounit.
         """
         ...

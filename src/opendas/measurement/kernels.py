@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-__all__ = ["compact_rows", "sum_rows"]
+__all__ = ["compact_rows", "sum_drawn_rows", "sum_rows"]
 
 
 @njit(cache=True, nogil=True)
@@ -72,3 +72,23 @@ def sum_rows(
             at = position[row_of_cell[cells[entry]]]
             if at >= 0:
                 out[c, at] += counts[entry]
+
+
+@njit(cache=True, nogil=True)
+def sum_drawn_rows(
+    indptr: npt.NDArray[np.int64],
+    cells: npt.NDArray[np.int32],
+    counts: npt.NDArray[np.int64],
+    first: int,
+    row_of_cell: npt.NDArray[np.int32],
+    drawn: npt.NDArray[np.bool_],
+    which: npt.NDArray[np.int64],
+    out: npt.NDArray[np.int64],
+) -> None:
+    """Likewise for rows that differ from geounit to geounit: those of ``drawn[which]``, bool (u, m), only."""
+    for c in range(out.shape[0]):
+        mine = drawn[which[c]]
+        for entry in range(indptr[first + c], indptr[first + c + 1]):
+            row = row_of_cell[cells[entry]]
+            if mine[row]:
+                out[c, row] += counts[entry]
