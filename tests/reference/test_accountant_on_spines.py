@@ -261,6 +261,23 @@ def test_pairs_that_agree_on_the_invariants(name: str) -> None:
 
 
 @pytest.mark.parametrize("neighbours", list(Neighbours))
+def test_the_total_of_a_single_root(neighbours: Neighbours) -> None:
+    """Replacing a record cannot change it, whatever it was given; adding one does."""
+    plan, _ = planned("standard", "us", 1, GAUSSIAN, neighbours)
+    queries = {"*": {"total": F(1, 2), "detailed": F(1, 2)}}
+    plan = MeasurementPlan(
+        PRODUCT, plan.spine, Budget(GAUSSIAN, neighbours, F(2), plan.budget.geolevels, queries)
+    )
+    changes = [Counter(dict(change)) for change in plan_loss(plan).changes]
+    pairs = neighbours_of(plan, release_of(plan))
+    assert all(any(pair <= change for change in changes) for pair in pairs)
+    assert any(pair == change for pair in pairs for change in changes)
+    answers = 2 * len(plan.levels) * (2 if neighbours is Neighbours.BOUNDED else 1)
+    left_out = 2 if neighbours is Neighbours.BOUNDED else 0
+    assert [change.total() for change in changes] == [answers - left_out]
+
+
+@pytest.mark.parametrize("neighbours", list(Neighbours))
 def test_losses_of_one_attribute_and_within_a_geounit(neighbours: Neighbours) -> None:
     for seed in (1, 2):
         plan, _ = planned("bypassed", "us", seed, GAUSSIAN, neighbours)
