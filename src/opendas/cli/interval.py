@@ -69,7 +69,7 @@ def command(
         return
     click.echo(text_table([_readable(row) for row in rows], _SHOWN))
     message(
-        f"{float(100 * exact):.4g} % intervals for the true count. They cover the noise, and nothing else: "
+        f"{float(100 * exact):.10g} % intervals for the true count. They cover the noise, and nothing else: "
         "not what the enumeration itself got wrong."
     )
 

@@ -28,6 +28,9 @@ WHOLE = "area"
 GEOCODE_COLUMNS = ("geocode", "geoid", "geoid20", "geoid10", "block", "blockid", "geoid_block")
 AREA_COLUMNS = ("area", "district", "name", "areaid")
 WEIGHT_COLUMNS = ("weight", "share", "fraction")
+MOST_WEIGHT = 1e9
+"""Larger ones are no shares of blocks; their squares are where arithmetic ends."""
+
 _SHOWN = 20
 
 
@@ -98,13 +101,20 @@ def area_table(table: Any, frame: Frame, *, name: str = "blocks", skip_unknown: 
             raise FormatError(
                 f"{name}: no column with geocodes; expected one called {', '.join(GEOCODE_COLUMNS[:4])}."
             )
+        if table.num_columns == 0:
+            raise FormatError(f"{name}: it has no column.")
         code = table.column_names[0]
+        if code.strip().isdigit() or code.strip().encode("utf-8") in frame.geocodes:
+            raise FormatError(
+                f"{name}: its first line is a geocode, and would be taken for the name of the column. Put a "
+                "line 'geocode' above it, or call the file .txt."
+            )
     area = next((names[column] for column in AREA_COLUMNS if column in names and names[column] != code), None)
     weight = next((names[column] for column in WEIGHT_COLUMNS if column in names), None)
     codes = table.column(code)
     if codes.null_count:
         raise FormatError(f"{name}: a row without a geocode.")
-    text = [str(value).strip() for value in codes.to_pylist()]
+    text = [_text(value) for value in codes.to_pylist()]
     weights = None if weight is None else _numbers(table.column(weight), name)
     areas = None
     if area is not None:
@@ -155,6 +165,8 @@ def area_weights(
     each = np.ones(len(fixed)) if weights is None else np.asarray(weights, dtype=np.float64)
     if not bool(np.isfinite(each).all()):
         raise FormatError(f"{name}: a weight that is no finite number.")
+    if bool(np.any(np.abs(each) > MOST_WEIGHT)):
+        raise FormatError(f"{name}: a weight beyond {MOST_WEIGHT:.0e}; expected something like a share.")
     which, leaf, each = which[known], place[known].astype(np.int64), each[known]
     _refuse_repeats(which, leaf, tuple(order), frame, name)
     return AreaWeights(tuple(order), which, leaf, each, int((~known).sum()))
@@ -203,7 +215,10 @@ def _read_table(path: Path) -> Any:
         if lines[0].strip().lower() in GEOCODE_COLUMNS:
             lines = lines[1:]
         return pa.table({"geocode": pa.array([line.strip() for line in lines], pa.string())})
-    rows = list(csv.reader(lines))
+    try:
+        rows = list(csv.reader(lines))
+    except csv.Error as error:
+        raise FormatError(f"{path.name}: not a table of comma-separated values: {error}.") from error
     header = [name.strip() for name in rows[0]]
     if len(set(header)) != len(header):
         raise FormatError(f"{path.name}: two columns have one name.")
@@ -221,10 +236,15 @@ def _read_table(path: Path) -> Any:
     )
 
 
+def _text(code: object) -> str:
+    """Return a geocode as text; some programs write fixed characters as bytes."""
+    return (code.decode("utf-8", "replace") if isinstance(code, bytes) else str(code)).strip()
+
+
 def _numbers(column: Any, name: str) -> npt.NDArray[np.float64]:
     try:
         found = pc.cast(column, pa.float64())
-    except pa.ArrowInvalid as error:
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise FormatError(f"{name}: a weight that is no number.") from error
     if found.null_count:
         raise FormatError(f"{name}: a row without a weight.")

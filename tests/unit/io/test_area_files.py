@@ -81,6 +81,11 @@ def test_areas_may_overlap() -> None:
         ("geocode\n", FormatError, "names no block"),
         ("", FormatError, "is empty"),
         (f"geocode,area\n{CODES[0]}\n", FormatError, "line 2: 1 fields"),
+        (f"geocode,area\n{CODES[0]},{'x' * 200_000}\n", FormatError, "not a table"),
+        (f"geocode,weight\n{CODES[0]},1e200\n", FormatError, "weight beyond"),
+        (f"geocode,weight\n{CODES[0]},nan\n", FormatError, "no finite number"),
+        (f"{CODES[0]}\n{CODES[1]}\n", FormatError, "first line is a geocode"),
+        ("010010201009999\n" + CODES[1], FormatError, "first line is a geocode"),
     ],
 )
 def test_what_is_refused(tmp_path: Path, text: str, kind: type[DataError], message: str) -> None:
@@ -112,3 +117,20 @@ def test_a_damaged_file(tmp_path: Path) -> None:
     (tmp_path / "blocks.parquet").write_bytes(b"PAR1")
     with pytest.raises(FormatError, match="Parquet"):
         read_area_file(tmp_path / "blocks.parquet", FRAME)
+
+
+@pytest.mark.parametrize(
+    "weight", [pa.array([[1.0]]), pa.array([1], pa.date32()), pa.array([None], pa.float64())]
+)
+def test_weights_that_are_no_numbers(tmp_path: Path, weight: pa.Array) -> None:
+    pq.write_table(pa.table({"geocode": [CODES[0]], "weight": weight}), tmp_path / "blocks.parquet")
+    with pytest.raises(FormatError, match="weight"):
+        read_area_file(tmp_path / "blocks.parquet", FRAME)
+
+
+def test_parquet_without_columns_and_with_bytes(tmp_path: Path) -> None:
+    pq.write_table(pa.table({}), tmp_path / "blocks.parquet")
+    with pytest.raises(FormatError, match="no column"):
+        read_area_file(tmp_path / "blocks.parquet", FRAME)
+    pq.write_table(pa.table({"geocode": [CODES[1].encode()]}), tmp_path / "blocks.parquet")
+    assert read_area_file(tmp_path / "blocks.parquet", FRAME).leaf.tolist() == [1]
