@@ -118,6 +118,27 @@ def test_coverage_of_half_widths_under_the_law_of_all_draws(case: str, confidenc
     assert checked > 5
 
 
+@pytest.mark.parametrize("confidence", [0.9, 0.99])
+@pytest.mark.parametrize("case", ["gaussian", "leaves, laplace"])
+def test_coverage_of_areas_under_the_law_of_all_draws(case: str, confidence: float) -> None:
+    tree = made(**CASES[case]).draw(1)
+    dense, estimates = DenseIntervals(tree), TreeEstimates(tree)
+    rng = np.random.default_rng(2)
+    for size in (1, 2, 5):
+        leaf = np.sort(rng.choice(24, size, replace=False))
+        weights = np.zeros(24)
+        weights[leaf] = rng.uniform(0.2, 1.0, size)
+        area = Areas(1, np.zeros(size, dtype=np.int64), leaf[::-1], weights[leaf[::-1]])
+        for query in ("total", "kind * minor"):
+            asked = members(query)
+            found = estimates.areas(area, asked)
+            width, _ = found.half_widths(confidence)
+            for k, draws in enumerate(dense.draws(weights, asked)):
+                if found.variance[0, k] > 1e-9:
+                    law = exact_law(dense, draws)._smooth()._inverted()
+                    assert law(width[0, k] + 1e-6) == pytest.approx(confidence, abs=0.002)
+
+
 def test_laws_that_are_not_normal_are_found() -> None:
     tree = made(**CASES["leaves, laplace"]).draw(1)
     estimates = TreeEstimates(tree)

@@ -1,4 +1,4 @@
-"""Covariances of an estimate with the geounits below the one that it is about.
+"""Covariances of an estimate with the geounits whose answers it rests on most.
 
 Given the total of a geounit, its children depend on nothing else: ``Cov(x_c, f) = V_c S^-1 Cov(x_v, f)``,
 with the quantities of :mod:`opendas.whole_tree.up`, and so on down to the leaves.
@@ -13,9 +13,10 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
+from opendas.whole_tree.operators import Operators
 from opendas.whole_tree.up import Sweep
 
-__all__ = ["descend", "subtree_sizes"]
+__all__ = ["area_covariances", "descend", "subtree_sizes", "touched"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -61,3 +62,76 @@ def descend(sweep: Sweep, level: int, geounit: int, covariance: Floats) -> Itera
         found = known.take(np.full(len(pulled), child - first)).apply(pulled)
         yield level + 1, child, found
         yield from descend(sweep, level + 1, child, found)
+
+
+def touched(sweep: Sweep, leaves: Ints) -> list[Ints]:
+    """Return per level, top first, the geounits that hold some of the leaves, ascending."""
+    levels = sweep.model.levels
+    found = [np.unique(leaves)]
+    for number in range(len(levels) - 1, 0, -1):
+        found.append(np.unique(levels[number].parent[found[-1]]))
+    return found[::-1]
+
+
+def area_covariances(
+    sweep: Sweep, roots: Operators, leaves: Ints, weights: Floats, rows: Floats
+) -> Iterator[tuple[int, int, Floats]]:
+    """Yield (level, geounit, covariance) of the geounits that hold leaves of an area.
+
+    Parameters
+    ----------
+    sweep : Sweep
+        Of the whole tree; below the top nothing may be exact or unknown, and the top must be no leaf.
+    roots : Operators
+        Covariances of the top's geounits given everything.
+    leaves : int64 (p,)
+        Ascending.
+    weights : float64 (p,)
+    rows : float64 (r, n)
+        Functions of the cells; the area's are their weighted sums over the leaves.
+
+    Notes
+    -----
+    Least squares itself: with ``b`` for the sum ``f`` in the place of answers, the estimate is ``Var b``,
+    which is the covariance of all cells with ``f``.
+    """
+    model = sweep.model
+    places = touched(sweep, leaves)
+    last = len(model.levels) - 1
+    own: dict[int, Floats] = {}  # V b of each touched geounit, (g, r, n)
+    below: dict[int, Floats] = {}  # their sum over the children
+    linear = weights[:, None, None] * rows
+    for number in range(last, 0, -1):
+        own[number] = _each(_known(sweep, number, places[number]), linear)
+        parent = model.levels[number].parent[places[number]]
+        below[number - 1] = np.add.reduceat(own[number], np.flatnonzero(np.diff(parent, prepend=-1)), axis=0)
+        linear = _each(_information(sweep, number - 1, places[number - 1]), below[number - 1])
+    found = _each(roots.take(places[0]), linear)
+    for number in range(last + 1):
+        if number:
+            pulled = _each(_information(sweep, number - 1, places[number - 1]), found - below[number - 1])
+            up = np.searchsorted(places[number - 1], model.levels[number].parent[places[number]])
+            found = own[number] + _each(_known(sweep, number, places[number]), pulled[up])
+        for geounit, vectors in zip(places[number].tolist(), found, strict=True):
+            yield number, geounit, vectors
+
+
+def _known(sweep: Sweep, level: int, geounits: Ints) -> Operators:
+    """Return ``V`` of some geounits."""
+    statistics, here = sweep.statistics[level], sweep.model.levels[level]
+    allowed = here.patterns[here.pattern[geounits - here.first]]
+    return statistics.precision.take(geounits - statistics.first).inverse(allowed)
+
+
+def _information(sweep: Sweep, level: int, geounits: Ints) -> Operators:
+    """Return ``S^-1`` of some geounits."""
+    below, here = sweep.below[level], sweep.model.levels[level]
+    allowed = here.patterns[here.pattern[geounits - here.first]]
+    return below.covariance.take(geounits - below.first).inverse(allowed)
+
+
+def _each(operators: Operators, vectors: Floats) -> Floats:
+    """Apply each geounit's operator to its vectors, float64 (g, r, n)."""
+    count, rows, cells = vectors.shape
+    several = operators.take(np.repeat(np.arange(count), rows))
+    return several.apply(vectors.reshape(-1, cells)).reshape(vectors.shape)

@@ -15,13 +15,15 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from opendas.intervals.descendants import descend, subtree_sizes
+from opendas.intervals.answers import Areas
+from opendas.intervals.descendants import area_covariances, descend, subtree_sizes, touched
 from opendas.intervals.laws import NoiseLaw, NoiseSum, fourth_cumulant, noise_sum
 from opendas.intervals.noisy_tree import NoisyTree
 from opendas.intervals.rows import Rows
 from opendas.whole_tree.down import Estimates
 from opendas.whole_tree.kernels import margins
 from opendas.whole_tree.model import LEAST_VARIANCE
+from opendas.whole_tree.operators import Operators
 from opendas.whole_tree.up import Sweep
 
 __all__ = ["ErrorLaws"]
@@ -158,18 +160,50 @@ class ErrorLaws:
 
     def _looked_into(self, sweep: Sweep, level: int) -> Bools:
         """Return the geounits of a level whose whole subtree is looked at, bool (g,)."""
-        heavy = any(
-            law is not None and abs(fourth_cumulant(law)) > _HEAVY * law.variance**2
-            for noisy in self._tree.levels[level + 1 :]
-            for laws in noisy.laws
-            for law in laws
-        )
         model = sweep.model
         plain = all(model.plain[level + 1 :]) and all(model.plain_below[level:-1])
-        if not heavy or not plain:
+        if not self._heavy(level + 1) or not plain:
             return np.zeros(len(model.levels[level]), dtype=bool)
         sizes = subtree_sizes(sweep, level)
         return np.asarray((sizes > 0) & (sizes <= _SUBTREE))
+
+    def _heavy(self, first: int) -> bool:
+        """Return whether a level from `first` down has noise of other than normal tails."""
+        return any(
+            law is not None and abs(fourth_cumulant(law)) > _HEAVY * law.variance**2
+            for noisy in self._tree.levels[first:]
+            for laws in noisy.laws
+            for law in laws
+        )
+
+    def of_areas(self, sweep: Sweep, roots: Operators, areas: Areas, rows: Rows, variance: Floats) -> Ints:
+        """Return the law of each area and kind of row, int64 (a, r); -1 for the normal one.
+
+        Draws of geounits that hold leaves of an area are looked at where their noise has heavy tails, and
+        these geounits are not many.
+        """
+        found = np.full(variance.shape, -1, dtype=np.int64)
+        model = sweep.model
+        plain = all(model.plain[1:]) and all(model.plain_below[:-1]) and len(model.levels) > 1
+        if not plain or model.levels[0].joint is not None or not self._heavy(0):
+            return found
+        members = rows.kinds.astype(np.float64)
+        for area in range(areas.number):
+            mine = np.flatnonzero(areas.which == area)
+            order = mine[np.argsort(areas.leaf[mine])]
+            leaves = areas.leaf[order]
+            if len(leaves) == 0 or sum(map(len, touched(sweep, leaves))) > _SUBTREE:
+                continue
+            given: list[tuple[Floats, NoiseLaw]] = []
+            for number, geounit, vectors in area_covariances(
+                sweep, roots, leaves, areas.weight[order], members
+            ):
+                given += self._own(number, geounit, vectors)
+            here = slice(area, area + 1)
+            for _, k in np.argwhere(self._unusual([], {0: given}, variance[here])).tolist():
+                kept = [(weights[k], law) for weights, law in given]
+                found[area, k] = self._law(kept, float(variance[area, k]))
+        return found
 
     @staticmethod
     def _pulled(run: Estimates, members: Floats, covariance: Ints) -> Floats:
@@ -201,12 +235,18 @@ class ErrorLaws:
         """Return the weights, float64 (r, m), of the draws of everything below a geounit."""
         found: list[tuple[Floats, NoiseLaw]] = []
         for number, child, vectors in descend(sweep, level, geounit, pulled):
-            noisy = self._tree.levels[number]
-            for query, law in zip(noisy.queries, noisy.laws[int(noisy.which[child])], strict=True):
-                if law is not None:
-                    sums = np.zeros((len(vectors), query.size))
-                    margins(vectors, query.row_of_cell, sums)
-                    found.append((sums / max(law.variance, LEAST_VARIANCE), law))
+            found += self._own(number, child, vectors)
+        return found
+
+    def _own(self, level: int, geounit: int, vectors: Floats) -> list[tuple[Floats, NoiseLaw]]:
+        """Return the weights, float64 (r, m), of the draws of one geounit, from its covariances."""
+        found: list[tuple[Floats, NoiseLaw]] = []
+        noisy = self._tree.levels[level]
+        for query, law in zip(noisy.queries, noisy.laws[int(noisy.which[geounit])], strict=True):
+            if law is not None:
+                sums = np.zeros((len(vectors), query.size))
+                margins(np.ascontiguousarray(vectors), query.row_of_cell, sums)
+                found.append((sums / max(law.variance, LEAST_VARIANCE), law))
         return found
 
     @staticmethod

@@ -107,7 +107,7 @@ class TreeEstimates:
         return Estimated(value, variance, self._laws.kinds, kind)
 
     def areas(self, areas: Areas, members: Bools) -> Estimated:
-        """Return weighted sums over `members` in sets of leaves; their errors are taken as normal."""
+        """Return weighted sums over `members` in sets of leaves."""
         rows = Rows.build(self.model.domain, members)
         found = area_estimates(
             self.sweep, self.tree.full, areas.which, areas.leaf, areas.weight, areas.number
@@ -115,7 +115,10 @@ class TreeEstimates:
         variance = np.maximum(rows.quadratic(found.covariance), 0.0)[found.covariance.which]
         if found.unknown is not None:
             variance[rows.quadratic(found.unknown)[found.unknown.which] > _UNKNOWN] = np.inf
-        return Estimated.normal(rows.values(found.mean), variance[:, rows.of_row])
+        roots = next(self.estimates(0)).covariance
+        kind = self._laws.of_areas(self.sweep, roots, areas, rows, variance)
+        columns = rows.of_row
+        return Estimated(rows.values(found.mean), variance[:, columns], self._laws.kinds, kind[:, columns])
 
     def estimates(self, level: int) -> Iterator[Estimates]:
         """Yield the estimates of a geolevel: above the leaves in one piece, the leaves in runs."""
