@@ -9,6 +9,8 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 pytest.importorskip("starlette")
 pytest.importorskip("httpx")
@@ -22,6 +24,7 @@ from opendas.explore.stand_ins import stand_in
 from opendas.explore.states import read_link, write_link
 
 HOST = "127.0.0.1:8321"
+SHARED = Session()
 
 
 @pytest.fixture(name="session", scope="module")
@@ -336,3 +339,40 @@ def test_the_exact_epsilon_is_worked_out_when_it_is_asked_for(client: Client) ->
         r"exact epsilon of the composed noise lies between 16\.\d\d and 16\.\d\d", body["answers"]
     )
     assert "composed noise lies" not in client.post("/budget/answers", data=fields()).json()["answers"]
+
+
+NUMBERS = (
+    "",
+    "0",
+    "-0",
+    "1/0",
+    "1e9",
+    "1e-9",
+    "1e-300",
+    "1e2000",
+    "9" * 120,
+    "1/3",
+    "nan",
+    "inf",
+    "2",
+    "1 %",
+)
+WORDS = ("\x00", "\u0663", "%", "a.l0", "{}", "<")
+NASTY = st.one_of(st.text(max_size=40), st.sampled_from(NUMBERS + WORDS))
+ACTIONS = st.sampled_from(
+    ("", "compare", "single", "swap", "move:a.l0", "move:a.q1.2", "rescale:a.q0", "target:a", "budget:b")
+)
+
+
+@settings(max_examples=30)
+@given(st.data())
+def test_whatever_is_sent_is_answered_or_refused(data: st.DataObject) -> None:
+    """No request of any content fails inside: it is answered, or it is told what is wrong."""
+    client = served(SHARED)
+    page, form = data.draw(st.sampled_from([("budget", fields()), ("phsafe", households())]))
+    names = st.sampled_from([*form, "plans", "s", "start", "a.mode", "a.q9.9", "b.total"])
+    changed = data.draw(st.dictionaries(names, NASTY, max_size=4))
+    sent = form | {"action": data.draw(ACTIONS)} | changed
+    for answer in (client.post(f"/{page}/answers", data=sent), client.get(f"/{page}", params=sent)):
+        assert answer.status_code in (200, 422), sent
+        assert "internal error" not in answer.text
