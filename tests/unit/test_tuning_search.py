@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.mini import mini_product
 
-from opendas.errors import ConfigError, EstimationError
+from opendas.errors import BudgetError, ConfigError, EstimationError
 from opendas.privacy.relations import Mechanism
 from opendas.tuning.candidate import EXACT, Candidate, Strategy, bureau_strategies
 from opendas.tuning.judge import Judge, least_factor
@@ -112,6 +112,27 @@ def test_query_groups_that_nothing_needs_are_dropped() -> None:
     found = search(judge(Formula(errors)), [(PLAIN, dict.fromkeys(LEVELS, Fraction(1)))], 0.05)
     assert float(found.total) < 1.1
     assert sum(float(q["total"]) for q in found.losses.values() if q) < 0.02
+
+
+def test_a_geolevel_of_which_no_target_speaks_keeps_a_little() -> None:
+    errors = [lambda x: 1 / max(level(x, "town"), 1e-12)]
+    found = search(judge(Formula(errors)), [(PLAIN, dict.fromkeys(LEVELS, Fraction(1)))], 0.05, queries=False)
+    assert float(found.levels["town"]) < 1.06
+    for name in ("region", "block"):
+        assert 0 < found.levels[name] < Fraction(1, 50) * found.total
+
+
+def test_an_allocation_that_cannot_be_drawn_meets_nothing() -> None:
+    class Wide(Formula):
+        def trial(self, candidate: Candidate, seed: int) -> tuple[Tally, ...]:
+            if candidate.total < 5:
+                raise BudgetError("its noise would be wider than exact sampling reaches")
+            return super().trial(candidate, seed)
+
+    judged = judge(Wide([lambda x: 0.0]))
+    found = search(judged, [(PLAIN, dict.fromkeys(LEVELS, Fraction(4)))], 0.05, queries=False)
+    assert 5 <= float(found.total) < 5.6
+    assert any(step.values == (None,) and not step.passed for step in judged.path)
 
 
 def test_level_by_level_ends_with_noise_at_every_geolevel_and_the_targets_met() -> None:

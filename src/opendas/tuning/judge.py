@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Protocol
 
-from opendas.errors import EstimationError
+from opendas.errors import BudgetError, EstimationError
 from opendas.tuning.candidate import Candidate
 from opendas.tuning.simulate import Memory
 from opendas.tuning.targets import Tally, Target
@@ -88,13 +88,20 @@ class Judge:
         return found
 
     def passes(self, candidate: Candidate, stage: str) -> bool:
-        """Judge a candidate; stops at the first run that settles the verdict."""
+        """Judge a candidate; stops at the first run that settles the verdict.
+
+        One whose noise would be too wide to be drawn exactly meets nothing.
+        """
         targets = self.trials.targets
         sums = [Tally() for _ in targets]
         done = 0
         passed = True
         for seed in self.seeds:
-            found = self.tallies(candidate, seed)
+            try:
+                found = self.tallies(candidate, seed)
+            except BudgetError:
+                self.note(Step(stage, candidate, 0, (None,) * len(targets), False))
+                return False
             sums = [total + tally for total, tally in zip(sums, found, strict=True)]
             done += 1
             left = len(self.seeds) - done

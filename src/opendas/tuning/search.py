@@ -23,7 +23,7 @@ WORTH = Fraction(99, 100)
 """An exchange has to leave at most this part of the loss."""
 
 LITTLE = Fraction(1, 200)
-"""Query groups with less than this part of the loss are not worth a run of their own."""
+"""Geolevels and query groups with less than this part of the loss are not worth a run of their own."""
 
 
 def search(
@@ -100,11 +100,14 @@ def descend(judge: Judge, candidate: Candidate, tolerance: float, *, queries: bo
 def _cut_levels(judge: Judge, candidate: Candidate, tolerance: float) -> Candidate:
     for level in sorted(candidate.levels, key=lambda name: -candidate.levels[name]):
         now = candidate
+        least = LITTLE / 2 * now.total
+        if now.levels[level] <= 2 * least:
+            continue  # also the end for a geolevel of which no target speaks
 
         def passes(factor: Fraction, now: Candidate = now, level: str = level) -> bool:
             return factor >= 1 or judge.passes(now.scaled(factor, [level]), f"less at {level}")
 
-        factor = least_factor(passes, tolerance, lowest=1 / 4096)
+        factor = least_factor(passes, tolerance, lowest=float(least / now.levels[level]))
         if factor < 1:
             candidate = now.scaled(factor, [level])
     return candidate
