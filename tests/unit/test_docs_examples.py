@@ -32,6 +32,7 @@ PAGES = (
     "explanation/expected-error.md",
     "explanation/allocation-experiments.md",
     "explanation/whole-tree.md",
+    "explanation/intervals.md",
     "constraints.md",
     "reproducibility.md",
     "how-it-runs.md",
