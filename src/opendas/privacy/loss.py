@@ -167,7 +167,8 @@ def _gaussian_loss(sigma2: Fraction, shift: int, missing: float) -> LossLaw:
     weight = np.exp(-exponent)
     # exp is within one unit in the last place, and its argument has three roundings. Reversing the order
     # leaves the symmetric law as it is: values ascend as noise descends.
-    error = 2.0 * (4.0 * float(exponent[0]) + len(weight) + 8.0) * UNIT + missing
+    largest = min(float(exponent[0]), 750.0)  # beyond, weights are zero and count as left out
+    error = 2.0 * (4.0 * largest + len(weight) + 8.0) * UNIT + missing
     return LossLaw(
         start=float((Fraction(shift * shift) - 2 * shift * reach) / (2 * sigma2)),
         step=float(shift / sigma2),
