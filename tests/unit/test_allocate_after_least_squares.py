@@ -108,3 +108,12 @@ def test_options_that_do_not_go_together(tmp_path: Path, capsys: CAPTURE) -> Non
     assert code == 2
     with pytest.raises(ConfigError, match="total and weights only"):
         od.allocate_run(od.load(path), mse=10, after_least_squares=True)
+
+
+@pytest.mark.parametrize("total", ["1e1000", "1e-1000"])
+def test_a_total_beyond_all_use_is_refused(tmp_path: Path, capsys: CAPTURE, total: str) -> None:
+    path = str(write_mini(tmp_path))
+    for options in ((), ("--after-least-squares",)):
+        code, out, err = call(capsys, "allocate", path, "--total", total, *options)
+        assert (code, out) == (2, "")
+        assert "from 1e-12 to 1e+15" in err

@@ -23,11 +23,11 @@ import numpy as np
 import numpy.typing as npt
 
 from opendas.budget.optimal.kinds import NoiseKind, noise_kind, relation, sensitivity_factor
+from opendas.budget.optimal.solver import checked_total
 from opendas.errors import BudgetError
 from opendas.geography.hierarchy import Hierarchy
 from opendas.optimize.shares import least_gap, minimise_shares
 from opendas.optimize.simplex import project_integers
-from opendas.privacy.exact import format_fraction, parse_fraction
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.random.distributions import DiscreteGaussian
 from opendas.uncertainty.shape import Shape
@@ -126,8 +126,8 @@ def allocate_after_least_squares(
     Raises
     ------
     BudgetError
-        If the total is not positive, or above 300 for the discrete Laplace; weights are negative, not
-        finite, all zero or not one a level; or a pure plan has more than 12 levels.
+        If the total is not positive or beyond all use, or above 300 for the discrete Laplace; weights are
+        negative, not finite, all zero or not one a level; or a pure plan has more than 12 levels.
 
     Notes
     -----
@@ -142,9 +142,7 @@ def allocate_after_least_squares(
     [0.078, 0.184, 0.737]
     """
     kind, relation_ = noise_kind(mechanism), relation(neighbours)
-    exact = parse_fraction(total, kind.loss_name)
-    if exact <= 0:
-        raise BudgetError(f"{kind.loss_name} is {format_fraction(exact)}; it must be positive.")
+    exact = checked_total(total, kind.loss_name)
     if kind is NoiseKind.DISCRETE_LAPLACE and exact > _LARGEST_EPSILON:
         raise BudgetError(f"epsilon is above {_LARGEST_EPSILON}: there is no noise left to share out.")
     chosen = _weights(weights, len(hierarchy))

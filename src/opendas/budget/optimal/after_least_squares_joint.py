@@ -19,12 +19,13 @@ import numpy.typing as npt
 
 from opendas.budget.allocation import DEFAULT_DELTA, EVERY_OTHER, Budget
 from opendas.budget.optimal.after_least_squares import whole_shares
+from opendas.budget.optimal.solver import checked_total
 from opendas.constraints.table import invariant_geolevels
 from opendas.errors import BudgetError, ConfigError
 from opendas.geography.hierarchy import Hierarchy
 from opendas.geography.spine import Spine
 from opendas.optimize.shares import least_gap, minimise_shares
-from opendas.privacy.exact import format_fraction, parse_fraction
+from opendas.privacy.exact import format_fraction
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.products.product import Product
 from opendas.queries.groups import Workload
@@ -179,9 +180,9 @@ def allocate_queries_after_least_squares(
     Raises
     ------
     BudgetError
-        If the total is not positive, a weight is negative or all are zero, a geolevel is not on the spine,
-        the query groups of the leaves do not determine the targets, or geounits of one level have different
-        shares (bypassed parents).
+        If the total is not positive or beyond all use, a weight is negative or all are zero, a geolevel is
+        not on the spine, the query groups of the leaves do not determine the targets, or geounits of one
+        level have different shares (bypassed parents).
     ConfigError
         If a query group is unknown, or an invariant holds for geounits that the spine divides.
 
@@ -191,9 +192,7 @@ def allocate_queries_after_least_squares(
     :func:`~opendas.budget.optimal.after_least_squares.allocate_after_least_squares`. Structural zeros and
     bounds are not used, as in :class:`~opendas.uncertainty.expected.ExpectedError`.
     """
-    exact = parse_fraction(total, "rho")
-    if exact <= 0:
-        raise BudgetError(f"rho is {format_fraction(exact)}; it must be positive.")
+    exact = checked_total(total, "rho")
     problem = _Problem.of(product, spine, exact, targets, measured, Neighbours(neighbours))
     free = np.flatnonzero(problem.may.ravel())
 

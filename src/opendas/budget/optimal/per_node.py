@@ -26,8 +26,8 @@ import numpy as np
 import numpy.typing as npt
 
 from opendas.budget.optimal.kinds import NoiseKind, noise_kind, relation
+from opendas.budget.optimal.solver import checked_total
 from opendas.errors import BudgetError, ConfigError, GeographyError, PrivacyError
-from opendas.privacy.exact import format_fraction, parse_fraction
 from opendas.privacy.relations import Mechanism, Neighbours
 
 __all__ = ["NodeAllocation", "allocate_per_node"]
@@ -125,9 +125,7 @@ def allocate_per_node(
             "another, and touches two ways through the tree: the loss is no longer the sum along one of "
             "them. Use budgets per level, or neighbours = unbounded."
         )
-    whole = parse_fraction(total, "total")
-    if whole <= 0:
-        raise BudgetError(f"total: {format_fraction(whole)} is not positive.")
+    whole = checked_total(total)
     tree = _tree(parents)
     cost = _costs(costs, tree)
     power = 1 / (kind.order + 1)

@@ -22,9 +22,8 @@ from opendas.budget.optimal.kinds import NoiseKind, noise_kind, relation
 from opendas.budget.optimal.round_exact import exact_split, rounded_up
 from opendas.budget.optimal.separable import Separable
 from opendas.budget.optimal.solver import (
-    LARGEST_BUDGET,
-    SMALLEST_BUDGET,
     Optimum,
+    checked_total,
     minimise_budget,
     minimise_error,
 )
@@ -183,13 +182,7 @@ def allocate_total(
     [0.252, 0.317, 0.431]
     """
     kind, related = noise_kind(mechanism), relation(neighbours)
-    whole = parse_fraction(total, "total")
-    if whole <= 0:
-        raise BudgetError(f"total: {format_fraction(whole)} is not positive.")
-    if not SMALLEST_BUDGET <= whole <= LARGEST_BUDGET:
-        raise BudgetError(
-            f"total: {float(whole):.3g} is outside {SMALLEST_BUDGET:.0e} to {LARGEST_BUDGET:.0e}."
-        )
+    whole = checked_total(total)
     values, problem, places = _problem(levels, kind, related, weights)
     optimum = minimise_error(problem, float(whole))
     budgets = _placed(optimum.budgets, places, len(levels))

@@ -15,19 +15,51 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 import numpy.typing as npt
 
 from opendas.budget.optimal.separable import Separable
 from opendas.errors import BudgetError
+from opendas.privacy.exact import format_fraction, parse_fraction
 
-__all__ = ["LARGEST_BUDGET", "SMALLEST_BUDGET", "Optimum", "minimise_budget", "minimise_error"]
+__all__ = [
+    "LARGEST_BUDGET",
+    "SMALLEST_BUDGET",
+    "Optimum",
+    "checked_total",
+    "minimise_budget",
+    "minimise_error",
+]
 
 Floats = npt.NDArray[np.float64]
 
 SMALLEST_BUDGET, LARGEST_BUDGET = 1e-12, 1e15
 """Totals outside are refused: one buys nothing, the other protects nobody."""
+
+
+def checked_total(total: Fraction | int | str, what: str = "total") -> Fraction:
+    """Read a total budget that can be shared out.
+
+    Raises
+    ------
+    BudgetError
+        If it is not positive, or outside ``SMALLEST_BUDGET`` to ``LARGEST_BUDGET``: floats then still hold
+        every share and every error.
+    ConfigError
+        If it is no exact number.
+    """
+    exact = parse_fraction(total, what)
+    if exact <= 0:
+        raise BudgetError(f"{what}: {format_fraction(exact)} is not positive.")
+    if not SMALLEST_BUDGET <= exact <= LARGEST_BUDGET:
+        raise BudgetError(
+            f"{what}: expected a number from {SMALLEST_BUDGET:.0e} to {LARGEST_BUDGET:.0e}; less buys "
+            "nothing, and more protects nobody."
+        )
+    return exact
+
 
 _CLOSE = 2e-14
 _STEPS = 200
