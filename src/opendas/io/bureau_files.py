@@ -271,11 +271,12 @@ def read_values(rows: BureauRows, wanted: Ints, size: int, level: str, query: st
         chosen = np.flatnonzero(place == number)
         inside = wanted[chosen] - rows.starts[number]
         file = rows.files[number]
-        bounds = _row_groups(file)
+        stamp = _stamp(file)
+        bounds = _row_groups(file, stamp)
         group = np.searchsorted(bounds, inside, side="right") - 1
         for one in np.unique(group).tolist():
             lines = chosen[group == one]
-            flat, offsets = _group_values(file, one, level)
+            flat, offsets = _group_values(file, stamp, one, level)
             at = inside[group == one] - bounds[one]
             lengths = offsets[at + 1] - offsets[at]
             if bool(np.any(lengths != size)):
@@ -287,15 +288,21 @@ def read_values(rows: BureauRows, wanted: Ints, size: int, level: str, query: st
     return found
 
 
+def _stamp(file: Path) -> tuple[int, int]:
+    """Return what changes when a file does: what is kept of it must not outlive it."""
+    found = file.stat()
+    return found.st_mtime_ns, found.st_size
+
+
 @lru_cache(maxsize=4096)
-def _row_groups(file: Path) -> tuple[int, ...]:
+def _row_groups(file: Path, stamp: tuple[int, int]) -> tuple[int, ...]:
     opened = pq.ParquetFile(file).metadata
     sizes = [opened.row_group(i).num_rows for i in range(opened.num_row_groups)]
     return tuple(np.concatenate([[0], np.cumsum(sizes)]).astype(int).tolist())
 
 
 @lru_cache(maxsize=4)
-def _group_values(file: Path, group: int, level: str) -> tuple[Ints, Ints]:
+def _group_values(file: Path, stamp: tuple[int, int], group: int, level: str) -> tuple[Ints, Ints]:
     """Return the flat values of one row group and where each row's begin."""
     column = open_parquet(file).read_row_group(group, columns=["value"]).column(0).combine_chunks()
     if isinstance(column, pa.ChunkedArray):
