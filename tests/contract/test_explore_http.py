@@ -89,6 +89,7 @@ def test_a_form_is_answered_as_it_is_typed(client: Client) -> None:
         ("a.l1", "1/0", "is not a number"),
         ("a.l1", "nan", "is not a number"),
         ("a.q0.1", "-1/2", "negative"),
+        ("a.l1", "1e1000", "a part of 1"),
         ("a.q1.10", "1e-30", "too little"),
     ],
 )
@@ -333,6 +334,19 @@ def test_what_was_typed_is_shown_as_text_only(client: Client, path: str, name: s
     assert "<script>alert" not in answer.text
 
 
+def test_what_the_exact_curve_does_not_reach_is_said_at_delta(client: Client) -> None:
+    answer = client.post("/budget/answers", data=fields() | {"a.delta": "1e-200", "action": "exact"})
+    assert answer.status_code == 422
+    assert "use the conversions" in answer.json()["errors"]["a.delta"]
+
+
+@pytest.mark.parametrize("total", ["1e15", "1e9", "1000"])
+@pytest.mark.parametrize("mechanism", ["discrete-gaussian", "discrete-laplace"])
+def test_noise_that_nobody_will_see_is_answered(client: Client, total: str, mechanism: str) -> None:
+    form = fields() | {"a.total": total, "a.mechanism": mechanism}
+    assert client.post("/budget/answers", data=form).status_code == 200
+
+
 def test_the_exact_epsilon_is_worked_out_when_it_is_asked_for(client: Client) -> None:
     body = client.post("/budget/answers", data=fields() | {"action": "exact"}).json()
     assert re.search(
@@ -350,7 +364,7 @@ NUMBERS = (
     "1e-9",
     "1e-300",
     "1e2000",
-    "9" * 120,
+    "0." + "9" * 99,
     "1/3",
     "nan",
     "inf",

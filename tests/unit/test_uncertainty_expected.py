@@ -257,6 +257,13 @@ def test_a_geolevel_that_the_spine_divides_is_summed_from_its_leaves() -> None:
     assert block_row.areas == 7
 
 
+def test_noise_that_nobody_will_see_leaves_answers_exact() -> None:
+    plan = make_plan(standard_spine(mini_frame()))
+    narrow = replace(plan.budget, total=Fraction(10**15))
+    expected = ExpectedError.build(MeasurementPlan(plan.product, plan.spine, narrow))
+    assert expected.geounits("block", "detailed").max() == 0.0
+
+
 def test_bad_requests_are_refused() -> None:
     expected = ExpectedError.build(make_plan(standard_spine(mini_frame())))
     with pytest.raises(GeographyError, match="not on the spine"):

@@ -315,9 +315,12 @@ def answered(state: BudgetState, subject: Subject, *, more: str = "") -> BudgetA
         return replace(known, areas=tuple(subject.areas(answers.budget) for _, answers in plans))
     if more != "exact":
         return known
-    bounds = [
-        (name, subject.exact_loss(answers.budget).epsilon(answers.budget.delta))
-        for name, answers in plans
-        if answers.is_gaussian
-    ]
+    bounds = []
+    for name, answers in plans:
+        try:
+            if answers.is_gaussian:
+                loss = subject.exact_loss(answers.budget)
+                bounds.append((name, loss.epsilon(answers.budget.delta)))
+        except OpendasError as error:
+            problems.add(f"{name.lower()}.delta", str(error))
     return replace(known, exact=tuple(bounds))

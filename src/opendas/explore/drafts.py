@@ -24,6 +24,9 @@ _UNITS = 1_000_000
 
 _LONGEST_FRACTION = 60
 
+_LARGEST_SHARE = 1_000_000
+"""Shares may miss 1 while they are typed, and be rescaled, but not by more."""
+
 _Choice = TypeVar("_Choice", Mechanism, Neighbours)
 
 
@@ -225,7 +228,12 @@ def _group(
     read = [
         read_number(text, name, problems, empty=Fraction(0)) for text, name in zip(texts, names, strict=True)
     ]
-    found = [value for value in read if value is not None]
+    found = []
+    for value, name in zip(read, names, strict=True):
+        if value is not None and value > _LARGEST_SHARE:
+            problems.add(name, "A share is a part of 1.")
+        elif value is not None:
+            found.append(value)
     if len(found) < len(read):
         return None, {group: Sum(None)}
     total = Sum(sum(found, Fraction(0)))

@@ -141,6 +141,8 @@ def epsilon_quick(rho: float, delta: float, formula: str = "cks") -> float:
     if rho == 0.0:
         return 0.0
     log_term = -math.log(delta)
+    if log_term == 0.0:  # a delta that no double tells from 1
+        return rho if formula == "bun-steinke" else 0.0
     if formula == "bun-steinke":
         return rho + 2 * math.sqrt(rho * log_term)
     low, high = 0.0, math.sqrt(log_term / rho)

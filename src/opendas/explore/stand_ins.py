@@ -19,6 +19,7 @@ from opendas.privacy.relations import Neighbours
 from opendas.privacy.worst import WorstLoss
 from opendas.products.pl94 import pl94_persons, pl94_units
 from opendas.products.product import Product
+from opendas.uncertainty.expected import precision
 from opendas.uncertainty.extended import Extended
 from opendas.uncertainty.outline import Outline, even_outline
 
@@ -116,7 +117,9 @@ class StandIn(Subject):
         if budget.geolevels[level]:
             for query, share in budget.query_shares(level).items():
                 if share:
-                    weights[self.queries.index(query)] = 1.0 / variance(budget.distribution(level, query))
+                    weights[self.queries.index(query)] = precision(
+                        variance(budget.distribution(level, query))
+                    )
         return weights
 
 

@@ -26,10 +26,14 @@ from opendas.uncertainty.extended import Extended
 from opendas.uncertainty.leaf_sets import leaf_sets
 from opendas.uncertainty.tree import Context, Subtree, TreeLevel, contexts, subtrees
 
-__all__ = ["ExpectedError", "ExpectedRow", "expected_rows"]
+__all__ = ["ExpectedError", "ExpectedRow", "expected_rows", "precision"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+
+
+_NARROWEST = 1e-30
+"""Variance, in squared counts, of noise that is zero in all draws anybody will ever make."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,6 +308,11 @@ def _tree(
     return tuple(tree), tuple(place)
 
 
+def precision(variance: float) -> float:
+    """Return one over a variance; where no draw will ever differ from zero, the answer is exact."""
+    return 1.0 / variance if variance > _NARROWEST else np.inf
+
+
 def _weights(plan: MeasurementPlan, algebra: Algebra, number: int) -> tuple[Floats, Ints]:
     """Return one over the variance per distinct share and query group, and each geounit's share."""
     shares = plan.spine.shares[number]
@@ -317,6 +326,6 @@ def _weights(plan: MeasurementPlan, algebra: Algebra, number: int) -> tuple[Floa
                 noise = plan.distribution(number, planned, multiple)
             else:
                 continue
-            weights[row, algebra.queries.index(planned.query.name)] = 1.0 / noise.variance
+            weights[row, algebra.queries.index(planned.query.name)] = precision(noise.variance)
     size = len(plan.spine.levels[number])
     return weights, np.zeros(size, dtype=np.int64) if shares is None else shares.which

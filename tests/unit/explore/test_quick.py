@@ -92,3 +92,5 @@ def test_conversions(rho_exponent: float, delta_exponent: float) -> None:
 def test_no_loss_has_no_epsilon() -> None:
     assert quick.epsilon_quick(0.0, 1e-10) == 0.0
     assert math.isfinite(quick.epsilon_quick(1e-300, 1e-300))
+    assert quick.epsilon_quick(2.0, 1.0) == 0.0
+    assert quick.epsilon_quick(2.0, 1.0, "bun-steinke") == 2.0
