@@ -171,12 +171,11 @@ def one_seed(
         true = count_table(truth, table, grouping)
         counts = count_table(microdata, table, grouping)
         printed = margins(released, table, grouping, level)
-        for start, found in measured.batches(table, grouping, level):
-            rows = slice(start, start + len(found.estimate))
-            for query, chosen in columns.items():
-                place = (name, query)
-                part = columns_of(found, chosen)
-                score(tallies, place, part, *(x[rows, chosen] for x in (true, counts, printed)))
+        batches = [part for _, part in measured.batches(table, grouping, level)]
+        found = Intervals.joined(batches, float(level), len(table.columns))
+        for query, chosen in columns.items():
+            part = columns_of(found, chosen)
+            score(tallies, (name, query), part, *(x[:, chosen] for x in (true, counts, printed)))
     districts = random_districts(len(tree.frame), DISTRICTS, seed=1)
     found = area_intervals(tree, measured.estimates, districts, table.members, float(level))
     true, counts = (
