@@ -213,7 +213,7 @@ def test_steps_find_no_point_where_there_is_none(monkeypatch):
 
 def test_a_family_that_nothing_solves_is_not_called_solved(monkeypatch):
     problem, linear, matrices = random_varied(3, "near")
-    for name, value in (("SETTINGS", ()), ("GENERAL", 0), ("solve_by_steps", lambda *_: None)):
+    for name, value in (("SETTINGS", ()), ("GENERAL", 0), ("solve_by_steps", lambda *_, **__: None)):
         monkeypatch.setattr(varied, name, value)
     answer = solve_varied(problem, linear, Products(matrices))
     assert answer.status is Status.FAILED

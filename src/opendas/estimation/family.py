@@ -29,7 +29,7 @@ __all__ = ["Progress", "Terms", "accepted", "estimate_family", "estimate_with", 
 _LEAST_VARIANCE = 1e-6
 """Noise with less variance is zero but for a chance below 1e-6: its answers are exact, and larger weights
 would only cost the solver digits."""
-OWN_METHODS = ("direct", "pdas", "admm+pdas", "price", "fixed", "steps")
+OWN_METHODS = ("direct", "pdas", "admm+pdas", "price", "fixed", "steps", "steps+pdas")
 
 
 def _weight(query: QueryAnswers) -> float:

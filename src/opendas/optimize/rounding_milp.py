@@ -10,6 +10,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 
 from opendas.errors import InfeasibleFamily, SolverFailure
 from opendas.optimize import snapping
+from opendas.optimize.quiet import chatter_to_stderr
 from opendas.optimize.rounding_kernels import broken_groups, broken_joint, mix_all
 from opendas.optimize.rounding_problem import RoundingNames, RoundingProblem, RoundingResult
 
@@ -177,7 +178,8 @@ def _two_stages(
         "integrality": np.r_[np.ones(size), np.zeros(2 * m)],
         "options": {"mip_rel_gap": 0.0},
     }
-    found = milp(distance, constraints=constraints, **shared)
+    with chatter_to_stderr():
+        found = milp(distance, constraints=constraints, **shared)
     if found.status == 2:
         raise InfeasibleFamily(names.family, step, (*names.joint, *names.groups))
     if found.x is None or found.status != 0:
@@ -185,7 +187,8 @@ def _two_stages(
     y = np.rint(found.x[:size])
     best = float(np.abs(target - rows @ y).sum())
     constraints.append(LinearConstraint(sp.csc_matrix(distance[None, :]), -np.inf, best + 0.5 / snapping.ONE))
-    found = milp(np.r_[tie, np.zeros(2 * m)], constraints=constraints, **shared)
+    with chatter_to_stderr():
+        found = milp(np.r_[tie, np.zeros(2 * m)], constraints=constraints, **shared)
     if found.x is not None and found.status == 0:
         y = np.rint(found.x[:size])
     return y

@@ -5,8 +5,9 @@
 The active set of :mod:`opendas.optimize.pdas` works with one matrix per child as it does with one for all:
 every child has its own inverse anyway. What differs is where entries, gradients and a first guess come from.
 The chain is the active set, with proximal steps where a Hessian is singular or nearly so; steps in the shared
-metric, which is also what there is where Hessians are too large to be written out; Clarabel; and a proof of
-infeasibility. As everywhere, a step down is decided by sizes, iterations and residuals only.
+metric, then in that of single cells, to the end or to a point whose active set is right, which is also what
+there is where Hessians are too large to be written out; Clarabel; and a proof of infeasibility. As
+everywhere, a step down is decided by sizes, iterations and residuals only.
 """
 
 from __future__ import annotations
@@ -38,6 +39,10 @@ SETTINGS = ((300, 1e-9, 0.0), (2000, 1e-9, 1e-4), (2000, 1e-8, 1e-3), (2000, 1e-
 """Tries of the active set: most iterations, precision of signs, ridge of the proximal steps."""
 WRITTEN = 40_000_000
 """Entries of all Hessians, on the cells of the parent, up to which they are written out."""
+STEPS = 1000
+"""Most steps in the problem's metric."""
+PLAIN_STEPS = 4000
+"""Most steps in the metric of single cells, where the problem's does not lead on."""
 GENERAL = 4_000_000
 """Entries of all Hessians up to which a general solver is tried."""
 
@@ -97,12 +102,27 @@ def solve_varied(
             if rows:
                 return replace(answer, status=Status.INFEASIBLE, conflict=rows)
         best = min(best, answer, key=lambda solution: solution.residual)
-    stepped = solve_by_steps(problem, linear, curvature, tolerance)
-    answer = _certified(problem, linear, curvature, stepped, tolerance, replace(best, method="steps"))
-    if answer.status is Status.OPTIMAL:
-        return answer
-    best = min(best, answer, key=lambda solution: solution.residual)
+    for limit, metric in ((STEPS, problem), (PLAIN_STEPS, _plain(problem))):
+        stepped = solve_by_steps(metric, linear, curvature, tolerance, limit=limit)
+        answer = _certified(problem, linear, curvature, stepped, tolerance, replace(best, method="steps"))
+        if answer.status is Status.OPTIMAL:
+            return answer
+        best = min(best, answer, key=lambda solution: solution.residual)
+        if stepped is None or not settings:
+            continue
+        found = solve_explicit(problem, linear, curvature, *SETTINGS[0], stepped)
+        sharper = found if found.status == OK else None
+        like = replace(best, method="steps+pdas")
+        answer = _certified(problem, linear, curvature, sharper, tolerance, like)
+        if answer.status is Status.OPTIMAL:
+            return answer
+        best = min(best, answer, key=lambda solution: solution.residual)
     return _last_resort(problem, linear, curvature, tolerance, best)
+
+
+def _plain(problem: FamilyProblem) -> FamilyProblem:
+    """The same constraints in the metric of single cells: far from any Hessian, and never degenerate."""
+    return replace(problem, terms=((1.0, np.arange(problem.cells, dtype=np.int32)),))
 
 
 def _explicit(problem: FamilyProblem, curvature: Curvature) -> bool:

@@ -17,7 +17,7 @@ from opendas.optimize.problem import FamilyProblem
 from opendas.optimize.reduce import complete_multipliers, joint_bounds, kept_multipliers, simpler_bounds
 from opendas.optimize.start import project, unconstrained
 
-__all__ = ["solve_explicit"]
+__all__ = ["active_sides", "solve_explicit"]
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -32,6 +32,7 @@ def solve_explicit(
     limit: int,
     precision: float,
     ridge: float,
+    near: Direct | None = None,
 ) -> Direct:
     """Structured solution of a family whose Hessians are written out on the cells of the parent.
 
@@ -47,6 +48,8 @@ def solve_explicit(
         Of the signs, relative to ``max(1, max parent)``.
     ridge : float
         Weight of the proximal term, relative to the mean diagonal of a Hessian; 0 for none.
+    near : Direct, optional
+        A point whose active set to start from. By default the projected unconstrained optimum.
 
     Returns
     -------
@@ -78,9 +81,12 @@ def solve_explicit(
     groups1 = np.ascontiguousarray(groups[:, first])
     H, pairs = _hessians(curvature, first, unit, ridge)
     p = Family(H, B, parent1, unit / whole, mask1, groups1, lower, upper, *known, *coupled, *pairs)
-    side = np.zeros(lower.shape, np.int8)
+    if near is None:
+        free, side = _guess(p), np.zeros(lower.shape, np.int8)
+    else:
+        free, side = mask1 & (near.x[:, first] > 0.0), active_sides(near.lam, lower, upper)
     tolerance = precision * magnitude(problem)
-    status, iterations, y, mu1, found, lam = pdas(*p, _guess(p), side, center, ridge, limit, tolerance)
+    status, iterations, y, mu1, found, lam = pdas(*p, free, side, center, ridge, limit, tolerance)
     tau[kept] = found
     x = np.zeros(problem.linear.shape)
     x[:, first] = np.maximum(y, 0.0)
@@ -89,6 +95,13 @@ def solve_explicit(
         z = (curvature.apply(x) - linear) / whole
         complete_multipliers(z, mu, lam, label, problem.mask, groups, problem.upper, joint, joint_total, tau)
     return Direct(int(status), int(iterations), x, mu * whole, lam * whole, tau * whole)
+
+
+def active_sides(lam: Floats, lower: Floats, upper: Floats) -> NDArray[np.int8]:
+    """Side of each row by the sign of its multiplier, 0 where there is no such bound, shape (C, K)."""
+    side = np.sign(lam)
+    side[((side < 0) & ~np.isfinite(lower)) | ((side > 0) & ~np.isfinite(upper))] = 0
+    return side.astype(np.int8)
 
 
 def _kept_cells(curvature: Curvature, parent: Floats, cells: int) -> NDArray[np.intp]:

@@ -25,11 +25,11 @@ from opendas.optimize.curvature import Curvature, SharedCurvature
 from opendas.optimize.direct import Direct, solve_direct
 from opendas.optimize.pdas import OK
 from opendas.optimize.problem import FamilyProblem
+from opendas.optimize.varied_direct import active_sides
 
 __all__ = ["solve_by_steps"]
 
 Floats = NDArray[np.float64]
-STEPS = 1000
 INSIDE = 300
 """Most iterations of the active set in a step."""
 PRECISION = 1e-9
@@ -46,7 +46,7 @@ SLACK = 1.0 + 1e-9
 
 
 def solve_by_steps(
-    problem: FamilyProblem, linear: Floats, curvature: Curvature, tolerance: float, *, limit: int = STEPS
+    problem: FamilyProblem, linear: Floats, curvature: Curvature, tolerance: float, *, limit: int
 ) -> Direct | None:
     """Solve a family by products with its Hessians alone.
 
@@ -123,9 +123,7 @@ def _step(problem: FamilyProblem, rows: NDArray[np.int32], weights: Floats, last
         x, lam = last.x, last.lam
 
         def same(p: Family) -> tuple[NDArray[np.bool_], NDArray[np.int8]]:
-            side = np.where(lam < 0.0, -1, np.where(lam > 0.0, 1, 0))
-            side[(side < 0) & ~np.isfinite(p.lower) | (side > 0) & ~np.isfinite(p.upper)] = 0
-            return p.mask & (x[:, kept] > 0.0), side.astype(np.int8)
+            return p.mask & (x[:, kept] > 0.0), active_sides(lam, p.lower, p.upper)
 
         found = solve_direct(problem, rows, weights, INSIDE, PRECISION, same)
         if found.status == OK:
