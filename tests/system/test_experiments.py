@@ -283,3 +283,24 @@ def test_the_2020_blocks_of_rhode_island_have_closer_spines(script) -> None:
     groups = found["tract groups, best first"]
     assert groups["cousub"].mean < standard["cousub"].mean / 4
     assert groups["place"].mean < found["optimized, place"]["place"].mean / 2
+
+
+def test_a_paired_change_is_in_percent_of_the_mean_with_its_standard_error(script) -> None:
+    informed = script("informed")
+    key = ("tract", "total", "", "mean_abs_error")
+    found = {
+        "topdown": [{key: 2.0}, {key: 4.0}, {key: 6.0}],
+        "informed": [{key: 1.0}, {key: 2.0}, {key: 6.0}],
+    }
+    change = informed.change(found, key)
+    assert change.percent == pytest.approx(-25.0)
+    assert change.error == pytest.approx(100 * 1.0 / np.sqrt(3) / 4.0)
+    assert informed.change({name: [{key: 0.0}] for name in found}, key) is None
+
+
+def test_a_spine_is_a_frame_of_its_own_geounits(script) -> None:
+    frame = small_frame()
+    spine = standard_spine(frame)
+    own = script("informed").own_frame(spine, frame)
+    for level in ("tract", "block_group"):
+        assert np.array_equal(own.codes(level), frame.codes(level))

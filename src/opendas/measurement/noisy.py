@@ -222,20 +222,26 @@ class NoisyMeasurements:
         positions: Sequence[npt.NDArray[np.int32]],
     ) -> list[npt.NDArray[np.int64]]:
         measured = self._levels[level]
-        values = [np.zeros((geounits, len(r)), dtype=np.int64) for r in rows]
         units = np.arange(first, first + geounits, dtype=np.int64)
         if measured.which is None:
             groups = [(0, units)]
         else:
             which = measured.which[first : first + geounits]
             groups = [(int(k), units[which == k]) for k in np.unique(which[which >= 0])]
+        values: list[npt.NDArray[np.int64]] = []
+        if len(groups) != 1 or len(groups[0][1]) != geounits:
+            values = [np.zeros((geounits, len(r)), dtype=np.int64) for r in rows]
         for multiple, members in groups:
             requests = [
                 (self._sampler(measured, query, multiple), members, query.address, r)
                 for query, r in zip(measured.queries, rows, strict=True)
             ]
-            for value, drawn in zip(values, self._noise.draw_many(measured.level, requests), strict=True):
-                value[members - first] = drawn
+            drawn = self._noise.draw_many(measured.level, requests)
+            if not values:  # all geounits have the same share: what was drawn is the answer's place
+                values = drawn
+                continue
+            for value, noise in zip(values, drawn, strict=True):
+                value[members - first] = noise
         table = self._tables[level]
         start = first - self._first[level]
         for query, position, value in zip(measured.queries, positions, values, strict=True):
