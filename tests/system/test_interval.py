@@ -95,6 +95,16 @@ def test_a_release_is_all_it_takes(made: Path, tmp_path: Path, capsys) -> None:
     assert [row["estimate"] for row in found["rows"]] == [row["estimate"] for row in whole["rows"]]
 
 
+def test_a_release_that_is_nearly_noiseless(tmp_path: Path, capsys) -> None:
+    """The variance of noise that is nothing but zeros is zero in double precision: no damaged file."""
+    run = opendas.load(write_mini(tmp_path, loss='rho = "1000000"'))
+    opendas.release(run, tmp_path / "out", measurements="full")
+    found = answer(capsys, "interval", str(tmp_path / "out"), "--query", "detailed", "--geolevel", "block")
+    truth = to_dense(mini_histogram(mini_frame())).ravel()
+    assert [row["lower"] for row in found["rows"]] == truth.tolist()
+    assert [row["upper"] for row in found["rows"]] == truth.tolist()
+
+
 def test_an_invariant_is_exact(made: Path, capsys) -> None:
     for row in answer(capsys, "interval", str(made), "--query", "total", "--geolevel", "region")["rows"]:
         assert row["variance"] == pytest.approx(0.0, abs=1e-9)

@@ -14,6 +14,7 @@ import scipy.sparse
 
 from opendas.errors import InfeasibleFamily
 from opendas.estimation.model import Family, LevelRules
+from opendas.optimize.quiet import chatter_to_stderr
 
 __all__ = ["relax_parent"]
 
@@ -108,14 +109,15 @@ def _nearest(
             upper.append(np.array([float(total)]))
     cost = np.concatenate([np.zeros(children * n), np.ones(2 * n)])
     top = np.concatenate([np.where(barred.ravel(), 0.0, np.inf), np.full(2 * n, np.inf)])
-    found = scipy.optimize.milp(
-        cost,
-        constraints=scipy.optimize.LinearConstraint(
-            scipy.sparse.vstack(rows), np.concatenate(lower), np.concatenate(upper)
-        ),
-        bounds=scipy.optimize.Bounds(0.0, top),
-        integrality=np.ones(len(cost), dtype=np.int64),
-    )
+    with chatter_to_stderr():
+        found = scipy.optimize.milp(
+            cost,
+            constraints=scipy.optimize.LinearConstraint(
+                scipy.sparse.vstack(rows), np.concatenate(lower), np.concatenate(upper)
+            ),
+            bounds=scipy.optimize.Bounds(0.0, top),
+            integrality=np.ones(len(cost), dtype=np.int64),
+        )
     if found.x is None:
         return None
     parent = np.zeros(size, dtype=np.int64)
