@@ -19,23 +19,23 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-import resource
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from bluedown_memory import most_memory
 from experiment import arguments, deliver, load, markdown, note
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-from support.bureau_layout import FOLDERS, bureau_geocode, write_bureau
+from support.bureau_layout import FOLDERS, bureau_geocode, constraint_rows, measurement_rows, write_rows
 
 import opendas as od
 from opendas.constraints.table import LevelConstraints
@@ -71,7 +71,18 @@ class Cost:
 
     def __str__(self) -> str:
         """Seconds and MiB."""
-        return f"{self.seconds:,.1f} s, {self.peak:,.0f} MiB"
+        return f"{self.seconds:,.2g} s, {self.peak:,.0f} MiB"
+
+
+class Held:
+    """Answers that are read once and held, as the peer holds them; an ``AnswerSource``."""
+
+    def __init__(self, tree: NoisyTree) -> None:
+        self._values = [tree.full(number, 0, len(level)) for number, level in enumerate(tree.levels)]
+
+    def full(self, level: int, first: int, geounits: int) -> list[npt.NDArray[np.int64]]:
+        """Return all noisy answers of consecutive geounits."""
+        return [values[first : first + geounits] for values in self._values[level]]
 
 
 def problem(tree: NoisyTree, name: str) -> NoisyTree:
@@ -90,13 +101,15 @@ def problem(tree: NoisyTree, name: str) -> NoisyTree:
 
 
 def measured_queries(tree: NoisyTree) -> dict[str, QueryGroup]:
-    """Return the query groups measured anywhere, by name."""
-    return {query.name: query for level in tree.levels for query in level.queries}
+    """Return the query groups measured anywhere, by name, in the order of the product."""
+    found = {query.name: query for level in tree.levels for query in level.queries}
+    return {name: found[name] for name in tree.product.query_names if name in found}
 
 
 def our_estimates(folder: Path, name: str) -> tuple[dict[str, dict[str, Pair]], float]:
     """Return estimates and variances of every measured answer, by geolevel and query, and seconds."""
-    tree = problem(bureau_tree(folder), name)
+    tree = bureau_tree(folder)
+    tree = problem(replace(tree, answers=Held(tree)), name)
     queries = measured_queries(tree)
     for _ in range(2):  # the second time, everything is compiled
         start = time.process_time()
@@ -118,12 +131,8 @@ def measured_alone(function: Callable[..., tuple[T, float]], *given: object) -> 
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context) as pool:
         result, seconds = pool.submit(function, *given).result()
-        peak = pool.submit(_peak).result()
+        peak = pool.submit(most_memory).result()
     return result, Cost(seconds, peak)
-
-
-def _peak() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,12 +218,13 @@ def compare_estimates(peer: Peer, nmf: Path, work: Path) -> tuple[str, object]:
     queries = measured_queries(tree)
     rows: list[tuple[object, ...]] = []
     costs: list[tuple[object, ...]] = []
-    figures = []
+    figures: list[dict[str, object]] = []
     for name in PROBLEMS:
         ours, cost = measured_alone(our_estimates, nmf, name)
         found, other = peer.run(nmf, name, work / f"{name}.npz")
         note(f"{name}: ours {cost}; peer {other}")
         costs.append((name, str(cost), str(other), f"{other.seconds / cost.seconds:,.0f}"))
+        figures.append({"problem": name, "ours": asdict(cost), "peer": asdict(other)})
         for number, level in enumerate(tree.spine.names):
             if not np.array_equal(found[f"{FOLDERS[level]}/geocode"], codes[number]):
                 raise SystemExit(f"the peer has other geounits at {level}")
@@ -301,14 +311,21 @@ def compare_counts(peer: Peer, run: Run, text: str, seed: int, nmf: Path, work: 
     rows: list[tuple[object, ...]] = []
     for level_name, exact in truth.items():
         each = {who: dict(errors(of[level_name], exact, queries)) for who, of in counts.items()}
-        rows += [(level_name, query, *(each[who][query] for who in counts)) for query in queries]
+        apart = dict(errors(counts["informed"][level_name], counts["peer"][level_name], queries))
+        rows += [
+            (level_name, query, *(each[who][query] for who in counts), apart[query]) for query in queries
+        ]
     ratio = [costs["peer"].seconds / costs[who].seconds for who in ESTIMATORS]
+    header = ("Geolevel", "Query", "TopDown", "Informed", "Peer", "Informed beside peer")
     lines = [
-        markdown(("Geolevel", "Query", "TopDown", "Informed", "Peer"), rows),
+        markdown(header, rows),
         "; ".join(f"{who}: {cost}" for who, cost in costs.items()),
         f"Peer's time over ours: TopDown {ratio[0]:,.0f}, informed {ratio[1]:,.0f}",
     ]
-    figures = [dict(zip(("level", "query", *counts), row, strict=True)) for row in rows]
+    figures: list[dict[str, object]] = [
+        dict(zip(("level", "query", *counts, "apart"), row, strict=True)) for row in rows
+    ]
+    figures.append({who: asdict(cost) for who, cost in costs.items()})
     return "\n\n".join(lines), figures
 
 
@@ -334,7 +351,11 @@ def main() -> None:
         run = od.load(path)
         release = od.measure(run, work / "measured", seed=given.seed)
         own = noisy_tree(ReleaseFolder(release.folder)[PRODUCT])
-        nmf = write_bureau(work / "nmf", own)
+        nmf = work / "nmf"
+        for number, level in enumerate(own.spine.names):
+            base = nmf / f"{FOLDERS[level]}.parquet"
+            write_rows(base / "DPQuery", measurement_rows(own, number), row_group=1 << 12)
+            write_rows(base / "Constraint", constraint_rows(own, number), row_group=1 << 12)
         sizes = ", ".join(f"{len(level):,} {level.name}" for level in run.spine.levels)
         note(sizes)
         parts, figures = [f"A made state: {sizes}"], {}

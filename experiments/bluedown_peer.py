@@ -20,7 +20,6 @@ seconds by step and the peak of memory as JSON.
 from __future__ import annotations
 
 import json
-import resource
 import sys
 import time
 from collections.abc import Callable
@@ -29,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from bluedown_memory import most_memory
 from census_bluedown import block, constants, constrain, io
 from census_bluedown import linear_postprocessing as linear
 
@@ -228,8 +228,7 @@ def main() -> None:
     found = tree.counts() if what in COUNTS else tree.down()
     seconds["down"] = time.process_time() - start
     np.savez(to, **saved(found))  # type: ignore[arg-type]
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    sys.stdout.write(json.dumps({"seconds": seconds, "peak": peak}) + "\n")
+    sys.stdout.write(json.dumps({"seconds": seconds, "peak": most_memory()}) + "\n")
 
 
 if __name__ == "__main__":
