@@ -165,7 +165,10 @@ def test_ciphers_and_operating_system_randomness_are_in_one_place() -> None:
     ciphers = {n for n in MODULES if any(m.startswith("cryptography") for m, _ in imported(n))}
     assert ciphers == {"opendas.random.keys", "opendas.random.noise", "opendas.random.ordering"}
     random = {n for n in MODULES if any(m in ("random", "secrets") for m, _ in imported(n))}
-    assert random == {"opendas.phsafe.run", "opendas.preparation"}, "secrets, for run ids"
+    explorer = {f"opendas.explore.{part}" for part in ("app", "budget_routes", "session")}
+    assert random == {"opendas.phsafe.run", "opendas.preparation"} | explorer, (
+        "secrets: run ids, the page's token"
+    )
 
 
 def generators(tree: ast.Module) -> Iterator[str]:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.mini import mini_product
 
-from opendas.errors import BudgetError, ConfigError, EstimationError
+from opendas.errors import BudgetError, ConfigError, EstimationError, SolverFailure
 from opendas.privacy.relations import Mechanism
 from opendas.tuning.candidate import EXACT, Candidate, Strategy, bureau_strategies
 from opendas.tuning.judge import Judge, least_factor
@@ -122,11 +122,12 @@ def test_a_geolevel_of_which_no_target_speaks_keeps_a_little() -> None:
         assert 0 < found.levels[name] < Fraction(1, 50) * found.total
 
 
-def test_an_allocation_that_cannot_be_drawn_meets_nothing() -> None:
+@pytest.mark.parametrize("error", [BudgetError("too wide to be drawn"), SolverFailure("99", "pass 1", 1e-5)])
+def test_an_allocation_that_cannot_be_run_meets_nothing(error: Exception) -> None:
     class Wide(Formula):
         def trial(self, candidate: Candidate, seed: int) -> tuple[Tally, ...]:
             if candidate.total < 5:
-                raise BudgetError("its noise would be wider than exact sampling reaches")
+                raise error
             return super().trial(candidate, seed)
 
     judged = judge(Wide([lambda x: 0.0]))

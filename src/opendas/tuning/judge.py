@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Protocol
 
-from opendas.errors import BudgetError, EstimationError
+from opendas.errors import BudgetError, EstimationError, SolverFailure
 from opendas.tuning.candidate import Candidate
 from opendas.tuning.simulate import Memory
 from opendas.tuning.targets import Tally, Target
@@ -90,7 +90,8 @@ class Judge:
     def passes(self, candidate: Candidate, stage: str) -> bool:
         """Judge a candidate; stops at the first run that settles the verdict.
 
-        One whose noise would be too wide to be drawn exactly meets nothing.
+        One whose noise would be too wide to be drawn exactly, or whose weights spread so far that a family is
+        not certified, meets nothing.
         """
         targets = self.trials.targets
         sums = [Tally() for _ in targets]
@@ -99,7 +100,7 @@ class Judge:
         for seed in self.seeds:
             try:
                 found = self.tallies(candidate, seed)
-            except BudgetError:
+            except (BudgetError, SolverFailure):
                 self.note(Step(stage, candidate, 0, (None,) * len(targets), False))
                 return False
             sums = [total + tally for total, tally in zip(sums, found, strict=True)]
