@@ -620,6 +620,20 @@ def test_the_informed_estimator_spreads_by_what_was_measured_below(mini: Path, c
     assert any("'block' has no budget" in warning for warning in strict_json(said)["warnings"])
 
 
+@pytest.mark.parametrize("estimator", ["topdown", "informed", "block-by-block"])
+def test_leaves_alone_are_a_spine(mini: Path, capsys: Capture, estimator: str) -> None:
+    for name in ("region", "town"):
+        change("run.toml", f'{{ name = "{name}", prefix = {2 if name == "region" else 4} }},', "")
+    change("run.toml", 'region = "1/4", town = "1/4", block = "1/2"', 'block = "1"')
+    change("run.toml", "product =", f'estimator = "{estimator}"\nproduct =')
+    change("product.toml", 'geolevel = "region"', 'geolevel = "block"')
+    code, _, error = call(capsys, *RUN, "--measurements", "full")
+    assert code == 0, error
+    assert call(capsys, "verify", "out", "--allow-seeded")[0] == 0
+    _, said, _ = call(capsys, "interval", "out", "--query", "total", "--geolevel", "block", "--json")
+    assert all(row["lower"] == row["upper"] == row["count"] for row in strict_json(said)["rows"])
+
+
 @pytest.mark.parametrize("estimator", ["topdown", "informed"])
 @pytest.mark.parametrize("rho", ["1e-5", "1e9", "1e15"])
 def test_losses_far_off_run_all_the_same(mini: Path, capsys: Capture, rho: str, estimator: str) -> None:

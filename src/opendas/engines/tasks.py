@@ -124,6 +124,8 @@ def cut_spine(spine: Spine, joint: JointTotal | None = None, *, kept: int = 0) -
     group = None if joint is None else joint.group
     last = len(spine.levels) - 1
     sizes = [len(level) for level in spine.levels]
+    if last == 0:  # all leaves are roots
+        return (Stage(0, 0, True, _even_cuts(np.ones(sizes[0], np.int64), group)),)
     cuts = [0]
     for level in range(1, last):
         if sizes[cuts[-1]] >= MANY_SUBTREES and sizes[level] > kept:
@@ -136,7 +138,7 @@ def cut_spine(spine: Spine, joint: JointTotal | None = None, *, kept: int = 0) -
         weights = np.diff(spine.leaf_starts(top))
         most = _tasks(sizes[top + 1 : bottom + 1], bottom == last) if kept else TASKS_PER_STAGE
         stages.append(Stage(top, bottom, top == 0, _even_cuts(weights, group if top == 0 else None, most)))
-    return tuple(stages) if last > 0 else (Stage(0, 0, True, _even_cuts(np.ones(sizes[0], np.int64), group)),)
+    return tuple(stages)
 
 
 def cut_leaves(spine: Spine, joint: JointTotal | None = None) -> tuple[Stage, ...]:
