@@ -25,6 +25,7 @@ from opendas.budget.optimal.joint import Pair, QueryAllocation, allocate_queries
 from opendas.budget.presets import preset
 from opendas.config.nearest import nearest
 from opendas.config.released import toml_key, toml_value
+from opendas.config.words import checked_line
 from opendas.constraints.table import invariant_geolevels
 from opendas.errors import ConfigError, DataError, PrivacyError
 from opendas.geography.recipe import build_spine
@@ -130,7 +131,8 @@ def allocate_for_run(
     Raises
     ------
     ConfigError
-        If no source is given for counts, or arguments do not fit together.
+        If no source is given for counts, or arguments do not fit together, or the stand-in is of another
+        product.
     PrivacyError
         If the stand-in is the input of the run itself.
     DataError
@@ -147,6 +149,7 @@ def allocate_for_run(
                 "source: say where these counts come from (--source). An allocation is published with the "
                 "release, so that it may depend on public counts only, and readers should know on which."
             )
+        source = checked_line(source, "source")
         pairs = _with_counts(pairs, prior.levels if prior is not None else _stand_in_levels(run, stand_in))
     elif source is not None:
         raise ConfigError("source: the allocation is made from the frame alone; no counts were given.")
@@ -338,11 +341,18 @@ def _demonstration(run: Run) -> str:
 def _stand_in_levels(run: Run, stand_in: Run | None) -> tuple[Level, ...]:
     if stand_in is None:
         return ()
-    own, other = (set(map(str, each.resolved.reader.paths)) for each in (run, stand_in))
+    own, other = (
+        {Path(str(path)).resolve() for path in each.resolved.reader.paths} for each in (run, stand_in)
+    )
     if own & other:
         raise PrivacyError(
             "the stand-in reads the input of the run itself: an allocation computed from the counts that it "
             "protects gives something of them away. Use public data, or the numbers of nodes alone."
+        )
+    if run.product.schema != stand_in.product.schema:
+        raise ConfigError(
+            f"the stand-in is a run of {stand_in.product.name}, whose attributes and levels are not those of "
+            f"{run.product.name}: counts of one say nothing about the other."
         )
     wanted = {pair.name for pair in public_pairs(run)}
     return tuple(pair.level for pair in count_pairs(stand_in) if pair.name in wanted)

@@ -164,6 +164,7 @@ def test_from_python(run_file: Path) -> None:
         (("--rho", "1", "--html", "x.html"), "--html needs RUN.toml"),
         (("--rho", "1", "--curve", ","), "names no delta"),
         (("--rho", "1", "--curve", "1e-5,2"), "delta"),
+        (("--rho", "1e1000"), "rho is above 1e+15"),
         (("--rho", "-1"), "negative"),
         (("--rho", "inf"), "not a number"),
         (("RUN", "--delta", "0"), "delta"),

@@ -316,3 +316,40 @@ def test_exact_numbers_survive_the_text(demo: Path) -> None:
     found = opendas.allocate_run(opendas.load(demo / "persons.toml"), total="1/3")
     assert 'rho = "1/3"' in found.toml()
     assert found.allocation.budget.total == Fraction(1, 3)
+
+
+@pytest.mark.parametrize("source", ["two\nlines", "\x1b[31m", "\udcff", "x" * 301])
+def test_a_source_that_no_run_file_can_hold_is_refused(
+    demo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], source: str
+) -> None:
+    prior = tmp_path / "prior.json"
+    prior.write_text('{"levels": [{"name": "block/total", "values": [3], "mult": [5]}]}', encoding="utf-8")
+    options = ["--prior", str(prior), "--source", source]
+    assert guarded(cli, ["allocate", str(demo / "persons.toml"), *options]) == 2
+    assert "source: expected one line" in capsys.readouterr().err
+
+
+def test_a_stand_in_of_another_product_is_refused(demo: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--stand-in", str(demo / "units.toml"), "--source", "made"]
+    assert guarded(cli, ["allocate", str(demo / "persons.toml"), *options]) == 2
+    assert "pl94-units, whose attributes" in capsys.readouterr().err
+
+
+def test_a_stand_in_is_known_under_another_name(demo: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").symlink_to(demo, target_is_directory=True)
+    run = opendas.load(demo / "persons.toml")
+    with pytest.raises(PrivacyError):
+        opendas.allocate_run(run, stand_in=opendas.load(tmp_path / "elsewhere" / "persons.toml"), source="x")
+
+
+def test_a_file_that_exists_is_not_overwritten(demo: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    to = demo / "mine.toml"
+    to.write_text("by hand", encoding="utf-8")
+    assert guarded(cli, ["allocate", str(demo / "persons.toml"), "--to", str(to)]) == 2
+    assert "exists already" in capsys.readouterr().err
+    assert to.read_text(encoding="utf-8") == "by hand"
+
+
+def test_a_wrong_weight_is_named(demo: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert guarded(cli, ["allocate", str(demo / "persons.toml"), "--weights", "block=-1"]) == 2
+    assert "that of 'block' is -1" in capsys.readouterr().err

@@ -83,8 +83,12 @@ def _deltas(text: str) -> list[str]:
 
 
 def _rho_answer(account: Account, deltas: Sequence[str] | None, as_json: bool) -> None:
+    from opendas.budget.allocation import LARGEST_LOSS
+    from opendas.errors import BudgetError
     from opendas.privacy.zcdp import epsilon_curve
 
+    if account.rho > LARGEST_LOSS:
+        raise BudgetError(f"rho is above {LARGEST_LOSS:.0e}. A loss of a few dozen protects nobody already.")
     epsilon = {name: account.epsilon(name) for name in ("cks", "bun-steinke")}
     points = () if deltas is None else epsilon_curve(account.rho, deltas)
     rows = [{"delta": float(p.delta), "cks": p.cks, "bun-steinke": p.bun_steinke} for p in points]

@@ -169,6 +169,8 @@ def _run(
         raise click.UsageError(
             f"--to: paths in {source_file.name} are relative to its folder; write the new one beside it."
         )
+    if to is not None and to.exists() and to.resolve() != source_file.resolve():
+        raise click.UsageError(f"{to} exists already; name another file with --to.")
     found = opendas.allocate_run(
         opendas.load(source_file),
         total=total,

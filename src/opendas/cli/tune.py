@@ -80,7 +80,7 @@ def command(run_file: Path, to: Path | None, as_json: bool, **options: Any) -> N
 
     Example: opendas tune run.toml --targets targets.toml --source "2010 Census, P.L. 94-171" --to plan.toml
     """
-    from opendas.io.atomic import write_atomic
+    from opendas.io.atomic import make_folder, write_atomic
     from opendas.run import load
     from opendas.tuning.plan_file import plan_toml
     from opendas.tuning.tune import Settings, tune
@@ -99,6 +99,8 @@ def command(run_file: Path, to: Path | None, as_json: bool, **options: Any) -> N
     )
     if to is not None and to.exists():
         raise click.UsageError(f"{to} exists already; name another file with --to.")
+    if to is not None:
+        make_folder(to.parent)  # rather now than after hours
     tuning = tune(load(run_file), options["targets"], settings)
     if to is not None:
         write_atomic(to, plan_toml(tuning, to).encode())

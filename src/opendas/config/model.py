@@ -23,6 +23,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from opendas.config.words import LONGEST, is_one_line
 from opendas.errors import ConfigError
 from opendas.geography.frame import CENSUS_GEOLEVELS, ENTITY_CATEGORIES
 from opendas.geography.recipe import NAMED_SPINES, SpineStep
@@ -58,8 +59,6 @@ READERS = (*CENSUS_READERS, "records", "histogram")
 SPINES = tuple(NAMED_SPINES)
 """Every spine a run file may name, beside a recipe."""
 
-_LONGEST_WORDS = 300
-
 _STEP_KEYS: Mapping[str, tuple[str, ...]] = {
     "aian": ("areas", "codes", "level"),
     "split": ("level", "name", "entities"),
@@ -81,10 +80,8 @@ def _exact(value: object) -> Fraction:
 
 def _one_line(value: str) -> str:
     """Words that stand in a certificate: one line, neither empty nor a page."""
-    if not 0 < len(value.strip()) <= _LONGEST_WORDS or not value.isprintable():
-        raise PydanticCustomError(
-            "words", "expected one line of 1 to {most} characters", {"most": _LONGEST_WORDS}
-        )
+    if not is_one_line(value):
+        raise PydanticCustomError("words", "expected one line of 1 to {most} characters", {"most": LONGEST})
     return value.strip()
 
 

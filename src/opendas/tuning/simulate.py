@@ -127,9 +127,9 @@ class Memory:
             path.write_text(json.dumps({"belongs": belongs}) + "\n", encoding="utf-8")
 
     def _read(self, path: Path, belongs: str) -> None:
-        complete = path.read_text(encoding="utf-8").rpartition("\n")[0]  # a torn last line is run again
-        lines = complete.splitlines()
         try:
+            complete = path.read_text(encoding="utf-8").rpartition("\n")[0]  # a torn last line is run again
+            lines = complete.splitlines()
             if json.loads(lines[0])["belongs"] != belongs:
                 raise ConfigError(
                     f"{path} holds the runs of another search: another version, run file, input or file of "
@@ -138,7 +138,7 @@ class Memory:
             for line in lines[1:]:
                 row = json.loads(line)
                 self._known[row["candidate"], row["seed"]] = tuple(Tally(*tally) for tally in row["tallies"])
-        except (IndexError, KeyError, TypeError, ValueError):
+        except (IndexError, KeyError, TypeError, ValueError, RecursionError):
             raise ConfigError(f"{path} is no file of finished runs; name another with --memory.") from None
         path.write_text(complete + "\n", encoding="utf-8")
 

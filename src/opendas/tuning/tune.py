@@ -9,6 +9,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from opendas.config.words import checked_line
 from opendas.errors import ConfigError, EstimationError
 from opendas.metrics.errors import levels_of
 from opendas.privacy.exact import format_fraction
@@ -80,6 +81,7 @@ class Settings:
                 "tuning needs a source: say which public data these are. Tuned on confidential data, a plan "
                 "tells about them, and no budget would account for it."
             )
+        checked_line(self.source, "source")
         if self.method not in METHODS:
             raise ConfigError(f"no method {self.method!r}; known are {', '.join(METHODS)}.")
         if self.runs < 1 or self.confirm < 0 or self.most < 1:

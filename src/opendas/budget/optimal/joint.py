@@ -10,6 +10,7 @@ Each measurement counts by itself, as it is released and clamped. What consisten
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -132,7 +133,7 @@ def pair_weights(pairs: Sequence[Pair], weights: Mapping[str, float]) -> tuple[f
     Raises
     ------
     BudgetError
-        If a name fits nothing, or both a geolevel and a query group.
+        If a name fits nothing, or both a geolevel and a query group, or a factor is negative or not finite.
 
     Examples
     --------
@@ -163,6 +164,8 @@ def pair_weights(pairs: Sequence[Pair], weights: Mapping[str, float]) -> tuple[f
                 f"{', '.join(dict.fromkeys(pair.geolevel for pair in pairs))}; query groups are "
                 f"{', '.join(dict.fromkeys(pair.query for pair in pairs))}."
             )
+        if not (math.isfinite(factor) and factor >= 0):
+            raise BudgetError(f"weights: that of {name!r} is {factor:g}; a weight is a number of at least 0.")
         for k in places:
             found[k] *= factor
     return tuple(found)
