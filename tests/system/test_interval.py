@@ -27,7 +27,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A release with full measurements; nothing confidential beside it."""
     folder = tmp_path_factory.mktemp("interval")
     run = opendas.load(write_mini(folder))
-    opendas.release(run, folder / "whole", measurements="full")
+    opendas.release(run, folder / "whole", measurements="full", seed=3)
     shutil.copytree(folder / "whole" / "release", folder / "public" / "release")
     return folder / "public"
 
