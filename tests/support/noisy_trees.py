@@ -52,7 +52,8 @@ def noisy_levels(plan: MeasurementPlan) -> tuple[NoisyLevel, ...]:
         size = len(plan.spine.levels[number])
         which = np.zeros(size, dtype=np.int64) if shares is None else shares.which
         laws = tuple(
-            tuple(plan.distribution(number, p, m) if m > 0 else None for p in level.queries) for m in multiples
+            tuple(plan.distribution(number, p, m) if m > 0 else None for p in level.queries)
+            for m in multiples
         )
         levels.append(NoisyLevel(level.geolevel, tuple(p.query for p in level.queries), laws, which))
     return tuple(levels)
