@@ -735,12 +735,14 @@ EDGES = {
 }
 
 
+@pytest.mark.parametrize("estimator", ["topdown", "informed"])
 @pytest.mark.parametrize("what", EDGES)
 def test_inputs_at_the_edge_give_whole_releases(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture, what: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture, what: str, estimator: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_any(*EDGES[what])
+    change("run.toml", "product =", f'estimator = "{estimator}"\nproduct =')
     top, leaf = (EDGES[what][3][i].split('"')[1] for i in (0, -1))
     code, said, error = call(capsys, *RUN, "--json")
     assert code == 0, error

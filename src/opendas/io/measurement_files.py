@@ -163,6 +163,19 @@ def measurement_metadata(plan: MeasurementPlan, level: int, *, stored: str) -> d
     }
 
 
+def _check_metadata(metadata: Mapping[str, Any]) -> None:
+    """Look at all that is read later; what is missing or of another type raises an error of Python."""
+    for name in ("geolevel", "mechanism", "neighbours", "product", "stored"):
+        if metadata[name] is None:
+            raise ValueError(name)
+    Fraction(str(metadata["geolevel_share"]))
+    for query in metadata["order"]:
+        entry = metadata["queries"].get(query)
+        if entry is not None:  # a query group without an entry is named when it is asked for
+            int(entry["rows"])
+            Fraction(entry["sigma2"] if "sigma2" in entry else entry["scale"])
+
+
 class MeasurementFile:
     """One geolevel's noisy measurements, read by row group from a memory-mapped file.
 
@@ -181,6 +194,10 @@ class MeasurementFile:
         self.metadata: Mapping[str, Any] = read_metadata(path)
         if self.metadata.get("format") != FORMAT:
             raise FormatError(f"{path.name}: no noisy measurement file of opendas.")
+        try:
+            _check_metadata(self.metadata)
+        except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
+            raise FormatError(f"{path.name}: its metadata are incomplete or damaged.") from error
         self.geolevel = str(self.metadata["geolevel"])
         self.queries: tuple[str, ...] = tuple(self.metadata["order"])
         self._file = open_parquet(path, memory_map=True)
@@ -196,7 +213,13 @@ class MeasurementFile:
     @cached_property
     def geocodes(self) -> npt.NDArray[np.bytes_]:
         """Geocode of each measured geounit, bytes (g,), in spine order."""
-        return to_bytes(self._file.read(columns=["geocode"]).column(0))[:: len(self.queries)]
+        column = self._file.read(columns=["geocode"]).column(0)
+        if column.null_count:
+            raise FormatError(f"{self.path.name}: a row without a geocode.")
+        rows = to_bytes(column).reshape(-1, len(self.queries))
+        if not bool(np.all(rows == rows[:, :1])):
+            raise FormatError(f"{self.path.name}: not every geounit has a row for every query group.")
+        return np.ascontiguousarray(rows[:, 0])
 
     @cached_property
     def product(self) -> Product:
@@ -246,8 +269,8 @@ class MeasurementFile:
         names = rows.column("query").to_pylist()[:width]
         if high > low and tuple(names) != self.queries:
             raise FormatError(f"{self.path.name}: query groups are not in the order of the metadata.")
-        values, offsets = _list_parts(rows.column("values"))
-        cells, cell_offsets = _list_parts(rows.column("cells"))
+        values, offsets = _list_parts(rows.column("values"), self.path.name)
+        cells, cell_offsets = _list_parts(rows.column("cells"), self.path.name)
         listed = np.asarray(rows.column("cells").is_valid()).reshape(-1, width)
         variance = np.asarray(rows.column("variance"), dtype=np.float64).reshape(-1, width)
         found = {}
@@ -292,16 +315,18 @@ class _Rows:
         return np.asarray(flat[shift + np.arange(offsets[-1])])
 
 
-def _list_parts(column: Any) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _list_parts(column: Any, file: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return (flat values, offsets) of an Arrow list column; a null list is an empty one."""
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if isinstance(array, pa.ChunkedArray):
         array = pa.concat_arrays(array.chunks)
     offsets = np.asarray(array.offsets, dtype=np.int64)
+    if array.values.null_count:
+        raise FormatError(f"{file}: a list with a number missing.")
     flat = np.asarray(array.values, dtype=np.int64)
     if array.null_count:
         valid = np.asarray(array.is_valid())
         lengths = np.where(valid, np.diff(offsets), 0)
         if not bool(np.all(lengths == np.diff(offsets))):
-            raise FormatError("a null list with content.")
+            raise FormatError(f"{file}: a null list with content.")
     return flat, offsets

@@ -32,6 +32,9 @@ RUN = 512
 
 _CLOSE = 1e-9
 
+_PLAN = ("mechanism", "neighbours", "rho", "epsilon", "product")
+"""What the files of all geolevels of a run say alike."""
+
 
 class FolderAnswers:
     """Answers read from the measurement files of a release; an ``AnswerSource``.
@@ -176,7 +179,15 @@ def noisy_tree(released: ReleasedProduct) -> NoisyTree:
 
 
 def _check_complete(files: Sequence[MeasurementFile | None], spine: Spine, folder: Path) -> None:
-    """Refuse a folder that lacks a geolevel: along every path the shares of the budget sum to one."""
+    """Refuse a folder of several runs, or one that lacks a geolevel: shares of the budget sum to one."""
+    there = [file for file in files if file is not None]
+    for file in there[1:]:
+        other = [name for name in _PLAN if file.metadata.get(name) != there[0].metadata.get(name)]
+        if other:
+            raise FormatError(
+                f"measurements/{folder.name}: {file.path.name} and {there[0].path.name} are of different "
+                f"runs: they differ in {', '.join(other)}."
+            )
     missing = [name for name, file in zip(spine.names, files, strict=True) if file is None]
     shares = [
         Fraction(0) if file is None else Fraction(str(file.metadata["geolevel_share"])) for file in files

@@ -185,10 +185,18 @@ def text_column(indices: npt.NDArray[np.integer], values: Any) -> Any:
 
 
 def to_bytes(column: Any) -> npt.NDArray[np.bytes_]:
-    """Return an Arrow string column, without nulls, as a bytes array."""
+    """Return an Arrow string column, without nulls, as a bytes array.
+
+    Raises
+    ------
+    FormatError
+        If it has nulls.
+    """
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if len(array) == 0:
         return np.zeros(0, dtype="S1")
+    if array.null_count:
+        raise FormatError("a column of geocodes with a gap in it.")
     if pa.types.is_string(array.type):
         stop = array.offset + len(array) + 1
         offsets = np.frombuffer(array.buffers()[1], dtype=np.int32)[array.offset : stop]

@@ -270,6 +270,46 @@ def test_damaged_files_of_our_layout_are_refused(folder: Path, tmp_path: Path) -
     assert "values" in damaged(short)
 
 
+def test_gaps_and_other_runs_are_refused(folder: Path, tmp_path: Path) -> None:
+    def damaged(change) -> str:
+        copy = tmp_path / "damaged"
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(folder, copy)
+        change(copy / "measurements" / "pl94-persons" / "tract.parquet")
+        with pytest.raises(DataError) as caught:
+            read_all(own, copy)
+        assert caught.value.exit_code == 3
+        assert "tract.parquet" in str(caught.value)
+        return str(caught.value)
+
+    def put(column: str, change):
+        def apply(path: Path) -> None:
+            table = pq.read_table(path)
+            field = table.schema.field(column)
+            values = change(table.column(column).to_pylist())
+            place = table.column_names.index(column)
+            pq.write_table(table.set_column(place, field, pa.array(values, field.type)), path)
+
+        return apply
+
+    assert "number missing" in damaged(put("values", lambda v: [v[0], [None, *v[1][1:]], *v[2:]]))
+    assert "without a geocode" in damaged(put("geocode", lambda v: [v[0], None, *v[2:]]))
+    assert "a row for every query group" in damaged(put("geocode", lambda v: [v[0], "odd", *v[2:]]))
+    assert "not above zero" in damaged(put("variance", lambda v: [v[0], None, *v[2:]]))
+    for name, value in (
+        ("mechanism", "discrete-laplace"),
+        ("neighbours", "unbounded"),
+        ("rho", "17"),
+    ):
+        found = damaged(lambda path, name=name, value=value: set_metadata(path, **{name: value}))
+        assert "different runs" in found
+        assert name in found
+    for name in ("geolevel", "geolevel_share", "order", "product", "queries"):
+        found = damaged(lambda path, name=name: set_metadata(path, **{name: None}))
+        assert "incomplete or damaged" in found, name
+    assert "incomplete or damaged" in damaged(lambda path: set_metadata(path, geolevel_share="1/0"))
+
+
 def test_a_release_without_measurements_says_so(folder: Path) -> None:
     shutil.rmtree(folder / "measurements" / "pl94-units")
     with pytest.raises(ConfigError, match="no noisy measurements of pl94-units"):
