@@ -13,6 +13,7 @@ from support.mini import mini_frame, mini_histogram, write_mini
 
 import opendas as od
 from opendas.cli.main import cli
+from opendas.errors import ConfigError
 
 TARGETS = """\
 [[targets]]
@@ -106,3 +107,11 @@ def test_what_is_wrong_is_said(folder: Path, case: str, capsys: pytest.CaptureFi
     ]
     assert guarded(cli, arguments) == code
     assert text in capsys.readouterr().err
+
+
+def test_targets_that_speak_of_no_area_are_refused(folder: Path) -> None:
+    (folder / "targets.toml").write_text(TARGETS.split("\n\n")[0] + "\npopulation = [1000000]\n")
+    result = call(folder, "--source", "made data", "--to", str(folder / "plan.toml"))
+    assert isinstance(result.exception, ConfigError)
+    assert "no area that any of them speaks of" in str(result.exception)
+    assert not (folder / "plan.toml").exists()

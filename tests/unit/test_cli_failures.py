@@ -44,6 +44,7 @@ def failing(error: BaseException, out: Path | None = None) -> click.Command:
         (NotADirectoryError(errno.ENOTDIR, "Not a directory", "file/x"), 2),
         (IsADirectoryError(errno.EISDIR, "Is a directory", "folder"), 2),
         (FileNotFoundError(errno.ENOENT, "No such file", "file"), 2),
+        (FileExistsError(errno.EEXIST, "File exists", "file"), 2),
         (OSError(errno.ELOOP, "Too many levels", "link"), 2),
         (OSError(errno.ENAMETOOLONG, "File name too long", "x" * 300), 2),
         (FileNotFoundError(errno.ENOENT, "of nobody knows what"), 70),

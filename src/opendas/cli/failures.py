@@ -35,6 +35,7 @@ _PATHS = {
     errno.ENOTDIR: "a part of the path is a file, not a folder",
     errno.EISDIR: "this is a folder, not a file",
     errno.ENAMETOOLONG: "the name is too long",
+    errno.EEXIST: "something of this name is in the way",
     errno.ELOOP: "links lead in a circle",
 }
 

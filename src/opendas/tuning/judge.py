@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Protocol
 
-from opendas.errors import BudgetError, EstimationError, SolverFailure
+from opendas.errors import BudgetError, ConfigError, EstimationError, SolverFailure
 from opendas.tuning.candidate import Candidate
 from opendas.tuning.simulate import Memory
 from opendas.tuning.targets import Tally, Target
@@ -92,6 +92,11 @@ class Judge:
 
         One whose noise would be too wide to be drawn exactly, or whose weights spread so far that a family is
         not certified, meets nothing.
+
+        Raises
+        ------
+        ConfigError
+            If no target speaks of any area: every loss would pass.
         """
         targets = self.trials.targets
         sums = [Tally() for _ in targets]
@@ -103,6 +108,10 @@ class Judge:
             except (BudgetError, SolverFailure):
                 self.note(Step(stage, candidate, 0, (None,) * len(targets), False))
                 return False
+            if not any(tally.units for tally in found):
+                raise ConfigError(
+                    "targets: the data have no area that any of them speaks of. See their population."
+                )
             sums = [total + tally for total, tally in zip(sums, found, strict=True)]
             done += 1
             left = len(self.seeds) - done
