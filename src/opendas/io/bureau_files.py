@@ -311,7 +311,8 @@ def _group_values(file: Path, stamp: tuple[int, int], group: int, level: str) ->
         raise FormatError(f"{level}.parquet: a row without values.")
     offsets = np.asarray(column.offsets, dtype=np.int64)
     flat = np.asarray(column.values)
-    whole = flat.astype(np.int64)
+    with np.errstate(invalid="ignore"):  # a missing number is no whole one either
+        whole = flat.astype(np.int64)
     if not np.array_equal(whole, flat):
         raise FormatError(f"{level}.parquet: a noisy answer that is no whole number.")
     return whole, offsets

@@ -169,6 +169,7 @@ def test_damaged_files_of_the_bureaus_layout_are_refused(folder: Path, tmp_path:
     assert "of shape (1, 2, 2, 1)" in damaged(put("query_name", "hispanic_dpq"))
     assert "of shape (1, 2, 1, 1)" in damaged(put("query_shape", [1, 2, 1, 1]))
     assert "2 values" in damaged(put("value", [1, 2]))
+    assert "no whole number" in damaged(put("value", [None]))
     assert "characters" in damaged(put("geocode", "044"))
     assert "below no geounit" in damaged(put("geocode", "045999999999"))
 
