@@ -159,6 +159,33 @@ def test_strategies_that_cost_twice_as_much_are_ruled_out() -> None:
     assert not any(step.stage.startswith("worse: down to") for step in judged.path)
 
 
+class Forgetful(Memory):
+    """Remembers nothing: two strategies with the same losses are told apart here."""
+
+    def get(
+        self, candidate: str, seed: int, trial: Callable[[], tuple[Tally, ...]]
+    ) -> tuple[tuple[Tally, ...], bool]:
+        return trial(), True
+
+
+def test_a_strategy_that_no_loss_saves_is_out() -> None:
+    """For instance one whose weights spread so far that no family is certified."""
+    hopeless = Strategy("hopeless", PLAIN.shares)
+
+    class Some(Formula):
+        def trial(self, candidate: Candidate, seed: int) -> tuple[Tally, ...]:
+            if candidate.strategy.name == "hopeless":
+                raise SolverFailure("99", "pass 1", 1e-5)
+            return super().trial(candidate, seed)
+
+    errors = [lambda x: sum(0.5 / max(level(x, name), 1e-12) for name in LEVELS)]
+    judged = judge(Some(errors))
+    judged.memory = Forgetful()
+    assert level_by_level(judged, [hopeless, PLAIN], LEVELS, 0.1).strategy.name == "plain"
+    with pytest.raises(EstimationError, match="no budget meets"):
+        level_by_level(judged, [hopeless], LEVELS, 0.1)
+
+
 def test_a_verdict_needs_no_more_runs_than_settle_it() -> None:
     class Halves:
         targets = (Target("town", "absolute-error", "total", "total", Fraction(1), Fraction(9, 10)),)

@@ -12,10 +12,14 @@ from opendas.tuning.candidate import Candidate
 from opendas.tuning.simulate import Memory
 from opendas.tuning.targets import Tally, Target
 
-__all__ = ["Judge", "Step", "Trials", "least_factor"]
+__all__ = ["Judge", "NotMet", "Step", "Trials", "least_factor"]
 
 WIDEST = 2.0**24
 """Factors beyond this, up or down, are not tried."""
+
+
+class NotMet(EstimationError):
+    """No multiple of an allocation meets the targets."""
 
 
 class Trials(Protocol):
@@ -132,7 +136,12 @@ class Judge:
 
 
 def least_factor(
-    passes: Callable[[Fraction], bool], tolerance: float, *, lowest: float = 1 / WIDEST, start: float = 1.0
+    passes: Callable[[Fraction], bool],
+    tolerance: float,
+    *,
+    lowest: float = 1 / WIDEST,
+    highest: float = WIDEST,
+    start: float = 1.0,
 ) -> Fraction:
     """Find the least factor that passes, by doubling and halving and then by bisection of the logarithm.
 
@@ -144,6 +153,8 @@ def least_factor(
         The answer is at most so much, relatively, above a factor that fails.
     lowest : float
         Where the answer may stop without a failure below it.
+    highest : float
+        Where to give up.
     start : float
 
     Returns
@@ -153,7 +164,7 @@ def least_factor(
 
     Raises
     ------
-    EstimationError
+    NotMet
         If the largest factor fails.
     """
     low, high = lowest, start
@@ -169,8 +180,8 @@ def least_factor(
         low = high
         while True:
             high = 2 * low
-            if high > WIDEST:
-                raise EstimationError(
+            if high > highest:
+                raise NotMet(
                     f"the targets are not met with {low:.0f} times the loss either: no budget meets them "
                     "with these query groups and this geography. Loosen the targets."
                 )

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
 from opendas.tuning.candidate import Candidate, Strategy, rounded_loss
-from opendas.tuning.judge import Judge, least_factor
+from opendas.tuning.judge import Judge, NotMet, least_factor
 
 __all__ = ["level_by_level"]
 
@@ -22,7 +22,8 @@ FIRST = Fraction(1, 64)
 """Where the search for a geolevel's loss begins."""
 
 FLOOR = 1 / 4096
-"""Relative to :data:`FIRST`: a geolevel that needs less than this gets this."""
+"""Relative to :data:`FIRST`: a geolevel that needs less than this gets this, and a strategy that needs more
+than its inverse is out."""
 
 
 def level_by_level(
@@ -39,12 +40,20 @@ def level_by_level(
     tolerance : float
         Of each fitted loss, relative.
     """
-    singles = {
-        s.name: {level: _single(judge, s, level, levels, tolerance) for level in levels} for s in strategies
-    }
+    singles: dict[str, dict[str, Fraction]] = {}
+    hopeless: NotMet | None = None
+    for strategy in strategies:
+        try:
+            losses = {level: _single(judge, strategy, level, levels, tolerance) for level in levels}
+        except NotMet as error:
+            hopeless = error
+        else:
+            singles[strategy.name] = losses
+    if hopeless is not None and not singles:
+        raise hopeless
     sums = {name: sum(losses.values(), Fraction(0)) for name, losses in singles.items()}
     least = min(sums.values())
-    kept = [s for s in strategies if sums[s.name] <= COMPETITIVE * least]
+    kept = [s for s in strategies if s.name in sums and sums[s.name] <= COMPETITIVE * least]
     found = [_from_the_top(judge, s, singles[s.name], levels, tolerance) for s in kept]
     return min(found, key=lambda candidate: candidate.total)
 
@@ -56,7 +65,7 @@ def _single(
         losses = {name: FIRST * factor if name == level else None for name in levels}
         return judge.passes(Candidate.of_levels(strategy, losses), f"{strategy.name}: {level} alone")
 
-    return rounded_loss(FIRST * least_factor(passes, tolerance, lowest=FLOOR))
+    return rounded_loss(FIRST * least_factor(passes, tolerance, lowest=FLOOR, highest=1 / FLOOR))
 
 
 def _from_the_top(
