@@ -141,3 +141,14 @@ def test_wrong_files_name_the_field(tmp_path: Path, old: str) -> None:
     with pytest.raises(ConfigError, match=r"targets\.toml") as error:
         load_targets(path, PRODUCT, LEVELS)
     assert rule in str(error.value)
+
+
+def test_a_wrong_field_is_the_only_thing_said_to_be_wrong(tmp_path: Path) -> None:
+    path = tmp_path / "targets.toml"
+    path.write_text(GOOD.replace('within = "2.5"', "within = 2.5"))
+    with pytest.raises(ConfigError) as error:
+        load_targets(path, PRODUCT, LEVELS)
+    assert "problems" not in str(error.value)
+    path.write_text("targets = []\n")
+    with pytest.raises(ConfigError, match="at least one"):
+        load_targets(path, PRODUCT, LEVELS)

@@ -47,7 +47,7 @@ class _TargetSection(Section):
 
 
 class _TargetsFile(Section):
-    targets: Annotated[tuple[_TargetSection, ...], Field(min_length=1)]
+    targets: tuple[_TargetSection, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +220,8 @@ def load_targets(path: Path, product: Product, geolevels: Sequence[str]) -> tupl
     text = read_text(path, "file of targets")
     document, lines = parse_toml(text, _TargetsFile, path.name, path.resolve().parent)
     findings: list[Finding] = []
+    if not document.targets:
+        findings.append(Finding(path.name, None, "targets", "expected at least one [[targets]]"))
     found = []
     for number, section in enumerate(document.targets):
         target, wrong = _target(section, product, geolevels)
