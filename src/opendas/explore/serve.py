@@ -22,7 +22,7 @@ _LONGEST_REQUEST = 256 * 1024
 
 
 def bound(port: int = 0) -> socket.socket:
-    """Return a socket bound to the loopback address; port 0 is any free one.
+    """Return a socket that listens on the loopback address; port 0 is any free one.
 
     Raises
     ------
@@ -33,6 +33,7 @@ def bound(port: int = 0) -> socket.socket:
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         found.bind((ADDRESS, port))
+        found.listen()  # from here on whoever calls waits, so that the address may be told
     except OSError as error:
         found.close()
         reason = error.strerror or "unknown reason"

@@ -133,14 +133,14 @@ class NoisyMeasurements:
         self._tables = tables
         self._first = first
         self._noise = noise
-        self._samplers: dict[tuple[int, int, int], SamplerTable] = {}
+        self._samplers: dict[tuple[MeasuredQuery, int], SamplerTable] = {}
 
-    def _sampler(self, measured: MeasuredLevel, query: MeasuredQuery, multiple: int) -> SamplerTable:
-        # By place rather than by distribution: hashing exact fractions takes longer than a small draw.
-        place = (measured.level, query.address, multiple)
-        if place not in self._samplers:
-            self._samplers[place] = SamplerTable.build(query.noise[multiple])
-        return self._samplers[place]
+    def _sampler(self, query: MeasuredQuery, multiple: int) -> SamplerTable:
+        # By object rather than by distribution: hashing exact fractions takes longer than a small draw. Never
+        # by address: a wrong address would then draw with a wrong scale, too.
+        if (query, multiple) not in self._samplers:
+            self._samplers[query, multiple] = SamplerTable.build(query.noise[multiple])
+        return self._samplers[query, multiple]
 
     def family(
         self, level: int, first: int, children: int, support: npt.NDArray[np.int32]
@@ -190,9 +190,7 @@ class NoisyMeasurements:
                     continue
                 for query, rows, value in zip(measured.queries, touched, values, strict=True):
                     wanted = np.flatnonzero(rows[u])
-                    requests.append(
-                        (self._sampler(measured, query, multiple), members, query.address, wanted)
-                    )
+                    requests.append((self._sampler(query, multiple), members, query.address, wanted))
                     places.append((value, members - first, wanted))
         for (value, at, wanted), drawn in zip(
             places, self._noise.draw_many(measured.level, requests), strict=True
@@ -233,7 +231,7 @@ class NoisyMeasurements:
             values = [np.zeros((geounits, len(r)), dtype=np.int64) for r in rows]
         for multiple, members in groups:
             requests = [
-                (self._sampler(measured, query, multiple), members, query.address, r)
+                (self._sampler(query, multiple), members, query.address, r)
                 for query, r in zip(measured.queries, rows, strict=True)
             ]
             drawn = self._noise.draw_many(measured.level, requests)

