@@ -244,7 +244,7 @@ def _finish(
     """Write microdata and certificate, close the ledger entry, and drop the checkpoints."""
     product = run.product
     options.tell("writing", 0, 1)
-    in_frame_order = estimation.leaves.take(_inverse(prepared.spine))
+    in_frame_order = estimation.leaves.take(prepared.spine.place_of_leaf)
     records = write_mdf(
         space.release / "mdf" / product.layout,
         product,
@@ -294,12 +294,6 @@ def _result(prepared: Prepared, more: Mapping[str, Any]) -> dict[str, Any]:
         "declared": list(prepared.data.declared),
         **more,
     }
-
-
-def _inverse(spine: Spine) -> Any:
-    inverse = spine.leaf_order.copy()
-    inverse[spine.leaf_order] = range(len(inverse))
-    return inverse
 
 
 def _answer(space: Workspace, state: RunState) -> dict[str, Any]:

@@ -143,6 +143,13 @@ class Spine:
         """The leaf level."""
         return self.levels[-1]
 
+    @property
+    def place_of_leaf(self) -> npt.NDArray[np.int64]:
+        """Position on the spine of each leaf of the frame, int64 (leaves,): the inverse of `leaf_order`."""
+        place = np.empty(len(self.leaf_order), dtype=np.int64)
+        place[self.leaf_order] = np.arange(len(place))
+        return place
+
     def index(self, name: str) -> int:
         """Return the position of a geolevel, 0 at the top."""
         if name not in self.names:

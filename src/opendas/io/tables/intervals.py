@@ -130,8 +130,7 @@ class Measured:
         """Return the intervals of a query in sets of leaves (:data:`INTERVAL_SCHEMA`)."""
         confidence_level(level)
         table = self.table(query)
-        place = np.empty(len(self.tree.frame), dtype=np.int64)
-        place[self.tree.spine.leaf_order] = np.arange(len(place))
+        place = self.tree.spine.place_of_leaf
         number = len(areas.names)
         members = Areas(number, areas.which, place[areas.leaf], areas.weight)
         found = area_intervals(self.tree, self.estimates, members, table.members, float(level))

@@ -42,8 +42,7 @@ def _spine_geounit(released: ReleasedProduct, level: int, grouping: Grouping) ->
     """Return, for each geounit of the table, the geounit of the spine with the same leaves; -1 if none."""
     spine = released.spine
     starts = spine.leaf_starts(level)
-    of_leaf = np.empty(len(spine.leaf_order), dtype=np.int64)
-    of_leaf[spine.leaf_order] = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+    of_leaf = np.repeat(np.arange(len(starts) - 1), np.diff(starts))[spine.place_of_leaf]
     inside = grouping.unit >= 0
     sizes = np.bincount(grouping.unit[inside], minlength=len(grouping))
     lowest = np.full(len(grouping), len(starts), dtype=np.int64)

@@ -173,8 +173,7 @@ def check_constraints(run: Mapping[str, Any], data: Microdata) -> str:
     relaxed, rows = 0, 0
     for number, level in enumerate(spine.levels):
         starts = spine.leaf_starts(number)
-        unit_of_leaf = np.empty(len(spine.leaf_order), dtype=np.int64)
-        unit_of_leaf[spine.leaf_order] = np.repeat(np.arange(len(level)), np.diff(starts))
+        unit_of_leaf = np.repeat(np.arange(len(level)), np.diff(starts))[spine.place_of_leaf]
         answers: dict[str, npt.NDArray[np.int64]] = {}
         for block in (b for b in released.constraints if b.geolevel == level.name):
             if block.query not in answers:
