@@ -44,8 +44,12 @@ def call(folder: Path, *options: str):
     return CliRunner().invoke(cli, [*arguments, *options], obj={})
 
 
-@pytest.mark.parametrize("method", ["search", "level-by-level"])
-def test_a_plan_that_meets_its_targets_in_independent_runs(folder: Path, method: str) -> None:
+@pytest.mark.parametrize(
+    ("method", "estimator"), [("search", "topdown"), ("search", "informed"), ("level-by-level", "topdown")]
+)
+def test_a_plan_that_meets_its_targets_in_independent_runs(folder: Path, method: str, estimator: str) -> None:
+    run_file = folder / "data" / "run.toml"
+    run_file.write_text(run_file.read_text().replace("[run]\n", f'[run]\nestimator = "{estimator}"\n'))
     (folder / "plans").mkdir()
     plan = folder / "plans" / "plan.toml"
     options = ["--runs", "2", "--confirm", "4", "--tolerance", "1", "--levels-only"]
@@ -59,6 +63,7 @@ def test_a_plan_that_meets_its_targets_in_independent_runs(folder: Path, method:
     assert sum(map(Fraction, document["budget"]["geolevels"].values())) == 1
     run = od.load(plan)
     assert str(run.budget.total) == answer["rho"]
+    assert run.resolved.estimator == estimator
     release = od.release(run, folder / "out", seed=1)
     assert all(check.ok for check in release.verify(allow_seeded=True))
 

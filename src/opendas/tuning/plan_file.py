@@ -57,7 +57,7 @@ def plan_toml(tuning: Tuning, to: Path) -> str:
         **({} if delta is None else {"delta": delta}),
         **tuning.budget,
     }
-    if tuning.candidate.strategy.one_pass:
+    if tuning.candidate.strategy.one_pass and run.resolved.estimator == "topdown":  # others have one pass
         passes = document.setdefault("passes", {})
         passes["least_squares"] = {"*": [["rest"]]}
     return "\n".join([*_preamble(tuning), *_sections(document)]) + "\n"

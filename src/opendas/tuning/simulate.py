@@ -11,18 +11,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from opendas.config.resolve import Resolved
 from opendas.constraints.feasible import check_feasible
-from opendas.constraints.table import bound_table
+from opendas.constraints.table import ConstraintTable, bound_table
 from opendas.engines.drive import estimate_spine
 from opendas.engines.work import KeyedSource, Worker
 from opendas.errors import ConfigError
+from opendas.geography.spine import Spine
+from opendas.io.readers.base import InputData
 from opendas.measurement.invariants import declared_invariants
 from opendas.measurement.noisy import measured_levels
 from opendas.measurement.plan import MeasurementPlan
 from opendas.metrics.errors import level_errors
 from opendas.products.product import PassPlan
 from opendas.random.keys import RunKey
-from opendas.run import Run, make_budget, make_rules, make_spine
+from opendas.run import Run, make_budget, make_model, make_rules, make_spine
 from opendas.schema.histogram import Histogram
 from opendas.tuning.candidate import Candidate
 from opendas.tuning.targets import Tally, Target
@@ -53,6 +56,7 @@ class Simulator:
         self.targets = tuple(targets)
         self.workers = workers
         self.data = run.read()
+        self._ground: _Ground | None = None
 
     @property
     def levels(self) -> tuple[str, ...]:
@@ -73,12 +77,11 @@ class Simulator:
         if candidate.strategy.one_pass:
             product = replace(product, passes=PassPlan({"*": (("rest",),)}, product.passes.rounder))
         resolved = replace(resolved, product=product, budget=candidate.spec(resolved.budget))
-        spine = make_spine(resolved, self.data.frame)
+        ground = self._ground
+        if ground is None or resolved.recipe.bypass is not None:  # what is bypassed depends on the budget
+            ground = self._ground = _ground(resolved, self.data)
+        spine, counts, constraints = ground
         plan = MeasurementPlan(product, spine, make_budget(resolved))
-        counts = self.data.histogram.take(spine.leaf_order)
-        invariants = declared_invariants(product, counts, spine)
-        constraints = bound_table(product, self.data.frame, spine, invariants)
-        check_feasible(product, spine, constraints)
         key = RunKey.seeded(seed).derive("tuning/" + product.name)
         worker = Worker(
             make_rules(resolved, plan, constraints),
@@ -93,10 +96,22 @@ class Simulator:
             histogram=counts,
             estimator=resolved.estimator,
             workers=self.workers,
+            model=make_model(resolved, plan, constraints),
         )
-        inverse = spine.leaf_order.copy()
-        inverse[spine.leaf_order] = range(len(inverse))
-        return estimation.leaves.take(inverse)
+        return estimation.leaves.take(spine.place_of_leaf)
+
+
+_Ground = tuple[Spine, Histogram, ConstraintTable]
+
+
+def _ground(resolved: Resolved, data: InputData) -> _Ground:
+    """Return the spine, the counts of its leaves, and what holds on it."""
+    spine = make_spine(resolved, data.frame)
+    counts = data.histogram.take(spine.leaf_order)
+    invariants = declared_invariants(resolved.product, counts, spine)
+    constraints = bound_table(resolved.product, data.frame, spine, invariants)
+    check_feasible(resolved.product, spine, constraints)
+    return spine, counts, constraints
 
 
 class Memory:
