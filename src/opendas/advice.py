@@ -21,6 +21,7 @@ import numpy.typing as npt
 from opendas.budget.allocation import Budget
 from opendas.budget.plan import within_rho
 from opendas.errors import ConfigError
+from opendas.geography.spine import Spine
 from opendas.measurement.loss import attribute_losses
 from opendas.measurement.plan import MeasurementPlan
 from opendas.privacy.exact import format_fraction
@@ -216,8 +217,7 @@ class _Adviser:
         gain = float(np.log(found[number:] / base[number:]).mean()) / 2
         if gain > np.log(1 - BETTER):
             return None
-        queries = {name: dict(level) for name, level in budget.queries.items()}
-        moved = replace(budget, queries={**queries, geolevel: best})
+        moved = self._with_shares(geolevel, best)
         raised = [name for name in best if best[name] > shares[name]]
         words = ", ".join(f"{name} {float(shares[name]):.3g} -> {float(best[name]):.3g}" for name in raised)
         text = f"within {geolevel}: {words}, the others scaled down"
@@ -233,7 +233,6 @@ class _Adviser:
         shares = dict(budget.geolevels)
         shares[above] -= part
         shares[below] += part
-        moved = replace(budget, geolevels=shares)
         resolved = self.run.resolved
         gaussian = budget.mechanism is Mechanism.DISCRETE_GAUSSIAN
         spec = replace(
@@ -248,16 +247,15 @@ class _Adviser:
         resolved = replace(resolved, budget=spec)
         spine = make_spine(resolved, self.run.frame)
         text = f"{float(part):.3g} of the loss from {above} to {below}"
-        return self._move("between", text, make_budget(resolved), spine, {}, moved)
+        return self._move("between", text, make_budget(resolved), spine, {})
 
     def _move(
         self,
         kind: str,
         text: str,
         budget: Budget,
-        spine: Any,
+        spine: Spine,
         queries: Mapping[str, Mapping[str, Fraction]],
-        shown: Budget | None = None,
     ) -> Move:
         plan = MeasurementPlan(self.plan.product, spine, budget)
         after = self._errors(ExpectedError.build(plan))
@@ -267,8 +265,11 @@ class _Adviser:
             if (geolevel, query) in after and np.isfinite([before, after[geolevel, query]]).all()
         )
         notable = tuple(effect for effect in effects if abs(effect.change) > 0.005)
-        shares = (shown or budget).geolevels
-        return Move(kind, text, dict(shares), queries, notable, self._prices(plan))
+        return Move(kind, text, dict(budget.geolevels), queries, notable, self._prices(plan))
+
+    def _with_shares(self, geolevel: str, shares: Mapping[str, Fraction]) -> Budget:
+        """Return the budget with other query shares at one geolevel."""
+        return replace(self.plan.budget, queries={**self.plan.budget.queries, geolevel: shares})
 
     def _prices(self, plan: MeasurementPlan) -> tuple[Price, ...]:
         found = []
@@ -292,13 +293,9 @@ class _Adviser:
     def _own(self, geolevel: str, shares: Mapping[str, Fraction] | None = None) -> dict[str, float]:
         """Return the mean variance of a row of each query group by a geounit's own answers alone."""
         plan, algebra = self.plan, self.expected.algebra
-        budget = plan.budget
-        shares = budget.query_shares(geolevel) if shares is None else shares
-        if shares is not budget.query_shares(geolevel):
-            queries = {name: dict(level) for name, level in budget.queries.items()}
-            budget = replace(budget, queries={**queries, geolevel: shares})
+        budget = plan.budget if shares is None else self._with_shares(geolevel, shares)
         weights = np.zeros((1, len(algebra.queries)))
-        for name, share in shares.items():
+        for name, share in budget.query_shares(geolevel).items():
             if share:
                 noise = budget.distribution(geolevel, name)
                 weights[0, algebra.queries.index(plan.product.workload.canonical(name))] = 1 / noise.variance
