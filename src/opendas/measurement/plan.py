@@ -12,6 +12,9 @@ import json
 from dataclasses import dataclass
 from fractions import Fraction
 
+import numpy as np
+import numpy.typing as npt
+
 from opendas.budget.allocation import Budget
 from opendas.errors import BudgetError
 from opendas.geography.spine import Spine
@@ -136,6 +139,25 @@ class MeasurementPlan:
         return self.budget.distribution(
             self.levels[level].geolevel, planned.query.name, geounit_share=self.levels[level].share * multiple
         )
+
+    def variances(self, level: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+        """Return the variance of a level's noise by budget multiple, and each geounit's multiple.
+
+        Returns
+        -------
+        variances : float64 (c, q)
+            Per distinct multiple and measured query group, in squared counts; infinite without budget.
+        which : int64 (g,)
+        """
+        shares = self.spine.shares[level]
+        multiples = (Fraction(1),) if shares is None else shares.multiples
+        queries = self.levels[level].queries
+        found = np.full((len(multiples), len(queries)), np.inf)
+        for row, multiple in enumerate(multiples):
+            if multiple > 0:
+                found[row] = [self.distribution(level, planned, multiple).variance for planned in queries]
+        size = len(self.spine.levels[level])
+        return found, np.zeros(size, dtype=np.int64) if shares is None else shares.which
 
     def digest(self) -> str:
         """Return the SHA-256 of the plan in hexadecimal. It is public."""

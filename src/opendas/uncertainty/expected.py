@@ -315,17 +315,8 @@ def precision(variance: float) -> float:
 
 def _weights(plan: MeasurementPlan, algebra: Algebra, number: int) -> tuple[Floats, Ints]:
     """Return one over the variance per distinct share and query group, and each geounit's share."""
-    shares = plan.spine.shares[number]
-    multiples = (None,) if shares is None else shares.multiples
-    weights = np.zeros((len(multiples), len(algebra.queries)))
-    for row, multiple in enumerate(multiples):
-        for planned in plan.levels[number].queries:
-            if multiple is None:
-                noise = plan.distribution(number, planned)
-            elif multiple > 0:
-                noise = plan.distribution(number, planned, multiple)
-            else:
-                continue
-            weights[row, algebra.queries.index(planned.query.name)] = precision(noise.variance)
-    size = len(plan.spine.levels[number])
-    return weights, np.zeros(size, dtype=np.int64) if shares is None else shares.which
+    variances, which = plan.variances(number)
+    weights = np.zeros((len(variances), len(algebra.queries)))
+    columns = [algebra.queries.index(planned.query.name) for planned in plan.levels[number].queries]
+    weights[:, columns] = [[precision(variance) for variance in row] for row in variances]
+    return weights, which

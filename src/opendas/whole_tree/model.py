@@ -304,20 +304,11 @@ class TreeModel:
 
 def plan_weights(plan: MeasurementPlan, number: int, names: Sequence[str]) -> tuple[Floats, Ints]:
     """Return one over the variance of a level's noise by share, float64 (c, q), and each geounit's share."""
-    shares = plan.spine.shares[number]
-    multiples = (None,) if shares is None else shares.multiples
-    weights = np.zeros((len(multiples), len(names)))
-    for row, multiple in enumerate(multiples):
-        for planned in plan.levels[number].queries:
-            if multiple is None:
-                noise = plan.distribution(number, planned)
-            elif multiple > 0:
-                noise = plan.distribution(number, planned, multiple)
-            else:
-                continue
-            weights[row, names.index(planned.query.name)] = 1.0 / max(noise.variance, LEAST_VARIANCE)
-    size = len(plan.spine.levels[number])
-    return weights, np.zeros(size, dtype=np.int64) if shares is None else shares.which
+    variances, which = plan.variances(number)
+    weights = np.zeros((len(variances), len(names)))
+    columns = [names.index(planned.query.name) for planned in plan.levels[number].queries]
+    weights[:, columns] = 1.0 / np.maximum(variances, LEAST_VARIANCE)
+    return weights, which
 
 
 def _held(product: Product, constraints: ConstraintTable) -> dict[str, QueryGroup]:
