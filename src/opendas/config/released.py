@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from typing import TypeGuard
 
 from opendas.budget.allocation import Budget
 from opendas.config.resolve import Resolved
@@ -12,7 +13,7 @@ from opendas.io.readers.base import FRAME_FROM_RECORDS
 from opendas.privacy.exact import format_fraction
 from opendas.products.product import Passes, Product
 
-__all__ = ["released_toml", "toml_key", "toml_text", "toml_value"]
+__all__ = ["released_toml", "toml_document", "toml_key", "toml_text", "toml_value"]
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
@@ -38,6 +39,8 @@ def toml_value(value: object) -> str:
         return "true" if value else "false"
     if isinstance(value, int):
         return str(value)
+    if isinstance(value, float):
+        return repr(value)
     if isinstance(value, Fraction):
         return toml_text(format_fraction(value))
     if isinstance(value, Mapping):
@@ -52,6 +55,21 @@ def toml_value(value: object) -> str:
 
 def _table(header: str, values: Mapping[str, object]) -> list[str]:
     return ["", header, *(f"{toml_key(name)} = {toml_value(item)}" for name, item in values.items())]
+
+
+def toml_document(document: Mapping[str, Mapping[str, object]]) -> str:
+    """Write a document of sections; a table of tables becomes a section of its own (``[budget.queries]``)."""
+    lines: list[str] = []
+    for name, section in document.items():
+        nested = {key: value for key, value in section.items() if _is_table_of_tables(value)}
+        lines += _table(f"[{toml_key(name)}]", {key: section[key] for key in section if key not in nested})
+        for key, values in nested.items():
+            lines += _table(f"[{toml_key(name)}.{toml_key(key)}]", values)
+    return "\n".join(lines) + "\n"
+
+
+def _is_table_of_tables(value: object) -> TypeGuard[Mapping[str, object]]:
+    return isinstance(value, Mapping) and any(isinstance(item, Mapping) for item in value.values())
 
 
 def released_toml(resolved: Resolved, budget: Budget) -> str:

@@ -34,6 +34,7 @@ __all__ = [
 ]
 
 PREFIXES = ("a", "b")
+"""Of the fields of the first and the second plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +70,7 @@ class BudgetAnswer:
     def status(self) -> str:
         """One sentence, for everyone and for screen readers."""
         if self.problems:
-            count = len(self.problems.by_field)
-            return f"{count} {'entry' if count == 1 else 'entries'} cannot be used yet."
+            return self.problems.sentence
         return " ".join(_sentence(name, found, len(self.plans) > 1) for name, found in self.plans)
 
     def context(self, subject: Subject) -> dict[str, Any]:

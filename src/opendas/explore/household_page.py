@@ -141,8 +141,7 @@ class HouseholdAnswer:
     def status(self) -> str:
         """One sentence, for everyone and for screen readers."""
         if self.problems:
-            count = len(self.problems.by_field)
-            return f"{count} {'entry' if count == 1 else 'entries'} cannot be used yet."
+            return self.problems.sentence
         return " ".join(_sentence(name, found, len(self.plans) > 1) for name, found in self.plans)
 
     def context(self) -> dict[str, Any]:

@@ -27,6 +27,12 @@ class Problems:
     def __bool__(self) -> bool:
         return bool(self.by_field)
 
+    @property
+    def sentence(self) -> str:
+        """How many fields cannot be used, in words."""
+        count = len(self.by_field)
+        return f"{count} {'entry' if count == 1 else 'entries'} cannot be used yet."
+
     def under(self, prefix: str) -> bool:
         """Return whether something is wrong at a field whose name starts so."""
         return any(name.startswith(prefix) for name in self.by_field)

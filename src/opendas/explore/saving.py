@@ -15,7 +15,7 @@ from opendas.budget.allocation import Budget
 from opendas.budget.resolve import BudgetSpec, resolve_budget
 from opendas.config.load import parse_toml, read_text
 from opendas.config.model import BUILT_IN_PRODUCTS, BudgetSection, RunFile
-from opendas.config.released import toml_key, toml_value
+from opendas.config.released import toml_document, toml_key, toml_value
 from opendas.errors import ConfigError
 from opendas.explore.drafts import draft_of
 from opendas.explore.household_page import config_document
@@ -98,9 +98,9 @@ def _replaced(text: str, name: str, budget: Budget) -> str:
     try:
         parsed = tomllib.loads(found)
     except tomllib.TOMLDecodeError:  # the budget stood where no section is, as an inline table
-        return head + _written(wanted)
+        return head + toml_document(wanted)
     parsed["run"] = {**defaults, **parsed["run"]}
-    return found if parsed == wanted else head + _written(wanted)
+    return found if parsed == wanted else head + toml_document(wanted)
 
 
 def _with_choices(text: str, run: Mapping[str, Any]) -> str:
@@ -119,18 +119,6 @@ def _with_choices(text: str, run: Mapping[str, Any]) -> str:
         else:
             section = f"{name} = {value}\n{section}"
     return text[: start.end()] + section + text[stop:]
-
-
-def _written(document: Mapping[str, Any]) -> str:
-    """Write a document of tables; tables within them as inline tables."""
-    parts = []
-    for name, values in document.items():
-        parts += ["", f"[{toml_key(name)}]", *(f"{toml_key(k)} = {_value(v)}" for k, v in values.items())]
-    return "\n".join(parts) + "\n"
-
-
-def _value(value: object) -> str:
-    return repr(value) if isinstance(value, float) else toml_value(value)
 
 
 def write(path: Path, text: str) -> None:

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 from importlib.resources import files
 from pathlib import Path
-from typing import Final
 from urllib.parse import parse_qsl
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from opendas.explore.budget_page import error_of, margin_of
+from opendas.explore.budget_page import PREFIXES, error_of, margin_of
 from opendas.explore.household_words import bound_words, level_words, table_words
 from opendas.explore.problems import share_text
-from opendas.report import views
+from opendas.report.html import templates
 from opendas.version import __version__
 
 __all__ = ["PREFIXES", "download", "environment", "may_write", "plain", "read_form", "static_file"]
-
-PREFIXES: Final = ("a", "b")
-"""Of the fields of the first and the second plan."""
 
 _MOST_FIELDS = 2000
 _PAGES = (("budget", "Budget of a release"), ("phsafe", "Household tables"))
@@ -30,18 +26,8 @@ _KINDS = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 def environment() -> Environment:
     """Return the templates."""
-    made = Environment(
-        loader=PackageLoader("opendas.explore", "templates"),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=StrictUndefined,
-    )
+    made = templates("opendas.explore")
     made.filters.update(
-        words=views.words,
-        query_words=views.query_words,
-        percent=views.percent,
-        decimal=views.decimal,
         margin_of=margin_of,
         error_of=error_of,
         share_of=lambda share: share_text(share) if share else "\u2013",

@@ -17,27 +17,32 @@ from opendas.report.spine_svg import distances_svg, levels_svg
 from opendas.report.spine_views import ENTITY_HEAD, LEVEL_HEAD, entity_rows, level_rows, spine_sentence
 from opendas.report.svg import curve_svg, margin_bars, share_bar
 
-__all__ = ["environment", "report_html"]
+__all__ = ["environment", "report_html", "templates"]
 
 _FALSE_ALARMS = (0.001, 0.01, 0.05)
 _TABLE_EXPONENTS = (5, 6, 8, 10, 12, 15)
 
 
-def environment() -> Environment:
-    """Return the templates of the report's pages, everything in them escaped."""
+def templates(package: str, *, keep_trailing_newline: bool = False) -> Environment:
+    """Return the templates of a package, everything escaped, with the words and numbers of all pages."""
     environment = Environment(
-        loader=PackageLoader("opendas.report", "templates"),
+        loader=PackageLoader(package, "templates"),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
-        keep_trailing_newline=True,
+        keep_trailing_newline=keep_trailing_newline,
         undefined=StrictUndefined,
     )
     environment.filters.update(
-        words=views.words,
-        query_words=views.query_words,
-        percent=views.percent,
-        decimal=views.decimal,
+        words=views.words, query_words=views.query_words, percent=views.percent, decimal=views.decimal
+    )
+    return environment
+
+
+def environment() -> Environment:
+    """Return the templates of the report's pages."""
+    environment = templates("opendas.report", keep_trailing_newline=True)
+    environment.filters.update(
         invariant_words=views.invariant_words,
         loss_words=views.loss_words,
         margin_words=views.margin_words,

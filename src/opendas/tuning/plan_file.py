@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from opendas.config.model import BUILT_IN_PRODUCTS
-from opendas.config.released import toml_key, toml_value
+from opendas.config.released import toml_document
 from opendas.io.readers.base import FRAME_FROM_RECORDS
 from opendas.tuning.tune import Tuning
 
@@ -60,7 +59,7 @@ def plan_toml(tuning: Tuning, to: Path) -> str:
     if tuning.candidate.strategy.one_pass and run.resolved.estimator == "topdown":  # others have one pass
         passes = document.setdefault("passes", {})
         passes["least_squares"] = {"*": [["rest"]]}
-    return "\n".join([*_preamble(tuning), *_sections(document)]) + "\n"
+    return "\n".join(_preamble(tuning)) + "\n" + toml_document(document)
 
 
 def _preamble(tuning: Tuning) -> list[str]:
@@ -73,23 +72,3 @@ def _preamble(tuning: Tuning) -> list[str]:
         value = "no areas" if found.together is None else f"{found.together:.4g}"
         words.append(f"# {found.target}: {value} over {found.runs} independent runs.")
     return words
-
-
-def _sections(document: Mapping[str, Any]) -> list[str]:
-    lines: list[str] = []
-    for name, section in document.items():
-        plain = {key: value for key, value in section.items() if not _is_table_of_tables(value)}
-        lines += [
-            "",
-            f"[{name}]",
-            *(f"{toml_key(key)} = {toml_value(value)}" for key, value in plain.items()),
-        ]
-        for key, value in section.items():
-            if key not in plain:
-                lines += ["", f"[{name}.{toml_key(key)}]"]
-                lines += [f"{toml_key(part)} = {toml_value(item)}" for part, item in value.items()]
-    return lines
-
-
-def _is_table_of_tables(value: Any) -> bool:
-    return isinstance(value, Mapping) and any(isinstance(item, Mapping) for item in value.values())
