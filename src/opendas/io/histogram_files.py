@@ -117,7 +117,8 @@ def open_histogram(folder: Path) -> Histogram:
     """
     try:
         size = int((folder / "size").read_text(encoding="ascii"))
-        histogram = Histogram(*(_mapped(folder / name) for name in _KINDS), size)
+        indptr, cells, counts = (_mapped(folder / name) for name in _KINDS)
+        histogram = Histogram(indptr, cells, counts, size)
     except (OSError, ValueError) as error:
         raise FormatError(f"{folder.name}: no histogram can be read there.") from error
     entries = int(histogram.indptr[-1]) if len(histogram.indptr) else -1
