@@ -84,9 +84,16 @@ class Run:
         """What is asked of every geounit, with what noise."""
         return MeasurementPlan(self.product, self.spine, self.budget)
 
-    def read(self) -> InputData:
-        """Read the confidential input."""
-        return self.reader.read()
+    def read(self, cache: Path | None = None) -> InputData:
+        """Read the confidential input.
+
+        Parameters
+        ----------
+        cache : Path, optional
+            A folder for confidential scratch files, which the caller removes when the run is finished: a
+            large histogram is put there and memory mapped.
+        """
+        return self.reader.read(cache)
 
     def estimation_digest(self, plan: MeasurementPlan) -> str:
         """Return the SHA-256 of the plan and of everything estimation adds to it."""

@@ -146,6 +146,14 @@ class Reader(Protocol):
         """Return the public frame and its stamps, for planning."""
         ...
 
-    def read(self) -> InputData:
-        """Return everything."""
+    def read(self, cache: Path | None = None) -> InputData:
+        """Return everything.
+
+        Parameters
+        ----------
+        cache : Path, optional
+            A folder for confidential scratch files, which the caller removes when the run is finished. With
+            it a reader may put a large histogram there and return it memory mapped; without it the histogram
+            is in memory. Values are the same.
+        """
         ...

@@ -54,8 +54,13 @@ class AssignedReader:
         frame, stamps = self.reader.frame()
         return self._assigned(frame)[0], stamps
 
-    def read(self) -> InputData:
+    def read(self, cache: Path | None = None) -> InputData:
         """Return frame and histogram.
+
+        Parameters
+        ----------
+        cache : Path, optional
+            Folder for a histogram that is too large for memory; see :class:`~opendas.io.readers.base.Reader`.
 
         Raises
         ------
@@ -63,7 +68,7 @@ class AssignedReader:
             With everything that is wrong in a file; with ``strict`` also for leaves that an official file
             does not list.
         """
-        data = self.reader.read()
+        data = self.reader.read(cache)
         frame, findings = self._assigned(data.frame)
         return replace(data, frame=frame, findings=(*data.findings, *findings))
 

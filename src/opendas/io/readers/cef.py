@@ -72,8 +72,13 @@ class CefReader:
         """
         return self._land()[0], ()
 
-    def read(self) -> InputData:
+    def read(self, cache: Path | None = None) -> InputData:
         """Return frame and histogram.
+
+        Parameters
+        ----------
+        cache : Path, optional
+            Not used: this reader keeps its histogram in memory.
 
         Raises
         ------

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -157,11 +158,16 @@ class _TableReader:
         DataError
             With everything that is wrong in a file.
         """
-        data = self._read(planning=True)
+        data = self._read(None, planning=True)
         return data.frame, data.stamps
 
-    def read(self) -> InputData:
+    def read(self, cache: Path | None = None) -> InputData:
         """Return frame and histogram.
+
+        Parameters
+        ----------
+        cache : Path, optional
+            Folder for a histogram that is too large for memory; see :class:`~opendas.io.readers.base.Reader`.
 
         Raises
         ------
@@ -170,16 +176,18 @@ class _TableReader:
         DataError
             With everything that is wrong in a file.
         """
-        return self._read(planning=False)
+        return self._read(cache, planning=False)
 
-    def _read(self, *, planning: bool) -> InputData:
+    def _read(self, cache: Path | None, *, planning: bool) -> InputData:
         levels = hierarchy(self.spec)
         layout = LongForm.of(self.spec, levels.width, counted=isinstance(self, HistogramReader))
         leaves: Leaves = "records" if frame_path(self.spec) is None else "frame"
         # That everybody lives in households is declared, not found in the data. A constant type of group
         # quarters is not enough: where its facilities are would still come from the records.
         declared = leaves == "frame" and self.spec.constants.get("hhgq") == HHGQ_LEVELS[0]
-        return read_rows(self.spec, layout, levels, leaves, planning=planning, residence_is_declared=declared)
+        return read_rows(
+            self.spec, layout, levels, leaves, cache, planning=planning, residence_is_declared=declared
+        )
 
 
 class RecordsReader(_TableReader):

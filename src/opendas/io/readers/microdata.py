@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -150,25 +151,30 @@ class _MicrodataReader:
         DataError
             With everything that is wrong in a file.
         """
-        data = self._read(planning=True)
+        data = self._read(None, planning=True)
         return data.frame, data.stamps
 
-    def read(self) -> InputData:
+    def read(self, cache: Path | None = None) -> InputData:
         """Return frame and histogram.
+
+        Parameters
+        ----------
+        cache : Path, optional
+            Folder for a histogram that is too large for memory; see :class:`~opendas.io.readers.base.Reader`.
 
         Raises
         ------
         DataError
             With everything that is wrong in a file.
         """
-        return self._read(planning=False)
+        return self._read(cache, planning=False)
 
-    def _read(self, *, planning: bool) -> InputData:
+    def _read(self, cache: Path | None, *, planning: bool) -> InputData:
         levels = hierarchy(self.spec)
         leaves: Leaves = "records" if self.spec.units is None else "units"
         if self.spec.frame not in (None, FRAME_FROM_RECORDS):
             leaves = "frame"
-        return read_rows(self.spec, self._layout(levels.width), levels, leaves, planning=planning)
+        return read_rows(self.spec, self._layout(levels.width), levels, leaves, cache, planning=planning)
 
     def _layout(self, width: int | None) -> Layout:
         kind = census_kind(self.spec.product)

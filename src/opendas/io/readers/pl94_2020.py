@@ -52,8 +52,13 @@ class Pl94Reader2020:
         data = read_states(self.spec, _parse, _RESIDENCE, with_counts=False)
         return data.frame, data.stamps
 
-    def read(self) -> InputData:
+    def read(self, cache: Path | None = None) -> InputData:
         """Return frame and histogram.
+
+        Parameters
+        ----------
+        cache : Path, optional
+            Not used: this reader keeps its histogram in memory.
 
         Raises
         ------

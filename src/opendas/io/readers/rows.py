@@ -5,6 +5,7 @@ Axes: ``l`` leaves.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -39,6 +40,7 @@ def read_rows(
     layout: Layout,
     levels: Hierarchy,
     leaves: Leaves,
+    cache: Path | None,
     *,
     planning: bool,
     residence_is_declared: bool = False,
@@ -52,6 +54,8 @@ def read_rows(
         Of the rows in ``spec.paths``.
     levels : Hierarchy
     leaves : ``"frame"``, ``"units"`` or ``"records"``
+    cache : Path or None
+        Folder for a histogram that is too large for memory.
     planning : bool
         The histogram is not wanted; it is counted only where the frame depends on it.
     residence_is_declared : bool
