@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from opendas.phsafe.spark.session import java_program
+from opendas.engines.spark.session import java_program
 
 _PATIENCE_S = 120.0
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from opendas.phsafe.spark.session import java_program
+from opendas.engines.spark.session import java_program
 
 __all__ = ["Finding", "examine", "version_at_least"]
 

@@ -16,6 +16,7 @@ from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from opendas.engines.spark.session import open_session, spark_failures
 from opendas.errors import ConfigError, Finding, FormatError, PrivacyError
 from opendas.phsafe.config import Config
 from opendas.phsafe.counting import Counts
@@ -35,9 +36,9 @@ from opendas.phsafe.spark.parts import (
     unpack,
 )
 from opendas.phsafe.spark.rows import ROW_TYPES, ReadLines
-from opendas.phsafe.spark.session import open_session, spark_failures
 from opendas.phsafe.tables import Table
 from opendas.phsafe.validate import Validation
+from opendas.timing import default_workers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -78,7 +79,7 @@ def open_on_spark(
     """
     if config.reader != "csv":
         raise ConfigError("engine spark reads the layout csv only; leave out --engine for the reader cef.")
-    with open_session(master) as session:
+    with open_session(master, name="opendas phsafe", threads=default_workers()) as session:
         households = SparkHouseholds(session, str(data), config, tell)
         try:
             yield households

@@ -20,7 +20,6 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
 from opendas.errors import EnvironmentFailure, OpendasError
-from opendas.timing import default_workers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -81,13 +80,17 @@ def check_environment() -> None:
 
 
 @contextmanager
-def open_session(master: str | None = None) -> Iterator[SparkSession]:
+def open_session(master: str | None, *, name: str, threads: int) -> Iterator[SparkSession]:
     """Return a session of ours on a running Spark of the caller's, or on one started here and stopped after.
 
     Parameters
     ----------
-    master : str, optional
-        URL of a master. By default the Spark that runs in this process already, else a local one.
+    master : str or None
+        URL of a master. None: the Spark that runs in this process already, else a local one.
+    name : str
+        Of the application.
+    threads : int
+        Tasks at a time of a local one.
 
     Raises
     ------
@@ -105,10 +108,10 @@ def open_session(master: str | None = None) -> Iterator[SparkSession]:
         _warn_of_clear_network(running)
         yield running.newSession()
         return
-    chosen = master or f"local[{default_workers()}]"
+    chosen = master or f"local[{threads}]"
     local = chosen.startswith("local")
     _set_environment(local=local)
-    builder = SparkSession.builder.master(chosen).appName("opendas phsafe")
+    builder = SparkSession.builder.master(chosen).appName(name)
     with TemporaryDirectory(prefix="opendas-spark-") as scratch:  # 0700, as mkdtemp makes it
         settings = {**_OURS, "spark.sql.warehouse.dir": f"{scratch}/warehouse"}
         if local:  # on a cluster, executors keep their files where the cluster says
