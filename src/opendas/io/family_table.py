@@ -1,0 +1,125 @@
+"""How each family was solved, and how long it took: a Parquet file for questions, confidential.
+
+The records are functions of measurements and invariants; the seconds are not, since they depend on how full
+a geounit is. So the file stands under ``confidential/timings``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from opendas.estimation.model import FamilyRecord
+from opendas.io.parquet import parquet_sink
+
+__all__ = ["FAMILY_FIELDS", "SCHEMA", "family_batch", "write_family_table"]
+
+FAMILY_FIELDS: dict[str, tuple[Any, str]] = {
+    "geolevel": (pa.string(), "geolevel of the children"),
+    "label": (pa.string(), "geocode of the parent, or of the root itself"),
+    "children": (pa.int32(), "how many"),
+    "cells": (pa.int32(), "cells that can be non-zero in the parent"),
+    "passes": (pa.int32(), "least-squares passes"),
+    "methods": (pa.string(), "method of each pass, comma between"),
+    "residual": (pa.float64(), "largest relative Karush-Kuhn-Tucker residual: the certificate of optimality"),
+    "tolerance": (pa.float64(), "how far the last pass is from the held margins of earlier ones"),
+    "fallback": (pa.bool_(), "a general solver was needed"),
+    "failsafe": (pa.string(), "empty, or what the failsafe relaxed"),
+    "seconds": (pa.float32(), "wall time, measurement and rounding included; null where it was not taken"),
+    "stage": (pa.int32(), "stage of the run"),
+    "task": (pa.int32(), "task of the stage"),
+}
+"""Columns of the file: type and meaning."""
+
+SCHEMA = pa.schema([pa.field(name, kind) for name, (kind, _) in FAMILY_FIELDS.items()])
+
+_ROWS_AT_ONCE = 1 << 16
+
+
+def family_batch(
+    records: Sequence[FamilyRecord],
+    seconds: npt.NDArray[np.floating] | Sequence[float] | None,
+    *,
+    stage: int,
+    task: int,
+) -> Any:
+    """Return the records of a task as rows.
+
+    Parameters
+    ----------
+    records : sequence of FamilyRecord
+    seconds : float (len(records),) or None
+        Wall time of each family, where it was taken.
+    stage, task : int
+
+    Returns
+    -------
+    pyarrow.RecordBatch
+    """
+    count = len(records)
+    if seconds is not None and len(seconds) != count:
+        raise ValueError(f"{count} families, but {len(seconds)} times")
+    taken = np.full(count, np.nan, np.float32) if seconds is None else np.asarray(seconds, dtype=np.float32)
+    columns: dict[str, Any] = {
+        name: [getattr(record, name) for record in records]
+        for name in (
+            "geolevel",
+            "label",
+            "children",
+            "cells",
+            "residual",
+            "tolerance",
+            "fallback",
+            "failsafe",
+        )
+    }
+    columns["passes"] = [len(record.methods) for record in records]
+    columns["methods"] = [", ".join(record.methods) for record in records]
+    columns["seconds"] = pa.array(taken, mask=np.isnan(taken))
+    columns["stage"] = np.full(count, stage, np.int32)
+    columns["task"] = np.full(count, task, np.int32)
+    arrays = [
+        columns[name] if isinstance(columns[name], pa.Array) else pa.array(columns[name], type=kind)
+        for name, (kind, _) in FAMILY_FIELDS.items()
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+
+
+def write_family_table(path: Path, batches: Iterable[Any]) -> int:
+    """Write a stream of rows; the file appears whole, and a few rows at a time are in memory.
+
+    Parameters
+    ----------
+    path : Path
+        ``confidential/timings/<product>_families.parquet``.
+    batches : iterable of pyarrow.RecordBatch
+        As of :func:`family_batch`.
+
+    Returns
+    -------
+    int
+        Rows written.
+
+    Raises
+    ------
+    EnvironmentFailure
+        If the disk is full, or a permission is missing.
+    """
+    rows = waiting = 0
+    kept: list[Any] = []
+    with parquet_sink(path, SCHEMA) as sink:
+        for batch in batches:
+            kept.append(batch)
+            waiting += batch.num_rows
+            if waiting >= _ROWS_AT_ONCE:
+                sink.write(pa.Table.from_batches(kept, SCHEMA))
+                rows, waiting, kept = rows + waiting, 0, []
+        if kept or not rows:
+            sink.write(pa.Table.from_batches(kept, SCHEMA))
+        rows += waiting
+    return rows
