@@ -163,12 +163,23 @@ def test_persons_and_key_meet_only_in_the_measurement_and_the_wiring_of_phsafe()
 
 def test_ciphers_and_operating_system_randomness_are_in_one_place() -> None:
     ciphers = {n for n in MODULES if any(m.startswith("cryptography") for m, _ in imported(n))}
-    assert ciphers == {"opendas.random.keys", "opendas.random.noise", "opendas.random.ordering"}
+    assert ciphers == {
+        "opendas.engines.spark.key_service",
+        "opendas.random.keys",
+        "opendas.random.noise",
+        "opendas.random.ordering",
+    }
     random = {n for n in MODULES if any(m in ("random", "secrets") for m, _ in imported(n))}
     explorer = {f"opendas.explore.{part}" for part in ("app", "budget_routes", "session")}
-    assert random == {"opendas.phsafe.run", "opendas.preparation"} | explorer, (
-        "secrets: run ids, the page's token"
-    )
+    assert (
+        random
+        == {
+            "opendas.phsafe.run",
+            "opendas.preparation",
+            "opendas.engines.spark.key_service",
+        }
+        | explorer
+    ), "secrets: run ids, tokens of the page and of executors"
 
 
 def generators(tree: ast.Module) -> Iterator[str]:
