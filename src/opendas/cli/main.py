@@ -16,6 +16,7 @@ COMMANDS = {
     "list": "list_all",
     "doctor": "doctor",
     "demo": "demo",
+    "make-nation": "make_nation",
     "init": "init",
     "fetch": "fetch",
     "plan": "plan",

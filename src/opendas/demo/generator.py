@@ -20,7 +20,7 @@ from opendas.io.atomic import write_atomic
 from opendas.io.parquet import bytes_column, write_parquet
 from opendas.products.pl94 import GQ_COLUMNS, pl94_persons
 
-__all__ = ["DemoState", "make_state", "write_demo"]
+__all__ = ["DemoState", "frame_table", "make_state", "persons_table", "units_table", "write_demo"]
 
 logger = logging.getLogger(__name__)
 
@@ -90,9 +90,9 @@ def write_demo(folder: Path | str, blocks: int = 5000, seed: int = 2020) -> tupl
     """
     folder = Path(folder)
     state = make_state(blocks, seed)
-    write_parquet(folder / "frame.parquet", _frame_table(state))
-    write_parquet(folder / "persons.parquet", _persons_table(state))
-    write_parquet(folder / "units.parquet", _units_table(state))
+    write_parquet(folder / "frame.parquet", frame_table(state))
+    write_parquet(folder / "persons.parquet", persons_table(state))
+    write_parquet(folder / "units.parquet", units_table(state))
     runs = []
     for name, label in (("persons", "People"), ("units", "Housing units")):
         runs.append(folder / f"{name}.toml")
@@ -103,14 +103,16 @@ def write_demo(folder: Path | str, blocks: int = 5000, seed: int = 2020) -> tupl
     return runs[0], runs[1]
 
 
-def _frame_table(state: DemoState) -> pa.Table:
+def frame_table(state: DemoState) -> pa.Table:
+    """Return every block with its units and areas."""
     columns = {"GEOID": bytes_column(state.land.geocodes), "hu": pa.array(state.homes.housing)}
     columns |= {name: pa.array(state.homes.facilities[:, k]) for k, name in enumerate(GQ_COLUMNS)}
     columns |= {name: bytes_column(codes) for name, codes in state.land.entities.items()}
     return pa.table(columns)
 
 
-def _persons_table(state: DemoState) -> pa.Table:
+def persons_table(state: DemoState) -> pa.Table:
+    """Return the input of a run of persons, one row a block and cell."""
     block, cell, count = state.entries
     schema = pl94_persons().schema
     columns = {"GEOID": _geocodes(state.land, block)}
@@ -119,7 +121,8 @@ def _persons_table(state: DemoState) -> pa.Table:
     return pa.table(columns | {"count": pa.array(count)})
 
 
-def _units_table(state: DemoState) -> pa.Table:
+def units_table(state: DemoState) -> pa.Table:
+    """Return the input of a run of units, one row a block and occupancy."""
     counts = np.stack([state.homes.housing - state.homes.occupied, state.homes.occupied], axis=1)
     block, occupancy = np.nonzero(counts)
     labels = pa.DictionaryArray.from_arrays(

@@ -36,9 +36,12 @@ class Density:
         Block groups in a tract, on average.
     stretches : mapping of entity category to int
         Blocks in a stretch of land, on average. Every stretch is a county subdivision, voting district or
-        school district; six in ten are places and one in 25 a reservation.
+        school district; six in ten are places and one in 25 a reservation. Districts of Congress and of
+        legislatures that are not named are few, whatever the size.
     ragged : float
         Standard deviation, in blocks, by which the borders of areas wander; 0 gives straight borders.
+    skew : float
+        Standard deviation of the logarithm of counties' sizes.
     """
 
     group: float = 30.0
@@ -49,6 +52,7 @@ class Density:
         )
     )
     ragged: float = 0.0
+    skew: float = 0.6
 
 
 LARGE_STATE = Density(
@@ -56,6 +60,22 @@ LARGE_STATE = Density(
 )
 """A state the size of Texas at 900,000 blocks: 250 counties, 6,900 tracts, 1,800 places. In the files of
 Rhode Island an area's code changes about seven to ten times along the list of blocks, as it does here."""
+
+
+NATION = Density(
+    34.0,
+    2.86,
+    MappingProxyType(
+        {
+            "cousub": 226, "place": 150, "aianhh": 900, "cd": 18_700, "sldu": 4_100, "sldl": 1_650,
+            "vtd": 51, "sduni": 745,
+        }
+    ),
+    7.0,
+    1.6,
+)  # fmt: skip
+"""A nation as large as the real one at 8.1 million blocks: 84 thousand tracts in 3.1 thousand counties, of
+which the largest have 50 to 100 times the average."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -77,8 +97,10 @@ class Land:
     entities: dict[str, Codes]
 
 
-def make_land(blocks: int, rng: np.random.Generator, density: Density | None = None) -> Land:
-    """Divide the made state into counties, tracts, block groups and blocks, and into areas across them."""
+def make_land(
+    blocks: int, rng: np.random.Generator, density: Density | None = None, state: str = STATE
+) -> Land:
+    """Divide a made state into counties, tracts, block groups and blocks, and into areas across them."""
     density = density or Density()
     groups = max(3, round(blocks / density.group))
     group = _divide(blocks, groups, rng, most=999)
@@ -86,21 +108,21 @@ def make_land(blocks: int, rng: np.random.Generator, density: Density | None = N
     tract_of_group = _divide(groups, max(2, round(groups / density.tract)), rng, most=9)
     tracts = int(tract_of_group[-1]) + 1
     counties = max(2, round(tracts**0.5 / 1.5), tracts // _TRACTS_PER_COUNTY)
-    county_of_tract = _divide(tracts, min(counties, _MOST_COUNTIES), rng, most=tracts)
+    county_of_tract = _divide(tracts, min(counties, _MOST_COUNTIES), rng, most=tracts, skew=density.skew)
     tract = tract_of_group[group]
     county = county_of_tract[tract]
     county_code = 2 * county + 1  # counties have odd numbers, in alphabetical order
     tract_code = 100 * (_position(county_of_tract) + 1)
     block_code = 1000 * (_position(tract_of_group)[group] + 1) + _position(group)
     number = (county_code * 1_000_000 + tract_code[tract]) * 10_000 + block_code
-    geocodes = _code(number, 13)
-    return Land(geocodes, group, _areas(county, county_code, density, rng))
+    geocodes = _code(number, 13, state)
+    return Land(geocodes, group, _areas(county, county_code, density, rng, state))
 
 
-def _divide(items: int, parts: int, rng: np.random.Generator, *, most: int) -> Index:
+def _divide(items: int, parts: int, rng: np.random.Generator, *, most: int, skew: float = 0.6) -> Index:
     """Divide a row of items into consecutive parts of uneven size, none empty and none above `most`."""
     parts = min(parts, items)
-    weights = rng.lognormal(0.0, 0.6, parts)
+    weights = rng.lognormal(0.0, skew, parts)
     ends = np.round(np.cumsum(weights) / weights.sum() * (items - parts)).astype(np.int64) + np.arange(
         1, parts + 1
     )
@@ -118,24 +140,28 @@ def _position(part: Index) -> Index:
     return np.arange(len(part)) - starts[part]
 
 
-def _areas(county: Index, county_code: Index, density: Density, rng: np.random.Generator) -> dict[str, Codes]:
+def _areas(
+    county: Index, county_code: Index, density: Density, rng: np.random.Generator, state: str
+) -> dict[str, Codes]:
     b, ragged = len(county), density.ragged
 
-    def stretches(category: str, most: int) -> Index:
-        return _stretches(b, min(most, max(2, b // density.stretches[category])), rng, ragged)
+    def stretches(category: str, most: int, few: int = 0) -> Index:
+        each = density.stretches.get(category)
+        parts = few if each is None else min(most, max(2, b // each))
+        return _stretches(b, parts, rng, ragged)
 
     place, reservation = stretches("place", 99_999), stretches("aianhh", 9_989)
     in_place = rng.random(int(place.max()) + 1) < 0.6
     in_reservation = rng.random(int(reservation.max()) + 1) < 0.04
     return {
-        "cousub": _code(county_code * 100_000 + _spread(stretches("cousub", 99_999), 5), 8),
-        "place": np.where(in_place[place], _code(_spread(place, 30), 5), b""),
-        "aianhh": np.where(in_reservation[reservation], _code(reservation + 10, 4, prefix=""), b""),
-        "cd": _code(_stretches(b, 2, rng, ragged) + 1, 2),
-        "sldu": _code(_stretches(b, 12, rng, ragged) + 1, 3),
-        "sldl": _code(_stretches(b, 36, rng, ragged) + 1, 3),
-        "vtd": _code(county_code * 1_000_000 + stretches("vtd", 999_999) + 1, 9),
-        "sduni": _code(_spread(stretches("sduni", 99_999), 30), 5),
+        "cousub": _code(county_code * 100_000 + _spread(stretches("cousub", 99_999), 5), 8, state),
+        "place": np.where(in_place[place], _code(_spread(place, 30), 5, state), b""),
+        "aianhh": np.where(in_reservation[reservation], _code(reservation + 10, 4, ""), b""),
+        "cd": _code(stretches("cd", 99, few=2) + 1, 2, state),
+        "sldu": _code(stretches("sldu", 999, few=12) + 1, 3, state),
+        "sldl": _code(stretches("sldl", 999, few=36) + 1, 3, state),
+        "vtd": _code(county_code * 1_000_000 + stretches("vtd", 999_999) + 1, 9, state),
+        "sduni": _code(_spread(stretches("sduni", 99_999), 30), 5, state),
     }
 
 
@@ -154,7 +180,7 @@ def _spread(part: Index, step: int) -> Index:
     return max(1, min(step, 99_999 // count)) * (part + 1)
 
 
-def _code(number: Index, width: int, prefix: str = STATE) -> Codes:
+def _code(number: Index, width: int, prefix: str) -> Codes:
     """Return numbers of up to `width` digits, zero-padded, as codes of the state."""
     start = len(prefix)
     text = np.empty((len(number), start + width), dtype=np.uint8)

@@ -56,15 +56,28 @@ class Homes:
     people: Counts
 
 
-def make_homes(group: Counts, rng: np.random.Generator) -> Homes:
+def make_homes(
+    group: Counts, rng: np.random.Generator, *, empty: float = 0.3, crowding: float = 1.0
+) -> Homes:
     """Draw homes and the number of people in them.
 
-    Three blocks in ten are empty; sizes of the others are log-normal, denser in some block groups.
+    Sizes of blocks are log-normal, denser in some block groups.
+
+    Parameters
+    ----------
+    group : int64 (b,)
+        Block group of each block, from 0, not decreasing.
+    rng : numpy.random.Generator
+    empty : float
+        Share of blocks without housing units.
+    crowding : float
+        Multiplies the number of housing units.
     """
     b, g = len(group), int(group[-1]) + 1
     density = rng.lognormal(2.4, 0.7, g)
-    built = rng.random(b) > 0.3
-    housing = np.where(built, np.ceil(density[group] * rng.lognormal(0.0, 0.8, b)), 0.0).astype(np.int64)
+    with_homes = rng.random(b) > empty
+    size = np.ceil(crowding * density[group] * rng.lognormal(0.0, 0.8, b))
+    housing = np.where(with_homes, size, 0.0).astype(np.int64)
     occupied = rng.binomial(housing, rng.beta(18.0, 2.2, g)[group])
     others = rng.gamma(9.0, 1.45 / 9.0, g)  # people in a household beside the first
     people = np.zeros((b, 8), dtype=np.int64)
@@ -73,8 +86,8 @@ def make_homes(group: Counts, rng: np.random.Generator) -> Homes:
     hosts = np.flatnonzero(rng.random(b) < _GQ_SHARE)
     kind = rng.choice(7, size=len(hosts), p=_GQ_TYPES)
     facilities[hosts, kind] = 1 + rng.poisson(0.25, len(hosts))
-    size = facilities * _GQ_SIZE * rng.lognormal(-0.5, 1.0, (b, 7))
-    people[:, 1:] = np.where(facilities > 0, facilities + rng.poisson(size), 0)
+    inside = facilities * _GQ_SIZE * rng.lognormal(-0.5, 1.0, (b, 7))
+    people[:, 1:] = np.where(facilities > 0, facilities + rng.poisson(inside), 0)
     return Homes(housing, occupied, facilities, people)
 
 
