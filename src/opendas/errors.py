@@ -23,17 +23,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 __all__ = [
     "BudgetError",
     "CheckFailed",
     "ConfigError",
+    "ConstraintConflict",
     "DataError",
     "EnvironmentFailure",
     "EstimationError",
     "Finding",
     "FormatError",
     "GeographyError",
+    "HeldConstraint",
     "InfeasibleFamily",
     "OpendasError",
     "PrivacyError",
@@ -131,29 +134,122 @@ class EstimationError(OpendasError):
     exit_code = 5
 
 
+@dataclass(frozen=True, slots=True)
+class HeldConstraint:
+    """One constraint of a geounit with its value: an invariant, a bound, or what was estimated above it.
+
+    Parameters
+    ----------
+    geounit : str
+        Geolevel and geocode, for instance ``"county 44007"``; empty for what holds everywhere.
+    name : str
+        For instance ``"invariant total@state"``.
+    relation : str
+        ``"="``, ``">="`` or ``"<="``.
+    value : int
+        Public: of a declared invariant, a bound or an estimate, never a confidential count.
+    """
+
+    geounit: str
+    name: str
+    relation: str
+    value: int
+
+    def __str__(self) -> str:
+        where = f"{self.geounit}: " if self.geounit else ""
+        return f"{where}{self.name} {self.relation} {self.value:,}"
+
+
+@dataclass(frozen=True, slots=True)
+class ConstraintConflict:
+    """Constraints that no non-negative counts keep together.
+
+    Parameters
+    ----------
+    constraints : tuple of HeldConstraint
+    smallest : bool
+        No conflict of the geounits that were looked at has fewer constraints.
+    irreducible : bool
+        Without any one of these the others can hold.
+    least, most : int or None
+        Where it is that simple: together they ask for at least so many records, and leave room for at most so
+        many.
+    others : tuple of str
+        Other geounits of the same geolevel with a conflict of their own.
+    """
+
+    constraints: tuple[HeldConstraint, ...]
+    smallest: bool
+    irreducible: bool
+    least: int | None = None
+    most: int | None = None
+    others: tuple[str, ...] = ()
+
+    def lines(self, shown: int = 20) -> list[str]:
+        """Return the conflict in words, one line a constraint."""
+        count = len(self.constraints)
+        these = "This constraint contradicts" if count == 1 else f"These {count:,} constraints contradict"
+        note = {
+            (True, True): "no smaller set does",
+            (False, True): "each of them is needed; a smaller set was not ruled out",
+        }.get((self.smallest, self.irreducible), "not all of them may be needed")
+        lines = [f"{these} {'itself' if count == 1 else 'each other'}{f' ({note})' if count > 1 else ''}:"]
+        lines += [f"  {constraint}" for constraint in self.constraints[:shown]]
+        if count > shown:
+            lines.append(f"  ... and {count - shown:,} more")
+        if count > 1 and self.least is not None and self.most is not None:
+            lines.append(
+                f"Together they ask for at least {self.least:,} records, with room for at most {self.most:,}."
+            )
+        if self.others:
+            names = ", ".join(self.others[:5]) + (", ..." if len(self.others) > 5 else "")
+            lines.append(f"{len(self.others):,} more with a contradiction of their own: {names}.")
+        return lines
+
+
 class InfeasibleFamily(EstimationError):
-    """The constraints of a family contradict each other.
+    """The constraints of a family, or of a geounit and what lies below it, contradict each other.
 
     Parameters
     ----------
     family : str
-        Geocode of the parent (or of the root).
+        Geocode of the parent (or of the root, or of the geounit).
     step : str
         For instance ``"least squares, pass 2 of 2"``.
     constraints : iterable of str
-        Names of the constraints in conflict.
+        Names of the constraints in conflict; by default those of `conflict`.
+    conflict : ConstraintConflict, optional
+        The smallest set of them that was found, with values.
+    advice : str, optional
+        What to try.
     """
 
-    def __init__(self, family: str, step: str, constraints: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        family: str,
+        step: str,
+        constraints: Iterable[str] = (),
+        conflict: ConstraintConflict | None = None,
+        advice: str = (
+            "Check the frame and the invariants of its geounits, or set failsafe = true in [run], which "
+            "gives up the equality with the parent, though no constraint."
+        ),
+    ) -> None:
         self.family = family
         self.step = step
         self.constraints = tuple(constraints)
-        names = ", ".join(self.constraints) or "its constraints"
-        super().__init__(
-            f"Family {family}, {step}: no non-negative solution satisfies {names}. "
-            "Check the frame and the invariants of its geounits, or set failsafe = true in [run], which "
-            "gives up the equality with the parent, though no constraint."
-        )
+        self.conflict = conflict
+        self.advice = advice
+        if conflict is None:
+            names = ", ".join(self.constraints) or "its constraints"
+            super().__init__(f"Family {family}, {step}: no non-negative solution satisfies {names}. {advice}")
+        else:
+            self.constraints = self.constraints or tuple(str(held) for held in conflict.constraints)
+            lines = [f"Family {family}, {step}: no table of counts satisfies its constraints."]
+            super().__init__("\n  ".join([*lines, *conflict.lines(), advice]))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.family, self.step, self.constraints, self.conflict, self.advice)
 
 
 class SolverFailure(EstimationError):
@@ -175,6 +271,9 @@ class SolverFailure(EstimationError):
             f"Family {family}, {step}: no solver reached a certified solution (residual {residual:.1e}). "
             "Please report it with the measurements of this family, which are publishable."
         )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.family, self.step, self.residual)
 
 
 class EnvironmentFailure(OpendasError):

@@ -1,30 +1,58 @@
 """Contradictions that public bounds and declared invariants show by themselves, before anything is drawn.
 
 What is found here is found without spending: no noise has been drawn, and only values that will be published
-anyway are looked at.
+anyway are looked at. Two looks are taken:
 
-Axes: ``g`` geounits of a level, ``B`` bounds, ``n`` cells.
+- every geounit by itself, at every geolevel: from the smallest set of cells that a constraint counts to the
+  largest, what is asked for and what there is room for;
+- geounits together, where invariants are taken at several geolevels or their sets of cells cross: one program
+  in whole numbers for each geounit of the topmost of these levels.
+
+A contradiction is then told by its smallest set of constraints.
+
+Axes: ``g`` geounits of a level, ``B`` bounds, ``n`` cells, ``a`` atoms, ``r`` rows of constraints.
 """
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
+from scipy import sparse
 
-from opendas.constraints.table import ConstraintTable, InvariantAnswers, LevelConstraints
+from opendas.constraints.conflicts import is_laminar
+from opendas.constraints.table import ConstraintTable
+from opendas.constraints.tiers import Tiers
 from opendas.errors import InfeasibleFamily
 from opendas.geography.spine import Spine
+from opendas.optimize.conflict import NO_LIMIT, RangeSystem, can_hold
 from opendas.products.product import Product
 
 __all__ = ["check_feasible"]
 
+log = logging.getLogger(__name__)
+
+STEP = "before anything is drawn"
+ADVICE = (
+    "Nothing was drawn and nothing is charged. Check the frame's unit counts against the data, or give up an "
+    "invariant with drop_invariants in [run]."
+)
+CHUNK = 100_000
+"""Geounits that are looked at together, one by one."""
+BATCH = 20_000
+"""Variables of a program in whole numbers; geounits of a level share one, a large one has its own."""
+LARGEST = 400_000
+MOST = 3_000_000
+"""Variables that are looked at in one program, and in all."""
+
+Counts = npt.NDArray[np.int64]
+
 
 def check_feasible(product: Product, spine: Spine, table: ConstraintTable) -> None:
     """Refuse constraints that no table of non-negative counts can satisfy.
-
-    Looked at per geounit: bounds that ask for records where no cell is possible, and invariant answers
-    outside what the bounds of one query group leave. Contradictions across geounits show when their family
-    is estimated.
 
     Parameters
     ----------
@@ -35,45 +63,181 @@ def check_feasible(product: Product, spine: Spine, table: ConstraintTable) -> No
     Raises
     ------
     InfeasibleFamily
-        Naming the first geounit and the constraints.
+        Naming a geounit of the lowest geolevel that shows the contradiction, and the smallest set of
+        constraints of it, and if need be of what lies below, that cannot hold together.
+
+    Notes
+    -----
+    Complete but for two cases: a component above :data:`LARGEST` variables, and a question that branch and
+    bound gives up. Both are found when their family is estimated.
     """
-    queries = [product.workload.canonical(bound.query) for bound in product.bounds]
-    cells = table.bound_cells & table.possible
-    for level, constraints in zip(spine.levels, table.levels, strict=True):
-        empty = np.flatnonzero(~np.any(cells, axis=1))
-        found = np.argwhere(constraints.lower[:, empty] > 0)
-        if len(found):
-            name = table.bound_names[int(empty[found[0][1]])]
-            _refuse(level.geocodes[found[0][0]], f"lower bound of {name}")
-        for invariant in constraints.invariants:
-            for query in dict.fromkeys(queries):
-                chosen = np.array([name == query for name in queries])
-                _check_invariant(level.geocodes, constraints, invariant, query, cells, chosen, table.possible)
+    tiers = Tiers.of(product, spine, table)
+    laminar = is_laminar(tiers.sets)
+    for number in reversed(range(len(tiers.tiers))):
+        bad = _alone(tiers, number, laminar=laminar)
+        if len(bad):
+            _refuse(tiers, number, bad)
+    span = tiers.span(laminar=laminar)
+    if span is not None:
+        _together(tiers, *span)
 
 
-def _check_invariant(
-    geocodes: npt.NDArray[np.bytes_],
-    constraints: LevelConstraints,
-    invariant: InvariantAnswers,
-    query: str,
-    cells: npt.NDArray[np.bool_],
-    chosen: npt.NDArray[np.bool_],
-    possible: npt.NDArray[np.bool_],
-) -> None:
-    """Compare each row of an invariant with the bounds of one query group, which are disjoint."""
-    for row in range(invariant.query.size):
-        inside = (invariant.query.row_of_cell == row) & possible
-        answers = invariant.answers[:, row]
-        contained = chosen & ~(cells & ~inside).any(axis=1)
-        least = constraints.lower[:, contained].sum(axis=1)
-        if (below := np.flatnonzero(answers < least)).size:
-            _refuse(geocodes[below[0]], f"invariant {invariant.name}", f"lower bounds of {query}")
-        touching = chosen & (cells & inside).any(axis=1)
-        if not (inside & ~cells[touching].any(axis=0)).any():
-            most = constraints.upper[:, touching].sum(axis=1)
-            if (above := np.flatnonzero(answers > most)).size:
-                _refuse(geocodes[above[0]], f"invariant {invariant.name}", f"upper bounds of {query}")
+def _refuse(tiers: Tiers, number: int, bad: npt.NDArray[np.int64]) -> None:
+    """Raise for the first of some geounits whose contradiction can be proved."""
+    tier = tiers.tiers[number]
+    for geounit in bad[:20].tolist():
+        others = [tier.label(other) for other in bad.tolist() if other != geounit]
+        conflict = tiers.explain(number, geounit, others)
+        if conflict is not None:
+            raise InfeasibleFamily(tier.label(geounit), STEP, (), conflict, ADVICE)
 
 
-def _refuse(geocode: np.bytes_, *constraints: str) -> None:
-    raise InfeasibleFamily(bytes(geocode).decode(), "constraints", constraints)
+# Geounits by themselves -------------------------------------------------------------------------------------
+
+
+def _alone(tiers: Tiers, number: int, *, laminar: bool) -> npt.NDArray[np.int64]:
+    """Return geounits of a tier whose own constraints contradict each other.
+
+    Exact where the sets of cells are laminar; else no feasible geounit is named, though some that are not
+    may be missed.
+    """
+    tier = tiers.tiers[number]
+    if not tier.invariants and not tier.lower.any():
+        return np.zeros(0, dtype=np.int64)
+    order, below, open_below = _forest(tiers.sets, tiers.possible, laminar=laminar)
+    found = []
+    for start in range(0, len(tier), CHUNK):
+        lower, upper = tiers.rows(number, start, min(start + CHUNK, len(tier)))
+        found.append(start + np.flatnonzero(_crossed(lower, upper, order, below, open_below)))
+    return np.concatenate([*found, np.zeros(0, np.int64)])
+
+
+def _forest(
+    sets: Any, possible: npt.NDArray[np.bool_], *, laminar: bool
+) -> tuple[list[int], list[list[int]], npt.NDArray[np.bool_]]:
+    """Return the order from small to large, disjoint sets inside each set, and whether they leave a cell out.
+
+    Where sets cross, only the order of each set by itself is used: no set is inside another.
+    """
+    ones = sparse.csr_array(sets[:, np.flatnonzero(possible)]).astype(np.int64)
+    size = np.asarray(ones.sum(axis=1)).ravel()
+    order = np.argsort(size, kind="stable").tolist()
+    below: list[list[int]] = [[] for _ in order]
+    covered = np.zeros(len(order), dtype=np.int64)
+    if laminar and len(order):
+        common: Any = sparse.csr_array(ones @ ones.T)
+        rank = np.empty(len(order), dtype=np.int64)
+        rank[order] = np.arange(len(order))
+        for one in order:
+            holders = common.indices[common.indptr[one] : common.indptr[one + 1]]
+            holders = holders[rank[holders] > rank[one]]
+            if len(holders) and size[one]:
+                above = int(holders[np.argmin(rank[holders])])
+                below[above].append(one)
+                covered[above] += size[one]
+    return order, below, covered < size
+
+
+def _crossed(
+    lower: Counts, upper: Counts, order: list[int], below: list[list[int]], leaves_out: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.bool_]:
+    """Go from small sets to large; return the geounits in which more is asked for than there is room for."""
+    low, high = lower.copy(), np.minimum(upper, NO_LIMIT)
+    wrong = np.zeros(lower.shape[1], dtype=bool)
+    for one in order:
+        asked = np.zeros(lower.shape[1], dtype=np.int64)
+        room = np.full(lower.shape[1], NO_LIMIT if leaves_out[one] else 0, dtype=np.int64)
+        for inner in below[one]:
+            asked = np.minimum(asked + low[inner], NO_LIMIT)
+            room = np.minimum(room + high[inner], NO_LIMIT)
+        np.maximum(low[one], asked, out=low[one])
+        np.minimum(high[one], room, out=high[one])
+        wrong |= low[one] > high[one]
+        np.minimum(low[one], high[one], out=low[one])
+    return wrong
+
+
+# Geounits together ------------------------------------------------------------------------------------------
+
+
+def _together(tiers: Tiers, top: int, bottom: int) -> None:
+    """Look at each geounit of a tier with what lies below it, down to another."""
+    starts = tiers.starts(top, bottom)
+    width = np.diff(starts) * len(tiers.atoms)
+    skipped = int((width > LARGEST).sum())
+    if int(width.sum()) > MOST or skipped:
+        log.info(
+            "%d geounits of geolevel %s are not looked at with all that lies below them before the draw",
+            len(width) if int(width.sum()) > MOST else skipped,
+            tiers.tiers[top].name,
+        )
+        if int(width.sum()) > MOST:
+            return
+    for first, last in _batches(width):
+        for geounit in _without(tiers, top, bottom, first, last):
+            _refuse(tiers, top, np.array([geounit]))
+
+
+def _batches(width: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Cut geounits into runs of about :data:`BATCH` variables, without those that are too large."""
+    start, size = 0, 0
+    for i, own in enumerate(width.tolist()):
+        if i > start and (own > LARGEST or size + own > BATCH):
+            yield start, i
+            start, size = i, 0
+        if own > LARGEST:
+            start, size = i + 1, 0
+        else:
+            size += own
+    if start < len(width):
+        yield start, len(width)
+
+
+def _without(tiers: Tiers, top: int, bottom: int, first: int, last: int) -> Iterator[int]:
+    """Yield the geounits of a run whose constraints cannot hold, by halving."""
+    if can_hold(_program(tiers, top, bottom, first, last)):
+        return
+    if last - first == 1:
+        yield first
+        return
+    middle = (first + last) // 2
+    yield from _without(tiers, top, bottom, first, middle)
+    yield from _without(tiers, top, bottom, middle, last)
+
+
+def _program(tiers: Tiers, top: int, bottom: int, first: int, last: int) -> RangeSystem:
+    """Return the constraints of a run of geounits of the top tier down to the bottom tier.
+
+    Variables: possible atoms of each geounit of the bottom tier.
+    """
+    starts = tiers.starts(top, bottom)
+    low, high = int(starts[first]), int(starts[last])
+    count = high - low
+    possible = np.flatnonzero(tiers.possible)
+    matrices, lowers, uppers = [], [], []
+
+    def add(matrix: Any, lower: Counts, upper: Counts) -> None:
+        keep = np.flatnonzero((lower > 0) | (upper < NO_LIMIT))
+        matrices.append(sparse.csr_array(matrix)[keep])
+        lowers.append(lower[keep])
+        uppers.append(upper[keep])
+
+    tier = tiers.tiers[bottom]
+    bounds = sparse.csr_array(tiers.bound_sets[:, possible].astype(np.int64))
+    bound_rows: Any = sparse.kron(sparse.eye_array(count, dtype=np.int64), bounds, format="csr")
+    add(bound_rows, tier.lower[low:high].ravel(), tier.upper[low:high].ravel())
+    for number in range(top, bottom + 1):
+        inside = tiers.starts(top, number)
+        a, b = int(inside[first]), int(inside[last])
+        down = tiers.starts(number, bottom)[a : b + 1] - low
+        place = (np.repeat(np.arange(b - a), np.diff(down)), np.arange(count))
+        member: Any = sparse.csr_array((np.ones(count, np.int64), place), shape=(b - a, count))
+        for invariant in tiers.tiers[number].own:
+            rows = tiers.atoms.rows(invariant.query)[:, possible]
+            answers = invariant.answers[a:b].ravel()
+            add(sparse.kron(member, rows, format="csr"), answers, answers)
+    return RangeSystem(
+        sparse.csr_array(sparse.vstack(matrices, format="csr")),
+        np.concatenate(lowers),
+        np.concatenate(uppers),
+    )

@@ -1,0 +1,121 @@
+"""Constraints by name, on groups of cells that no constraint tells apart: what a contradiction is made of.
+
+Letters: ``n`` cells, ``a`` atoms (cells that the same constraints count), ``r`` rows of all constraints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from opendas.errors import ConstraintConflict, HeldConstraint
+from opendas.optimize.conflict import NO_LIMIT, RangeSystem, find_conflict
+from opendas.queries.groups import QueryGroup
+
+__all__ = ["Atoms", "Gathering", "invariant_name", "is_laminar"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Atoms:
+    """Cells that the same sets hold, taken together.
+
+    Parameters
+    ----------
+    of_cell : int64 (n,)
+        Atom of each cell.
+    first : int64 (a,)
+        A cell of each atom.
+    """
+
+    of_cell: npt.NDArray[np.int64]
+    first: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, maps: Sequence[npt.NDArray[Any]], size: int) -> Atoms:
+        """Return the atoms of maps (row of each cell, or whether a set holds it), each of shape (n,)."""
+        label = np.zeros(size, dtype=np.int64)
+        first = np.zeros(min(size, 1), dtype=np.int64)
+        for one in maps:
+            values = one.astype(np.int64)
+            values -= values.min(initial=0)
+            joined = label * (int(values.max(initial=0)) + 1) + values
+            _, first, label = np.unique(joined, return_index=True, return_inverse=True)
+        return cls(label.reshape(-1).astype(np.int64), first.astype(np.int64))
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def sets(self, cells: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """Return sets of cells, bool (k, n), as sets of atoms, bool (k, a)."""
+        return np.asarray(cells[:, self.first])
+
+    def rows(self, query: QueryGroup) -> Any:
+        """Return the rows of a query group as sets of atoms, sparse (m, a)."""
+        place = (query.row_of_cell[self.first].astype(np.int64), np.arange(len(self)))
+        return sparse.csr_array((np.ones(len(self), np.int64), place), shape=(query.size, len(self)))
+
+
+def invariant_name(name: str, query: QueryGroup, row: int) -> str:
+    """Return an invariant in words, its row if it has several."""
+    return f"invariant {name}" if query.size == 1 else f"invariant {name}, {query.row_label(row)}"
+
+
+def is_laminar(sets: Any) -> bool:
+    """Return whether of any two sets, sparse (k, a), one holds the other or they have nothing in common."""
+    ones = sparse.csr_array(sets).astype(np.int64)
+    size = np.asarray(ones.sum(axis=1)).ravel()
+    common: Any = sparse.coo_array(ones @ ones.T)
+    return bool(np.all(common.data == np.minimum(size[common.row], size[common.col])))
+
+
+@dataclass(slots=True)
+class Gathering:
+    """Named constraints on sums of variables, gathered one by one; earlier ones are told first.
+
+    Parameters
+    ----------
+    width : int
+        Number of variables, each a non-negative number of records.
+    """
+
+    width: int
+    held: list[HeldConstraint] = field(default_factory=list)
+    columns: list[npt.NDArray[np.int64]] = field(default_factory=list)
+
+    def add(self, held: HeldConstraint, columns: npt.NDArray[Any]) -> None:
+        """Add a constraint on the sum of some variables."""
+        self.held.append(held)
+        self.columns.append(np.asarray(columns, dtype=np.int64))
+
+    def system(self) -> RangeSystem:
+        """Return the constraints in numbers."""
+        counts = [len(columns) for columns in self.columns]
+        indptr = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64)
+        indices = np.concatenate([*self.columns, np.zeros(0, np.int64)])
+        place = (np.ones(len(indices), np.int64), indices, indptr)
+        value = np.array([held.value for held in self.held], dtype=np.int64)
+        relation = np.array([held.relation for held in self.held])
+        return RangeSystem(
+            sparse.csr_array(place, shape=(len(self.held), self.width)),
+            np.where(relation == "<=", np.minimum(value, 0), value),
+            np.where(relation == ">=", NO_LIMIT, value),
+        )
+
+    def conflict(self, others: Sequence[str] = ()) -> ConstraintConflict | None:
+        """Return the smallest contradiction among the constraints, or None."""
+        found = find_conflict(self.system())
+        if found is None:
+            return None
+        return ConstraintConflict(
+            tuple(self.held[row] for row in found.rows),
+            found.smallest,
+            found.irreducible,
+            found.least,
+            found.most,
+            tuple(others),
+        )

@@ -1,0 +1,304 @@
+"""Geolevels as constraints see them: bounds as plain sums of the leaves', invariants where they are taken.
+
+Where a spine divides official geounits, these stand as a tier of their own above their parts, since a total
+is theirs and not their parts'.
+
+Axes: ``g`` geounits of a tier, ``B`` bounds, ``a`` atoms, ``r`` rows of all bounds and invariants.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from opendas.constraints.conflicts import Atoms, Gathering, invariant_name
+from opendas.constraints.declarations import StructuralZero
+from opendas.constraints.table import ConstraintTable, InvariantAnswers, LevelConstraints
+from opendas.errors import ConstraintConflict, HeldConstraint
+from opendas.geography.spine import Spine
+from opendas.optimize.conflict import NO_LIMIT
+from opendas.products.product import Product
+
+__all__ = ["Tier", "Tiers"]
+
+MOST_ZEROS = 40
+"""More structural zeros are told as one."""
+WIDEST = 60_000
+"""Variables of a contradiction that is taken apart; a larger one is told with fewer geolevels."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tier:
+    """One geolevel.
+
+    Parameters
+    ----------
+    name : str
+    geocodes : sequence of bytes (g,)
+    parent : int64 (g,)
+        Index of each geounit's parent in the tier above.
+    lower, upper : int64 (g, B)
+        Sums of the leaves' bounds.
+    tight_lower, tight_upper : int64 (g, B)
+        What exact totals below leave of them.
+    invariants : tuple of InvariantAnswers
+        All that hold here: taken here, or sums of what is taken below.
+    own : tuple of InvariantAnswers
+        Those taken here.
+    """
+
+    name: str
+    geocodes: Sequence[bytes] | npt.NDArray[np.bytes_]
+    parent: npt.NDArray[np.int64]
+    lower: npt.NDArray[np.int64]
+    upper: npt.NDArray[np.int64]
+    tight_lower: npt.NDArray[np.int64]
+    tight_upper: npt.NDArray[np.int64]
+    invariants: tuple[InvariantAnswers, ...]
+    own: tuple[InvariantAnswers, ...]
+
+    def __len__(self) -> int:
+        return len(self.parent)
+
+    def label(self, geounit: int) -> str:
+        """Return the geocode of a geounit."""
+        return bytes(self.geocodes[geounit]).decode("utf-8", "replace")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tiers:
+    """The constraints of a spine by tiers, top first.
+
+    Parameters
+    ----------
+    tiers : tuple of Tier
+    atoms : Atoms
+    possible : bool (a,)
+    bound_names : tuple of str, length B
+    bound_sets : bool (B, a)
+    sets : sparse (r, a)
+        Of the bounds, then of the rows of each invariant, in the order of `queries`.
+    queries : tuple of str
+        Invariants of the run by name, ``"total@state"``.
+    zeros : tuple of (str, bool (a,))
+        Structural zeros in words.
+    """
+
+    tiers: tuple[Tier, ...]
+    atoms: Atoms
+    possible: npt.NDArray[np.bool_]
+    bound_names: tuple[str, ...]
+    bound_sets: npt.NDArray[np.bool_]
+    sets: Any
+    queries: tuple[str, ...]
+    zeros: tuple[tuple[str, npt.NDArray[np.bool_]], ...]
+
+    @classmethod
+    def of(cls, product: Product, spine: Spine, table: ConstraintTable) -> Tiers:
+        """Arrange the constraints of a run."""
+        tiers = _tiers(product, spine, table)
+        invariants = {held.name: held.query for tier in tiers for held in tier.invariants}
+        zeros = _zeros(product, table.possible)
+        maps = [*table.bound_cells, table.possible, *(mask for _, mask in zeros)]
+        maps += [query.row_of_cell for query in invariants.values()]
+        atoms = Atoms.of(maps, len(table.possible))
+        bound_sets = atoms.sets(table.bound_cells)
+        blocks = [sparse.csr_array(bound_sets.astype(np.int64)), *map(atoms.rows, invariants.values())]
+        return cls(
+            tuple(tiers),
+            atoms,
+            table.possible[atoms.first],
+            table.bound_names,
+            bound_sets,
+            sparse.csr_array(sparse.vstack(blocks, format="csr")),
+            tuple(invariants),
+            tuple((name, mask[atoms.first]) for name, mask in zeros),
+        )
+
+    def starts(self, above: int, below: int) -> npt.NDArray[np.int64]:
+        """Return int64 (g + 1,): below geounit ``i`` of a tier lie ``starts[i]:starts[i + 1]`` of another."""
+        starts = np.arange(len(self.tiers[below]) + 1, dtype=np.int64)
+        for number in range(below, above, -1):
+            parent = self.tiers[number].parent
+            starts = starts[np.searchsorted(parent, np.arange(len(self.tiers[number - 1]) + 1))]
+        return starts
+
+    def rows(self, number: int, start: int, stop: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return what some geounits of a tier hold of every set, int64 (r, g) each: least and most."""
+        tier = self.tiers[number]
+        size = (self.sets.shape[0], stop - start)
+        lower, upper = np.zeros(size, np.int64), np.full(size, NO_LIMIT)
+        bounds = len(self.bound_names)
+        lower[:bounds] = tier.tight_lower[start:stop].T
+        upper[:bounds] = tier.tight_upper[start:stop].T
+        held = {invariant.name: invariant for invariant in tier.invariants}
+        at = bounds
+        height = {i.name: i.query.size for t in self.tiers for i in t.invariants}
+        for name in self.queries:
+            if name in held:
+                answers = held[name].answers[start:stop].T
+                lower[at : at + height[name]] = answers
+                upper[at : at + height[name]] = answers
+            at += height[name]
+        return lower, upper
+
+    def span(self, *, laminar: bool) -> tuple[int, int] | None:
+        """Return the topmost and the lowest of the tiers that must be looked at together, or None.
+
+        Sums of the leaves' bounds say all about the leaves where bounds count different cells. Else leaves
+        are looked at themselves.
+        """
+        own = [number for number, tier in enumerate(self.tiers) if tier.own]
+        leaf = len(self.tiers) - 1
+        apart = bool(np.all(self.bound_sets[:, self.possible].sum(axis=0) <= 1))
+        if not own and not self.tiers[leaf].lower.any():
+            return None
+        top = own[0] if own else leaf
+        bottom = own[-1] if own and apart else leaf
+        return None if top == bottom and laminar else (top, bottom)
+
+    def explain(self, number: int, geounit: int, others: Sequence[str]) -> ConstraintConflict | None:
+        """Return the smallest contradiction of a geounit, by itself or with what lies below it."""
+        for bottom in range(number, len(self.tiers)):
+            starts = self.starts(number, bottom)
+            if int(starts[geounit + 1] - starts[geounit]) * len(self.atoms) > WIDEST and bottom > number:
+                return None
+            found = self._gathered(number, bottom, geounit).conflict(others)
+            if found is not None:
+                return found
+        return None
+
+    def _gathered(self, top: int, bottom: int, geounit: int) -> Gathering:
+        """Return the constraints of one geounit and of all below it down to a tier, by name.
+
+        Variables: atoms of each geounit of the bottom tier, impossible ones included.
+        """
+        a = len(self.atoms)
+        first = int(self.starts(top, bottom)[geounit])
+        count = int(self.starts(top, bottom)[geounit + 1]) - first
+        gathered = Gathering(count * a)
+        for number in range(top, bottom + 1):
+            inside = self.starts(top, number)
+            down = self.starts(number, bottom) - first
+            for unit in range(int(inside[geounit]), int(inside[geounit + 1])):
+                blocks = np.arange(int(down[unit]), int(down[unit + 1]))[:, None] * a
+                self._gather(gathered, self.tiers[number], unit, blocks)
+        for name, mask in self.zeros:
+            columns = (np.arange(count)[:, None] * a + np.flatnonzero(mask)).ravel()
+            gathered.add(HeldConstraint("", name, "=", 0), columns)
+        return gathered
+
+    def _gather(self, gathered: Gathering, tier: Tier, unit: int, blocks: npt.NDArray[np.int64]) -> None:
+        """Add the constraints of one geounit, whose variables stand in blocks of atoms."""
+        where = f"{tier.name} {tier.label(unit)}"
+        own = {invariant.name for invariant in tier.own}
+        for invariant in tier.invariants:
+            rows = self.atoms.rows(invariant.query)
+            for row in range(invariant.query.size):
+                name = invariant_name(invariant.name, invariant.query, row)
+                held = HeldConstraint(
+                    where,
+                    name if invariant.name in own else f"{name}, summed",
+                    "=",
+                    int(invariant.answers[unit, row]),
+                )
+                inside = rows.indices[rows.indptr[row] : rows.indptr[row + 1]]
+                gathered.add(held, (blocks + inside).ravel())
+        for k, name in enumerate(self.bound_names):
+            columns = (blocks + np.flatnonzero(self.bound_sets[k])).ravel()
+            low, high = int(tier.lower[unit, k]), int(tier.upper[unit, k])
+            if low > 0:
+                gathered.add(HeldConstraint(where, f"lower bound of {name}", ">=", low), columns)
+            gathered.add(HeldConstraint(where, f"upper bound of {name}", "<=", high), columns)
+
+
+def _zeros(product: Product, possible: npt.NDArray[np.bool_]) -> list[tuple[str, npt.NDArray[np.bool_]]]:
+    """Return the structural zeros in words, each with the cells that it makes impossible, bool (n,)."""
+    declared: Sequence[StructuralZero] = product.structural_zeros
+    found = []
+    if len(declared) <= MOST_ZEROS:
+        for zero in declared:
+            words = ", ".join(f"{name}={'|'.join(labels)}" for name, labels in zero.levels.items())
+            mask = ~replace(product, structural_zeros=(zero,)).possible
+            found.append((f"structural zero {words}", mask))
+    left = ~possible & ~np.any([mask for _, mask in found], axis=0) if found else ~possible
+    if left.any():
+        found.append(("structural zeros", left))
+    return found
+
+
+def _tiers(product: Product, spine: Spine, table: ConstraintTable) -> list[Tier]:
+    """Return the tiers, top first: every geolevel, and above a divided one its official geounits."""
+    tiers: list[Tier] = []
+    leaf = table.levels[-1]
+    below: set[str] = set()
+    for number in reversed(range(len(spine.levels))):
+        level, held = spine.levels[number], table.levels[number]
+        starts = spine.leaf_starts(number)[:-1]
+        lower, upper = (np.add.reduceat(bound, starts, axis=0) for bound in (leaf.lower, leaf.upper))
+        own = tuple(invariant for invariant in held.invariants if invariant.name not in below)
+        below.update(invariant.name for invariant in held.invariants)
+        tier = Tier(
+            level.name,
+            level.geocodes,
+            level.parent,
+            lower,
+            upper,
+            held.lower,
+            held.upper,
+            held.invariants,
+            own,
+        )
+        if held.joint is None:
+            tiers.insert(0, tier)
+            continue
+        below.add(held.joint.name)
+        tiers[:0] = _divided(product, tier, held)
+    return tiers
+
+
+def _divided(product: Product, parts: Tier, held: LevelConstraints) -> tuple[Tier, Tier]:
+    """Return official geounits that are divided, and their parts."""
+    joint = held.joint
+    if joint is None:
+        raise ValueError("a divided geolevel has a total that its parts hold together")
+    first = np.flatnonzero(np.diff(joint.group, prepend=-1))
+    total = InvariantAnswers(joint.name, product.workload.group("total"), joint.totals[:, None])
+    summed = tuple(
+        InvariantAnswers(held.name, held.query, np.add.reduceat(held.answers, first, axis=0))
+        for held in parts.invariants
+    )
+    lower, upper, tight_lower, tight_upper = (
+        np.add.reduceat(bound, first, axis=0)
+        for bound in (parts.lower, parts.upper, parts.tight_lower, parts.tight_upper)
+    )
+    whole = Tier(
+        parts.name,
+        _whole_codes(parts.geocodes, first, len(parts)),
+        parts.parent[first],
+        lower,
+        upper,
+        tight_lower,
+        tight_upper,
+        (*summed, total),
+        (total,),
+    )
+    return whole, replace(parts, parent=joint.group.astype(np.int64))
+
+
+def _whole_codes(
+    geocodes: Sequence[bytes] | npt.NDArray[np.bytes_], first: npt.NDArray[np.int64], count: int
+) -> tuple[bytes, ...]:
+    """Return the codes of divided geounits: their parts' without the character that tells these apart."""
+    codes = []
+    for start, stop in itertools.pairwise([*first.tolist(), count]):
+        parts = [bytes(code) for code in geocodes[start:stop]]
+        rest = {code[1:] for code in parts}
+        codes.append(parts[0] if len(parts) == 1 or len(rest) != 1 else rest.pop())
+    return tuple(codes)
