@@ -36,6 +36,7 @@ from opendas.preparation import Options, Progress
 from opendas.privacy.exact import parse_fraction
 from opendas.privacy.ledger import Ledger
 from opendas.privacy.zcdp import Account
+from opendas.random.sealing import Passphrase
 from opendas.releases import NoisyFile, Release, exact_level
 from opendas.report.certificate import issue
 from opendas.run import Run, define, load
@@ -111,6 +112,7 @@ def release(
     mdf_format: str = "parquet",
     ledger: str | Path | None = None,
     key_command: str | None = None,
+    passphrase: str | Passphrase | None = None,
     progress: Progress | None = None,
 ) -> Release:
     """Run from the confidential input to a finished release.
@@ -133,6 +135,8 @@ def release(
         A ledger shared by several output folders.
     key_command : str, optional
         External command that prints the run key as 64 hexadecimal digits.
+    passphrase : str, optional
+        Encrypts the key file of a new run, and opens that of a resumed one.
     progress : callable(stage, done, total), optional
 
     Raises
@@ -140,7 +144,17 @@ def release(
     ConfigError, DataError, PrivacyError, EstimationError, EnvironmentFailure
         See :mod:`opendas.errors`.
     """
-    options = Options(workers, resume, seed, measurements, mdf_format, _path(ledger), key_command, progress)
+    options = Options(
+        workers,
+        resume,
+        seed,
+        measurements,
+        mdf_format,
+        _path(ledger),
+        key_command,
+        progress,
+        _passphrase(passphrase),
+    )
     run_release(run, Path(out), options)
     return Release(out)
 
@@ -153,6 +167,7 @@ def measure(
     seed: int | None = None,
     ledger: str | Path | None = None,
     key_command: str | None = None,
+    passphrase: str | Passphrase | None = None,
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> Release:
@@ -165,6 +180,7 @@ def measure(
         ledger=_path(ledger),
         key_command=key_command,
         progress=progress,
+        passphrase=_passphrase(passphrase),
     )
     run_measure(run, Path(out), options)
     return Release(out)
@@ -399,6 +415,10 @@ def forget_key(out: str | Path) -> tuple[str, ...]:
 def with_strict(run: Run) -> Run:
     """Return the run with disagreements of the input made errors."""
     return Run(run.path, replace(run.resolved, reader=replace(run.resolved.reader, strict=True)))
+
+
+def _passphrase(given: str | Passphrase | None) -> Passphrase | None:
+    return Passphrase(given) if isinstance(given, str) else given
 
 
 def _path(value: str | Path | None) -> Path | None:

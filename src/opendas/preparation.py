@@ -23,13 +23,14 @@ from opendas.measurement.invariants import declared_invariants
 from opendas.measurement.plan import MeasurementPlan
 from opendas.privacy.entries import INFINITE, LedgerEntry
 from opendas.random.keys import RunKey
+from opendas.random.sealing import Passphrase
 from opendas.run import Run, make_budget, make_model, make_rules, make_spine
 from opendas.schema.histogram import Histogram
 from opendas.stamps import NOT_FOR_RELEASE
 from opendas.timing import Clock
 from opendas.version import __version__
 from opendas.whole_tree.model import TreeModel
-from opendas.workspace import RunState, Workspace
+from opendas.workspace import RunState, Workspace, check_custody
 
 __all__ = ["Options", "Prepared", "Progress", "check_same", "find_known", "prepare"]
 
@@ -60,6 +61,8 @@ class Options:
     key_command : str or None
         External command that prints the run key.
     progress : callable(stage, done, total) or None
+    passphrase : Passphrase or None
+        Encrypts the key file of a new run, and opens that of a resumed one.
     """
 
     workers: int | None = None
@@ -70,6 +73,7 @@ class Options:
     ledger: Path | None = None
     key_command: str | None = None
     progress: Progress | None = None
+    passphrase: Passphrase | None = None
 
     def __post_init__(self) -> None:
         if self.measurements not in ("used", "full"):
@@ -78,8 +82,7 @@ class Options:
             raise ConfigError(f"mdf_format is 'parquet' or 'pipe', not {self.mdf_format!r}.")
         if self.workers is not None and self.workers < 1:
             raise ConfigError("workers is at least 1.")
-        if self.seed is not None and self.key_command is not None:
-            raise ConfigError("a seeded run takes no key command.")
+        check_custody(self.seed, self.key_command, self.passphrase)
 
     def tell(self, stage: str, done: int, total: int) -> None:
         """Report progress."""
@@ -148,9 +151,9 @@ def prepare(space: Workspace, run: Run, options: Options, known: RunState | None
     if known is None:
         _refuse_second_act(space, product.name, options)
     key = (
-        space.new_key(product.name, options.seed, options.key_command)
+        space.new_key(product.name, options.seed, options.key_command, options.passphrase)
         if known is None
-        else space.known_key(known, options.key_command)
+        else space.known_key(known, options.key_command, options.passphrase)
     )
     now = RunState(
         run_id=token_hex(16) if known is None else known.run_id,

@@ -8,9 +8,9 @@ nothing was drawn, or finds it, and repeats the same draws.
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import shutil
+import stat
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,8 +23,19 @@ from opendas.io.atomic import make_folder, write_atomic
 from opendas.privacy.entries import LedgerEntry
 from opendas.privacy.ledger import Ledger
 from opendas.random.keys import KEY_BYTES, RunKey
+from opendas.random.sealing import Passphrase
+from opendas.random.secret_files import destroy_secret, private_folder
 
-__all__ = ["RunState", "Workspace", "forget_keys", "read_state", "refuse_foreign", "remove_checkpoints"]
+__all__ = [
+    "RunState",
+    "Workspace",
+    "check_custody",
+    "check_passphrase",
+    "forget_keys",
+    "read_state",
+    "refuse_foreign",
+    "remove_checkpoints",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +112,7 @@ class Workspace:
     ConfigError
         If the folder holds something that is not a release of ours.
     PrivacyError
-        If another process is at work in it.
+        If another process is at work in it, or others could exchange the folders of keys and counts.
     """
 
     def __init__(self, out: Path, ledger: Path | None = None) -> None:
@@ -115,9 +126,9 @@ class Workspace:
             _check_ledger(ledger)
         self._fresh = not out.exists() or not any(out.iterdir())
         make_folder(out)
+        _close_to_others(out)
         for folder in (self.confidential, self.confidential / "keys", self.state):
-            make_folder(folder)
-            folder.chmod(0o700)
+            private_folder(folder)
         make_folder(self.release)
         self.ledger = Ledger.open(ledger or out / "ledger.jsonl", folder=out)
 
@@ -186,7 +197,9 @@ class Workspace:
         )
         write_atomic(self.state_path(state.product), text.encode())
 
-    def new_key(self, product: str, seed: int | None, command: str | None) -> RunKey:
+    def new_key(
+        self, product: str, seed: int | None, command: str | None, passphrase: Passphrase | None = None
+    ) -> RunKey:
         """Return the key of a new run, on disk unless a key command keeps it elsewhere.
 
         A key left by a run that never reached the ledger was never used and is replaced.
@@ -195,24 +208,27 @@ class Workspace:
             return key_from_command(command)
         path = self.key_path(product)
         if path.exists():
-            commitment = RunKey.load(path).commitment()
-            if any(entry.key_commitment == commitment for entry in self.ledger.entries()):
+            entries = self.ledger.entries()
+            commitment = RunKey.load(path, passphrase).commitment() if entries else ""
+            if any(entry.key_commitment == commitment for entry in entries):
                 raise PrivacyError(
                     f"the key of {product} in this folder was used before and its run's state is gone; "
                     "start a new run in a new folder, which is charged in full."
                 )
-            path.unlink()
+            destroy_secret(path)
         key = RunKey.generate() if seed is None else RunKey.seeded(seed)
-        key.save(path)
+        key.save(path, passphrase)
         return key
 
-    def known_key(self, state: RunState, command: str | None) -> RunKey:
+    def known_key(
+        self, state: RunState, command: str | None, passphrase: Passphrase | None = None
+    ) -> RunKey:
         """Return the key of an unfinished run.
 
         Raises
         ------
         PrivacyError
-            If it is lost, forgotten or another one.
+            If it is lost, forgotten or another one, or the passphrase does not open it.
         """
         path = self.key_path(state.product)
         if command is None and not path.exists():
@@ -220,7 +236,7 @@ class Workspace:
                 f"the key of {state.product} is not there (lost, or destroyed with forget-key): an "
                 "unfinished run cannot be resumed without it. A new run in a new folder is charged in full."
             )
-        key = key_from_command(command) if command is not None else RunKey.load(path)
+        key = key_from_command(command) if command is not None else RunKey.load(path, passphrase)
         if key.commitment() != state.key_commitment:
             raise PrivacyError(
                 f"the key of {state.product} is not the one its run started with: resuming would draw new "
@@ -248,6 +264,54 @@ def refuse_foreign(out: Path) -> None:
             f"{out} holds {'other things, for instance ' + other[0] if other else 'no run of this program'}; "
             "choose an empty or new folder with --out."
         )
+
+
+def check_custody(seed: int | None, command: str | None, passphrase: Passphrase | None) -> None:
+    """Refuse two answers to the question where the key comes from.
+
+    Raises
+    ------
+    ConfigError
+    """
+    if seed is not None and command is not None:
+        raise ConfigError("a seeded run takes no key command.")
+    if passphrase is not None and seed is not None:
+        raise ConfigError("a seeded run takes no passphrase: its key is no secret.")
+    if passphrase is not None and command is not None:
+        raise ConfigError("a passphrase goes with a stored key; that of a key command is kept elsewhere.")
+
+
+def check_passphrase(key_file: Path, passphrase: Passphrase) -> None:
+    """Try a passphrase on the key of an earlier run, or on none: a wrong one is better known at once.
+
+    Raises
+    ------
+    PrivacyError
+    """
+    if key_file.exists():
+        RunKey.load(key_file, passphrase)
+    else:
+        passphrase.check_new()
+
+
+def _close_to_others(out: Path) -> None:
+    """Let nobody else exchange the folders in OUT: no writing by everybody.
+
+    Raises
+    ------
+    PrivacyError
+        If it is open for that, and another user's.
+    """
+    status = out.stat()
+    if not status.st_mode & stat.S_IWOTH or status.st_mode & stat.S_ISVTX:
+        return
+    try:
+        out.chmod(stat.S_IMODE(status.st_mode) & ~stat.S_IWOTH)
+    except OSError:
+        raise PrivacyError(
+            f"everybody may write into {out}, and could exchange the folder of keys; choose another output "
+            "folder, or let its owner run chmod o-w on it."
+        ) from None
 
 
 def _check_ledger(path: Path) -> None:
@@ -293,7 +357,8 @@ def key_from_command(command: str) -> RunKey:
 def forget_keys(out: Path, kind: type[Workspace] = Workspace) -> tuple[str, ...]:
     """Destroy the keys of a folder: measurements can then no longer be unmade, nor more be drawn.
 
-    The file is overwritten before it is removed; what the file system or a backup keeps is beyond reach.
+    The file is overwritten before it is removed; what the file system or a backup keeps is beyond reach. An
+    encrypted key needs no passphrase for that.
 
     Parameters
     ----------
@@ -312,15 +377,7 @@ def forget_keys(out: Path, kind: type[Workspace] = Workspace) -> tuple[str, ...]
     gone = []
     with kind(out):
         for path in sorted(folder.glob("*.key")):
-            try:
-                size = path.stat().st_size
-                with path.open("r+b") as file:
-                    file.write(os.urandom(size))
-                    file.flush()
-                    os.fsync(file.fileno())
-                path.unlink()
-            except OSError as error:
-                raise EnvironmentFailure(f"could not destroy {path.name}: {error.strerror}.") from None
+            destroy_secret(path)
             gone.append(path.stem)
     return tuple(gone)
 

@@ -183,6 +183,7 @@ def test_run_passes_every_option_on(calls: Calls) -> None:
         "mdf_format": "pipe",
         "ledger": Path("l.jsonl"),
         "key_command": "pass key",
+        "passphrase": None,
     }
     assert "with_strict" in calls.asked
     answer = json.loads(out)

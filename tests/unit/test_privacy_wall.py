@@ -167,6 +167,7 @@ def test_ciphers_and_operating_system_randomness_are_in_one_place() -> None:
         "opendas.engines.spark.key_service",
         "opendas.random.keys",
         "opendas.random.noise",
+        "opendas.random.sealing",
         "opendas.random.ordering",
     }
     random = {n for n in MODULES if any(m in ("random", "secrets") for m, _ in imported(n))}
@@ -194,7 +195,7 @@ def test_other_generators_are_only_where_nothing_confidential_is_drawn() -> None
     numpy = {name for name, used in found.items() if used - {"urandom"}}
     assert all(within(name, "opendas.demo") for name in numpy), numpy
     system = {name for name, used in found.items() if "urandom" in used}
-    assert system == {"opendas.random.keys", "opendas.workspace"}
+    assert system == {f"opendas.random.{part}" for part in ("keys", "sealing", "secret_files")}
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import click
 from opendas.cli.answers import findings_message
 from opendas.cli.options import (
     engine_options,
+    given_passphrase,
     json_option,
     key_options,
     out_option,
@@ -43,6 +44,8 @@ def command(
     strict: bool,
     ledger: Path | None,
     key_command: str | None,
+    key_passphrase_file: Path | None,
+    ask_passphrase: bool,
     as_json: bool,
 ) -> None:
     """Take all noisy measurements of a run and write them into OUT/release/measurements.
@@ -54,8 +57,9 @@ def command(
 
     require_local(engine, master)
     folder = remember_out(out, run_file)
+    run = opendas.load(run_file)
+    passphrase = given_passphrase(key_passphrase_file, ask_passphrase, folder, run.product.name)
     with Progress() as progress:
-        run = opendas.load(run_file)
         if strict:
             run = with_strict(run)
         opendas.measure(
@@ -66,6 +70,7 @@ def command(
             seed=seed,
             ledger=ledger,
             key_command=key_command,
+            passphrase=passphrase,
             progress=progress,
         )
     findings = findings_message(folder, run.product.name)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from opendas.errors import EnvironmentFailure
 
+if TYPE_CHECKING:
+    from opendas.random.sealing import Passphrase
+
 __all__ = [
     "engine_options",
+    "given_passphrase",
     "json_option",
     "key_options",
     "out_argument",
@@ -44,7 +49,19 @@ strict_option = click.option(
 
 
 def key_options(function: _F) -> _F:
-    """Add ``--ledger`` and ``--key-command``."""
+    """Add ``--ledger``, ``--key-command`` and the two ways to give a passphrase."""
+    function = click.option(
+        "--ask-passphrase",
+        is_flag=True,
+        help="Ask on the terminal for the passphrase that encrypts the stored key.",
+    )(function)
+    function = click.option(
+        "--key-passphrase-file",
+        metavar="FILE",
+        type=click.Path(path_type=Path, allow_dash=True),
+        default=None,
+        help="Encrypt the stored key under the passphrase in FILE (one line, mode 0600; - is stdin).",
+    )(function)
     function = click.option(
         "--key-command",
         metavar="CMD",
@@ -54,6 +71,46 @@ def key_options(function: _F) -> _F:
     return click.option(
         "--ledger", type=_PATH, default=None, help="Ledger shared by several output folders of one data set."
     )(function)
+
+
+def given_passphrase(file: Path | None, ask: bool, out: Path, product: str) -> Passphrase | None:
+    """Return the passphrase that the options of :func:`key_options` name, after a trial on a key that is there.
+
+    Raises
+    ------
+    click.UsageError
+        For both options together.
+    PrivacyError
+        If others can read the file, or the passphrase does not open the key of the run to be resumed.
+    """
+    if file is None and not ask:
+        return None
+    if file is not None and ask:
+        raise click.UsageError("--key-passphrase-file and --ask-passphrase exclude each other.")
+    from opendas.random.sealing import read_passphrase_file
+    from opendas.workspace import check_passphrase
+
+    key_file = out / "confidential" / "keys" / f"{product}.key"
+    passphrase = read_passphrase_file(file) if file is not None else _asked(key_file)
+    check_passphrase(key_file, passphrase)
+    return passphrase
+
+
+def _asked(key_file: Path) -> Passphrase:
+    """Ask without showing what is typed; twice for a new key."""
+    from opendas.random.sealing import Passphrase
+
+    if not sys.stdin.isatty():
+        raise click.UsageError(
+            "--ask-passphrase needs a terminal; where there is none, use --key-passphrase-file."
+        )
+    text = click.prompt(
+        f"Passphrase of the key of {key_file.stem}",
+        hide_input=True,
+        confirmation_prompt=not key_file.exists(),
+        err=True,
+    )
+    return Passphrase(text)
 
 
 def engine_options(function: _F) -> _F:

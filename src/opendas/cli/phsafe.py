@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from opendas.cli.options import json_option, key_options, remember_out, seed_option
+from opendas.cli.options import given_passphrase, json_option, key_options, remember_out, seed_option
 from opendas.cli.output import emit_json, message
 from opendas.cli.progress import Progress
 from opendas.errors import DataError, Finding
@@ -83,6 +83,8 @@ def command(
     resume: bool,
     ledger: Path | None,
     key_command: str | None,
+    key_passphrase_file: Path | None,
+    ask_passphrase: bool,
     as_json: bool,
 ) -> None:
     """Count persons in their households, with truncation and exact noise, into OUT.
@@ -92,6 +94,7 @@ def command(
 
     Example: opendas phsafe config.json data out
     """
+    from opendas.phsafe.folder import PRODUCT
     from opendas.phsafe.run import HouseholdOptions, run_exact, run_private, validate_input
     from opendas.phsafe.sensitivity import Sensitivity
     from opendas.phsafe.truncation import Truncation
@@ -103,8 +106,11 @@ def command(
         "--resume": resume,
         "--ledger": ledger is not None,
         "--key-command": key_command is not None,
+        "--key-passphrase-file": key_passphrase_file is not None,
+        "--ask-passphrase": ask_passphrase,
     }
     _check_usage(mode, out, [name for name, given in private_only.items() if given])
+    passphrase = None if out is None else given_passphrase(key_passphrase_file, ask_passphrase, out, PRODUCT)
     refused: Sequence[Finding] = ()
     odd: list[Finding] = []
     with Progress() as progress:
@@ -115,6 +121,7 @@ def command(
             resume=resume,
             ledger=ledger,
             key_command=key_command,
+            passphrase=passphrase,
             progress=progress,
             warn=odd.extend,
             engine=engine,

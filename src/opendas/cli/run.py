@@ -10,6 +10,7 @@ import click
 from opendas.cli.answers import findings_message, next_steps, run_answer
 from opendas.cli.options import (
     engine_options,
+    given_passphrase,
     json_option,
     key_options,
     out_option,
@@ -60,6 +61,8 @@ def command(
     strict: bool,
     ledger: Path | None,
     key_command: str | None,
+    key_passphrase_file: Path | None,
+    ask_passphrase: bool,
     as_json: bool,
 ) -> None:
     """Measure, estimate and write a release into OUT.
@@ -75,8 +78,9 @@ def command(
     require_local(engine, master)
     folder = remember_out(out, run_file)
     started = time.monotonic()
+    run = opendas.load(run_file)
+    passphrase = given_passphrase(key_passphrase_file, ask_passphrase, folder, run.product.name)
     with Progress() as progress:
-        run = opendas.load(run_file)
         if strict:
             run = with_strict(run)
         opendas.release(
@@ -89,6 +93,7 @@ def command(
             mdf_format=mdf_format,
             ledger=ledger,
             key_command=key_command,
+            passphrase=passphrase,
             progress=progress,
         )
     answer = run_answer(folder, run.product.name, time.monotonic() - started)

@@ -36,9 +36,10 @@ from opendas.privacy.entries import INFINITE, LedgerEntry, Loss
 from opendas.privacy.exact import format_fraction
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.random.keys import RunKey
+from opendas.random.sealing import Passphrase
 from opendas.timing import Clock
 from opendas.version import __version__, commit
-from opendas.workspace import RunState
+from opendas.workspace import RunState, check_custody
 
 __all__ = ["HouseholdOptions", "run_exact", "run_private", "validate_input"]
 
@@ -66,6 +67,8 @@ class HouseholdOptions:
         Where it counts: ``local`` or ``spark``.
     master : str or None
         URL of a Spark master, for ``spark``.
+    passphrase : Passphrase or None
+        Encrypts the key file of a new run, and opens that of a resumed one.
     tables : tuple of Table
         The measured tables; an agency adds its own.
     derived : tuple of Derived
@@ -81,12 +84,12 @@ class HouseholdOptions:
     warn: Callable[[Sequence[Finding]], None] | None = None
     engine: str = "local"
     master: str | None = None
+    passphrase: Passphrase | None = None
     tables: tuple[Table, ...] = TABLES
     derived: tuple[Derived, ...] = DERIVED
 
     def __post_init__(self) -> None:
-        if self.seed is not None and self.key_command is not None:
-            raise ConfigError("a seeded run takes no key command.")
+        check_custody(self.seed, self.key_command, self.passphrase)
         if self.master is not None and self.engine != "spark":
             raise ConfigError("a master goes with the engine spark.")
         cells = {table.name: set(table.cells) for table in self.tables}
@@ -141,9 +144,9 @@ def run_private(config_path: Path, data: Path | str, out: Path, options: Househo
             found.refuse_errors(data)
             clock.lap("check")
             key = (
-                space.new_key(PRODUCT, options.seed, options.key_command)
+                space.new_key(PRODUCT, options.seed, options.key_command, options.passphrase)
                 if known is None
-                else space.known_key(known, options.key_command)
+                else space.known_key(known, options.key_command, options.passphrase)
             )
             now = replace(
                 _state(plan, options, known),

@@ -7,11 +7,9 @@ purpose and length-encoded fields. Argument: docs/proofs/keys.md.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import hmac
 import os
-import stat
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,13 +18,16 @@ from typing import NoReturn
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from opendas.errors import EnvironmentFailure, PrivacyError
+from opendas.errors import PrivacyError
+from opendas.random.sealing import Passphrase, open_sealed, seal
+from opendas.random.secret_files import read_secret, write_secret
 
 __all__ = ["KEY_BYTES", "RunKey"]
 
 KEY_BYTES = 32
 _FORMAT = b"opendas run key, format 1"
 _FILE_HEADER = "opendas-run-key 1"
+_SEALED_HEADER = "opendas-run-key 2"
 _KINDS = {False: "real", True: "seeded"}
 
 
@@ -134,48 +135,42 @@ class RunKey:
             mac.update(piece)
         return mac.hexdigest()
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], passphrase: Passphrase | None = None) -> None:
         """Write the key to a new file of mode 0600, and wait until it is on disk.
 
         Parameters
         ----------
         path : path
             Must not exist; its folder must.
+        passphrase : Passphrase, optional
+            Encrypts the key in the file.
 
         Raises
         ------
         PrivacyError
-            If the file exists: a key is never overwritten.
+            If the file exists: a key is never overwritten. If the passphrase is too short.
         EnvironmentFailure
             If it cannot be written; nothing is left behind.
         """
-        target = Path(path)
-        text = f"{_FILE_HEADER}\n{_KINDS[self.is_seeded]}\n{self._secret.hex()}\n"
-        try:
-            descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        except FileExistsError:
-            raise PrivacyError(f"There is a key at {target} already; a run never replaces one.") from None
-        except OSError as error:
-            raise _failure("write", target, error) from None
-        try:
-            with os.fdopen(descriptor, "w", encoding="ascii") as file:
-                os.fchmod(file.fileno(), 0o600)
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            _sync_folder(target.parent)
-        except OSError as error:
-            target.unlink(missing_ok=True)
-            raise _failure("write", target, error) from None
+        kind = _KINDS[self.is_seeded]
+        if passphrase is None:
+            lines = [_FILE_HEADER, kind, self._secret.hex()]
+        else:
+            passphrase.check_new()
+            label = [_SEALED_HEADER, kind]
+            lines = [*label, *seal(self._secret, passphrase, label)]
+        write_secret(Path(path), "".join(f"{line}\n" for line in lines))
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> RunKey:
+    def load(cls, path: str | os.PathLike[str], passphrase: Passphrase | None = None) -> RunKey:
         """Read a key written by :meth:`save`.
 
         Parameters
         ----------
         path : path
             Key file.
+        passphrase : Passphrase, optional
+            For a key that was saved with one.
 
         Returns
         -------
@@ -184,38 +179,34 @@ class RunKey:
         Raises
         ------
         PrivacyError
-            If there is no key, it is damaged, or others may read it.
+            If there is no key, it is damaged, others may read it, or the passphrase is not the one that it
+            was saved with.
         EnvironmentFailure
             If the file cannot be read.
         """
         target = Path(path)
-        try:
-            with target.open(encoding="ascii") as file:
-                mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-                lines = file.read(4096).split("\n")
-        except FileNotFoundError:
-            raise PrivacyError(
-                f"There is no key at {target}. Without it the draws of this run cannot be repeated; "
-                "start a new run, which is charged in full."
-            ) from None
-        except UnicodeDecodeError:
-            lines, mode = [], 0
-        except OSError as error:
-            raise _failure("read", target, error) from None
-        if mode & 0o077:
-            raise PrivacyError(
-                f"The key at {target} has mode {mode:04o}: others may have read it. Expected 0600. "
-                "If you are sure that nobody did, run chmod 600 on it."
-            )
+        lines = read_secret(target).split("\n")
         kinds = {kind: seeded for seeded, kind in _KINDS.items()}
-        if len(lines) != 4 or lines[0] != _FILE_HEADER or lines[1] not in kinds or lines[3]:
+        length = {_FILE_HEADER: 4, _SEALED_HEADER: 6}.get(lines[0])
+        if len(lines) != length or lines[1] not in kinds or lines[-1]:
             raise PrivacyError(
-                f"The key at {target} is damaged or of another format; expected {_FILE_HEADER}."
+                f"The key at {target} is damaged or of another format; expected {_FILE_HEADER} or "
+                f"{_SEALED_HEADER.rsplit(' ', 1)[1]}."
             )
+        _check_passphrase(target, lines[0], passphrase)
         try:
-            secret = bytes.fromhex(lines[2])
+            secret = (
+                bytes.fromhex(lines[2])
+                if passphrase is None
+                else open_sealed(lines[2:5], passphrase, lines[:2])
+            )
         except ValueError:
             secret = b""
+        if secret is None:
+            raise PrivacyError(
+                f"The passphrase does not open the key at {target}: it is another one than the key was saved "
+                "with, or the file was changed. Nothing was drawn."
+            )
         if len(secret) != KEY_BYTES:
             raise PrivacyError(f"The key at {target} is damaged: it does not hold {KEY_BYTES} bytes.")
         return cls(secret, is_seeded=kinds[lines[1]])
@@ -233,14 +224,14 @@ def _encode(*parts: bytes) -> bytes:
     return b"".join(encoded)
 
 
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _failure(act: str, target: Path, error: OSError) -> EnvironmentFailure:
-    code = errno.errorcode.get(error.errno or 0, "error")
-    return EnvironmentFailure(f"Could not {act} the key file {target}: {error.strerror} ({code}).")
+def _check_passphrase(target: Path, header: str, passphrase: Passphrase | None) -> None:
+    if header == _SEALED_HEADER and passphrase is None:
+        raise PrivacyError(
+            f"The key at {target} is encrypted: give the passphrase that it was saved with "
+            "(--key-passphrase-file or --ask-passphrase)."
+        )
+    if header == _FILE_HEADER and passphrase is not None:
+        raise PrivacyError(
+            f"The key at {target} is not encrypted, though a passphrase was given: its run was started "
+            "without one. Leave out the passphrase."
+        )

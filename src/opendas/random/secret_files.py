@@ -1,0 +1,231 @@
+"""Files that hold a secret: for their owner only, under one name, and destroyed rather than removed.
+
+A file that others can read, that another user owns, or that has a second name is refused rather than
+repaired: what it held may be known already, and only its owner can say whether it is.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+from opendas.errors import EnvironmentFailure, PrivacyError
+
+__all__ = ["destroy_secret", "private_folder", "read_given", "read_secret", "write_secret"]
+
+_LONGEST = 8192
+
+
+def private_folder(folder: Path) -> None:
+    """Make a folder of mode 0700, or take the one that is there if it is ours alone.
+
+    Parameters
+    ----------
+    folder : Path
+        Its parent must exist.
+
+    Raises
+    ------
+    PrivacyError
+        If it is a link, no folder, or another user's.
+    EnvironmentFailure
+        If the file system refuses.
+    """
+    try:
+        # Narrow from the first moment, whatever the umask: no mode bit is ever added.
+        folder.mkdir(mode=0o700, exist_ok=True)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except (NotADirectoryError, FileExistsError):
+        raise PrivacyError(_strange(folder)) from None
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise PrivacyError(_strange(folder)) from None
+        raise EnvironmentFailure(
+            f"Could not open the folder {folder.name}: {error.strerror}. Check the permissions of {folder}."
+        ) from None
+    try:
+        status = os.fstat(descriptor)
+        if status.st_uid != os.geteuid():
+            raise PrivacyError(
+                f"The folder {folder} belongs to another user, who could read what is written there. Nothing "
+                "was written; take another output folder, or let its owner run the command."
+            )
+        if stat.S_IMODE(status.st_mode) != 0o700:
+            os.fchmod(descriptor, 0o700)
+    finally:
+        os.close(descriptor)
+
+
+def _strange(folder: Path) -> str:
+    return (
+        f"{folder} is a link, or no folder: keys and counts could end up where others read them. Nothing was "
+        "written; remove it, or take another output folder."
+    )
+
+
+def write_secret(path: Path, text: str) -> None:
+    """Write a new file of mode 0600, and wait until it is on disk.
+
+    Raises
+    ------
+    PrivacyError
+        If something is there already, a link included.
+    EnvironmentFailure
+        If it cannot be written; nothing is left behind.
+    """
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        raise PrivacyError(f"There is a key at {path} already; a run never replaces one.") from None
+    except OSError as error:
+        raise _failure("write", path, error) from None
+    try:
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            os.fchmod(file.fileno(), 0o600)
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        _sync_folder(path.parent)
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        raise _failure("write", path, error) from None
+
+
+def read_secret(path: Path) -> str:
+    """Return the text of a file that its owner alone can read; empty where it is no text.
+
+    Raises
+    ------
+    PrivacyError
+        If it is not there, or others may have read it: by its mode, its owner, or under another name.
+    EnvironmentFailure
+        If it cannot be read.
+    """
+    try:
+        # O_NONBLOCK: a pipe in the place of the file is refused below, and does not hang here.
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        descriptor = os.open(path, flags)
+    except FileNotFoundError:
+        raise PrivacyError(
+            f"There is no key at {path}. Without it the draws of this run cannot be repeated; "
+            "start a new run, which is charged in full."
+        ) from None
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise PrivacyError(
+                f"The key at {path} is a link; it is kept under its own name, in a folder for its owner "
+                "alone. Put the file itself there."
+            ) from None
+        raise _failure("read", path, error) from None
+    try:
+        with os.fdopen(descriptor, "rb") as file:
+            _check_alone(path, os.fstat(file.fileno()))
+            return file.read(_LONGEST).decode("ascii")
+    except UnicodeDecodeError:
+        return ""
+    except OSError as error:
+        raise _failure("read", path, error) from None
+
+
+def _check_alone(path: Path, status: os.stat_result) -> None:
+    """Refuse a file that somebody else may know."""
+    if not stat.S_ISREG(status.st_mode):
+        raise EnvironmentFailure(f"Could not read the key file {path}: it is no regular file.")
+    mode = stat.S_IMODE(status.st_mode)
+    if mode & 0o077:
+        raise PrivacyError(
+            f"The key at {path} has mode {mode:04o}: others may have read it. Expected 0600. "
+            "If you are sure that nobody did, run chmod 600 on it."
+        )
+    if status.st_uid != os.geteuid():
+        raise PrivacyError(
+            f"The key at {path} belongs to another user, who may have read it. If you are sure that it is "
+            "yours, for instance restored from a backup, make yourself its owner with chown."
+        )
+    if status.st_nlink != 1:
+        raise PrivacyError(
+            f"The key at {path} has {status.st_nlink} names (hard links): others may read it under another "
+            "one. Remove the others."
+        )
+
+
+def read_given(path: Path, most: int) -> bytes:
+    """Return what a file or pipe holds that its owner gives to a command; ``-`` is standard input.
+
+    Links are followed, since secrets are often mounted under one; a regular file must be closed to others,
+    and its owner's or the administrator's.
+
+    Parameters
+    ----------
+    path : Path
+    most : int
+        Bytes that are read.
+
+    Raises
+    ------
+    PrivacyError
+        If others can read it.
+    EnvironmentFailure
+        If it cannot be read.
+    """
+    try:
+        descriptor = os.dup(0) if str(path) == "-" else os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            status = os.fstat(file.fileno())
+            if stat.S_ISREG(status.st_mode) and str(path) != "-":
+                mode = stat.S_IMODE(status.st_mode)
+                if mode & 0o077 or status.st_uid not in (0, os.geteuid()):
+                    raise PrivacyError(
+                        f"The passphrase file {path} has mode {mode:04o}, or another owner: others may have "
+                        "read it. Expected 0600 and your own; or give it through a pipe, with - as the name."
+                    )
+            return file.read(most)
+    except OSError as error:
+        code = errno.errorcode.get(error.errno or 0, "error")
+        raise EnvironmentFailure(
+            f"Could not read the passphrase from {path}: {error.strerror} ({code})."
+        ) from None
+
+
+def destroy_secret(path: Path) -> None:
+    """Overwrite a file with random bytes, and remove it.
+
+    Under other names of the same file nothing but random bytes remains.
+
+    Raises
+    ------
+    PrivacyError
+        If it is a link: the secret itself is elsewhere, and may be none of ours.
+    EnvironmentFailure
+        If it cannot be done.
+    """
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(os.urandom(os.fstat(file.fileno()).st_size))
+            file.flush()
+            os.fsync(file.fileno())
+        path.unlink()
+        _sync_folder(path.parent)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise PrivacyError(
+                f"The key at {path} is a link, and nothing was destroyed: what it points to is elsewhere. "
+                "Destroy that yourself if it is a key, and remove the link."
+            ) from None
+        raise EnvironmentFailure(f"could not destroy {path.name}: {error.strerror}.") from None
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _failure(act: str, target: Path, error: OSError) -> EnvironmentFailure:
+    code = errno.errorcode.get(error.errno or 0, "error")
+    return EnvironmentFailure(f"Could not {act} the key file {target}: {error.strerror} ({code}).")
