@@ -74,7 +74,7 @@ def key_options(function: _F) -> _F:
 
 
 def given_passphrase(file: Path | None, ask: bool, out: Path, product: str) -> Passphrase | None:
-    """Return the passphrase that the options of :func:`key_options` name, after a trial on a key that is there.
+    """Return the passphrase that the options name, after a trial on a key that is there already.
 
     Raises
     ------
