@@ -17,6 +17,7 @@ from opendas.budget.allocation import Budget
 from opendas.budget.resolve import BudgetSpec, resolve_budget
 from opendas.constraints.table import LevelConstraints
 from opendas.engines.subtree import Part, PartLevel
+from opendas.engines.truth import input_tag
 from opendas.engines.work import KeyedSource
 from opendas.geography.spine import Spine, SpineLevel
 from opendas.measurement.family import MeasurementSource
@@ -103,7 +104,7 @@ class Subject:
 
     def noise_key(self, run_key: RunKey, counts: Histogram) -> bytes:
         """Derive the noise key as a run does, bound to plan and input."""
-        tag = run_key.tag(counts.canonical_bytes())
+        tag = input_tag(run_key, counts)
         return run_key.derive(
             "noise/" + self.plan.product.name, bytes.fromhex(self.plan.digest()), bytes.fromhex(tag)
         )

@@ -6,7 +6,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,9 @@ from typing import Any
 from opendas.config.released import released_toml
 from opendas.constraints.table import ConstraintTable
 from opendas.engines.checkpoint import Checkpoints
-from opendas.engines.drive import Estimation, estimate_spine
+from opendas.engines.drive import Estimation, estimate_on
+from opendas.engines.engine import Engine
+from opendas.engines.local import LocalEngine
 from opendas.engines.work import KeyedSource, SourceSpec, Worker
 from opendas.errors import ConfigError, PrivacyError
 from opendas.geography.frame import Frame
@@ -30,13 +33,13 @@ from opendas.measurement.plan import MeasurementPlan
 from opendas.preparation import Options, Prepared, Progress, check_same, find_known, prepare
 from opendas.privacy.exact import format_fraction
 from opendas.privacy.relations import Mechanism
-from opendas.publish import describe, issue_certificate, write_full, write_used
+from opendas.publish import Leaves, Solved, describe, issue_certificate, write_full, write_used
 from opendas.report.certificate import read_runs
 from opendas.run import Run, make_budget, make_model, make_rules
 from opendas.schema.histogram import Histogram
 from opendas.timing import Clock, default_workers
 from opendas.version import __version__
-from opendas.workspace import RunState, Workspace, refuse_foreign, remove_checkpoints
+from opendas.workspace import RunState, Workspace, refuse_foreign, remove_cache, remove_checkpoints
 
 __all__ = ["Options", "Progress", "estimate", "measure", "release"]
 
@@ -62,17 +65,17 @@ def release(run: Run, out: Path, options: Options) -> dict[str, Any]:
         if prepared.state.phase == "finished":
             _check_wanted(space, prepared.state, run, options)
             return _answer(space, prepared.state)
-        workers = _workers(options, prepared.spine)
         source = KeyedSource(measured_levels(prepared.plan), prepared.noise_key)
-        estimation = _estimate(space, run, prepared, source, prepared.counts, workers, options, clock)
-        _write_public(space, run, prepared.frame, prepared.spine, prepared.plan, prepared.constraints)
-        folder = space.release / "measurements" / run.product.name
-        if options.measurements == "full":
-            write_full(folder, prepared.plan, source, prepared.counts, options.tell)
-        else:
-            write_used(folder, prepared.plan, estimation.used)
-        clock.lap("measurement files")
-        return _finish(space, run, prepared, estimation, options, clock)
+        with _engine(space, run, prepared, source, options) as (engine, files):
+            estimation = _estimate(run, prepared, engine, files, options, clock)
+            _write_public(space, run, prepared.frame, prepared.spine, prepared.plan, prepared.constraints)
+            folder = space.release / "measurements" / run.product.name
+            if options.measurements == "full" and prepared.counts is not None:
+                write_full(folder, prepared.plan, source, prepared.counts, options.tell)
+            else:
+                write_used(folder, prepared.plan, estimation, options.tell)
+            clock.lap("measurement files")
+            return _finish(space, run, prepared, estimation, engine, options, clock)
 
 
 def measure(run: Run, out: Path, options: Options) -> dict[str, Any]:
@@ -93,6 +96,8 @@ def measure(run: Run, out: Path, options: Options) -> dict[str, Any]:
         _write_public(space, run, prepared.frame, prepared.spine, prepared.plan, prepared.constraints)
         source = KeyedSource(measured_levels(prepared.plan), prepared.noise_key)
         folder = space.release / "measurements" / run.product.name
+        if prepared.counts is None:
+            raise AssertionError("measuring needs counts")
         write_full(folder, prepared.plan, source, prepared.counts, options.tell)
         clock.lap("measurement files")
         facts = describe(
@@ -108,6 +113,7 @@ def measure(run: Run, out: Path, options: Options) -> dict[str, Any]:
         result = _result(prepared, {**more, "measurements": "full"})
         state = replace(prepared.state, phase=phase, result=result)
         space.save_state(state)
+        remove_cache(space.cache(run.product.name))
         clock.save(space.confidential / "timings" / f"{run.product.name}.json")
         return _answer(space, state)
 
@@ -141,14 +147,14 @@ def estimate(run: Run, out: Path, options: Options) -> dict[str, Any]:
         declared = tuple(state.result.get("declared", ())) if state.result else ()
         data = InputData(frame, empty, stamps, declared)
         model = make_model(run.resolved, plan, constraints)
-        prepared = Prepared(data, empty, frame, spine, plan, constraints, state, b"", model)
+        prepared = Prepared(data, None, frame, spine, plan, constraints, state, b"", model)
         source = FileSource(measured_levels(plan), folder)
         check_measurement_files(source.levels, spine, folder)
-        workers = _workers(options, spine)
         clock.lap("read measurements")
-        estimation = _estimate(space, run, prepared, source, None, workers, options, clock)
-        options = replace(options, measurements="full")
-        return _finish(space, run, prepared, estimation, options, clock)
+        with _engine(space, run, prepared, source, options) as (engine, files):
+            estimation = _estimate(run, prepared, engine, files, options, clock)
+            options = replace(options, measurements="full")
+            return _finish(space, run, prepared, estimation, engine, options, clock)
 
 
 def _check_wanted(space: Workspace, known: RunState, run: Run, options: Options) -> None:
@@ -190,30 +196,37 @@ def _workers(options: Options, spine: Spine) -> int:
     return 1 if len(spine.leaf) < SMALL_SPINE else default_workers()
 
 
+@contextmanager
+def _engine(
+    space: Workspace, run: Run, prepared: Prepared, source: SourceSpec, options: Options
+) -> Iterator[tuple[Engine, Checkpoints]]:
+    """Start the workers of a run; they write what they find into files of the run's own."""
+    keep_used = options.measurements == "used" and prepared.counts is not None
+    binding = prepared.state.run_id + run.estimation_digest(prepared.plan) + str(keep_used)
+    name = run.product.name
+    files = Checkpoints(space.state / name, binding, write_atomic, space.cache(name) / "seconds")
+    rules = make_rules(run.resolved, prepared.plan, prepared.constraints)
+    worker = Worker(rules, source, run.resolved.failsafe, keep_used, files)
+    with LocalEngine(worker, _workers(options, prepared.spine)) as engine:
+        yield engine, files
+
+
 def _estimate(
-    space: Workspace,
     run: Run,
     prepared: Prepared,
-    source: SourceSpec,
-    counts: Histogram | None,
-    workers: int,
+    engine: Engine,
+    files: Checkpoints,
     options: Options,
     clock: Clock,
 ) -> Estimation:
-    rules = make_rules(run.resolved, prepared.plan, prepared.constraints)
-    worker = Worker(
-        rules, source, run.resolved.failsafe, options.measurements == "used" and counts is not None
-    )
-    binding = prepared.state.run_id + run.estimation_digest(prepared.plan) + str(worker.keep_used)
-    estimation = estimate_spine(
+    estimation = estimate_on(
+        engine,
         prepared.spine,
         prepared.constraints,
-        worker,
-        histogram=counts,
+        counts=prepared.counts,
         estimator=run.resolved.estimator,
-        workers=workers,
         model=prepared.model,
-        checkpoints=Checkpoints(space.state / run.product.name, binding, write_atomic),
+        checkpoints=files,
         progress=options.tell,
     )
     clock.lap("estimate")
@@ -239,19 +252,27 @@ def _write_public(
 
 
 def _finish(
-    space: Workspace, run: Run, prepared: Prepared, estimation: Estimation, options: Options, clock: Clock
+    space: Workspace,
+    run: Run,
+    prepared: Prepared,
+    estimation: Estimation,
+    engine: Engine,
+    options: Options,
+    clock: Clock,
 ) -> dict[str, Any]:
     """Write microdata and certificate, close the ledger entry, and drop the checkpoints."""
     product = run.product
-    options.tell("writing", 0, 1)
-    in_frame_order = estimation.leaves.take(prepared.spine.place_of_leaf)
-    records = write_mdf(
-        space.release / "mdf" / product.layout,
-        product,
-        prepared.frame,
-        in_frame_order,
-        fmt=options.mdf_format,
-    )
+    with Leaves(estimation, prepared.spine, space.state / product.name / "leaves") as leaves:
+        records = write_mdf(
+            space.release / "mdf" / product.layout,
+            product,
+            prepared.frame,
+            leaves,
+            fmt=options.mdf_format,
+            apply=engine.apply,
+            progress=lambda done, total: options.tell("writing microdata", done, total),
+        )
+    solved = Solved.of(estimation, prepared.spine)
     clock.lap("microdata")
     facts = describe(
         run,
@@ -260,7 +281,7 @@ def _finish(
         _stamps(prepared),
         prepared.data.declared,
         options.measurements,
-        estimation.records,
+        solved,
         records,
     )
     issue_certificate(space.release, facts)
@@ -269,8 +290,8 @@ def _finish(
         prepared,
         {
             "records": records,
-            "families": len(estimation.records),
-            "fallbacks": sum(record.fallback for record in estimation.records),
+            "families": solved.families,
+            "fallbacks": solved.fallbacks,
             "measurements": options.measurements,
         },
     )
@@ -279,7 +300,7 @@ def _finish(
     space.save_state(state)
     space.ledger.finished(state.run_id)
     remove_checkpoints(space.state / product.name)
-    options.tell("writing", 1, 1)
+    remove_cache(space.cache(product.name))
     return _answer(space, state)
 
 

@@ -12,12 +12,13 @@ from secrets import token_hex
 
 from opendas.constraints.feasible import check_feasible
 from opendas.constraints.table import ConstraintTable, bound_table
+from opendas.engines.truth import LeafCounts, input_tag
 from opendas.errors import ConfigError, DataError, PrivacyError
 from opendas.estimation.rounding import check_rounder_passes
 from opendas.geography.frame import Frame
 from opendas.geography.spine import Spine
 from opendas.io.atomic import write_atomic
-from opendas.io.mdf_layout import mdf_layout
+from opendas.io.mdf_layout import check_mdf
 from opendas.io.readers.base import InputData
 from opendas.measurement.invariants import declared_invariants
 from opendas.measurement.plan import MeasurementPlan
@@ -25,7 +26,6 @@ from opendas.privacy.entries import INFINITE, LedgerEntry
 from opendas.random.keys import RunKey
 from opendas.random.sealing import Passphrase
 from opendas.run import Run, make_budget, make_model, make_rules, make_spine
-from opendas.schema.histogram import Histogram
 from opendas.stamps import NOT_FOR_RELEASE
 from opendas.timing import Clock
 from opendas.version import __version__
@@ -95,7 +95,7 @@ class Prepared:
     """A run whose key, ledger entry and constraints stand; confidential."""
 
     data: InputData
-    counts: Histogram
+    counts: LeafCounts | None
     frame: Frame
     spine: Spine
     plan: MeasurementPlan
@@ -131,7 +131,7 @@ def prepare(space: Workspace, run: Run, options: Options, known: RunState | None
     """Read, plan, make or find the key, and enter the act into the ledger: all before the first draw."""
     options.tell("reading", 0, 1)
     product = run.product
-    data = run.read()
+    data = run.read(space.cache(product.name))
     if float(data.histogram.counts.sum(dtype=float)) >= MOST_RECORDS:
         raise DataError(
             f"the input holds more than {MOST_RECORDS:,} records, which is more than this version rounds "
@@ -141,13 +141,13 @@ def prepare(space: Workspace, run: Run, options: Options, known: RunState | None
     clock.lap("read")
     spine = make_spine(run.resolved, data.frame)
     plan = MeasurementPlan(product, spine, make_budget(run.resolved))
-    counts = data.histogram.take(spine.leaf_order)
+    counts = LeafCounts(data.histogram, spine)
     constraints = bound_table(product, data.frame, spine, declared_invariants(product, counts, spine))
     check_feasible(product, spine, constraints)
     for rules, level in zip(make_rules(run.resolved, plan, constraints), constraints.levels, strict=True):
         check_rounder_passes(rules, level)
     model = make_model(run.resolved, plan, constraints)
-    mdf_layout(product, data.frame)  # leaves that the microdata cannot show: better now than when it is spent
+    check_mdf(product, data.frame)  # leaves that the microdata cannot show: better now than when it is spent
     if known is None:
         _refuse_second_act(space, product.name, options)
     key = (
@@ -161,7 +161,7 @@ def prepare(space: Workspace, run: Run, options: Options, known: RunState | None
         version=__version__,
         plan_digest=plan.digest(),
         estimation_digest=run.estimation_digest(plan),
-        input_tag=key.tag(data.histogram.canonical_bytes()),
+        input_tag=input_tag(key, data.histogram),
         key_commitment=key.commitment(),
         seed=options.seed,
     )

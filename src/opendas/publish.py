@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
+import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
-from fractions import Fraction
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from opendas.budget.plan import plan_rows, within_rho
+from opendas.engines.drive import Estimation
+from opendas.engines.truth import LeafCounts
 from opendas.engines.work import KeyedSource
-from opendas.estimation.model import FamilyRecord
 from opendas.geography.frame import Frame
-from opendas.geography.spine import Shares
+from opendas.geography.spine import Spine
 from opendas.geography.summary import summarise
+from opendas.io.histogram_files import HistogramWriter, open_histogram
 from opendas.io.measurement_files import Answers, measurement_metadata
-from opendas.io.writers.measurements import MeasurementWriter, used_answers
-from opendas.measurement.family import UsedAnswers
+from opendas.io.writers.measurements import MeasurementWriter
 from opendas.measurement.loss import attribute_losses
 from opendas.measurement.noisy import NoisyMeasurements
 from opendas.measurement.plan import MeasurementPlan
@@ -28,12 +32,43 @@ from opendas.run import Run
 from opendas.schema.histogram import Histogram
 from opendas.version import __version__, commit
 
-__all__ = ["describe", "issue_certificate", "noise_rows", "write_full", "write_used"]
+__all__ = ["Leaves", "Solved", "describe", "issue_certificate", "noise_rows", "write_full", "write_used"]
 
 Progress = Callable[[str, int, int], None]
 
+LEAVES_IN_MEMORY = 1 << 18
+"""Estimates of so many leaves are put into memory at once."""
+
 _VALUES_AT_ONCE = 1 << 22
 """Noisy answers drawn at a time when the full file is written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Solved:
+    """What the certificate says of families.
+
+    Parameters
+    ----------
+    families, fallbacks : int
+    failsafe : tuple of mappings
+        Records of families that the failsafe relaxed, by level and place on the spine.
+    """
+
+    families: int
+    fallbacks: int
+    failsafe: tuple[dict[str, Any], ...]
+
+    @classmethod
+    def of(cls, estimation: Estimation, spine: Spine) -> Solved:
+        """Go through the records of all families."""
+        families = fallbacks = 0
+        relaxed = []
+        for _, _, result in estimation.families():
+            families += len(result.records)
+            fallbacks += sum(record.fallback for record in result.records)
+            relaxed += [record for record in result.records if record.failsafe]
+        relaxed.sort(key=lambda record: spine.index(record.geolevel))
+        return cls(families, fallbacks, tuple(asdict(record) for record in relaxed))
 
 
 def _share_counts(plan: MeasurementPlan, level: int) -> dict[object, int]:
@@ -74,7 +109,7 @@ def describe(
     stamps: Sequence[str],
     declared: Sequence[str],
     measurements: str,
-    records: Sequence[FamilyRecord] | None,
+    solved: Solved | None,
     released: int,
 ) -> RunFacts:
     """Collect what the certificate says about a run.
@@ -83,7 +118,7 @@ def describe(
     ----------
     frame : Frame
         Leaves with their entity codes, for the description of the spine.
-    records : sequence of FamilyRecord or None
+    solved : Solved or None
         None where nothing was estimated yet.
     released : int
         Records in the microdata.
@@ -95,7 +130,6 @@ def describe(
         + ", ".join(f"{name} in {'/'.join(labels)}" for name, labels in zero.levels.items())
         for zero in product.structural_zeros
     ]
-    solved = records or ()
     return RunFacts(
         product=product.name,
         protected_unit=product.protected_unit,
@@ -104,7 +138,7 @@ def describe(
         loss=budget.total,
         delta=budget.delta,
         stamps=tuple(stamps),
-        estimator="none (measurements only)" if records is None else run.resolved.estimator,
+        estimator="none (measurements only)" if solved is None else run.resolved.estimator,
         invariants=(*(invariant.name for invariant in product.invariants), *declared),
         dropped_invariants=tuple(invariant.name for invariant in run.resolved.dropped),
         declared=tuple(public),
@@ -117,9 +151,9 @@ def describe(
         within=within_rho(budget),
         plan_digest=plan.digest(),
         spine_digest=plan.spine.digest(),
-        families=len(solved),
-        fallbacks=sum(record.fallback for record in solved),
-        failsafe=tuple(asdict(record) for record in solved if record.failsafe),
+        families=0 if solved is None else solved.families,
+        fallbacks=0 if solved is None else solved.fallbacks,
+        failsafe=() if solved is None else solved.failsafe,
         measurements=measurements,
         spine=summarise(plan.spine, frame),
         source=run.resolved.budget.source,
@@ -131,44 +165,48 @@ def issue_certificate(release: Path, facts: RunFacts) -> None:
     issue(release, (facts,), version=__version__, commit=commit())
 
 
-def _variances(plan: MeasurementPlan, level: int) -> dict[str, np.ndarray[tuple[int], np.dtype[np.float64]]]:
-    """Return the variance of each query group's noise in every geounit, 0 where it is not measured."""
-    shares = plan.spine.shares[level] or Shares(
-        (Fraction(1),), np.zeros(len(plan.spine.levels[level]), dtype=np.int64)
-    )
-    return {
-        planned.query.name: np.array(
-            [plan.distribution(level, planned, m).variance if m else 0.0 for m in shares.multiples]
-        )[shares.which]
-        for planned in plan.levels[level].queries
-    }
-
-
-def _with_budget(plan: MeasurementPlan, level: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Return which geounits are measured: a geounit whose share went to its parent is not in the file."""
-    shares = plan.spine.shares[level]
-    if shares is None:
-        return np.ones(len(plan.spine.levels[level]), dtype=np.bool_)
-    return np.array([multiple > 0 for multiple in shares.multiples])[shares.which]
-
-
-def write_used(folder: Path, plan: MeasurementPlan, used: Sequence[UsedAnswers]) -> None:
-    """Write the noisy answers that estimation read."""
+def write_used(folder: Path, plan: MeasurementPlan, estimation: Estimation, progress: Progress) -> None:
+    """Write the noisy answers that estimation read, geolevel by geolevel, a task's at a time."""
+    total = sum(len(plan.spine.levels[n]) for n, level in enumerate(plan.levels) if level.queries)
+    done = 0
     for number, level in enumerate(plan.levels):
         if not level.queries:
             continue
         metadata = measurement_metadata(plan, number, stored="used")
-        answers = used_answers([u for u in used if u.level == number], 0, _variances(plan, number))
-        keep = _with_budget(plan, number)
+        noise = _LevelNoise(plan, number)
         with MeasurementWriter(folder / f"{level.geolevel}.parquet", metadata) as writer:
-            writer.write(
-                plan.spine.levels[number].geocodes[keep],
-                {query: answer.select(keep) for query, answer in answers.items()},
-            )
+            for first, geounits, used in estimation.used_at(number):
+                here = slice(first, first + geounits)
+                keep = noise.measured[here]
+                answers = {}
+                for query, variance in noise.variances(here).items():
+                    offsets, rows, values = used.of_query(number, query, first, geounits)
+                    answers[query] = Answers(values, offsets, rows, variance).select(keep)
+                writer.write(plan.spine.levels[number].geocodes[here][keep], answers)
+                done += geounits
+                progress("writing measurements", done, total)
+
+
+class _LevelNoise:
+    """Variances of one geolevel's noise, geounit by geounit when asked."""
+
+    def __init__(self, plan: MeasurementPlan, level: int) -> None:
+        self._by_multiple, self._which = plan.variances(level)
+        self._queries = tuple(planned.query.name for planned in plan.levels[level].queries)
+
+    @property
+    def measured(self) -> npt.NDArray[np.bool_]:
+        """Which geounits are measured: one whose share went to its parent is not in the file, bool (g,)."""
+        return np.asarray(np.isfinite(self._by_multiple).all(axis=1))[self._which]
+
+    def variances(self, some: slice) -> dict[str, npt.NDArray[np.float64]]:
+        """Return the variance of each query group's noise in some geounits, float64 (g,)."""
+        found = self._by_multiple[self._which[some]]
+        return {query: found[:, k] for k, query in enumerate(self._queries)}
 
 
 def write_full(
-    folder: Path, plan: MeasurementPlan, source: KeyedSource, counts: Histogram, progress: Progress
+    folder: Path, plan: MeasurementPlan, source: KeyedSource, counts: LeafCounts, progress: Progress
 ) -> None:
     """Draw and write every noisy answer of the plan, geolevel by geolevel."""
     spine = plan.spine
@@ -180,22 +218,63 @@ def write_full(
         done += len(geocodes)
         if not level.queries:
             continue
-        table = counts.aggregate(spine.leaf_starts(number)) if number + 1 < len(spine.levels) else counts
         step = max(1, _VALUES_AT_ONCE // sum(q.query.size for q in level.queries))
-        variances = _variances(plan, number)
+        law = _LevelNoise(plan, number)
         metadata = measurement_metadata(plan, number, stored="full")
-        measured = NoisyMeasurements(source.levels, {number: table}, {number: 0}, noise)
         with MeasurementWriter(folder / f"{level.geolevel}.parquet", metadata) as writer:
             for start in range(0, len(geocodes), step):
                 stop = min(start + step, len(geocodes))
+                table = counts.some(number, start, stop)
+                measured = NoisyMeasurements(source.levels, {number: table}, {number: start}, noise)
                 here = measured.has_budget(number, start, stop - start)
+                variances = law.variances(slice(start, stop))
                 answers = {
-                    planned.query.name: Answers.full(
-                        values[here], variances[planned.query.name][start:stop][here]
-                    )
+                    planned.query.name: Answers.full(values[here], variances[planned.query.name][here])
                     for planned, values in zip(
                         level.queries, measured.full(number, start, stop - start), strict=True
                     )
                 }
                 writer.write(geocodes[start:stop][here], answers)
                 progress("measuring", done - len(geocodes) + stop, total)
+
+
+class Leaves:
+    """Estimates of all leaves at positions of the frame: in memory where they are few, else on disk.
+
+    Use it as a context manager: what stands on disk is scratch, made again by a run that is resumed.
+
+    Parameters
+    ----------
+    estimation : Estimation
+    spine : Spine
+    folder : Path
+        Where scratch goes; formally private.
+    """
+
+    def __init__(self, estimation: Estimation, spine: Spine, folder: Path) -> None:
+        self._place = spine.place_of_leaf
+        self._folder = folder
+        self._table: Histogram | None = None
+        if len(spine.leaf) <= LEAVES_IN_MEMORY:
+            self._table = estimation.leaves
+            return
+        pieces = estimation.leaf_pieces()
+        first = next(pieces)
+        with HistogramWriter(folder, first.size) as writer:
+            for piece in itertools.chain([first], pieces):
+                writer.write(piece)
+
+    def __enter__(self) -> Self:
+        if self._table is None:
+            self._table = open_histogram(self._folder)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._table = None
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def __call__(self, leaves: npt.NDArray[np.int64]) -> Histogram:
+        """Return the estimates of leaves of the frame."""
+        if self._table is None:
+            raise RuntimeError("estimates of leaves are read within the context")
+        return self._table.take(self._place[leaves])

@@ -162,6 +162,10 @@ class Workspace:
         """Checkpoints of noisy and estimated values, input tag and key commitment; mode 0700."""
         return self.out / "state"
 
+    def cache(self, product: str) -> Path:
+        """Return where a run may put its input while it works on it: confidential, and removed at the end."""
+        return self.confidential / "cache" / product
+
     def key_path(self, product: str) -> Path:
         """Return the key file of a product's run."""
         return self.confidential / "keys" / f"{product}.key"
@@ -220,9 +224,7 @@ class Workspace:
         key.save(path, passphrase)
         return key
 
-    def known_key(
-        self, state: RunState, command: str | None, passphrase: Passphrase | None = None
-    ) -> RunKey:
+    def known_key(self, state: RunState, command: str | None, passphrase: Passphrase | None = None) -> RunKey:
         """Return the key of an unfinished run.
 
         Raises
@@ -386,3 +388,9 @@ def remove_checkpoints(folder: Path) -> None:
     """Remove finished tasks once the release stands."""
     for path in folder.glob("*.part"):
         path.unlink()
+
+
+def remove_cache(folder: Path) -> None:
+    """Remove what a run put aside of its input."""
+    if folder.is_dir():
+        shutil.rmtree(folder)

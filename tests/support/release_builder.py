@@ -18,7 +18,7 @@ from opendas.io.writers.measurements import MeasurementWriter
 from opendas.measurement.invariants import declared_invariants
 from opendas.measurement.noisy import NoisyMeasurements, measured_levels
 from opendas.measurement.plan import MeasurementPlan
-from opendas.publish import describe
+from opendas.publish import Solved, describe
 from opendas.random.noise import NoiseSource
 from opendas.report.certificate import issue
 
@@ -71,7 +71,7 @@ def add_product(release, example, *, stamps=(), estimated=True, fmt="parquet", s
     write_atomic(release / "run" / f"{product.name}.toml", toml_of(plan).encode())
     resolved = SimpleNamespace(estimator="topdown", dropped=(), budget=SimpleNamespace(source=None))
     run = SimpleNamespace(product=product, resolved=resolved)
-    return describe(run, plan, frame, stamps, (), "full", () if estimated else None, records)
+    return describe(run, plan, frame, stamps, (), "full", Solved(0, 0, ()) if estimated else None, records)
 
 
 def write_measurements(folder, plan, counts):

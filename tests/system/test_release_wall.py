@@ -6,7 +6,6 @@ The table of all rules and their tests is ``docs/proofs/rules.md``.
 from __future__ import annotations
 
 import hashlib
-import hmac
 import json
 import logging
 import os
@@ -26,6 +25,7 @@ import opendas.preparation as preparation
 import opendas.publish as publish
 from opendas.cli.failures import guarded
 from opendas.cli.main import cli
+from opendas.engines.truth import input_tag
 from opendas.errors import GeographyError, PrivacyError
 from opendas.io.verify import verify_release
 from opendas.pipeline import Options, measure, release
@@ -142,7 +142,6 @@ def digests_of(data: bytes) -> Iterator[bytes]:
 
 def guesses(counts: Histogram, *paths: Path) -> Iterator[bytes]:
     """Encodings of the input that somebody who knows it could hash."""
-    yield b"".join(counts.canonical_bytes())
     yield counts.counts.tobytes()
     yield counts.cells.tobytes()
     yield counts.indptr.tobytes()
@@ -161,8 +160,7 @@ def test_no_unkeyed_digest_of_the_input_is_written_anywhere(tmp_path: Path) -> N
             assert digest not in written
     # The tag is there, and it needs the key.
     key = RunKey.load(out / "confidential" / "keys" / "mini.key")
-    data = b"".join(counts.canonical_bytes())
-    tag = hmac.new(key._derive(b"tag"), data, hashlib.sha256).hexdigest()
+    tag = input_tag(key, counts)
     assert tag.encode() in (out / "ledger.jsonl").read_bytes()
     assert tag.encode() not in b"\0".join(files(out / "release").values())
 
@@ -183,7 +181,7 @@ def test_key_and_intent_are_on_disk_before_the_first_draw(
             key = RunKey.load(out / "confidential" / "keys" / "mini.key")
             assert [entry.run_id for entry in intents] == [state["run_id"]]
             assert intents[0].key_commitment == key.commitment()
-            assert intents[0].input_tag == key.tag(mini_histogram(mini_frame()).canonical_bytes())
+            assert intents[0].input_tag == input_tag(key, mini_histogram(mini_frame()))
             seen.append(1)
             super()._run(requests)  # type: ignore[arg-type]
 

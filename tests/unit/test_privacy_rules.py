@@ -19,6 +19,7 @@ import opendas
 import opendas.measurement.noisy as noisy
 import opendas.measurement.plan as plan_module
 import opendas.random.noise as noise_module
+from opendas.engines.truth import input_tag
 from opendas.errors import BudgetError, ConfigError, DataError
 from opendas.io.readers.base import FRAME_FROM_RECORDS, ReaderSpec
 from opendas.io.readers.registry import make_reader
@@ -183,6 +184,7 @@ def test_keys_are_derived_in_one_place_with_product_plan_and_tag() -> None:
             "key.derive('noise/' + product.name, bytes.fromhex(now.plan_digest), "
             "bytes.fromhex(now.input_tag))",
         ),
+        ("random/tags.py", "key.derive('input tag, entries')"),
         # Seeded only: the noise of a seed is meant to be the same for every plan that is tried.
         ("tuning/simulate.py", "RunKey.seeded(seed).derive('tuning/' + product.name)"),
     ]
@@ -221,7 +223,6 @@ HASHES = {
     "report/certificate.py": "files of a release",
     "report/views.py": "files of a release",
     "run.py": "the plan and the settings of estimation",
-    "schema/histogram.py": "a constant",
     "tuning/tune.py": "the plan, names and sizes of input files",
 }
 
@@ -240,16 +241,16 @@ def test_the_modules_that_make_digests_are_these() -> None:
 
 def test_the_table_is_serialised_for_the_keyed_tag_only() -> None:
     found = [(path, ast.unparse(call)) for path, call in calls_of("canonical_bytes")]
-    outside = [text for path, text in found if path not in ("geography/spine.py", "schema/histogram.py")]
-    assert outside == ["households.canonical_bytes()", "data.histogram.canonical_bytes()"]
-    tagged = [ast.unparse(call) for path, call in calls_of("tag") if path != "random/keys.py"]
+    outside = [text for path, text in found if path != "geography/spine.py"]
+    assert outside == ["households.canonical_bytes()"]
+    tagged = [(path, ast.unparse(call)) for path, call in calls_of("tag") if path != "random/keys.py"]
     assert sorted(tagged) == [
-        "key.tag(data.histogram.canonical_bytes())",
-        "key.tag(households.canonical_bytes())",
+        ("phsafe/run.py", "key.tag(households.canonical_bytes())"),
+        ("random/tags.py", "key.tag(b'opendas histogram 2' + b''.join(fields))"),
     ]
 
 
-def test_the_table_serialisation_tells_all_tables_apart() -> None:
+def test_the_tag_tells_all_tables_apart() -> None:
     frame = mini_frame(1, 1, 2)
     tables = [mini_histogram(frame, seed=seed) for seed in range(4)]
     one = np.zeros((2, 9), dtype=np.int64)
@@ -258,8 +259,9 @@ def test_the_table_serialisation_tells_all_tables_apart() -> None:
         other[row, cell] = count
         tables.append(from_dense(other))
     tables.append(Histogram.from_entries(np.zeros(1, int), np.ones(1, int), np.ones(1, int), shape=(2, 10)))
-    written = [b"".join(table.canonical_bytes()) for table in tables]
-    assert len(set(written)) == len(tables)
+    key = RunKey.seeded(1)
+    assert len({input_tag(key, table) for table in tables}) == len(tables)
+    assert input_tag(RunKey.seeded(2), tables[0]) != input_tag(key, tables[0])
 
 
 # 3. Lazy answers: the mutant that must show.

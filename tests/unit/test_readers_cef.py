@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.assembled import same
 
 from opendas.demo import make_state, write_demo
 from opendas.demo.cef_files import write_cef
@@ -47,8 +48,7 @@ def cef_spec(folder: Path, product: Product, *, strict: bool = False) -> ReaderS
 
 
 def same_histogram(left: InputData, right: InputData) -> bool:
-    pairs = zip(left.histogram.canonical_bytes(), right.histogram.canonical_bytes(), strict=True)
-    return all(a == b for a, b in pairs)
+    return same(left.histogram, right.histogram)
 
 
 @pytest.mark.parametrize("name", ["persons", "units"])

@@ -1,7 +1,8 @@
 """Checkpoints: finished tasks under ``state/``, noisy or estimated values only.
 
-A file holds its own SHA-256, so that a torn file reads as absent; its task is then done again, with the
-same noise and hence the same result.
+A worker writes its own, so that results need not pass through the process that hands out the tasks. A file
+holds its own SHA-256, so that a torn file reads as absent; its task is then done again, with the same noise
+and hence the same result.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -19,14 +20,16 @@ import numpy.typing as npt
 
 from opendas.engines.subtree import PartResult
 from opendas.engines.upward import BelowPart, Matrices
-from opendas.engines.work import TaskResult
+from opendas.engines.used import UsedColumns
 from opendas.estimation.model import FamilyRecord
-from opendas.measurement.family import UsedAnswers
 from opendas.schema.histogram import Histogram
 
-__all__ = ["Checkpoints"]
+__all__ = ["Checkpoints", "TaskResult"]
 
-_MAGIC = b"opendas task 2\n"
+TaskResult = PartResult | BelowPart
+"""What a task gives, on its way down or up."""
+
+_MAGIC = b"opendas task 3\n"
 
 
 class Checkpoints:
@@ -38,13 +41,19 @@ class Checkpoints:
     binding : str
         What the tasks are a function of (run, plan, estimator); a file with another one reads as absent.
     write : callable(Path, bytes)
-        Atomic, durable writer.
+        Atomic, durable writer. It goes to other processes.
+    timings : Path, optional
+        Confidential folder for the seconds that families took: the only thing in a result that is a function
+        of more than noisy answers and public data. Without it they are dropped.
     """
 
-    def __init__(self, folder: Path, binding: str, write: Callable[[Path, bytes], None]) -> None:
+    def __init__(
+        self, folder: Path, binding: str, write: Callable[[Path, bytes], None], timings: Path | None = None
+    ) -> None:
         self._folder = folder
         self._binding = hashlib.sha256(binding.encode()).digest()
         self._write = write
+        self._timings = timings
 
     def path(self, stage: int, number: int, *, up: bool = False) -> Path:
         """Return a task's file, on the way down or `up`."""
@@ -56,6 +65,8 @@ class Checkpoints:
         payload = self._binding + (
             _encode_below(result) if isinstance(result, BelowPart) else _encode(result)
         )
+        if isinstance(result, PartResult) and self._timings is not None:
+            self._write(self._seconds(stage, number), result.seconds.tobytes())
         self._write(self.path(stage, number, up=up), _MAGIC + hashlib.sha256(payload).digest() + payload)
 
     def load(self, stage: int, number: int, *, up: bool = False) -> TaskResult | None:
@@ -71,11 +82,17 @@ class Checkpoints:
         )
         if not whole or payload[:32] != self._binding:
             return None
-        return _decode_below(payload[32:]) if up else _decode(payload[32:])
+        if up:
+            return _decode_below(payload[32:])
+        result = _decode(payload[32:])
+        path = self._seconds(stage, number)
+        if self._timings is None or not path.is_file():
+            return result
+        seconds = np.frombuffer(path.read_bytes(), np.float32)
+        return replace(result, seconds=seconds) if len(seconds) == len(result.records) else result
 
-
-def _flat(arrays: list[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
-    return np.concatenate([array.ravel() for array in arrays]) if arrays else np.zeros(0, np.int64)
+    def _seconds(self, stage: int, number: int) -> Path:
+        return (self._timings or self._folder) / f"stage{stage}-task{number:04d}.seconds"
 
 
 def _narrow(array: npt.NDArray[np.integer]) -> npt.NDArray[np.integer]:
@@ -88,12 +105,12 @@ def _narrow(array: npt.NDArray[np.integer]) -> npt.NDArray[np.integer]:
 
 
 def _encode(result: PartResult) -> bytes:
-    names = sorted({used.query for used in result.used})
-    numbers = np.array(
-        [[u.level, u.first, u.children, names.index(u.query), len(u.rows)] for u in result.used],
-        dtype=np.int64,
-    ).reshape(-1, 5)
-    head = {"names": names, "size": result.estimates.size, "records": [asdict(r) for r in result.records]}
+    used = result.used
+    head = {
+        "names": used.names,
+        "size": result.estimates.size,
+        "records": [asdict(record) for record in result.records],
+    }
     buffer = BytesIO()
     np.savez(
         buffer,
@@ -101,9 +118,9 @@ def _encode(result: PartResult) -> bytes:
         lengths=_narrow(np.diff(result.estimates.indptr)),
         cells=_narrow(result.estimates.cells),
         counts=_narrow(result.estimates.counts),
-        numbers=numbers,
-        rows=_narrow(_flat([used.rows.astype(np.int64) for used in result.used])),
-        values=_narrow(_flat([used.values for used in result.used])),
+        numbers=used.numbers,
+        rows=_narrow(used.rows),
+        values=_narrow(used.values),
     )
     return buffer.getvalue()
 
@@ -118,24 +135,9 @@ def _decode(data: bytes) -> PartResult:
             arrays["counts"].astype(np.int64),
             head["size"],
         )
-        rows, values = arrays["rows"], arrays["values"].astype(np.int64)
-        used = []
-        row = value = 0
-        for level, first, children, name, count in arrays["numbers"].tolist():
-            used.append(
-                UsedAnswers(
-                    level,
-                    first,
-                    children,
-                    head["names"][name],
-                    rows[row : row + count].astype(np.int32),
-                    values[value : value + children * count].reshape(children, count),
-                )
-            )
-            row += count
-            value += children * count
+        used = UsedColumns(tuple(head["names"]), arrays["numbers"], arrays["rows"], arrays["values"])
     records = tuple(FamilyRecord(**{**r, "methods": tuple(r["methods"])}) for r in head["records"])
-    return PartResult(estimates, tuple(used), records)
+    return PartResult(estimates, used, records, np.full(len(records), np.nan, np.float32))
 
 
 def _encode_below(below: BelowPart) -> bytes:

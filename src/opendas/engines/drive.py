@@ -1,58 +1,192 @@
 """Driving an estimation: stages in order, tasks in any order, results in the spine's order.
 
 The informed estimator goes over the stages twice: from the leaves up, to learn what lies below each cut, and
-then, as the others, from the top down.
+then, as the others, from the top down. Results stand in files, or in memory where there are none; what is
+estimated of the leaves is handed out task by task and never needs to stand in memory at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 
 from opendas.constraints.table import ConstraintTable
-from opendas.engines.checkpoint import Checkpoints
+from opendas.engines.checkpoint import Checkpoints, TaskResult
+from opendas.engines.engine import Engine
 from opendas.engines.local import LocalEngine
 from opendas.engines.subtree import PartResult
 from opendas.engines.tasks import Stage, Task, bottom_starts, cut_leaves, cut_spine, make_part
+from opendas.engines.truth import LeafCounts
 from opendas.engines.upward import BelowPart, kept_at_a_cut, model_of
-from opendas.engines.work import TaskResult, Worker
+from opendas.engines.used import UsedColumns
+from opendas.engines.work import Saved, Worker
 from opendas.estimation.model import FamilyRecord
 from opendas.geography.spine import Spine
 from opendas.measurement.family import UsedAnswers
 from opendas.schema.histogram import Histogram
 from opendas.whole_tree.model import TreeModel
 
-__all__ = ["Estimation", "estimate_spine"]
+__all__ = ["Estimation", "ExactSlices", "cut", "estimate_on", "estimate_spine"]
 
 Progress = Callable[[str, int, int], None]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+class ExactSlices(Protocol):
+    """Confidential counts that an engine slices for its workers' measurements."""
+
+    def some(self, level: int, start: int, stop: int) -> Histogram | None:
+        """Return the counts of geounits ``start:stop`` of a level; None where workers have them already."""
+        ...
+
+
+class _Results(Protocol):
+    """Where results of tasks stand."""
+
+    def save(self, stage: int, number: int, result: TaskResult) -> None: ...
+
+    def load(self, stage: int, number: int, *, up: bool = False) -> TaskResult | None: ...
+
+
+class _InMemory:
+    """Results of small runs."""
+
+    def __init__(self) -> None:
+        self._results: dict[tuple[int, int, bool], TaskResult] = {}
+
+    def save(self, stage: int, number: int, result: TaskResult) -> None:
+        self._results[stage, number, isinstance(result, BelowPart)] = result
+
+    def load(self, stage: int, number: int, *, up: bool = False) -> TaskResult | None:
+        return self._results.get((stage, number, up))
+
+
 class Estimation:
     """The estimate of a whole spine: formally private.
 
     Parameters
     ----------
-    leaves : Histogram
-        One row per leaf, in spine order.
-    used : tuple of UsedAnswers
-        Noisy answers that were read, by level and geounit.
-    records : tuple of FamilyRecord
-        By level and place on the spine.
+    spine : Spine
+    stages : tuple of Stage
+    results : store of results
+        Of all tasks, on the way down.
     """
 
-    leaves: Histogram
-    used: tuple[UsedAnswers, ...]
-    records: tuple[FamilyRecord, ...]
+    def __init__(self, spine: Spine, stages: tuple[Stage, ...], results: _Results) -> None:
+        self._spine = spine
+        self._stages = stages
+        self._results = results
+
+    def tasks(self, stage: int) -> Iterator[PartResult]:
+        """Yield the results of a stage in the spine's order."""
+        for number in range(len(self._stages[stage].cuts) - 1):
+            result = self._results.load(stage, number)
+            if not isinstance(result, PartResult):
+                raise RuntimeError(f"the result of task {number} of stage {stage} is gone")
+            yield result
+
+    def leaf_pieces(self) -> Iterator[Histogram]:
+        """Yield the estimates of the leaves in the spine's order, a task's at a time."""
+        for result in self.tasks(len(self._stages) - 1):
+            yield result.estimates
+
+    def used_at(self, level: int) -> Iterator[tuple[int, int, UsedColumns]]:
+        """Yield first geounit, number of geounits and noisy answers read of a level, a task's at a time."""
+        for number, stage in enumerate(self._stages):
+            if stage.top < level <= stage.bottom or (stage.roots and level == stage.top):
+                cuts = bottom_starts(self._spine, stage.top, level)[list(stage.cuts)].tolist()
+                for first, stop, result in zip(cuts, cuts[1:], self.tasks(number), strict=False):
+                    yield first, stop - first, result.used
+
+    def families(self) -> Iterator[tuple[int, int, PartResult]]:
+        """Yield stage, task and result, for what they say of families."""
+        for stage in range(len(self._stages)):
+            for number, result in enumerate(self.tasks(stage)):
+                yield stage, number, result
+
+    @property
+    def leaves(self) -> Histogram:
+        """All leaves in spine order, in memory."""
+        return Histogram.concatenate(list(self.leaf_pieces()))
+
+    @property
+    def used(self) -> tuple[UsedAnswers, ...]:
+        """Noisy answers that were read, by level and geounit, in memory."""
+        every = [used for _, _, result in self.families() for used in result.used]
+        return tuple(sorted(every, key=lambda used: (used.level, used.first)))
+
+    @property
+    def records(self) -> tuple[FamilyRecord, ...]:
+        """Records of all families, by level and place on the spine, in memory."""
+        every = [record for _, _, result in self.families() for record in result.records]
+        return tuple(sorted(every, key=lambda record: self._spine.index(record.geolevel)))
 
 
-def _counts_at(histogram: Histogram | None, spine: Spine, level: int) -> Histogram | None:
-    """Return the counts of a geolevel; the leaves' own where it is theirs."""
-    if histogram is None or level == len(spine.levels) - 1:
-        return histogram
-    return histogram.aggregate(spine.leaf_starts(level))
+def cut(
+    spine: Spine, constraints: ConstraintTable, estimator: str, model: TreeModel | None = None
+) -> tuple[Stage, ...]:
+    """Cut a run into stages: the same whatever the engine and the number of workers.
+
+    Parameters
+    ----------
+    spine : Spine
+    constraints : ConstraintTable
+    estimator : str
+        ``topdown``, ``informed`` or ``block-by-block``.
+    model : TreeModel, optional
+        Needed by the estimator ``informed``.
+    """
+    if estimator == "block-by-block":
+        return cut_leaves(spine, constraints.levels[-1].joint)
+    if estimator != "informed":
+        return cut_spine(spine, constraints.levels[0].joint)
+    if model is None:
+        raise ValueError("the informed estimator needs a model of the whole tree")
+    return cut_spine(spine, constraints.levels[0].joint, kept=kept_at_a_cut(model))
+
+
+def estimate_on(
+    engine: Engine,
+    spine: Spine,
+    constraints: ConstraintTable,
+    *,
+    counts: ExactSlices | None,
+    estimator: str,
+    model: TreeModel | None = None,
+    checkpoints: Checkpoints | None = None,
+    progress: Progress | None = None,
+) -> Estimation:
+    """Estimate all leaves of a spine.
+
+    Parameters
+    ----------
+    engine : Engine
+        Its worker writes into `checkpoints`, where there are any.
+    spine : Spine
+    constraints : ConstraintTable
+    counts : ExactSlices or None
+        Confidential counts, handed to the worker's measurement source in slices; None where measurements
+        come from files.
+    estimator : str
+        ``topdown``, ``informed`` or ``block-by-block``.
+    model : TreeModel, optional
+        Of the whole spine; needed by the estimator ``informed``.
+    checkpoints : Checkpoints, optional
+        Files for results; in memory without them.
+    progress : callable(stage name, done, total), optional
+        In leaves, or geounits of the cut that the stage ends at.
+    """
+    stages = cut(spine, constraints, estimator, model)
+    results: _Results = checkpoints or _InMemory()
+    sweep = _Sweep(spine, constraints, stages, counts, model, engine, results, progress)
+    below: list[BelowPart | None] = [None] * len(stages)  # of the bottom of each stage
+    if model is not None:
+        for number in reversed(range(1, len(stages))):
+            below[number - 1] = sweep.upward(number, below[number])
+    sweep.downward(below)
+    return Estimation(spine, stages, results)
 
 
 def estimate_spine(
@@ -67,40 +201,28 @@ def estimate_spine(
     checkpoints: Checkpoints | None = None,
     progress: Progress | None = None,
 ) -> Estimation:
-    """Estimate all leaves of a spine.
+    """Estimate all leaves of a spine on this machine, from counts in memory; see :func:`estimate_on`.
 
     Parameters
     ----------
-    spine : Spine
-    constraints : ConstraintTable
     worker : Worker
     histogram : Histogram or None
-        Confidential counts of the leaves in spine order, handed to the worker's measurement source in
-        slices; None where measurements come from files.
-    estimator : str
-        ``topdown``, ``informed`` or ``block-by-block``.
+        Confidential counts of the leaves in spine order.
     workers : int
-    model : TreeModel, optional
-        Of the whole spine; needed by the estimator ``informed``.
-    checkpoints : Checkpoints, optional
-    progress : callable(stage name, done, total), optional
-        In leaves, or geounits of the cut that the stage ends at.
+        Processes.
     """
-    if estimator == "block-by-block":
-        stages = cut_leaves(spine, constraints.levels[-1].joint)
-    elif estimator == "informed":
-        if model is None:
-            raise ValueError("the informed estimator needs a model of the whole tree")
-        stages = cut_spine(spine, constraints.levels[0].joint, kept=kept_at_a_cut(model))
-    else:
-        stages = cut_spine(spine, constraints.levels[0].joint)
-    with LocalEngine(worker, workers) as engine:
-        sweep = _Sweep(spine, constraints, stages, histogram, model, engine, checkpoints, progress)
-        below: list[BelowPart | None] = [None] * len(stages)  # of the bottom of each stage
-        if model is not None:
-            for number in reversed(range(1, len(stages))):
-                below[number - 1] = sweep.upward(number, below[number])
-        return sweep.downward(below)
+    counts = None if histogram is None else LeafCounts.on(spine, histogram)
+    with LocalEngine(replace(worker, files=checkpoints), workers) as engine:
+        return estimate_on(
+            engine,
+            spine,
+            constraints,
+            counts=counts,
+            estimator=estimator,
+            model=model,
+            checkpoints=checkpoints,
+            progress=progress,
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,64 +232,47 @@ class _Sweep:
     spine: Spine
     constraints: ConstraintTable
     stages: tuple[Stage, ...]
-    histogram: Histogram | None
+    counts: ExactSlices | None
     model: TreeModel | None
-    engine: LocalEngine
-    checkpoints: Checkpoints | None
+    engine: Engine
+    results: _Results
     progress: Progress | None
 
     def upward(self, number: int, below: BelowPart | None) -> BelowPart:
         """Return what lies below each geounit of the top of a stage."""
         name = f"reading below {self.spine.names[self.stages[number].top]}"
-        results = self._run(number, name, True, None, below)
-        return BelowPart.joined([result for result in results if isinstance(result, BelowPart)])
+        self._run(number, name, True, None, below)
+        parts = [
+            self.results.load(number, task, up=True) for task in range(len(self.stages[number].cuts) - 1)
+        ]
+        return BelowPart.joined([part for part in parts if isinstance(part, BelowPart)])
 
-    def downward(self, below: Sequence[BelowPart | None]) -> Estimation:
+    def downward(self, below: Sequence[BelowPart | None]) -> None:
         """Estimate from the top to the leaves."""
         parents: Histogram | None = None
-        used: list[UsedAnswers] = []
-        records: list[tuple[int, FamilyRecord]] = []
         for number, stage in enumerate(self.stages):
             name = f"estimating {self.spine.names[stage.bottom]}"
-            results = [
-                result
-                for result in self._run(number, name, False, parents, below[number])
-                if isinstance(result, PartResult)
-            ]
-            parents = Histogram.concatenate([result.estimates for result in results])
-            for result in results:
-                used.extend(result.used)
-                records.extend((self.spine.index(record.geolevel), record) for record in result.records)
-        if parents is None:
-            raise RuntimeError("a spine has at least one stage")
-        used.sort(key=lambda u: (u.level, u.first))
-        records.sort(key=lambda r: r[0])
-        return Estimation(parents, tuple(used), tuple(record for _, record in records))
+            self._run(number, name, False, parents, below[number])
+            if number + 1 < len(self.stages):
+                done = Estimation(self.spine, self.stages, self.results)
+                parents = Histogram.concatenate([result.estimates for result in done.tasks(number)])
 
     def _run(
         self, number: int, name: str, up: bool, parents: Histogram | None, below: BelowPart | None
-    ) -> list[TaskResult]:
-        """Do the tasks of a stage that no checkpoint holds; results in the order of the spine."""
+    ) -> None:
+        """Do the tasks of a stage that have no result yet."""
         stage = self.stages[number]
-        starts = bottom_starts(self.spine, stage.top, stage.bottom)
-        results: dict[int, TaskResult] = {}
-        todo: list[int] = []
-        for task in range(len(stage.cuts) - 1):
-            found = self.checkpoints.load(number, task, up=up) if self.checkpoints is not None else None
-            if found is None:
-                todo.append(task)
-            else:
-                results[task] = found
-        sizes = np.diff(starts[list(stage.cuts)])
-        total, done = int(starts[-1]), int(sizes[list(results)].sum())
+        every = range(len(stage.cuts) - 1)
+        todo = [task for task in every if self.results.load(number, task, up=up) is None]
+        sizes = np.diff(bottom_starts(self.spine, stage.top, stage.bottom)[list(stage.cuts)])
+        total = int(sizes.sum())
+        done = total - int(sizes[todo].sum())
         self._tell(name, done, total)
         for finished, result in self.engine.map(self._tasks(number, todo, up, parents, below), len(todo)):
-            if self.checkpoints is not None:
-                self.checkpoints.save(number, finished.number, result)
-            results[finished.number] = result
+            if not isinstance(result, Saved):
+                self.results.save(number, finished.number, result)
             done += int(sizes[finished.number])
             self._tell(name, done, total)
-        return [results[task] for task in range(len(stage.cuts) - 1)]
 
     def _tell(self, name: str, done: int, total: int) -> None:
         if self.progress is not None:
@@ -178,7 +283,6 @@ class _Sweep:
     ) -> Iterator[Task]:
         spine, stage = self.spine, self.stages[number]
         child_starts = [spine.child_starts(level) for level in range(len(spine.levels) - 1)]
-        table = _counts_at(self.histogram, spine, stage.bottom)
         for task in todo:
             start, stop = stage.cuts[task], stage.cuts[task + 1]
             part, low, high = make_part(spine, child_starts, self.constraints, stage, start, stop, parents)
@@ -187,7 +291,7 @@ class _Sweep:
                 number,
                 task,
                 part,
-                None if table is None else table.slice(low, high),
+                None if self.counts is None else self.counts.some(stage.bottom, low, high),
                 up,
                 None if self.model is None else model_of(self.model, levels),
                 None if below is None else below.slice(low, high),

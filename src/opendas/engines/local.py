@@ -10,28 +10,33 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from typing import Any
+from typing import Any, TypeVar
 
 import loky
 from loky.process_executor import TerminatedWorkerError
 
+from opendas.engines.checkpoint import TaskResult
+from opendas.engines.engine import in_turn
 from opendas.engines.tasks import Task
-from opendas.engines.work import TaskResult
+from opendas.engines.work import Saved, Worker
 from opendas.errors import EnvironmentFailure
 
 __all__ = ["LocalEngine"]
 
 log = logging.getLogger(__name__)
 
-_worker: Callable[[Task], TaskResult] | None = None
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+
+_worker: Worker | None = None
 
 
-def _start(worker: Callable[[Task], TaskResult]) -> None:
+def _start(worker: Worker) -> None:
     global _worker  # one per worker process, set once at its start
     _worker = worker
 
 
-def _run(task: Task) -> TaskResult:
+def _run(task: Task) -> TaskResult | Saved:
     if _worker is None:
         raise RuntimeError("worker process was not initialised")
     return _worker(task)
@@ -46,13 +51,13 @@ class LocalEngine:
 
     Parameters
     ----------
-    worker : callable
+    worker : Worker
         What to do with a task.
     workers : int
         Number of processes at work.
     """
 
-    def __init__(self, worker: Callable[[Task], TaskResult], workers: int) -> None:
+    def __init__(self, worker: Worker, workers: int) -> None:
         self._worker = worker
         self._workers = workers
         self._pool: Any = None
@@ -72,31 +77,42 @@ class LocalEngine:
             self._pool.shutdown(wait=True, kill_workers=kind is not None)
             self._pool = None
 
-    def map(self, tasks: Iterable[Task], count: int) -> Iterator[tuple[Task, TaskResult]]:
+    def map(self, tasks: Iterable[Task], count: int) -> Iterator[tuple[Task, TaskResult | Saved]]:
         """Yield each task with its result, in order of completion.
 
         At most two tasks a worker are in memory at a time. A single task runs in this process.
         """
         if self._pool is None or count <= 1:
-            for task in tasks:
-                yield task, self._worker(task)
-            return
-        waiting: dict[Future[TaskResult], Task] = {}
+            return in_turn(self._worker, tasks, count)
+        return self._spread(_run, tasks)
+
+    def apply(
+        self, function: Callable[[Item], Answer], items: Iterable[Item], count: int
+    ) -> Iterator[tuple[Item, Answer]]:
+        """Yield each item with the function's answer; see :class:`opendas.engines.engine.Engine`."""
+        if self._pool is None or count <= 1:
+            return in_turn(function, items, count)
+        return self._spread(function, items)
+
+    def _spread(
+        self, function: Callable[[Item], Answer], items: Iterable[Item]
+    ) -> Iterator[tuple[Item, Answer]]:
+        waiting: dict[Future[Answer], Item] = {}
         try:
-            for task in tasks:
-                waiting[self._pool.submit(_run, task)] = task
+            for item in items:
+                waiting[self._pool.submit(function, item)] = item
                 if len(waiting) >= 2 * self._workers:
-                    yield from self._collect(waiting)
+                    yield from _collect(waiting)
             while waiting:
-                yield from self._collect(waiting)
+                yield from _collect(waiting)
         except TerminatedWorkerError as error:
             raise EnvironmentFailure(
                 "A worker process was stopped from outside (out of memory?). What is finished is kept: "
                 "start again with --resume, and with fewer --workers if memory is short."
             ) from error
 
-    @staticmethod
-    def _collect(waiting: dict[Future[TaskResult], Task]) -> Iterator[tuple[Task, TaskResult]]:
-        done, _ = wait(waiting, return_when=FIRST_COMPLETED)
-        for future in done:
-            yield waiting.pop(future), future.result()
+
+def _collect(waiting: dict[Future[Answer], Item]) -> Iterator[tuple[Item, Answer]]:
+    done, _ = wait(waiting, return_when=FIRST_COMPLETED)
+    for future in done:
+        yield waiting.pop(future), future.result()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -15,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from opendas.constraints.table import LevelConstraints
+from opendas.engines.used import UsedColumns
 from opendas.errors import InfeasibleFamily
 from opendas.estimation.failsafe import relax_parent
 from opendas.estimation.family import estimate_family
@@ -74,13 +76,16 @@ class PartResult:
     ----------
     estimates : Histogram
         One row per geounit of the part's bottom level.
-    used : tuple of UsedAnswers
+    used : UsedColumns
     records : tuple of FamilyRecord
+    seconds : float32 (families,)
+        Wall time of each family; not a number where it is not known. Confidential.
     """
 
     estimates: Histogram
-    used: tuple[UsedAnswers, ...]
+    used: UsedColumns
     records: tuple[FamilyRecord, ...]
+    seconds: npt.NDArray[np.float32]
 
 
 def tie_keys(geocodes: npt.NDArray[np.bytes_]) -> npt.NDArray[np.uint64]:
@@ -121,6 +126,7 @@ def estimate_part(
     """
     used: list[UsedAnswers] = []
     records: list[FamilyRecord] = []
+    seconds: list[float] = []
     informed = information or {}
 
     def read(family: Family, level: int, first: int, children: int) -> FamilyMeasurement | None:
@@ -142,6 +148,7 @@ def estimate_part(
         family: Family, level: PartLevel, start: int, children: int
     ) -> tuple[FamilyEstimate, npt.NDArray[np.int32]]:
         first = level.first + start
+        begun = time.perf_counter()
         measurement = read(family, level.level, first, children)
         try:
             estimate = solve(family, level.level, first, children, measurement)
@@ -159,6 +166,7 @@ def estimate_part(
                 for query in measurement.queries
             )
         records.append(estimate.record)
+        seconds.append(time.perf_counter() - begun)
         if on_family is not None:
             on_family(len(records))
         return estimate, family.support
@@ -167,7 +175,7 @@ def estimate_part(
     current = part.parents if part.parents is not None else _roots(top, rules, run)
     for above, level in zip(part.levels, part.levels[1:], strict=False):
         current = _descend(above, level, current, run)
-    return PartResult(current, tuple(used), tuple(records))
+    return PartResult(current, UsedColumns.of(used), tuple(records), np.array(seconds, np.float32))
 
 
 _Run = Callable[[Family, PartLevel, int, int], tuple[FamilyEstimate, npt.NDArray[np.int32]]]

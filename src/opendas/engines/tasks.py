@@ -26,7 +26,12 @@ MANY_SUBTREES = 32
 """A geolevel with so many geounits is where the last stage starts: enough tasks to share out evenly."""
 
 TASKS_PER_STAGE = 64
-"""Neighbouring subtrees are put together until there are about so many tasks."""
+LEAVES_PER_TASK = 1 << 14
+"""Neighbouring subtrees are put together until there are about so many tasks, or more where each would have
+more leaves than these."""
+
+MOST_LEAVES = 1 << 17
+"""Stages go further down while a subtree has more leaves: a task is what a worker has in memory."""
 
 LEAST_GEOUNITS = 64
 LEAST_LEAVES = 1024
@@ -128,7 +133,11 @@ def cut_spine(spine: Spine, joint: JointTotal | None = None, *, kept: int = 0) -
         return (Stage(0, 0, True, _even_cuts(np.ones(sizes[0], np.int64), group)),)
     cuts = [0]
     for level in range(1, last):
-        if sizes[cuts[-1]] >= MANY_SUBTREES and sizes[level] > kept:
+        small = (
+            sizes[cuts[-1]] >= MANY_SUBTREES
+            and int(np.diff(spine.leaf_starts(cuts[-1])).max()) <= MOST_LEAVES
+        )
+        if small and sizes[level] > kept:
             break
         if sizes[level] > 1:
             cuts.append(level)
@@ -137,6 +146,8 @@ def cut_spine(spine: Spine, joint: JointTotal | None = None, *, kept: int = 0) -
     for top, bottom in itertools.pairwise(cuts):
         weights = np.diff(spine.leaf_starts(top))
         most = _tasks(sizes[top + 1 : bottom + 1], bottom == last) if kept else TASKS_PER_STAGE
+        if bottom == last:
+            most = max(most, sizes[last] // LEAVES_PER_TASK)
         stages.append(Stage(top, bottom, top == 0, _even_cuts(weights, group if top == 0 else None, most)))
     return tuple(stages)
 
@@ -152,7 +163,8 @@ def cut_leaves(spine: Spine, joint: JointTotal | None = None) -> tuple[Stage, ..
     """
     last = len(spine.levels) - 1
     weights = np.ones(len(spine.leaf), np.int64)
-    return (Stage(last, last, True, _even_cuts(weights, None if joint is None else joint.group)),)
+    most = max(TASKS_PER_STAGE, len(weights) // LEAVES_PER_TASK)
+    return (Stage(last, last, True, _even_cuts(weights, None if joint is None else joint.group, most)),)
 
 
 def bottom_starts(spine: Spine, top: int, bottom: int) -> npt.NDArray[np.int64]:

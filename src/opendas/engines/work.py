@@ -8,9 +8,10 @@ from typing import Protocol
 
 from threadpoolctl import threadpool_limits
 
-from opendas.engines.subtree import Part, PartResult, estimate_part
+from opendas.engines.checkpoint import Checkpoints, TaskResult
+from opendas.engines.subtree import Part, estimate_part
 from opendas.engines.tasks import Task
-from opendas.engines.upward import BelowPart, information_of, tell_below
+from opendas.engines.upward import information_of, tell_below
 from opendas.errors import PrivacyError
 from opendas.estimation.model import LevelRules
 from opendas.measurement.family import MeasurementSource
@@ -18,10 +19,16 @@ from opendas.measurement.noisy import MeasuredLevel, NoisyMeasurements
 from opendas.random.noise import NoiseSource
 from opendas.schema.histogram import Histogram
 
-__all__ = ["KeyedSource", "SourceSpec", "TaskResult", "Worker", "keyed_measurements"]
+__all__ = ["KeyedSource", "Saved", "SourceSpec", "Worker", "keyed_measurements"]
 
-TaskResult = PartResult | BelowPart
-"""What a task gives, on its way down or up."""
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """Told of a task whose result stands in its file."""
+
+    stage: int
+    number: int
+    up: bool
 
 
 class SourceSpec(Protocol):
@@ -74,15 +81,25 @@ class Worker:
     rules : tuple of LevelRules
     source : SourceSpec
     failsafe, keep_used : bool
+    files : Checkpoints, optional
+        Where results go; without, they are returned.
     """
 
     rules: tuple[LevelRules, ...]
     source: SourceSpec
     failsafe: bool
     keep_used: bool
+    files: Checkpoints | None = None
 
-    def __call__(self, task: Task) -> TaskResult:
+    def __call__(self, task: Task) -> TaskResult | Saved:
         """Do one task. BLAS runs on one thread, so that sums have one order."""
+        result = self._do(task)
+        if self.files is None:
+            return result
+        self.files.save(task.stage, task.number, result)
+        return Saved(task.stage, task.number, task.up)
+
+    def _do(self, task: Task) -> TaskResult:
         with threadpool_limits(limits=1):
             source = self.source.open(task.part, task.table)
             if task.up:

@@ -123,12 +123,16 @@ class Frame:
 
     def select(self, keep: npt.NDArray[np.bool_]) -> Frame:
         """Return the frame of the leaves where `keep` is true."""
+        return self.take(np.flatnonzero(keep))
+
+    def take(self, leaves: npt.NDArray[np.int64]) -> Frame:
+        """Return the frame of leaves at ascending positions; the arrays are copies."""
         return Frame(
-            self.geocodes[keep],
-            {name: codes[keep] for name, codes in self.levels.items()},
+            self.geocodes[leaves],
+            {name: codes[leaves] for name, codes in self.levels.items()},
             self.leaf,
-            {name: counts[keep] for name, counts in self.units.items()},
-            {name: codes[keep] for name, codes in self.entities.items()},
+            {name: counts[leaves] for name, counts in self.units.items()},
+            {name: codes[leaves] for name, codes in self.entities.items()},
             self.names,
         )
 

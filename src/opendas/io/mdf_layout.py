@@ -24,7 +24,7 @@ from opendas.products.pl94 import GQ_COLUMNS
 from opendas.products.product import Product
 from opendas.schema.histogram import Histogram
 
-__all__ = ["Column", "Layout", "Part", "mdf_layout", "mdf_parts", "part_name"]
+__all__ = ["Column", "Layout", "Part", "check_mdf", "mdf_layout", "mdf_parts", "part_name"]
 
 SCHEMA_BUILD_ID = "1.1.0"
 """Version of the record layout that the production files carry."""
@@ -38,6 +38,12 @@ _BLOCK = (
 )
 """Columns that name a block, and the characters of its geocode they hold. Where leaves are tracts or block
 groups, the columns below them are left out."""
+
+_ATTRIBUTES = {
+    "persons": (("hhgq", "votingage", "hispanic", "cenrace"), (8, 2, 2, 63)),
+    "units": (("occupancy",), (2,)),
+}
+"""What the records of the production layouts need: attributes, and how many levels each has."""
 
 Source = Literal["constant", "leaf", "kind", "number"]
 
@@ -131,8 +137,8 @@ def mdf_parts(product: Product, frame: Frame) -> tuple[Part, ...]:
     )
 
 
-def mdf_layout(product: Product, frame: Frame) -> Layout:
-    """Return the layout of `product` on `frame`.
+def check_mdf(product: Product, frame: Frame) -> None:
+    """Check that the records of `product` on `frame` can be written.
 
     Raises
     ------
@@ -141,6 +147,22 @@ def mdf_layout(product: Product, frame: Frame) -> Layout:
     ConfigError
         If the product's attributes do not fit its layout.
     """
+    if product.layout in _ATTRIBUTES:
+        _check_attributes(product, *_ATTRIBUTES[product.layout])
+        _check_blocks(frame)
+    elif "geocode" in product.schema.names:
+        raise ConfigError("an attribute called 'geocode' would collide with that column of the microdata.")
+
+
+def mdf_layout(product: Product, frame: Frame) -> Layout:
+    """Return the layout of `product` on `frame`.
+
+    Raises
+    ------
+    GeographyError, ConfigError
+        See :func:`check_mdf`.
+    """
+    check_mdf(product, frame)
     if product.layout == "persons":
         return _persons(product, frame)
     if product.layout == "units":
@@ -152,15 +174,18 @@ def _kinds(name: str, values: Sequence[str], index: npt.NDArray[np.integer | np.
     return Column(name, "kind", tuple(values), np.asarray(index, dtype=np.int32))
 
 
-def _block_columns(schema_type: str, frame: Frame) -> list[Column]:
+def _check_blocks(frame: Frame) -> None:
     width = CENSUS_PREFIX.get(frame.leaf, 0)
-    codes = frame.geocodes
-    if width == 0 or bool(np.any(np.char.str_len(codes) != width)):
+    if width == 0 or bool(np.any(np.char.str_len(frame.geocodes) != width)):
         raise GeographyError(
             "the census microdata layouts need blocks as leaves, with 15-character geocodes, or block groups "
             "(12), tracts (11), counties (5) or states (2)."
         )
-    codes = np.ascontiguousarray(codes.astype(f"S{width}"))
+
+
+def _block_columns(schema_type: str, frame: Frame) -> list[Column]:
+    width = CENSUS_PREFIX[frame.leaf]
+    codes = np.ascontiguousarray(frame.geocodes.astype(f"S{width}"))
     columns = [
         Column("SCHEMA_TYPE_CODE", "constant", (schema_type,)),
         Column("SCHEMA_BUILD_ID", "constant", (SCHEMA_BUILD_ID,)),
@@ -187,7 +212,6 @@ def _check_attributes(product: Product, expected: tuple[str, ...], sizes: tuple[
 
 
 def _persons(product: Product, frame: Frame) -> Layout:
-    _check_attributes(product, ("hhgq", "votingage", "hispanic", "cenrace"), (8, 2, 2, 63))
     hhgq, votingage, hispanic, cenrace = product.schema.codes(np.arange(product.schema.size))
     columns = (
         *_block_columns("MPD", frame),
@@ -202,7 +226,6 @@ def _persons(product: Product, frame: Frame) -> Layout:
 
 
 def _units(product: Product, frame: Frame) -> Layout:
-    _check_attributes(product, ("occupancy",), (2,))
     columns = (
         *_block_columns("MUD", frame),
         _kinds("RTYPE", ("2", "4"), np.array([0, 0, 1])),
@@ -212,8 +235,6 @@ def _units(product: Product, frame: Frame) -> Layout:
 
 
 def _generic(product: Product, frame: Frame) -> Layout:
-    if "geocode" in product.schema.names:
-        raise ConfigError("an attribute called 'geocode' would collide with that column of the microdata.")
     codes = product.schema.codes(np.arange(product.schema.size))
     columns = (
         Column(

@@ -6,6 +6,8 @@ declares invariant and the run does not drop.
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import numpy as np
 import numpy.typing as npt
 
@@ -14,11 +16,19 @@ from opendas.geography.spine import Spine
 from opendas.products.product import Product
 from opendas.schema.histogram import Histogram
 
-__all__ = ["declared_invariants"]
+__all__ = ["ExactCounts", "declared_invariants"]
+
+
+class ExactCounts(Protocol):
+    """Exact counts of a spine's geounits. Confidential."""
+
+    def at(self, level: int) -> Histogram:
+        """Return the counts of all geounits of a geolevel, in spine order."""
+        ...
 
 
 def declared_invariants(
-    product: Product, histogram: Histogram, spine: Spine
+    product: Product, counts: Histogram | ExactCounts, spine: Spine
 ) -> dict[str, npt.NDArray[np.int64]]:
     """Return the exact answers of each declared invariant at its geolevel.
 
@@ -26,8 +36,8 @@ def declared_invariants(
     ----------
     product : Product
         With its dropped invariants already removed.
-    histogram : Histogram
-        Confidential, rows = leaves in spine order.
+    counts : Histogram or ExactCounts
+        Confidential; a histogram has the leaves in spine order as rows.
     spine : Spine
 
     Returns
@@ -36,16 +46,17 @@ def declared_invariants(
         Of official geounits: where the spine divides those of the invariant's geolevel, sums of all parts.
     """
     answers = {}
-    row_of_entry = np.repeat(np.arange(histogram.rows), np.diff(histogram.indptr))
     for query, level in invariant_geolevels(product, spine).items():
         group = product.workload.group(query)
-        geounit = np.searchsorted(spine.leaf_starts(level), row_of_entry, side="right") - 1
-        key = geounit * group.size + group.row_of_cell[histogram.cells]
-        sums = np.zeros(len(spine.levels[level]) * group.size, dtype=np.int64)
-        np.add.at(sums, key, histogram.counts)
-        table = sums.reshape(-1, group.size)
+        table = (
+            counts.aggregate(spine.leaf_starts(level)) if isinstance(counts, Histogram) else counts.at(level)
+        )
+        geounit = np.repeat(np.arange(table.rows), np.diff(table.indptr))
+        sums = np.zeros(table.rows * group.size, dtype=np.int64)
+        np.add.at(sums, geounit * group.size + group.row_of_cell[table.cells], table.counts)
+        exact = sums.reshape(-1, group.size)
         whole = spine.levels[level].whole
         if whole is not None:  # what a part holds is not declared: only the sum leaves this function
-            table = np.add.reduceat(table, np.flatnonzero(np.diff(whole, prepend=-1)), axis=0)
-        answers[query] = table
+            exact = np.add.reduceat(exact, np.flatnonzero(np.diff(whole, prepend=-1)), axis=0)
+        answers[query] = exact
     return answers

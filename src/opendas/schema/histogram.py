@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -13,15 +12,13 @@ from opendas.errors import DataError
 
 __all__ = ["Histogram"]
 
-_CHUNK = 1 << 16
-
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Histogram:
     """Non-negative counts of geounits (rows) by cells, in compressed sparse rows.
 
     Confidential when it comes from a reader; formally private when it comes from estimation.
-    Its repr shows shapes only.
+    Its repr shows shapes only. The arrays may be memory mapped (:mod:`opendas.io.histogram_files`).
 
     Parameters
     ----------
@@ -60,6 +57,11 @@ class Histogram:
         """Return the sum of each row, int64 (g,)."""
         cumulative = np.concatenate([np.zeros(1, np.int64), np.cumsum(self.counts)])
         return np.asarray(cumulative[self.indptr[1:]] - cumulative[self.indptr[:-1]])
+
+    def pieces(self, rows: int) -> Iterator[tuple[int, Histogram]]:
+        """Yield the histogram in runs of at most `rows` rows, each with the position of its first."""
+        for start in range(0, self.rows, rows):
+            yield start, self.slice(start, min(start + rows, self.rows))
 
     @classmethod
     def from_entries(
@@ -103,10 +105,14 @@ class Histogram:
         )
 
     def take(self, order: npt.NDArray[np.int64]) -> Histogram:
-        """Return the rows in another order; row ``i`` of the result is row ``order[i]``."""
-        if np.array_equal(order, np.arange(self.rows)):
-            return self
-        lengths = np.diff(self.indptr)[order]
+        """Return some rows in any order; row ``i`` of the result is row ``order[i]``.
+
+        Work and memory follow the rows taken, not the histogram.
+        """
+        if len(order) and np.array_equal(order, np.arange(order[0], order[0] + len(order))):
+            first = int(order[0])
+            return self if len(order) == self.rows else self.slice(first, first + len(order))
+        lengths = self.indptr[order + 1] - self.indptr[order]
         indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
         source = np.repeat(self.indptr[:-1][order] - indptr[:-1], lengths) + np.arange(indptr[-1])
         return Histogram(indptr, self.cells[source], self.counts[source], self.size)
@@ -139,11 +145,3 @@ class Histogram:
         low, high = self.indptr[row], self.indptr[row + 1]
         out[self.cells[low:high]] = self.counts[low:high]
         return out
-
-    def canonical_bytes(self) -> Iterator[bytes]:
-        """Yield a canonical serialisation, for the keyed input tag only (never unkeyed)."""
-        yield hashlib.sha256(b"opendas histogram 1").digest()
-        yield np.array([self.rows, self.size, len(self.cells)], dtype="<i8").tobytes()
-        for array, kind in ((self.indptr, "<i8"), (self.cells, "<i4"), (self.counts, "<i8")):
-            for start in range(0, len(array), _CHUNK):
-                yield array[start : start + _CHUNK].astype(kind, copy=False).tobytes()

@@ -11,13 +11,14 @@ import pytest
 
 from opendas.budget.allocation import Budget
 from opendas.engines.subtree import Part, PartLevel
+from opendas.engines.used import UsedColumns
 from opendas.errors import FormatError
 from opendas.geography.draft import standard_spine
 from opendas.geography.spine import Shares, Spine
 from opendas.io.measurement_files import Answers, MeasurementFile, measurement_metadata
 from opendas.io.measurement_source import FileSource, check_measurement_files
 from opendas.io.writers import measurements as writer_module
-from opendas.io.writers.measurements import MeasurementWriter, used_answers
+from opendas.io.writers.measurements import MeasurementWriter
 from opendas.measurement.family import UsedAnswers
 from opendas.measurement.noisy import NoisyMeasurements, measured_levels
 from opendas.measurement.plan import MeasurementPlan
@@ -127,6 +128,16 @@ def test_other_libraries_read_the_rows(wards, tmp_path):
         assert connection.execute(f"select {names} from read_parquet(?)", [str(path)]).fetchall() == wanted
 
 
+def used_answers(used, variance):
+    """Collect what was used of geounits from 0 on, as a run does task by task."""
+    columns = UsedColumns.of(used)
+    found = {}
+    for query, each in variance.items():
+        offsets, rows, values = columns.of_query(3, query, 0, len(each))
+        found[query] = Answers(values, offsets, rows, each)
+    return found
+
+
 @pytest.mark.usefixtures("small_groups")
 def test_partial_answers_come_back_with_their_rows(wards, tmp_path):
     plan = make_plan(wards)
@@ -138,7 +149,7 @@ def test_partial_answers_come_back_with_their_rows(wards, tmp_path):
         UsedAnswers(level, 0, 1, "total", np.array([0], np.int32), rng.integers(0, 9, (1, 1))),
     ]
     variance = {query: np.full(4, 3.0) for query in ("total", "age", "detailed")}
-    answers = used_answers(used, 0, variance)
+    answers = used_answers(used, variance)
     write(tmp_path / "a.parquet", plan, level, answers, stored="used")
     found = MeasurementFile(tmp_path / "a.parquet").read()
     assert found["detailed"].offsets.tolist() == [0, 3, 3, 5, 7]
@@ -232,7 +243,7 @@ def test_estimating_needs_answers_that_are_there(wards, tmp_path):
     plan = make_plan(wards)
     levels = measured_levels(plan)
     variance = {query: np.full(4, 3.0) for query in ("total", "age", "detailed")}
-    write(tmp_path / "ward.parquet", plan, 3, used_answers([], 0, variance), stored="used")
+    write(tmp_path / "ward.parquet", plan, 3, used_answers([], variance), stored="used")
     part = Part((PartLevel(3, 0, plan.spine.leaf.geocodes, None, None),), None)
     source = FileSource(levels, tmp_path).open(part, None)
     with pytest.raises(FormatError, match="not in the measurement files"):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +15,12 @@ import pyarrow as pa
 from opendas.errors import ConfigError, EnvironmentFailure
 from opendas.geography.frame import Frame
 from opendas.io.atomic import PARTIAL_SUFFIX, atomic_file, make_folder
-from opendas.io.mdf_layout import Column, Layout, Part, mdf_layout, mdf_parts, record_counts
+from opendas.io.mdf_layout import Column, Layout, mdf_layout, mdf_parts, record_counts
 from opendas.io.parquet import ROW_GROUP, parquet_sink, text_column
 from opendas.products.product import Product
 from opendas.schema.histogram import Histogram
 
-__all__ = ["MDF_FORMATS", "write_mdf"]
+__all__ = ["MDF_FORMATS", "PartFile", "write_mdf"]
 
 MDF_SUFFIX = {"parquet": ".parquet", "pipe": ".txt"}
 
@@ -30,9 +31,54 @@ Chunk = tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.int64
 """Of consecutive entries with at most :data:`ROW_GROUP` records in all: position of the leaf in the part,
 kind, number of records."""
 
+Rows = Callable[[npt.NDArray[np.int64]], Histogram]
+"""Returns the estimates of leaves at some positions of the frame."""
+
+Apply = Callable[[Callable[["PartFile"], None], Iterable["PartFile"], int], Iterator[tuple["PartFile", None]]]
+"""Applies a function to items, anywhere and in any order: :meth:`opendas.engines.engine.Engine.apply`."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PartFile:
+    """One part file to write, with all that it takes: it can be written anywhere.
+
+    Parameters
+    ----------
+    path : Path
+    product : Product
+    frame : Frame
+        The leaves of the part.
+    counts : Histogram
+        Records of each kind, one row per leaf.
+    first : int
+        Number of the part's first record.
+    """
+
+    path: Path
+    product: Product
+    frame: Frame
+    counts: Histogram
+    first: int
+
+
+def _here(
+    function: Callable[[PartFile], None], parts: Iterable[PartFile], count: int
+) -> Iterator[tuple[PartFile, None]]:
+    del count
+    for part in parts:
+        function(part)
+        yield part, None
+
 
 def write_mdf(
-    folder: Path, product: Product, frame: Frame, estimate: Histogram, *, fmt: str = "parquet"
+    folder: Path,
+    product: Product,
+    frame: Frame,
+    estimate: Histogram | Rows,
+    *,
+    fmt: str = "parquet",
+    apply: Apply = _here,
+    progress: Callable[[int, int], None] | None = None,
 ) -> int:
     """Write the records that an estimate describes, one part file per county or top geounit.
 
@@ -45,10 +91,14 @@ def write_mdf(
         For instance ``release/mdf/persons``.
     product : Product
     frame : Frame
-    estimate : Histogram
-        Rows are the leaves of `frame`.
+    estimate : Histogram, or callable
+        Rows are the leaves of `frame`; a callable returns those at some positions.
     fmt : ``"parquet"`` or ``"pipe"``
         ``pipe``: text with ``|`` between fields, comment lines starting with ``#``, then a line of names.
+    apply : callable
+        How part files are written; by default here, one after the other.
+    progress : callable(done, total), optional
+        In part files.
 
     Returns
     -------
@@ -64,21 +114,31 @@ def write_mdf(
     """
     if fmt not in MDF_FORMATS:
         raise ConfigError(f"unknown microdata format {fmt!r}; known are {', '.join(MDF_FORMATS)}.")
-    if estimate.rows != len(frame) or estimate.size != product.schema.size:
+    rows: Rows = estimate.take if isinstance(estimate, Histogram) else estimate
+    expected = (len(frame), product.schema.size)
+    if isinstance(estimate, Histogram) and (estimate.rows, estimate.size) != expected:
         raise ConfigError(
             f"the estimate has {estimate.rows} geounits x {estimate.size} cells, expected "
-            f"{len(frame)} x {product.schema.size}."
+            f"{expected[0]} x {expected[1]}."
         )
-    layout = mdf_layout(product, frame)
-    counts = record_counts(product, frame, estimate)
     make_folder(folder)
-    write = _write_parquet if fmt == "parquet" else _write_pipe
     parts = mdf_parts(product, frame)
     _remove_others(folder, {f"{part.name}{MDF_SUFFIX[fmt]}" for part in parts})
-    first = 0
-    for part in parts:
-        first += write(folder, layout, part, counts, first)
-    return first
+    records = 0
+
+    def files() -> Iterator[PartFile]:
+        nonlocal records
+        for part in parts:
+            leaves = frame.take(part.leaves)
+            counts = record_counts(product, leaves, rows(part.leaves))
+            yield PartFile(folder / f"{part.name}{MDF_SUFFIX[fmt]}", product, leaves, counts, records)
+            records += counts.total()
+
+    write = _write_parquet if fmt == "parquet" else _write_pipe
+    for done, _ in enumerate(apply(write, files(), len(parts)), start=1):
+        if progress is not None:
+            progress(done, len(parts))
+    return records
 
 
 def _remove_others(folder: Path, keep: set[str]) -> None:
@@ -93,13 +153,10 @@ def _remove_others(folder: Path, keep: set[str]) -> None:
         ) from error
 
 
-def _chunks(counts: Histogram, part: Part) -> Iterator[Chunk]:
+def _chunks(counts: Histogram) -> Iterator[Chunk]:
     """Yield the entries of a part in pieces of at most ROW_GROUP records."""
-    starts = counts.indptr[part.leaves]
-    lengths = counts.indptr[part.leaves + 1] - starts
-    entries = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
-    leaf = np.repeat(np.arange(len(lengths)), lengths)
-    ends = np.cumsum(counts.counts[entries])
+    leaf = np.repeat(np.arange(counts.rows), np.diff(counts.indptr))
+    ends = np.cumsum(counts.counts)
     total = int(ends[-1]) if len(ends) else 0
     for start in range(0, total, ROW_GROUP):
         stop = min(start + ROW_GROUP, total)
@@ -107,7 +164,7 @@ def _chunks(counts: Histogram, part: Part) -> Iterator[Chunk]:
         high = int(np.searchsorted(ends, stop, side="left")) + 1
         bounds = np.clip(ends[low:high], start, stop)
         times = np.diff(bounds, prepend=start)
-        yield leaf[low:high], counts.cells[entries[low:high]], times
+        yield leaf[low:high], counts.cells[low:high], times
 
 
 def _arrow_type(column: Column) -> object:
@@ -127,25 +184,25 @@ def _arrow_column(
     return text_column(np.repeat(index[leaf if column.source == "leaf" else kind], times), values)
 
 
-def _localise(column: Column, part: Part) -> tuple[npt.NDArray[np.int32], object]:
+def _localise(column: Column) -> tuple[npt.NDArray[np.int32], object]:
     """Return a column's index and the values that the part uses: a part carries no other part's codes."""
     if column.source != "leaf":
         return column.index, pa.array(list(column.values), type=pa.string())
-    used, index = np.unique(column.index[part.leaves], return_inverse=True)
+    used, index = np.unique(column.index, return_inverse=True)
     return index.astype(np.int32), pa.array([column.values[i] for i in used.tolist()], type=pa.string())
 
 
-def _write_parquet(folder: Path, layout: Layout, part: Part, counts: Histogram, first: int) -> int:
+def _write_parquet(part: PartFile) -> None:
+    layout = mdf_layout(part.product, part.frame)
     schema = pa.schema([(column.name, _arrow_type(column)) for column in layout.columns])
-    local = {c.name: _localise(c, part) for c in layout.columns if c.source != "number"}
+    local = {c.name: _localise(c) for c in layout.columns if c.source != "number"}
     numbers = [column.name for column in layout.columns if column.source == "number"]
-    written = 0
-    with parquet_sink(folder / f"{part.name}.parquet", schema, delta=numbers) as sink:
-        for chunk in _chunks(counts, part):
-            arrays = [_arrow_column(column, local, chunk, first + written) for column in layout.columns]
+    first = part.first
+    with parquet_sink(part.path, schema, delta=numbers) as sink:
+        for chunk in _chunks(part.counts):
+            arrays = [_arrow_column(column, local, chunk, first) for column in layout.columns]
             sink.write(pa.Table.from_arrays(arrays, schema=schema))
-            written += int(chunk[2].sum())
-    return written
+            first += int(chunk[2].sum())
 
 
 def _field(value: str) -> str:
@@ -156,29 +213,28 @@ def _field(value: str) -> str:
     return f'"{text}"' if text.startswith("#") else text
 
 
-def _write_pipe(folder: Path, layout: Layout, part: Part, counts: Histogram, first: int) -> int:
+def _write_pipe(part: PartFile) -> None:
+    layout = mdf_layout(part.product, part.frame)
     texts = [[_field(value) for value in column.values] for column in layout.columns]
     if any("\n" in text or "\r" in text for values in texts for text in values):
         raise ConfigError("a label with a line break cannot be written in the pipe layout; use parquet.")
     numbered = next((i for i, column in enumerate(layout.columns) if column.source == "number"), None)
-    written = 0
-    with atomic_file(folder / f"{part.name}.txt") as file:
-        head = [f"# Layout: {layout.name}", f"# Part: {part.name}", "|".join(map(_field, layout.names))]
+    first = part.first
+    with atomic_file(part.path) as file:
+        head = [f"# Layout: {layout.name}", f"# Part: {part.path.stem}", "|".join(map(_field, layout.names))]
         file.write(("\n".join(head) + "\n").encode("utf-8"))
-        for leaf, kind, times in _chunks(counts, part):
+        for leaf, kind, times in _chunks(part.counts):
             lines: list[str] = []
             for position, one_kind, copies in zip(leaf.tolist(), kind.tolist(), times.tolist(), strict=True):
-                fields = _fields(layout, texts, int(part.leaves[position]), one_kind)
+                fields = _fields(layout, texts, position, one_kind)
                 if numbered is None:
                     lines.append(("|".join(fields) + "\n") * copies)
                 else:
                     before = "|".join([*fields[:numbered], ""])
                     after = "|".join(["", *fields[numbered + 1 :]]) + "\n"
-                    start = first + written
-                    lines += [f"{before}{number}{after}" for number in range(start, start + copies)]
-                written += copies
+                    lines += [f"{before}{number}{after}" for number in range(first, first + copies)]
+                first += copies
             file.write("".join(lines).encode("utf-8"))
-    return written
 
 
 def _fields(layout: Layout, texts: list[list[str]], leaf: int, kind: int) -> list[str]:

@@ -15,9 +15,8 @@ import pyarrow as pa
 from opendas.errors import FormatError
 from opendas.io.measurement_files import Answers
 from opendas.io.parquet import ParquetSink, bytes_column, parquet_sink, text_column
-from opendas.measurement.family import UsedAnswers
 
-__all__ = ["MeasurementWriter", "used_answers"]
+__all__ = ["MeasurementWriter"]
 
 VALUES_PER_GROUP = 1 << 20
 """About so many values a row group, if the answers are full: what a task reads too much stays small."""
@@ -197,33 +196,3 @@ def _interleave(
         shift = np.repeat(out_offsets[:-1][k::width] - own[:-1], lengths[:, k])
         flat[shift + np.arange(len(value))] = value
     return flat, out_offsets
-
-
-def used_answers(
-    used: Sequence[UsedAnswers], first: int, variance: Mapping[str, npt.NDArray[np.float64]]
-) -> dict[str, Answers]:
-    """Collect what estimation read of consecutive geounits of one geolevel.
-
-    Parameters
-    ----------
-    used : sequence of UsedAnswers
-        Of this geolevel, in any order; geounits and queries that were not read are left empty.
-    first : int
-        Index of the first geounit in its level.
-    variance : mapping of query name to float64 (g,)
-        Of every measured query group, for the geounits wanted.
-    """
-    found = {}
-    for query, each in variance.items():
-        parts = sorted((u for u in used if u.query == query), key=lambda u: u.first)
-        lengths = np.zeros(len(each), dtype=np.int64)
-        for part in parts:
-            lengths[part.first - first : part.first - first + part.children] = len(part.rows)
-        empty = np.zeros(0, dtype=np.int64)
-        found[query] = Answers(
-            np.concatenate([empty, *(part.values.ravel() for part in parts)]),
-            np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
-            np.concatenate([empty, *(np.tile(part.rows, part.children) for part in parts)]).astype(np.int64),
-            each,
-        )
-    return found

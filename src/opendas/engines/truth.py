@@ -1,0 +1,110 @@
+"""The confidential table as engines see it: cut into slices, summed up the spine, never whole in memory.
+
+Axes: leaves stand in the frame's order in the table, and in the spine's order in everything given out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from opendas.geography.spine import Spine
+from opendas.random.keys import RunKey
+from opendas.random.tags import TagSum, tag_entries, tag_key, tag_of
+from opendas.schema.histogram import Histogram
+
+__all__ = ["LeafCounts", "input_tag"]
+
+LEAVES_AT_ONCE = 1 << 16
+"""Leaves that are held in memory at a time when a mapped table is summed up."""
+
+
+def input_tag(key: RunKey, table: Histogram) -> str:
+    """Return the keyed tag of a table, rows in the frame's order (see :mod:`opendas.random.tags`)."""
+    secret = tag_key(key)
+    total = TagSum()
+    for first, rows in table.pieces(LEAVES_AT_ONCE):
+        leaf = np.repeat(np.arange(first, first + rows.rows), np.diff(rows.indptr))
+        total += tag_entries(secret, leaf, rows.cells, rows.counts)
+    return tag_of(key, total, (table.rows, table.size))
+
+
+class LeafCounts:
+    """Exact counts of all leaves on this machine. Confidential.
+
+    Parameters
+    ----------
+    table : Histogram
+        One row per leaf of the frame, in its order; perhaps memory mapped.
+    spine : Spine
+    """
+
+    __slots__ = ("_spine", "_sums", "_table")
+
+    def __init__(self, table: Histogram, spine: Spine) -> None:
+        self._table = table
+        self._spine = spine
+        self._sums: dict[int, Histogram] = {}
+
+    @classmethod
+    def on(cls, spine: Spine, counts: Histogram) -> LeafCounts:
+        """Return counts whose rows stand in the spine's order already."""
+        return cls(counts.take(spine.place_of_leaf), spine)
+
+    def rows(self, low: int, high: int) -> Histogram:
+        """Return leaves ``low:high`` of the spine."""
+        return self._table.take(self._spine.leaf_order[low:high])
+
+    def at(self, level: int) -> Histogram:
+        """Return the counts of all geounits of a geolevel; those above the leaves are summed up once."""
+        last = len(self._spine.levels) - 1
+        if level == last:
+            return self.rows(0, len(self._spine.leaf))
+        if level not in self._sums:
+            below = min((known for known in self._sums if known > level), default=last)
+            starts = _starts(self._spine, level, below)
+            self._sums[level] = (
+                self._sum_of_leaves(starts) if below == last else self._sums[below].aggregate(starts)
+            )
+        return self._sums[level]
+
+    def some(self, level: int, start: int, stop: int) -> Histogram:
+        """Return the counts of geounits ``start:stop`` of a geolevel."""
+        if level == len(self._spine.levels) - 1:
+            return self.rows(start, stop)
+        if level in self._sums:
+            return self._sums[level].slice(start, stop)
+        starts = self._spine.leaf_starts(level)[start : stop + 1]
+        if int(starts[-1] - starts[0]) > LEAVES_AT_ONCE:
+            return self.at(level).slice(start, stop)
+        return self.rows(int(starts[0]), int(starts[-1])).aggregate(starts - starts[0])
+
+    def _sum_of_leaves(self, starts: npt.NDArray[np.int64]) -> Histogram:
+        """Sum leaves into the geounits that they lie in, a run of leaves at a time."""
+        parts = list(self._partial_sums(starts))
+        return Histogram.from_entries(
+            *(np.concatenate(arrays) for arrays in zip(*parts, strict=True)),
+            shape=(len(starts) - 1, self._table.size),
+        )
+
+    def _partial_sums(
+        self, starts: npt.NDArray[np.int64]
+    ) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.int64]]]:
+        leaves = int(starts[-1])
+        for low in range(0, leaves, LEAVES_AT_ONCE):
+            high = min(low + LEAVES_AT_ONCE, leaves)
+            first = int(np.searchsorted(starts, low, side="right")) - 1
+            last = int(np.searchsorted(starts, high, side="left"))
+            cuts = np.clip(starts[first : last + 1], low, high) - low
+            sums = self.rows(low, high).aggregate(cuts)
+            yield np.repeat(np.arange(first, last), np.diff(sums.indptr)), sums.cells, sums.counts
+
+
+def _starts(spine: Spine, level: int, below: int) -> npt.NDArray[np.int64]:
+    """Return int64 (g + 1,): below geounit ``i`` of `level` lie ``starts[i]:starts[i + 1]`` of `below`."""
+    starts = np.arange(len(spine.levels[below]) + 1, dtype=np.int64)
+    for upper in range(below - 1, level - 1, -1):
+        starts = starts[spine.child_starts(upper)]
+    return starts
