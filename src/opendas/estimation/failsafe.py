@@ -18,6 +18,9 @@ from opendas.optimize.quiet import chatter_to_stderr
 
 __all__ = ["relax_parent"]
 
+MOST_NAMED = 10
+"""Constraints of a contradiction that a record names."""
+
 
 def relax_parent(family: Family, rules: LevelRules, error: InfeasibleFamily) -> tuple[Family, str]:
     """Return the family with the nearest parent, in L1, for which its children are feasible.
@@ -56,7 +59,8 @@ def relax_parent(family: Family, rules: LevelRules, error: InfeasibleFamily) -> 
     note = (
         f"parent equality relaxed by {cost} in L1"
         f"{'' if keep_total else ', its total included'}; in conflict: "
-        + ", ".join(error.constraints or ("the constraints of the family",))
+        + ", ".join(error.constraints[:MOST_NAMED] or ("the constraints of the family",))
+        + (", ..." if len(error.constraints) > MOST_NAMED else "")
     )
     return replace(family, support=support, parent=parent[support]), note
 

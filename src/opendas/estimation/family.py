@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from opendas.errors import InfeasibleFamily, SolverFailure
 from opendas.estimation.checks import check_family
+from opendas.estimation.conflicts import explained
 from opendas.estimation.groups import Groups
 from opendas.estimation.model import Family, FamilyEstimate, FamilyRecord, LevelRules
 from opendas.estimation.rounding import round_estimate
@@ -196,8 +197,16 @@ def estimate_family(family: Family, rules: LevelRules, measurement: FamilyMeasur
 def estimate_with(family: Family, rules: LevelRules, fit: Fit) -> FamilyEstimate:
     """Estimate the children of one family by any least squares, then round and check.
 
-    Families whose answer needs none (no cell, or an only child) are not fitted.
+    Families whose answer needs none (no cell, or an only child) are not fitted. One without a solution is
+    told by its smallest contradiction.
     """
+    try:
+        return _estimate(family, rules, fit)
+    except InfeasibleFamily as error:
+        raise explained(family, rules, error) from error
+
+
+def _estimate(family: Family, rules: LevelRules, fit: Fit) -> FamilyEstimate:
     children = len(family.tie_keys)
     groups = Groups.build(family.support, family.parent, family.constraints, rules, family.label)
     done = Progress()

@@ -63,6 +63,8 @@ class Family:
         Of the children.
     tie_keys : uint64 (C,)
         Public keys that break the rounder's ties.
+    geocodes : bytes array (C,) or None
+        Of the children, for messages.
     """
 
     label: str
@@ -70,6 +72,7 @@ class Family:
     parent: npt.NDArray[np.int64] | None
     constraints: LevelConstraints
     tie_keys: npt.NDArray[np.uint64]
+    geocodes: npt.NDArray[np.bytes_] | None = None
 
 
 @dataclass(frozen=True, slots=True)
