@@ -34,18 +34,18 @@ from opendas.pipeline import release as run_release
 from opendas.planning import PlanTable, make_plan
 from opendas.preparation import Options, Progress
 from opendas.privacy.exact import parse_fraction
-from opendas.privacy.ledger import Ledger
 from opendas.privacy.zcdp import Account
 from opendas.random.sealing import Passphrase
 from opendas.releases import NoisyFile, Release, exact_level
 from opendas.report.certificate import issue
 from opendas.run import Run, define, load
+from opendas.run_status import folder_status
 from opendas.spines import describe_spine
 from opendas.tuning.tune import Settings as TuningSettings
 from opendas.tuning.tune import Tuning
 from opendas.tuning.tune import tune as run_tuning
 from opendas.version import __version__, commit
-from opendas.workspace import Workspace, forget_keys, read_state
+from opendas.workspace import Workspace, forget_keys
 
 __all__ = [
     "NoisyFile",
@@ -376,34 +376,13 @@ def _levels(counts: Mapping[str, npt.ArrayLike]) -> list[Level]:
 
 
 def status(out: str | Path) -> list[dict[str, Any]]:
-    """Return one row per run in an output folder: product, phase, loss by its ledger, key, tasks finished.
+    """Return one row per run in an output folder: how far it is, what is left, and what it has spent.
 
-    The loss is what the folder's own ledger holds; None where the run is in a shared ledger, or not begun.
+    Reads only, and takes no lock: a run may be at work in the folder. The fields are those of
+    :class:`opendas.run_status.RunStatus`. The loss is what the folder's own ledger holds; None where the run
+    is in a shared ledger, or not begun.
     """
-    folder = Path(out)
-    # A folder of household tables has the published layout, and its state under confidential/.
-    states = sorted([*folder.glob("state/*/run.json"), *folder.glob("confidential/state/*/run.json")])
-    if not states:
-        raise ConfigError(f"{folder} is no output folder of a run.")
-    ledger = folder / "ledger.jsonl"
-    spent = {entry.run_id: entry.as_json() for entry in Ledger.read(ledger)} if ledger.is_file() else {}
-    rows = []
-    for path in states:
-        state = read_state(path)
-        entry = spent.get(state.run_id, {})
-        rows.append(
-            {
-                "product": state.product,
-                "phase": state.phase,
-                "rho": entry.get("rho"),
-                "epsilon": entry.get("epsilon"),
-                "seeded": state.seed is not None,
-                "key": (folder / "confidential" / "keys" / f"{state.product}.key").exists(),
-                "tasks_finished": len(list(path.parent.glob("*.part"))),
-                "version": state.version,
-            }
-        )
-    return rows
+    return [row.to_dict() for row in folder_status(Path(out))]
 
 
 def forget_key(out: str | Path) -> tuple[str, ...]:

@@ -74,6 +74,8 @@ FIELDS: dict[str, tuple[tuple[type, ...], str]] = {
     "step": (_TEXT, "step of the run that ended"),
     "seconds": (_NUMBER, "how long the step, or the attempt, took; of a forecast, will take"),
     "peak_rss_mb": (_NUMBER, "largest resident set of one process so far, MB; of a forecast, expected"),
+    "steps": ((dict,), "forecast seconds of each step"),
+    "levels": ((dict,), "forecast part of the estimate that each geolevel takes"),
     "memory_mb": (_NUMBER, "expected memory of all processes together, MB"),
     "disk_mb": (_NUMBER, "expected disk space, MB"),
     "message": (_TEXT, "what is said to the user, too"),
@@ -82,6 +84,9 @@ FIELDS: dict[str, tuple[tuple[type, ...], str]] = {
     "exit_code": (_NUMBER, "of the command"),
 }
 """Every field a line may have: its types (null is always allowed) and its meaning."""
+
+_LARGEST = 2**63
+"""No number of a log is larger; infinities and what is none are refused with it."""
 
 _LONG_HEX = re.compile(r"[0-9A-Fa-f]{32,}")
 _LONGEST_MESSAGE = 4000
@@ -225,16 +230,13 @@ class RunLog:
         Raises
         ------
         ValueError
-            If a field is not in :data:`FIELDS`, or is of another type.
+            If a field is not in :data:`FIELDS`, of another type, or a number that JSON has not.
         """
         mono = round(self._clock(), 3)
         record: dict[str, Any] = {"ts": _timestamp(self._now()), "mono": mono, "event": event, **fields}
         for name, value in record.items():
-            kinds = FIELDS[name][0] if name in FIELDS else ()
-            if not (value is None and kinds) and (
-                not isinstance(value, kinds) or (isinstance(value, bool) and kinds is not _FLAG)
-            ):
-                raise ValueError(f"a log has no field {name!r} of type {type(value).__name__}")
+            if name not in FIELDS or not _fits(name, value):
+                raise ValueError(f"a log has no field {name!r} with a {type(value).__name__} like this")
         line = json.dumps(record, allow_nan=False, separators=(",", ":")).encode("ascii") + b"\n"
         self._append(line)
 
@@ -361,11 +363,21 @@ def _parse(data: bytes) -> Mapping[str, Any] | None:
         return None
     if not isinstance(value, dict) or not {"ts", "mono", "event"} <= value.keys():
         return None
-    for name, found in value.items():
-        kinds = FIELDS[name][0] if name in FIELDS else (object,)
-        if found is not None and (not isinstance(found, kinds) or (kinds == _NUMBER and found is True)):
-            return None
-    return value if isinstance(value["ts"], str) and isinstance(value["mono"], int | float) else None
+    if any(name in FIELDS and not _fits(name, found) for name, found in value.items()):
+        return None
+    return None if None in (value["ts"], value["mono"], value["event"]) else value
+
+
+def _fits(name: str, value: Any) -> bool:
+    """Whether a field may have a value."""
+    kinds = FIELDS[name][0]
+    if value is None:
+        return True
+    if isinstance(value, bool):
+        return kinds is _FLAG
+    if isinstance(value, int | float):
+        return kinds is _NUMBER and abs(value) < _LARGEST
+    return isinstance(value, kinds)
 
 
 def read_log(path: Path) -> LogFile:

@@ -130,8 +130,9 @@ def test_no_field_and_no_type_is_taken_that_is_not_documented(tmp_path: Path) ->
     ):
         with pytest.raises(ValueError, match="a log has no field"):
             log.write("note", **fields)
-    with pytest.raises(ValueError, match="JSON"):
-        log.write("note", seconds=float("nan"))
+    for number in (float("nan"), float("inf"), 10**400):
+        with pytest.raises(ValueError, match="a log has no field"):
+            log.write("note", seconds=number)
     log.close()
     assert log_path(tmp_path, "mini").read_bytes() == b""
 

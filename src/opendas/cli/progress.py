@@ -8,6 +8,9 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TextIO
 
+from opendas.forecast import Forecast, size_text
+from opendas.timing import TimeLeft
+
 __all__ = ["Progress", "duration"]
 
 _TTY_SECONDS = 0.2
@@ -33,6 +36,8 @@ def duration(seconds: float) -> str:
 class Progress:
     """Shows ``(stage, done, total)`` reports: one changing line on a terminal, else a line now and then.
 
+    Time left comes from a forecast at first, where one was announced, then from the stage's own speed.
+
     Parameters
     ----------
     stream : text stream, optional
@@ -47,8 +52,8 @@ class Progress:
         self._terminal = self._stream.isatty()
         self._stage: str | None = None
         self._started = 0.0
-        self._base = 0
         self._done = 0
+        self._left = TimeLeft()
         self._shown = -_LOG_SECONDS
         self._width = 0
 
@@ -60,13 +65,27 @@ class Progress:
     ) -> None:
         self.close()
 
+    def announce(self, forecast: Forecast, warnings: tuple[str, ...] = ()) -> None:
+        """Say what a run is expected to need, and take its times left from there."""
+        self._left.expect(forecast.steps, forecast.levels)
+        disk = forecast.output_mb + forecast.scratch_mb
+        self.close()
+        self._stream.write(
+            f"expected: about {duration(forecast.seconds)}, {size_text(forecast.memory_mb)} of memory, "
+            f"{size_text(disk)} of disk\n"
+        )
+        for warning in warnings:
+            self._stream.write(f"warning: {warning}\n")
+        self._stream.flush()
+
     def __call__(self, stage: str, done: int, total: int) -> None:
         """Report that `done` of `total` parts of a stage are finished."""
         now = self._clock()
         new = stage != self._stage or done < self._done
         self._done = done
         if new:
-            self._stage, self._started, self._base = stage, now, done
+            self._stage, self._started = stage, now
+        self._left.see(now, stage, done, total)
         pause = _TTY_SECONDS if self._terminal else _LOG_SECONDS
         ended = done >= total
         if new or ended or now - self._shown >= pause:
@@ -80,9 +99,12 @@ class Progress:
         text = f"{stage}: {done:,} of {total:,} ({100 * done // total} %)"
         if done >= total:
             return f"{text}, {duration(elapsed)}"
-        # Parts that were there at the start (a resumed run) say nothing about the speed.
-        fresh = done - self._base
-        return f"{text}, {duration(elapsed * (total - done) / fresh)} left" if fresh > 0 else text
+        stage_left, run_left = self._left.stage_left(now), self._left.run_left(now)
+        if stage_left is not None:
+            text += f", {duration(stage_left)} left"
+        if run_left is not None and stage_left is not None and run_left > stage_left + 1:
+            text += f", {duration(run_left)} in all"
+        return text
 
     def _show(self, line: str) -> None:
         if self._terminal:
