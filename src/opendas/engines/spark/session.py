@@ -190,6 +190,11 @@ def spark_failures(what: str = "could not finish") -> Iterator[None]:
                 "engine spark: the Python of the executors lacks opendas or a package it needs; install the "
                 "same version there, and let PYSPARK_PYTHON name that Python."
             ) from None
+        if "PYTHON_VERSION_MISMATCH" in text:
+            raise EnvironmentFailure(
+                "engine spark: the executors have another version of Python than this process; let "
+                "PYSPARK_PYTHON name one of the same version."
+            ) from None
         if "VersionsDiffer" in text:
             raise EnvironmentFailure(
                 "engine spark: the executors have another version of opendas than this process; install the "

@@ -1,0 +1,383 @@
+"""The confidential counts on the executors: one partition a task of the last stage, and sums for the driver.
+
+Counts are shuffled once, by task, and stay with Spark, encrypted where they touch a disk. What the driver
+needs of them, the counts of the few geounits above the last cut and declared invariants, comes through files
+under ``confidential/``.
+
+Axes: ``e`` entries; leaves stand in the spine's order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from opendas.engines.spark.key_service import KeyService, KeyTicket
+from opendas.engines.spark.parts import (
+    ANSWER_TYPES,
+    COUNT_TYPES,
+    Batches,
+    Counts,
+    EachPartition,
+    merge_counts,
+    pack_counts,
+    unpack,
+    write_here,
+)
+from opendas.engines.spark.session import spark_failures
+from opendas.engines.spark.slots import slots
+from opendas.engines.tasks import Stage
+from opendas.errors import EnvironmentFailure, PrivacyError
+from opendas.geography.spine import Spine
+from opendas.queries.groups import QueryGroup
+from opendas.random.keys import RunKey
+from opendas.random.tags import TagSum, tag_entries, tag_key, tag_of
+from opendas.schema.histogram import Histogram
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["Cut", "SparkCounts", "TaskCounts", "deal", "hand_out"]
+
+_TAG_KEY = "input tag"
+_SENT_AT_ONCE = 1 << 26
+"""Bytes of counts that the driver hands to Spark at a time."""
+
+Check = Callable[[int, int, Histogram], Any]
+Integers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cut:
+    """How the leaves are dealt out: the last stage of the spine.
+
+    Parameters
+    ----------
+    level : int
+        Geolevel that the stage starts from.
+    starts : int64 (t + 1,)
+        Task ``i`` has the leaves ``starts[i]:starts[i + 1]``.
+    """
+
+    level: int
+    starts: Integers
+
+    @classmethod
+    def of(cls, spine: Spine, stages: Sequence[Stage]) -> Cut:
+        """Take the last of the stages of a run."""
+        last = stages[-1]
+        return cls(last.top, spine.leaf_starts(last.top)[list(last.cuts)])
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Cut) and self.level == other.level and np.array_equal(self.starts, other.starts)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def task_of(self, leaves: npt.NDArray[np.integer]) -> Integers:
+        """Return the task of each leaf."""
+        return np.asarray(np.searchsorted(self.starts, leaves, side="right") - 1, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class TaskCounts:
+    """Puts the counts of a task together, on its executor.
+
+    Parameters
+    ----------
+    starts : int64 (t + 1,)
+    size : int
+        Cells.
+    """
+
+    starts: Integers
+    size: int
+
+    def __call__(self, task: int, batches: Batches) -> Histogram:
+        """Return the counts of a task's leaves, in the spine's order."""
+        return merge_counts(batches, task, *self.leaves(task), self.size)
+
+    def leaves(self, task: int) -> tuple[int, int]:
+        """Return the range of a task's leaves."""
+        return int(self.starts[task]), int(self.starts[task + 1])
+
+
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    """What the driver hears of a task. Confidential."""
+
+    entries: int
+    total: int
+    checked: Any
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class _SumUp:
+    """Sums up a task for the driver.
+
+    Parameters
+    ----------
+    counts : TaskCounts
+    tops : int64 (g + 1,)
+        First leaf of each geounit that the last stage starts from.
+    declared : sequence of (QueryGroup, int64 (h + 1,) or None)
+        Query groups that are invariant below these, with the first leaf of each geounit; None: leaves.
+    folder : Path
+    check : callable(low, high, counts), optional
+        What else is looked at; its answer must be small.
+    """
+
+    counts: TaskCounts
+    tops: Integers
+    declared: tuple[tuple[QueryGroup, Integers | None], ...]
+    folder: Path
+    check: Check | None
+
+    def __call__(self, task: int, batches: Batches) -> _Sums:
+        table = self.counts(task, batches)
+        low, high = self.counts.leaves(task)
+        sums = table.aggregate(_within(self.tops, low, high))
+        arrays = {"indptr": sums.indptr, "cells": sums.cells, "counts": sums.counts}
+        for number, (group, starts) in enumerate(self.declared):
+            rows = table if starts is None else table.aggregate(_within(starts, low, high))
+            arrays[f"declared {number}"] = _answers(group, rows)
+        buffer = BytesIO()
+        np.savez(buffer, **arrays)  # type: ignore[arg-type]  # a mapping of arrays
+        write_here(_sums_path(self.folder, task), buffer.getvalue())
+        checked = None if self.check is None else self.check(low, high, table)
+        return _Sums(len(table.cells), table.total(), checked)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class _Tag:
+    """Tags the entries of a task.
+
+    Parameters
+    ----------
+    counts : TaskCounts
+    ticket : KeyTicket
+    frame : int64 (leaves,)
+        Place in the frame of each leaf.
+    """
+
+    counts: TaskCounts
+    ticket: KeyTicket
+    frame: Integers
+
+    def __call__(self, task: int, batches: Batches) -> TagSum:
+        low, high = self.counts.leaves(task)
+        return tag_counts(self.ticket.fetch(_TAG_KEY), self.frame[low:high], self.counts(task, batches))
+
+
+def tag_counts(key: bytes, frame: Integers, table: Histogram) -> TagSum:
+    """Return the sum of the tags of all entries of some leaves."""
+    leaf = np.repeat(frame, np.diff(table.indptr))
+    return tag_entries(key, leaf, table.cells, table.counts)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class _Unchanged:
+    """Compares the counts of a task with the tag that they had when the run was promised its noise.
+
+    Counts that an executor lost are read again, and somebody may have written to the input since.
+    """
+
+    ticket: KeyTicket
+    frame: Integers
+    starts: Integers
+    tags: Mapping[int, TagSum]
+
+    def __call__(self, task: int, table: Histogram) -> None:
+        low, high = int(self.starts[task]), int(self.starts[task + 1])
+        if tag_counts(self.ticket.fetch(_TAG_KEY), self.frame[low:high], table) != self.tags[task]:
+            raise PrivacyError(
+                "the input changed while it was counted: its rows are no longer those that were checked. "
+                "Nothing was drawn from them. Start again with files that nobody writes to."
+            )
+
+
+def _answers(group: QueryGroup, table: Histogram) -> Integers:
+    """Return the exact answers of a query group, int64 (g, m)."""
+    geounit = np.repeat(np.arange(table.rows), np.diff(table.indptr))
+    sums = np.zeros(table.rows * group.size, dtype=np.int64)
+    np.add.at(sums, geounit * group.size + group.row_of_cell[table.cells], table.counts)
+    return sums.reshape(-1, group.size)
+
+
+def _within(starts: Integers, low: int, high: int) -> Integers:
+    """Return those of ``starts`` from leaf `low` to leaf `high`, both of them among these."""
+    first, last = np.searchsorted(starts, [low, high])
+    return np.asarray(starts[first : last + 1] - low)
+
+
+def _sums_path(folder: Path, task: int) -> Path:
+    return folder / f"sums-{task:06d}.npz"
+
+
+class SparkCounts:
+    """Exact counts of all leaves on executors. Confidential.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        Columns of :data:`opendas.engines.spark.parts.COUNT_TYPES`, task ``t`` in partition ``t``, persisted.
+    cut : Cut
+    spine : Spine
+    size : int
+        Cells.
+    folder : Path
+        Under ``confidential/``, of mode 0700; all executors see it.
+    keys : KeyService
+    """
+
+    def __init__(
+        self, rows: DataFrame, cut: Cut, spine: Spine, size: int, folder: Path, keys: KeyService
+    ) -> None:
+        self.rows, self.cut = rows, cut
+        self._spine, self._folder, self._keys = spine, folder, keys
+        self.counts = TaskCounts(cut.starts, size)
+        self._declared: dict[tuple[int, str], int] = {}
+        self._sums: dict[int, Histogram] = {}
+        self._seen: dict[int, _Sums] = {}
+        self.tags: dict[int, TagSum] = {}
+
+    def run(self, work: Callable[[int, Batches], Any]) -> dict[int, Any]:
+        """Return what a function says of every task: something small."""
+        with spark_failures():
+            answers = self.rows.mapInArrow(EachPartition(work), ANSWER_TYPES).collect()
+        return {row.number: unpack(bytes(row.answer)).get() for row in answers}
+
+    def sum_up(
+        self, declared: Mapping[int, Sequence[QueryGroup]], check: Check | None = None
+    ) -> dict[int, Any]:
+        """Take what the driver may ask later; this is when the counts are read and shuffled.
+
+        Parameters
+        ----------
+        declared : mapping of level number to query groups
+            Invariants below the last cut.
+        check : callable(low, high, counts), optional
+            Looks at each task's counts, on its executor.
+
+        Returns
+        -------
+        dict of task to what the check said
+        """
+        last = len(self._spine.levels) - 1
+        groups: list[tuple[QueryGroup, Integers | None]] = []
+        for level, some in declared.items():
+            starts = None if level == last else self._spine.leaf_starts(level)
+            for group in some:
+                self._declared[level, group.name] = len(groups)
+                groups.append((group, starts))
+        tops = self._spine.leaf_starts(self.cut.level)
+        self._seen = self.run(_SumUp(self.counts, tops, tuple(groups), self._folder, check))
+        return {task: sums.checked for task, sums in self._seen.items()}
+
+    def total(self) -> int:
+        """Return the number of records."""
+        return sum(sums.total for sums in self._seen.values())
+
+    def tag(self, key: RunKey) -> str:
+        """Return the keyed tag of the input: that of the table in the frame's order."""
+        self._keys.offer({_TAG_KEY: tag_key(key)})
+        self.tags = self.run(_Tag(self.counts, self._keys.ticket, self._spine.leaf_order))
+        shape = (len(self._spine.leaf), self.counts.size)
+        return tag_of(key, sum(self.tags.values(), TagSum()), shape)
+
+    @property
+    def unchanged(self) -> Callable[[int, Histogram], None]:
+        """What refuses counts that are no longer those of :meth:`tag`; for executors."""
+        return _Unchanged(self._keys.ticket, self._spine.leaf_order, self.cut.starts, dict(self.tags))
+
+    def at(self, level: int) -> Histogram:
+        """Return the counts of all geounits of a geolevel, the last cut or above it."""
+        if level > self.cut.level:
+            raise PrivacyError("counts below the last cut stay on the executors.")
+        if level not in self._sums:
+            if level == self.cut.level:
+                self._sums[level] = Histogram.concatenate(
+                    [self._stored(task) for task in range(len(self.cut))]
+                )
+            else:
+                self._sums[level] = self.at(level + 1).aggregate(self._spine.child_starts(level))
+        return self._sums[level]
+
+    def some(self, level: int, start: int, stop: int) -> Histogram | None:
+        """Return the counts of geounits ``start:stop`` of a geolevel; None where executors have them."""
+        return self.at(level).slice(start, stop) if level <= self.cut.level else None
+
+    def answers(self, group: QueryGroup, level: int) -> Integers:
+        """Return the exact answers of a query group at a geolevel, int64 (g, m): of declared ones alone."""
+        if level <= self.cut.level:
+            return _answers(group, self.at(level))
+        number = self._declared[level, group.name]
+        return np.concatenate([self._load(task)[f"declared {number}"] for task in range(len(self.cut))])
+
+    def close(self) -> None:
+        """Let the executors forget the counts."""
+        self.rows.unpersist()
+
+    def _stored(self, task: int) -> Histogram:
+        arrays = self._load(task)
+        return Histogram(arrays["indptr"], arrays["cells"], arrays["counts"], self.counts.size)
+
+    def _load(self, task: int) -> dict[str, Any]:
+        try:
+            with np.load(_sums_path(self._folder, task), allow_pickle=False) as arrays:
+                return dict(arrays)
+        except (OSError, ValueError) as error:
+            raise EnvironmentFailure(
+                f"engine spark: what the executors wrote into {self._folder.name} cannot be read "
+                f"({type(error).__name__}): the file system of --out must show files to all machines at once."
+            ) from None
+
+
+def deal(rows: DataFrame, tasks: int) -> DataFrame:
+    """Shuffle counts: task ``t`` into partition ``t``. They stay with Spark until the run ends."""
+    from pyspark import StorageLevel
+
+    return rows.repartition(tasks, "slot").persist(StorageLevel.MEMORY_AND_DISK)
+
+
+def hand_out(session: SparkSession, table: Histogram, spine: Spine, cut: Cut) -> DataFrame:
+    """Give counts that the driver has to the executors, a piece at a time.
+
+    Parameters
+    ----------
+    session : SparkSession
+    table : Histogram
+        One row per leaf of the frame, in its order; perhaps memory mapped.
+    spine : Spine
+    cut : Cut
+    """
+    slot = slots(len(cut))
+    pieces: list[DataFrame] = []
+    held: list[pa.RecordBatch] = []
+
+    def send() -> None:
+        if held:
+            pieces.append(session.createDataFrame(pa.Table.from_batches(held), COUNT_TYPES))
+            held.clear()
+
+    for task in range(len(cut)):
+        low, high = int(cut.starts[task]), int(cut.starts[task + 1])
+        rows = table.take(spine.leaf_order[low:high])
+        leaf = np.repeat(np.arange(low, high), np.diff(rows.indptr))
+        held.append(pack_counts([(int(slot[task]), task, Counts(leaf, rows.cells, rows.counts))]))
+        if sum(batch.nbytes for batch in held) >= _SENT_AT_ONCE:
+            send()
+    send()
+    return deal(reduce(lambda one, other: one.unionAll(other), pieces), len(cut))

@@ -1,0 +1,191 @@
+"""Executors made ready: the package, what it needs, and a folder that all see."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import zipfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from secrets import token_hex
+from tempfile import gettempdir
+from typing import TYPE_CHECKING, Any, Final
+
+from opendas.errors import EnvironmentFailure
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["Executors", "prepare_executors", "source_digest", "write_package"]
+
+_log = logging.getLogger(__name__)
+
+_NEEDED: Final = ("cryptography", "numba", "numpy", "pandas", "pyarrow", "scipy", "threadpoolctl")
+"""Distributions that the work of executors imports."""
+
+_ONE_THREAD: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+_PACKAGE: Final = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Executors:
+    """What was found.
+
+    Parameters
+    ----------
+    slots : int
+        Tasks that run at a time.
+    hosts : tuple of str
+        Machines that answered.
+    shipped : bool
+        The package was sent to them.
+    """
+
+    slots: int
+    hosts: tuple[str, ...]
+    shipped: bool
+
+
+def source_digest(folder: Path = _PACKAGE) -> str:
+    """Return the SHA-256 of the package's source files."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")):
+        digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def write_package(path: Path, folder: Path = _PACKAGE) -> None:
+    """Write the package as an archive that Python imports from."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for file in sorted(folder.rglob("*")):
+            if file.is_file() and "__pycache__" not in file.parts:
+                archive.write(file, Path("opendas") / file.relative_to(folder))
+
+
+def _probe(nonce: str, folder: str, needed: Sequence[str]) -> Callable[[Any], Any]:
+    """Return a function that looks at an executor. It is sent as a whole: opendas may be missing there."""
+
+    def look(numbers: Any) -> Any:
+        import hashlib
+        import os
+        import platform
+        import sys
+        import time
+        from importlib import metadata, util
+        from pathlib import Path
+
+        for _ in numbers:
+            pass
+        time.sleep(0.2)  # so that one executor does not do all of it
+        found: dict[str, Any] = {"host": platform.node(), "python": sys.version_info[:2], "versions": {}}
+        for name in needed:
+            try:
+                found["versions"][name] = metadata.version(name)
+            except metadata.PackageNotFoundError:
+                found["versions"][name] = None
+        spec = util.find_spec("opendas")
+        found["digest"] = None
+        if spec is not None and spec.origin is not None and Path(spec.origin).is_file():
+            package = Path(spec.origin).parent
+            digest = hashlib.sha256()
+            for path in sorted(package.rglob("*.py")):
+                inside = path.relative_to(package).as_posix().encode()
+                digest.update(inside + b"\0" + path.read_bytes() + b"\0")
+            found["digest"] = digest.hexdigest()
+            kept = [package, Path.home()]
+            found["cache"] = any(os.access(place, os.W_OK) for place in kept)
+        else:
+            found["cache"] = os.access(Path.home(), os.W_OK)
+        try:
+            found["sees"] = (Path(folder) / f".seen-{nonce}").read_text() == nonce
+            (Path(folder) / f".seen-{nonce}-{platform.node()}-{os.getpid()}").write_text(nonce)
+        except OSError:
+            found["sees"] = False
+        yield found
+
+    return look
+
+
+def prepare_executors(session: SparkSession, folder: Path, scratch: Path) -> Executors:
+    """Look at the executors, send them the package if they lack this one, and set their environment.
+
+    Parameters
+    ----------
+    session : SparkSession
+    folder : Path
+        A folder of the output, which all must see and write into.
+    scratch : Path
+        A folder for the archive of the package.
+
+    Raises
+    ------
+    EnvironmentFailure
+        Naming what is missing, and where.
+    """
+    context = session.sparkContext
+    for name in _ONE_THREAD:
+        context.environment.setdefault(name, "1")
+    found = _look(session, folder)
+    shipped = any(each["digest"] != source_digest() for each in found)
+    if shipped:
+        archive = scratch / f"opendas-{source_digest()[:16]}.zip"
+        write_package(archive)
+        context.addPyFile(str(archive))
+        _log.info("opendas was sent to the executors, which lack this version of it")
+    _refuse_missing(found)
+    if shipped or not all(each["cache"] for each in found):
+        # Compiled code is kept beside the package, or else here: nobody guesses the name.
+        place = Path(gettempdir()) / f"opendas-compiled-{token_hex(8)}"
+        context.environment.setdefault("NUMBA_CACHE_DIR", str(place))
+    hosts = tuple(sorted({str(each["host"]) for each in found}))
+    return Executors(max(1, context.defaultParallelism), hosts, shipped)
+
+
+def _look(session: SparkSession, folder: Path) -> list[dict[str, Any]]:
+    context = session.sparkContext
+    nonce = token_hex(8)
+    mark = folder / f".seen-{nonce}"
+    mark.write_text(nonce)
+    try:
+        tasks = 2 * max(1, context.defaultParallelism)
+        numbers = context.parallelize(range(tasks), tasks)
+        found: list[dict[str, Any]] = numbers.mapPartitions(
+            _probe(nonce, str(folder.resolve()), _NEEDED)
+        ).collect()
+        seen = len(list(folder.glob(f".seen-{nonce}-*")))
+    finally:
+        for path in folder.glob(f".seen-{nonce}*"):
+            path.unlink(missing_ok=True)
+    blind = sorted({str(each["host"]) for each in found if not each["sees"]})
+    if blind or not seen:
+        raise EnvironmentFailure(
+            f"engine spark: the executors on {', '.join(blind or ['other machines'])} do not see {folder}, "
+            "or may not write there. --out must be a folder of a file system that the driver and all "
+            "executors share, and executors must run as its owner."
+        )
+    return found
+
+
+def _refuse_missing(found: Sequence[dict[str, Any]]) -> None:
+    for each in found:
+        missing = [name for name, version in each["versions"].items() if version is None]
+        if missing:
+            raise EnvironmentFailure(
+                f"engine spark: the Python of the executors on {each['host']} lacks {', '.join(missing)}; "
+                "install opendas[spark] there, and let PYSPARK_PYTHON name that Python."
+            )
+    other = sorted(
+        {
+            f"{name} {version} instead of {metadata.version(name)}"
+            for each in found
+            for name, version in each["versions"].items()
+            if version != metadata.version(name)
+        }
+    )
+    if other:
+        _log.warning(
+            "executors have %s: the last bits of a solution may differ from those of this machine",
+            ", ".join(other),
+        )

@@ -1,0 +1,254 @@
+"""What runs on the executors: one partition, which is one item of work, at a time.
+
+Each function takes the rows of a partition and returns one row with a small, pickled answer. What is inside
+is what the local engine calls. Nothing here imports Spark but to ask which partition and attempt this is.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from opendas.errors import EnvironmentFailure, OpendasError
+from opendas.schema.histogram import Histogram
+from opendas.version import __version__
+
+__all__ = [
+    "ANSWER_TYPES",
+    "COUNT_SCHEMA",
+    "COUNT_TYPES",
+    "Answer",
+    "Counts",
+    "EachPartition",
+    "VersionsDiffer",
+    "item_path",
+    "marker_path",
+    "merge_counts",
+    "pack_counts",
+    "read_marker",
+    "unpack",
+    "write_here",
+]
+
+ANSWER_TYPES: Final = "number int, answer binary"
+_ANSWER_SCHEMA: Final = pa.schema([("number", pa.int32()), ("answer", pa.binary())])
+
+COUNT_TYPES: Final = "slot int, task int, leaf binary, cell binary, count binary"
+COUNT_SCHEMA: Final = pa.schema(
+    [
+        ("slot", pa.int32()),
+        ("task", pa.int32()),
+        ("leaf", pa.binary()),
+        ("cell", pa.binary()),
+        ("count", pa.binary()),
+    ]
+)
+"""Counts of some leaves of a task, any number of rows a task; three arrays as their bytes."""
+
+Batches = Iterator[pa.RecordBatch]
+Integers = npt.NDArray[np.integer]
+
+
+class VersionsDiffer(Exception):
+    """The executor has another version than the driver."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came of one item: a value, or an error of ours, which no retry would mend.
+
+    Parameters
+    ----------
+    value : object
+    error : tuple or None
+        Class, message and fields of the error.
+    """
+
+    value: Any = None
+    error: tuple[type[OpendasError], str, dict[str, Any]] | None = None
+
+    @classmethod
+    def of(cls, error: OpendasError) -> Answer:
+        """Take an error. Constructors of errors differ, so it is taken apart."""
+        return cls(error=(type(error), str(error), dict(error.__dict__)))
+
+    def get(self) -> Any:
+        """Return the value, or raise the error."""
+        if self.error is None:
+            return self.value
+        kind, message, fields = self.error
+        error = kind.__new__(kind)
+        Exception.__init__(error, message)
+        error.__dict__.update(fields)
+        raise error
+
+
+def unpack(answer: bytes) -> Any:
+    """Return what a partition answered."""
+    return pickle.loads(zlib.decompress(answer))
+
+
+def _pack(answer: object) -> bytes:
+    return zlib.compress(pickle.dumps(answer), level=1)
+
+
+def item_path(folder: Path, number: int) -> Path:
+    """Return where an item waits for its executor."""
+    return folder / f"{number:06d}.item"
+
+
+def marker_path(folder: Path, number: int) -> Path:
+    """Return where an executor says that an item is done, so that the driver need not wait for the others."""
+    return folder / f"{number:06d}.done"
+
+
+def write_here(path: Path, data: bytes) -> None:
+    """Write a file in one step, also where another attempt at the same task writes it at the same time.
+
+    Raises
+    ------
+    EnvironmentFailure
+        If the file system refuses.
+    """
+    temporary = path.with_name(f".{path.name}.{os.uname().nodename}-{os.getpid()}.partial")
+    try:
+        try:
+            with temporary.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise EnvironmentFailure(
+            f"an executor could not write {path.name} ({error.strerror or type(error).__name__}): every "
+            "executor must be able to write into the output folder. Check free space and permissions."
+        ) from error
+
+
+def read_marker(path: Path) -> Answer | None:
+    """Return what an executor says of an item, None where it says nothing yet."""
+    try:
+        answer: Answer = unpack(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    return answer
+
+
+Work = Callable[[int, Batches], Any]
+"""Does the item of a number, from the rows of its partition."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class EachPartition:
+    """Does one item of work a partition, and answers with what came of it.
+
+    Parameters
+    ----------
+    work : callable(number, batches)
+    numbers : mapping of int to int, or None
+        The item of each partition that has one; None: that of the partition's own number.
+    markers : Path or None
+        Folder that says which items are done, while others still run.
+    version : str
+        Of the driver.
+    """
+
+    work: Work
+    numbers: dict[int, int] | None = None
+    markers: Path | None = None
+    version: str = field(default=__version__)
+
+    def __call__(self, batches: Batches) -> Batches:
+        """Do the work of one partition."""
+        from pyspark import TaskContext
+
+        if self.version != __version__:
+            raise VersionsDiffer
+        context = TaskContext.get()
+        if context is None:
+            raise AssertionError("this function runs on executors")
+        partition = context.partitionId()
+        number = partition if self.numbers is None else self.numbers.get(partition)
+        if number is not None:
+            answer = _pack(self._do(number, batches))
+            if self.markers is not None:
+                write_here(marker_path(self.markers, number), answer)
+            columns = [pa.array([number], pa.int32()), pa.array([answer], pa.binary())]
+            yield pa.RecordBatch.from_arrays(columns, schema=_ANSWER_SCHEMA)
+        for _ in batches:  # a worker that leaves rows behind is not used again
+            pass
+
+    def _do(self, number: int, batches: Batches) -> Answer:
+        try:
+            return Answer(self.work(number, batches))
+        except OpendasError as error:
+            return Answer.of(error)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Counts:
+    """Counts of leaves, as they travel. Confidential.
+
+    Parameters
+    ----------
+    leaf : int32 (e,)
+        Place on the spine.
+    cell : int32 (e,)
+    count : int64 (e,)
+    """
+
+    leaf: Integers
+    cell: Integers
+    count: Integers
+
+
+def pack_counts(parts: Iterable[tuple[int, int, Counts]]) -> pa.RecordBatch:
+    """Return rows of (slot, task, counts)."""
+    slot, task, leaf, cell, count = [], [], [], [], []
+    for where, number, counts in parts:
+        slot.append(where)
+        task.append(number)
+        leaf.append(counts.leaf.astype("<i4").tobytes())
+        cell.append(counts.cell.astype("<i4").tobytes())
+        count.append(counts.count.astype("<i8").tobytes())
+    arrays = [
+        pa.array(values, field.type)
+        for values, field in zip((slot, task, leaf, cell, count), COUNT_SCHEMA, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=COUNT_SCHEMA)
+
+
+def merge_counts(batches: Batches, task: int, low: int, high: int, size: int) -> Histogram:
+    """Return the counts of a task's leaves from all rows of its partition, whatever their order.
+
+    Parameters
+    ----------
+    batches : iterator of RecordBatch
+        With :data:`COUNT_SCHEMA`.
+    task : int
+    low, high : int
+        Places of its leaves on the spine.
+    size : int
+        Cells.
+    """
+    arrays: dict[str, list[Integers]] = {"leaf": [], "cell": [], "count": []}
+    for batch in batches:
+        if any(number != task for number in batch.column(batch.schema.get_field_index("task")).to_pylist()):
+            raise AssertionError("rows of a task are in a partition of their own")
+        for name, parts in arrays.items():
+            kind = "<i8" if name == "count" else "<i4"
+            column = batch.column(batch.schema.get_field_index(name))
+            parts += [np.frombuffer(value.as_buffer(), kind) for value in column]
+    leaf, cell, count = (np.concatenate([np.zeros(0, np.int64), *parts]) for parts in arrays.values())
+    return Histogram.from_entries(leaf - low, cell, count, shape=(high - low, size))

@@ -1,0 +1,168 @@
+"""A run on Spark: where its counts stand, and who does its tasks."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from opendas.constraints.table import ConstraintTable, bound_table, invariant_geolevels
+from opendas.engines.drive import cut
+from opendas.engines.spark.engine import SparkEngine
+from opendas.engines.spark.exact import Cut, SparkCounts, hand_out
+from opendas.engines.spark.executors import Executors, prepare_executors
+from opendas.engines.spark.key_service import KeyService
+from opendas.engines.spark.session import open_session, spark_failures
+from opendas.engines.work import Worker
+from opendas.errors import ConfigError
+from opendas.geography.frame import Frame
+from opendas.geography.spine import Spine
+from opendas.io.atomic import make_folder
+from opendas.io.readers.base import InputData
+from opendas.measurement.plan import MeasurementPlan
+from opendas.queries.groups import QueryGroup
+from opendas.run import Run, make_model
+from opendas.timing import default_workers
+from opendas.whole_tree.model import TreeModel
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["SparkPlace", "open_on_spark"]
+
+_log = logging.getLogger(__name__)
+
+_SETTINGS = {
+    # A row is the counts of many leaves: few of them fill a batch.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "16",
+    "spark.sql.inMemoryColumnarStorage.batchSize": "16",
+    # Each task has a partition of its own, which nobody may merge or split.
+    "spark.sql.adaptive.enabled": "false",
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SparkPlace:
+    """A Spark session, looked over, and a service that gives keys to its executors.
+
+    Parameters
+    ----------
+    session : SparkSession
+    executors : Executors
+    keys : KeyService
+    workers : int
+        Processes of this machine for what stays here.
+    """
+
+    session: SparkSession
+    executors: Executors
+    keys: KeyService
+    workers: int
+
+    def count(
+        self, run: Run, data: InputData, spine: Spine, plan: MeasurementPlan, scratch: Path
+    ) -> SparkCounts:
+        """Deal the input out to the executors and sum it up.
+
+        Parameters
+        ----------
+        data : InputData
+        spine : Spine
+        plan : MeasurementPlan
+        scratch : Path
+            Under ``confidential/``.
+        """
+        folder = scratch / "sums"
+        make_folder(folder)
+        folder.chmod(0o700)
+        at = _first_cut(run, data.frame, spine, plan)
+        with spark_failures():
+            rows = hand_out(self.session, data.histogram, spine, at)
+        counts = SparkCounts(rows, at, spine, data.histogram.size, folder, self.keys)
+        counts.sum_up(_declared_below(run, spine, at.level))
+        return counts
+
+    def engine(self, worker: Worker, folder: Path, counts: SparkCounts | None, spine: Spine) -> SparkEngine:
+        """Return what does the tasks of a run."""
+        last = len(spine.levels) - 1
+        return SparkEngine(self.session, worker, folder, counts, self.keys, last, self.workers)
+
+
+@contextmanager
+def open_on_spark(folder: Path, master: str | None, workers: int | None) -> Iterator[SparkPlace]:
+    """Start or find Spark, and look at its executors.
+
+    Parameters
+    ----------
+    folder : Path
+        Under ``state/`` of the output: all executors must see it.
+    master : str or None
+    workers : int or None
+        Threads of a local Spark, and processes beside the driver.
+
+    Raises
+    ------
+    EnvironmentFailure
+        If Spark cannot start, or an executor lacks something.
+    """
+    chosen = workers or default_workers()
+    with (
+        open_session(master, name="opendas", threads=chosen) as session,
+        TemporaryDirectory(prefix="opendas-") as scratch,
+        spark_failures(),
+    ):
+        for name, value in _SETTINGS.items():
+            session.conf.set(name, value)
+        make_folder(folder)
+        executors = prepare_executors(session, folder, Path(scratch))
+        _log.info("Spark: %d tasks at a time on %s", executors.slots, ", ".join(executors.hosts))
+        with KeyService(_driver_host(session), _driver_bind(session)) as keys:
+            yield SparkPlace(session, executors, keys, chosen)
+
+
+def _driver_host(session: SparkSession) -> str:
+    return str(session.sparkContext.getConf().get("spark.driver.host"))
+
+
+def _driver_bind(session: SparkSession) -> str | None:
+    chosen: str | None = session.sparkContext.getConf().get("spark.driver.bindAddress")
+    return chosen
+
+
+def refuse_on_spark(run: Run) -> None:
+    """Refuse what only the local engine does.
+
+    Raises
+    ------
+    ConfigError
+    """
+    if run.resolved.estimator == "block-by-block" or len(run.resolved.levels) < 2:
+        raise ConfigError(
+            "engine spark deals subtrees out, and there are none with one geolevel or with the estimator "
+            "block-by-block; leave out --engine."
+        )
+
+
+def _first_cut(run: Run, frame: Frame, spine: Spine, plan: MeasurementPlan) -> Cut:
+    """Return how the leaves are dealt out before anything is counted."""
+    product = replace(run.product, invariants=())
+    bounds = bound_table(product, frame, spine, {})
+    return last_cut(run, spine, bounds, make_model(run.resolved, plan, bounds))
+
+
+def last_cut(run: Run, spine: Spine, constraints: ConstraintTable, model: TreeModel | None) -> Cut:
+    """Return the last stage of a run."""
+    return Cut.of(spine, cut(spine, constraints, run.resolved.estimator, model))
+
+
+def _declared_below(run: Run, spine: Spine, level: int) -> Mapping[int, Sequence[QueryGroup]]:
+    """Return the invariants below a geolevel."""
+    found: dict[int, list[QueryGroup]] = {}
+    for query, place in invariant_geolevels(run.product, spine).items():
+        if place > level:
+            found.setdefault(place, []).append(run.product.workload.group(query))
+    return found
