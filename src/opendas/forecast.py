@@ -8,7 +8,6 @@ forecast takes a leaf to have as many as in the made states, about 20.
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
 from collections.abc import Mapping
@@ -19,6 +18,7 @@ from typing import Any
 from opendas.errors import EnvironmentFailure
 from opendas.measurement.plan import MeasurementPlan
 from opendas.processes import available_memory_mb
+from opendas.timing import size_text
 
 __all__ = ["TOLERANCE", "Costs", "Forecast", "Work", "check_room", "forecast_run", "work_of"]
 
@@ -297,14 +297,3 @@ def check_room(forecast: Forecast, out: Path) -> tuple[str, ...]:
             f"{size_text(forecast.memory_mb)}.{fewer}"
         )
     return tuple(warnings)
-
-
-def size_text(mb: float) -> str:
-    """Write an amount of memory or disk shortly.
-
-    Examples
-    --------
-    >>> size_text(0.2), size_text(340.4), size_text(12_345)
-    ('1 MB', '341 MB', '12.1 GB')
-    """
-    return f"{max(1, math.ceil(mb))} MB" if mb < 10_240 else f"{mb / 1024:.1f} GB"

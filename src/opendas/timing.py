@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import resource
 import sys
@@ -18,6 +19,7 @@ __all__ = [
     "TimeLeft",
     "default_workers",
     "peak_rss_mb",
+    "size_text",
     "step_of_lap",
     "step_of_stage",
     "workers_for",
@@ -115,6 +117,17 @@ def peak_rss_mb() -> float:
     unit = 1024 * 1024 if sys.platform == "darwin" else 1024
     peaks = (resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return max(peaks) / unit
+
+
+def size_text(mb: float) -> str:
+    """Write an amount of memory or disk shortly.
+
+    Examples
+    --------
+    >>> size_text(0.2), size_text(340.4), size_text(12_345)
+    ('1 MB', '341 MB', '12.1 GB')
+    """
+    return f"{max(1, math.ceil(mb))} MB" if mb < 10_240 else f"{mb / 1024:.1f} GB"
 
 
 class TimeLeft:

@@ -6,10 +6,12 @@ import sys
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from opendas.forecast import Forecast, size_text
-from opendas.timing import TimeLeft
+from opendas.timing import TimeLeft, size_text
+
+if TYPE_CHECKING:
+    from opendas.forecast import Forecast
 
 __all__ = ["Progress", "duration"]
 
