@@ -82,7 +82,84 @@ class Costs:
 SECOND_WORKER = 0.9
 """What each further worker process adds to the speed of the first, where it has a core of its own."""
 
-COSTS: Mapping[str, tuple[Costs, Costs]] = {}
+COSTS: Mapping[str, tuple[Costs, Costs]] = {
+    "topdown": (
+        Costs(
+            cells=2,
+            start=7.42,
+            reading=18.7,
+            planning=0.0,
+            gathering=0.0,
+            child=(615.0, 615.0, 615.0, 615.0),
+            writing=0.0,
+            answer=0.0,
+            main_mb=336.0,
+            main_leaf=3720.0,
+            worker_mb=0.0,
+            worker_leaf=0.0,
+            output_mb=0.0898,
+            output_leaf=28.5,
+            scratch_leaf=48.0,
+            answer_bytes=0.0,
+        ),
+        Costs(
+            cells=2016,
+            start=5.86,
+            reading=39.7,
+            planning=568.0,
+            gathering=0.0,
+            child=(1260.0, 1260.0, 1260.0, 1260.0),
+            writing=640.0,
+            answer=0.0,
+            main_mb=355.0,
+            main_leaf=6940.0,
+            worker_mb=0.0,
+            worker_leaf=0.0,
+            output_mb=0.172,
+            output_leaf=206.0,
+            scratch_leaf=355.0,
+            answer_bytes=0.0,
+        ),
+    ),
+    "informed": (
+        Costs(
+            cells=2,
+            start=8.83,
+            reading=24.4,
+            planning=0.0,
+            gathering=0.0,
+            child=(886.0, 886.0, 886.0, 886.0),
+            writing=35.0,
+            answer=0.0,
+            main_mb=357.0,
+            main_leaf=3930.0,
+            worker_mb=0.0,
+            worker_leaf=0.0,
+            output_mb=0.0899,
+            output_leaf=28.5,
+            scratch_leaf=1.54,
+            answer_bytes=0.0,
+        ),
+        Costs(
+            cells=2016,
+            start=6.55,
+            reading=23.8,
+            planning=0.0,
+            gathering=0.0,
+            child=(778.0, 778.0, 778.0, 778.0),
+            writing=0.0,
+            answer=0.0,
+            main_mb=367.0,
+            main_leaf=11000.0,
+            worker_mb=0.0,
+            worker_leaf=0.0,
+            output_mb=0.17,
+            output_leaf=210.0,
+            scratch_leaf=1760.0,
+            answer_bytes=0.0,
+        ),
+    ),
+}
 """By estimator: costs of a product of few cells and of one of many."""
 
 
@@ -206,7 +283,7 @@ def forecast_run(work: Work, costs: Costs | None = None, cores: int | None = Non
         Of this machine; more workers than cores are no faster.
     """
     if costs is None:
-        costs = _between(*COSTS[work.estimator], work.cells)
+        costs = _between(*COSTS.get(work.estimator, COSTS["topdown"]), work.cells)
     usable = cores or os.cpu_count() or 1
     speed = 1 + SECOND_WORKER * (min(work.workers, usable) - 1)
     leaves = work.leaves

@@ -6,7 +6,8 @@ a geounit is. So the file stands under ``confidential/timings``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from opendas.estimation.model import FamilyRecord
-from opendas.io.parquet import parquet_sink
+from opendas.io.parquet import ParquetSink, parquet_sink
 
-__all__ = ["FAMILY_FIELDS", "SCHEMA", "family_batch", "write_family_table"]
+__all__ = ["FAMILY_FIELDS", "SCHEMA", "FamilyTable", "family_batch", "family_table", "write_family_table"]
 
 FAMILY_FIELDS: dict[str, tuple[Any, str]] = {
     "geolevel": (pa.string(), "geolevel of the children"),
@@ -90,36 +91,55 @@ def family_batch(
     return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
 
-def write_family_table(path: Path, batches: Iterable[Any]) -> int:
-    """Write a stream of rows; the file appears whole, and a few rows at a time are in memory.
+class FamilyTable:
+    """A file of families being written; made by :func:`family_table`."""
+
+    def __init__(self, sink: ParquetSink) -> None:
+        self._sink = sink
+        self._kept: list[Any] = []
+        self.waiting = 0
+        self.rows = 0
+
+    def add(self, batch: Any) -> None:
+        """Append rows, as of :func:`family_batch`."""
+        self._kept.append(batch)
+        self.waiting += batch.num_rows
+        if self.waiting >= _ROWS_AT_ONCE:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what waits."""
+        self._sink.write(pa.Table.from_batches(self._kept, SCHEMA))
+        self.rows += self.waiting
+        self._kept, self.waiting = [], 0
+
+
+@contextmanager
+def family_table(path: Path) -> Iterator[FamilyTable]:
+    """Open a file of families for writing; it appears whole when the block ends without an error.
+
+    A few rows at a time are in memory.
 
     Parameters
     ----------
     path : Path
         ``confidential/timings/<product>_families.parquet``.
-    batches : iterable of pyarrow.RecordBatch
-        As of :func:`family_batch`.
-
-    Returns
-    -------
-    int
-        Rows written.
 
     Raises
     ------
     EnvironmentFailure
         If the disk is full, or a permission is missing.
     """
-    rows = waiting = 0
-    kept: list[Any] = []
     with parquet_sink(path, SCHEMA) as sink:
+        table = FamilyTable(sink)
+        yield table
+        if table.waiting or not table.rows:
+            table.flush()
+
+
+def write_family_table(path: Path, batches: Iterable[Any]) -> int:
+    """Write a stream of rows, and return how many; see :func:`family_table`."""
+    with family_table(path) as table:
         for batch in batches:
-            kept.append(batch)
-            waiting += batch.num_rows
-            if waiting >= _ROWS_AT_ONCE:
-                sink.write(pa.Table.from_batches(kept, SCHEMA))
-                rows, waiting, kept = rows + waiting, 0, []
-        if kept or not rows:
-            sink.write(pa.Table.from_batches(kept, SCHEMA))
-        rows += waiting
-    return rows
+            table.add(batch)
+    return table.rows
