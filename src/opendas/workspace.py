@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from opendas.core_files import forbid_core_files
 from opendas.errors import ConfigError, EnvironmentFailure, PrivacyError
 from opendas.io.atomic import make_folder, write_atomic
 from opendas.privacy.entries import LedgerEntry
@@ -116,6 +117,7 @@ class Workspace:
     """
 
     def __init__(self, out: Path, ledger: Path | None = None) -> None:
+        forbid_core_files()
         self.out = out
         self.refuse(out)
         if ledger is not None and ledger.resolve().is_relative_to(self.release.resolve()):

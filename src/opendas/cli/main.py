@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import click
 
 from opendas.cli.failures import guarded
+from opendas.core_files import forbid_core_files
 
 __all__ = ["COMMANDS", "cli", "main"]
 
@@ -92,4 +93,5 @@ def cli() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and leave with its exit code."""
+    forbid_core_files()
     sys.exit(guarded(cli, arguments))

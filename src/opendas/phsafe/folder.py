@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from opendas.core_files import forbid_core_files
 from opendas.errors import ConfigError
 from opendas.io.atomic import make_folder, write_atomic
 from opendas.phsafe.config import Mode
@@ -123,7 +124,9 @@ def exact_folder(out: Path) -> Iterator[Path]:
     """
     refuse_other(out, Mode.NON_PRIVATE)
     fresh = not out.exists() or not any(out.iterdir())
-    make_folder(out)
+    forbid_core_files()
+    make_folder(out.parent)
+    out.mkdir(mode=0o700, exist_ok=True)
     out.chmod(0o700)
     try:
         write_atomic(out / _MODE, f"{Mode.NON_PRIVATE}\n".encode())
