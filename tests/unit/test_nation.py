@@ -8,7 +8,6 @@ import numpy as np
 import pyarrow.dataset as ds
 import pytest
 
-import opendas
 from opendas.demo.land import NATION
 from opendas.demo.nation import (
     Made,
@@ -21,6 +20,7 @@ from opendas.demo.nation import (
 )
 from opendas.errors import ConfigError
 from opendas.geography.steps import PRODUCTION_AIAN, in_ranges
+from opendas.run import load
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -97,7 +97,7 @@ def test_reservations_divide_the_states_that_the_plan_says() -> None:
 @pytest.mark.parametrize("product", ["persons", "units"])
 def test_the_spines_have_their_parts_and_nothing_is_wrong(small: tuple[Path, Made], product: str) -> None:
     folder, made = small
-    run = opendas.load(folder / f"{product}.toml", strict=True)
+    run = load(folder / f"{product}.toml", strict=True)
     data = run.read()
     assert (data.stamps, data.declared, data.findings) == ((), (), ())
     assert data.histogram.total() == (made.people if product == "persons" else made.housing_units)
@@ -105,7 +105,7 @@ def test_the_spines_have_their_parts_and_nothing_is_wrong(small: tuple[Path, Mad
     plan = plan_nation(3000, 5, 3)
     assert run.spine.names == ("us", "state", "county", "tract", "block_group", "block")
     assert len(run.spine.levels[1]) == plan.state_parts
-    standard = opendas.load(folder / f"{product}-standard.toml")
+    standard = load(folder / f"{product}-standard.toml")
     assert [len(level) for level in standard.spine.levels] == [
         1, 3, made.counties, *(len(np.unique(data.frame.geocodes.astype(f"S{k}"))) for k in (11, 12)),
         made.leaves,

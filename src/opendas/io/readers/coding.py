@@ -7,6 +7,7 @@ usable, after it has told the log.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,49 @@ from opendas.io.readers.findings import FindingLog
 from opendas.io.readers.tables import Batch
 from opendas.schema.attributes import Attribute
 
-__all__ = ["attribute_keys", "codes_of", "geocodes_of", "text_of", "whole_numbers"]
+__all__ = [
+    "Geocodes",
+    "attribute_keys",
+    "coded_geocodes",
+    "codes_of",
+    "geocodes_of",
+    "text_of",
+    "whole_numbers",
+]
 
 MAX_COUNT = 1 << 62
+_MOST_TEXT = 1 << 30
+_SMALL = 1 << 12  # whole numbers below are looked up in a table
+
+Codes = npt.NDArray[np.bytes_]
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Geocodes:
+    """The geocode of every row, as distinct codes where the file has them so.
+
+    Parameters
+    ----------
+    values : bytes array (k,)
+        Empty where a value is not usable.
+    index : integer (rows,) or None
+        Where each row's code stands in `values`; None if they are one for each row.
+    """
+
+    values: Codes
+    index: npt.NDArray[np.integer] | None = None
+
+    def rows(self) -> Codes:
+        """Return the geocode of each row, (rows,)."""
+        return self.values if self.index is None else np.asarray(self.values[self.index])
+
+    def used(self) -> Codes:
+        """Return the distinct geocodes of the rows, ascending; a file may list codes that no row has."""
+        return np.unique(self.values if self.index is None else self.values[np.unique(self.index)])
+
+    def spread(self, found: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return what was found for every one of `values`, for each row."""
+        return found if self.index is None else np.asarray(found[self.index])
 
 
 def attribute_keys(attribute: Attribute) -> dict[str, int]:
@@ -67,11 +108,25 @@ def codes_of(
     batch: Batch, name: str, keys: Mapping[str, int], rule: str, log: FindingLog
 ) -> npt.NDArray[np.int64]:
     """Return the code of every row, -1 where the value is outside `keys`."""
-    index, values = _distinct(batch.columns[name])
-    known = np.array([keys.get(_text(value) or "", -1) for value in values] or [-1], dtype=np.int64)
-    codes = known[index]
+    column = batch.columns[name]
+    codes = _small_numbers(column, keys)
+    if codes is None:
+        index, values = _distinct(column)
+        known = np.array([keys.get(_text(value) or "", -1) for value in values] or [-1], dtype=np.int64)
+        codes = known[index]
     log.add_where(SchemaError, batch.where, codes < 0, name, rule, first=batch.first)
     return np.asarray(codes)
+
+
+def _small_numbers(column: Any, keys: Mapping[str, int]) -> npt.NDArray[np.int64] | None:
+    """Return the codes of whole numbers that are all small, by a table, or None where they are not."""
+    if not pa.types.is_integer(column.type) or column.null_count or len(column) == 0:
+        return None
+    numbers = column.to_numpy()
+    if numbers.min() < 0 or numbers.max() >= _SMALL:
+        return None
+    table = [keys.get(str(number), -1) for number in range(int(numbers.max()) + 1)]
+    return np.asarray(np.array(table, dtype=np.int64)[numbers])
 
 
 def whole_numbers(batch: Batch, name: str, log: FindingLog) -> npt.NDArray[np.int64]:
@@ -106,10 +161,8 @@ def _count(value: Any) -> int:
 
 def _fixed_width(column: Any, width: int | None) -> npt.NDArray[np.bytes_] | None:
     """Return text of one width in visible ASCII as it lies in memory, or None where it is anything else."""
-    if pa.types.is_dictionary(column.type):
-        words = _fixed_width(column.dictionary, width)
-        whole = words is not None and column.null_count == 0
-        return np.asarray(words[column.indices.to_numpy()]) if words is not None and whole else None
+    if column.type in (pa.large_binary(), pa.large_string()) and column.nbytes < _MOST_TEXT:
+        column = column.cast(pa.binary() if column.type == pa.large_binary() else pa.string())
     if len(column) == 0 or column.null_count or column.type not in (pa.binary(), pa.string()):
         return None
     offsets = np.frombuffer(column.buffers()[1], dtype=np.int32)[
@@ -133,10 +186,20 @@ def geocodes_of(batch: Batch, name: str, width: int | None, log: FindingLog) -> 
         Expected number of characters. Whole numbers of Parquet files are padded with zeros to it; text is
         not, since a lost leading zero is an error of the file.
     """
-    fast = _fixed_width(batch.columns[name], width)
+    return coded_geocodes(batch, name, width, log).rows()
+
+
+def coded_geocodes(batch: Batch, name: str, width: int | None, log: FindingLog) -> Geocodes:
+    """Return a column of geocodes as :func:`geocodes_of` does, but each only as often as the file has it."""
+    column = batch.columns[name]
+    if pa.types.is_dictionary(column.type) and column.null_count == 0:
+        words = _fixed_width(column.dictionary, width)
+        if words is not None:
+            return Geocodes(words, column.indices.to_numpy())
+    fast = _fixed_width(column, width)
     if fast is not None:
-        return fast
-    index, values = _distinct(batch.columns[name])
+        return Geocodes(fast)
+    index, values = _distinct(column)
     pad = width or 0
     texts = [
         str(value).zfill(pad)
@@ -154,4 +217,4 @@ def geocodes_of(batch: Batch, name: str, width: int | None, log: FindingLog) -> 
     rule = f"expected a geocode of {width} characters"
     log.add_where(GeographyError, batch.where, (usable & ~sized)[index], name, rule, first=batch.first)
     codes = [text.encode() if good else b"" for text, good in zip(texts, usable & sized, strict=False)]
-    return np.asarray(np.array(codes or [b""], dtype=np.bytes_)[index])
+    return Geocodes(np.array(codes or [b""], dtype=np.bytes_), index)

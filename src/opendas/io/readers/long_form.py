@@ -16,7 +16,7 @@ import numpy.typing as npt
 from opendas.errors import ConfigError
 from opendas.geography.frame import Frame
 from opendas.io.readers.base import InputData, ReaderSpec
-from opendas.io.readers.coding import attribute_keys, codes_of, geocodes_of, whole_numbers
+from opendas.io.readers.coding import Geocodes, attribute_keys, coded_geocodes, codes_of, whole_numbers
 from opendas.io.readers.findings import FindingLog
 from opendas.io.readers.frame_file import frame_path, hierarchy
 from opendas.io.readers.rows import Leaves, read_rows
@@ -105,9 +105,9 @@ class LongForm:
         attributes = [name for name in self.columns if name is not None]
         return attributes if self.count is None else [*attributes, self.count]
 
-    def leaves(self, batch: Batch, log: FindingLog) -> npt.NDArray[np.bytes_]:
+    def leaves(self, batch: Batch, log: FindingLog) -> Geocodes:
         """Return the geocode of each row."""
-        return geocodes_of(batch, self.geocode, self.width, log)
+        return coded_geocodes(batch, self.geocode, self.width, log)
 
     def cells(self, batch: Batch, log: FindingLog) -> npt.NDArray[np.int64]:
         """Return the cell of each row, -1 where a level is unknown."""
@@ -123,7 +123,8 @@ class LongForm:
             codes = codes_of(batch, column, attribute_keys(attribute), _level_rule(attribute.levels), log)
             wrong |= codes < 0
             cells += codes
-        cells[wrong] = -1
+        if wrong.any():
+            cells[wrong] = -1
         return cells
 
     def counts(self, batch: Batch, log: FindingLog) -> npt.NDArray[np.int64] | None:

@@ -17,7 +17,7 @@ from opendas.errors import ConfigError, GeographyError, SchemaError
 from opendas.geography.frame import Frame
 from opendas.io.readers.base import FRAME_FROM_RECORDS, InputData, ReaderSpec
 from opendas.io.readers.census import CensusKind, census_kind
-from opendas.io.readers.coding import codes_of, geocodes_of
+from opendas.io.readers.coding import Geocodes, codes_of, geocodes_of
 from opendas.io.readers.findings import FindingLog
 from opendas.io.readers.frame_file import hierarchy
 from opendas.io.readers.long_form import LongForm
@@ -80,7 +80,7 @@ class Microdata:
         """The columns of codes."""
         return ["RTYPE", "HH_STATUS"] if self.kind == "units" else ["RTYPE", *_PERSON]
 
-    def leaves(self, batch: Batch, log: FindingLog) -> npt.NDArray[np.bytes_]:
+    def leaves(self, batch: Batch, log: FindingLog) -> Geocodes:
         """Return the 15-character block of each row."""
         parts = {
             name: geocodes_of(batch, self._name(name), width, log).astype(f"S{width}")
@@ -94,7 +94,7 @@ class Microdata:
         rule = "expected the first digit of the block: a block is a child of its block group"
         apart = ~wrong & (group != b"") & (group != block.astype("S1"))
         log.add_where(GeographyError, batch.where, apart, self._name(_GROUP), rule, first=batch.first)
-        return np.where(wrong | apart | (group == b""), b"", codes)
+        return Geocodes(np.where(wrong | apart | (group == b""), b"", codes))
 
     def cells(self, batch: Batch, log: FindingLog) -> npt.NDArray[np.int64]:
         """Return the cell of each row; -2 for a unit that is no housing unit."""

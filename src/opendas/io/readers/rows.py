@@ -77,7 +77,7 @@ def read_rows(
     declared = (POPULATED_LEAVES,) if leaves == "records" else ()
     if planning and not derive:
         return InputData(frame, _empty(frame, spec), (), declared)
-    histogram, warnings = tally(spec.paths, layout, spec.product, frame)
+    histogram, warnings = tally(spec.paths, layout, spec.product, frame, cache)
     stamps: tuple[str, ...] = ()
     if derive:
         assert kind is not None

@@ -126,17 +126,30 @@ def _dialect(path: Path) -> _Dialect:
     if not text.strip() or "\0" in text:
         rule = "expected a header with column names, found an empty file" if not text else _DAMAGED
         log.add(FormatError, path.name, None, None, rule)
-    for name in sorted({name for name in names if names.count(name) > 1}):
-        log.add(FormatError, path.name, skip + 1, name, "expected each column name once")
+    if len(set(names)) < len(names):
+        # Names are not quoted: without its header, the first line of a file is a record.
+        again = ", ".join(str(at) for at, name in enumerate(names, start=1) if names.count(name) > 1)
+        rule = f"expected a header with each column name once; columns {again} have the name of another"
+        log.add(FormatError, path.name, skip + 1, None, rule)
     log.raise_if_any(f"{path.name} cannot be read.")
     return _Dialect(skip, delimiter, tuple(names))
 
 
-def read_batches(path: Source, columns: Sequence[str], log: FindingLog) -> Iterator[Batch]:
+def read_batches(
+    path: Source, columns: Sequence[str], log: FindingLog, *, coded: bool = False
+) -> Iterator[Batch]:
     """Yield the wanted columns of a file, batch by batch.
 
     Text comes as Arrow binary, numbers of Parquet files in their own type. Rows of CSV files with a wrong
     number of fields are recorded in `log` and left out.
+
+    Parameters
+    ----------
+    path : Source
+    columns : sequence of str
+    log : FindingLog
+    coded : bool
+        Text of Parquet files comes as dictionaries, which is faster where values repeat.
 
     Raises
     ------
@@ -152,9 +165,13 @@ def read_batches(path: Source, columns: Sequence[str], log: FindingLog) -> Itera
     if isinstance(path, MemoryTable):
         yield from _memory_batches(path, wanted)
         return
-    read = _parquet_batches if path.name.lower().endswith(_PARQUET) else _csv_batches
     with _Told(path):
-        for first, batch in read(path, wanted, log):
+        if path.name.lower().endswith(_PARQUET):
+            batches = _parquet_batches(path, wanted, coded)
+        else:
+            batches = _csv_batches(path, wanted, log)
+        for first, batch in batches:
+            _check_types(path, batch.schema)
             arrays = {name: batch.column(i) for i, name in enumerate(batch.schema.names)}
             for name in columns:
                 if name not in own:
@@ -164,6 +181,7 @@ def read_batches(path: Source, columns: Sequence[str], log: FindingLog) -> Itera
 
 def _memory_batches(source: MemoryTable, wanted: list[str]) -> Iterator[Batch]:
     first = 1
+    _check_types(source, source.table.select(wanted).schema)
     for batch in source.table.select(wanted).to_batches(max_chunksize=BATCH_ROWS):
         arrays = {
             name: array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
@@ -189,17 +207,41 @@ def _check_columns(
         if name in known:
             continue
         near = get_close_matches(name, known, n=1)
-        hint = f'; did you mean "{near[0]}"?' if near else f"; the file has {', '.join(known[:12])}"
+        hint = f'; did you mean "{near[0]}"?' if near else _shown_columns(path, known)
         log.add(FormatError, path.name, None, name, f"this column is missing{hint}")
     log.raise_if_any(f"{path.name} lacks columns.")
 
 
-def _parquet_batches(path: Path, wanted: list[str], log: FindingLog) -> Iterator[tuple[int, Any]]:
+def _shown_columns(path: Source, known: Sequence[str]) -> str:
+    """Name the columns there are, but not those of a text file: without its header, they are a record."""
+    if isinstance(path, MemoryTable) or path.name.lower().endswith(_PARQUET):
+        return f"; the file has {', '.join(known[:12])}"
+    return f" among the {len(known)} of the first line, where a header with names is expected"
+
+
+def _check_types(path: Source, schema: Any) -> None:
+    """Refuse columns of lists and of records: a field is one text or one number."""
+    log = FindingLog()
+    for name, kind in zip(schema.names, schema.types, strict=True):
+        if pa.types.is_nested(kind):
+            log.add(FormatError, path.name, None, name, "expected text or numbers, found lists or records")
+    log.raise_if_any(f"{path.name} cannot be read.")
+
+
+def _parquet_batches(path: Path, wanted: list[str], coded: bool) -> Iterator[tuple[int, Any]]:
     file = pq.ParquetFile(path)
+    if coded:
+        schema = file.schema_arrow
+        texts = [name for name in wanted if _is_text(schema.field(name).type)]
+        file = pq.ParquetFile(path, read_dictionary=texts) if texts else file
     first = 1
     for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=wanted):
         yield first, batch
         first += batch.num_rows
+
+
+def _is_text(kind: Any) -> bool:
+    return kind in (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
 
 
 def _csv_batches(path: Path, wanted: list[str], log: FindingLog) -> Iterator[tuple[int, Any]]:

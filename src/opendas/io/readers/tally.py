@@ -6,6 +6,7 @@ Axes: ``r`` rows of a batch, ``l`` leaves, ``n`` cells of the schema.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -14,7 +15,8 @@ import numpy.typing as npt
 from opendas.errors import DataError, Finding, GeographyError, SchemaError
 from opendas.geography.frame import Frame
 from opendas.io.readers.base import Source
-from opendas.io.readers.coding import text_of
+from opendas.io.readers.coding import Geocodes, text_of
+from opendas.io.readers.entries import Entries, summed
 from opendas.io.readers.findings import FindingLog
 from opendas.io.readers.frame_file import leaf_positions
 from opendas.io.readers.tables import Batch, no_rows, read_batches
@@ -47,8 +49,8 @@ class Layout(Protocol):
         """The column that findings about the leaf name."""
         ...
 
-    def leaves(self, batch: Batch, log: FindingLog) -> Codes:
-        """Return the geocode of each row, (r,); empty where it is not usable."""
+    def leaves(self, batch: Batch, log: FindingLog) -> Geocodes:
+        """Return the geocode of each row; empty where it is not usable."""
         ...
 
     def cells(self, batch: Batch, log: FindingLog) -> Counts:
@@ -76,8 +78,9 @@ def collect(paths: Sequence[Source], columns: Sequence[str], layout: Layout) -> 
     found: list[Codes] = []
     for path in paths:
         log = FindingLog()
-        for batch in read_batches(path, [*layout.leaf_columns, *columns], log):
-            joined = layout.leaves(batch, log)
+        for batch in read_batches(path, [*layout.leaf_columns, *columns], log, coded=True):
+            leaves = layout.leaves(batch, log)
+            joined = leaves.rows() if columns else leaves.used()
             for name in columns:
                 joined = np.strings.add(np.strings.add(joined, _BREAK), text_of(batch, name))
             found.append(np.unique(joined))
@@ -98,9 +101,15 @@ _BREAK = b"\x1f"
 
 
 def tally(
-    paths: Sequence[Source], layout: Layout, product: Product, frame: Frame
+    paths: Sequence[Source], layout: Layout, product: Product, frame: Frame, cache: Path | None = None
 ) -> tuple[Histogram, tuple[Finding, ...]]:
-    """Count the rows of all files.
+    """Count the rows of all files, batch by batch.
+
+    Parameters
+    ----------
+    cache : Path, optional
+        Folder for what is too large for memory; see :class:`opendas.io.readers.entries.Entries`. With it
+        memory is bounded by a constant beyond `frame`.
 
     Returns
     -------
@@ -111,32 +120,31 @@ def tally(
     ------
     DataError
         With everything that is wrong in the first file that is not usable.
+    EnvironmentFailure
+        If the disk is full.
     """
-    n = product.schema.size
-    keys: list[Counts] = []
-    sums: list[Counts] = []
     total = rows = 0
     warnings = FindingLog()
-    for path in paths:
-        log = FindingLog()
-        for batch in read_batches(path, [*layout.leaf_columns, *layout.cell_columns], log):
-            rows += batch.rows
-            key, count = _rows(batch, layout, product, frame, log)
-            distinct, summed = _combine(key, count)
-            if count is not None and len(distinct) < len(key):
-                rule = "some rows repeat leaf and cell; their counts were added"
-                warnings.add_rows(DataError, path.name, [batch.first], None, rule)
-            total += sum(summed.tolist()) if len(summed) and summed.max() > 1 << 40 else int(summed.sum())
-            if total >= MAX_TOTAL:
-                log.add(DataError, path.name, None, None, "expected counts whose sum stays below 2**62")
-                break
-            keys.append(distinct)
-            sums.append(summed)
-        log.raise_if_any(f"{path.name} cannot be read for product {product.name}.")
-    if rows == 0:
-        raise no_rows(paths[0])
-    key, count = _combine(np.concatenate(keys), np.concatenate(sums))
-    return Histogram.from_entries(key // n, key % n, count, shape=(len(frame), n)), warnings.findings
+    with Entries(len(frame), product.schema.size, cache) as entries:
+        for path in paths:
+            log = FindingLog()
+            columns = [*layout.leaf_columns, *layout.cell_columns]
+            for batch in read_batches(path, columns, log, coded=True):
+                rows += batch.rows
+                keys, counts = _rows(batch, layout, product, frame, log)
+                distinct, sums = _combine(keys, counts)
+                if counts is not None and len(distinct) < len(keys):
+                    rule = "some rows repeat leaf and cell; their counts were added"
+                    warnings.add_rows(DataError, path.name, [batch.first], None, rule)
+                total += sum(sums.tolist()) if len(sums) and sums.max() > 1 << 40 else int(sums.sum())
+                if total >= MAX_TOTAL:
+                    log.add(DataError, path.name, None, None, "expected counts whose sum stays below 2**62")
+                    break
+                entries.add(distinct, sums)
+            log.raise_if_any(f"{path.name} cannot be read for product {product.name}.")
+        if rows == 0:
+            raise no_rows(paths[0])
+        return entries.histogram(), warnings.findings
 
 
 def _rows(
@@ -146,33 +154,36 @@ def _rows(
     geocodes = layout.leaves(batch, log)
     cells = layout.cells(batch, log)
     counts = layout.counts(batch, log)
-    leaves = leaf_positions(frame, geocodes)
-    counted = cells != -2
-    if counts is not None:
-        counted &= counts != 0
-    rule = f"expected a {frame.leaf} that the frame holds"
-    outside = (leaves < 0) & (geocodes != b"") & counted
-    log.add_where(GeographyError, batch.where, outside, layout.leaf_field, rule, first=batch.first)
-    impossible = (cells >= 0) & counted
-    impossible[impossible] = ~product.possible[cells[impossible]]
-    rule = f"this combination of levels is a structural zero of {product.name}"
-    log.add_where(SchemaError, batch.where, impossible, None, rule, first=batch.first)
-    usable = counted & (leaves >= 0) & (cells >= 0)
+    # Codes that are not usable are told already; they are no leaves, and lie outside nothing.
+    places = leaf_positions(frame, geocodes.values)
+    outside = (places < 0) & (geocodes.values != b"")
+    leaves = geocodes.spread(places)
+    usable = (leaves >= 0) & (cells >= 0)
     if counts is not None:
         usable &= counts > 0
-    key = leaves[usable] * product.schema.size + cells[usable]
-    return key, None if counts is None else counts[usable]
+    if not usable.all():
+        counted = cells != -2
+        if counts is not None:
+            counted &= counts != 0
+        rule = f"expected a {frame.leaf} that the frame holds"
+        wrong = geocodes.spread(outside) & counted
+        log.add_where(GeographyError, batch.where, wrong, layout.leaf_field, rule, first=batch.first)
+    impossible = ~product.possible[cells]
+    if impossible.any():
+        impossible &= cells >= 0
+        if counts is not None:
+            impossible &= counts != 0
+        rule = f"this combination of levels is a structural zero of {product.name}"
+        log.add_where(SchemaError, batch.where, impossible, None, rule, first=batch.first)
+    if not usable.all():
+        leaves, cells = leaves[usable], cells[usable]
+        counts = None if counts is None else counts[usable]
+    return leaves * product.schema.size + cells, counts
 
 
-def _combine(key: Counts, count: Counts | None) -> tuple[Counts, Counts]:
+def _combine(keys: Counts, counts: Counts | None) -> tuple[Counts, Counts]:
     """Return distinct keys, ascending, and their summed counts."""
-    if count is None:
-        distinct, number = np.unique(key, return_counts=True)
-        return distinct, number.astype(np.int64)
-    order = np.argsort(key, kind="stable")
-    key, count = key[order], count[order]
-    first = (
-        np.flatnonzero(np.concatenate([[True], key[1:] != key[:-1]])) if len(key) else np.empty(0, np.int64)
-    )
-    summed = np.add.reduceat(count, first) if len(first) else np.empty(0, np.int64)
-    return key[first], summed
+    if counts is not None:
+        return summed(keys, counts)
+    distinct, number = np.unique(keys, return_counts=True)
+    return distinct, number.astype(np.int64)

@@ -1,0 +1,203 @@
+"""Sums of counts by leaf and cell, in memory while they are few and on disk beyond.
+
+Entries may come in any order. On disk they stand as runs, each sorted and each with the places where pieces
+of the histogram begin in it; the pieces, consecutive leaves, are then merged over all runs, one after the
+other. Memory is bounded by a constant, whatever the input's order and size.
+
+Axes: ``e`` entries; ``p`` pieces.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from opendas.errors import EnvironmentFailure
+from opendas.io.atomic import make_folder
+from opendas.io.histogram_files import HistogramWriter, open_histogram
+from opendas.schema.histogram import Histogram
+
+__all__ = ["IN_MEMORY", "Entries", "summed"]
+
+Numbers = npt.NDArray[np.int64]
+
+IN_MEMORY = 1 << 21
+"""Entries that are held in memory where there is a folder for more: 32 MiB, and thrice that to sort them."""
+
+HISTOGRAM = "histogram"
+_RUNS = ".entries.partial"
+_PIECES = 1 << 14
+
+
+def summed(keys: Numbers, counts: Numbers) -> tuple[Numbers, Numbers]:
+    """Return distinct keys, ascending, and the sums of their counts; int64 (e,) both."""
+    if len(keys) > 1 and not bool(np.all(keys[1:] > keys[:-1])):
+        order = np.argsort(keys, kind="stable")
+        keys, counts = keys[order], counts[order]
+        first = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
+        if len(first) < len(keys):
+            keys, counts = keys[first], np.add.reduceat(counts, first)
+    return keys, counts
+
+
+class Entries:
+    """A histogram that grows; a context manager, which removes what it put on disk but for the result.
+
+    Parameters
+    ----------
+    leaves, size : int
+        Shape of the histogram.
+    cache : Path or None
+        Folder for what is more than `limit` entries; without one everything stays in memory.
+    limit : int, optional
+        Entries held in memory; by default :data:`IN_MEMORY`.
+    """
+
+    def __init__(self, leaves: int, size: int, cache: Path | None, limit: int | None = None) -> None:
+        limit = IN_MEMORY if limit is None else limit
+        self._leaves, self._size, self._limit = leaves, size, limit
+        self._cache = cache
+        self._pending = _Pending(limit)
+        # Pieces have no more cells than entries may be in memory, unless that made too many of them.
+        self._piece = max(1, limit // size, leaves // _PIECES)
+        self._runs: list[_Run] = []
+        self._files: tuple[BinaryIO, BinaryIO] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for file in self._files or ():
+            file.close()
+        if self._cache is not None:
+            shutil.rmtree(self._cache / _RUNS, ignore_errors=True)
+
+    def add(self, keys: Numbers, counts: Numbers) -> None:
+        """Add counts, positive ones, by ``leaf * size + cell``; distinct keys, ascending.
+
+        Raises
+        ------
+        EnvironmentFailure
+            If the disk is full.
+        """
+        self._pending.add(keys, counts)
+        if self._cache is not None and self._pending.waiting > self._limit:
+            self._flush(self._cache)
+
+    def histogram(self) -> Histogram:
+        """Return the histogram; memory mapped if it did not stay in memory.
+
+        Raises
+        ------
+        EnvironmentFailure
+            If the disk is full.
+        """
+        if self._cache is None or not self._runs:
+            return self._rows(0, self._leaves, *self._pending.result())
+        self._flush(self._cache)
+        for file in self._files or ():
+            file.flush()
+        with HistogramWriter(self._cache / HISTOGRAM, self._size) as writer:
+            for first, end, keys, counts in self._pieces(self._cache / _RUNS):
+                writer.write(self._rows(first, end, keys, counts))
+        return open_histogram(self._cache / HISTOGRAM)
+
+    def _rows(self, first: int, end: int, keys: Numbers, counts: Numbers) -> Histogram:
+        """Return the leaves ``first:end`` as a histogram of their own, from their entries."""
+        starts = np.arange(first, end + 1, dtype=np.int64) * self._size
+        indptr = np.searchsorted(keys, starts).astype(np.int64)
+        return Histogram(indptr, (keys % self._size).astype(np.int32), counts, self._size)
+
+    def _flush(self, cache: Path) -> None:
+        """Append what is in memory to the runs on disk."""
+        keys, counts = self._pending.result()
+        self._pending = _Pending(self._limit)
+        ends = np.arange(self._piece, self._leaves, self._piece, dtype=np.int64) * self._size
+        inner = np.searchsorted(keys, ends)
+        start = self._runs[-1].starts[-1] if self._runs else 0
+        self._runs.append(_Run(start + np.concatenate([[0], inner, [len(keys)]]).astype(np.int64)))
+        try:
+            if self._files is None:
+                make_folder(cache / _RUNS)
+                (cache / _RUNS).chmod(0o700)
+                self._files = ((cache / _RUNS / "keys").open("wb"), (cache / _RUNS / "counts").open("wb"))
+            for file, array in zip(self._files, (keys, counts), strict=True):
+                file.write(np.ascontiguousarray(array, dtype="<i8").data)
+        except OSError as error:
+            raise EnvironmentFailure(
+                f"Could not write to {cache.name}: {error.strerror or type(error).__name__}. Check free "
+                "space and permissions of the output folder."
+            ) from error
+
+    def _pieces(self, folder: Path) -> Iterator[tuple[int, int, Numbers, Numbers]]:
+        """Yield (first leaf, leaf behind the last, keys, counts) of runs of leaves, all of them, in order.
+
+        Neighbouring pieces come together as long as they are small.
+        """
+        lengths = np.sum([np.diff(run.starts) for run in self._runs], axis=0)
+        files = tuple(np.memmap(folder / name, dtype="<i8", mode="r") for name in ("keys", "counts"))
+        first = 0
+        while first < len(lengths):
+            many = np.cumsum(lengths[first:])
+            last = first + max(1, int(np.searchsorted(many, self._limit, side="right")))
+            merged = _Pending(self._limit)
+            for run in self._runs:
+                low, high = int(run.starts[first]), int(run.starts[last])
+                if high > low:
+                    merged.add(*(np.array(file[low:high]) for file in files))
+            end = min(last * self._piece, self._leaves)
+            yield first * self._piece, end, *merged.result()
+            first = last
+
+
+class _Run:
+    """A sorted run on disk: where each piece begins in the files, and its end; int64 (p + 1,)."""
+
+    def __init__(self, starts: Numbers) -> None:
+        self.starts = starts
+
+
+class _Pending:
+    """Sums in memory: sorted parts, merged now and then."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._keys: list[Numbers] = []
+        self._counts: list[Numbers] = []
+        self._merged = 0
+        self.waiting = 0
+        """Entries held."""
+
+    def add(self, keys: Numbers, counts: Numbers) -> None:
+        """Take distinct keys, ascending, and their counts."""
+        if len(keys) == 0:
+            return
+        self._keys.append(keys)
+        self._counts.append(counts)
+        self.waiting += len(keys)
+        # What waits to be merged is never much more than what is merged already, so that the work stays
+        # linear up to a logarithm.
+        if self.waiting > max(self._limit, 2 * self._merged):
+            self.result()
+
+    def result(self) -> tuple[Numbers, Numbers]:
+        """Return distinct keys, ascending, and their sums."""
+        keys, counts = summed(_joined(self._keys), _joined(self._counts))
+        self._keys, self._counts = [keys], [counts]
+        self._merged = self.waiting = len(keys)
+        return keys, counts
+
+
+def _joined(parts: list[Numbers]) -> Numbers:
+    """Return the parts as one array; the list is empty then, so that they do not stand beside it."""
+    whole = parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, np.int64), *parts])
+    parts.clear()
+    return whole
