@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from opendas.budget.plan import invariant_shares
 from opendas.constraints.table import invariant_geolevels
+from opendas.forecast import Forecast, forecast_run, work_of
 from opendas.measurement.plan import MeasurementPlan
 from opendas.privacy.exact import format_fraction
 from opendas.privacy.relations import Mechanism
@@ -15,6 +16,7 @@ from opendas.privacy.zcdp import Account
 from opendas.publish import noise_rows
 from opendas.report.facts import NoiseRow
 from opendas.run import Run
+from opendas.timing import workers_for
 from opendas.uncertainty.expected import ExpectedError, ExpectedRow, expected_rows
 from opendas.uncertainty.top_down import GainRow, gain_rows
 
@@ -42,6 +44,8 @@ class PlanTable:
         Where the budget's shares come from, as the run file says.
     gains : tuple of GainRow
         Expected error by estimator, of every declared query group at the official geolevels of the spine.
+    forecast : Forecast or None
+        What the run is expected to need, with the workers that it would have by itself.
     """
 
     plan: MeasurementPlan
@@ -51,6 +55,7 @@ class PlanTable:
     expected: tuple[ExpectedRow, ...] = ()
     source: str | None = None
     gains: tuple[GainRow, ...] = ()
+    forecast: Forecast | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the answer of ``opendas plan --json``."""
@@ -71,6 +76,7 @@ class PlanTable:
             "rows": [row.to_dict() for row in self.rows],
             "expected": [row.to_dict() for row in self.expected],
             "gains": [row.to_dict() for row in self.gains],
+            "forecast": None if self.forecast is None else self.forecast.to_dict(),
         }
 
     def table(self) -> pd.DataFrame:
@@ -97,7 +103,10 @@ def make_plan(run: Run) -> PlanTable:
     gains: tuple[GainRow, ...] = ()
     if run.resolved.estimator != "block-by-block":
         gains = gain_rows(error, run.product.query_names)
-    return PlanTable(plan, noise_rows(plan), tuple(_warnings(run, plan)), stamps, expected, source, gains)
+    workers = workers_for(len(plan.spine.leaf))
+    forecast = forecast_run(work_of(plan, run.resolved.estimator, workers))
+    warnings = tuple(_warnings(run, plan))
+    return PlanTable(plan, noise_rows(plan), warnings, stamps, expected, source, gains, forecast)
 
 
 def _warnings(run: Run, plan: MeasurementPlan) -> Iterator[str]:

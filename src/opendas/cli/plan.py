@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ import click
 
 from opendas.cli.options import json_option, run_file_argument
 from opendas.cli.output import emit_json, message, text_table
+from opendas.cli.progress import duration
+from opendas.timing import size_text
 
 __all__ = ["command"]
 
@@ -52,6 +55,10 @@ def command(run_file: Path, advise: bool, as_json: bool) -> None:
         click.echo()
         click.echo("expected standard error of an answer, by estimator (noise alone, as above):")
         click.echo(text_table([_percent(row) for row in plan["gains"]]))
+    if plan.get("forecast"):
+        click.echo()
+        for line in _forecast(plan["forecast"]):
+            click.echo(line)
     for move in plan.get("advice", ()):
         click.echo()
         _show_move(move)
@@ -60,6 +67,17 @@ def command(run_file: Path, advise: bool, as_json: bool) -> None:
 def _percent(row: dict[str, Any]) -> dict[str, Any]:
     change = row["change"]
     return {**row, "change": None if change is None else f"{change:+.1%}"}
+
+
+def _forecast(forecast: dict[str, Any]) -> Iterator[str]:
+    disk = forecast["disk_mb"]
+    yield (
+        f"opendas run is expected to take about {duration(forecast['seconds'])} and "
+        f"{size_text(forecast['memory_mb'])} of memory, and to write {size_text(disk['outputs'])} "
+        f"(and {size_text(disk['scratch'])} meanwhile):"
+    )
+    for line in forecast["assumptions"]:
+        yield f"  {line}"
 
 
 _SHOWN = 6
