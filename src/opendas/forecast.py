@@ -179,6 +179,8 @@ class Work:
     workers : int
     full : bool
         Whether all noisy answers are written, not only those that the estimate used.
+    estimates : bool
+        False where measurements are all that is wanted.
     """
 
     geounits: tuple[tuple[str, int], ...]
@@ -187,6 +189,7 @@ class Work:
     estimator: str = "topdown"
     workers: int = 1
     full: bool = False
+    estimates: bool = True
 
     @property
     def leaves(self) -> int:
@@ -242,7 +245,9 @@ class Forecast:
         }
 
 
-def work_of(plan: MeasurementPlan, estimator: str, workers: int, *, full: bool = False) -> Work:
+def work_of(
+    plan: MeasurementPlan, estimator: str, workers: int, *, full: bool = False, estimates: bool = True
+) -> Work:
     """Return what a run with this plan has to do."""
     levels = plan.spine.levels
     return Work(
@@ -255,6 +260,7 @@ def work_of(plan: MeasurementPlan, estimator: str, workers: int, *, full: bool =
         estimator,
         workers,
         full,
+        estimates,
     )
 
 
@@ -291,26 +297,27 @@ def forecast_run(work: Work, costs: Costs | None = None, cores: int | None = Non
     for height, (name, count) in enumerate(reversed(work.geounits)):
         by_level[name] = 1e-6 * count * costs.child[min(height, len(costs.child) - 1)]
     estimating = sum(by_level.values())
-    writing = 1e-6 * leaves * costs.writing + (1e-6 * work.answers * costs.answer if work.full else 0.0)
+    solved = 1.0 if work.estimates else 0.0  # what only estimating needs
+    answers = work.answers if work.full else 0
     steps = {
         "reading": 1e-6 * leaves * costs.reading,
         "planning": costs.start + 1e-6 * leaves * costs.planning,
-        "gathering": 1e-6 * leaves * costs.gathering / speed,
-        "estimating": estimating / speed,
-        "writing": writing,
+        "gathering": solved * 1e-6 * leaves * costs.gathering / speed,
+        "estimating": solved * estimating / speed,
+        "writing": solved * 1e-6 * leaves * costs.writing + 1e-6 * answers * costs.answer,
     }
     main = costs.main_mb + leaves * costs.main_leaf / 2**20
     task = min(leaves, TASK_LEAVES) * costs.worker_leaf / 2**20
     worker = costs.worker_mb + task
     alone = work.workers <= 1
-    output = costs.output_mb + leaves * costs.output_leaf / 2**20
+    output = costs.output_mb + solved * leaves * costs.output_leaf / 2**20
     return Forecast(
         steps,
         {name: by_level[name] / estimating for name, _ in work.geounits} if estimating else {},
         main + task if alone else max(main, worker),
         main + task if alone else main + work.workers * worker,
-        output + (work.answers * costs.answer_bytes / 2**20 if work.full else 0.0),
-        leaves * costs.scratch_leaf / 2**20,
+        output + answers * costs.answer_bytes / 2**20,
+        solved * leaves * costs.scratch_leaf / 2**20,
         work.workers,
         _assumptions(work, usable),
     )
