@@ -86,11 +86,15 @@ class Histogram:
         if counts.size and float(counts.sum(dtype=np.float64)) > 2.0**62:
             raise DataError("counts are too large: their sum must stay below 2**62.")
         key = np.asarray(rows, dtype=np.int64) * n + np.asarray(cells, dtype=np.int64)
-        unique, inverse = np.unique(key, return_inverse=True)
-        sums = np.zeros(len(unique), dtype=np.int64)
-        np.add.at(sums, inverse, counts)
+        if bool(np.all(key[1:] > key[:-1])):  # as tables often come: nothing to sort, nothing to add
+            unique, sums = key, np.array(counts, dtype=np.int64)
+        else:
+            unique, inverse = np.unique(key, return_inverse=True)
+            sums = np.zeros(len(unique), dtype=np.int64)
+            np.add.at(sums, inverse, counts)
         keep = sums > 0
-        unique, sums = unique[keep], sums[keep]
+        if not bool(keep.all()):
+            unique, sums = unique[keep], sums[keep]
         indptr = np.searchsorted(unique, np.arange(g + 1, dtype=np.int64) * n).astype(np.int64)
         return cls(indptr, (unique % n).astype(np.int32), sums, n)
 

@@ -24,6 +24,9 @@ from opendas.schema.histogram import Histogram
 __all__ = ["Microdata", "check_bounds", "check_constraints", "check_frame", "check_quarters", "check_records"]
 
 
+_LEAVES_AT_ONCE = 1 << 16
+
+
 @dataclass(frozen=True)
 class Microdata:
     """The records of one product, read once.
@@ -45,17 +48,13 @@ class Microdata:
         """The estimate they describe."""
         return estimate_of_records(self.released.product, self.records.counts)
 
-    @cached_property
-    def leaf_of_entry(self) -> npt.NDArray[np.int64]:
-        """Leaf of each entry of the estimate."""
-        return np.repeat(np.arange(self.estimate.rows, dtype=np.int64), np.diff(self.estimate.indptr))
-
     def answers(self, query: str, unit_of_leaf: npt.NDArray[np.int64], units: int) -> npt.NDArray[np.int64]:
         """Return the answers of a query group for groups of leaves, int64 (units, m)."""
         group = self.released.product.workload.group(query)
-        key = unit_of_leaf[self.leaf_of_entry] * group.size + group.row_of_cell[self.estimate.cells]
         out = np.zeros(units * group.size, dtype=np.int64)
-        np.add.at(out, key, self.estimate.counts)
+        for first, rows in self.estimate.pieces(_LEAVES_AT_ONCE):
+            unit = np.repeat(unit_of_leaf[first : first + rows.rows], np.diff(rows.indptr))
+            np.add.at(out, unit * group.size + group.row_of_cell[rows.cells], rows.counts)
         return out.reshape(units, group.size)
 
 
