@@ -7,7 +7,8 @@
 ``measure`` makes states up and runs them as a user would, persons and units, each estimator; it looks at the
 memory of all processes and at the output folder several times a second, and adds what it found to RUNS.json.
 ``fit`` prints coefficients as they stand in the module: each is a least-squares fit of relative errors with
-no negative coefficient. ``check`` prints forecast beside measured for every run, with the module's
+no negative coefficient. Times of one worker are taken as processor time, so that other work on the machine
+does not count. ``check`` prints forecast beside measured for every run, with the module's
 coefficients; give it runs of sizes that were not fitted.
 """
 
@@ -15,6 +16,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -52,20 +55,29 @@ def folder_mb(folder: Path) -> float:
     return total / 2**20
 
 
+def processor_seconds() -> float:
+    """Return the processor time of all ended children."""
+    found = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return found.ru_utime + found.ru_stime
+
+
 def one_run(run_file: Path, out: Path, workers: int, measurements: str) -> dict[str, Any]:
     """Run once; return seconds of the whole process and of each step, memory and disk."""
     arguments = ["run", str(run_file), "--out", str(out), "--workers", str(workers), "--seed", "1"]
     arguments += ["--measurements", measurements]
-    started = time.perf_counter()
+    started, before = time.perf_counter(), processor_seconds()
     process = subprocess.Popen(
-        [sys.executable, "-m", "opendas", *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        [sys.executable, "-m", "opendas", *arguments],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     memory = disk = 0.0
     while process.poll() is None:
         memory = max(memory, memory_mb(process.pid) or 0.0)
         disk = max(disk, folder_mb(out))
         time.sleep(PAUSE)
-    wall = time.perf_counter() - started
+    wall, cpu = time.perf_counter() - started, processor_seconds() - before
     if process.returncode != 0:
         raise SystemExit((process.stderr.read() if process.stderr else b"").decode())
     (timings,) = (out / "confidential" / "timings").glob("*.json")
@@ -77,6 +89,7 @@ def one_run(run_file: Path, out: Path, workers: int, measurements: str) -> dict[
     left = folder_mb(out)
     return {
         "wall_s": wall,
+        "cpu_s": cpu,
         "steps": steps,
         "laps": found["steps"],
         "peak_rss_mb": found["peak_rss_mb"],
@@ -135,10 +148,13 @@ def as_json(work: Work) -> dict[str, Any]:
 
 def work_from(row: Mapping[str, Any]) -> Work:
     """Return what a measured run had to do."""
-    return Work(
-        tuple((name, count) for name, count in row["geounits"]),
-        *(row[name] for name in Work.__slots__[1:]),
-    )
+    rest = {name: row[name] for name in Work.__slots__[1:] if name in row}
+    return Work(tuple((name, count) for name, count in row["geounits"]), **rest)
+
+
+def quiet(row: Mapping[str, Any]) -> float:
+    """Return the part of a run's time that is its own: other work on a shared machine takes the rest."""
+    return min(1.0, row["cpu_s"] / row["wall_s"]) if row["workers"] == 1 else 1.0
 
 
 def by_height(row: Mapping[str, Any], values: Mapping[str, float]) -> np.ndarray:
@@ -166,7 +182,7 @@ def fit_one(rows: Sequence[Mapping[str, Any]]) -> Costs:
     one = [1.0] * len(alone)
 
     def step(name: str) -> list[float]:
-        return [row["steps"][name] for row in alone]
+        return [quiet(row) * row["steps"][name] for row in alone]
 
     start, planning = fitted([one, leaves], step("planning"))
     start_writing, writing = fitted([one, leaves], step("writing"))
@@ -193,7 +209,7 @@ def fit_one(rows: Sequence[Mapping[str, Any]]) -> Costs:
         answers = [float(row["answers"]) for row in full]
         size = [float(row["geounits"][-1][1]) for row in full]
         more = [
-            max(1e-3, row["steps"]["writing"] - start_writing - writing * count)
+            max(1e-3, quiet(row) * row["steps"]["writing"] - start_writing - writing * count)
             for row, count in zip(full, size, strict=True)
         ]
         answer = fitted([answers], more)[0]
@@ -237,11 +253,12 @@ def show(row: Mapping[str, Any], costs: Costs | None = None) -> float:
     except KeyError:
         print(f"{row['product']} {row['estimator']}: {row['wall_s']:.2f} s, not forecast", flush=True)
         return 1.0
-    ratio = row["wall_s"] / told.seconds
+    seconds = quiet(row) * row["wall_s"]
+    ratio = seconds / told.seconds
     print(
         f"{row['product']:8s} {row['estimator']:15s} {row['geounits'][-1][1]:9,} leaves  {row['workers']} w"
         f"{' full' if row['full'] else '     '}"
-        f"  time {told.seconds:8.1f} / {row['wall_s']:8.1f} s ({ratio:4.2f})"
+        f"  time {told.seconds:8.1f} / {seconds:8.1f} s ({ratio:4.2f})"
         f"  process {told.peak_rss_mb:6.0f} / {row['peak_rss_mb']:6.0f} MB"
         f"  all {told.memory_mb:6.0f} / {row['memory_mb']:6.0f} MB"
         f"  files {told.output_mb:7.1f} / {row['output_mb']:7.1f} MB"

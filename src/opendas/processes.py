@@ -102,21 +102,20 @@ def _children(pid: int) -> list[int]:
     return found
 
 
-def _resident_kb(pid: int) -> int | None:
-    """Return a process's share of memory: what it has alone, and its part of what it shares."""
-    for name, field in (("smaps_rollup", "Pss:"), ("status", "VmRSS:")):
-        for line in (_text(_PROC / str(pid) / name) or "").splitlines():
-            if line.startswith(field):
-                return int(line.split()[1])
+def _resident_kb(pid: int, field: str) -> int | None:
+    for line in (_text(_PROC / str(pid) / "status") or "").splitlines():
+        if line.startswith(field):
+            return int(line.split()[1])
     return None
 
 
 def memory_mb(pid: int) -> float | None:
     """Return the memory of a process and of all below it in MB; None where the system does not say.
 
-    Pages that several processes share are divided between them.
+    All that the process itself has resident, and of those below what is not backed by a file: programs and
+    mapped files they have in common.
     """
-    own = _resident_kb(pid)
+    own = _resident_kb(pid, "VmRSS:")
     if own is None:
         return None
     seen, waiting, total = {pid}, _children(pid), own
@@ -125,7 +124,7 @@ def memory_mb(pid: int) -> float | None:
         if child in seen:
             continue
         seen.add(child)
-        total += _resident_kb(child) or 0
+        total += _resident_kb(child, "RssAnon:") or 0
         waiting.extend(_children(child))
     return total / 1024
 
