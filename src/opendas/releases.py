@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from opendas.errors import ConfigError
+from opendas.errors import ConfigError, FormatError
 from opendas.geography.frame import Frame
 from opendas.intervals.laws import confidence_level
 from opendas.io.area_files import AreaWeights, area_table, area_weights, read_area_file
@@ -213,7 +213,14 @@ class Release:
     @cached_property
     def certificate(self) -> Mapping[str, Any]:
         """The certificate."""
-        document: Mapping[str, Any] = json.loads((self.folder / "certificate.json").read_text("utf-8"))
+        try:
+            document: Mapping[str, Any] = json.loads((self.folder / "certificate.json").read_bytes())
+            if not all(isinstance(run["product"], str) for run in document["runs"]):
+                raise TypeError
+        except (ValueError, LookupError, TypeError, RecursionError) as error:
+            raise FormatError(
+                "certificate.json is damaged. Restore it from a copy of the release."
+            ) from error
         return document
 
     @property

@@ -93,11 +93,14 @@ class Clock:
 
     @staticmethod
     def read(path: Path) -> dict[str, float]:
-        """Return seconds and peak memory of a finished run."""
+        """Return seconds and peak memory of a finished run; nothing where they are missing or damaged."""
         if not path.is_file():
             return {}
-        document = json.loads(path.read_text(encoding="utf-8"))
-        return {"seconds": document["seconds"], "peak_rss_mb": document["peak_rss_mb"]}
+        try:
+            document = json.loads(path.read_bytes())
+            return {name: float(document[name]) for name in ("seconds", "peak_rss_mb")}
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+            return {}
 
 
 def step_of_lap(name: str) -> str:

@@ -39,6 +39,9 @@ __all__ = [
 ]
 
 
+_PHASES = ("started", "measured", "finished")
+
+
 @dataclass(frozen=True, slots=True)
 class RunState:
     """What a run is a function of, and how far it is: ``state/<product>/run.json``.
@@ -91,8 +94,15 @@ def read_state(path: Path) -> RunState:
         If it is damaged.
     """
     try:
-        return RunState(**json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError) as error:
+        state = RunState(**json.loads(path.read_bytes()))
+        texts = (state.run_id, state.product, state.version, state.plan_digest, state.estimation_digest)
+        texts += (state.input_tag, state.key_commitment)
+        right = all(isinstance(text, str) for text in texts) and state.phase in _PHASES
+        right = right and (state.seed is None or type(state.seed) is int)
+        if not right or not (state.result is None or isinstance(state.result, Mapping)):
+            raise TypeError
+        return state
+    except (ValueError, TypeError, RecursionError) as error:
         raise PrivacyError(
             f"{path.name} of {path.parent.name} is damaged: the run cannot be resumed. "
             "A new run in a new folder is charged in full."

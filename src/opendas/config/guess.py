@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
-from opendas.errors import ConfigError, FormatError
+from opendas.errors import ConfigError, EnvironmentFailure, FormatError
 from opendas.schema.attributes import RESERVED_NAMES
 
 __all__ = ["MOST_LEVELS", "TableGuess", "guess_table"]
@@ -146,14 +146,31 @@ def _read(path: Path) -> pa.Table:
     try:
         if path.suffix.lower() in (".parquet", ".pq"):
             table = pq.read_table(path)
-            return pa.table({name: table.column(name).cast(pa.string()) for name in table.column_names})
+            _refuse_repeated(path, table.column_names)
+            table = pa.table({name: table.column(name).cast(pa.string()) for name in table.column_names})
+            table.validate(full=True)
+            return _with_rows(path, table)
         with pacsv.open_csv(path) as reader:
             names = reader.schema.names
+        _refuse_repeated(path, names)
         options = pacsv.ConvertOptions(column_types={name: pa.string() for name in names})
         table = pacsv.read_csv(path, convert_options=options)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowKeyError):
+    except OSError as error:
+        if error.errno is not None:
+            raise EnvironmentFailure(f"{path}: {error.strerror or 'cannot be read'}.") from None
+        raise FormatError(f"{path.name}: no whole CSV or Parquet table.") from None
+    except (pa.ArrowException, UnicodeDecodeError):
         # The reader's own message may quote a row.
         raise FormatError(f"{path.name}: no CSV with a header row, and no Parquet table.") from None
+    return _with_rows(path, table)
+
+
+def _refuse_repeated(path: Path, names: list[str]) -> None:
+    if len(set(names)) < len(names):
+        raise FormatError(f"{path.name}: two columns have one name.")
+
+
+def _with_rows(path: Path, table: pa.Table) -> pa.Table:
     if table.num_rows == 0:
         raise FormatError(f"{path.name}: the table has no rows.")
     return table
@@ -237,11 +254,9 @@ def _labels(values: list[str]) -> tuple[str, ...]:
     """Return level labels in their natural order, numbers by size; an empty field is no level."""
 
     def natural(value: str) -> list[tuple[int, int, str]]:
-        return [
-            (0, int(part), "") if part.isdigit() else (1, 0, part)
-            for part in re.split(r"(\d+)", value)
-            if part
-        ]
+        # Numbers compare by their digits: some are longer than Python would convert.
+        parts = [(part, part.lstrip("0")) for part in re.split(r"([0-9]+)", value) if part]
+        return [(0, len(bare), bare) if part[0] in "0123456789" else (1, 0, part) for part, bare in parts]
 
     return tuple(sorted((value for value in values if value), key=natural))
 

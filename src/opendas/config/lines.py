@@ -8,6 +8,7 @@ arrays.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections import defaultdict
 
 __all__ = ["Path", "line_of", "scan_lines"]
@@ -26,6 +27,7 @@ class _Scanner:
     def __init__(self, text: str) -> None:
         self.text = text
         self.at = 0
+        self.ends = [match.start() for match in re.finditer("\n", text)]
         self.lines: dict[Path, int] = {}
         self.tables: defaultdict[Path, int] = defaultdict(int)
 
@@ -38,7 +40,7 @@ class _Scanner:
         return self.text[self.at : self.at + 1]
 
     def note(self, path: Path) -> None:
-        self.lines.setdefault(path, self.text.count("\n", 0, self.at) + 1)
+        self.lines.setdefault(path, bisect_left(self.ends, self.at) + 1)
 
     def keys(self) -> list[str]:
         """Read a dotted key."""

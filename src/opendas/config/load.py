@@ -32,6 +32,9 @@ _KINDS = {
     "model_type": "a table of keys",
     "model_attributes_type": "a table of keys",
 }
+_LONGEST_TEXT = 1 << 22
+"""A configuration of more characters is some other file, a device perhaps that never ends."""
+
 _INNER = frozenset({"steps"})
 """Parts of a model's path that are no key of the file."""
 
@@ -124,7 +127,8 @@ def read_text(path: Path, what: str) -> str:
         If it may not be read.
     """
     try:
-        return path.read_text(encoding="utf-8")
+        with open(path, encoding="utf-8") as file:
+            text = file.read(_LONGEST_TEXT + 1)
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         raise ConfigError(
             f"{path}: no such {what}. Give the path of a TOML file; `opendas init` writes one to start from."
@@ -133,6 +137,9 @@ def read_text(path: Path, what: str) -> str:
         raise ConfigError(f"{path}: a {what} is text in UTF-8.") from None
     except PermissionError:
         raise EnvironmentFailure(f"{path}: no permission to read this {what}.") from None
+    if len(text) > _LONGEST_TEXT:
+        raise ConfigError(f"{path}: too long for a {what}.")
+    return text
 
 
 def parse_toml(text: str, model: type[_S], file: str, folder: Path) -> tuple[_S, dict[KeyPath, int]]:
@@ -161,11 +168,15 @@ def parse_toml(text: str, model: type[_S], file: str, folder: Path) -> tuple[_S,
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{file}: no valid TOML: {error}") from None
-    lines = scan_lines(text)
+    except (ValueError, RecursionError):
+        raise ConfigError(f"{file}: no valid TOML: a number is too long, or nested too deeply.") from None
     try:
+        lines = scan_lines(text)
         return model.model_validate(freeze(data), context={"folder": folder}), lines
     except ValidationError as error:
         raise config_error(file, problems(error, model, lines, file)) from None
+    except RecursionError:
+        raise ConfigError(f"{file}: values are nested too deeply.") from None
 
 
 def parse_document(

@@ -88,8 +88,10 @@ class Checkpoints:
         path = self._seconds(stage, number)
         if self._timings is None or not path.is_file():
             return result
-        seconds = np.frombuffer(path.read_bytes(), np.float32)
-        return replace(result, seconds=seconds) if len(seconds) == len(result.records) else result
+        stored = path.read_bytes()
+        if len(stored) != np.dtype(np.float32).itemsize * len(result.records):
+            return result
+        return replace(result, seconds=np.frombuffer(stored, np.float32))
 
     def _seconds(self, stage: int, number: int) -> Path:
         return (self._timings or self._folder) / f"stage{stage}-task{number:04d}.seconds"

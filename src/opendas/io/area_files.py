@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from opendas.errors import ConfigError, EnvironmentFailure, Finding, FormatError, GeographyError
 from opendas.geography.frame import Frame
-from opendas.io.parquet import open_parquet
+from opendas.io.parquet import open_parquet, reading
 
 __all__ = ["WHOLE", "AreaWeights", "area_table", "area_weights", "read_area_file"]
 
@@ -199,7 +199,8 @@ def _refuse_repeats(
 
 def _read_table(path: Path) -> Any:
     if path.suffix.lower() == ".parquet":
-        return open_parquet(path).read()
+        with reading(path):
+            return open_parquet(path).read()
     try:
         data = path.read_bytes()
     except OSError as error:

@@ -22,10 +22,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from opendas.errors import FormatError
-from opendas.io.parquet import open_parquet, to_bytes
+from opendas.io.parquet import open_parquet, reading, to_bytes
 from opendas.queries.groups import QueryGroup
 
 __all__ = [
@@ -189,6 +188,11 @@ def _read_rows(folder: Path, level: str, kind: str) -> BureauRows:
 
 
 def _read_file(file: Path, level: str, kind: str) -> pa.Table:
+    with reading(file):
+        return _columns(file, level, kind)
+
+
+def _columns(file: Path, level: str, kind: str) -> pa.Table:
     opened = open_parquet(file)
     columns = _COLUMNS[kind]
     missing = [name for name in columns if name not in opened.schema_arrow.names]
@@ -296,7 +300,7 @@ def _stamp(file: Path) -> tuple[int, int]:
 
 @lru_cache(maxsize=4096)
 def _row_groups(file: Path, stamp: tuple[int, int]) -> tuple[int, ...]:
-    opened = pq.ParquetFile(file).metadata
+    opened = open_parquet(file).metadata
     sizes = [opened.row_group(i).num_rows for i in range(opened.num_row_groups)]
     return tuple(np.concatenate([[0], np.cumsum(sizes)]).astype(int).tolist())
 
@@ -304,6 +308,11 @@ def _row_groups(file: Path, stamp: tuple[int, int]) -> tuple[int, ...]:
 @lru_cache(maxsize=4)
 def _group_values(file: Path, stamp: tuple[int, int], group: int, level: str) -> tuple[Ints, Ints]:
     """Return the flat values of one row group and where each row's begin."""
+    with reading(file):
+        return _flat_values(file, group, level)
+
+
+def _flat_values(file: Path, group: int, level: str) -> tuple[Ints, Ints]:
     column = open_parquet(file).read_row_group(group, columns=["value"]).column(0).combine_chunks()
     if isinstance(column, pa.ChunkedArray):
         column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)

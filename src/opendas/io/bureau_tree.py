@@ -66,7 +66,7 @@ def bureau_tree(path: Path) -> NoisyTree:
     are about all states.
     """
     levels = _without_nation(read_bureau_levels(path))
-    product = _product(levels)
+    product = _product(levels, path.name)
     spine = _spine(levels)
     frame, spine = _frame(spine)
     noisy, rows = [], []
@@ -89,7 +89,7 @@ def bureau_tree(path: Path) -> NoisyTree:
     return NoisyTree(product, frame, spine, tuple(noisy), table, answers, "bureau")
 
 
-def _product(levels: Sequence[BureauLevel]) -> Product:
+def _product(levels: Sequence[BureauLevel], name: str) -> Product:
     """Return the product that was measured, by the shape of its detailed query.
 
     Raises
@@ -107,7 +107,7 @@ def _product(levels: Sequence[BureauLevel]) -> Product:
         if shapes == {product.schema.shape}:
             return product
     raise FormatError(
-        f"detailed queries of shape {', '.join(str(shape) for shape in sorted(shapes)) or '(none)'}: this is "
+        f"{name}: detailed of shape {', '.join(str(shape) for shape in sorted(shapes)) or '(none)'}: this is "
         "neither of the redistricting products, (8, 2, 2, 63) for persons and (2,) for housing units."
     )
 

@@ -18,7 +18,7 @@ from opendas.constraints.table import ConstraintTable, InvariantAnswers, JointTo
 from opendas.errors import FormatError, GeographyError
 from opendas.geography.frame import Frame
 from opendas.geography.spine import Shares, Spine, SpineLevel
-from opendas.io.parquet import open_parquet, read_metadata, to_bytes
+from opendas.io.parquet import open_parquet, read_metadata, reading, to_bytes
 from opendas.io.product_json import product_from_json
 from opendas.products.product import Product
 
@@ -66,7 +66,8 @@ def _metadata(path: Path, form: str) -> dict[str, Any]:
 
 def read_product(path: Path) -> Product:
     """Return the product whose frame is in `path`."""
-    return product_from_json(_metadata(path, "opendas frame 1")["product"])
+    with reading(path):
+        return product_from_json(_metadata(path, "opendas frame 1")["product"])
 
 
 def read_frame(path: Path) -> Frame:
@@ -79,6 +80,11 @@ def read_frame(path: Path) -> Frame:
     GeographyError
         If its leaves are not in order.
     """
+    with reading(path):
+        return _frame(path)
+
+
+def _frame(path: Path) -> Frame:
     metadata = _metadata(path, "opendas frame 1")
     table = open_parquet(path).read()
     wanted = [f"level:{name}" for name in metadata["levels"]]
@@ -121,6 +127,11 @@ def read_spine(path: Path, frame: Frame) -> Spine:
     GeographyError
         If a parent is missing above, or the leaves are not those of `frame`.
     """
+    with reading(path):
+        return _spine(path, frame)
+
+
+def _spine(path: Path, frame: Frame) -> Spine:
     metadata = _metadata(path, "opendas spine 1")
     file = open_parquet(path, dictionaries=["geolevel", "share"])
     table = file.read().combine_chunks()
@@ -150,6 +161,11 @@ def read_spine(path: Path, frame: Frame) -> Spine:
 
 def read_constraints(path: Path) -> tuple[ConstraintRows, ...]:
     """Read ``measurements/<product>/constraints.parquet``, one block per geolevel and constraint."""
+    with reading(path):
+        return _constraint_rows(path)
+
+
+def _constraint_rows(path: Path) -> tuple[ConstraintRows, ...]:
     metadata = _metadata(path, "opendas constraints 1")
     text = ["geolevel", "constraint", "query", "kind"]
     table = open_parquet(path, dictionaries=text).read().combine_chunks()
@@ -208,6 +224,11 @@ def read_constraint_table(path: Path, product: Product, spine: Spine) -> Constra
     FormatError
         If a constraint of the product or a geounit of the spine is missing.
     """
+    with reading(path):
+        return _constraint_table(path, product, spine)
+
+
+def _constraint_table(path: Path, product: Product, spine: Spine) -> ConstraintTable:
     blocks = {(block.geolevel, block.name): block for block in read_constraints(path)}
     names = tuple(bound.name for bound in product.bounds)
     cells = np.zeros((len(names), product.schema.size), dtype=bool)

@@ -15,7 +15,7 @@ import pyarrow.csv as pacsv
 from opendas.errors import Finding, FormatError, GeographyError, SchemaError
 from opendas.geography.frame import Frame
 from opendas.io.mdf_layout import Column, Layout, estimate_of_records, mdf_layout
-from opendas.io.parquet import open_parquet
+from opendas.io.parquet import open_parquet, reading
 from opendas.products.product import Product
 from opendas.schema.histogram import Histogram
 
@@ -83,19 +83,20 @@ def read_mdf_records(folder: Path, product: Product, frame: Frame) -> MdfRecords
     records, ascending, numbered = 0, True, True
     for path in mdf_files(folder):
         last = -1
-        for batch in _batches(path, layout):
-            leaf = _leaves(batch, layout, leaf_key, order, path)
-            kind = _kind_codes(batch, layout, kind_of_key, path)
-            key = leaf * layout.kinds + kind
-            if len(key) == 0:
-                continue
-            ascending = ascending and int(key[0]) >= last and bool(np.all(key[1:] >= key[:-1]))
-            last = int(key[-1])
-            numbered = numbered and _numbered(batch, layout, records)
-            records += len(key)
-            unique, count = np.unique(key, return_counts=True)
-            keys.append(unique)
-            sums.append(count)
+        with reading(path):
+            for batch in _batches(path, layout):
+                leaf = _leaves(batch, layout, leaf_key, order, path)
+                kind = _kind_codes(batch, layout, kind_of_key, path)
+                key = leaf * layout.kinds + kind
+                if len(key) == 0:
+                    continue
+                ascending = ascending and int(key[0]) >= last and bool(np.all(key[1:] >= key[:-1]))
+                last = int(key[-1])
+                numbered = numbered and _numbered(batch, layout, records)
+                records += len(key)
+                unique, count = _counted(key)
+                keys.append(unique)
+                sums.append(count)
     key = np.concatenate(keys) if keys else np.zeros(0, dtype=np.int64)
     counts = Histogram.from_entries(
         key // layout.kinds,
@@ -104,6 +105,15 @@ def read_mdf_records(folder: Path, product: Product, frame: Frame) -> MdfRecords
         shape=(len(frame), layout.kinds),
     )
     return MdfRecords(counts, records, ascending, numbered)
+
+
+def _counted(key: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return distinct keys, ascending, and how often each comes; sorted ones are only looked through."""
+    if not bool(np.all(key[1:] >= key[:-1])):
+        unique, count = np.unique(key, return_counts=True)
+        return unique, count.astype(np.int64)
+    starts = np.flatnonzero(np.concatenate([[True], key[1:] != key[:-1]]))
+    return key[starts], np.diff(np.append(starts, len(key)))
 
 
 def _batches(path: Path, layout: Layout) -> Iterator[Any]:

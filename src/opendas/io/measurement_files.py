@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from opendas.errors import FormatError
-from opendas.io.parquet import open_parquet, read_metadata, to_bytes
+from opendas.io.parquet import open_parquet, read_metadata, reading, to_bytes
 from opendas.io.product_json import product_from_json, product_to_json
 from opendas.measurement.plan import MeasurementPlan
 from opendas.privacy.relations import Mechanism
@@ -213,6 +213,10 @@ class MeasurementFile:
     @cached_property
     def geocodes(self) -> npt.NDArray[np.bytes_]:
         """Geocode of each measured geounit, bytes (g,), in spine order."""
+        with reading(self.path):
+            return self._geocodes()
+
+    def _geocodes(self) -> npt.NDArray[np.bytes_]:
         column = self._file.read(columns=["geocode"]).column(0)
         if column.null_count:
             raise FormatError(f"{self.path.name}: a row without a geocode.")
@@ -224,7 +228,8 @@ class MeasurementFile:
     @cached_property
     def product(self) -> Product:
         """The product that was measured."""
-        return product_from_json(self.metadata["product"])
+        with reading(self.path):
+            return product_from_json(self.metadata["product"])
 
     def size(self, query: str) -> int:
         """Return the number of rows ``m`` of a query group."""
@@ -249,6 +254,10 @@ class MeasurementFile:
         stop = len(self) if stop is None else stop
         if not 0 <= start <= stop <= len(self):
             raise FormatError(f"{self.path.name}: geounits {start} to {stop} of {len(self)} were asked for.")
+        with reading(self.path):
+            return self._read(start, stop)
+
+    def _read(self, start: int, stop: int) -> dict[str, Answers]:
         first = int(np.searchsorted(self._starts, start, side="right")) - 1
         last = int(np.searchsorted(self._starts, max(stop, start + 1), side="left"))
         pieces: list[dict[str, Answers]] = []

@@ -28,6 +28,7 @@ __all__ = [
     "open_parquet",
     "parquet_sink",
     "read_metadata",
+    "reading",
     "text_column",
     "to_bytes",
     "write_parquet",
@@ -40,6 +41,11 @@ ROW_GROUP = 1 << 17
 """Rows a row group."""
 
 _ZSTD_LEVEL = 3
+
+_OF_OTHER_CONTENT = (
+    pa.ArrowException, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError,
+)  # fmt: skip
+"""What meets those who take a file at its word: columns and metadata are there, and of their types."""
 
 
 def canonical_json(value: object) -> bytes:
@@ -139,10 +145,43 @@ def open_parquet(path: Path, *, memory_map: bool = False, dictionaries: Collecti
         return pq.ParquetFile(path, memory_map=memory_map, read_dictionary=list(dictionaries) or None)
     except FileNotFoundError as error:
         raise FormatError(f"{path.name}: no such file in the release.") from error
-    except pa.ArrowInvalid as error:
+    except (pa.ArrowException, ValueError) as error:
         raise FormatError(f"{path.name}: not a whole Parquet file.") from error
     except OSError as error:
+        if error.errno is None:
+            # The library's own word for content that it cannot decode.
+            raise FormatError(f"{path.name}: not a whole Parquet file.") from error
         raise EnvironmentFailure(f"{path.name} cannot be read: {error.strerror or 'read error'}.") from error
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Blame `path` for what goes wrong while it is understood: it was damaged, or written by others.
+
+    Errors of OpenDAS go through, and memory that is not there is no fault of a file.
+
+    Raises
+    ------
+    FormatError
+        If its columns, types, values or metadata are not those that are expected.
+    EnvironmentFailure
+        If it cannot be read.
+    """
+    try:
+        yield
+    except MemoryError:
+        raise
+    except OSError as error:
+        if error.errno is not None:
+            raise EnvironmentFailure(
+                f"{path.name} cannot be read: {error.strerror or 'read error'}."
+            ) from error
+        raise FormatError(f"{path.name}: not a whole Parquet file.") from error
+    except _OF_OTHER_CONTENT as error:
+        raise FormatError(
+            f"{path.name}: damaged, or written by another program: a column, a type, a value or the metadata "
+            "are not those of this kind of file."
+        ) from error
 
 
 def read_metadata(path: Path) -> dict[str, Any]:
@@ -158,7 +197,7 @@ def read_metadata(path: Path) -> dict[str, Any]:
         raise FormatError(f"{path.name}: no 'opendas' metadata; the file was not written by opendas.")
     try:
         value = json.loads(stored[METADATA_KEY])
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise FormatError(f"{path.name}: the 'opendas' metadata are no JSON.") from error
     if not isinstance(value, dict):
         raise FormatError(f"{path.name}: the 'opendas' metadata are no JSON object.")

@@ -223,7 +223,7 @@ def read_lines(data: bytes, name: str) -> tuple[tuple[LedgerLine, ...], int]:
     for number, text in enumerate(data[:whole].split(b"\n")[:-1], start=1):
         try:
             lines.append(_read_line(text, lines))
-        except (PrivacyError, ValueError, KeyError, TypeError) as error:
+        except (PrivacyError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise PrivacyError(
                 f"{name}, line {number}: the ledger is damaged: {_reason(error)}. It was changed after "
                 "it was written. Restore it from a copy; what this folder has spent is unknown until then."

@@ -201,7 +201,7 @@ def read_runs(release: Path) -> tuple[RunFacts, ...]:
         if certificate["format"] != FORMAT:
             raise FormatError(f"{CERTIFICATE} is not of the format {FORMAT!r}; another version wrote it.")
         return tuple(RunFacts.from_dict(record) for record in certificate["runs"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FormatError(f"{CERTIFICATE} is damaged. Restore it from a copy of the release.") from error
 
 

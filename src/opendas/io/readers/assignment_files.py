@@ -9,6 +9,7 @@ Axes: ``r`` rows.
 
 from __future__ import annotations
 
+import errno
 import re
 import struct
 import zipfile
@@ -143,6 +144,10 @@ def _members(path: Path) -> Iterator[tuple[str, str, bytes]]:
             f"{path.name} cannot be unpacked.", [Finding(path.name, None, None, rule)]
         ) from None
     except OSError as error:
+        if error.errno == errno.EINVAL:  # the directory of the archive points to before its beginning
+            rule = "expected a zip file, whole"
+            finding = Finding(path.name, None, None, rule)
+            raise FormatError(f"{path.name} cannot be unpacked.", [finding]) from None
         raise EnvironmentFailure(f"{path}: {error.strerror or 'cannot be read'}.") from None
 
 

@@ -1,0 +1,1 @@
+"""Fuzzing: malformed files for every reader, from a coverage-guided fuzzer and from property tests."""

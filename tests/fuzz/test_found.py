@@ -1,0 +1,255 @@
+"""Defects that fuzzing found, each as the smallest input that showed it, without the fuzzer."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from support.mini import mini_frame, mini_product
+
+import opendas
+from fuzz.seeds import MARK, seed
+from opendas.config.guess import guess_table
+from opendas.config.lines import scan_lines
+from opendas.config.load import load_run_file, read_text
+from opendas.engines.checkpoint import Checkpoints
+from opendas.errors import ConfigError, DataError, FormatError, PrivacyError
+from opendas.geography.frame import Frame, LevelRule, official_codes
+from opendas.io.area_files import read_area_file
+from opendas.io.geography_files import read_constraints, read_frame, read_product, read_spine
+from opendas.io.parquet import open_parquet, read_metadata, reading
+from opendas.io.readers import ReaderSpec, make_reader
+from opendas.io.readers.block_assignment import with_assignments
+from opendas.privacy.entries import read_lines
+from opendas.timing import Clock
+from opendas.workspace import read_state
+
+LEVELS = (LevelRule("region", 2), LevelRule("town", 4), LevelRule("block", 6))
+
+
+def written(folder: Path, name: str) -> Path:
+    for path, data in seed(name).items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(data)
+    return folder
+
+
+def refused(folder: Path, counts: Path) -> str:
+    (folder / "frame.csv").write_bytes(seed("mini")["frame.csv"])
+    spec = ReaderSpec("histogram", (counts,), mini_product(), levels=LEVELS, frame=folder / "frame.csv")
+    with pytest.raises(DataError) as caught:
+        make_reader(spec).read()
+    return str(caught.value)
+
+
+# Readers of input -------------------------------------------------------------------------------------------
+
+
+def test_a_first_line_that_is_a_record_is_not_quoted(tmp_path: Path) -> None:
+    (tmp_path / "c.csv").write_text(f"000000,home,old,{MARK},N{MARK}\n000000,home,adult,1,x\n")
+    said = refused(tmp_path, tmp_path / "c.csv")
+    assert MARK not in said
+    assert "header" in said
+    (tmp_path / "c.csv").write_text(f"000000,{MARK},{MARK},old\n")
+    said = refused(tmp_path, tmp_path / "c.csv")
+    assert MARK not in said
+    assert "each column name once; columns 2, 3" in said
+
+
+@pytest.mark.parametrize("value", [[1], {"a": 1}])
+@pytest.mark.parametrize("column", ["geocode", "kind", "count"])
+def test_nested_columns_are_refused(tmp_path: Path, column: str, value: object) -> None:
+    rows: dict[str, object] = {"geocode": "000000", "kind": "home", "age": "old", "count": 3}
+    rows[column] = value
+    pq.write_table(pa.Table.from_pylist([rows]), tmp_path / "c.parquet")
+    assert f"c.parquet, field {column}: expected text or numbers" in refused(tmp_path, tmp_path / "c.parquet")
+
+
+def test_an_archive_whose_directory_points_before_its_beginning(tmp_path: Path) -> None:
+    data = bytearray(seed("assignment")["BlockAssign_ST98_FB.zip"])
+    end = data.rindex(b"PK\x05\x06")
+    data[end + 16 : end + 20] = b"\xff\xff\xff\x7f"
+    path = tmp_path / "BlockAssign_ST98_FB.zip"
+    path.write_bytes(data)
+    blocks = np.array([b"980010001001000", b"980010001001001"])
+    with pytest.raises(FormatError, match=r"BlockAssign_ST98_FB\.zip"):
+        with_assignments(Frame(blocks, official_codes(blocks, "state"), "block"), [path])
+
+
+# Guesses ----------------------------------------------------------------------------------------------------
+
+
+def test_guesses_of_odd_tables(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("geocode,a,count\n01,²,1\n02," + "9" * 5000 + ",2\n02,1²,3\n")
+    assert len(guess_table(path).attributes["a"]) == 3
+    path.write_text("geocode,a,a\n01,x,y\n02,y,x\n")
+    with pytest.raises(FormatError, match="two columns have one name"):
+        guess_table(path)
+
+
+def test_a_guess_of_a_damaged_parquet_file(tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    pq.write_table(pa.table({"geocode": ["a", "b"] * 50, "x": list(range(100))}), path)
+    data = bytearray(path.read_bytes())
+    data[8:60] = b"\xff" * 52
+    path.write_bytes(data)
+    with pytest.raises(FormatError, match=r"t\.parquet"):
+        guess_table(path)
+
+
+# Configuration ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", ["[" * 5000 + "1" + "]" * 5000, "1" + "0" * 5000])
+def test_a_run_file_that_the_parser_gives_up_on(tmp_path: Path, value: str) -> None:
+    (tmp_path / "run.toml").write_text(f"[run]\nproduct = {value}\n")
+    with pytest.raises(ConfigError, match=r"run\.toml: no valid TOML"):
+        load_run_file(tmp_path / "run.toml")
+
+
+def test_a_configuration_that_never_ends() -> None:
+    with pytest.raises(ConfigError, match="too long for a run file"):
+        read_text(Path("/dev/zero"), "run file")
+
+
+def test_lines_of_long_lists_are_found_in_linear_time() -> None:
+    items = 200_000
+    started = time.process_time()
+    lines = scan_lines("x = [" + "1,\n" * items + "]\n")
+    assert lines["x", items - 1] == items
+    assert time.process_time() - started < 60  # counting the lines anew for each item took minutes
+
+
+# Releases and measurements ----------------------------------------------------------------------------------
+
+
+def damaged(data: bytes, kind: str) -> bytes:
+    """Return a Parquet file with its pages, its text, or the types of its columns spoilt."""
+    footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    if kind == "pages":
+        return data[:4] + b"\xff" * (footer - 4) + data[footer:]
+    if kind == "text":
+        at = data.index(b"geocode", footer)
+        return data[:at] + b"\xff\xfe" + data[at + 2 :]
+    table = pq.read_table(pa.BufferReader(data))
+    metadata = pq.read_schema(pa.BufferReader(data)).metadata
+    if kind == "types":
+        lists = [pa.array([[i] for i in range(table.num_rows)])] * table.num_columns
+        table = pa.table(dict(zip(table.column_names, lists, strict=True)))
+    if kind == "metadata":
+        metadata = {b"opendas": json.dumps({"format": json.loads(metadata[b"opendas"])["format"]}).encode()}
+    sink = pa.BufferOutputStream()
+    pq.write_table(table.replace_schema_metadata(metadata), sink, store_schema=False)
+    return sink.getvalue().to_pybytes()
+
+
+@pytest.mark.parametrize("kind", ["pages", "text", "types", "metadata"])
+@pytest.mark.parametrize(
+    "name",
+    ["geography/mini", "measurements/mini/spine", "measurements/mini/constraints", "measurements/mini/town"],
+)
+def test_a_damaged_file_of_a_release_is_named(tmp_path: Path, name: str, kind: str) -> None:
+    folder = written(tmp_path, "release") / "out/release"
+    path = folder / f"{name}.parquet"
+    path.write_bytes(damaged(path.read_bytes(), kind))
+    with pytest.raises(FormatError, match=f"{path.name}: "):
+        opendas.NoisyFile(folder).intervals("kind", geolevel="block")
+
+
+@pytest.mark.parametrize("kind", ["pages", "types"])
+def test_damaged_microdata_are_named(tmp_path: Path, kind: str) -> None:
+    folder = written(tmp_path, "release") / "out"
+    path = folder / "release/mdf/mini/0000.parquet"
+    path.write_bytes(damaged(path.read_bytes(), kind))
+    with pytest.raises(FormatError, match=r"0000\.parquet: "):
+        opendas.Release(folder).estimate()
+
+
+@pytest.mark.parametrize("kind", ["pages", "text", "types"])
+@pytest.mark.parametrize("part", ["DPQuery", "Constraint"])
+def test_a_damaged_file_of_the_bureaus_layout_is_named(tmp_path: Path, part: str, kind: str) -> None:
+    folder = written(tmp_path, "bureau") / "nmf"
+    path = next((folder / "County.parquet" / part).rglob("*.parquet"))
+    path.write_bytes(damaged(path.read_bytes(), kind))
+    with pytest.raises(FormatError, match=r"\.parquet"):
+        opendas.NoisyFile(folder).intervals("H1", geolevel="county")
+
+
+@pytest.mark.parametrize("read", [open_parquet, read_metadata, read_product, read_frame, read_constraints,
+                                  lambda path: read_spine(path, mini_frame())])  # fmt: skip
+def test_content_is_not_blamed_on_the_disk(tmp_path: Path, read: Callable[[Path], object]) -> None:
+    data = seed("release")["out/release/geography/mini.parquet"]
+    footer = int.from_bytes(data[-8:-4], "little")
+    path = tmp_path / "mini.parquet"
+    path.write_bytes(data[: -8 - footer] + b"\xff" * footer + data[-8:])
+    with pytest.raises(FormatError, match=r"mini\.parquet"):
+        read(path)
+    with pytest.raises(FormatError, match=r"areas\.parquet"), reading(tmp_path / "areas.parquet"):
+        raise OSError("Corrupt snappy compressed data")
+
+
+def test_a_damaged_file_of_blocks(tmp_path: Path) -> None:
+    data = seed("areas")["areas.parquet"]
+    (tmp_path / "areas.parquet").write_bytes(data[:4] + b"\xff" * 40 + data[44:])
+    with pytest.raises(FormatError, match=r"areas\.parquet"):
+        read_area_file(tmp_path / "areas.parquet", mini_frame())
+
+
+@pytest.mark.parametrize("text", [b"\xff\xfe", b"{}", b"[]", b'{"runs": [{}]}', b'{"runs": 1}', b"[" * 10**5])
+def test_a_damaged_certificate(tmp_path: Path, text: bytes) -> None:
+    folder = written(tmp_path, "release") / "out"
+    (folder / "release/certificate.json").write_bytes(text)
+    with pytest.raises(FormatError, match=r"certificate\.json"):
+        opendas.Release(folder).product_name()
+
+
+# State, ledger, timings -------------------------------------------------------------------------------------
+
+
+def test_a_line_of_the_ledger_that_is_nested_too_deeply() -> None:
+    with pytest.raises(PrivacyError, match=r"ledger\.jsonl, line 1"):
+        read_lines(b"[" * 100_000 + b"\n", "ledger.jsonl")
+
+
+@pytest.mark.parametrize(
+    "change", [{"result": []}, {"phase": "x"}, {"phase": []}, {"run_id": 1}, {"seed": "1"}, {"seed": True}]
+)
+def test_a_state_with_values_of_other_kinds(tmp_path: Path, change: dict[str, object]) -> None:
+    path = tmp_path / "run.json"
+    state = json.loads(seed("release")["out/state/mini/run.json"])
+    path.write_text(json.dumps(state))
+    assert read_state(path).phase == "finished"
+    path.write_text(json.dumps(state | change))
+    with pytest.raises(PrivacyError, match=r"run\.json"):
+        read_state(path)
+    path.write_bytes(b"[" * 100_000)
+    with pytest.raises(PrivacyError, match=r"run\.json"):
+        read_state(path)
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"[]", b"{}", b'{"seconds": [], "peak_rss_mb": 1}', b"\xff"])
+def test_damaged_timings_are_no_reason_to_refuse_a_result(tmp_path: Path, text: bytes) -> None:
+    (tmp_path / "mini.json").write_bytes(text)
+    assert Clock.read(tmp_path / "mini.json") == {}
+
+
+def test_torn_seconds_of_families_are_left_out(tmp_path: Path) -> None:
+    folder = written(tmp_path, "interrupted") / "out"
+    part = folder / "state/mini/stage0-task0000.part"
+    content = part.read_bytes()
+    timings = tmp_path / "timings"
+    timings.mkdir()
+    (timings / part.with_suffix(".seconds").name).write_bytes(b"\x00" * 3)
+    start = len(b"opendas task 3\n") + 32
+    kept = Checkpoints(part.parent, "", lambda path, data: None, timings)
+    object.__setattr__(kept, "_binding", content[start : start + 32])
+    found = kept.load(0, 0)
+    assert found is not None
+    assert np.isnan(found.seconds).all()  # type: ignore[union-attr]
