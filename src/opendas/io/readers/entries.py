@@ -21,6 +21,7 @@ import numpy.typing as npt
 from opendas.errors import EnvironmentFailure
 from opendas.io.atomic import make_folder
 from opendas.io.histogram_files import HistogramWriter, open_histogram
+from opendas.io.readers.chunks import joined
 from opendas.schema.histogram import Histogram
 
 __all__ = ["IN_MEMORY", "Entries", "summed"]
@@ -33,6 +34,7 @@ IN_MEMORY = 1 << 21
 HISTOGRAM = "histogram"
 _RUNS = ".entries.partial"
 _PIECES = 1 << 14
+_NOTHING = np.empty(0, np.int64)
 
 
 def summed(keys: Numbers, counts: Numbers) -> tuple[Numbers, Numbers]:
@@ -190,14 +192,7 @@ class _Pending:
 
     def result(self) -> tuple[Numbers, Numbers]:
         """Return distinct keys, ascending, and their sums."""
-        keys, counts = summed(_joined(self._keys), _joined(self._counts))
+        keys, counts = summed(joined(self._keys or [_NOTHING]), joined(self._counts or [_NOTHING]))
         self._keys, self._counts = [keys], [counts]
         self._merged = self.waiting = len(keys)
         return keys, counts
-
-
-def _joined(parts: list[Numbers]) -> Numbers:
-    """Return the parts as one array; the list is empty then, so that they do not stand beside it."""
-    whole = parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, np.int64), *parts])
-    parts.clear()
-    return whole

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from opendas.errors import DataError, Finding
+from opendas.io.readers.chunks import Lines
 
 __all__ = ["FindingLog"]
 
@@ -62,7 +63,7 @@ class FindingLog:
         field: str | None,
         rule: str,
         *,
-        lines: npt.NDArray[np.integer] | None = None,
+        lines: npt.NDArray[np.integer] | Lines | None = None,
         first: int = 1,
     ) -> None:
         """Record a finding for each row where `wrong` is true.
@@ -70,7 +71,7 @@ class FindingLog:
         Parameters
         ----------
         wrong : bool (rows,)
-        lines : int (rows,), optional
+        lines : int (rows,) or Lines, optional
             Line of each row; by default rows count from `first`.
         """
         if not wrong.any():

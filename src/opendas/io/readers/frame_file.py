@@ -18,21 +18,21 @@ from opendas.geography.frame import (
     CENSUS_GEOLEVELS,
     CENSUS_PREFIX,
     ENTITY_CATEGORIES,
-    Frame,
     LevelRule,
-    official_codes,
 )
 from opendas.io.readers.base import FRAME_FROM_RECORDS, ReaderSpec, Source
 from opendas.io.readers.census import census_kind
+from opendas.io.readers.chunks import Lines, joined
 from opendas.io.readers.coding import geocodes_of, text_of, whole_numbers
 from opendas.io.readers.findings import FindingLog
-from opendas.io.readers.tables import column_names, no_rows, read_batches
+from opendas.io.readers.leaf_columns import LeafColumns
+from opendas.io.readers.tables import PUBLIC_ROWS, column_names, no_rows, read_batches
 from opendas.products.pl94 import GQ_COLUMNS
 
 __all__ = [
     "CENSUS_UNITS",
     "Hierarchy",
-    "build_frame",
+    "arrange",
     "frame_path",
     "hierarchy",
     "leaf_positions",
@@ -119,40 +119,39 @@ def _are_official(levels: Sequence[LevelRule]) -> bool:
     return prefixes[:-1] == official[:-1] and prefixes[-1] in (None, official[-1])
 
 
-def build_frame(
+def arrange(
     geocodes: Codes,
     levels: Hierarchy,
     where: str,
     log: FindingLog,
     *,
     columns: Mapping[str, Codes] | None = None,
-    units: Mapping[str, Counts] | None = None,
-    entities: Mapping[str, Codes] | None = None,
-    lines: npt.NDArray[np.int64] | None = None,
-) -> Frame:
-    """Return the frame of the leaves `geocodes`, in any order.
+    units: dict[str, Counts] | None = None,
+    entities: dict[str, Codes] | None = None,
+    lines: Lines | None = None,
+) -> LeafColumns:
+    """Return the leaves `geocodes`, given in any order, with their columns in ascending order of geocode.
 
     Raises
     ------
     GeographyError
         With every leaf that is listed twice, has an unusable geocode, or whose codes do not nest.
     """
-    lines = np.arange(1, len(geocodes) + 1) if lines is None else lines
-    columns = columns or {}
-    order = np.argsort(geocodes, kind="stable")
-    repeated = np.zeros(len(order), dtype=bool)
-    repeated[order[1:]] = geocodes[order[1:]] == geocodes[order[:-1]]
-    log.add_where(GeographyError, where, repeated, levels.leaf, "expected each leaf once", lines=lines)
-    codes = _level_codes(geocodes, levels, columns, where, lines, log)
-    _check_nesting([*codes.items(), (levels.leaf, geocodes)], where, lines, log)
+    if lines is None:
+        lines = Lines()
+        lines.add(1, len(geocodes))
+    order = None if bool(np.all(geocodes[1:] > geocodes[:-1])) else np.argsort(geocodes, kind="stable")
+    if order is not None:
+        repeated = np.zeros(len(order), dtype=bool)
+        repeated[order[1:]] = geocodes[order[1:]] == geocodes[order[:-1]]
+        log.add_where(GeographyError, where, repeated, levels.leaf, "expected each leaf once", lines=lines)
+    codes = _level_codes(geocodes, levels, columns or {}, where, lines, log)
+    _check_nesting(codes, geocodes, levels, where, lines, log)
     log.raise_if_any(f"{where}: the list of leaves is not usable.")
-    return Frame(
-        geocodes[order],
-        {name: code[order] for name, code in codes.items()},
-        levels.leaf,
-        {name: count[order] for name, count in (units or {}).items()},
-        {name: code[order] for name, code in (entities or {}).items()},
-    )
+    arranged = LeafColumns(geocodes, levels.leaf, codes, levels.root, units or {}, entities or {})
+    if order is not None:
+        arranged.take(order)
+    return arranged
 
 
 def _level_codes(
@@ -160,14 +159,15 @@ def _level_codes(
     levels: Hierarchy,
     columns: Mapping[str, Codes],
     where: str,
-    lines: npt.NDArray[np.int64],
+    lines: Lines,
     log: FindingLog,
 ) -> dict[str, Codes]:
+    """Return the codes of each leaf at the levels above; none for census blocks, whose digits tell them."""
     if levels.root is not None:
         wrong = ~np.strings.isdigit(geocodes) & (geocodes != b"")
         rule = "expected the 15 digits of a census block"
         log.add_where(GeographyError, where, wrong, levels.leaf, rule, lines=lines)
-        return official_codes(geocodes, levels.root)
+        return {}
     lengths = np.strings.str_len(geocodes)
     codes: dict[str, Codes] = {}
     for level in levels.above:
@@ -187,17 +187,30 @@ def _level_codes(
 
 
 def _check_nesting(
-    levels: Sequence[tuple[str, Codes]], where: str, lines: npt.NDArray[np.int64], log: FindingLog
+    codes: Mapping[str, Codes],
+    geocodes: Codes,
+    levels: Hierarchy,
+    where: str,
+    lines: Lines,
+    log: FindingLog,
 ) -> None:
-    """Record every leaf whose code at some level lies in another unit above than that code's first leaf."""
-    for (above, parents), (name, codes) in itertools.pairwise(levels):
-        _, first, index = np.unique(codes, return_index=True, return_inverse=True)
+    """Record every leaf whose code at some level lies in another unit above than that code's first leaf.
+
+    Codes that begin a longer code of the same leaf nest by their form.
+    """
+    known = [(level.name, codes.get(level.name), level.column is None) for level in levels.above]
+    for (above, parents, begins), (name, own, follows) in itertools.pairwise(
+        [*known, (levels.leaf, geocodes, True)]
+    ):
+        if (begins and follows) or parents is None or own is None:
+            continue
+        _, first, index = np.unique(own, return_index=True, return_inverse=True)
         wrong = parents != parents[first[index]]
         text = f"expected one {above} for each {name}: a geounit is a child of one parent"
         log.add_where(GeographyError, where, wrong, name, text, lines=lines)
 
 
-def read_frame_file(path: Source, spec: ReaderSpec, levels: Hierarchy) -> Frame:
+def read_frame_file(path: Source, spec: ReaderSpec, levels: Hierarchy) -> LeafColumns:
     """Read the public list of leaves.
 
     Beside the geocode and the columns that levels name, columns called as a unit column of the census
@@ -213,30 +226,31 @@ def read_frame_file(path: Source, spec: ReaderSpec, levels: Hierarchy) -> Frame:
     entity_names = [name for name in ENTITY_CATEGORIES if name in known and name not in levels.columns]
     wanted = list(dict.fromkeys((spec.geocode, *levels.columns, *kinds, *entity_names)))
     log = FindingLog()
-    codes: dict[str, list[Codes]] = {name: [] for name in (spec.geocode, *levels.columns, *entity_names)}
+    geocodes: list[Codes] = []
+    codes: dict[str, list[Codes]] = {name: [] for name in (*levels.columns, *entity_names)}
     units: dict[str, list[Counts]] = {name: [] for name in kinds}
-    lines = []
-    for batch in read_batches(path, wanted, log):
-        codes[spec.geocode].append(geocodes_of(batch, spec.geocode, levels.width, log))
-        for name in codes:
-            if name != spec.geocode:
-                codes[name].append(text_of(batch, name))
-        for name in kinds:
-            units[name].append(whole_numbers(batch, name, log))
-        lines.append(np.arange(batch.first, batch.first + batch.rows))
+    lines = Lines()
+    for batch in read_batches(path, wanted, log, rows=PUBLIC_ROWS):
+        geocodes.append(geocodes_of(batch, spec.geocode, levels.width, log))
+        for name, parts in codes.items():
+            parts.append(text_of(batch, name))
+        for name, numbers in units.items():
+            numbers.append(whole_numbers(batch, name, log))
+        lines.add(batch.first, batch.rows)
     log.raise_if_any(f"{path.name}: the list of leaves is not usable.")
-    if not lines:
+    if not geocodes:
         raise no_rows(path)
-    joined = {name: np.concatenate(parts) for name, parts in codes.items()}
-    return build_frame(
-        joined[spec.geocode],
+    whole = joined(geocodes)
+    columns = {name: whole if name == spec.geocode else joined(codes[name]) for name in levels.columns}
+    return arrange(
+        whole,
         levels,
         path.name,
         log,
-        columns=joined,
-        units={name: np.concatenate(parts) for name, parts in units.items()},
-        entities={name: joined[name] for name in entity_names},
-        lines=np.concatenate(lines),
+        columns=columns,
+        units={name: joined(parts) for name, parts in units.items()},
+        entities={name: joined(codes[name]) for name in entity_names},
+        lines=lines,
     )
 
 
@@ -245,15 +259,15 @@ def unit_names(spec: ReaderSpec) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*CENSUS_UNITS, *spec.product.unit_columns)))
 
 
-def leaf_positions(frame: Frame, geocodes: Codes) -> npt.NDArray[np.int64]:
-    """Return the position of each geocode among the leaves of `frame`, -1 where it is none."""
+def leaf_positions(leaves: Codes, geocodes: Codes) -> npt.NDArray[np.int64]:
+    """Return the position of each geocode among `leaves`, ascending, -1 where it is none."""
     if len(geocodes) == 0:
         return np.empty(0, dtype=np.int64)
     # Files are mostly sorted: each run of equal codes is looked up once.
     starts = np.flatnonzero(np.concatenate([[True], geocodes[1:] != geocodes[:-1]]))
     heads = geocodes[starts]
-    found = np.minimum(np.searchsorted(frame.geocodes, heads), len(frame) - 1)
-    position = np.where(frame.geocodes[found] == heads, found, -1)
+    found = np.minimum(np.searchsorted(leaves, heads), len(leaves) - 1)
+    position = np.where(leaves[found] == heads, found, -1)
     return np.repeat(position, np.diff(starts, append=len(geocodes)))
 
 

@@ -5,6 +5,8 @@ Axes: ``l`` leaves.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import numpy.typing as npt
 
@@ -21,14 +23,27 @@ __all__ = ["check_units", "derived_units", "people_by_hhgq"]
 
 Counts = npt.NDArray[np.int64]
 
+_ROWS = 1 << 16
+
 
 def people_by_hhgq(histogram: Histogram, product: Product) -> Counts:
     """Return int64 (l, 8): people in households and in the seven types of group quarters."""
-    hhgq = product.schema.codes(histogram.cells)[product.schema.names.index("hhgq")]
-    row = np.repeat(np.arange(histogram.rows), np.diff(histogram.indptr))
     people = np.zeros((histogram.rows, 8), dtype=np.int64)
-    np.add.at(people, (row, hhgq), histogram.counts)
+    place = product.schema.names.index("hhgq")
+    for first, part in _pieces(histogram):
+        hhgq = product.schema.codes(part.cells)[place]
+        np.add.at(people, (first + _row_of_entry(part), hhgq), part.counts)
     return people
+
+
+def _pieces(histogram: Histogram) -> Iterator[tuple[int, Histogram]]:
+    """Yield runs of rows with the position of the first, so that a mapped histogram stays on disk."""
+    for first in range(0, histogram.rows, _ROWS):
+        yield first, histogram.slice(first, min(first + _ROWS, histogram.rows))
+
+
+def _row_of_entry(part: Histogram) -> Counts:
+    return np.repeat(np.arange(part.rows), np.diff(part.indptr))
 
 
 def derived_units(
@@ -74,20 +89,25 @@ def check_units(
     the units product.
     """
     log = FindingLog()
-    if kind == "units":
-        wrong = frame.units["hu"] != histogram.row_totals()
-        _tell(log, frame, wrong, where, "hu", "the frame has another number of housing units than the input")
-    row = np.repeat(np.arange(histogram.rows), np.diff(histogram.indptr))
-    for bound in product.bounds:
-        if bound.column not in frame.units:
-            continue
-        group = product.workload.group(bound.query)
-        inside = group.row_of_cell[histogram.cells] == product.bound_row(bound)
-        answer = np.zeros(histogram.rows, dtype=np.int64)
-        np.add.at(answer, row[inside], histogram.counts[inside])
-        units = frame.units[bound.column]
-        wrong = (answer < bound.lower * units) | (answer > bound.upper * units)
-        _tell(log, frame, wrong, where, bound.column, f"records break the bound {bound.name}")
+    bounds = [bound for bound in product.bounds if bound.column in frame.units]
+    inside = {b.name: product.workload.group(b.query).row_of_cell == product.bound_row(b) for b in bounds}
+    broken = {bound.name: np.zeros(histogram.rows, dtype=np.bool_) for bound in bounds}
+    other = np.zeros(histogram.rows, dtype=np.bool_)
+    for first, part in _pieces(histogram):
+        rows = slice(first, first + part.rows)
+        if kind == "units":
+            other[rows] = frame.units["hu"][rows] != part.row_totals()
+        row = _row_of_entry(part)
+        for bound in bounds:
+            counted = np.flatnonzero(inside[bound.name][part.cells])
+            answer = np.zeros(part.rows, dtype=np.int64)
+            np.add.at(answer, row[counted], part.counts[counted])
+            units = frame.units[bound.column][rows]
+            broken[bound.name][rows] = (answer < bound.lower * units) | (answer > bound.upper * units)
+    rule = "the frame has another number of housing units than the input"
+    _tell(log, frame, other, where, "hu", rule)
+    for bound in bounds:
+        _tell(log, frame, broken[bound.name], where, bound.column, f"records break the bound {bound.name}")
     return log.findings
 
 

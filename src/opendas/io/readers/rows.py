@@ -15,16 +15,11 @@ from opendas.geography.frame import Frame
 from opendas.io.readers.base import InputData, ReaderSpec
 from opendas.io.readers.census import CensusKind, census_kind
 from opendas.io.readers.findings import FindingLog
-from opendas.io.readers.frame_file import (
-    CENSUS_UNITS,
-    Hierarchy,
-    build_frame,
-    frame_path,
-    read_frame_file,
-)
+from opendas.io.readers.frame_file import CENSUS_UNITS, Hierarchy, arrange, frame_path, read_frame_file
+from opendas.io.readers.leaf_columns import LeafColumns
 from opendas.io.readers.residence import check_units, derived_units
 from opendas.io.readers.tally import Layout, collect, tally
-from opendas.io.readers.units_file import read_units, replace_units, with_units
+from opendas.io.readers.units_file import add_units, read_units
 from opendas.schema.histogram import Histogram
 from opendas.stamps import DEMONSTRATION_FRAME, POPULATED_LEAVES
 
@@ -70,10 +65,12 @@ def read_rows(
         With everything that is wrong in a file; with ``spec.strict`` also where records break bounds.
     """
     kind = census_kind(spec.product)
-    frame = _frame(spec, layout, levels, leaves)
-    derive = kind is not None and not set(CENSUS_UNITS) & set(frame.units)
+    columns = _columns(spec, layout, levels, leaves)
+    derive = kind is not None and not set(CENSUS_UNITS) & set(columns.units)
     if not derive:
-        frame = _with_known_units(frame, spec, kind, blocks=levels.root is not None)
+        _complete_units(columns, spec, kind, blocks=levels.root is not None)
+    frame = columns.frame()
+    del columns
     declared = (POPULATED_LEAVES,) if leaves == "records" else ()
     if planning and not derive:
         return InputData(frame, _empty(frame, spec), (), declared)
@@ -92,45 +89,48 @@ def read_rows(
     return InputData(frame, histogram, stamps, declared, warnings)
 
 
-def _frame(spec: ReaderSpec, layout: Layout, levels: Hierarchy, leaves: Leaves) -> Frame:
-    """Return the frame, with the unit columns that a file gives."""
+def _columns(spec: ReaderSpec, layout: Layout, levels: Hierarchy, leaves: Leaves) -> LeafColumns:
+    """Return the leaves, with the unit columns that a file gives."""
     if leaves == "units":
         assert spec.units is not None
         geocodes, units = read_units(spec, spec.units, levels.width)
-        return build_frame(geocodes, levels, spec.units.path.name, FindingLog(), units=units)
+        return arrange(geocodes, levels, spec.units.path.name, FindingLog(), units=units)
     if leaves == "frame":
         path = frame_path(spec)
         assert path is not None
-        frame = read_frame_file(path, spec, levels)
+        columns = read_frame_file(path, spec, levels)
     else:
         geocodes, codes = collect(spec.paths, levels.columns, layout)
-        columns = dict(zip(levels.columns, codes, strict=True))
-        frame = build_frame(geocodes, levels, spec.paths[0].name, FindingLog(), columns=columns)
-    return frame if spec.units is None else with_units(frame, spec, spec.units, levels.width)
+        above = dict(zip(levels.columns, codes, strict=True))
+        columns = arrange(geocodes, levels, spec.paths[0].name, FindingLog(), columns=above)
+    if spec.units is not None:
+        add_units(columns, spec, spec.units, levels.width)
+    return columns
 
 
-def _with_known_units(frame: Frame, spec: ReaderSpec, kind: CensusKind | None, *, blocks: bool) -> Frame:
-    """Return the frame with all the columns that the product's bounds need.
+def _complete_units(columns: LeafColumns, spec: ReaderSpec, kind: CensusKind | None, *, blocks: bool) -> None:
+    """Give the leaves all the columns that the product's bounds need.
 
     Of the official blocks those without any unit are no leaves of the census products.
     """
-    missing = [column for column in spec.product.unit_columns if column not in frame.units]
+    missing = [column for column in spec.product.unit_columns if column not in columns.units]
     if kind is None:
         if missing:
             raise ConfigError(
                 f"product {spec.product.name!r} has bounds by the units {', '.join(missing)}: "
                 "give [input] units with these columns."
             )
-        return frame
-    absent = np.zeros(len(frame), dtype=np.int64)
-    units = {column: frame.units.get(column, absent) for column in (*CENSUS_UNITS, *frame.units)}
-    frame = replace_units(frame, units)
-    if not blocks:
-        return frame
-    inhabitable = np.sum([units[column] for column in CENSUS_UNITS], axis=0) > 0
-    if not inhabitable.any():
-        raise GeographyError("no leaf of the frame has a housing unit or group quarters.")
-    return frame.select(inhabitable)
+        return
+    if blocks:
+        inhabitable = np.zeros(len(columns), dtype=np.bool_)
+        for column in set(CENSUS_UNITS) & set(columns.units):
+            inhabitable |= columns.units[column] > 0
+        if not inhabitable.any():
+            raise GeographyError("no leaf of the frame has a housing unit or group quarters.")
+        if not inhabitable.all():
+            columns.take(inhabitable)
+    absent = np.zeros(len(columns), dtype=np.int64)
+    columns.units = {name: columns.units.get(name, absent) for name in (*CENSUS_UNITS, *columns.units)}
 
 
 def _empty(frame: Frame, spec: ReaderSpec) -> Histogram:

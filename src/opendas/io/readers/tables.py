@@ -25,10 +25,15 @@ from opendas.errors import EnvironmentFailure, FormatError
 from opendas.io.readers.base import MemoryTable, Source
 from opendas.io.readers.findings import FindingLog
 
-__all__ = ["Batch", "column_names", "no_rows", "read_batches"]
+__all__ = ["PUBLIC_ROWS", "Batch", "column_names", "no_rows", "read_batches"]
 
 BATCH_ROWS = 1 << 20
+PUBLIC_ROWS = 1 << 17
+"""Rows of a batch where batches become large arrays: what the batch itself takes is small beside them."""
+
 _BLOCK_BYTES = 1 << 24
+_LEAST_ROWS = 1 << 16  # of a file whose columns are worth a thread each
+_TEXT = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
 _DAMAGED = "expected a whole CSV or Parquet file; this one is damaged or of another kind"
 _LIBRARY_ERRORS = (pa.ArrowException, OSError, EOFError, zlib.error, UnicodeDecodeError, textcsv.Error)
 _PARQUET = (".parquet", ".pq")
@@ -136,7 +141,7 @@ def _dialect(path: Path) -> _Dialect:
 
 
 def read_batches(
-    path: Source, columns: Sequence[str], log: FindingLog, *, coded: bool = False
+    path: Source, columns: Sequence[str], log: FindingLog, *, coded: bool = False, rows: int | None = None
 ) -> Iterator[Batch]:
     """Yield the wanted columns of a file, batch by batch.
 
@@ -150,6 +155,8 @@ def read_batches(
     log : FindingLog
     coded : bool
         Text of Parquet files comes as dictionaries, which is faster where values repeat.
+    rows : int, optional
+        Most rows of a batch, except of CSV files, which are cut by bytes.
 
     Raises
     ------
@@ -158,18 +165,20 @@ def read_batches(
     EnvironmentFailure
         If it cannot be read.
     """
-    own = _own_names(path)
+    file = _open_parquet(path)
+    own = _own_names(path) if file is None else tuple(file.schema_arrow.names)
     folders = _folder_columns(path)
     _check_columns(path, own, folders, columns)
     wanted = [name for name in columns if name in own]
     if isinstance(path, MemoryTable):
-        yield from _memory_batches(path, wanted)
+        yield from _memory_batches(path, wanted, rows or BATCH_ROWS)
         return
     with _Told(path):
-        if path.name.lower().endswith(_PARQUET):
-            batches = _parquet_batches(path, wanted, coded)
-        else:
+        if file is None:
             batches = _csv_batches(path, wanted, log)
+        else:
+            file = _with_dictionaries(path, file, wanted) if coded else file
+            batches = _parquet_batches(file, wanted, rows or BATCH_ROWS)
         for first, batch in batches:
             _check_types(path, batch.schema)
             arrays = {name: batch.column(i) for i, name in enumerate(batch.schema.names)}
@@ -179,10 +188,10 @@ def read_batches(
             yield Batch(path.name, first, arrays, batch.num_rows)
 
 
-def _memory_batches(source: MemoryTable, wanted: list[str]) -> Iterator[Batch]:
+def _memory_batches(source: MemoryTable, wanted: list[str], rows: int) -> Iterator[Batch]:
     first = 1
     _check_types(source, source.table.select(wanted).schema)
-    for batch in source.table.select(wanted).to_batches(max_chunksize=BATCH_ROWS):
+    for batch in source.table.select(wanted).to_batches(max_chunksize=rows):
         arrays = {
             name: array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
             for name, array in zip(batch.schema.names, batch.columns, strict=True)
@@ -228,20 +237,29 @@ def _check_types(path: Source, schema: Any) -> None:
     log.raise_if_any(f"{path.name} cannot be read.")
 
 
-def _parquet_batches(path: Path, wanted: list[str], coded: bool) -> Iterator[tuple[int, Any]]:
-    file = pq.ParquetFile(path)
-    if coded:
-        schema = file.schema_arrow
-        texts = [name for name in wanted if _is_text(schema.field(name).type)]
-        file = pq.ParquetFile(path, read_dictionary=texts) if texts else file
+def _open_parquet(path: Source) -> Any:
+    """Open a Parquet file; None for other sources."""
+    if isinstance(path, MemoryTable) or not path.name.lower().endswith(_PARQUET):
+        return None
+    with _Told(path):
+        return pq.ParquetFile(path)
+
+
+def _with_dictionaries(path: Path, file: Any, wanted: Sequence[str]) -> Any:
+    """Open a file again, so that text comes as dictionaries; its own types are known only once it is open."""
+    schema = file.schema_arrow
+    texts = {name for name, kind in zip(schema.names, schema.types, strict=True) if kind in _TEXT}
+    flat = {file.schema.column(i).path for i in range(len(file.schema))}
+    coded = [name for name in wanted if name in texts & flat]
+    return pq.ParquetFile(path, metadata=file.metadata, read_dictionary=coded) if coded else file
+
+
+def _parquet_batches(file: Any, wanted: list[str], rows: int) -> Iterator[tuple[int, Any]]:
     first = 1
-    for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=wanted):
+    threads = file.metadata.num_rows >= _LEAST_ROWS
+    for batch in file.iter_batches(batch_size=rows, columns=wanted, use_threads=threads):
         yield first, batch
         first += batch.num_rows
-
-
-def _is_text(kind: Any) -> bool:
-    return kind in (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
 
 
 def _csv_batches(path: Path, wanted: list[str], log: FindingLog) -> Iterator[tuple[int, Any]]:

@@ -155,7 +155,7 @@ def _rows(
     cells = layout.cells(batch, log)
     counts = layout.counts(batch, log)
     # Codes that are not usable are told already; they are no leaves, and lie outside nothing.
-    places = leaf_positions(frame, geocodes.values)
+    places = leaf_positions(frame.geocodes, geocodes.values)
     outside = (places < 0) & (geocodes.values != b"")
     leaves = geocodes.spread(places)
     usable = (leaves >= 0) & (cells >= 0)

@@ -13,12 +13,14 @@ import numpy.typing as npt
 from opendas.errors import ConfigError, FormatError, GeographyError
 from opendas.geography.frame import Frame
 from opendas.io.readers.base import ReaderSpec, UnitsSpec
+from opendas.io.readers.chunks import Lines, joined
 from opendas.io.readers.coding import geocodes_of, whole_numbers
 from opendas.io.readers.findings import FindingLog
 from opendas.io.readers.frame_file import leaf_positions, unit_names
-from opendas.io.readers.tables import column_names, no_rows, read_batches
+from opendas.io.readers.leaf_columns import LeafColumns
+from opendas.io.readers.tables import PUBLIC_ROWS, column_names, no_rows, read_batches
 
-__all__ = ["read_units", "replace_units", "with_units"]
+__all__ = ["add_units", "read_units", "replace_units"]
 
 Codes = npt.NDArray[np.bytes_]
 Counts = npt.NDArray[np.int64]
@@ -36,6 +38,30 @@ def read_units(spec: ReaderSpec, units: UnitsSpec, width: int | None) -> tuple[C
     DataError
         With everything that is wrong in the file.
     """
+    columns = _columns(spec, units)
+    log, lines = FindingLog(), Lines()
+    codes: list[Codes] = []
+    counts: dict[str, list[Counts]] = {kind: [] for kind in columns}
+    for batch in read_batches(units.path, [units.geocode, *columns.values()], log, rows=PUBLIC_ROWS):
+        codes.append(geocodes_of(batch, units.geocode, width, log))
+        for kind, column in columns.items():
+            counts[kind].append(whole_numbers(batch, column, log))
+        lines.add(batch.first, batch.rows)
+    log.raise_if_any(_UNUSABLE.format(units.path.name))
+    if not codes:
+        raise no_rows(units.path)
+    geocodes = joined(codes)
+    _tell_repeats(geocodes, units, lines, log)
+    log.raise_if_any(_UNUSABLE.format(units.path.name))
+    return geocodes, {kind: joined(parts) for kind, parts in counts.items()}
+
+
+_UNUSABLE = "{}: the units are not usable."
+_ONCE = "expected each leaf once"
+
+
+def _columns(spec: ReaderSpec, units: UnitsSpec) -> dict[str, str]:
+    """Return the column of each kind of unit that the file has."""
     known = column_names(units.path)
     names = unit_names(spec)
     given = {("hu" if kind == "housing" else kind): column for kind, column in units.columns.items()}
@@ -43,49 +69,68 @@ def read_units(spec: ReaderSpec, units: UnitsSpec, width: int | None) -> tuple[C
     if unknown:
         raise ConfigError(f"[input] units: no kind of unit {unknown[0]!r}; there are {', '.join(names)}.")
     columns = {kind: given.get(kind, kind) for kind in names if kind in given or kind in known}
-    log = FindingLog()
     if not columns:
+        log = FindingLog()
         log.add(FormatError, units.path.name, None, None, f"expected a column {' or '.join(names)}")
         log.raise_if_any(f"{units.path.name} holds no units.")
-    codes: list[Codes] = []
-    counts: dict[str, list[Counts]] = {kind: [] for kind in columns}
-    for batch in read_batches(units.path, [units.geocode, *columns.values()], log):
-        codes.append(geocodes_of(batch, units.geocode, width, log))
-        for kind, column in columns.items():
-            counts[kind].append(whole_numbers(batch, column, log))
-    log.raise_if_any(f"{units.path.name}: the units are not usable.")
-    if not codes:
-        raise no_rows(units.path)
-    geocodes = np.concatenate(codes)
+    return columns
+
+
+def _tell_repeats(geocodes: Codes, units: UnitsSpec, lines: Counts | Lines, log: FindingLog) -> None:
     repeated = np.ones(len(geocodes), dtype=bool)
     repeated[np.unique(geocodes, return_index=True)[1]] = False
-    log.add_where(GeographyError, units.path.name, repeated, units.geocode, "expected each leaf once")
-    log.raise_if_any(f"{units.path.name}: the units are not usable.")
-    return geocodes, {kind: np.concatenate(parts) for kind, parts in counts.items()}
+    log.add_where(GeographyError, units.path.name, repeated, units.geocode, _ONCE, lines=lines)
 
 
-def with_units(frame: Frame, spec: ReaderSpec, units: UnitsSpec, width: int | None) -> Frame:
-    """Return `frame` with the unit counts of a file; leaves that the file does not list have none.
+def add_units(leaves: LeafColumns, spec: ReaderSpec, units: UnitsSpec, width: int | None) -> None:
+    """Give `leaves` the unit counts of a file, in place of what they have; unlisted leaves have none.
 
     Raises
     ------
-    GeographyError
-        If the file lists a leaf that the frame does not hold and that has a unit.
+    ConfigError
+        If ``columns`` names an unknown kind.
+    DataError
+        With everything that is wrong in the file; a ``GeographyError`` if it lists a leaf that is not among
+        `leaves` and that has a unit.
     """
-    geocodes, counts = read_units(spec, units, width)
-    position = leaf_positions(frame, geocodes)
-    occupied = np.sum(list(counts.values()), axis=0) > 0
-    log = FindingLog()
-    rule = "expected a leaf of the frame"
-    log.add_where(GeographyError, units.path.name, (position < 0) & occupied, units.geocode, rule)
-    log.raise_if_any(f"{units.path.name}: units lie outside the frame.")
-    inside = position >= 0
-    placed = {}
-    for kind, count in counts.items():
-        column = np.zeros(len(frame), dtype=np.int64)
-        column[position[inside]] = count[inside]
-        placed[kind] = column
-    return replace_units(frame, placed)
+    columns = _columns(spec, units)
+    placed = {kind: np.zeros(len(leaves), dtype=np.int64) for kind in columns}
+    listed = np.zeros(len(leaves), dtype=np.bool_)
+    log, outside = FindingLog(), FindingLog()
+    strangers: list[Codes] = []
+    lines: list[Counts] = []
+    rows = 0
+    for batch in read_batches(units.path, [units.geocode, *columns.values()], log, rows=PUBLIC_ROWS):
+        geocodes = geocodes_of(batch, units.geocode, width, log)
+        position = leaf_positions(leaves.geocodes, geocodes)
+        inside = np.flatnonzero(position >= 0)
+        places = position[inside]
+        repeated = np.ones(len(places), dtype=np.bool_)
+        repeated[np.unique(places, return_index=True)[1]] = False
+        again = inside[repeated | listed[places]]
+        log.add_rows(GeographyError, batch.where, batch.first + again, units.geocode, _ONCE)
+        listed[places] = True
+        occupied = np.zeros(batch.rows, dtype=np.bool_)
+        for kind, column in columns.items():
+            count = whole_numbers(batch, column, log)
+            occupied |= count > 0
+            placed[kind][places] = count[inside]
+        stranger = position < 0
+        if stranger.any():
+            usable = stranger & (geocodes != b"")
+            strangers.append(geocodes[usable])
+            lines.append(batch.first + np.flatnonzero(usable))
+            rule = "expected a leaf of the frame"
+            wrong = usable & occupied
+            outside.add_where(GeographyError, batch.where, wrong, units.geocode, rule, first=batch.first)
+        rows += batch.rows
+    if rows == 0 and not len(log):
+        raise no_rows(units.path)
+    if strangers:
+        _tell_repeats(joined(strangers), units, joined(lines), log)
+    log.raise_if_any(_UNUSABLE.format(units.path.name))
+    outside.raise_if_any(f"{units.path.name}: units lie outside the frame.")
+    leaves.units = placed
 
 
 def replace_units(frame: Frame, units: Mapping[str, Counts]) -> Frame:
