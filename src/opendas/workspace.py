@@ -20,7 +20,7 @@ from typing import Any, Self
 
 from opendas.core_files import forbid_core_files
 from opendas.errors import ConfigError, EnvironmentFailure, PrivacyError
-from opendas.io.atomic import make_folder, write_atomic
+from opendas.io.atomic import make_folder, settle, write_atomic
 from opendas.privacy.entries import LedgerEntry
 from opendas.privacy.ledger import Ledger
 from opendas.random.keys import KEY_BYTES, RunKey
@@ -143,6 +143,7 @@ class Workspace:
             private_folder(folder)
         make_folder(self.release)
         self.ledger = Ledger.open(ledger or out / "ledger.jsonl", folder=out)
+        settle(out)
 
     def __enter__(self) -> Self:
         return self
@@ -212,6 +213,11 @@ class Workspace:
             {name: getattr(state, name) for name in RunState.__slots__}, indent=1, sort_keys=True
         )
         write_atomic(self.state_path(state.product), text.encode())
+
+    def key_at_hand(self, product: str, passphrase: Passphrase | None) -> bool:
+        """Whether the key of a run is stored here, in clear or with a passphrase given for it."""
+        path = self.key_path(product)
+        return path.exists() and (passphrase is not None or not RunKey.is_encrypted(path))
 
     def new_key(
         self, product: str, seed: int | None, command: str | None, passphrase: Passphrase | None = None

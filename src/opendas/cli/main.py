@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -92,6 +93,10 @@ def cli() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and leave with its exit code."""
+    """Run the command line and leave with its exit code.
+
+    SIGTERM, by which schedulers and service managers end a process, ends it as Ctrl-C does.
+    """
     forbid_core_files()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(guarded(cli, arguments))

@@ -16,7 +16,15 @@ from typing import BinaryIO
 
 from opendas.errors import EnvironmentFailure
 
-__all__ = ["PARTIAL_SUFFIX", "atomic_file", "fsync_folder", "make_folder", "sha256_file", "write_atomic"]
+__all__ = [
+    "PARTIAL_SUFFIX",
+    "atomic_file",
+    "fsync_folder",
+    "make_folder",
+    "settle",
+    "sha256_file",
+    "write_atomic",
+]
 
 PARTIAL_SUFFIX = ".partial"
 """Ending of the temporary name; the name also starts with a dot, so that data set readers skip it."""
@@ -42,7 +50,10 @@ def fsync_folder(folder: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Create `folder` and its parents.
+    """Create `folder` and its parents, and wait until their names are on disk.
+
+    A file is durable only if every folder above it is: flushing a file, or its own folder, promises nothing
+    about the names further up.
 
     Raises
     ------
@@ -50,9 +61,35 @@ def make_folder(folder: Path) -> None:
         If the file system refuses.
     """
     try:
+        missing = []
+        above = folder
+        while not above.exists() and above != above.parent:
+            missing.append(above)
+            above = above.parent
         folder.mkdir(parents=True, exist_ok=True)
+        for created in reversed(missing):
+            fsync_folder(created.parent)
     except OSError as error:
         raise _failure("create", folder, error) from error
+
+
+def settle(folder: Path) -> None:
+    """Flush the names of `folder` and of everything below it.
+
+    A process that was killed may have created or removed names without having flushed them; who goes on
+    from what it finds makes it durable first.
+
+    Raises
+    ------
+    EnvironmentFailure
+        If the file system refuses.
+    """
+    try:
+        fsync_folder(folder.parent)
+        for place, _, _ in os.walk(folder):
+            fsync_folder(Path(place))
+    except OSError as error:
+        raise _failure("flush", folder, error) from error
 
 
 @contextlib.contextmanager

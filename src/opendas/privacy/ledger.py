@@ -1,8 +1,8 @@
 """The ledger: every privacy act is written down, for good, before it happens.
 
-``ledger.jsonl`` holds one JSON object a line. Each line carries the SHA-256 of the line before it and of its
-own content, so that a changed, removed or reordered line shows. An *intent* is written and forced to disk
-before the first draw of a run and counts as spent from then on, whether or not the run ends well; a
+``ledger.jsonl`` holds one JSON object a line. Each line carries the SHA-256 of the line before it and of
+its own content, so that a changed, removed or reordered line shows. An *intent* is written and forced to
+disk before the first draw of a run and counts as spent from then on, whether or not the run ends well; a
 *finished* note is no privacy act. A line without its newline was never acknowledged, so nothing was drawn
 after it: it is cut. Any other damage stops the run. What this does and does not prove:
 ``docs/proofs/ledger.md``.
@@ -202,13 +202,19 @@ class Ledger:
         return lines
 
     def _append(self, descriptor: int, line: LedgerLine) -> None:
-        data = line.data + b"\n"
+        """Write a line, force it to disk, and only then its newline.
+
+        A power cut may leave any part of what was not yet forced to disk, in any order of sectors. With the
+        newline last, a line that has one is whole: whatever else is found in it is damage, and never a torn
+        write.
+        """
         size = os.fstat(descriptor).st_size
         try:
-            written = 0
-            while written < len(data):
-                written += os.write(descriptor, data[written:])
-            _sync(descriptor, self._path)
+            for data in (line.data, b"\n"):
+                written = 0
+                while written < len(data):
+                    written += os.write(descriptor, data[written:])
+                _sync(descriptor, self._path)
         except OSError:
             # The caller must not draw, so the line may go; if even that fails it stays and counts as spent.
             os.ftruncate(descriptor, size)

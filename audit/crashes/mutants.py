@@ -1,0 +1,121 @@
+"""Ways to break the program that the harness must notice, switched on in the lives of a trial only."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["MUTANTS", "arm"]
+
+
+def _draws_again() -> None:
+    """Every process derives other noise: a resumed run draws twice."""
+    from opendas.random.keys import RunKey
+
+    derive = RunKey.derive
+    life = os.environ["OPENDAS_CRASH_MAIN"].encode()
+
+    def other(self: RunKey, purpose: str, *fields: bytes) -> bytes:
+        return derive(self, purpose, *fields, life)
+
+    RunKey.derive = other  # type: ignore[method-assign]
+
+
+def _no_ledger() -> None:
+    """The intent is never written."""
+    from opendas.privacy.ledger import Ledger
+
+    def nothing(self: Ledger, entry: Any) -> None:
+        pass
+
+    Ledger.intend = nothing  # type: ignore[method-assign]
+    Ledger.finished = nothing  # type: ignore[method-assign, assignment]
+
+
+def _late_ledger() -> None:
+    """The intent is written when the run is finished."""
+    from opendas.privacy.ledger import Ledger
+
+    intend, finished = Ledger.intend, Ledger.finished
+    waiting: list[Any] = []
+
+    def later(self: Ledger, entry: Any) -> None:
+        waiting.append(entry)
+
+    def now(self: Ledger, run_id: str) -> None:
+        for entry in waiting:
+            intend(self, entry)
+        finished(self, run_id)
+
+    Ledger.intend = later  # type: ignore[method-assign]
+    Ledger.finished = now  # type: ignore[method-assign]
+
+
+def _charges_again() -> None:
+    """A resumed run is entered as another act."""
+    from opendas.privacy import ledger
+    from opendas.privacy.entries import LedgerLine
+
+    ledger._check_same_act = lambda known, entry: None
+    original = ledger.Ledger.intend
+
+    def twice(self: Any, entry: Any) -> None:
+        original(self, entry)
+        with self._file() as descriptor:
+            lines = self._load(descriptor)
+            if sum(line.run_id == entry.run_id for line in lines) == 1 and os.environ.get("OPENDAS_CRASH"):
+                self._append(descriptor, LedgerLine.intent(lines, entry))
+
+    ledger.Ledger.intend = twice  # type: ignore[method-assign]
+
+
+def _no_flush() -> None:
+    """Nothing is ever flushed."""
+    os.fsync = os.fdatasync = lambda fd: None
+
+
+def _no_folder_flush() -> None:
+    """Files are flushed, folders are not."""
+    import stat
+
+    fsync = os.fsync
+
+    def files_only(fd: Any) -> None:
+        number = fd if isinstance(fd, int) else fd.fileno()
+        if not stat.S_ISDIR(os.fstat(number).st_mode):
+            fsync(number)
+
+    os.fsync = files_only
+
+
+def _in_place() -> None:
+    """Files are written under their final names."""
+    import contextlib
+    from pathlib import Path
+
+    from opendas.io import atomic
+
+    @contextlib.contextmanager
+    def plain(path: Path) -> Any:
+        atomic.make_folder(path.parent)
+        with open(path, "wb") as file:
+            yield file
+
+    atomic.atomic_file.__wrapped__.__code__ = plain.__wrapped__.__code__  # type: ignore[attr-defined]
+
+
+MUTANTS: dict[str, Callable[[], None]] = {
+    "draws again": _draws_again,
+    "no ledger": _no_ledger,
+    "late ledger": _late_ledger,
+    "charges again": _charges_again,
+    "no flush": _no_flush,
+    "no folder flush": _no_folder_flush,
+    "in place": _in_place,
+}
+
+
+def arm(name: str) -> None:
+    """Break the program of this process."""
+    MUTANTS[name]()

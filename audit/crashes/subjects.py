@@ -1,0 +1,167 @@
+"""What is run: made inputs, and commands that differ in estimator, workers, phases, keys and ledgers."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from opendas.demo import write_demo
+
+__all__ = ["KEY", "SUBJECTS", "Subject", "write_inputs"]
+
+KEY = "5a" * 32
+"""Key of the runs whose key is handed in."""
+
+TABLE = """\
+[product]
+name = "patients"
+protected_unit = "patient"
+[attributes]
+age = ["young", "adult", "old"]
+cause = ["injury", "heart", "lung", "other"]
+[queries]
+groups = ["age", "cause"]
+[[invariants]]
+query = "total"
+geolevel = "region"
+[[bounds]]
+query = "age"
+cell = "old"
+column = "beds"
+"""
+
+RUN = """\
+[run]
+product = "product.toml"
+[input]
+reader = "histogram"
+path = "patients.csv"
+geocode = "geocode"
+count = "count"
+units = { path = "wards.csv", geocode = "geocode" }
+[geography]
+frame = "wards.csv"
+levels = [
+    { name = "region", prefix = 2 }, { name = "town", prefix = 4 },
+    { name = "hospital", prefix = 6 }, { name = "ward", prefix = 8 }
+]
+[budget]
+rho = "2"
+geolevels = { region = "1/8", town = "1/8", hospital = "1/4", ward = "1/2" }
+[budget.queries]
+"*" = { total = "1/4", age = "1/4", detailed = "1/2" }
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """One kind of run.
+
+    Parameters
+    ----------
+    name : str
+    steps : tuple of tuple of str
+        Commands, each with its run file's name second.
+    key : str
+        ``seed``; ``command``: always :data:`KEY`, from a key command; ``own``: drawn by the run itself.
+    products : int
+        Privacy acts of the whole.
+    shared : bool
+        The ledger stands outside of the output folder.
+    """
+
+    name: str
+    steps: tuple[tuple[str, ...], ...]
+    key: str = "seed"
+    products: int = 1
+    shared: bool = False
+
+    @property
+    def workers(self) -> int:
+        """Worker processes at most."""
+        return 2 if any("2" in step for step in self.steps) else 1
+
+    def ledger(self, disk: Path) -> Path:
+        """Return the ledger of a run on `disk`."""
+        return disk / "shared.jsonl" if self.shared else disk / "out" / "ledger.jsonl"
+
+    def command(self, number: int, inputs: Path, disk: Path, *, resume: bool, key: str = KEY) -> list[str]:
+        """Return the command of a step."""
+        name, run_file, *more = self.steps[number]
+        words = [
+            sys.executable,
+            "-m",
+            "opendas",
+            name,
+            str(inputs / run_file),
+            "--out",
+            str(disk / "out"),
+            *more,
+        ]
+        if name != "estimate":
+            if self.key == "seed":
+                words += ["--seed", "11"]
+            elif self.key == "command" or key != KEY:
+                words += ["--key-command", f"/bin/echo {key}"]
+            if self.shared:
+                words += ["--ledger", str(self.ledger(disk))]
+        return words + (["--resume"] if resume else [])
+
+
+_TWO = ("--workers", "2")
+_ONE = ("--workers", "1")
+
+SUBJECTS = (
+    Subject("persons, topdown, one worker", (("run", "persons.toml", *_ONE),)),
+    Subject("persons, topdown, two workers", (("run", "persons.toml", *_TWO),), key="command"),
+    Subject("persons, informed, one worker", (("run", "informed.toml", *_ONE),), key="command"),
+    Subject("persons, informed, two workers", (("run", "informed.toml", *_TWO),)),
+    Subject(
+        "persons, informed, measured first",
+        (("measure", "informed.toml"), ("estimate", "informed.toml", *_TWO)),
+        key="command",
+    ),
+    Subject("table, all measurements", (("run", "table.toml", *_ONE, "--measurements", "full"),), key="own"),
+    Subject(
+        "table, measured first", (("measure", "table.toml"), ("estimate", "table.toml", *_ONE)), key="own"
+    ),
+    Subject("table, shared ledger", (("run", "table.toml", *_TWO),), key="own", shared=True),
+    Subject(
+        "persons, then units", (("run", "persons.toml", *_ONE), ("run", "units.toml", *_ONE)), products=2
+    ),
+)
+
+
+def write_inputs(folder: Path, blocks: int) -> None:
+    """Write the inputs of all subjects."""
+    write_demo(folder, blocks)
+    text = (folder / "persons.toml").read_text(encoding="utf-8")
+    informed = text.replace("[run]\n", '[run]\nestimator = "informed"\n', 1)
+    (folder / "informed.toml").write_text(informed, encoding="utf-8")
+    _write_table(folder, wards=max(blocks // 2, 200))
+
+
+def _write_table(folder: Path, wards: int) -> None:
+    rng = np.random.default_rng(wards)
+    codes = [f"{i % 4:02d}{i % 20:02d}{i % 100:02d}{i // 100:02d}" for i in range(wards)]
+    codes = sorted(set(codes))
+    with (
+        (folder / "wards.csv").open("w", newline="", encoding="utf-8") as wards_file,
+        (folder / "patients.csv").open("w", newline="", encoding="utf-8") as patients_file,
+    ):
+        public, secret = csv.writer(wards_file), csv.writer(patients_file)
+        public.writerow(["geocode", "beds"])
+        secret.writerow(["geocode", "age", "cause", "count"])
+        for code in codes:
+            old = rng.poisson(1.0, 4)
+            public.writerow([code, int(old.sum() + rng.integers(0, 3))])
+            for age, counts in zip(("young", "adult", "old"), (*rng.poisson(2.0, (2, 4)), old), strict=True):
+                for cause, count in zip(("injury", "heart", "lung", "other"), counts.tolist(), strict=True):
+                    if count:
+                        secret.writerow([code, age, cause, count])
+    (folder / "product.toml").write_text(TABLE, encoding="utf-8")
+    (folder / "table.toml").write_text(RUN, encoding="utf-8")

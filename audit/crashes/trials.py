@@ -1,0 +1,319 @@
+"""A trial: a run is started, dies, is resumed, perhaps dies again, and is finished; then it is looked at."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+import threading
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from audit.crashes.checks import after_death, at_the_end, beside, stage, tree
+from audit.crashes.lives import Life, Machine, live, small_disk
+from audit.crashes.recorder import operations
+from audit.crashes.subjects import KEY, SUBJECTS, Subject
+from audit.crashes.ways import WAYS, Way, draw_fate
+
+__all__ = ["Death", "Laboratory", "Trial"]
+
+MOST_DEATHS = 4
+AGAIN = 0.4
+"""Chance that a resumed life dies too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """One death.
+
+    Parameters
+    ----------
+    way, stage : str
+    code : int
+        Exit status of the process.
+    step : int
+        Which of the subject's commands.
+    """
+
+    way: str
+    stage: str
+    code: int
+    step: int
+
+
+@dataclass(slots=True)
+class Trial:
+    """What became of one run.
+
+    Parameters
+    ----------
+    number : int
+    seed : int
+    subject, way : str
+    deaths : list of Death
+    problems : list of str
+        Empty where the run came to the same bytes as an undisturbed one and the ledger holds each act once.
+    """
+
+    number: int
+    seed: int
+    subject: str
+    way: str
+    deaths: list[Death] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """An undisturbed run: its release after each step, what else it leaves, and what a step takes."""
+
+    releases: tuple[dict[str, str], ...]
+    names: frozenset[str]
+    seconds: tuple[float, ...]
+    operations: tuple[int, ...]
+    size: int
+
+    def versions(self, name: str) -> set[str]:
+        """Return the digests that a file of the release has in the course of the run."""
+        return {release[name] for release in self.releases if name in release}
+
+
+class Laboratory:
+    """Does trials in a scratch folder.
+
+    Parameters
+    ----------
+    folder : Path
+        New; must be on a file system with links.
+    inputs : Path
+        From :func:`audit.crashes.subjects.write_inputs`.
+    mutant : str
+        Breaks the program in every disturbed life; see :mod:`audit.crashes.mutants`.
+    subjects, ways : sequences
+        To choose from.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        inputs: Path,
+        *,
+        mutant: str = "",
+        subjects: Sequence[Subject] = SUBJECTS,
+        ways: Sequence[Way] = WAYS,
+    ) -> None:
+        self._folder = folder
+        self._inputs = inputs
+        self._mutant = mutant
+        self._subjects = tuple(subjects)
+        self._ways = tuple(ways)
+        self._references: dict[tuple[str, str], Reference] = {}
+        self._lock = threading.Lock()
+
+    def trial(self, number: int, seed: int) -> Trial:
+        """Do one trial; what is random in it is a function of the seed and its number."""
+        rng = random.Random(f"{seed} {number}")
+        way = self._ways[number % len(self._ways)]
+        fitting = [s for s in self._subjects if way.who != "worker" or s.workers > 1]
+        subject = rng.choice(fitting)
+        trial = Trial(number, seed, subject.name, way.name)
+        folder = self._folder / f"trial-{number}"
+        shutil.rmtree(folder, ignore_errors=True)
+        with ExitStack() as stack:
+            try:
+                _Course(self, trial, subject, rng, self._machine(folder / "here"), stack).run(way)
+            except Exception as error:
+                trial.problems.append(f"the harness failed: {type(error).__name__}: {error}")
+        if not trial.problems:
+            shutil.rmtree(folder, ignore_errors=True)
+        return trial
+
+    @property
+    def mutant(self) -> str:
+        """The mutant under test."""
+        return self._mutant
+
+    def _machine(self, folder: Path, umask: int = 0o022) -> Machine:
+        machine = Machine(folder, umask)
+        machine.disk.mkdir(parents=True)
+        shutil.copytree(self._inputs, machine.inputs)
+        return machine
+
+    def elsewhere(self, machine: Machine, rng: random.Random) -> Machine:
+        """Copy a machine's disk to another one, and give up the first."""
+        name = "".join(rng.choices("abcdefgh", k=8))
+        other = self._machine(
+            machine.folder.with_name(f"{name} elsewhere"), rng.choice((0o077, 0o027, 0o002))
+        )
+        shutil.copytree(machine.disk, other.disk, dirs_exist_ok=True)
+        shutil.rmtree(machine.folder)
+        return other
+
+    def reference(self, subject: Subject, key: str = KEY) -> Reference:
+        """Return an undisturbed run under a key, made when it is first asked for."""
+        with self._lock:
+            name = (subject.name, key)
+            if name not in self._references:
+                self._references[name] = self._undisturbed(subject, key, len(self._references))
+            return self._references[name]
+
+    def _undisturbed(self, subject: Subject, key: str, number: int) -> Reference:
+        machine = self._machine(self._folder / f"reference-{number}")
+        given = replace(subject, key="command") if subject.key == "own" else subject
+        releases, seconds, counts = [], [], []
+        for step in range(len(subject.steps)):
+            command = given.command(step, machine.inputs, machine.disk, resume=False, key=key)
+            journal = machine.folder / "counted"
+            life = live(command, machine, journal=journal)
+            if life.code != 0:
+                raise RuntimeError(
+                    f"{subject.name}: undisturbed, it ends with {life.code}: {life.said[-500:]}"
+                )
+            releases.append(tree(machine.disk / "out" / "release"))
+            seconds.append(life.seconds)
+            counts.append(operations(journal))
+        out = machine.disk / "out"
+        size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
+        found = Reference(tuple(releases), frozenset(beside(out)), tuple(seconds), tuple(counts), size)
+        shutil.rmtree(machine.folder)
+        return found
+
+
+class _Course:
+    """The course of one trial."""
+
+    def __init__(
+        self,
+        laboratory: Laboratory,
+        trial: Trial,
+        subject: Subject,
+        rng: random.Random,
+        machine: Machine,
+        stack: ExitStack,
+    ) -> None:
+        self._laboratory = laboratory
+        self._trial = trial
+        self._subject = subject
+        self._rng = rng
+        self._machine = machine
+        self._stack = stack
+        self._usual = laboratory.reference(subject)
+        self._seen: list[dict[str, str]] = []
+
+    @property
+    def _out(self) -> Path:
+        return self._machine.disk / "out"
+
+    @property
+    def _ledger(self) -> Path:
+        return self._subject.ledger(self._machine.disk)
+
+    def run(self, way: Way) -> None:
+        """Start, die, resume, die again, and look at what came out."""
+        if way.when == "space" and not self._stack.enter_context(small_disk(self._machine.disk)):
+            way = next(w for w in WAYS if w.act == "full" and w.when == "operation")
+            self._trial.way = f"{way.name} (no small file system can be mounted here)"
+        first = self._rng.randrange(len(self._subject.steps))
+        deaths = 0
+        for step in range(len(self._subject.steps)):
+            resume = False
+            while True:
+                again = deaths < MOST_DEATHS and self._rng.random() < AGAIN
+                dies = (step == first and deaths == 0) or (deaths > 0 and again)
+                life = self._life(step, way if dies else None, resume)
+                deaths += dies and life.struck
+                resume = True
+                if dies and life.struck:
+                    continue
+                if life.code != 0:
+                    said = life.said.strip().splitlines()[-1:] or [""]
+                    self._trial.problems.append(f"not resumable: status {life.code}: {said[0]}")
+                    return
+                if not dies or deaths == 0:
+                    break
+        self._look()
+
+    def _life(self, step: int, way: Way | None, resume: bool) -> Life:
+        fate = draw_fate(self._rng, self._subject, way, self._usual.operations[step])
+        if way is not None and way.who == "worker" and way.when == "operation":
+            fate = replace(fate, at=self._rng.randint(1, max(fate.at // 4, 4)))
+        ballast = self._machine.disk / "ballast"
+        if fate.way is not None and fate.way.when == "space":
+            _fill(ballast, int(fate.space * self._usual.size))
+        life = live(
+            self._subject.command(step, self._machine.inputs, self._machine.disk, resume=resume),
+            self._machine,
+            fate,
+            usual=self._usual.seconds[step],
+            rng=self._rng,
+            mutant=self._laboratory.mutant,
+        )
+        ballast.unlink(missing_ok=True)
+        if way is None:
+            return life
+        if life.struck:
+            self._trial.deaths.append(Death(way.name, stage(self._out, self._ledger), life.code, step))
+        self._trial.problems += _last_words(way, life)
+        problems, seen = after_death(self._out, self._ledger)
+        self._trial.problems += problems
+        self._seen.append(seen)
+        if way.moved and life.struck:
+            self._machine = self._laboratory.elsewhere(self._machine, self._rng)
+        return life
+
+    def _look(self) -> None:
+        subject, trial = self._subject, self._trial
+        key = self._key() if subject.key == "own" else KEY
+        usual = self._laboratory.reference(subject, key)
+        trial.problems += at_the_end(
+            self._out, self._ledger, usual.releases[-1], set(usual.names), subject.products
+        )
+        for seen in self._seen:
+            for name, digest in seen.items():
+                if digest not in usual.versions(name):
+                    trial.problems.append(f"after a death: release/{name} is of no undisturbed run")
+        command = subject.command(0, self._machine.inputs, self._machine.disk, resume=False)
+        words = [
+            *command[:3],
+            "verify",
+            str(self._out),
+            *(["--allow-seeded"] if subject.key == "seed" else []),
+        ]
+        checked = live(words, self._machine)
+        if checked.code != 0:
+            trial.problems.append(f"opendas verify ends with {checked.code}: {checked.said[-300:]}")
+
+    def _key(self) -> str:
+        """Return the key that the run drew; it is the harness's own and protects made data."""
+        (path,) = (self._out / "confidential" / "keys").glob("*.key")
+        return path.read_text(encoding="ascii").split("\n")[2]
+
+
+def _fill(ballast: Path, free: int) -> None:
+    """Leave `free` bytes on a small disk."""
+    with ballast.open("wb", buffering=0) as file:
+        try:
+            while file.write(b"\0" * (1 << 20)):
+                pass
+        except OSError:
+            pass
+        file.truncate(max(file.tell() - free, 0))
+
+
+def _last_words(way: Way, life: Life) -> list[str]:
+    """Check exit status and message of a death."""
+    expected = {
+        "kill": {-signal.SIGKILL} if way.who != "worker" else {6},
+        "cut": {-signal.SIGKILL},
+        "full": {6},
+        "SIGINT": {130},
+        "SIGTERM": {130},
+    }[way.act]
+    problems = []
+    if life.code not in expected | {0}:
+        problems.append(f"{way.name}: status {life.code}, expected {sorted(expected)}: {life.said[-300:]!r}")
+    if "Traceback" in life.said or "internal error" in life.said:
+        problems.append(f"{way.name}: {life.said[-600:]!r}")
+    return problems
