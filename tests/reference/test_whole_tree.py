@@ -176,6 +176,38 @@ def test_parts_give_the_bytes_of_the_whole(
     assert joined(found) == expected
 
 
+@pytest.mark.parametrize("options", [{}, {"thin": True}, {"exact": ("total", 2)}, {"joint": 1}])
+@pytest.mark.parametrize("product", ["zeros", "unequal recode"])
+def test_sums_of_what_leaves_may_use_say_as_much_as_all_answers(
+    product: str, options: dict[str, Any]
+) -> None:
+    """Answers that touch no cell of a leaf are replaced by anything: the same bytes."""
+    tree = made(product, "uneven", 7, bypass=0.3, **options)
+    model = tree.model
+    last = len(model.levels) - 1
+    touched = [np.zeros((len(model.levels[last]), query.size), dtype=bool) for query in model.queries]
+    for leaf, cells in enumerate(model.domain.cells_of(model.levels[last].allowed(0, len(touched[0])))):
+        for query, rows in zip(model.queries, touched, strict=True):
+            rows[leaf, query.row_of_cell[cells]] = True
+
+    def sums(level: int, first: int, group: np.ndarray) -> list[np.ndarray]:
+        assert level == last
+        found = []
+        measured = model.levels[last].measured
+        for query, values in zip(measured, tree.full(level, first, len(group)), strict=True):
+            out = np.zeros((int(group.max()) + 1, values.shape[1]), dtype=np.int64)
+            rows = touched[query][first : first + len(group)]
+            np.add.at(out, group, np.where(rows, values, 1_000_000))
+            found.append(out)
+        return found
+
+    plain, summed = (up_pass(model, whole_ranges(model), tree.full, None, way)[0] for way in (None, sums))
+    for one, other in zip(plain[:-1], summed[:-1], strict=True):
+        assert one.linear is not None
+        assert other.linear is not None
+        assert one.linear.tobytes() == other.linear.tobytes()
+
+
 def areas_agree(tree: Made, seed: int) -> None:
     """Every set of leaves of a small tree, and a few weightings."""
     rng = np.random.default_rng(seed)

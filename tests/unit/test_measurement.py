@@ -56,28 +56,30 @@ def test_a_lazy_answer_equals_that_coordinate_of_the_full_one(run) -> None:
                 assert np.array_equal(query.rows[query.compact], group.row_of_cell[support])
 
 
-def touched_only(run, measured, number, rng):
-    """Compare answers that touch some cells with all of them, where they do, and with 0 elsewhere."""
+def sums_of_touched(run, measured, number, rng):
+    """Compare sums of answers that touch some cells with those of all answers, and with 0 elsewhere."""
     level = run.spine.levels[number]
     full = measured.full(number, 0, len(level))
     first = int(rng.integers(len(level)))
     geounits = int(rng.integers(1, len(level) - first + 1))
     cells = rng.random((3, run.product.schema.size)) < 0.3
-    which = rng.integers(0, 3, geounits)
-    found = measured.touching(number, first, geounits, cells, which)
+    which, group = rng.integers(0, 3, geounits), rng.integers(0, 4, geounits)
+    found = measured.sums(number, first, cells, which, group)
     for planned, values, every in zip(run.plan.levels[number].queries, found, full, strict=True):
+        expected = np.zeros((group.max() + 1, planned.query.size), np.int64)
         for c in range(geounits):
             asked = np.zeros(planned.query.size, bool)
             asked[planned.query.row_of_cell[cells[which[c]]]] = True
-            assert np.array_equal(values[c], np.where(asked, every[first + c], 0))
+            expected[group[c]] += np.where(asked, every[first + c], 0)
+        assert np.array_equal(values, expected)
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_answers_that_touch_some_cells_are_those_of_the_full_measurement(run, seed) -> None:
+def test_sums_of_answers_that_touch_some_cells_are_those_of_the_full_measurement(run, seed) -> None:
     rng = np.random.default_rng(seed)
     assert isinstance(run.measurements(), PartialSource)
     for number in range(len(run.spine.levels)):
-        touched_only(run, run.measurements(), number, rng)
+        sums_of_touched(run, run.measurements(), number, rng)
 
 
 def test_marginals_sum_over_all_cells_and_not_over_the_support(run) -> None:
@@ -115,12 +117,13 @@ def test_geounits_with_their_own_shares_draw_with_their_own_noise(run) -> None:
     assert measured.has_budget(2, 0, 24).tolist() == [False] * 4 + [True] * 20
     assert all(not values[:4].any() for values in measured.full(2, 0, 24))
     everywhere = np.ones((1, 9), bool)
-    some = measured.touching(2, 0, 24, everywhere, np.zeros(24, np.int64))
-    for values, every in zip(some, measured.full(2, 0, 24), strict=True):
-        assert np.array_equal(values, every)
-    some = measured.touching(1, 0, 6, everywhere, np.zeros(6, np.int64))
-    for values, every in zip(some, measured.full(1, 0, 6), strict=True):
-        assert np.array_equal(values, every)
+    for number, geounits in ((2, 24), (1, 6)):
+        each, together = np.arange(geounits), np.zeros(geounits, np.int64)
+        some = measured.sums(number, 0, everywhere, together, each)
+        whole = measured.sums(number, 0, everywhere, together, together)
+        for values, total, every in zip(some, whole, measured.full(number, 0, geounits), strict=True):
+            assert np.array_equal(values, every)
+            assert np.array_equal(total[0], every.sum(axis=0))
     planned = plan.levels[1].queries[0]
     wide, narrow = (plan.distribution(1, planned, Fraction(m)).sigma2 for m in (1, 2))
     assert wide == 2 * narrow

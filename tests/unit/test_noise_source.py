@@ -95,6 +95,32 @@ def test_batches_and_chunks_do_not_matter() -> None:
     np.testing.assert_array_equal(many[2], whole[3, :9])
 
 
+def test_sums_of_draws_over_groups_are_those_of_the_draws() -> None:
+    source = NoiseSource(KEY)
+    units, cells = np.arange(40, 60), np.arange(1, 2_000, 2)  # 20,000 draws: three chunks
+    group = np.random.default_rng(2).integers(0, 4, len(units))
+    sums, other = np.ones((4, len(cells)), np.int64), np.zeros((1, 2), np.int64)
+    source.add_sums(
+        2, [(TABLE, units, 5, cells, group, sums), (LAPLACE, [7], 1, [3, 4], np.zeros(1, int), other)]
+    )
+    expected = np.ones_like(sums)
+    np.add.at(expected, group, source.draw(TABLE, 2, units, 5, cells))
+    np.testing.assert_array_equal(sums, expected)
+    np.testing.assert_array_equal(other, source.draw(LAPLACE, 2, [7], 1, [3, 4]))
+
+
+def test_sums_of_draws_need_a_place_for_every_draw() -> None:
+    source = NoiseSource(KEY)
+    sums = np.zeros((2, 3), np.int64)
+    for group, cells in (([0], [1, 2, 3]), ([0, 2], [1, 2, 3]), ([0, -1], [1, 2, 3]), ([0, 1], [1, 2])):
+        with pytest.raises(PrivacyError, match="Nothing was drawn"):
+            source.add_sums(1, [(TABLE, [4, 5], 0, cells, np.array(group), sums)])
+    with pytest.raises(PrivacyError, match="does not fit"):
+        source.add_sums(1, [(TABLE, [4, -1], 0, [1, 2, 3], np.array([0, 1]), sums)])
+    source.add_sums(1, [(TABLE, [], 0, [1, 2, 3], np.zeros(0, int), sums)])
+    assert not sums.any()
+
+
 def test_threads_share_a_source() -> None:
     source = NoiseSource(KEY)
     cells = np.arange(2_000)

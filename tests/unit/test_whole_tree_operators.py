@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from support.random_tree import PRODUCTS, DenseTree, made, random_product
 
+from opendas.errors import EstimationError
 from opendas.products.pl94 import pl94_persons, pl94_units
 from opendas.whole_tree.domain import Domain
 from opendas.whole_tree.knowledge import dual
-from opendas.whole_tree.operators import Operators, QueryRows, mask_codes
+from opendas.whole_tree.operators import Operators, QueryRows, inverse, mask_codes
 
 SEEDS = range(6)
 
@@ -66,6 +67,26 @@ def test_inverses_and_variances_on_what_is_allowed(name: str | int) -> None:
             matrix = DenseTree.matrix(query)
             variances = np.einsum("ij,jk,ik->i", matrix, expected, matrix)
             np.testing.assert_allclose(inverses.quadratic(query)[i], variances, atol=1e-11)
+
+
+def test_inverses_are_symmetric_to_the_last_bit_and_need_positive_definite_matrices() -> None:
+    rng = np.random.default_rng(5)
+    factors = rng.normal(size=(3, 2, 8, 8))
+    stack = factors @ np.swapaxes(factors, 2, 3)
+    allowed = np.array([[True, False, True, True], [True] * 4, [False] * 4])
+    wide = np.repeat(allowed, 2, axis=1)
+    stack *= wide[:, None, :, None] & wide[:, None, None, :]
+    found = inverse(stack, allowed, 2)
+    assert np.array_equal(found, np.swapaxes(found, 2, 3))
+    for u in range(3):
+        rows = np.flatnonzero(wide[u])
+        for b in range(2):
+            expected = np.zeros((8, 8))
+            expected[np.ix_(rows, rows)] = np.linalg.inv(stack[u, b][np.ix_(rows, rows)])
+            np.testing.assert_allclose(found[u, b], expected, rtol=1e-10, atol=1e-10)
+    stack[1, 1, 0, 0] = -1.0
+    with pytest.raises(EstimationError, match="positive definite"):
+        inverse(stack, allowed, 2)
 
 
 def test_sums_of_operators_in_both_ways() -> None:

@@ -19,7 +19,7 @@ from opendas.measurement.family import MeasurementSource, PartialSource
 from opendas.whole_tree.domain import Domain
 from opendas.whole_tree.model import TreeModel
 from opendas.whole_tree.operators import Operators
-from opendas.whole_tree.up import Below, Full, up_pass
+from opendas.whole_tree.up import Below, Sums, up_pass
 
 __all__ = ["BelowPart", "information_of", "kept_at_a_cut", "model_of", "tell_below"]
 
@@ -147,25 +147,22 @@ def model_of(model: TreeModel, levels: Sequence[PartLevel]) -> TreeModel:
     return model.slice(_ranges(levels))
 
 
-def _answers(model: TreeModel, source: MeasurementSource) -> Full:
-    """Return what gives the noisy answers; of leaves, those that touch a cell the leaf may use, if it can.
+def _sums(model: TreeModel, source: MeasurementSource) -> Sums | None:
+    """Return what sums the noisy answers of leaves that touch a cell the leaf may use, if the source can.
 
     Others say nothing, and are most of them: seven of eight where a leaf has no group quarters.
     """
     if not isinstance(source, PartialSource):
-        return source.full
-    part, last = source, len(model.levels) - 1
+        return None
+    partial, leaves = source, model.levels[-1]
 
-    def some(level: int, first: int, geounits: int) -> list[npt.NDArray[np.int64]]:
-        if level != last:
-            return source.full(level, first, geounits)
-        leaves = model.levels[last]
-        patterns = leaves.pattern[first - leaves.first : first - leaves.first + geounits]
+    def sums(level: int, first: int, group: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
+        patterns = leaves.pattern[first - leaves.first : first - leaves.first + len(group)]
         used, which = np.unique(patterns, return_inverse=True)
         cells = model.domain.cells_of(leaves.patterns[used])
-        return part.touching(level, first, geounits, cells, which.ravel().astype(np.int64))
+        return partial.sums(level, first, cells, which.ravel().astype(np.int64), group)
 
-    return some
+    return sums
 
 
 def tell_below(part: Part, model: TreeModel, source: MeasurementSource, below: BelowPart | None) -> BelowPart:
@@ -181,7 +178,8 @@ def tell_below(part: Part, model: TreeModel, source: MeasurementSource, below: B
         What lies below the part's bottom level; None where these are leaves.
     """
     known = None if below is None else below.within(model.domain)
-    _, found = up_pass(model, _ranges(part.levels[1:]), _answers(model, source), known)
+    ranges = _ranges(part.levels[1:])
+    _, found = up_pass(model, ranges, source.full, known, _sums(model, source))
     if found is None:
         raise AssertionError("the way up ends below the top of the tree")
     return BelowPart.of(found)
@@ -199,7 +197,7 @@ def information_of(
     if all(level.level == last for level in levels):
         return {}
     known = None if below is None else below.within(model.domain)
-    statistics, _ = up_pass(model, _ranges(levels), _answers(model, source), known)
+    statistics, _ = up_pass(model, _ranges(levels), source.full, known, _sums(model, source))
     rows = tuple(query.row_of_cell for query in model.queries)
     return {
         one.level: LevelInformation(one.first, one.precision, one.linear, one.weights, rows)

@@ -99,24 +99,31 @@ class MeasurementSource(Protocol):
 
 @runtime_checkable
 class PartialSource(Protocol):
-    """A source that spares the answers that nobody asks for."""
+    """A source that sums answers while it takes them, and spares those that nobody asks for."""
 
-    def touching(
+    def sums(
         self,
         level: int,
         first: int,
-        geounits: int,
         cells: npt.NDArray[np.bool_],
         which: npt.NDArray[np.int64],
+        group: npt.NDArray[np.int64],
     ) -> list[npt.NDArray[np.int64]]:
-        """Return what :meth:`MeasurementSource.full` does; zeros for answers that touch no cell of a set.
+        """Return sums, over groups of consecutive geounits, of the noisy answers that touch some cells.
 
         Parameters
         ----------
-        level, first, geounits : int
+        level, first : int
         cells : bool (u, n)
             Sets of cells, public.
         which : int64 (geounits,)
             That of each geounit.
+        group : int64 (geounits,)
+            To which sum each geounit belongs, from 0 to G - 1.
+
+        Returns
+        -------
+        list of int64 (G, m)
+            One array for each measured query group, as of :meth:`MeasurementSource.full`.
         """
         ...

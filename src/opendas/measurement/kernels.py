@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-__all__ = ["compact_rows", "sum_drawn_rows", "sum_rows"]
+__all__ = ["add_drawn_rows", "compact_rows", "sum_rows"]
 
 
 @njit(cache=True, nogil=True)
@@ -75,7 +75,7 @@ def sum_rows(
 
 
 @njit(cache=True, nogil=True)
-def sum_drawn_rows(
+def add_drawn_rows(
     indptr: npt.NDArray[np.int64],
     cells: npt.NDArray[np.int32],
     counts: npt.NDArray[np.int64],
@@ -83,12 +83,16 @@ def sum_drawn_rows(
     row_of_cell: npt.NDArray[np.int32],
     drawn: npt.NDArray[np.bool_],
     which: npt.NDArray[np.int64],
+    group: npt.NDArray[np.int64],
     out: npt.NDArray[np.int64],
 ) -> None:
-    """Likewise for rows that differ from geounit to geounit: those of ``drawn[which]``, bool (u, m), only."""
-    for c in range(out.shape[0]):
-        mine = drawn[which[c]]
+    """Add the exact answers of consecutive geounits to the sums of their groups, int64 (G, m).
+
+    Of each geounit only the rows ``drawn[which]``, bool (u, m): those whose noise is in the sum.
+    """
+    for c in range(which.shape[0]):
+        mine, to = drawn[which[c]], out[group[c]]
         for entry in range(indptr[first + c], indptr[first + c + 1]):
             row = row_of_cell[cells[entry]]
             if mine[row]:
-                out[c, row] += counts[entry]
+                to[row] += counts[entry]

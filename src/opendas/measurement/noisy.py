@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from opendas.measurement.family import FamilyMeasurement, QueryAnswers
-from opendas.measurement.kernels import compact_rows, sum_drawn_rows, sum_rows
+from opendas.measurement.kernels import add_drawn_rows, compact_rows, sum_rows
 from opendas.measurement.plan import MeasurementPlan
 from opendas.random.distributions import NoiseDistribution
 from opendas.random.noise import NoiseSource
@@ -165,45 +165,54 @@ class NoisyMeasurements:
         rows = [np.arange(query.size, dtype=np.int32) for query in self._levels[level].queries]
         return self._noisy(level, first, geounits, rows, rows)
 
-    def touching(
+    def sums(
         self,
         level: int,
         first: int,
-        geounits: int,
         cells: npt.NDArray[np.bool_],
         which: npt.NDArray[np.int64],
+        group: npt.NDArray[np.int64],
     ) -> list[npt.NDArray[np.int64]]:
-        """Return the noisy answers that touch some cells (see :class:`PartialSource`)."""
+        """Return sums of the noisy answers that touch some cells (see :class:`PartialSource`)."""
         measured = self._levels[level]
-        units = np.arange(first, first + geounits, dtype=np.int64)
-        values, requests, places, touched = [], [], [], []
-        for query in measured.queries:
-            values.append(np.zeros((geounits, query.size), dtype=np.int64))
-            touched.append(np.zeros((len(cells), query.size), dtype=np.bool_))
+        units = np.arange(first, first + len(which), dtype=np.int64)
+        groups = int(group.max(initial=-1)) + 1
+        budgets = np.zeros(len(which), np.int64) if measured.which is None else measured.which[units]
+        values = [np.zeros((groups, query.size), dtype=np.int64) for query in measured.queries]
+        drawn = [np.zeros((len(cells) + 1, query.size), dtype=np.bool_) for query in measured.queries]
+        for query, touched in zip(measured.queries, drawn, strict=True):
             for u, some in enumerate(cells):
-                touched[-1][u, query.row_of_cell[some]] = True
-        budgets = np.zeros(geounits, np.int64) if measured.which is None else measured.which[units]
+                touched[u, query.row_of_cell[some]] = True
+        requests, places = [], []
         for multiple in np.unique(budgets[budgets >= 0]).tolist():
             for u in range(len(cells)):
-                members = units[(budgets == multiple) & (which == u)]
+                members = np.flatnonzero((budgets == multiple) & (which == u))
                 if not len(members):
                     continue
-                for query, rows, value in zip(measured.queries, touched, values, strict=True):
-                    wanted = np.flatnonzero(rows[u])
-                    requests.append((self._sampler(query, multiple), members, query.address, wanted))
-                    places.append((value, members - first, wanted))
-        for (value, at, wanted), drawn in zip(
-            places, self._noise.draw_many(measured.level, requests), strict=True
-        ):
-            value[at[:, None], wanted] = drawn
-        table = self._tables[level]
-        start = first - self._first[level]
-        for query, rows, value in zip(measured.queries, touched, values, strict=True):
-            sum_drawn_rows(
-                table.indptr, table.cells, table.counts, start, query.row_of_cell, rows, which, value
+                some, mine = np.unique(group[members], return_inverse=True)
+                for query, touched, value in zip(measured.queries, drawn, values, strict=True):
+                    law, rows = self._sampler(query, multiple), np.flatnonzero(touched[u])
+                    noise = np.zeros((len(some), len(rows)), dtype=np.int64)
+                    requests.append((law, units[members], query.address, rows, mine, noise))
+                    places.append((value, some[:, None], rows, noise))
+        self._noise.add_sums(measured.level, requests)
+        for value, some, rows, noise in places:
+            value[some, rows] += noise
+        # A geounit without budget has no measurement: none of its exact answers may be added.
+        asked = np.where(budgets < 0, len(cells), which)
+        table, start = self._tables[level], first - self._first[level]
+        for query, touched, value in zip(measured.queries, drawn, values, strict=True):
+            add_drawn_rows(
+                table.indptr,
+                table.cells,
+                table.counts,
+                start,
+                query.row_of_cell,
+                touched,
+                asked,
+                group,
+                value,
             )
-            # A geounit without budget has no measurement: its exact sums must not survive here.
-            value[budgets < 0] = 0
         return values
 
     def has_budget(self, level: int, first: int, geounits: int) -> npt.NDArray[np.bool_]:

@@ -147,3 +147,22 @@ def fill_addresses(blocks: Any, level: Any, query: Any, units: Any, cells: Any, 
         written += stretch
         cell = 0
         unit += 1
+
+
+@njit(cache=True, nogil=True)
+def add_to_groups(values: Any, start: Any, group: Any, sums: Any) -> Any:
+    """Add the values at ``start, start + 1, ...`` of the grid units x cells to their unit's row of ``sums``.
+
+    ``group`` has shape (C,), ``sums`` (G, m).
+    """
+    m = sums.shape[1]
+    unit, cell = start // m, start % m
+    added = 0
+    while added < values.shape[0]:
+        stretch = min(m - cell, values.shape[0] - added)
+        run, to = values[added : added + stretch], sums[group[unit], cell : cell + stretch]
+        for j in range(stretch):
+            to[j] += run[j]
+        added += stretch
+        cell = 0
+        unit += 1

@@ -26,6 +26,7 @@ from opendas.random.addresses import (
     LEVEL_BITS,
     QUERY_BITS,
     UNIT_BITS,
+    add_to_groups,
     fill_addresses,
     index_array,
     pack_addresses,
@@ -41,6 +42,7 @@ _BLOCK_BYTES = 16
 _CHUNK = 8192
 
 Request = tuple[SamplerTable, ArrayLike, int, ArrayLike]
+SumRequest = tuple[SamplerTable, ArrayLike, int, ArrayLike, NDArray[np.int64], NDArray[np.int64]]
 
 
 class NoiseSource:
@@ -138,14 +140,32 @@ class NoiseSource:
         self._run(prepared)
         return [request.out.reshape(request.shape) for request in prepared]
 
+    def add_sums(self, level: int, requests: Sequence[SumRequest]) -> None:
+        """Add the draws of several grids of one geolevel to sums over groups of geounits; keep none of them.
+
+        Parameters
+        ----------
+        level : int
+            Geolevel, 8 bits.
+        requests : sequence of (table, units, query, cells, group, sums)
+            The first four as for :meth:`draw`; ``group``, int64 (C,), tells to which row of ``sums``, int64
+            (G, m), each geounit's draws are added.
+
+        Raises
+        ------
+        PrivacyError
+            If an index does not fit its field, or sums have another shape. Nothing is drawn then.
+        """
+        self._run([_Prepared.summing(level, request) for request in requests])
+
     def _run(self, requests: Sequence[_Prepared]) -> None:
         scratch = self._scratch()
         pending: list[_Piece] = []
         used = 0
         for request in requests:
             start = 0
-            while start < request.out.size:
-                size = min(_CHUNK - used, request.out.size - start)
+            while start < request.size:
+                size = min(_CHUNK - used, request.size - start)
                 blocks = scratch.blocks[used : used + size]
                 fill_addresses(blocks, request.level, request.query, request.units, request.cells, start)
                 pending.append(_Piece(request, start, used, size))
@@ -161,11 +181,14 @@ class NoiseSource:
         scratch.encrypt(used)
         for request, start, first, size in pending:
             words = scratch.words[first : first + size]
-            out = request.out[start : start + size]
+            keep = request.group is None
+            out = request.out[start : start + size] if keep else scratch.values[:size]
             undecided = request.table.lookup(words, out, scratch.ties)
             for i in scratch.ties[:undecided].tolist():
                 more = partial(self._word, scratch.blocks[first + i].tobytes())
                 out[i] = request.table.resolve(int(words[i, 0]), more)
+            if request.group is not None:
+                add_to_groups(out, start, request.group, request.out)
 
     def _word(self, block: bytes, refinement: int) -> int:
         low = int.from_bytes(block[8:], "little") | refinement
@@ -180,7 +203,7 @@ class NoiseSource:
 
 
 class _Prepared(NamedTuple):
-    """A checked request and the place for its draws."""
+    """A checked request and the place for its draws, or, with groups, for their sums."""
 
     table: SamplerTable
     level: int
@@ -189,6 +212,12 @@ class _Prepared(NamedTuple):
     cells: NDArray[np.int64]
     shape: tuple[int, ...]
     out: NDArray[np.int64]
+    group: NDArray[np.int64] | None = None
+
+    @property
+    def size(self) -> int:
+        """Number of draws."""
+        return self.units.size * self.cells.size
 
     @classmethod
     def of(cls, level: int, request: Request) -> _Prepared:
@@ -205,6 +234,19 @@ class _Prepared(NamedTuple):
             np.empty(units.size * indices.size, dtype=np.int64),
         )
 
+    @classmethod
+    def summing(cls, level: int, request: SumRequest) -> _Prepared:
+        table, unit, query, cells, group, sums = request
+        units, _ = index_array("geounit", unit, UNIT_BITS)
+        indices, _ = index_array("cell", cells, CELL_BITS)
+        if len(group) != units.size or (units.size and not 0 <= group.min() <= group.max() < len(sums)):
+            raise PrivacyError("Sums of draws need a row for the group of every geounit. Nothing was drawn.")
+        if sums.shape[1] != indices.size:
+            raise PrivacyError("Sums of draws need a column for every cell. Nothing was drawn.")
+        geolevel = scalar_index("geolevel", level, LEVEL_BITS)
+        number = scalar_index("query", query, QUERY_BITS)
+        return cls(table, geolevel, number, units, indices, sums.shape, sums, group)
+
 
 class _Piece(NamedTuple):
     """Draws ``start ... start + size`` of a request, at ``first`` in the scratch blocks."""
@@ -218,13 +260,14 @@ class _Piece(NamedTuple):
 class _Scratch:
     """The buffers and cipher context of one thread."""
 
-    __slots__ = ("_blocks_bytes", "_encryptor", "_words_bytes", "blocks", "ties", "words")
+    __slots__ = ("_blocks_bytes", "_encryptor", "_words_bytes", "blocks", "ties", "values", "words")
 
     def __init__(self, cipher: Cipher[modes.ECB]) -> None:
         self.blocks = np.zeros((_CHUNK, 2), dtype=np.uint64)
         # The cipher asks for room for one block more than it writes.
         self.words = np.zeros((_CHUNK + 1, 2), dtype=np.uint64)
         self.ties = np.zeros(_CHUNK, dtype=np.int64)
+        self.values = np.zeros(_CHUNK, dtype=np.int64)
         self._blocks_bytes = self.blocks.reshape(-1).view(np.uint8).data
         self._words_bytes = self.words.reshape(-1).view(np.uint8).data
         # Whole blocks in ECB leave no state behind, so a context can be used again, and survives a fork.

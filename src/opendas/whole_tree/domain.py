@@ -221,13 +221,16 @@ class Domain:
         from_blocks(x, self.axes, self.vectors, self.order, some, found)
         return found
 
-    def forward(self, x: Floats) -> Floats:
-        """Return the coordinates, (N, k, e) in block order, of cell vectors, float64 (N, n)."""
-        return self.to_blocks(self.placed(np.asarray(x, dtype=np.float64)))
+    def forward(self, x: Floats, allowed: Bools | None = None) -> Floats:
+        """Return the coordinates, (N, k, e) in block order, of cell vectors, float64 (N, n).
 
-    def backward(self, x: Floats) -> Floats:
-        """Return the cell vectors, float64 (N, n), of coordinates (N, k, e)."""
-        return self.unplaced(self.from_blocks(x))
+        Categories not in `allowed`, bool (N, k), must be zero.
+        """
+        return self.to_blocks(self.placed(np.asarray(x, dtype=np.float64)), allowed)
+
+    def backward(self, x: Floats, allowed: Bools | None = None) -> Floats:
+        """Return the cell vectors, float64 (N, n), of coordinates (N, k, e); likewise."""
+        return self.unplaced(self.from_blocks(x, allowed))
 
     def information(self, weights: Floats) -> tuple[Floats, ...]:
         """Return ``sum_q w_q Q_q'Q_q`` for rows of weights, float64 (U, q): stacks (U, b, k d, k d)."""

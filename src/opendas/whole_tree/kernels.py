@@ -20,6 +20,7 @@ __all__ = [
     "add_segments",
     "apply_blocks",
     "from_blocks",
+    "invert",
     "margins",
     "quadratic",
     "spread",
@@ -243,6 +244,57 @@ def supported(
             _backward(second[g], axes, vectors, order, cells[g])
         for j in range(category.shape[0]):
             out[c, j] = cells[category[j], column[j]]
+
+
+@njit(cache=True, nogil=True)
+def invert(stack: Floats, rows: Bools, out: Floats) -> bool:
+    """Set the inverses of positive definite matrices, symmetric to the last bit, by Cholesky's factors.
+
+    Returns False where a matrix is not positive definite.
+
+    Parameters
+    ----------
+    stack, out : float64 (U, b, s, s)
+        `out` is zero on entry.
+    rows : bool (U, s)
+        Rows and columns to invert; the others of `out` are left as they are.
+    """
+    size = stack.shape[2]
+    at = np.empty(size, dtype=np.int64)
+    low = np.empty((size, size))  # the factor, then its inverse
+    for u in range(stack.shape[0]):
+        count = 0
+        for i in range(size):
+            if rows[u, i]:
+                at[count] = i
+                count += 1
+        for b in range(stack.shape[1]):
+            matrix, to = stack[u, b], out[u, b]
+            for i in range(count):
+                for j in range(i + 1):
+                    value = matrix[at[i], at[j]]
+                    for k in range(j):
+                        value -= low[i, k] * low[j, k]
+                    if j < i:
+                        low[i, j] = value * low[j, j]
+                    elif value > 0.0:
+                        low[i, i] = 1.0 / np.sqrt(value)  # one over the diagonal: that of the inverse
+                    else:
+                        return False
+            for j in range(count):
+                for i in range(j + 1, count):
+                    value = 0.0
+                    for k in range(j, i):
+                        value -= low[i, k] * low[k, j]
+                    low[i, j] = value * low[i, i]
+            for i in range(count):
+                for j in range(i + 1):
+                    value = 0.0
+                    for k in range(i, count):
+                        value += low[k, i] * low[k, j]
+                    to[at[i], at[j]] = value
+                    to[at[j], at[i]] = value
+    return True
 
 
 @njit(cache=True, nogil=True)

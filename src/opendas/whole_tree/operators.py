@@ -12,10 +12,11 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from opendas.errors import EstimationError
 from opendas.optimize.paired import PairedCurvature
 from opendas.queries.groups import QueryGroup
 from opendas.whole_tree.domain import Bools, Domain, Floats, Ints
-from opendas.whole_tree.kernels import add_multiples, add_segments, apply_blocks, quadratic, supported
+from opendas.whole_tree.kernels import add_multiples, add_segments, apply_blocks, invert, quadratic, supported
 
 __all__ = ["Operators", "QueryRows", "Supported", "inverse", "mask_codes"]
 
@@ -31,16 +32,16 @@ def inverse(stack: Floats, allowed: Bools, dimension: int) -> Floats:
         Zero outside the allowed rows and columns, positive definite inside.
     allowed : bool (U, k)
     dimension : int
+
+    Raises
+    ------
+    EstimationError
+        If a matrix is not positive definite.
     """
-    rows = np.repeat(allowed, dimension, axis=1)
-    size = rows.shape[1]
-    filled = stack.copy()
-    filled[:, :, np.arange(size), np.arange(size)] += np.where(rows, 0.0, 1.0)[:, None, :]
-    found = np.linalg.inv(filled)
-    found *= rows[:, None, :, None]
-    found *= rows[:, None, None, :]
-    # Rounding leaves an inverse symmetric to some digits only; both halves are taken alike.
-    return np.asarray((found + np.swapaxes(found, 2, 3)) * 0.5, dtype=np.float64)
+    found = np.zeros_like(stack)
+    if not invert(stack, np.repeat(allowed, dimension, axis=1), found):
+        raise EstimationError("what is known of a geounit is not positive definite where it was found to be")
+    return found
 
 
 @dataclass(frozen=True, eq=False)

@@ -30,13 +30,22 @@ from opendas.whole_tree.knowledge import Known, dual, known, pooled
 from opendas.whole_tree.model import ModelLevel, Range, TreeModel
 from opendas.whole_tree.operators import Operators
 
-__all__ = ["Below", "Full", "LevelStatistics", "Sweep", "own_linear", "up_pass", "up_sweep"]
+__all__ = ["Below", "Full", "LevelStatistics", "Sums", "Sweep", "own_linear", "up_pass", "up_sweep"]
 
 Full = Callable[[int, int, int], list[npt.NDArray[np.int64]]]
 """All answers, int64 (geounits, m_q), of each measured query group: of (level, first, geounits)."""
 
+Sums = Callable[[int, int, Ints], list[npt.NDArray[np.int64]]]
+"""Sums, int64 (G, m_q), of the answers of consecutive leaves over their groups: of (level, first, group).
+
+Of answers that touch no cell that the group may use anything may be given: they are not looked at.
+"""
+
 CHUNK = 2_000_000
-"""Answers of leaves that are worked on at once: few, so that what is made of them stays in the cache."""
+"""Numbers that are worked on at once: few, so that what is made of them stays in the cache."""
+
+SUMS = 8
+"""Numbers that a sum over leaves comes to, for each of its cells, with all that is made of it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,7 +196,11 @@ def exact_placed(model: TreeModel, answers: Mapping[int, Ints], allowed: Bools) 
 
 
 def up_pass(
-    model: TreeModel, ranges: Mapping[int, Range], full: Full, below: Below | None = None
+    model: TreeModel,
+    ranges: Mapping[int, Range],
+    full: Full,
+    below: Below | None = None,
+    sums: Sums | None = None,
 ) -> tuple[tuple[LevelStatistics, ...], Below | None]:
     """Pass information up a part of the tree.
 
@@ -201,6 +214,8 @@ def up_pass(
         Gives the noisy answers (:data:`Full`).
     below : Below, optional
         What lies below the lowest level named, where it is not that of the leaves.
+    sums : callable, optional
+        Gives sums of the leaves' answers (:data:`Sums`), where they need not be taken from `full`.
 
     Returns
     -------
@@ -218,12 +233,18 @@ def up_pass(
     -----
     The same bytes however a tree is cut into parts: sums run over the children of one geounit, in order.
     """
-    sweep = up_sweep(model, ranges, full, below)
+    sweep = up_sweep(model, ranges, full, below, sums)
     numbers = sweep.numbers
     return tuple(sweep.statistics[number] for number in numbers), sweep.below.get(numbers[0] - 1)
 
 
-def up_sweep(model: TreeModel, ranges: Mapping[int, Range], full: Full, below: Below | None = None) -> Sweep:
+def up_sweep(
+    model: TreeModel,
+    ranges: Mapping[int, Range],
+    full: Full,
+    below: Below | None = None,
+    sums: Sums | None = None,
+) -> Sweep:
     """Pass information up a part of the tree and keep all of it (see :func:`up_pass`)."""
     numbers = sorted(ranges)
     last = len(model.levels) - 1
@@ -244,7 +265,7 @@ def up_sweep(model: TreeModel, ranges: Mapping[int, Range], full: Full, below: B
                 lower[number] = below
                 statistics[number] = _inner(model, number, start, stop, full, below)
             if number:
-                below = _below(model, statistics[number], full)
+                below = _below(model, statistics[number], sums or _summed(model, full))
         if numbers[0] and below is not None:
             lower[numbers[0] - 1] = below
     return Sweep(model, statistics, lower)
@@ -300,7 +321,7 @@ def _inner_part(
     unknown = None if below.unknown is None else below.unknown.take(there)
     information, exact = dual(below.covariance.take(there), unknown, allowed, plain=model.plain_below[number])
     precision = model.own_information[number].take(own).masked(allowed) + information
-    mean = domain.to_blocks(domain.placed(below.mean[there]))
+    mean = domain.forward(below.mean[there], allowed)
     linear = domain.from_blocks(information.apply_blocks(mean), allowed)
     if level.measured:
         linear += placed_linear(model, number, own, allowed, full(number, start, stop - start))
@@ -323,12 +344,13 @@ def inner_known(model: TreeModel, children: LevelStatistics, chosen: Ints | None
         raise EstimationError("leaves are looked at some at a time")
     at = np.arange(len(children)) if chosen is None else chosen - children.first
     exact, exact_linear = children.exact, children.exact_linear
+    allowed = level.patterns[level.pattern[children.first - level.first + at]]
     return known(
         children.precision.take(at),
-        domain.forward(children.linear[at]),
+        domain.forward(children.linear[at], allowed),
         None if exact is None else exact.take(at),
-        None if exact_linear is None else domain.forward(exact_linear[at]),
-        level.patterns[level.pattern[children.first - level.first + at]],
+        None if exact_linear is None else domain.forward(exact_linear[at], allowed),
+        allowed,
         plain=model.plain[children.level],
     )
 
@@ -421,26 +443,26 @@ def whole_information(
     return information, held, linear
 
 
-def _below(model: TreeModel, children: LevelStatistics, full: Full) -> Below:
+def _below(model: TreeModel, children: LevelStatistics, sums: Sums) -> Below:
     """Sum what geounits say over their parents."""
     number = children.level
     level, domain = model.levels[number], model.domain
     parents, starts, groups = families(level, children.first, children.last)
-    allowed = level.allowed(children.first, children.last)
+    mask = level.allowed(children.first, children.last)
     if number == len(model.levels) - 1:
-        together = _pooled_leaves(model, children, starts, full)
+        together = _pooled_leaves(model, children, starts, sums)
     else:
         together = _pooled_inner(model, children, starts)
     if level.joint is not None:
         chosen = level.joint.group[children.first - level.first + starts[:-1]].astype(np.int64)
-        allowed = union(allowed, starts)
+        allowed = union(mask, starts)
         together = pooled(conditioned(model, number, chosen, together, allowed), groups, allowed)
         starts = starts[groups]
     return Below(
         number - 1,
         int(parents[0]),
         together.covariance,
-        domain.backward(together.mean),
+        domain.backward(together.mean, union(mask, starts)),
         _series(children.weights, starts),
         together.unknown,
     )
@@ -457,15 +479,65 @@ def _pooled_inner(model: TreeModel, children: LevelStatistics, starts: Ints) -> 
     return Known.joined(parts)
 
 
-def _pooled_leaves(model: TreeModel, leaves: LevelStatistics, starts: Ints, full: Full) -> Known:
+def _pooled_leaves(model: TreeModel, leaves: LevelStatistics, starts: Ints, sums: Sums) -> Known:
     """Sum the estimates of leaves over their families, some families at a time."""
     level = model.levels[-1]
     allowed = level.allowed(leaves.first, leaves.last)
     covariance, unknown = dual(leaves.precision, leaves.exact, allowed, plain=model.plain[-1])
+    groups = _Groups.of(covariance.which, starts)
     mean = np.zeros((len(starts) - 1, *model.domain.cell.shape))
-    for first, last in chunks(starts, max(1, sum(model.sizes(leaves.level)))):
-        _sum_leaves(model, leaves, covariance, starts[first : last + 1], full, mean[first:last])
+    for first, last in chunks(groups.starts, SUMS * model.domain.cells):
+        _sum_leaves(model, leaves, covariance, groups.of_families(first, last), sums, mean[first:last])
     return Known(covariance.pooled(starts), None if unknown is None else unknown.pooled(starts), mean)
+
+
+@dataclass(frozen=True, eq=False)
+class _Groups:
+    """Leaves of one family with the same mask and noise: one sum of integers, one right-hand side.
+
+    Parameters
+    ----------
+    low : int
+        Place of the first leaf.
+    group : int64 (g,)
+        Of each leaf; those of one family follow each other.
+    first : int64 (G,)
+        Place of the first leaf of each group.
+    family : int64 (G,)
+        Of each group.
+    leaf_starts, starts : int64 (families + 1,)
+        Where the leaves, and the groups, of each family begin.
+    """
+
+    low: int
+    group: Ints
+    first: Ints
+    family: Ints
+    leaf_starts: Ints
+    starts: Ints
+
+    @classmethod
+    def of(cls, which: Ints, leaf_starts: Ints) -> _Groups:
+        """Put leaves together by family and operator."""
+        count = int(which.max(initial=0)) + 1
+        family = np.repeat(np.arange(len(leaf_starts) - 1, dtype=np.int64), np.diff(leaf_starts))
+        pairs, first, group = np.unique(family * count + which, return_index=True, return_inverse=True)
+        mine = pairs // count
+        starts = np.searchsorted(mine, np.arange(len(leaf_starts))).astype(np.int64)
+        return cls(0, group.ravel().astype(np.int64), first.astype(np.int64), mine, leaf_starts, starts)
+
+    def of_families(self, start: int, stop: int) -> _Groups:
+        """Return those of some families, numbered from 0."""
+        leaves, some = self.leaf_starts[start : stop + 1], self.starts[start : stop + 1]
+        here = slice(int(some[0]), int(some[-1]))
+        return _Groups(
+            int(leaves[0]),
+            self.group[leaves[0] - self.low : leaves[-1] - self.low] - some[0],
+            self.first[here],
+            self.family[here] - start,
+            leaves,
+            some - some[0],
+        )
 
 
 def chunks(starts: Ints, width: int) -> Iterator[Range]:
@@ -479,37 +551,43 @@ def chunks(starts: Ints, width: int) -> Iterator[Range]:
 
 
 def _sum_leaves(
-    model: TreeModel, leaves: LevelStatistics, covariance: Operators, starts: Ints, full: Full, out: Floats
+    model: TreeModel, leaves: LevelStatistics, covariance: Operators, groups: _Groups, sums: Sums, out: Floats
 ) -> None:
     """Add the estimates of leaves over some families to `out`, float64 (families, k, e) in block order."""
     level, domain = model.levels[-1], model.domain
-    low, high = int(starts[0]), int(starts[-1])
-    family = np.repeat(np.arange(len(starts) - 1, dtype=np.int64), np.diff(starts))
-    # Leaves of one family with the same mask and noise: one sum of integers, one right-hand side.
-    pairs = family * len(covariance.stacks[0]) + covariance.which[low:high]
-    _, first, group = np.unique(pairs, return_index=True, return_inverse=True)
-    group = group.ravel().astype(np.int64)
-    sums = []
-    for values in full(leaves.level, leaves.first + low, high - low) if level.measured else []:
-        total = np.zeros((len(first), values.shape[1]), dtype=np.int64)
-        add_integers(values, group, total)
-        sums.append(total)
-    place = leaves.first - level.first + low + first
+    answers = sums(leaves.level, leaves.first + groups.low, groups.group) if level.measured else []
+    place = leaves.first - level.first + groups.first
     allowed = level.patterns[level.pattern[place]]
-    linear = domain.to_blocks(placed_linear(model, leaves.level, level.own[place], allowed, sums), allowed)
-    chosen = low + first
+    linear = domain.to_blocks(placed_linear(model, leaves.level, level.own[place], allowed, answers), allowed)
     if leaves.exact is None:
-        means = covariance.take(chosen).apply_blocks(linear)
+        means = covariance.take(groups.first).apply_blocks(linear)
     else:
-        answers = {}
+        held_answers = {}
         for held in level.exact:
-            here = slice(leaves.first - level.first + low, leaves.first - level.first + high)
-            answers[held.query] = np.zeros((len(first), held.answers.shape[1]), dtype=np.int64)
-            add_integers(np.ascontiguousarray(held.answers[here]), group, answers[held.query])
-        exact_linear = domain.to_blocks(exact_placed(model, answers, allowed), allowed)
-        precision, exact = leaves.precision.take(chosen), leaves.exact.take(chosen)
+            low = leaves.first - level.first + groups.low
+            here = np.ascontiguousarray(held.answers[low : low + len(groups.group)])
+            held_answers[held.query] = np.zeros((len(groups.first), here.shape[1]), dtype=np.int64)
+            add_integers(here, groups.group, held_answers[held.query])
+        exact_linear = domain.to_blocks(exact_placed(model, held_answers, allowed), allowed)
+        precision, exact = leaves.precision.take(groups.first), leaves.exact.take(groups.first)
         means = known(precision, linear, exact, exact_linear, allowed, plain=False).mean
-    add_groups(means, family[first], allowed, out)
+    add_groups(means, groups.family, allowed, out)
+
+
+def _summed(model: TreeModel, full: Full) -> Sums:
+    """Return what sums answers over groups of leaves, some leaves at a time."""
+    step = max(1, CHUNK // max(1, sum(model.sizes(len(model.levels) - 1))))
+
+    def sums(level: int, first: int, group: Ints) -> list[Ints]:
+        groups = int(group.max(initial=-1)) + 1
+        out = [np.zeros((groups, size), dtype=np.int64) for size in model.sizes(level)]
+        for low in range(0, len(group), step):
+            part = group[low : low + step]
+            for values, total in zip(full(level, first + low, len(part)), out, strict=True):
+                add_integers(values, part, total)
+        return out
+
+    return sums
 
 
 def _series(weights: Floats, starts: Ints) -> Floats:
