@@ -139,12 +139,28 @@ def available_memory_mb() -> float | None:
         for line in (_text(_PROC / "meminfo") or "").splitlines()
         if line.startswith("MemAvailable:")
     ]
-    groups = Path("/sys/fs/cgroup")
-    limit, used = _text(groups / "memory.max"), _text(groups / "memory.current")
-    if limit is not None and used is not None and limit.isdigit() and used.isdigit():
-        cache = 0
-        for line in (_text(groups / "memory.stat") or "").splitlines():
-            if line.startswith("inactive_file "):
-                cache = int(line.split()[1])
-        free.append(max(0, int(limit) - int(used) + cache) / (1 << 20))
+    free += [room for layout in _GROUPS if (room := _group_room(*layout)) is not None]
     return min(free) if free else None
+
+
+_GROUP = Path("/sys/fs/cgroup")
+_GROUPS = (
+    (_GROUP / "memory.max", _GROUP / "memory.current", _GROUP / "memory.stat", "inactive_file "),
+    (
+        _GROUP / "memory" / "memory.limit_in_bytes",
+        _GROUP / "memory" / "memory.usage_in_bytes",
+        _GROUP / "memory" / "memory.stat",
+        "total_inactive_file ",
+    ),
+)
+"""Where a container's limit, use and files that could be dropped stand, in the newer and the older layout."""
+
+
+def _group_room(limit: Path, used: Path, statistics: Path, droppable: str) -> float | None:
+    """Return the MB that a container may still use; None where it has no limit."""
+    most, now = _text(limit) or "", _text(used) or ""
+    if not (most.isdigit() and now.isdigit()):
+        return None
+    lines = (_text(statistics) or "").splitlines()
+    cache = sum(int(line.split()[1]) for line in lines if line.startswith(droppable))
+    return max(0, int(most) - int(now) + cache) / (1 << 20)

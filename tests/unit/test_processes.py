@@ -6,9 +6,11 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+import opendas.processes
 from opendas.processes import ProcessMark, available_memory_mb, is_alive, memory_mb, own_mark
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -83,6 +85,22 @@ def test_some_memory_is_available() -> None:
     found = available_memory_mb()
     assert found is not None
     assert found > 1
+
+
+@linux
+def test_the_limit_of_a_container_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, text in (
+        ("max", "100000000"),
+        ("current", "90000000"),
+        ("stat", "anon 5\ninactive_file 485760\n"),
+    ):
+        (tmp_path / name).write_text(text)
+    layout = (tmp_path / "max", tmp_path / "current", tmp_path / "stat", "inactive_file ")
+    monkeypatch.setattr(opendas.processes, "_GROUPS", (layout,))
+    assert available_memory_mb() == 10
+    (tmp_path / "max").write_text("max\n")
+    found = available_memory_mb()
+    assert found is None or found > 10
 
 
 def test_a_mark_without_a_start_is_judged_by_its_number() -> None:
