@@ -1,20 +1,23 @@
 # Everything from a machine with Python 3.11 to 3.14 and make: each target sets up what it needs.
-# PYTHON=... chooses the interpreter, VENV=... the environment, PYTEST_ARGS=... goes to pytest.
+# PYTHON=... chooses the interpreter, VENV=... the environment, PYTEST_ARGS=... goes to pytest, FUZZ_ARGS=... to
+# the fuzzer.
 
 VENV ?= .venv
 PYTHON ?=
 PYTEST_ARGS ?= --numprocesses 2
+FUZZ_ARGS ?= --runs 2000
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint spark docs bench clean
+.PHONY: help demo test lint spark fuzz docs bench clean
 
 help:
 	@echo "make demo    release a small made state, end to end"
 	@echo "make test    formatting, types, import layers, tests"
 	@echo "make lint    the same without the tests"
 	@echo "make spark   install what --engine spark and its tests need (beside Java)"
+	@echo "make fuzz    malformed inputs, thousands for each reader (FUZZ_ARGS=...)"
 	@echo "make docs    the documentation, into site/"
 	@echo "make bench   the benchmarks"
 	@echo "make clean   remove the environment and what was built"
@@ -58,6 +61,14 @@ lint: $(VENV)/.dev
 
 test: lint
 	$(BIN)/python -m pytest -q $(PYTEST_ARGS)
+
+$(VENV)/.fuzz: $(VENV)/.dev
+	@echo "installing the fuzzer" >&2
+	@$(PIP) -e '.[fuzz]'
+	@touch $@
+
+fuzz: $(VENV)/.fuzz
+	cd tests && PYTHONPATH=. $(abspath $(BIN))/python -m fuzz.campaign $(FUZZ_ARGS)
 
 docs: $(VENV)/.dev
 	$(BIN)/python docs/generate_cli.py

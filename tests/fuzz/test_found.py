@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import time
+import tracemalloc
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from support.mini import mini_frame, mini_product
+from support.pl94_zip import members, some_blocks
 
 import opendas
 from fuzz.seeds import MARK, seed
@@ -26,7 +29,9 @@ from opendas.io.geography_files import read_constraints, read_frame, read_produc
 from opendas.io.parquet import open_parquet, read_metadata, reading
 from opendas.io.readers import ReaderSpec, make_reader
 from opendas.io.readers.block_assignment import with_assignments
+from opendas.io.readers.unpacking import SMALL
 from opendas.privacy.entries import read_lines
+from opendas.products.pl94 import pl94_persons
 from opendas.timing import Clock
 from opendas.workspace import read_state
 
@@ -80,6 +85,39 @@ def test_an_archive_whose_directory_points_before_its_beginning(tmp_path: Path) 
     blocks = np.array([b"980010001001000", b"980010001001001"])
     with pytest.raises(FormatError, match=r"BlockAssign_ST98_FB\.zip"):
         with_assignments(Frame(blocks, official_codes(blocks, "state"), "block"), [path])
+
+
+def test_members_that_unpack_to_far_more_than_a_text(tmp_path: Path) -> None:
+    """A bomb is refused by the size that it states, and unpacked no further where that is a lie."""
+    blocks = np.array([b"980010001001000", b"980010001001001"])
+    frame = Frame(blocks, official_codes(blocks, "state"), "block")
+    first = {"fb.zip": "fbgeo2010.pl", "BlockAssign_ST98_FB.zip": "BlockAssign_ST98_FB_CD.txt"}
+    for path, member in first.items():
+        with zipfile.ZipFile(tmp_path / path, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name in dict.fromkeys((member, "fb000012010.pl", "fb000022010.pl")):
+                archive.writestr(name, b"0" * (SMALL + 1))
+    for read in (
+        lambda: make_reader(ReaderSpec("pl94-2010", (tmp_path / "fb.zip",), pl94_persons())).read(),
+        lambda: with_assignments(frame, [tmp_path / "BlockAssign_ST98_FB.zip"]),
+    ):
+        tracemalloc.start()
+        with pytest.raises(FormatError, match=r"\.zip"):
+            read()
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert most < SMALL
+
+
+def test_members_are_read_where_they_are_and_never_written(tmp_path: Path) -> None:
+    texts = members(some_blocks(), 2010)
+    inner = tmp_path / "a/b"
+    inner.mkdir(parents=True)
+    with zipfile.ZipFile(inner / "fb.zip", "w") as archive:
+        for name, text in texts.items():
+            archive.writestr(f"../../{name}", text.encode("latin-1"))
+    before = sorted(tmp_path.rglob("*"))
+    make_reader(ReaderSpec("pl94-2010", (inner / "fb.zip",), pl94_persons())).read()
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 # Guesses ----------------------------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ from opendas.io.readers.coding import geocodes_of, text_of
 from opendas.io.readers.findings import FindingLog
 from opendas.io.readers.origins import Origin
 from opendas.io.readers.tables import Batch, column_names, read_batches
+from opendas.io.readers.unpacking import unpacked
 
 __all__ = ["Assignment", "read_assignments"]
 
@@ -137,7 +138,7 @@ def _members(path: Path) -> Iterator[tuple[str, str, bytes]]:
                 )
             for name, kind in names:
                 if kind.upper() in _OFFICIAL:
-                    yield f"{path.name}!{name}", kind, archive.read(name)
+                    yield f"{path.name}!{name}", kind, unpacked(archive, name)
     except _DAMAGED:
         rule = "expected a zip file, whole and not encrypted"
         raise FormatError(

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opendas.errors import EnvironmentFailure, Finding, FormatError
+from opendas.io.readers.unpacking import unpacked
 
 __all__ = ["Member", "check_members", "read_members"]
 
@@ -102,11 +103,11 @@ def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
 
 def _extract(archive: zipfile.ZipFile, path: Path, name: str) -> bytes:
     try:
-        data = archive.read(name)
+        data = unpacked(archive, name)
     except _DAMAGED:
         raise FormatError(
             "The redistricting file cannot be unpacked.",
-            [Finding(f"{path.name}!{name}", None, None, "this member is damaged or encrypted")],
+            [Finding(f"{path.name}!{name}", None, None, "this member is damaged or encrypted, or no text")],
         ) from None
     if not data.strip():
         raise FormatError(
