@@ -12,10 +12,20 @@ import pyarrow.parquet as pq
 import pytest
 
 from opendas.demo import write_nation
-from opendas.errors import DataError
-from opendas.io.readers import ReaderSpec, entries, make_reader, tables
+from opendas.errors import DataError, GeographyError
+from opendas.io.readers import (
+    ReaderSpec,
+    UnitsSpec,
+    entries,
+    frame_file,
+    make_reader,
+    residence,
+    tables,
+    units_file,
+)
 from opendas.io.readers.base import InputData
-from opendas.products.pl94 import pl94_units
+from opendas.io.readers.chunks import Lines, joined
+from opendas.products.pl94 import pl94_persons, pl94_units
 from opendas.run import load
 
 
@@ -32,6 +42,9 @@ def little(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(entries, "IN_MEMORY", 100)
     monkeypatch.setattr(tables, "BATCH_ROWS", 256)
     monkeypatch.setattr(tables, "_BLOCK_BYTES", 1 << 12)
+    monkeypatch.setattr(residence, "_ROWS", 7)
+    monkeypatch.setattr(frame_file, "PUBLIC_ROWS", 50)
+    monkeypatch.setattr(units_file, "PUBLIC_ROWS", 33)
 
 
 def same(left: InputData, right: InputData) -> bool:
@@ -160,3 +173,127 @@ def test_codes_that_a_dictionary_lists_and_no_row_has_are_no_leaves(tmp_path: Pa
     data = make_reader(spec).read()
     assert data.frame.geocodes.tolist() == [codes[0].as_py().encode(), codes[2].as_py().encode()]
     assert data.histogram.row_totals().tolist() == [3, 9]
+
+
+def test_lines_are_those_of_each_batch() -> None:
+    lines = Lines()
+    for first, rows in ((2, 3), (5, 0), (9, 2), (20, 1)):
+        lines.add(first, rows)
+    assert lines[np.arange(6)].tolist() == [2, 3, 4, 9, 10, 20]
+
+
+def test_joined_parts_are_given_up() -> None:
+    parts = [np.array([b"a"]), np.array([b"bcd", b""])]
+    assert joined(parts).tolist() == [b"a", b"bcd", b""]
+    assert parts == []
+
+
+def shuffled_frame(nation: Path, path: Path) -> pa.Table:
+    table = pq.read_table(nation / "frame.parquet")
+    table = table.take(np.random.default_rng(1).permutation(table.num_rows))
+    pq.write_table(table, path)
+    return table
+
+
+@pytest.mark.usefixtures("little")
+@pytest.mark.parametrize("product", ["persons", "units"])
+@pytest.mark.parametrize("derive", [False, True])
+def test_a_frame_in_any_order_and_small_batches_is_the_same(
+    nation: Path, tmp_path: Path, product: str, derive: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shuffled_frame(nation, tmp_path / "frame.parquet")
+    if derive:  # units come from the records where the frame has none
+        for name, folder in (("plain", nation), ("frame", tmp_path)):
+            table = pq.read_table(folder / "frame.parquet")
+            table = table.select([c for c in table.column_names if c != "hu" and not c.startswith("gq")])
+            pq.write_table(table, tmp_path / f"{name}.parquet")
+
+    def data_of(frame: Path) -> InputData:
+        units = None if derive else UnitsSpec(frame, "GEOID")
+        files = tuple(sorted((nation / product).rglob("*.parquet")))
+        about = pl94_persons() if product == "persons" else pl94_units()
+        spec = ReaderSpec("histogram", files, about, "us", frame=frame, units=units, geocode="GEOID")
+        return make_reader(spec).read()
+
+    small = data_of(tmp_path / "frame.parquet")
+    monkeypatch.undo()
+    large = data_of(tmp_path / "plain.parquet" if derive else nation / "frame.parquet")
+    assert same(small, large)
+    for left, right in (
+        (small.frame.levels, large.frame.levels),
+        (small.frame.units, large.frame.units),
+        (small.frame.entities, large.frame.entities),
+    ):
+        assert {name: values.tolist() for name, values in left.items()} == {
+            name: values.tolist() for name, values in right.items()
+        }
+    assert small.frame.geolevels == ("us", "state", "county", "tract", "block_group", "block")
+
+
+@pytest.mark.usefixtures("little")
+def test_leaves_listed_twice_are_told_across_batches(nation: Path, tmp_path: Path) -> None:
+    table = pq.read_table(nation / "frame.parquet")
+    again = pa.concat_tables([table, table.slice(3, 2)])
+    pq.write_table(again, tmp_path / "frame.parquet")
+    spec = ReaderSpec("histogram", (), pl94_units(), "us", frame=tmp_path / "frame.parquet", geocode="GEOID")
+    with pytest.raises(GeographyError) as caught:
+        make_reader(spec).frame()
+    assert [(f.file, f.line) for f in caught.value.findings] == [
+        ("frame.parquet", 601),
+        ("frame.parquet", 602),
+    ]
+
+
+@pytest.mark.usefixtures("little")
+def test_units_of_unknown_and_repeated_leaves_are_told_by_line(nation: Path, tmp_path: Path) -> None:
+    table = pq.read_table(nation / "frame.parquet")
+    part = table.slice(100, 400)
+    pq.write_table(part, tmp_path / "frame.parquet")
+
+    def told(units: pa.Table) -> list[tuple[int | None, str]]:
+        pq.write_table(units, tmp_path / "units.parquet")
+        units_spec = UnitsSpec(tmp_path / "units.parquet", "GEOID")
+        spec = ReaderSpec(
+            "histogram", (), pl94_units(), "us",
+            frame=tmp_path / "frame.parquet", geocode="GEOID", units=units_spec,
+        )  # fmt: skip
+        with pytest.raises(GeographyError) as caught:
+            make_reader(spec).frame()
+        return [(f.line, f.rule) for f in caught.value.findings if f.line is not None]
+
+    lived = (np.array(table["hu"]) > 0) | np.any([np.array(table[f"gq{k}"]) > 0 for k in range(1, 8)], axis=0)
+    strangers = [k + 1 for k in range(600) if lived[k] and not 100 <= k < 500]
+    assert told(table) == [(line, "expected a leaf of the frame") for line in strangers[:20]]
+    repeated = pa.concat_tables([part, part.slice(7, 1), part.slice(390, 2)])
+    assert told(repeated) == [(line, "expected each leaf once") for line in (401, 402, 403)]
+    outside = table.slice(0, 40)
+    assert told(pa.concat_tables([outside, part, outside.slice(5, 1)])) == [(441, "expected each leaf once")]
+
+
+@pytest.mark.usefixtures("little")
+@pytest.mark.parametrize("product", ["persons", "units"])
+def test_broken_bounds_are_found_piece_by_piece(
+    nation: Path, tmp_path: Path, product: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = pq.read_table(nation / "frame.parquet")
+    place = table.column_names.index("gq3" if product == "persons" else "hu")
+    fewer = np.where(np.array(table["hu"]) > 0, 0, np.array(table.column(place)))  # leaves remain leaves
+    table = table.set_column(place, table.column_names[place], pa.array(fewer))
+    pq.write_table(table, tmp_path / "frame.parquet")
+    text = (
+        (nation / f"{product}.toml")
+        .read_text()
+        .replace(f'path = "{product}"', f'path = "{nation}/{product}"')
+    )
+    (tmp_path / "run.toml").write_text(text)
+    if product == "units":
+        with pytest.raises(DataError) as caught:  # a block without homes is no leaf, and has records
+            read(tmp_path / "run.toml")
+        assert caught.value.findings[0].file == "state=01/county=001/part-0.parquet"
+        more = np.array(pq.read_table(nation / "frame.parquet")["hu"]) + (np.arange(600) % 50 == 0)
+        table = table.set_column(place, "hu", pa.array(more))
+        pq.write_table(table, tmp_path / "frame.parquet")
+    small = read(tmp_path / "run.toml", tmp_path / "cache").findings
+    monkeypatch.undo()
+    assert small == read(tmp_path / "run.toml").findings
+    assert {finding.field for finding in small} == {"gq3" if product == "persons" else "hu"}

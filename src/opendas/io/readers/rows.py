@@ -18,6 +18,7 @@ from opendas.io.readers.findings import FindingLog
 from opendas.io.readers.frame_file import CENSUS_UNITS, Hierarchy, arrange, frame_path, read_frame_file
 from opendas.io.readers.leaf_columns import LeafColumns
 from opendas.io.readers.residence import check_units, derived_units
+from opendas.io.readers.tables import shown_name
 from opendas.io.readers.tally import Layout, collect, tally
 from opendas.io.readers.units_file import add_units, read_units
 from opendas.schema.histogram import Histogram
@@ -82,7 +83,7 @@ def read_rows(
         frame = derived_units(frame, histogram, spec.product, kind, public_leaves=public)
         stamps = () if public and (residence_is_declared or kind == "units") else (DEMONSTRATION_FRAME,)
     else:
-        broken = check_units(frame, histogram, spec.product, kind, spec.paths[0].name)
+        broken = check_units(frame, histogram, spec.product, kind, shown_name(spec.paths[0]))
         if broken and spec.strict:
             raise DataError("Records and public units contradict each other.", broken)
         warnings += broken

@@ -25,7 +25,7 @@ from opendas.errors import EnvironmentFailure, FormatError
 from opendas.io.readers.base import MemoryTable, Source
 from opendas.io.readers.findings import FindingLog
 
-__all__ = ["PUBLIC_ROWS", "Batch", "column_names", "no_rows", "read_batches"]
+__all__ = ["PUBLIC_ROWS", "Batch", "column_names", "no_rows", "read_batches", "shown_name"]
 
 BATCH_ROWS = 1 << 20
 PUBLIC_ROWS = 1 << 17
@@ -95,6 +95,20 @@ def _folder_columns(path: Source) -> dict[str, str]:
     return {name: unquote(value) for name, value in pairs}
 
 
+def shown_name(path: Source) -> str:
+    """Return how findings name a file: its own name, behind those of the folders of a partitioned data set.
+
+    Examples
+    --------
+    >>> shown_name(Path("/data/persons/state=01/county=003/part-0.parquet"))
+    'state=01/county=003/part-0.parquet'
+    """
+    if isinstance(path, MemoryTable):
+        return path.name
+    folders = [part for part in path.parent.parts if "=" in part]
+    return "/".join([*folders, path.name])
+
+
 class _Told:
     """Turns the library's errors into ours."""
 
@@ -111,8 +125,8 @@ class _Told:
             raise EnvironmentFailure(f"{self.path}: {error.strerror or 'cannot be read'}.") from None
         if isinstance(error, _LIBRARY_ERRORS):
             log = FindingLog()
-            log.add(FormatError, self.path.name, None, None, _DAMAGED)
-            raise FormatError(f"{self.path.name} cannot be read.", log.findings) from None
+            log.add(FormatError, shown_name(self.path), None, None, _DAMAGED)
+            raise FormatError(f"{shown_name(self.path)} cannot be read.", log.findings) from None
 
 
 def _dialect(path: Path) -> _Dialect:
@@ -130,13 +144,13 @@ def _dialect(path: Path) -> _Dialect:
     log = FindingLog()
     if not text.strip() or "\0" in text:
         rule = "expected a header with column names, found an empty file" if not text else _DAMAGED
-        log.add(FormatError, path.name, None, None, rule)
+        log.add(FormatError, shown_name(path), None, None, rule)
     if len(set(names)) < len(names):
         # Names are not quoted: without its header, the first line of a file is a record.
         again = ", ".join(str(at) for at, name in enumerate(names, start=1) if names.count(name) > 1)
         rule = f"expected a header with each column name once; columns {again} have the name of another"
-        log.add(FormatError, path.name, skip + 1, None, rule)
-    log.raise_if_any(f"{path.name} cannot be read.")
+        log.add(FormatError, shown_name(path), skip + 1, None, rule)
+    log.raise_if_any(f"{shown_name(path)} cannot be read.")
     return _Dialect(skip, delimiter, tuple(names))
 
 
@@ -185,7 +199,7 @@ def read_batches(
             for name in columns:
                 if name not in own:
                     arrays[name] = pa.array([folders[name].encode()] * batch.num_rows, type=pa.binary())
-            yield Batch(path.name, first, arrays, batch.num_rows)
+            yield Batch(shown_name(path), first, arrays, batch.num_rows)
 
 
 def _memory_batches(source: MemoryTable, wanted: list[str], rows: int) -> Iterator[Batch]:
@@ -203,7 +217,7 @@ def _memory_batches(source: MemoryTable, wanted: list[str], rows: int) -> Iterat
 def no_rows(path: Source) -> FormatError:
     """Return the error of an input without any row; a part of a data set may be empty, the whole may not."""
     log = FindingLog()
-    log.add(FormatError, path.name, None, None, "expected rows, found none")
+    log.add(FormatError, shown_name(path), None, None, "expected rows, found none")
     return FormatError("the input is empty.", log.findings)
 
 
@@ -217,8 +231,8 @@ def _check_columns(
             continue
         near = get_close_matches(name, known, n=1)
         hint = f'; did you mean "{near[0]}"?' if near else _shown_columns(path, known)
-        log.add(FormatError, path.name, None, name, f"this column is missing{hint}")
-    log.raise_if_any(f"{path.name} lacks columns.")
+        log.add(FormatError, shown_name(path), None, name, f"this column is missing{hint}")
+    log.raise_if_any(f"{shown_name(path)} lacks columns.")
 
 
 def _shown_columns(path: Source, known: Sequence[str]) -> str:
@@ -233,8 +247,10 @@ def _check_types(path: Source, schema: Any) -> None:
     log = FindingLog()
     for name, kind in zip(schema.names, schema.types, strict=True):
         if pa.types.is_nested(kind):
-            log.add(FormatError, path.name, None, name, "expected text or numbers, found lists or records")
-    log.raise_if_any(f"{path.name} cannot be read.")
+            log.add(
+                FormatError, shown_name(path), None, name, "expected text or numbers, found lists or records"
+            )
+    log.raise_if_any(f"{shown_name(path)} cannot be read.")
 
 
 def _open_parquet(path: Source) -> Any:
@@ -315,7 +331,7 @@ def _check_quotes(path: Path, dialect: _Dialect, rows: int, log: FindingLog) -> 
             count = -1
     if count != rows:
         rule = "expected a closing quotation mark for every one that opens a field"
-        log.add(FormatError, path.name, line + dialect.skip + 2, None, rule)
+        log.add(FormatError, shown_name(path), line + dialect.skip + 2, None, rule)
 
 
 def _ragged_rows(path: Path, dialect: _Dialect, log: FindingLog) -> bool:
@@ -327,5 +343,5 @@ def _ragged_rows(path: Path, dialect: _Dialect, log: FindingLog) -> bool:
             file.readline()
         rows = textcsv.reader(file, delimiter=dialect.delimiter)
         wrong = (rows.line_num + dialect.skip + 1 for row in rows if row and len(row) != len(dialect.names))
-        log.add_rows(FormatError, path.name, wrong, None, f"expected {len(dialect.names)} fields")
+        log.add_rows(FormatError, shown_name(path), wrong, None, f"expected {len(dialect.names)} fields")
     return len(log) > before

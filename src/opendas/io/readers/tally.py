@@ -19,7 +19,7 @@ from opendas.io.readers.coding import Geocodes, text_of
 from opendas.io.readers.entries import Entries, summed
 from opendas.io.readers.findings import FindingLog
 from opendas.io.readers.frame_file import leaf_positions
-from opendas.io.readers.tables import Batch, no_rows, read_batches
+from opendas.io.readers.tables import Batch, no_rows, read_batches, shown_name
 from opendas.products.product import Product
 from opendas.schema.histogram import Histogram
 
@@ -84,7 +84,7 @@ def collect(paths: Sequence[Source], columns: Sequence[str], layout: Layout) -> 
             for name in columns:
                 joined = np.strings.add(np.strings.add(joined, _BREAK), text_of(batch, name))
             found.append(np.unique(joined))
-        log.raise_if_any(f"{path.name} cannot be read.")
+        log.raise_if_any(f"{shown_name(path)} cannot be read.")
     if not sum(map(len, found)):
         raise no_rows(paths[0])
     everything = np.unique(np.concatenate(found))
@@ -135,13 +135,15 @@ def tally(
                 distinct, sums = _combine(keys, counts)
                 if counts is not None and len(distinct) < len(keys):
                     rule = "some rows repeat leaf and cell; their counts were added"
-                    warnings.add_rows(DataError, path.name, [batch.first], None, rule)
+                    warnings.add_rows(DataError, shown_name(path), [batch.first], None, rule)
                 total += sum(sums.tolist()) if len(sums) and sums.max() > 1 << 40 else int(sums.sum())
                 if total >= MAX_TOTAL:
-                    log.add(DataError, path.name, None, None, "expected counts whose sum stays below 2**62")
+                    log.add(
+                        DataError, shown_name(path), None, None, "expected counts whose sum stays below 2**62"
+                    )
                     break
                 entries.add(distinct, sums)
-            log.raise_if_any(f"{path.name} cannot be read for product {product.name}.")
+            log.raise_if_any(f"{shown_name(path)} cannot be read for product {product.name}.")
         if rows == 0:
             raise no_rows(paths[0])
         return entries.histogram(), warnings.findings
