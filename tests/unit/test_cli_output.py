@@ -12,6 +12,7 @@ import pytest
 
 from opendas.cli.output import emit_json, text_table
 from opendas.cli.progress import Progress
+from opendas.forecast import Forecast
 
 
 def test_json_is_strict(capsys: pytest.CaptureFixture[str]) -> None:
@@ -104,3 +105,47 @@ def test_a_single_step_says_that_it_is_at_work() -> None:
     clock.now = 4.0
     progress("reading", 1, 1)
     assert stream.getvalue().splitlines() == ["reading ...", "reading: 4 s"]
+
+
+FORECAST = Forecast(
+    steps={"reading": 10.0, "planning": 10.0, "gathering": 0.0, "estimating": 100.0, "writing": 30.0},
+    levels={"state": 0.1, "tract": 0.4, "block": 0.5},
+    peak_rss_mb=300.0,
+    memory_mb=900.0,
+    output_mb=20.0,
+    scratch_mb=5.5,
+    workers=2,
+    assumptions=("guessed",),
+)
+
+
+@pytest.mark.parametrize("kind", [io.StringIO, Terminal])
+def test_a_forecast_is_shown_and_gives_the_time_left_until_speed_is_known(kind: type[io.StringIO]) -> None:
+    stream, clock = kind(), Clock()
+    with Progress(stream, clock) as progress:
+        progress("reading", 0, 1)
+        clock.now = 10.0
+        progress("reading", 1, 1)
+        progress.announce(FORECAST, ("memory is short.",))
+        clock.now = 20.0
+        progress("estimating tract", 0, 200)
+        clock.now = 45.0
+        progress("estimating tract", 100, 200)
+        clock.now = 70.0
+        progress("estimating tract", 200, 200)
+        progress("estimating block", 0, 1000)
+        clock.now = 130.0
+        progress("estimating block", 500, 1000)
+    lines = stream.getvalue().replace("\r", "\n").splitlines()
+    shown = [line.rstrip() for line in lines if line.strip()]
+    assert shown == [
+        "reading ...",
+        "reading: 10 s",
+        "expected: about 2 min 30 s, 900 MB of memory, 26 MB of disk",
+        "warning: memory is short.",
+        "estimating tract: 0 of 200 (0 %), 50 s left; the whole run 2 min 10 s",
+        "estimating tract: 100 of 200 (50 %), 25 s left; the whole run 1 min 45 s",
+        "estimating tract: 200 of 200 (100 %), 50 s",
+        "estimating block: 0 of 1,000 (0 %), 50 s left; the whole run 1 min 20 s",
+        "estimating block: 500 of 1,000 (50 %), 1 min 00 s left; the whole run 1 min 41 s",
+    ]

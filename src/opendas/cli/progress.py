@@ -105,7 +105,7 @@ class Progress:
         if stage_left is not None:
             text += f", {duration(stage_left)} left"
         if run_left is not None and stage_left is not None and run_left > stage_left + 1:
-            text += f", {duration(run_left)} in all"
+            text += f"; the whole run {duration(run_left)}"
         return text
 
     def _show(self, line: str) -> None:
