@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,18 +12,22 @@ from typing import TYPE_CHECKING
 
 from opendas.constraints.table import ConstraintTable, bound_table, invariant_geolevels
 from opendas.engines.drive import cut
+from opendas.engines.engine import Engine
+from opendas.engines.spark.draw import SparkDraw
 from opendas.engines.spark.engine import SparkEngine
 from opendas.engines.spark.exact import Cut, SparkCounts, hand_out
 from opendas.engines.spark.executors import Executors, prepare_executors
 from opendas.engines.spark.key_service import KeyService
+from opendas.engines.spark.parts import write_here
 from opendas.engines.spark.session import open_session, spark_failures
-from opendas.engines.work import Worker
+from opendas.engines.work import KeyedSource, Worker
 from opendas.errors import ConfigError
 from opendas.geography.frame import Frame
 from opendas.geography.spine import Spine
 from opendas.io.atomic import make_folder
 from opendas.io.readers.base import InputData
 from opendas.measurement.plan import MeasurementPlan
+from opendas.place import Draw, ExactInput
 from opendas.queries.groups import QueryGroup
 from opendas.run import Run, make_model
 from opendas.timing import default_workers
@@ -63,22 +67,15 @@ class SparkPlace:
     keys: KeyService
     workers: int
 
-    def count(
-        self, run: Run, data: InputData, spine: Spine, plan: MeasurementPlan, scratch: Path
-    ) -> SparkCounts:
-        """Deal the input out to the executors and sum it up.
+    def read(self, run: Run, cache: Path) -> InputData:
+        """Read the input here."""
+        return run.read(cache)
 
-        Parameters
-        ----------
-        data : InputData
-        spine : Spine
-        plan : MeasurementPlan
-        scratch : Path
-            Under ``confidential/``.
-        """
-        folder = scratch / "sums"
-        make_folder(folder)
-        folder.chmod(0o700)
+    def count(
+        self, run: Run, data: InputData, spine: Spine, plan: MeasurementPlan, cache: Path
+    ) -> SparkCounts:
+        """Deal the input out to the executors, and sum it up there."""
+        folder = _confidential_folder(cache / "sums")
         at = _first_cut(run, data.frame, spine, plan)
         with spark_failures():
             rows = hand_out(self.session, data.histogram, spine, at)
@@ -86,10 +83,34 @@ class SparkPlace:
         counts.sum_up(_declared_below(run, spine, at.level))
         return counts
 
-    def engine(self, worker: Worker, folder: Path, counts: SparkCounts | None, spine: Spine) -> SparkEngine:
+    def settle(
+        self, run: Run, counts: ExactInput, constraints: ConstraintTable, model: TreeModel | None
+    ) -> None:
+        """Deal the counts out again if the run is cut in another way than was expected."""
+        if isinstance(counts, SparkCounts):
+            with spark_failures():
+                counts.cut_again(
+                    Cut.of(counts.spine, cut(counts.spine, constraints, run.resolved.estimator, model))
+                )
+
+    def engine(
+        self, worker: Worker, folder: Path, counts: ExactInput | None, spine: Spine
+    ) -> AbstractContextManager[Engine]:
         """Return what does the tasks of a run."""
+        known = counts if isinstance(counts, SparkCounts) else None
         last = len(spine.levels) - 1
-        return SparkEngine(self.session, worker, folder, counts, self.keys, last, self.workers)
+        return SparkEngine(self.session, worker, folder, known, self.keys, last, self.workers)
+
+    def draw(self, source: KeyedSource, counts: ExactInput, folder: Path, spine: Spine) -> Draw:
+        """Draw where the counts are."""
+        if not isinstance(counts, SparkCounts):
+            raise AssertionError("the counts of a run on Spark are with its executors")
+        return SparkDraw(source, counts, folder / "full", self.keys)
+
+    @property
+    def write(self) -> Callable[[Path, bytes], None]:
+        """What writes a result file, also where two attempts at a task do so at the same time."""
+        return write_here
 
 
 @contextmanager
@@ -113,12 +134,12 @@ def open_on_spark(folder: Path, master: str | None, workers: int | None) -> Iter
     with (
         open_session(master, name="opendas", threads=chosen) as session,
         TemporaryDirectory(prefix="opendas-") as scratch,
-        spark_failures(),
     ):
-        for name, value in _SETTINGS.items():
-            session.conf.set(name, value)
         make_folder(folder)
-        executors = prepare_executors(session, folder, Path(scratch))
+        with spark_failures():
+            for name, value in _SETTINGS.items():
+                session.conf.set(name, value)
+            executors = prepare_executors(session, folder, Path(scratch))
         _log.info("Spark: %d tasks at a time on %s", executors.slots, ", ".join(executors.hosts))
         with KeyService(_driver_host(session), _driver_bind(session)) as keys:
             yield SparkPlace(session, executors, keys, chosen)
@@ -151,12 +172,14 @@ def _first_cut(run: Run, frame: Frame, spine: Spine, plan: MeasurementPlan) -> C
     """Return how the leaves are dealt out before anything is counted."""
     product = replace(run.product, invariants=())
     bounds = bound_table(product, frame, spine, {})
-    return last_cut(run, spine, bounds, make_model(run.resolved, plan, bounds))
+    model = make_model(run.resolved, plan, bounds)
+    return Cut.of(spine, cut(spine, bounds, run.resolved.estimator, model))
 
 
-def last_cut(run: Run, spine: Spine, constraints: ConstraintTable, model: TreeModel | None) -> Cut:
-    """Return the last stage of a run."""
-    return Cut.of(spine, cut(spine, constraints, run.resolved.estimator, model))
+def _confidential_folder(folder: Path) -> Path:
+    make_folder(folder)
+    folder.chmod(0o700)
+    return folder
 
 
 def _declared_below(run: Run, spine: Spine, level: int) -> Mapping[int, Sequence[QueryGroup]]:

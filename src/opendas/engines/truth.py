@@ -10,7 +10,10 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
+from opendas.errors import Finding
 from opendas.geography.spine import Spine
+from opendas.measurement.invariants import exact_answers
+from opendas.queries.groups import QueryGroup
 from opendas.random.keys import RunKey
 from opendas.random.tags import TagSum, tag_entries, tag_key, tag_of
 from opendas.schema.histogram import Histogram
@@ -52,6 +55,23 @@ class LeafCounts:
     def on(cls, spine: Spine, counts: Histogram) -> LeafCounts:
         """Return counts whose rows stand in the spine's order already."""
         return cls(counts.take(spine.place_of_leaf), spine)
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """Warnings that came of counting: those of reading are with what was read."""
+        return ()
+
+    def total(self) -> int:
+        """Return the number of records."""
+        return self._table.total()
+
+    def tag(self, key: RunKey) -> str:
+        """Return the keyed tag of the input."""
+        return input_tag(key, self._table)
+
+    def answers(self, group: QueryGroup, level: int) -> npt.NDArray[np.int64]:
+        """Return the exact answers of a query group at a geolevel, int64 (g, m)."""
+        return exact_answers(group, self.at(level))
 
     def rows(self, low: int, high: int) -> Histogram:
         """Return leaves ``low:high`` of the spine."""

@@ -59,6 +59,10 @@ class KeyedSource:
             raise PrivacyError("keyed measurements need the counts of the part.")
         return keyed_measurements(self.levels, part, table, NoiseSource(self.key))
 
+    def at(self, level: int, first: int, table: Histogram) -> NoisyMeasurements:
+        """Return the noisy measurements of consecutive geounits of one geolevel."""
+        return NoisyMeasurements(self.levels, {level: table}, {level: first}, NoiseSource(self.key))
+
 
 def keyed_measurements(
     levels: Sequence[MeasuredLevel], part: Part, table: Histogram, noise: NoiseSource

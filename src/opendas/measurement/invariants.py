@@ -14,17 +14,26 @@ import numpy.typing as npt
 from opendas.constraints.table import invariant_geolevels
 from opendas.geography.spine import Spine
 from opendas.products.product import Product
+from opendas.queries.groups import QueryGroup
 from opendas.schema.histogram import Histogram
 
-__all__ = ["ExactCounts", "declared_invariants"]
+__all__ = ["ExactCounts", "declared_invariants", "exact_answers"]
 
 
 class ExactCounts(Protocol):
     """Exact counts of a spine's geounits. Confidential."""
 
-    def at(self, level: int) -> Histogram:
-        """Return the counts of all geounits of a geolevel, in spine order."""
+    def answers(self, group: QueryGroup, level: int) -> npt.NDArray[np.int64]:
+        """Return the exact answers of a query group for all geounits of a geolevel, int64 (g, m)."""
         ...
+
+
+def exact_answers(group: QueryGroup, table: Histogram) -> npt.NDArray[np.int64]:
+    """Return the exact answers of a query group, int64 (g, m), from the counts of g geounits."""
+    geounit = np.repeat(np.arange(table.rows), np.diff(table.indptr))
+    sums = np.zeros(table.rows * group.size, dtype=np.int64)
+    np.add.at(sums, geounit * group.size + group.row_of_cell[table.cells], table.counts)
+    return sums.reshape(-1, group.size)
 
 
 def declared_invariants(
@@ -48,13 +57,10 @@ def declared_invariants(
     answers = {}
     for query, level in invariant_geolevels(product, spine).items():
         group = product.workload.group(query)
-        table = (
-            counts.aggregate(spine.leaf_starts(level)) if isinstance(counts, Histogram) else counts.at(level)
-        )
-        geounit = np.repeat(np.arange(table.rows), np.diff(table.indptr))
-        sums = np.zeros(table.rows * group.size, dtype=np.int64)
-        np.add.at(sums, geounit * group.size + group.row_of_cell[table.cells], table.counts)
-        exact = sums.reshape(-1, group.size)
+        if isinstance(counts, Histogram):
+            exact = exact_answers(group, counts.aggregate(spine.leaf_starts(level)))
+        else:
+            exact = counts.answers(group, level)
         whole = spine.levels[level].whole
         if whole is not None:  # what a part holds is not declared: only the sum leaves this function
             exact = np.add.reduceat(exact, np.flatnonzero(np.diff(whole, prepend=-1)), axis=0)

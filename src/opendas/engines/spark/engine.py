@@ -42,9 +42,9 @@ from opendas.schema.histogram import Histogram
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["SparkEngine"]
+__all__ = ["NOISE_KEY", "SparkEngine"]
 
-_NOISE_KEY = "noise"
+NOISE_KEY = "noise"
 _LOOK_S = 0.2
 """How often the driver looks for items that are done."""
 
@@ -67,7 +67,7 @@ class _ServedSource:
 
     def open(self, part: Part, table: Histogram | None) -> MeasurementSource:
         """Return the noisy measurements of a part."""
-        return KeyedSource(self.levels, self.ticket.fetch(_NOISE_KEY)).open(part, table)
+        return KeyedSource(self.levels, self.ticket.fetch(NOISE_KEY)).open(part, table)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -149,7 +149,7 @@ class SparkEngine:
         self._local = LocalEngine(worker, workers)
         source = worker.source
         if isinstance(source, KeyedSource):
-            keys.offer({_NOISE_KEY: source.key})
+            keys.offer({NOISE_KEY: source.key})
             source = _ServedSource(source.levels, keys.ticket)
         self._worker = replace(worker, source=source)
 

@@ -9,7 +9,7 @@ Axes: ``e`` entries; leaves stand in the spine's order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from io import BytesIO
@@ -29,14 +29,17 @@ from opendas.engines.spark.parts import (
     EachPartition,
     merge_counts,
     pack_counts,
+    read_here,
     unpack,
+    unpack_counts,
     write_here,
 )
 from opendas.engines.spark.session import spark_failures
 from opendas.engines.spark.slots import slots
 from opendas.engines.tasks import Stage
-from opendas.errors import EnvironmentFailure, PrivacyError
+from opendas.errors import Finding, PrivacyError
 from opendas.geography.spine import Spine
+from opendas.measurement.invariants import exact_answers
 from opendas.queries.groups import QueryGroup
 from opendas.random.keys import RunKey
 from opendas.random.tags import TagSum, tag_entries, tag_key, tag_of
@@ -45,7 +48,7 @@ from opendas.schema.histogram import Histogram
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Cut", "SparkCounts", "TaskCounts", "deal", "hand_out"]
+__all__ = ["Cut", "SparkCounts", "TaskCounts", "deal", "hand_out", "split"]
 
 _TAG_KEY = "input tag"
 _SENT_AT_ONCE = 1 << 26
@@ -85,10 +88,6 @@ class Cut:
         )
 
     __hash__ = None  # type: ignore[assignment]
-
-    def task_of(self, leaves: npt.NDArray[np.integer]) -> Integers:
-        """Return the task of each leaf."""
-        return np.asarray(np.searchsorted(self.starts, leaves, side="right") - 1, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -152,7 +151,7 @@ class _SumUp:
         arrays = {"indptr": sums.indptr, "cells": sums.cells, "counts": sums.counts}
         for number, (group, starts) in enumerate(self.declared):
             rows = table if starts is None else table.aggregate(_within(starts, low, high))
-            arrays[f"declared {number}"] = _answers(group, rows)
+            arrays[f"declared {number}"] = exact_answers(group, rows)
         buffer = BytesIO()
         np.savez(buffer, **arrays)  # type: ignore[arg-type]  # a mapping of arrays
         write_here(_sums_path(self.folder, task), buffer.getvalue())
@@ -179,6 +178,33 @@ class _Tag:
     def __call__(self, task: int, batches: Batches) -> TagSum:
         low, high = self.counts.leaves(task)
         return tag_counts(self.ticket.fetch(_TAG_KEY), self.frame[low:high], self.counts(task, batches))
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Redeal:
+    """Splits rows of counts by the tasks of another cut.
+
+    Parameters
+    ----------
+    starts : int64 (t + 1,)
+    """
+
+    starts: Integers
+
+    def __call__(self, batches: Batches) -> Batches:
+        """Split rows."""
+        slot = slots(len(self.starts) - 1)
+        for batch in batches:
+            for counts in unpack_counts(batch):
+                yield pack_counts(split(counts, self.starts, slot))
+
+
+def split(counts: Counts, starts: Integers, slot: npt.NDArray[np.int32]) -> Iterator[tuple[int, int, Counts]]:
+    """Yield (slot, task, counts) for each task that some counts belong to."""
+    task = np.searchsorted(starts, counts.leaf, side="right") - 1
+    for number in np.unique(task).tolist():
+        own = task == number
+        yield int(slot[number]), number, Counts(counts.leaf[own], counts.cell[own], counts.count[own])
 
 
 def tag_counts(key: bytes, frame: Integers, table: Histogram) -> TagSum:
@@ -208,14 +234,6 @@ class _Unchanged:
             )
 
 
-def _answers(group: QueryGroup, table: Histogram) -> Integers:
-    """Return the exact answers of a query group, int64 (g, m)."""
-    geounit = np.repeat(np.arange(table.rows), np.diff(table.indptr))
-    sums = np.zeros(table.rows * group.size, dtype=np.int64)
-    np.add.at(sums, geounit * group.size + group.row_of_cell[table.cells], table.counts)
-    return sums.reshape(-1, group.size)
-
-
 def _within(starts: Integers, low: int, high: int) -> Integers:
     """Return those of ``starts`` from leaf `low` to leaf `high`, both of them among these."""
     first, last = np.searchsorted(starts, [low, high])
@@ -240,15 +258,25 @@ class SparkCounts:
     folder : Path
         Under ``confidential/``, of mode 0700; all executors see it.
     keys : KeyService
+    findings : tuple of Finding
     """
 
     def __init__(
-        self, rows: DataFrame, cut: Cut, spine: Spine, size: int, folder: Path, keys: KeyService
+        self,
+        rows: DataFrame,
+        cut: Cut,
+        spine: Spine,
+        size: int,
+        folder: Path,
+        keys: KeyService,
+        findings: tuple[Finding, ...] = (),
     ) -> None:
-        self.rows, self.cut = rows, cut
-        self._spine, self._folder, self._keys = spine, folder, keys
+        self._findings = findings
+        self.rows, self.cut, self.spine = rows, cut, spine
+        self._folder, self._keys = folder, keys
         self.counts = TaskCounts(cut.starts, size)
         self._declared: dict[tuple[int, str], int] = {}
+        self._declared_groups: dict[int, Sequence[QueryGroup]] = {}
         self._sums: dict[int, Histogram] = {}
         self._seen: dict[int, _Sums] = {}
         self.tags: dict[int, TagSum] = {}
@@ -275,16 +303,22 @@ class SparkCounts:
         -------
         dict of task to what the check said
         """
-        last = len(self._spine.levels) - 1
+        last = len(self.spine.levels) - 1
+        self._declared_groups = dict(declared)
         groups: list[tuple[QueryGroup, Integers | None]] = []
         for level, some in declared.items():
-            starts = None if level == last else self._spine.leaf_starts(level)
+            starts = None if level == last else self.spine.leaf_starts(level)
             for group in some:
                 self._declared[level, group.name] = len(groups)
                 groups.append((group, starts))
-        tops = self._spine.leaf_starts(self.cut.level)
+        tops = self.spine.leaf_starts(self.cut.level)
         self._seen = self.run(_SumUp(self.counts, tops, tuple(groups), self._folder, check))
         return {task: sums.checked for task, sums in self._seen.items()}
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """Warnings that came of counting."""
+        return self._findings
 
     def total(self) -> int:
         """Return the number of records."""
@@ -293,14 +327,14 @@ class SparkCounts:
     def tag(self, key: RunKey) -> str:
         """Return the keyed tag of the input: that of the table in the frame's order."""
         self._keys.offer({_TAG_KEY: tag_key(key)})
-        self.tags = self.run(_Tag(self.counts, self._keys.ticket, self._spine.leaf_order))
-        shape = (len(self._spine.leaf), self.counts.size)
+        self.tags = self.run(_Tag(self.counts, self._keys.ticket, self.spine.leaf_order))
+        shape = (len(self.spine.leaf), self.counts.size)
         return tag_of(key, sum(self.tags.values(), TagSum()), shape)
 
     @property
     def unchanged(self) -> Callable[[int, Histogram], None]:
         """What refuses counts that are no longer those of :meth:`tag`; for executors."""
-        return _Unchanged(self._keys.ticket, self._spine.leaf_order, self.cut.starts, dict(self.tags))
+        return _Unchanged(self._keys.ticket, self.spine.leaf_order, self.cut.starts, dict(self.tags))
 
     def at(self, level: int) -> Histogram:
         """Return the counts of all geounits of a geolevel, the last cut or above it."""
@@ -312,7 +346,7 @@ class SparkCounts:
                     [self._stored(task) for task in range(len(self.cut))]
                 )
             else:
-                self._sums[level] = self.at(level + 1).aggregate(self._spine.child_starts(level))
+                self._sums[level] = self.at(level + 1).aggregate(self.spine.child_starts(level))
         return self._sums[level]
 
     def some(self, level: int, start: int, stop: int) -> Histogram | None:
@@ -322,9 +356,21 @@ class SparkCounts:
     def answers(self, group: QueryGroup, level: int) -> Integers:
         """Return the exact answers of a query group at a geolevel, int64 (g, m): of declared ones alone."""
         if level <= self.cut.level:
-            return _answers(group, self.at(level))
+            return exact_answers(group, self.at(level))
         number = self._declared[level, group.name]
         return np.concatenate([self._load(task)[f"declared {number}"] for task in range(len(self.cut))])
+
+    def cut_again(self, wanted: Cut) -> None:
+        """Deal the counts out in another way than before, if it is another."""
+        if wanted == self.cut:
+            return
+        before, self.cut = self.rows, wanted
+        self.counts = TaskCounts(wanted.starts, self.counts.size)
+        self.rows = deal(before.mapInArrow(Redeal(wanted.starts), COUNT_TYPES), len(wanted))
+        declared = self._declared_groups
+        self._declared, self._sums = {}, {}
+        self.sum_up(declared)
+        before.unpersist()
 
     def close(self) -> None:
         """Let the executors forget the counts."""
@@ -335,14 +381,9 @@ class SparkCounts:
         return Histogram(arrays["indptr"], arrays["cells"], arrays["counts"], self.counts.size)
 
     def _load(self, task: int) -> dict[str, Any]:
-        try:
-            with np.load(_sums_path(self._folder, task), allow_pickle=False) as arrays:
-                return dict(arrays)
-        except (OSError, ValueError) as error:
-            raise EnvironmentFailure(
-                f"engine spark: what the executors wrote into {self._folder.name} cannot be read "
-                f"({type(error).__name__}): the file system of --out must show files to all machines at once."
-            ) from None
+        data = BytesIO(read_here(_sums_path(self._folder, task)))
+        with np.load(data, allow_pickle=False) as arrays:
+            return dict(arrays)
 
 
 def deal(rows: DataFrame, tasks: int) -> DataFrame:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 import pickle
+import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -34,8 +36,10 @@ __all__ = [
     "marker_path",
     "merge_counts",
     "pack_counts",
+    "read_here",
     "read_marker",
     "unpack",
+    "unpack_counts",
     "write_here",
 ]
 
@@ -53,6 +57,8 @@ COUNT_SCHEMA: Final = pa.schema(
     ]
 )
 """Counts of some leaves of a task, any number of rows a task; three arrays as their bytes."""
+
+_PATIENCE_S = 120.0
 
 Batches = Iterator[pa.RecordBatch]
 Integers = npt.NDArray[np.integer]
@@ -122,6 +128,7 @@ def write_here(path: Path, data: bytes) -> None:
     temporary = path.with_name(f".{path.name}.{os.uname().nodename}-{os.getpid()}.partial")
     try:
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
             with temporary.open("wb") as file:
                 file.write(data)
                 file.flush()
@@ -134,6 +141,29 @@ def write_here(path: Path, data: bytes) -> None:
             f"an executor could not write {path.name} ({error.strerror or type(error).__name__}): every "
             "executor must be able to write into the output folder. Check free space and permissions."
         ) from error
+
+
+def read_here(path: Path) -> bytes:
+    """Return what an executor wrote. A network file system may take a while to show it.
+
+    Raises
+    ------
+    EnvironmentFailure
+        If it does not appear within two minutes.
+    """
+    until = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            return path.read_bytes()
+        except OSError as error:
+            if time.monotonic() > until:
+                raise EnvironmentFailure(
+                    f"engine spark: {path.name}, which an executor wrote, cannot be read here "
+                    f"({type(error).__name__}): --out must be on a file system that all machines share."
+                ) from None
+            with suppress(OSError):
+                os.listdir(path.parent)  # has clients of network file systems look again
+            time.sleep(0.5)
 
 
 def read_marker(path: Path) -> Answer | None:
@@ -229,6 +259,17 @@ def pack_counts(parts: Iterable[tuple[int, int, Counts]]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=COUNT_SCHEMA)
 
 
+def unpack_counts(batch: pa.RecordBatch) -> Iterator[Counts]:
+    """Yield the counts of each row; see :func:`pack_counts`."""
+    leaf, cell, count = (batch.column(batch.schema.get_field_index(n)) for n in ("leaf", "cell", "count"))
+    for row in range(batch.num_rows):
+        yield Counts(
+            np.frombuffer(leaf[row].as_buffer(), "<i4"),
+            np.frombuffer(cell[row].as_buffer(), "<i4"),
+            np.frombuffer(count[row].as_buffer(), "<i8"),
+        )
+
+
 def merge_counts(batches: Batches, task: int, low: int, high: int, size: int) -> Histogram:
     """Return the counts of a task's leaves from all rows of its partition, whatever their order.
 
@@ -242,13 +283,13 @@ def merge_counts(batches: Batches, task: int, low: int, high: int, size: int) ->
     size : int
         Cells.
     """
-    arrays: dict[str, list[Integers]] = {"leaf": [], "cell": [], "count": []}
+    parts: list[Counts] = []
     for batch in batches:
         if any(number != task for number in batch.column(batch.schema.get_field_index("task")).to_pylist()):
             raise AssertionError("rows of a task are in a partition of their own")
-        for name, parts in arrays.items():
-            kind = "<i8" if name == "count" else "<i4"
-            column = batch.column(batch.schema.get_field_index(name))
-            parts += [np.frombuffer(value.as_buffer(), kind) for value in column]
-    leaf, cell, count = (np.concatenate([np.zeros(0, np.int64), *parts]) for parts in arrays.values())
+        parts += unpack_counts(batch)
+    none = np.zeros(0, np.int64)
+    leaf = np.concatenate([none, *(part.leaf for part in parts)])
+    cell = np.concatenate([none, *(part.cell for part in parts)])
+    count = np.concatenate([none, *(part.count for part in parts)])
     return Histogram.from_entries(leaf - low, cell, count, shape=(high - low, size))

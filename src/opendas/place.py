@@ -1,0 +1,182 @@
+"""Where a run runs: on this machine, or on Spark. The release is the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from opendas.constraints.table import ConstraintTable
+from opendas.engines.engine import Engine
+from opendas.engines.local import LocalEngine
+from opendas.engines.truth import LeafCounts
+from opendas.engines.work import KeyedSource, Worker
+from opendas.errors import Finding
+from opendas.geography.spine import Spine
+from opendas.io.atomic import write_atomic
+from opendas.io.readers.base import InputData
+from opendas.measurement.plan import MeasurementPlan
+from opendas.queries.groups import QueryGroup
+from opendas.random.keys import RunKey
+from opendas.run import Run
+from opendas.schema.histogram import Histogram
+from opendas.timing import workers_for
+from opendas.whole_tree.model import TreeModel
+
+__all__ = ["Draw", "ExactInput", "LocalPlace", "Place", "open_place"]
+
+Draw = Callable[[int, int], Iterator[tuple[int, int, list[npt.NDArray[np.int64]]]]]
+"""Takes a geolevel and about how many geounits to draw at a time; yields first geounit, the one behind the
+last, and all noisy answers of each measured query group, in the spine's order."""
+
+
+class ExactInput(Protocol):
+    """The confidential counts of a run, wherever they stand."""
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """Warnings that came of counting, beside those of reading."""
+        ...
+
+    def total(self) -> int:
+        """Return the number of records."""
+        ...
+
+    def tag(self, key: RunKey) -> str:
+        """Return the keyed tag of the input."""
+        ...
+
+    def answers(self, group: QueryGroup, level: int) -> npt.NDArray[np.int64]:
+        """Return the exact answers of a query group that is declared invariant at a geolevel, (g, m)."""
+        ...
+
+    def some(self, level: int, start: int, stop: int) -> Histogram | None:
+        """Return the counts of geounits ``start:stop`` of a geolevel; None where workers have them."""
+        ...
+
+
+class Place(Protocol):
+    """Reads, counts and works for a run."""
+
+    def read(self, run: Run, cache: Path) -> InputData:
+        """Return the frame and what goes with it; also the histogram, where this process has it."""
+        ...
+
+    def count(
+        self, run: Run, data: InputData, spine: Spine, plan: MeasurementPlan, cache: Path
+    ) -> ExactInput:
+        """Return the counts of the input that was read."""
+        ...
+
+    def settle(
+        self, run: Run, counts: ExactInput, constraints: ConstraintTable, model: TreeModel | None
+    ) -> None:
+        """Say how the run is cut into tasks, now that it is known."""
+        ...
+
+    def engine(
+        self, worker: Worker, folder: Path, counts: ExactInput | None, spine: Spine
+    ) -> AbstractContextManager[Engine]:
+        """Return what does the tasks of the run whose checkpoints stand in a folder."""
+        ...
+
+    def draw(self, source: KeyedSource, counts: ExactInput, folder: Path, spine: Spine) -> Draw:
+        """Return what draws full measurements."""
+        ...
+
+    @property
+    def write(self) -> Callable[[Path, bytes], None]:
+        """What writes a result file in one step; it goes to other processes."""
+        ...
+
+
+class LocalPlace:
+    """The machine that the run was started on.
+
+    Parameters
+    ----------
+    workers : int or None
+        Processes; None: the machine's cores, at most two, and one for a small spine.
+    """
+
+    def __init__(self, workers: int | None) -> None:
+        self._workers = workers
+
+    @property
+    def write(self) -> Callable[[Path, bytes], None]:
+        """What writes a result file in one step."""
+        return write_atomic
+
+    def read(self, run: Run, cache: Path) -> InputData:
+        """Read the input; what is too large for memory is mapped from a folder."""
+        return run.read(cache)
+
+    def count(
+        self, run: Run, data: InputData, spine: Spine, plan: MeasurementPlan, cache: Path
+    ) -> LeafCounts:
+        """Return the counts."""
+        return LeafCounts(data.histogram, spine)
+
+    def settle(
+        self, run: Run, counts: ExactInput, constraints: ConstraintTable, model: TreeModel | None
+    ) -> None:
+        """Nothing is dealt out beforehand here."""
+
+    @contextmanager
+    def engine(
+        self, worker: Worker, folder: Path, counts: ExactInput | None, spine: Spine
+    ) -> Iterator[Engine]:
+        """Start worker processes."""
+        with LocalEngine(worker, workers_for(len(spine.leaf), self._workers)) as engine:
+            yield engine
+
+    def draw(self, source: KeyedSource, counts: ExactInput, folder: Path, spine: Spine) -> Draw:
+        """Draw in this process."""
+
+        def draw(level: int, step: int) -> Iterator[tuple[int, int, list[npt.NDArray[np.int64]]]]:
+            for start in range(0, len(spine.levels[level]), step):
+                stop = min(start + step, len(spine.levels[level]))
+                table = counts.some(level, start, stop)
+                if table is None:
+                    raise AssertionError("the counts of a local run are here")
+                yield start, stop, source.at(level, start, table).full(level, start, stop - start)
+
+        return draw
+
+
+@contextmanager
+def open_place(
+    engine: str, master: str | None, workers: int | None, run: Run, folder: Path
+) -> Iterator[Place]:
+    """Open the place of a run.
+
+    Parameters
+    ----------
+    engine : str
+        ``local`` or ``spark``.
+    master : str or None
+        URL of a Spark master.
+    workers : int or None
+    run : Run
+    folder : Path
+        Under ``state/`` of the output.
+
+    Raises
+    ------
+    ConfigError
+        If the engine does not do such a run.
+    EnvironmentFailure
+        If it cannot start.
+    """
+    if engine == "local":
+        yield LocalPlace(workers)
+        return
+    from opendas.on_spark import open_on_spark, refuse_on_spark
+
+    refuse_on_spark(run)
+    with open_on_spark(folder, master, workers) as place:
+        yield place
