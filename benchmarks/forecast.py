@@ -1,4 +1,4 @@
-"""Forecasts of time, memory and disk: fits the coefficients of opendas.forecast and holds them against runs.
+"""Forecasts of time, memory and disk: fits the coefficients of opendas.costs and holds them against runs.
 
     python benchmarks/forecast.py measure RUNS.json --blocks 2000 8000 30000 --workers 1 2
     python benchmarks/forecast.py fit RUNS.json
@@ -32,8 +32,9 @@ import pyarrow.parquet as pq
 from scipy.optimize import nnls
 
 import opendas
+from opendas.costs import TASK_LEAVES, Costs
 from opendas.demo import write_demo
-from opendas.forecast import Costs, Work, forecast_run, work_of
+from opendas.forecast import Work, forecast_run, work_of
 from opendas.processes import memory_mb
 from opendas.timing import STEPS, step_of_lap
 
@@ -186,22 +187,29 @@ def fit_one(rows: Sequence[Mapping[str, Any]]) -> Costs:
 
     start, planning = fitted([one, leaves], step("planning"))
     start_writing, writing = fitted([one, leaves], step("writing"))
-    child = np.zeros(HEIGHTS)
+    child, start_estimating = np.zeros(HEIGHTS), 0.0
     if any(row["families"] for row in alone):
         counts = sum(by_height(row, dict(row["geounits"])) for row in alone)
         seconds = sum(by_height(row, row["families"]) for row in alone)
         child = seconds / np.maximum(counts, 1)
         told = [float(by_height(row, dict(row["geounits"])) @ child) for row in alone]
-        child *= fitted([told], step("estimating"))[0]  # what a task does beside its families
+        # A task does other things beside its families; loading compiled kernels takes the same for all runs.
+        start_estimating, more = fitted([one, told], step("estimating"))
+        child *= more
     else:
         counts_of = [float(sum(count for _, count in row["geounits"])) for row in alone]
         child[:] = fitted([counts_of], step("estimating"))[0]
-    main_mb, main_leaf = fitted([one, leaves], [row["peak_rss_mb"] for row in alone])
-    worker_mb, worker_leaf = 0.0, 0.0
+    at_once = [min(count, float(TASK_LEAVES)) for count in leaves]
+    main_mb, main_leaf, worker_leaf = fitted([one, leaves, at_once], [row["peak_rss_mb"] for row in alone])
+    worker_mb = 0.0
     if many:
-        tasks = [float(min(row["geounits"][-1][1], 16_384) * row["workers"]) for row in many]
-        rest = [max(1.0, row["memory_mb"] - main_mb - main_leaf * row["geounits"][-1][1]) for row in many]
-        worker_mb, worker_leaf = fitted([[float(row["workers"]) for row in many], tasks], rest)
+        rest = [
+            max(1.0, row["memory_mb"] - main_mb - main_leaf * size - row["workers"] * worker_leaf * part)
+            for row in many
+            for size in [row["geounits"][-1][1]]
+            for part in [min(size, TASK_LEAVES)]
+        ]
+        worker_mb = fitted([[float(row["workers"]) for row in many]], rest)[0]
     output_mb, output_leaf = fitted([one, leaves], [row["output_mb"] for row in alone])
     scratch_leaf = fitted([leaves], [max(1e-3, row["scratch_mb"]) for row in alone])[0]
     answer = answer_bytes = 0.0
@@ -220,7 +228,7 @@ def fit_one(rows: Sequence[Mapping[str, Any]]) -> Costs:
         answer_bytes = fitted([answers], more)[0]
     return Costs(
         rows[0]["cells"],
-        *rounded(start + start_writing),
+        *rounded(start + start_writing + start_estimating),
         *rounded(*(1e6 * fitted([leaves], step("reading")))),
         *rounded(1e6 * planning),
         *rounded(*(1e6 * fitted([leaves], step("gathering")))),

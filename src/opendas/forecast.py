@@ -15,152 +15,13 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from opendas.costs import COSTS, MACHINE, RECORDS_A_LEAF, SECOND_WORKER, TASK_LEAVES, TOLERANCE, Costs
 from opendas.errors import EnvironmentFailure
 from opendas.measurement.plan import MeasurementPlan
 from opendas.processes import available_memory_mb
 from opendas.timing import size_text
 
-__all__ = ["TOLERANCE", "Costs", "Forecast", "Work", "check_room", "forecast_run", "work_of"]
-
-MACHINE = "one of two shared cores of an AMD EPYC server, November 2026"
-"""Where the coefficients were measured."""
-
-TOLERANCE = 1.5
-"""Within this factor, either way, forecasts of time were on that machine for states of other sizes."""
-
-RECORDS_A_LEAF = 20
-
-TASK_LEAVES = 16_384
-"""A worker holds about so many leaves at a time, see :mod:`opendas.engines.tasks`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Costs:
-    """Measured costs of one estimator with a product of `cells` cells.
-
-    Parameters
-    ----------
-    cells : int
-    start : float
-        Seconds of any run: start of the program, certificate and report.
-    reading, planning, gathering, writing : float
-        Microseconds a leaf.
-    child : tuple of float
-        Microseconds a geounit, by its height above the leaves: leaves first; the last is that of all above.
-    answer : float
-        Microseconds a noisy answer, where all are written.
-    main_mb, main_leaf : float
-        Resident set of the main process: constant in MB, and bytes a leaf.
-    worker_mb, worker_leaf : float
-        Of a worker process: constant in MB, and bytes a leaf of its task.
-    output_mb, output_leaf : float
-        Files that stay: constant in MB, and bytes a leaf.
-    scratch_leaf : float
-        Files that are removed when the run is finished: bytes a leaf.
-    answer_bytes : float
-        Bytes a noisy answer, where all are written.
-    """
-
-    cells: int
-    start: float
-    reading: float
-    planning: float
-    gathering: float
-    child: tuple[float, ...]
-    writing: float
-    answer: float
-    main_mb: float
-    main_leaf: float
-    worker_mb: float
-    worker_leaf: float
-    output_mb: float
-    output_leaf: float
-    scratch_leaf: float
-    answer_bytes: float
-
-
-SECOND_WORKER = 0.9
-"""What each further worker process adds to the speed of the first, where it has a core of its own."""
-
-COSTS: Mapping[str, tuple[Costs, Costs]] = {
-    "topdown": (
-        Costs(
-            cells=2,
-            start=7.42,
-            reading=18.7,
-            planning=0.0,
-            gathering=0.0,
-            child=(615.0, 615.0, 615.0, 615.0),
-            writing=0.0,
-            answer=0.0,
-            main_mb=336.0,
-            main_leaf=3720.0,
-            worker_mb=0.0,
-            worker_leaf=0.0,
-            output_mb=0.0898,
-            output_leaf=28.5,
-            scratch_leaf=48.0,
-            answer_bytes=0.0,
-        ),
-        Costs(
-            cells=2016,
-            start=5.86,
-            reading=39.7,
-            planning=568.0,
-            gathering=0.0,
-            child=(1260.0, 1260.0, 1260.0, 1260.0),
-            writing=640.0,
-            answer=0.0,
-            main_mb=355.0,
-            main_leaf=6940.0,
-            worker_mb=0.0,
-            worker_leaf=0.0,
-            output_mb=0.172,
-            output_leaf=206.0,
-            scratch_leaf=355.0,
-            answer_bytes=0.0,
-        ),
-    ),
-    "informed": (
-        Costs(
-            cells=2,
-            start=8.83,
-            reading=24.4,
-            planning=0.0,
-            gathering=0.0,
-            child=(886.0, 886.0, 886.0, 886.0),
-            writing=35.0,
-            answer=0.0,
-            main_mb=357.0,
-            main_leaf=3930.0,
-            worker_mb=0.0,
-            worker_leaf=0.0,
-            output_mb=0.0899,
-            output_leaf=28.5,
-            scratch_leaf=1.54,
-            answer_bytes=0.0,
-        ),
-        Costs(
-            cells=2016,
-            start=6.55,
-            reading=23.8,
-            planning=0.0,
-            gathering=0.0,
-            child=(778.0, 778.0, 778.0, 778.0),
-            writing=0.0,
-            answer=0.0,
-            main_mb=367.0,
-            main_leaf=11000.0,
-            worker_mb=0.0,
-            worker_leaf=0.0,
-            output_mb=0.17,
-            output_leaf=210.0,
-            scratch_leaf=1760.0,
-            answer_bytes=0.0,
-        ),
-    ),
-}
-"""By estimator: costs of a product of few cells and of one of many."""
+__all__ = ["Forecast", "Work", "check_room", "forecast_run", "work_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,15 +180,17 @@ def forecast_run(work: Work, costs: Costs | None = None, cores: int | None = Non
         output + answers * costs.answer_bytes / 2**20,
         solved * leaves * costs.scratch_leaf / 2**20,
         work.workers,
-        _assumptions(work, usable),
+        _assumptions(work, costs, speed, usable),
     )
 
 
-def _assumptions(work: Work, cores: int) -> tuple[str, ...]:
+def _assumptions(work: Work, costs: Costs, speed: float, cores: int) -> tuple[str, ...]:
     size = ", ".join(f"{count:,} {name}" for name, count in reversed(work.geounits))
     lines = [
         f"geounits: {size}; {work.cells:,} cells; estimator {work.estimator}",
-        f"about {RECORDS_A_LEAF} records a leaf: how many there are is known only when the input is read",
+        f"a further leaf adds {_leaf_seconds(work, costs, speed):.2g} s and "
+        f"{costs.output_leaf * work.estimates:.3g} bytes of files",
+        f"{RECORDS_A_LEAF}: how many records there are is known only when the input is read",
         f"measured on {MACHINE}; times within a factor of {TOLERANCE:g} there, memory and disk within 30 %",
         "kernels are compiled already; the first run on a machine takes about a minute longer",
     ]
@@ -337,6 +200,14 @@ def _assumptions(work: Work, cores: int) -> tuple[str, ...]:
     if work.cells not in known:
         lines.append("the product was not measured: costs lie between those of units and of persons")
     return tuple(lines)
+
+
+def _leaf_seconds(work: Work, costs: Costs, speed: float) -> float:
+    """Return what one more leaf would take."""
+    once = costs.reading + costs.planning
+    if work.estimates:
+        once += costs.writing + (costs.gathering + costs.child[0]) / speed
+    return 1e-6 * once
 
 
 def check_room(forecast: Forecast, out: Path) -> tuple[str, ...]:

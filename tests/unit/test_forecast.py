@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 import opendas.forecast as module
+from opendas.costs import COSTS, Costs
 from opendas.errors import EnvironmentFailure
-from opendas.forecast import COSTS, Costs, Work, check_room, forecast_run
+from opendas.forecast import Work, check_room, forecast_run
 from opendas.timing import STEPS
 
 GEOUNITS = (("state", 1), ("county", 10), ("tract", 100), ("block", 10_000))
@@ -105,7 +106,7 @@ def test_the_answer_is_strict_json_and_states_its_assumptions() -> None:
     json.dumps(document, allow_nan=False)
     assert document["disk_mb"].keys() == {"outputs", "scratch"}
     text = " ".join(document["assumptions"])
-    for word in ("records a leaf", "measured on", "within a factor", "10,000 block"):
+    for word in ("a leaf", "a further leaf", "measured on", "within a factor", "10,000 block"):
         assert word in text
 
 
