@@ -5,13 +5,14 @@ Axes: ``g`` geounits of a geolevel in spine order, ``m`` rows of a query group.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from opendas.constraints.table import ConstraintTable, InvariantAnswers, JointTotal, LevelConstraints
@@ -30,6 +31,9 @@ __all__ = [
     "read_product",
     "read_spine",
 ]
+
+
+_ROWS_AT_ONCE = 1 << 18
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -167,27 +171,47 @@ def read_constraints(path: Path) -> tuple[ConstraintRows, ...]:
 
 def _constraint_rows(path: Path) -> tuple[ConstraintRows, ...]:
     metadata = _metadata(path, "opendas constraints 1")
-    text = ["geolevel", "constraint", "query", "kind"]
-    table = open_parquet(path, dictionaries=text).read().combine_chunks()
-    blocks: list[ConstraintRows] = []
-    for geolevel in metadata["levels"]:
-        level = table.filter(pc.equal(table.column("geolevel"), geolevel))
-        for name in level.column("constraint").unique().to_pylist():
-            part = level.filter(pc.equal(level.column("constraint"), name)).combine_chunks()
-            lower, upper = (_matrix(part.column(side), path) for side in ("lower", "upper"))
-            blocks.append(
-                ConstraintRows(
-                    geolevel,
-                    name,
-                    _single(part, "query", path),
-                    _single(part, "kind", path),
-                    int(_single(part, "row", path)),
-                    to_bytes(part.column("geocode")),
-                    lower,
-                    upper,
+    file = open_parquet(path, dictionaries=["geolevel", "constraint", "query", "kind"])
+    pieces: dict[str, dict[str, list[ConstraintRows]]] = {name: {} for name in metadata["levels"]}
+    # A batch at a time: as Arrow has them, all rows of a nation would take several times what they become.
+    for batch in file.iter_batches(batch_size=_ROWS_AT_ONCE):
+        table = pa.Table.from_batches([batch])
+        for geolevel in table.column("geolevel").unique().to_pylist():
+            level = table.filter(pc.equal(table.column("geolevel"), geolevel))
+            for name in level.column("constraint").unique().to_pylist():
+                part = level.filter(pc.equal(level.column("constraint"), name)).combine_chunks()
+                pieces.setdefault(geolevel, {}).setdefault(name, []).append(
+                    _piece(part, geolevel, name, path)
                 )
-            )
-    return tuple(blocks)
+    return tuple(
+        _joined(parts, path) for geolevel in metadata["levels"] for parts in pieces[geolevel].values()
+    )
+
+
+def _piece(part: Any, geolevel: str, name: str, path: Path) -> ConstraintRows:
+    return ConstraintRows(
+        geolevel,
+        name,
+        _single(part, "query", path),
+        _single(part, "kind", path),
+        int(_single(part, "row", path)),
+        to_bytes(part.column("geocode")),
+        *(_matrix(part.column(side), path) for side in ("lower", "upper")),
+    )
+
+
+def _joined(parts: list[ConstraintRows], path: Path) -> ConstraintRows:
+    first = parts[0]
+    if any((part.query, part.kind, part.row) != (first.query, first.kind, first.row) for part in parts):
+        raise FormatError(f"{path.name}: constraint {first.name!r} is not one at {first.geolevel!r}.")
+    if any(part.lower.shape[1:] != first.lower.shape[1:] for part in parts):
+        raise FormatError(f"{path.name}: a constraint with lists of several lengths.")
+    return replace(
+        first,
+        geocodes=np.concatenate([part.geocodes for part in parts]),
+        lower=np.concatenate([part.lower for part in parts]),
+        upper=np.concatenate([part.upper for part in parts]),
+    )
 
 
 def _single(part: Any, column: str, path: Path) -> Any:
