@@ -212,7 +212,7 @@ def fit_one(rows: Sequence[Mapping[str, Any]]) -> Costs:
         worker_mb = fitted([[float(row["workers"]) for row in many]], rest)[0]
     output_mb, output_leaf = fitted([one, leaves], [row["output_mb"] for row in alone])
     scratch_leaf = fitted([leaves], [max(1e-3, row["scratch_mb"]) for row in alone])[0]
-    answer = answer_bytes = 0.0
+    answer = answer_bytes = full_mb = 0.0
     if full:
         answers = [float(row["answers"]) for row in full]
         size = [float(row["geounits"][-1][1]) for row in full]
@@ -226,6 +226,9 @@ def fit_one(rows: Sequence[Mapping[str, Any]]) -> Costs:
             for row, count in zip(full, size, strict=True)
         ]
         answer_bytes = fitted([answers], more)[0]
+        full_mb = max(
+            0.0, *(row["peak_rss_mb"] - main_mb - worker_leaf * row["geounits"][-1][1] for row in full)
+        )
     return Costs(
         rows[0]["cells"],
         *rounded(start + start_writing + start_estimating),
@@ -234,7 +237,7 @@ def fit_one(rows: Sequence[Mapping[str, Any]]) -> Costs:
         *rounded(*(1e6 * fitted([leaves], step("gathering")))),
         tuple(rounded(*(1e6 * child))),
         *rounded(1e6 * writing, 1e6 * answer, main_mb, 2**20 * main_leaf, worker_mb, 2**20 * worker_leaf),
-        *rounded(output_mb, 2**20 * output_leaf, 2**20 * scratch_leaf, 2**20 * answer_bytes),
+        *rounded(output_mb, 2**20 * output_leaf, 2**20 * scratch_leaf, 2**20 * answer_bytes, full_mb),
     )
 
 

@@ -13,7 +13,7 @@ MACHINE = "one of two shared cores of an AMD EPYC server, November 2026"
 TOLERANCE = 1.5
 """Within this factor, either way, forecasts of time were on that machine for states of other sizes."""
 
-RECORDS_A_LEAF = "about 29 persons, or 13 housing units, a leaf, as in the made states"
+RECORDS_A_LEAF = "about 45 persons, or 20 housing units, a leaf, as in the made states"
 
 TASK_LEAVES = 16_384
 """A worker holds about so many leaves at a time, see :mod:`opendas.engines.tasks`."""
@@ -44,6 +44,8 @@ class Costs:
         Files that are removed when the run is finished: bytes a leaf.
     answer_bytes : float
         Bytes a noisy answer, where all are written.
+    full_mb : float
+        MB that the main process has more, where all noisy answers are written.
     """
 
     cells: int
@@ -62,6 +64,7 @@ class Costs:
     output_leaf: float
     scratch_leaf: float
     answer_bytes: float
+    full_mb: float = 0.0
 
 
 SECOND_WORKER = 0.9

@@ -167,7 +167,7 @@ def forecast_run(work: Work, costs: Costs | None = None, cores: int | None = Non
         "estimating": solved * estimating / speed,
         "writing": solved * 1e-6 * leaves * costs.writing + 1e-6 * answers * costs.answer,
     }
-    main = costs.main_mb + leaves * costs.main_leaf / 2**20
+    main = costs.main_mb + leaves * costs.main_leaf / 2**20 + (costs.full_mb if work.full else 0.0)
     task = min(leaves, TASK_LEAVES) * costs.worker_leaf / 2**20
     worker = costs.worker_mb + task
     alone = work.workers <= 1

@@ -24,6 +24,7 @@ from opendas.workspace import RunState, read_state
 __all__ = ["RunStatus", "folder_status"]
 
 _PARTS = "*.part"
+_INTERRUPTED = 130
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +38,8 @@ class RunStatus:
         ``preparing`` (nothing spent yet), ``started`` (budget spent), ``measured``, ``finished`` or
         ``damaged``.
     state : str
-        ``running``, ``stopped`` (no process is at it any more), ``failed`` (it ended with an error),
-        ``finished``, or ``unknown`` (it runs or ran on another machine, or has no log).
+        ``running``, ``stopped`` (interrupted, or no process is at it any more), ``failed`` (it ended with an
+        error), ``finished``, or ``unknown`` (it runs or ran on another machine, or has no log).
     rho, epsilon : str or None
         Loss by the folder's own ledger.
     seeded, key : bool
@@ -242,7 +243,8 @@ def _life(log: LogFile, phase: str) -> str:
     settled = "finished" if _settled(log, phase) else None
     ended = log.last("end", "error")
     if ended is not None:
-        return settled or ("failed" if ended["event"] == "error" else "stopped")
+        failed = ended["event"] == "error" and ended.get("exit_code") != _INTERRUPTED
+        return settled or ("failed" if failed else "stopped")
     alive = None if log.process is None else is_alive(log.process)
     if alive is None:
         return settled or "unknown"
@@ -332,4 +334,6 @@ def _advice(life: str, phase: str, log: LogFile) -> str:
     if phase == "damaged":
         return "the run cannot be resumed; a new run in a new folder is charged in full"
     command = _command(log) or "run"
-    return f"the same command with --resume finishes it: opendas {command} RUN.toml --out OUT --resume"
+    files = "CONFIG.json DATA OUT" if command == "phsafe" else "RUN.toml --out OUT"
+    first = "put right what it says; then " if life == "failed" else ""
+    return f"{first}the same command with --resume finishes it: opendas {command} {files} --resume"

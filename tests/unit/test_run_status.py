@@ -164,7 +164,22 @@ def test_a_failed_run_says_why(tmp_path: Path, log: RunLog) -> None:
     assert row.state == "failed"
     assert row.error is not None
     assert row.error.startswith("InfeasibleFamily: Family 44007")
+    assert row.advice.startswith("put right what it says")
     assert "--resume" in row.advice
+
+
+def test_an_interrupted_run_is_stopped_not_failed(tmp_path: Path, log: RunLog) -> None:
+    def interrupt() -> None:
+        with log:
+            begin(log)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupt()
+    state(tmp_path, "started")
+    row = only(tmp_path)
+    assert row.state == "stopped"
+    assert row.advice.startswith("the same command with --resume")
 
 
 def test_an_estimate_that_was_stopped_is_not_taken_for_finished_measurements(
