@@ -51,7 +51,7 @@ FIELDS: dict[str, tuple[tuple[type, ...], str]] = {
     "event": (_TEXT, "`start`, `phase`, `forecast`, `stage`, `progress`, `step`, `note`, `end` or `error`"),
     "form": (_NUMBER, "version of this form, 1"),
     "product": (_TEXT, "product"),
-    "command": (_TEXT, "`run`, `measure` or `estimate`"),
+    "command": (_TEXT, "`run`, `measure`, `estimate` or `phsafe`"),
     "resume": (_FLAG, "whether `--resume` was given"),
     "seeded": (_FLAG, "whether noise comes from a seed"),
     "engine": (_TEXT, "`local` or `spark`"),
