@@ -8,8 +8,8 @@ further loss.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from secrets import token_hex
@@ -37,6 +37,7 @@ from opendas.privacy.exact import format_fraction
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.random.keys import RunKey
 from opendas.random.sealing import Passphrase
+from opendas.run_log import RunLog, log_path
 from opendas.timing import Clock
 from opendas.version import __version__, commit
 from opendas.workspace import RunState, check_custody
@@ -132,10 +133,11 @@ def run_private(config_path: Path, data: Path | str, out: Path, options: Househo
     )
     refuse_other(out, Mode.PRIVATE)
     prepare_samplers(plan)
-    with HouseholdWorkspace(out, options.ledger) as space:
+    with HouseholdWorkspace(out, options.ledger) as space, _logged(space, options, clock):
         known = _known(space, options)
-        if known is not None and known.phase == "finished" and not space.key_path(PRODUCT).exists():
-            # The key was destroyed or is kept elsewhere; the plan can still be compared.
+        at_hand = space.key_at_hand(PRODUCT, options.passphrase)
+        if known is not None and known.phase == "finished" and not at_hand:
+            # The key was destroyed, is kept elsewhere or is encrypted; the plan can still be compared.
             _check_same(known, replace(_state(plan, options, known), input_tag=known.input_tag))
             return _answer(space, known)
         with _open(plan.config, data, options) as households:
@@ -179,6 +181,22 @@ def run_private(config_path: Path, data: Path | str, out: Path, options: Househo
         options.tell("writing", 1, 1)
         _warn(options, found)
         return _answer(space, state)
+
+
+@contextmanager
+def _logged(space: HouseholdWorkspace, options: HouseholdOptions, clock: Clock) -> Iterator[None]:
+    """Keep the log of an attempt, as of other runs; an error that ends it is its last line."""
+    with RunLog(log_path(space.confidential, PRODUCT)) as log:
+        log.start(
+            product=PRODUCT,
+            command="phsafe",
+            workers=None,
+            engine=options.engine,
+            resume=options.resume,
+            seeded=options.seed is not None,
+        )
+        clock.on_lap = log.step
+        yield
 
 
 def run_exact(
