@@ -59,7 +59,8 @@ def release(run: Run, out: Path, options: Options) -> dict[str, Any]:
     clock = Clock()
     with Workspace(out, options.ledger) as space:
         known = find_known(space, run, options)
-        if known is not None and known.phase == "finished" and not space.key_path(run.product.name).exists():
+        at_hand = space.key_at_hand(run.product.name, options.passphrase)
+        if known is not None and known.phase == "finished" and not at_hand:
             return _finished_without_key(space, run, known, options)
         prepared = prepare(space, run, options, known, clock)
         if prepared.state.phase == "finished":

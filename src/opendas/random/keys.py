@@ -161,6 +161,11 @@ class RunKey:
             lines = [*label, *seal(self._secret, passphrase, label)]
         write_secret(Path(path), "".join(f"{line}\n" for line in lines))
 
+    @staticmethod
+    def is_encrypted(path: str | os.PathLike[str]) -> bool:
+        """Whether a key was saved with a passphrase. Raises what :meth:`load` raises for its file."""
+        return read_secret(Path(path)).startswith(f"{_SEALED_HEADER}\n")
+
     @classmethod
     def load(cls, path: str | os.PathLike[str], passphrase: Passphrase | None = None) -> RunKey:
         """Read a key written by :meth:`save`.
