@@ -6,9 +6,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,6 @@ from opendas.constraints.table import ConstraintTable
 from opendas.engines.checkpoint import Checkpoints
 from opendas.engines.drive import Estimation, estimate_on
 from opendas.engines.engine import Engine
-from opendas.engines.local import LocalEngine
 from opendas.engines.work import KeyedSource, SourceSpec, Worker
 from opendas.errors import ConfigError, PrivacyError
 from opendas.geography.frame import Frame
@@ -27,24 +28,24 @@ from opendas.io.geography_files import read_constraint_table, read_frame, read_s
 from opendas.io.measurement_source import FileSource, check_measurement_files
 from opendas.io.readers.base import InputData
 from opendas.io.writers.geography import write_constraints, write_frame, write_spine
-from opendas.io.writers.mdf import write_mdf
+from opendas.io.writers.mdf import MdfFiles
+from opendas.large_files import Leaves, UsedFile, used_files, write_full
 from opendas.measurement.noisy import measured_levels
 from opendas.measurement.plan import MeasurementPlan
+from opendas.place import Place, open_place
 from opendas.preparation import Options, Prepared, Progress, check_same, find_known, prepare
 from opendas.privacy.exact import format_fraction
 from opendas.privacy.relations import Mechanism
-from opendas.publish import Leaves, Solved, describe, issue_certificate, write_full, write_used
+from opendas.publish import Solved, describe, issue_certificate
 from opendas.report.certificate import read_runs
 from opendas.run import Run, make_budget, make_model, make_rules
 from opendas.schema.histogram import Histogram
-from opendas.timing import Clock, default_workers
+from opendas.timing import Clock
 from opendas.version import __version__
+from opendas.watching import families_kept, watched
 from opendas.workspace import RunState, Workspace, refuse_foreign, remove_cache, remove_checkpoints
 
 __all__ = ["Options", "Progress", "estimate", "measure", "release"]
-
-SMALL_SPINE = 60_000
-"""Below so many leaves a worker process takes longer to start than it saves: one process does all."""
 
 
 def release(run: Run, out: Path, options: Options) -> dict[str, Any]:
@@ -56,34 +57,63 @@ def release(run: Run, out: Path, options: Options) -> dict[str, Any]:
         The answer of ``run --json``.
     """
     refuse_foreign(out)
-    clock = Clock()
-    with Workspace(out, options.ledger) as space:
+    name = run.product.name
+    with (
+        Workspace(_seen_by_all(out, options), options.ledger) as space,
+        watched(space, name, "run", options) as watch,
+    ):
+        options, clock = watch.options, watch.clock
         known = find_known(space, run, options)
         at_hand = space.key_at_hand(run.product.name, options.passphrase)
         if known is not None and known.phase == "finished" and not at_hand:
             return _finished_without_key(space, run, known, options)
-        prepared = prepare(space, run, options, known, clock)
-        if prepared.state.phase == "finished":
-            _check_wanted(space, prepared.state, run, options)
-            return _answer(space, prepared.state)
-        source = KeyedSource(measured_levels(prepared.plan), prepared.noise_key)
-        with _engine(space, run, prepared, source, options) as (engine, files):
-            estimation = _estimate(run, prepared, engine, files, options, clock)
-            _write_public(space, run, prepared.frame, prepared.spine, prepared.plan, prepared.constraints)
-            folder = space.release / "measurements" / run.product.name
-            if options.measurements == "full" and prepared.counts is not None:
-                write_full(folder, prepared.plan, source, prepared.counts, options.tell)
-            else:
-                write_used(folder, prepared.plan, estimation, options.tell)
+        with _place(space, run, options) as place:
+            prepared = prepare(space, run, options, known, clock, place)
+            watch.prepared(prepared)
+            if prepared.state.phase == "finished":
+                _check_wanted(space, prepared.state, run, options)
+                return _answer(space, prepared.state)
+            return _release(space, run, prepared, options, clock, place)
+
+
+def _release(
+    space: Workspace, run: Run, prepared: Prepared, options: Options, clock: Clock, place: Place
+) -> dict[str, Any]:
+    """Measure, estimate and write."""
+    source = KeyedSource(measured_levels(prepared.plan), prepared.noise_key)
+    with _engine(space, run, prepared, source, options, place) as (engine, files):
+        estimation = _estimate(run, prepared, engine, files, options, clock)
+        _write_public(space, run, prepared.frame, prepared.spine, prepared.plan, prepared.constraints)
+        measured: list[UsedFile] = []
+        if options.measurements == "full":
+            _write_full(space, run, prepared, options, place)
             clock.lap("measurement files")
-            return _finish(space, run, prepared, estimation, engine, options, clock)
+        else:
+            measured = used_files(
+                space.release / "measurements" / run.product.name, prepared.plan, estimation
+            )
+        return _finish(space, run, prepared, estimation, measured, engine, options, clock)
+
+
+def _write_full(space: Workspace, run: Run, prepared: Prepared, options: Options, place: Place) -> None:
+    """Draw and write all noisy answers."""
+    if prepared.counts is None:
+        raise AssertionError("measuring needs counts")
+    name = run.product.name
+    source = KeyedSource(measured_levels(prepared.plan), prepared.noise_key)
+    draw = place.draw(source, prepared.counts, space.state / name, prepared.spine)
+    write_full(space.release / "measurements" / name, prepared.plan, draw, options.tell)
 
 
 def measure(run: Run, out: Path, options: Options) -> dict[str, Any]:
     """Take all measurements and write them; no estimate."""
     refuse_foreign(out)
-    clock = Clock()
-    with Workspace(out, options.ledger) as space:
+    name = run.product.name
+    with (
+        Workspace(_seen_by_all(out, options), options.ledger) as space,
+        watched(space, name, "measure", options) as watch,
+    ):
+        options, clock = watch.options, watch.clock
         known = find_known(space, run, options)
         if known is not None and known.phase in ("measured", "finished"):
             if known.result is not None and known.result.get("measurements") == "full":
@@ -93,13 +123,11 @@ def measure(run: Run, out: Path, options: Options) -> dict[str, Any]:
                     f"the key of {run.product.name} was destroyed: no further measurements can be drawn. "
                     "A new run in a new folder is charged in full."
                 )
-        prepared = prepare(space, run, options, known, clock)
-        _write_public(space, run, prepared.frame, prepared.spine, prepared.plan, prepared.constraints)
-        source = KeyedSource(measured_levels(prepared.plan), prepared.noise_key)
-        folder = space.release / "measurements" / run.product.name
-        if prepared.counts is None:
-            raise AssertionError("measuring needs counts")
-        write_full(folder, prepared.plan, source, prepared.counts, options.tell)
+        with _place(space, run, options) as place:
+            prepared = prepare(space, run, options, known, clock, place, estimates=False)
+            watch.prepared(prepared)
+            _write_public(space, run, prepared.frame, prepared.spine, prepared.plan, prepared.constraints)
+            _write_full(space, run, prepared, options, place)
         clock.lap("measurement files")
         facts = describe(
             run, prepared.plan, prepared.frame, _stamps(prepared), prepared.data.declared, "full", None, 0
@@ -122,11 +150,14 @@ def measure(run: Run, out: Path, options: Options) -> dict[str, Any]:
 def estimate(run: Run, out: Path, options: Options) -> dict[str, Any]:
     """Estimate from the full measurement files of `out`; opens neither input nor key."""
     refuse_foreign(out)
-    clock = Clock()
-    with Workspace(out, options.ledger) as space:
-        name = run.product.name
+    name = run.product.name
+    with (
+        Workspace(_seen_by_all(out, options), options.ledger) as space,
+        watched(space, name, "estimate", options) as watch,
+    ):
+        options, clock = watch.options, watch.clock
         state = space.load_state(name)
-        folder = space.release / "measurements" / name
+        folder = space.release.absolute() / "measurements" / name
         if state is None or not (folder / "spine.parquet").is_file():
             raise ConfigError(f"{out} holds no measurements of {name}; run opendas measure first.")
         if state.phase == "finished" and options.resume:
@@ -149,13 +180,17 @@ def estimate(run: Run, out: Path, options: Options) -> dict[str, Any]:
         data = InputData(frame, empty, stamps, declared)
         model = make_model(run.resolved, plan, constraints)
         prepared = Prepared(data, None, frame, spine, plan, constraints, state, b"", model)
+        watch.prepared(prepared)
         source = FileSource(measured_levels(plan), folder)
         check_measurement_files(source.levels, spine, folder)
         clock.lap("read measurements")
-        with _engine(space, run, prepared, source, options) as (engine, files):
+        with (
+            _place(space, run, options) as place,
+            _engine(space, run, prepared, source, options, place) as (engine, files),
+        ):
             estimation = _estimate(run, prepared, engine, files, options, clock)
             options = replace(options, measurements="full")
-            return _finish(space, run, prepared, estimation, engine, options, clock)
+            return _finish(space, run, prepared, estimation, [], engine, options, clock)
 
 
 def _check_wanted(space: Workspace, known: RunState, run: Run, options: Options) -> None:
@@ -191,24 +226,29 @@ def _stamps(prepared: Prepared) -> tuple[str, ...]:
     return tuple(result.get("stamps", ()))
 
 
-def _workers(options: Options, spine: Spine) -> int:
-    if options.workers is not None:
-        return options.workers
-    return 1 if len(spine.leaf) < SMALL_SPINE else default_workers()
+def _seen_by_all(out: Path, options: Options) -> Path:
+    """Return the output folder as executors name it, too."""
+    return out if options.engine == "local" else out.resolve()
+
+
+def _place(space: Workspace, run: Run, options: Options) -> AbstractContextManager[Place]:
+    """Open the place of a run."""
+    folder = space.state / run.product.name
+    return open_place(options.engine, options.master, options.workers, run, folder)
 
 
 @contextmanager
 def _engine(
-    space: Workspace, run: Run, prepared: Prepared, source: SourceSpec, options: Options
+    space: Workspace, run: Run, prepared: Prepared, source: SourceSpec, options: Options, place: Place
 ) -> Iterator[tuple[Engine, Checkpoints]]:
     """Start the workers of a run; they write what they find into files of the run's own."""
     keep_used = options.measurements == "used" and prepared.counts is not None
     binding = prepared.state.run_id + run.estimation_digest(prepared.plan) + str(keep_used)
     name = run.product.name
-    files = Checkpoints(space.state / name, binding, write_atomic, space.cache(name) / "seconds")
+    files = Checkpoints(space.state / name, binding, place.write, space.cache(name) / "seconds")
     rules = make_rules(run.resolved, prepared.plan, prepared.constraints)
     worker = Worker(rules, source, run.resolved.failsafe, keep_used, files)
-    with LocalEngine(worker, _workers(options, prepared.spine)) as engine:
+    with place.engine(worker, space.state / name, prepared.counts, prepared.spine) as engine:
         yield engine, files
 
 
@@ -257,24 +297,25 @@ def _finish(
     run: Run,
     prepared: Prepared,
     estimation: Estimation,
+    measured: Sequence[UsedFile],
     engine: Engine,
     options: Options,
     clock: Clock,
 ) -> dict[str, Any]:
-    """Write microdata and certificate, close the ledger entry, and drop the checkpoints."""
+    """Write files and certificate, close the ledger entry, and drop the checkpoints."""
     product = run.product
     with Leaves(estimation, prepared.spine, space.state / product.name / "leaves") as leaves:
-        records = write_mdf(
-            space.release / "mdf" / product.layout,
-            product,
-            prepared.frame,
-            leaves,
-            fmt=options.mdf_format,
-            apply=engine.apply,
-            progress=lambda done, total: options.tell("writing microdata", done, total),
-        )
-    solved = Solved.of(estimation, prepared.spine)
-    clock.lap("microdata")
+        folder = space.release / "mdf" / product.layout
+        microdata = MdfFiles(folder, product, prepared.frame, leaves, options.mdf_format)
+        count = len(measured) + len(microdata)
+        options.tell("writing", 0, count)
+        every = engine.apply(methodcaller("write"), itertools.chain(measured, microdata), count)
+        for done, _ in enumerate(every, start=1):
+            options.tell("writing", done, count)
+    records = microdata.records
+    with families_kept(space, product.name) as keep:
+        solved = Solved.of(estimation, prepared.spine, keep)
+    clock.lap("write")
     facts = describe(
         run,
         prepared.plan,

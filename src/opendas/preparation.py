@@ -12,9 +12,9 @@ from secrets import token_hex
 
 from opendas.constraints.feasible import check_feasible
 from opendas.constraints.table import ConstraintTable, bound_table
-from opendas.engines.truth import LeafCounts, input_tag
 from opendas.errors import ConfigError, DataError, PrivacyError
 from opendas.estimation.rounding import check_rounder_passes
+from opendas.forecast import Forecast, check_room, forecast_run, work_of
 from opendas.geography.frame import Frame
 from opendas.geography.spine import Spine
 from opendas.io.atomic import write_atomic
@@ -22,19 +22,21 @@ from opendas.io.mdf_layout import check_mdf
 from opendas.io.readers.base import InputData
 from opendas.measurement.invariants import declared_invariants
 from opendas.measurement.plan import MeasurementPlan
+from opendas.place import ExactInput, Place
 from opendas.privacy.entries import INFINITE, LedgerEntry
 from opendas.random.keys import RunKey
 from opendas.random.sealing import Passphrase
 from opendas.run import Run, make_budget, make_model, make_rules, make_spine
 from opendas.stamps import NOT_FOR_RELEASE
-from opendas.timing import Clock
+from opendas.timing import Clock, workers_for
 from opendas.version import __version__
 from opendas.whole_tree.model import TreeModel
 from opendas.workspace import RunState, Workspace, check_custody
 
-__all__ = ["Options", "Prepared", "Progress", "check_same", "find_known", "prepare"]
+__all__ = ["Expect", "Options", "Prepared", "Progress", "check_same", "find_known", "prepare"]
 
 Progress = Callable[[str, int, int], None]
+Expect = Callable[[Forecast, tuple[str, ...]], None]
 
 MOST_RECORDS = 1 << 39
 """Records of a run: the rounder is exact below 2**40, noise included."""
@@ -63,6 +65,12 @@ class Options:
     progress : callable(stage, done, total) or None
     passphrase : Passphrase or None
         Encrypts the key file of a new run, and opens that of a resumed one.
+    engine : str
+        ``local`` or ``spark``.
+    master : str or None
+        URL of a Spark master, for the engine ``spark``.
+    expect : callable(forecast, warnings) or None
+        Told what the run is expected to need, before anything is drawn.
     """
 
     workers: int | None = None
@@ -74,6 +82,9 @@ class Options:
     key_command: str | None = None
     progress: Progress | None = None
     passphrase: Passphrase | None = None
+    engine: str = "local"
+    master: str | None = None
+    expect: Expect | None = None
 
     def __post_init__(self) -> None:
         if self.measurements not in ("used", "full"):
@@ -82,6 +93,10 @@ class Options:
             raise ConfigError(f"mdf_format is 'parquet' or 'pipe', not {self.mdf_format!r}.")
         if self.workers is not None and self.workers < 1:
             raise ConfigError("workers is at least 1.")
+        if self.engine not in ("local", "spark"):
+            raise ConfigError(f"engine is 'local' or 'spark', not {self.engine!r}.")
+        if self.master is not None and self.engine != "spark":
+            raise ConfigError("a master goes with the engine spark.")
         check_custody(self.seed, self.key_command, self.passphrase)
 
     def tell(self, stage: str, done: int, total: int) -> None:
@@ -95,7 +110,7 @@ class Prepared:
     """A run whose key, ledger entry and constraints stand; confidential."""
 
     data: InputData
-    counts: LeafCounts | None
+    counts: ExactInput | None
     frame: Frame
     spine: Spine
     plan: MeasurementPlan
@@ -127,27 +142,40 @@ def check_same(known: RunState, now: RunState) -> None:
         )
 
 
-def prepare(space: Workspace, run: Run, options: Options, known: RunState | None, clock: Clock) -> Prepared:
+def prepare(
+    space: Workspace,
+    run: Run,
+    options: Options,
+    known: RunState | None,
+    clock: Clock,
+    place: Place,
+    *,
+    estimates: bool = True,
+) -> Prepared:
     """Read, plan, make or find the key, and enter the act into the ledger: all before the first draw."""
     options.tell("reading", 0, 1)
     product = run.product
-    data = run.read(space.cache(product.name))
-    if float(data.histogram.counts.sum(dtype=float)) >= MOST_RECORDS:
+    data = place.read(run, space.cache(product.name))
+    clock.lap("read")
+    spine = make_spine(run.resolved, data.frame)
+    plan = MeasurementPlan(product, spine, make_budget(run.resolved))
+    clock.lap("plan")
+    counts = place.count(run, data, spine, plan, space.cache(product.name))
+    if counts.total() >= MOST_RECORDS:
         raise DataError(
             f"the input holds more than {MOST_RECORDS:,} records, which is more than this version rounds "
             "exactly. Check the column of counts."
         )
     options.tell("reading", 1, 1)
     clock.lap("read")
-    spine = make_spine(run.resolved, data.frame)
-    plan = MeasurementPlan(product, spine, make_budget(run.resolved))
-    counts = LeafCounts(data.histogram, spine)
     constraints = bound_table(product, data.frame, spine, declared_invariants(product, counts, spine))
     check_feasible(product, spine, constraints)
     for rules, level in zip(make_rules(run.resolved, plan, constraints), constraints.levels, strict=True):
         check_rounder_passes(rules, level)
     model = make_model(run.resolved, plan, constraints)
+    place.settle(run, counts, constraints, model)
     check_mdf(product, data.frame)  # leaves that the microdata cannot show: better now than when it is spent
+    _expect(space, run, plan, options, known, estimates=estimates)
     if known is None:
         _refuse_second_act(space, product.name, options)
     key = (
@@ -161,15 +189,16 @@ def prepare(space: Workspace, run: Run, options: Options, known: RunState | None
         version=__version__,
         plan_digest=plan.digest(),
         estimation_digest=run.estimation_digest(plan),
-        input_tag=input_tag(key, data.histogram),
+        input_tag=counts.tag(key),
         key_commitment=key.commitment(),
         seed=options.seed,
     )
     if known is not None:
         check_same(known, now)
         now = known
-    if data.findings:
-        text = "\n".join(str(finding) for finding in data.findings) + "\n"
+    findings = (*data.findings, *counts.findings)
+    if findings:
+        text = "\n".join(str(finding) for finding in findings) + "\n"
         write_atomic(space.confidential / "findings" / f"{product.name}.txt", text.encode())
     if known is None:
         stamps = (*((NOT_FOR_RELEASE,) if key.is_seeded else ()), *data.stamps)
@@ -182,6 +211,28 @@ def prepare(space: Workspace, run: Run, options: Options, known: RunState | None
     )
     clock.lap("plan")
     return Prepared(data, counts, data.frame, spine, plan, constraints, now, noise_key, model)
+
+
+def _expect(
+    space: Workspace,
+    run: Run,
+    plan: MeasurementPlan,
+    options: Options,
+    known: RunState | None,
+    *,
+    estimates: bool,
+) -> None:
+    """Tell what the run will need, and refuse one whose outputs the disk certainly cannot hold."""
+    if options.engine != "local" or (known is not None and known.phase == "finished"):
+        return
+    workers = workers_for(len(plan.spine.leaf), options.workers)
+    full = options.measurements == "full"
+    work = work_of(plan, run.resolved.estimator, workers, full=full, estimates=estimates)
+    forecast = forecast_run(work)
+    # Part of what a resumed run needs is there already: how much is not worth finding out.
+    warnings = check_room(forecast, space.out) if known is None else ()
+    if options.expect is not None:
+        options.expect(forecast, warnings)
 
 
 def _refuse_second_act(space: Workspace, product: str, options: Options) -> None:

@@ -13,7 +13,7 @@ import shutil
 import stat
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -95,9 +95,8 @@ def read_state(path: Path) -> RunState:
     """
     try:
         state = RunState(**json.loads(path.read_bytes()))
-        texts = (state.run_id, state.product, state.version, state.plan_digest, state.estimation_digest)
-        texts += (state.input_tag, state.key_commitment)
-        right = all(isinstance(text, str) for text in texts) and state.phase in _PHASES
+        names = [each.name for each in fields(state) if each.type == "str"]
+        right = all(isinstance(getattr(state, name), str) for name in names) and state.phase in _PHASES
         right = right and (state.seed is None or type(state.seed) is int)
         if not right or not (state.result is None or isinstance(state.result, Mapping)):
             raise TypeError
@@ -188,9 +187,21 @@ class Workspace:
         return self.state / product / "run.json"
 
     def load_state(self, product: str) -> RunState | None:
-        """Return the state of a product's run, or None where there is none."""
+        """Return the state of a product's run, or None where there is none.
+
+        What a death between the last result and the end of that run left undone is done first.
+        """
         path = self.state_path(product)
-        return read_state(path) if path.is_file() else None
+        if not path.is_file():
+            return None
+        state = read_state(path)
+        if state.phase != "started":
+            remove_cache(self.cache(product))
+        if state.phase == "finished":
+            if self.ledger.find(state.run_id) is not None:
+                self.ledger.finished(state.run_id)
+            remove_checkpoints(self.state / product)
+        return state
 
     def begin(self, state: RunState, entry: LedgerEntry) -> None:
         """Write the state of a new run, then its intent; draw only after this returns.

@@ -14,6 +14,7 @@ import pytest
 from support.mini import from_dense, mini_frame, mini_histogram, to_dense, write_mini
 
 import opendas.pipeline as pipeline
+import opendas.place as place
 from opendas.errors import ConfigError, DataError, EnvironmentFailure, PrivacyError
 from opendas.io.atomic import write_atomic
 from opendas.io.measurement_files import MeasurementFile
@@ -296,7 +297,7 @@ def test_a_full_disk_leaves_a_resumable_run(tmp_path: Path, monkeypatch: pytest.
             raise EnvironmentFailure("Could not write: No space left on device.")
         write_atomic(path, data)
 
-    monkeypatch.setattr(pipeline, "write_atomic", full)
+    monkeypatch.setattr(place, "write_atomic", full)
     with pytest.raises(EnvironmentFailure):
         release(run, out, Options())
     assert not (out / "release" / "certificate.json").exists()

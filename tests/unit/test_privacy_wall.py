@@ -116,31 +116,46 @@ def test_the_modules_that_hold_a_key_are_these() -> None:
         "opendas.measurement.noisy",
         "opendas.phsafe.measure",
         "opendas.phsafe.truncation_error",
-        "opendas.publish",
         "opendas.random",
     }
     assert importers("RunKey") == {
+        "opendas.engines.spark.exact",  # for the input tag, as next
+        "opendas.engines.truth",
         "opendas.phsafe.accuracy",
         "opendas.phsafe.measure",
         "opendas.phsafe.run",
+        "opendas.place",
         "opendas.preparation",
+        "opendas.random",
+        "opendas.random.tags",
         "opendas.tuning.simulate",
         "opendas.workspace",
-        "opendas.random",
     }
-    assert importers("NoisyMeasurements") == {"opendas.engines.work", "opendas.publish"}
-    assert importers("KeyedSource") == {"opendas.pipeline", "opendas.publish", "opendas.tuning.simulate"}
+    assert importers("NoisyMeasurements") == {"opendas.engines.work"}
+    assert importers("KeyedSource") == {
+        "opendas.engines.spark.draw",
+        "opendas.engines.spark.engine",
+        "opendas.on_spark",
+        "opendas.pipeline",
+        "opendas.place",
+        "opendas.tuning.simulate",
+    }
 
 
 def test_truth_and_key_meet_only_in_measurement_and_in_the_wiring() -> None:
     truth = importers("Histogram") | importers("InputData") | importers("make_reader")
     key = importers("NoiseSource") | importers("RunKey") | importers("KeyedSource")
     assert truth & key == {
+        "opendas.engines.spark.draw",
+        "opendas.engines.spark.engine",
+        "opendas.engines.spark.exact",  # the key of the input tag
+        "opendas.engines.truth",  # the key of the input tag
         "opendas.engines.work",
         "opendas.measurement.noisy",
+        "opendas.on_spark",
         "opendas.pipeline",
+        "opendas.place",
         "opendas.preparation",
-        "opendas.publish",
         "opendas.tuning.simulate",  # truth beside seeded noise, for stand-in data only
     }
     keys = re.findall(r"RunKey\.\w+", (ROOT / "tuning" / "simulate.py").read_text(encoding="utf-8"))
@@ -167,8 +182,9 @@ def test_ciphers_and_operating_system_randomness_are_in_one_place() -> None:
         "opendas.engines.spark.key_service",
         "opendas.random.keys",
         "opendas.random.noise",
-        "opendas.random.sealing",
         "opendas.random.ordering",
+        "opendas.random.sealing",
+        "opendas.random.tags",
     }
     random = {n for n in MODULES if any(m in ("random", "secrets") for m, _ in imported(n))}
     explorer = {f"opendas.explore.{part}" for part in ("app", "budget_routes", "session")}

@@ -7,6 +7,7 @@ estimated of the leaves is handed out task by task and never needs to stand in m
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -29,7 +30,7 @@ from opendas.measurement.family import UsedAnswers
 from opendas.schema.histogram import Histogram
 from opendas.whole_tree.model import TreeModel
 
-__all__ = ["Estimation", "ExactSlices", "cut", "estimate_on", "estimate_spine"]
+__all__ = ["Estimation", "ExactSlices", "UsedPart", "cut", "estimate_on", "estimate_spine"]
 
 Progress = Callable[[str, int, int], None]
 
@@ -63,6 +64,36 @@ class _InMemory:
         return self._results.get((stage, number, up))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class UsedPart:
+    """Noisy answers of consecutive geounits that a task read; picklable where results stand in files.
+
+    Parameters
+    ----------
+    first, geounits : int
+        Of the geolevel in question.
+    results : store of results
+    stage, number : int
+    """
+
+    first: int
+    geounits: int
+    results: _Results
+    stage: int
+    number: int
+
+    def read(self) -> UsedColumns:
+        """Return the answers that the task read, of all its geolevels."""
+        return _part_result(self.results, self.stage, self.number).used
+
+
+def _part_result(results: _Results, stage: int, number: int) -> PartResult:
+    result = results.load(stage, number)
+    if not isinstance(result, PartResult):
+        raise RuntimeError(f"the result of task {number} of stage {stage} is gone")
+    return result
+
+
 class Estimation:
     """The estimate of a whole spine: formally private.
 
@@ -82,23 +113,24 @@ class Estimation:
     def tasks(self, stage: int) -> Iterator[PartResult]:
         """Yield the results of a stage in the spine's order."""
         for number in range(len(self._stages[stage].cuts) - 1):
-            result = self._results.load(stage, number)
-            if not isinstance(result, PartResult):
-                raise RuntimeError(f"the result of task {number} of stage {stage} is gone")
-            yield result
+            yield _part_result(self._results, stage, number)
 
     def leaf_pieces(self) -> Iterator[Histogram]:
         """Yield the estimates of the leaves in the spine's order, a task's at a time."""
         for result in self.tasks(len(self._stages) - 1):
             yield result.estimates
 
-    def used_at(self, level: int) -> Iterator[tuple[int, int, UsedColumns]]:
-        """Yield first geounit, number of geounits and noisy answers read of a level, a task's at a time."""
-        for number, stage in enumerate(self._stages):
-            if stage.top < level <= stage.bottom or (stage.roots and level == stage.top):
-                cuts = bottom_starts(self._spine, stage.top, level)[list(stage.cuts)].tolist()
-                for first, stop, result in zip(cuts, cuts[1:], self.tasks(number), strict=False):
-                    yield first, stop - first, result.used
+    def used_at(self, level: int) -> tuple[UsedPart, ...]:
+        """Return where the noisy answers stand that were read of a geolevel, in the spine's order."""
+        parts: list[UsedPart] = []
+        for stage, cuts in enumerate(self._stages):
+            if cuts.top < level <= cuts.bottom or (cuts.roots and level == cuts.top):
+                starts = bottom_starts(self._spine, cuts.top, level)[list(cuts.cuts)].tolist()
+                parts += [
+                    UsedPart(first, stop - first, self._results, stage, number)
+                    for number, (first, stop) in enumerate(itertools.pairwise(starts))
+                ]
+        return tuple(parts)
 
     def families(self) -> Iterator[tuple[int, int, PartResult]]:
         """Yield stage, task and result, for what they say of families."""

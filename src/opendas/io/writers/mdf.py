@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from opendas.io.parquet import ROW_GROUP, parquet_sink, text_column
 from opendas.products.product import Product
 from opendas.schema.histogram import Histogram
 
-__all__ = ["MDF_FORMATS", "PartFile", "write_mdf"]
+__all__ = ["MDF_FORMATS", "MdfFiles", "PartFile", "write_mdf"]
 
 MDF_SUFFIX = {"parquet": ".parquet", "pipe": ".txt"}
 
@@ -33,9 +33,6 @@ kind, number of records."""
 
 Rows = Callable[[npt.NDArray[np.int64]], Histogram]
 """Returns the estimates of leaves at some positions of the frame."""
-
-Apply = Callable[[Callable[["PartFile"], None], Iterable["PartFile"], int], Iterator[tuple["PartFile", None]]]
-"""Applies a function to items, anywhere and in any order: :meth:`opendas.engines.engine.Engine.apply`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,30 +57,19 @@ class PartFile:
     counts: Histogram
     first: int
 
-
-def _here(
-    function: Callable[[PartFile], None], parts: Iterable[PartFile], count: int
-) -> Iterator[tuple[PartFile, None]]:
-    del count
-    for part in parts:
-        function(part)
-        yield part, None
+    def write(self) -> None:
+        """Write the file; its ending says in which format."""
+        if self.path.suffix == MDF_SUFFIX["parquet"]:
+            _write_parquet(self)
+        else:
+            _write_pipe(self)
 
 
-def write_mdf(
-    folder: Path,
-    product: Product,
-    frame: Frame,
-    estimate: Histogram | Rows,
-    *,
-    fmt: str = "parquet",
-    apply: Apply = _here,
-    progress: Callable[[int, int], None] | None = None,
-) -> int:
-    """Write the records that an estimate describes, one part file per county or top geounit.
+class MdfFiles:
+    """The part files of a run's microdata, one per county or top geounit, put together one by one.
 
-    Records are sorted by part, then leaf, then cell; ``EPNUM`` counts them from 0 in this order. Every
-    part has a file, records or not, and part files of an earlier attempt do not stay.
+    Records are sorted by part, then leaf, then cell; ``EPNUM`` counts them from 0 in this order. Every part
+    has a file, records or not, and part files of an earlier attempt do not stay.
 
     Parameters
     ----------
@@ -91,14 +77,52 @@ def write_mdf(
         For instance ``release/mdf/persons``.
     product : Product
     frame : Frame
-    estimate : Histogram, or callable
-        Rows are the leaves of `frame`; a callable returns those at some positions.
+    rows : callable
+        Returns the estimates of leaves at some positions of the frame.
     fmt : ``"parquet"`` or ``"pipe"``
         ``pipe``: text with ``|`` between fields, comment lines starting with ``#``, then a line of names.
-    apply : callable
-        How part files are written; by default here, one after the other.
-    progress : callable(done, total), optional
-        In part files.
+
+    Raises
+    ------
+    ConfigError
+        If `fmt` is unknown.
+    EnvironmentFailure
+        If old part files cannot be removed.
+    """
+
+    def __init__(self, folder: Path, product: Product, frame: Frame, rows: Rows, fmt: str) -> None:
+        if fmt not in MDF_FORMATS:
+            raise ConfigError(f"unknown microdata format {fmt!r}; known are {', '.join(MDF_FORMATS)}.")
+        self._product = product
+        self._frame = frame
+        self._rows = rows
+        self._parts = {folder / f"{p.name}{MDF_SUFFIX[fmt]}": p.leaves for p in mdf_parts(product, frame)}
+        make_folder(folder)
+        _remove_others(folder, {path.name for path in self._parts})
+        self.records = 0
+        """Records of the parts handed out so far; for ``units`` with the group quarters of the frame."""
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def __iter__(self) -> Iterator[PartFile]:
+        self.records = 0
+        for path, leaves in self._parts.items():
+            frame = self._frame.take(leaves)
+            counts = record_counts(self._product, frame, self._rows(leaves))
+            yield PartFile(path, self._product, frame, counts, self.records)
+            self.records += counts.total()
+
+
+def write_mdf(
+    folder: Path, product: Product, frame: Frame, estimate: Histogram, *, fmt: str = "parquet"
+) -> int:
+    """Write the records that an estimate describes, one part file after the other; see :class:`MdfFiles`.
+
+    Parameters
+    ----------
+    estimate : Histogram
+        Rows are the leaves of `frame`.
 
     Returns
     -------
@@ -112,33 +136,16 @@ def write_mdf(
     EnvironmentFailure
         If the disk is full.
     """
-    if fmt not in MDF_FORMATS:
-        raise ConfigError(f"unknown microdata format {fmt!r}; known are {', '.join(MDF_FORMATS)}.")
-    rows: Rows = estimate.take if isinstance(estimate, Histogram) else estimate
     expected = (len(frame), product.schema.size)
-    if isinstance(estimate, Histogram) and (estimate.rows, estimate.size) != expected:
+    if (estimate.rows, estimate.size) != expected:
         raise ConfigError(
             f"the estimate has {estimate.rows} geounits x {estimate.size} cells, expected "
             f"{expected[0]} x {expected[1]}."
         )
-    make_folder(folder)
-    parts = mdf_parts(product, frame)
-    _remove_others(folder, {f"{part.name}{MDF_SUFFIX[fmt]}" for part in parts})
-    records = 0
-
-    def files() -> Iterator[PartFile]:
-        nonlocal records
-        for part in parts:
-            leaves = frame.take(part.leaves)
-            counts = record_counts(product, leaves, rows(part.leaves))
-            yield PartFile(folder / f"{part.name}{MDF_SUFFIX[fmt]}", product, leaves, counts, records)
-            records += counts.total()
-
-    write = _write_parquet if fmt == "parquet" else _write_pipe
-    for done, _ in enumerate(apply(write, files(), len(parts)), start=1):
-        if progress is not None:
-            progress(done, len(parts))
-    return records
+    files = MdfFiles(folder, product, frame, estimate.take, fmt)
+    for file in files:
+        file.write()
+    return files.records
 
 
 def _remove_others(folder: Path, keep: set[str]) -> None:

@@ -1,0 +1,188 @@
+"""The files of a run that grow with the nation: measurements and microdata, each written from parts.
+
+What a file takes is put together here; that files are independent lets workers write them side by side.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from opendas.engines.drive import Estimation, UsedPart
+from opendas.geography.spine import Spine
+from opendas.io.histogram_files import HistogramWriter, open_histogram
+from opendas.io.measurement_files import Answers, measurement_metadata
+from opendas.io.writers.measurements import MeasurementWriter
+from opendas.measurement.plan import MeasurementPlan
+from opendas.place import Draw
+from opendas.schema.histogram import Histogram
+
+__all__ = ["Leaves", "UsedFile", "used_files", "write_full"]
+
+Progress = Callable[[str, int, int], None]
+
+LEAVES_IN_MEMORY = 1 << 18
+"""Estimates of so many leaves are put into memory at once."""
+
+_VALUES_AT_ONCE = 1 << 22
+"""Noisy answers drawn at a time when the full file is written."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _LevelNoise:
+    """Variances of one geolevel's noise, geounit by geounit when asked.
+
+    Parameters
+    ----------
+    queries : tuple of str
+    by_multiple : float64 (c, q)
+        Per budget multiple and query group; infinite without budget.
+    which : int64 (g,)
+        Multiple of each geounit.
+    """
+
+    queries: tuple[str, ...]
+    by_multiple: npt.NDArray[np.float64]
+    which: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, plan: MeasurementPlan, level: int) -> _LevelNoise:
+        return cls(
+            tuple(planned.query.name for planned in plan.levels[level].queries), *plan.variances(level)
+        )
+
+    def measured(self, some: slice) -> npt.NDArray[np.bool_]:
+        """Return which geounits are measured: one whose share went to its parent is not in the file."""
+        return np.asarray(np.isfinite(self.by_multiple).all(axis=1))[self.which[some]]
+
+    def variances(self, some: slice) -> dict[str, npt.NDArray[np.float64]]:
+        """Return the variance of each query group's noise in some geounits, float64 (g,)."""
+        found = self.by_multiple[self.which[some]]
+        return {query: found[:, k] for k, query in enumerate(self.queries)}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UsedFile:
+    """The file of the noisy answers of one geolevel that estimation read, with all that it takes.
+
+    Parameters
+    ----------
+    path : Path
+    level : int
+    metadata : mapping
+    geocodes : bytes array (g,)
+    noise : _LevelNoise
+    parts : tuple of UsedPart
+        Results of tasks, in the spine's order.
+    """
+
+    path: Path
+    level: int
+    metadata: Mapping[str, object]
+    geocodes: npt.NDArray[np.bytes_]
+    noise: _LevelNoise
+    parts: tuple[UsedPart, ...]
+
+    def write(self) -> None:
+        """Write the file, a task's part at a time."""
+        with MeasurementWriter(self.path, self.metadata) as writer:
+            for part in self.parts:
+                here = slice(part.first, part.first + part.geounits)
+                keep = self.noise.measured(here)
+                used = part.read()
+                answers = {}
+                for query, variance in self.noise.variances(here).items():
+                    offsets, rows, values = used.of_query(self.level, query, part.first, part.geounits)
+                    answers[query] = Answers(values, offsets, rows, variance).select(keep)
+                writer.write(self.geocodes[here][keep], answers)
+
+
+def used_files(folder: Path, plan: MeasurementPlan, estimation: Estimation) -> list[UsedFile]:
+    """Return the measurement files of a run that measured lazily, the largest first."""
+    files = [
+        UsedFile(
+            folder / f"{level.geolevel}.parquet",
+            number,
+            measurement_metadata(plan, number, stored="used"),
+            plan.spine.levels[number].geocodes,
+            _LevelNoise.of(plan, number),
+            estimation.used_at(number),
+        )
+        for number, level in enumerate(plan.levels)
+        if level.queries
+    ]
+    return files[::-1]
+
+
+def write_full(folder: Path, plan: MeasurementPlan, draw: Draw, progress: Progress) -> None:
+    """Draw and write every noisy answer of the plan, geolevel by geolevel."""
+    spine = plan.spine
+    total = sum(len(level) for level in spine.levels)
+    done = 0
+    for number, level in enumerate(plan.levels):
+        geocodes = spine.levels[number].geocodes
+        done += len(geocodes)
+        if not level.queries:
+            continue
+        step = max(1, _VALUES_AT_ONCE // sum(q.query.size for q in level.queries))
+        law = _LevelNoise.of(plan, number)
+        metadata = measurement_metadata(plan, number, stored="full")
+        with MeasurementWriter(folder / f"{level.geolevel}.parquet", metadata) as writer:
+            for start, stop, drawn in draw(number, step):
+                here = law.measured(slice(start, stop))
+                variances = law.variances(slice(start, stop))
+                answers = {
+                    planned.query.name: Answers.full(values[here], variances[planned.query.name][here])
+                    for planned, values in zip(level.queries, drawn, strict=True)
+                }
+                writer.write(geocodes[start:stop][here], answers)
+                progress("measuring", done - len(geocodes) + stop, total)
+
+
+class Leaves:
+    """Estimates of all leaves at positions of the frame: in memory where they are few, else on disk.
+
+    Use it as a context manager: what stands on disk is scratch, made again by a run that is resumed.
+
+    Parameters
+    ----------
+    estimation : Estimation
+    spine : Spine
+    folder : Path
+        Where scratch goes; formally private.
+    """
+
+    def __init__(self, estimation: Estimation, spine: Spine, folder: Path) -> None:
+        self._place = spine.place_of_leaf
+        self._folder = folder
+        self._table: Histogram | None = None
+        if len(spine.leaf) <= LEAVES_IN_MEMORY:
+            self._table = estimation.leaves
+            return
+        pieces = estimation.leaf_pieces()
+        first = next(pieces)
+        with HistogramWriter(folder, first.size) as writer:
+            for piece in itertools.chain([first], pieces):
+                writer.write(piece)
+
+    def __enter__(self) -> Self:
+        if self._table is None:
+            self._table = open_histogram(self._folder)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._table = None
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def __call__(self, leaves: npt.NDArray[np.int64]) -> Histogram:
+        """Return the estimates of leaves of the frame."""
+        if self._table is None:
+            raise RuntimeError("estimates of leaves are read within the context")
+        return self._table.take(self._place[leaves])
