@@ -1,0 +1,82 @@
+"""The benchmark of nations: its arithmetic, and a small pass over all of its steps."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+PATH = Path(__file__).parents[2] / "benchmarks" / "nation.py"
+
+
+@pytest.fixture(scope="module")
+def nation() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("benchmark_nation", PATH)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def row(nation: ModuleType, **changes: Any) -> Any:
+    plain = {
+        "name": "made", "product": "persons", "workers": 2, "blocks": 130, "leaves": 100, "people": 4000,
+        "geounits": {"us": 1, "state": 2, "block": 100}, "wall": 26.0, "cpu": 40.0, "largest": 300.0,
+        "anonymous": 200.0, "together": 500.0, "disk": 9.0,
+        "steps": {"read": 1.0, "estimate": 14.0, "verify": 3.0},
+        "levels": {"us": 2.0, "state": 4.0, "block": 10.0},
+    }  # fmt: skip
+    return nation.Row(**plain | changes)
+
+
+def test_a_projection_grows_each_level_with_its_children(nation: ModuleType, capsys: Any) -> None:
+    whole = {"us": 1, "state": 10, "block": 1000}
+    found = nation.project([row(nation)], whole, 2)
+    # families 2 + 4 * 5 + 10 * 10, beyond them (2 * 14 - 16) * 10, other steps (1 + 3) * 10, start 26 - 18
+    assert found["persons"] == pytest.approx((122 + 120) / 2 + 40 + 8)
+    assert found["everything"] == found["persons"]
+    told = capsys.readouterr().out
+    assert "Assumed:" in told
+    assert "10 state" in told
+    one = nation.project([row(nation)], whole, 1)
+    assert one["persons"] == pytest.approx(242 + 40 + 8)
+
+
+def test_the_largest_run_of_each_product_counts(nation: ModuleType) -> None:
+    whole = {"us": 1, "state": 2, "block": 100}
+    rows = [row(nation, leaves=10, wall=99.0), row(nation), row(nation, product="units", wall=30.0)]
+    found = nation.project(rows, whole, 2)
+    assert found == {"persons": 26.0, "units": 30.0, "everything": 56.0}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arguments", [["scale", "--blocks", "400", "600"], ["tenth", "--blocks", "800"]])
+def test_small_passes(
+    nation: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, arguments: list[str]
+) -> None:
+    monkeypatch.setattr(nation, "warm", lambda scratch: None)
+    monkeypatch.setattr(nation, "TENTH_STATES", 2)
+    kept = tmp_path / "rows.json"
+    nation.main([*arguments, "--workers", "1", "--scratch", str(tmp_path / "scratch"), "--json", str(kept)])
+    rows = nation.read_rows(kept)
+    assert len(rows) == 2
+    assert [found.blocks for found in rows] == ([400, 600] if arguments[0] == "scale" else [800, 800])
+    for found in rows:
+        assert found.wall > sum(found.steps.values())
+        assert found.largest >= found.anonymous > 50
+        assert found.together >= found.anonymous
+        assert found.geounits["block"] == found.leaves
+        assert set(found.levels) == set(found.geounits)
+    made = list((tmp_path / "scratch").glob("made-*"))
+    assert all("wall" in json.loads((folder / "made.json").read_text()) for folder in made)
+    assert not [path for path in (tmp_path / "scratch").iterdir() if path not in made]
+    capsys.readouterr()
+    nation.main(["project", str(kept), "--workers", "2"])
+    assert "everything:" in capsys.readouterr().out
