@@ -139,7 +139,8 @@ def cut_spine(spine: Spine, joint: JointTotal | None = None, *, kept: int = 0) -
         )
         if small and sizes[level] > kept:
             break
-        if sizes[level] > 1:
+        # A cut pays where there is more to share out than at the last one, or to keep.
+        if sizes[level] > (1 if kept else sizes[cuts[-1]]):
             cuts.append(level)
     cuts.append(last)
     stages = []

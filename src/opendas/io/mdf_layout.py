@@ -10,6 +10,7 @@ docs/formats/outputs.md); any other product has its geocode and one label column
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -28,6 +29,11 @@ __all__ = ["Column", "Layout", "Part", "check_mdf", "mdf_layout", "mdf_parts", "
 
 SCHEMA_BUILD_ID = "1.1.0"
 """Version of the record layout that the production files carry."""
+
+MOST_PARTS = 5_000
+"""Part files that a folder takes; there are 3,234 counties."""
+LONGEST_NAME = 200
+"""Characters of a part's file name without its ending; file systems take 255 with all that is added."""
 
 _BLOCK = (
     ("TABBLKST", 0, 2),
@@ -112,23 +118,28 @@ class Part:
 def part_name(code: str) -> str:
     """Return a geocode as a file name that is legal everywhere and that no reader skips as hidden."""
     name = quote(code, safe="")
+    if len(name) > LONGEST_NAME:
+        digest = hashlib.sha256(code.encode()).hexdigest()[:32]
+        name = f"{name[: LONGEST_NAME - len(digest) - 1]}-{digest}"
     return name if name[:1] not in ("", ".", "_") else f"%{name}"
 
 
 def mdf_parts(product: Product, frame: Frame) -> tuple[Part, ...]:
     """Divide the frame into part files: by county, or by the geolevel below the root for other products.
 
-    A frame of two geolevels makes one file per root, a frame of leaves only a single file ``all``.
+    A frame of two geolevels makes one file per root, a frame of leaves only a single file ``all``; and a
+    geolevel of more than :data:`MOST_PARTS` geounits leaves it to the one above.
     """
     if product.layout in ("persons", "units") and "county" in frame.levels:
-        geolevel = "county"
-    elif len(frame.levels) > 1:
-        geolevel = frame.geolevels[1]
-    elif frame.levels:
-        geolevel = frame.geolevels[0]
+        geolevels = ["county"]
+    else:
+        geolevels = list(reversed(frame.geolevels[:-1][:2]))
+    for geolevel in geolevels:
+        codes, part_of_leaf = np.unique(frame.codes(geolevel), return_inverse=True)
+        if len(codes) <= MOST_PARTS:
+            break
     else:
         return (Part("all", np.arange(len(frame), dtype=np.int64)),)
-    codes, part_of_leaf = np.unique(frame.codes(geolevel), return_inverse=True)
     order = np.argsort(part_of_leaf, kind="stable")
     stops = np.cumsum(np.bincount(part_of_leaf, minlength=len(codes)))[:-1]
     return tuple(

@@ -14,6 +14,7 @@ import pytest
 
 from opendas.errors import ConfigError, EnvironmentFailure, FormatError, GeographyError, SchemaError
 from opendas.geography.frame import Frame, official_codes
+from opendas.io import mdf_layout
 from opendas.io.mdf_files import read_mdf, read_mdf_records
 from opendas.io.writers import mdf as mdf_writer
 from opendas.io.writers.mdf import write_mdf
@@ -143,6 +144,24 @@ def test_parts_are_named_by_county_and_the_level_below_the_root(persons, wards, 
     assert sorted(path.name for path in (tmp_path / "p").iterdir()) == ["44001.parquet", "44003.parquet"]
     write_mdf(tmp_path / "w", wards.product, wards.frame, wards.estimate)
     assert sorted(path.name for path in (tmp_path / "w").iterdir()) == ["A.parquet", "B.parquet"]
+
+
+def test_a_level_of_too_many_geounits_leaves_the_parts_to_the_one_above(wards, monkeypatch):
+    product, frame = wards.product, wards.frame
+    monkeypatch.setattr(mdf_layout, "MOST_PARTS", 1)
+    roots = mdf_layout.mdf_parts(product, frame)
+    assert len(roots) == len(np.unique(frame.codes(frame.geolevels[0])))
+    monkeypatch.setattr(mdf_layout, "MOST_PARTS", 0)
+    assert [part.name for part in mdf_layout.mdf_parts(product, frame)] == ["all"]
+    assert np.array_equal(mdf_layout.mdf_parts(product, frame)[0].leaves, np.arange(len(frame)))
+
+
+@pytest.mark.parametrize("code", ["x" * 400, "/" * 100, "x" * 200])
+def test_a_long_geocode_gets_a_name_that_file_systems_take(tmp_path, code):
+    name = mdf_layout.part_name(code)
+    assert len(name) <= mdf_layout.LONGEST_NAME
+    assert name != mdf_layout.part_name(code[:-1])
+    (tmp_path / f".{name}.parquet.partial").touch()
 
 
 def test_another_format_replaces_the_first(persons, tmp_path):
