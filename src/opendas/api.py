@@ -32,7 +32,7 @@ from opendas.pipeline import estimate as run_estimate
 from opendas.pipeline import measure as run_measure
 from opendas.pipeline import release as run_release
 from opendas.planning import PlanTable, make_plan
-from opendas.preparation import Options, Progress
+from opendas.preparation import Expect, Options, Progress
 from opendas.privacy.exact import parse_fraction
 from opendas.privacy.zcdp import Account
 from opendas.random.sealing import Passphrase
@@ -114,6 +114,9 @@ def release(
     key_command: str | None = None,
     passphrase: str | Passphrase | None = None,
     progress: Progress | None = None,
+    engine: str = "local",
+    master: str | None = None,
+    expect: Expect | None = None,
 ) -> Release:
     """Run from the confidential input to a finished release.
 
@@ -138,6 +141,12 @@ def release(
     passphrase : str, optional
         Encrypts the key file of a new run, and opens that of a resumed one.
     progress : callable(stage, done, total), optional
+    engine : ``"local"`` or ``"spark"``
+        Where it runs; the release is the same.
+    master : str, optional
+        URL of a Spark master; by default the Spark session of this process, else a local one.
+    expect : callable(forecast, warnings), optional
+        Told what the run is expected to need, when the input is read and nothing is drawn yet.
 
     Raises
     ------
@@ -154,6 +163,9 @@ def release(
         key_command,
         progress,
         _passphrase(passphrase),
+        engine,
+        master,
+        expect,
     )
     run_release(run, Path(out), options)
     return Release(out)
@@ -170,6 +182,9 @@ def measure(
     passphrase: str | Passphrase | None = None,
     workers: int | None = None,
     progress: Progress | None = None,
+    engine: str = "local",
+    master: str | None = None,
+    expect: Expect | None = None,
 ) -> Release:
     """Take and write all measurements, and nothing else. Arguments as for :func:`release`."""
     options = Options(
@@ -181,6 +196,9 @@ def measure(
         key_command=key_command,
         progress=progress,
         passphrase=_passphrase(passphrase),
+        engine=engine,
+        master=master,
+        expect=expect,
     )
     run_measure(run, Path(out), options)
     return Release(out)
@@ -194,9 +212,18 @@ def estimate(
     resume: bool = False,
     mdf_format: str = "parquet",
     progress: Progress | None = None,
+    engine: str = "local",
+    master: str | None = None,
 ) -> Release:
     """Estimate from the measurements in `out`; opens neither input nor key."""
-    options = Options(workers=workers, resume=resume, mdf_format=mdf_format, progress=progress)
+    options = Options(
+        workers=workers,
+        resume=resume,
+        mdf_format=mdf_format,
+        progress=progress,
+        engine=engine,
+        master=master,
+    )
     run_estimate(run, Path(out), options)
     return Release(out)
 

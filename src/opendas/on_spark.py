@@ -5,17 +5,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from opendas.constraints.table import ConstraintTable, bound_table, invariant_geolevels
 from opendas.engines.drive import cut
 from opendas.engines.engine import Engine
+from opendas.engines.spark.dealing import Cut, hand_out
 from opendas.engines.spark.draw import SparkDraw
 from opendas.engines.spark.engine import SparkEngine
-from opendas.engines.spark.exact import Cut, SparkCounts, hand_out
+from opendas.engines.spark.exact import SparkCounts
 from opendas.engines.spark.executors import Executors, prepare_executors
 from opendas.engines.spark.key_service import KeyService
 from opendas.engines.spark.parts import write_here
@@ -26,10 +27,12 @@ from opendas.geography.frame import Frame
 from opendas.geography.spine import Spine
 from opendas.io.atomic import make_folder
 from opendas.io.readers.base import InputData
+from opendas.io.readers.rows import FileRows
 from opendas.measurement.plan import MeasurementPlan
 from opendas.place import Draw, ExactInput
 from opendas.queries.groups import QueryGroup
 from opendas.run import Run, make_model
+from opendas.spark_files import CheckUnits, read_on_executors, unit_findings
 from opendas.timing import default_workers
 from opendas.whole_tree.model import TreeModel
 
@@ -49,6 +52,15 @@ _SETTINGS = {
 }
 
 
+@runtime_checkable
+class _ReadsFiles(Protocol):
+    """A reader whose rows may be counted file by file, by others."""
+
+    def file_rows(self) -> FileRows | None:
+        """Return what it takes; None where that cannot be."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class SparkPlace:
     """A Spark session, looked over, and a service that gives keys to its executors.
@@ -66,21 +78,36 @@ class SparkPlace:
     executors: Executors
     keys: KeyService
     workers: int
+    _elsewhere: dict[int, FileRows] = field(default_factory=dict)
 
     def read(self, run: Run, cache: Path) -> InputData:
-        """Read the input here."""
-        return run.read(cache)
+        """Return the frame; executors read the rows, if the reader has files of rows."""
+        reader = run.reader
+        found = reader.file_rows() if isinstance(reader, _ReadsFiles) else None
+        if found is None:
+            return run.read(cache)
+        self._elsewhere[id(found.data)] = found
+        return found.data
 
     def count(
         self, run: Run, data: InputData, spine: Spine, plan: MeasurementPlan, cache: Path
     ) -> SparkCounts:
         """Deal the input out to the executors, and sum it up there."""
-        folder = _confidential_folder(cache / "sums")
         at = _first_cut(run, data.frame, spine, plan)
-        with spark_failures():
-            rows = hand_out(self.session, data.histogram, spine, at)
-        counts = SparkCounts(rows, at, spine, data.histogram.size, folder, self.keys)
-        counts.sum_up(_declared_below(run, spine, at.level))
+        size = run.product.schema.size
+        folder = _confidential_folder(cache / "sums")
+        declared = _declared_below(run, spine, at.level)
+        found = self._elsewhere.pop(id(data), None)
+        if found is None:
+            with spark_failures():
+                rows = hand_out(self.session, data.histogram, spine, at)
+            counts = SparkCounts(rows, at, spine, size, folder, self.keys)
+            counts.sum_up(declared)
+            return counts
+        rows, warnings = read_on_executors(self.session, found, spine, at)
+        counts = SparkCounts(rows, at, spine, size, folder, self.keys)
+        told = counts.sum_up(declared, CheckUnits.of(found, spine))
+        counts.findings = (*warnings, *unit_findings(found, told))
         return counts
 
     def settle(

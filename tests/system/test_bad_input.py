@@ -316,7 +316,6 @@ def test_a_product_file_that_does_not_hold_together(
 @pytest.mark.parametrize(
     ("arguments", "code", "rule"),
     [
-        (("--engine", "spark"), 6, "engine spark"),
         (("--engine", "sprak"), 2, "sprak"),
         (("--master", "local"), 2, "--master"),
         (("--workers", "0"), 2, "--workers"),

@@ -184,6 +184,8 @@ def test_run_passes_every_option_on(calls: Calls) -> None:
         "ledger": Path("l.jsonl"),
         "key_command": "pass key",
         "passphrase": None,
+        "engine": "local",
+        "master": None,
     }
     assert "with_strict" in calls.asked
     answer = json.loads(out)
@@ -201,10 +203,12 @@ def test_run_defaults_to_a_folder_named_after_the_run_file(calls: Calls) -> None
     assert "opendas verify run" in out
 
 
-@pytest.mark.parametrize("name", ["run", "measure", "estimate"])
-def test_spark_is_refused_as_environment(calls: Calls, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert guarded(cli, [name, "run.toml", "--engine", "spark"]) == 6
-    assert "only the engine local" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("name", "asked"), [("run", "release"), ("measure", "measure"), ("estimate", "estimate")]
+)
+def test_the_engine_goes_to_the_functions(calls: Calls, name: str, asked: str) -> None:
+    assert guarded(cli, [name, "run.toml", "--engine", "spark", "--master", "local[2]"]) == 0
+    assert (calls.asked[asked]["engine"], calls.asked[asked]["master"]) == ("spark", "local[2]")
     assert guarded(cli, [name, "run.toml", "--master", "local[2]"]) == 2
 
 

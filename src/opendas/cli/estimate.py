@@ -9,11 +9,11 @@ import click
 
 from opendas.cli.answers import next_steps, run_answer
 from opendas.cli.options import (
+    check_engine,
     engine_options,
     json_option,
     out_option,
     remember_out,
-    require_local,
     run_file_argument,
 )
 from opendas.cli.output import emit_json
@@ -50,13 +50,20 @@ def command(
     """
     import opendas
 
-    require_local(engine, master)
+    check_engine(engine, master)
     folder = remember_out(out, run_file)
     started = time.monotonic()
     with Progress() as progress:
         run = opendas.load(run_file, need_input=False)
         opendas.estimate(
-            run, out=folder, workers=workers, resume=resume, mdf_format=mdf_format, progress=progress
+            run,
+            out=folder,
+            workers=workers,
+            resume=resume,
+            mdf_format=mdf_format,
+            progress=progress,
+            engine=engine,
+            master=master,
         )
     answer = run_answer(folder, run.product.name, time.monotonic() - started)
     if as_json:

@@ -8,13 +8,13 @@ import click
 
 from opendas.cli.answers import findings_message
 from opendas.cli.options import (
+    check_engine,
     engine_options,
     given_passphrase,
     json_option,
     key_options,
     out_option,
     remember_out,
-    require_local,
     run_file_argument,
     seed_option,
     strict_option,
@@ -55,7 +55,7 @@ def command(
     import opendas
     from opendas.api import with_strict
 
-    require_local(engine, master)
+    check_engine(engine, master)
     folder = remember_out(out, run_file)
     run = opendas.load(run_file)
     passphrase = given_passphrase(key_passphrase_file, ask_passphrase, folder, run.product.name)
@@ -72,6 +72,9 @@ def command(
             key_command=key_command,
             passphrase=passphrase,
             progress=progress,
+            expect=progress.announce,
+            engine=engine,
+            master=master,
         )
     findings = findings_message(folder, run.product.name)
     if findings is not None:

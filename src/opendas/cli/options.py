@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from opendas.errors import EnvironmentFailure
-
 if TYPE_CHECKING:
     from opendas.random.sealing import Passphrase
 
 __all__ = [
+    "check_engine",
     "engine_options",
     "given_passphrase",
     "json_option",
@@ -22,7 +21,6 @@ __all__ = [
     "out_argument",
     "out_option",
     "remember_out",
-    "require_local",
     "run_file_argument",
     "seed_option",
     "strict_option",
@@ -124,11 +122,14 @@ def engine_options(function: _F) -> _F:
         "--workers",
         type=click.IntRange(min=1),
         default=None,
-        help="Processes. Default: two, if there are two cores.",
+        help="Processes. Default: two, if there are two cores. Of a local Spark: tasks at a time.",
     )(function)
-    function = click.option("--master", metavar="URL", default=None, help="Spark master (engine spark).")(
-        function
-    )
+    function = click.option(
+        "--master",
+        metavar="URL",
+        default=None,
+        help="Spark master (engine spark). Default: the Spark of this process, else a local one.",
+    )(function)
     return click.option(
         "--engine",
         type=click.Choice(["local", "spark"]),
@@ -138,20 +139,15 @@ def engine_options(function: _F) -> _F:
     )(function)
 
 
-def require_local(engine: str, master: str | None) -> None:
-    """Refuse what this version does not have.
+def check_engine(engine: str, master: str | None) -> None:
+    """Refuse a master that nobody would go to.
 
     Raises
     ------
-    EnvironmentFailure
-        For the engine ``spark``.
     click.UsageError
-        For a master without it.
     """
-    if engine != "local":
-        raise EnvironmentFailure("engine spark: this command has only the engine local; leave out --engine.")
-    if master is not None:
-        raise click.UsageError("--master goes with --engine spark, which this command does not have.")
+    if master is not None and engine != "spark":
+        raise click.UsageError("--master goes with --engine spark.")
 
 
 def remember_out(out: Path | None, run_file: Path | None = None) -> Path:

@@ -9,13 +9,13 @@ import click
 
 from opendas.cli.answers import findings_message, next_steps, run_answer
 from opendas.cli.options import (
+    check_engine,
     engine_options,
     given_passphrase,
     json_option,
     key_options,
     out_option,
     remember_out,
-    require_local,
     run_file_argument,
     seed_option,
     strict_option,
@@ -75,7 +75,7 @@ def command(
     import opendas
     from opendas.api import with_strict
 
-    require_local(engine, master)
+    check_engine(engine, master)
     folder = remember_out(out, run_file)
     started = time.monotonic()
     run = opendas.load(run_file)
@@ -95,6 +95,9 @@ def command(
             key_command=key_command,
             passphrase=passphrase,
             progress=progress,
+            expect=progress.announce,
+            engine=engine,
+            master=master,
         )
     answer = run_answer(folder, run.product.name, time.monotonic() - started)
     findings = findings_message(folder, run.product.name)

@@ -9,34 +9,28 @@ Axes: ``e`` entries; leaves stand in the spine's order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
+from opendas.engines.spark.dealing import Cut, Redeal, deal
 from opendas.engines.spark.key_service import KeyService, KeyTicket
 from opendas.engines.spark.parts import (
     ANSWER_TYPES,
     COUNT_TYPES,
     Batches,
-    Counts,
     EachPartition,
     merge_counts,
-    pack_counts,
     read_here,
     unpack,
-    unpack_counts,
     write_here,
 )
 from opendas.engines.spark.session import spark_failures
-from opendas.engines.spark.slots import slots
-from opendas.engines.tasks import Stage
 from opendas.errors import Finding, PrivacyError
 from opendas.geography.spine import Spine
 from opendas.measurement.invariants import exact_answers
@@ -46,48 +40,13 @@ from opendas.random.tags import TagSum, tag_entries, tag_key, tag_of
 from opendas.schema.histogram import Histogram
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
-__all__ = ["Cut", "SparkCounts", "TaskCounts", "deal", "hand_out", "split"]
+__all__ = ["SparkCounts", "TaskCounts"]
 
 _TAG_KEY = "input tag"
-_SENT_AT_ONCE = 1 << 26
-"""Bytes of counts that the driver hands to Spark at a time."""
-
 Check = Callable[[int, int, Histogram], Any]
 Integers = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Cut:
-    """How the leaves are dealt out: the last stage of the spine.
-
-    Parameters
-    ----------
-    level : int
-        Geolevel that the stage starts from.
-    starts : int64 (t + 1,)
-        Task ``i`` has the leaves ``starts[i]:starts[i + 1]``.
-    """
-
-    level: int
-    starts: Integers
-
-    @classmethod
-    def of(cls, spine: Spine, stages: Sequence[Stage]) -> Cut:
-        """Take the last of the stages of a run."""
-        last = stages[-1]
-        return cls(last.top, spine.leaf_starts(last.top)[list(last.cuts)])
-
-    def __len__(self) -> int:
-        return len(self.starts) - 1
-
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Cut) and self.level == other.level and np.array_equal(self.starts, other.starts)
-        )
-
-    __hash__ = None  # type: ignore[assignment]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -180,33 +139,6 @@ class _Tag:
         return tag_counts(self.ticket.fetch(_TAG_KEY), self.frame[low:high], self.counts(task, batches))
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Redeal:
-    """Splits rows of counts by the tasks of another cut.
-
-    Parameters
-    ----------
-    starts : int64 (t + 1,)
-    """
-
-    starts: Integers
-
-    def __call__(self, batches: Batches) -> Batches:
-        """Split rows."""
-        slot = slots(len(self.starts) - 1)
-        for batch in batches:
-            for counts in unpack_counts(batch):
-                yield pack_counts(split(counts, self.starts, slot))
-
-
-def split(counts: Counts, starts: Integers, slot: npt.NDArray[np.int32]) -> Iterator[tuple[int, int, Counts]]:
-    """Yield (slot, task, counts) for each task that some counts belong to."""
-    task = np.searchsorted(starts, counts.leaf, side="right") - 1
-    for number in np.unique(task).tolist():
-        own = task == number
-        yield int(slot[number]), number, Counts(counts.leaf[own], counts.cell[own], counts.count[own])
-
-
 def tag_counts(key: bytes, frame: Integers, table: Histogram) -> TagSum:
     """Return the sum of the tags of all entries of some leaves."""
     leaf = np.repeat(frame, np.diff(table.indptr))
@@ -250,7 +182,8 @@ class SparkCounts:
     Parameters
     ----------
     rows : DataFrame
-        Columns of :data:`opendas.engines.spark.parts.COUNT_TYPES`, task ``t`` in partition ``t``, persisted.
+        Columns of :data:`opendas.engines.spark.parts.COUNT_TYPES`, task ``t`` in partition ``t``, persisted;
+        further partitions are nobody's.
     cut : Cut
     spine : Spine
     size : int
@@ -271,7 +204,7 @@ class SparkCounts:
         keys: KeyService,
         findings: tuple[Finding, ...] = (),
     ) -> None:
-        self._findings = findings
+        self.findings = findings
         self.rows, self.cut, self.spine = rows, cut, spine
         self._folder, self._keys = folder, keys
         self.counts = TaskCounts(cut.starts, size)
@@ -283,8 +216,9 @@ class SparkCounts:
 
     def run(self, work: Callable[[int, Batches], Any]) -> dict[int, Any]:
         """Return what a function says of every task: something small."""
+        each = EachPartition(work, {task: task for task in range(len(self.cut))})
         with spark_failures():
-            answers = self.rows.mapInArrow(EachPartition(work), ANSWER_TYPES).collect()
+            answers = self.rows.mapInArrow(each, ANSWER_TYPES).collect()
         return {row.number: unpack(bytes(row.answer)).get() for row in answers}
 
     def sum_up(
@@ -314,11 +248,6 @@ class SparkCounts:
         tops = self.spine.leaf_starts(self.cut.level)
         self._seen = self.run(_SumUp(self.counts, tops, tuple(groups), self._folder, check))
         return {task: sums.checked for task, sums in self._seen.items()}
-
-    @property
-    def findings(self) -> tuple[Finding, ...]:
-        """Warnings that came of counting."""
-        return self._findings
 
     def total(self) -> int:
         """Return the number of records."""
@@ -366,7 +295,9 @@ class SparkCounts:
             return
         before, self.cut = self.rows, wanted
         self.counts = TaskCounts(wanted.starts, self.counts.size)
-        self.rows = deal(before.mapInArrow(Redeal(wanted.starts), COUNT_TYPES), len(wanted))
+        self.rows = deal(
+            before.where("task >= 0").mapInArrow(Redeal(wanted.starts), COUNT_TYPES), len(wanted)
+        )
         declared = self._declared_groups
         self._declared, self._sums = {}, {}
         self.sum_up(declared)
@@ -384,41 +315,3 @@ class SparkCounts:
         data = BytesIO(read_here(_sums_path(self._folder, task)))
         with np.load(data, allow_pickle=False) as arrays:
             return dict(arrays)
-
-
-def deal(rows: DataFrame, tasks: int) -> DataFrame:
-    """Shuffle counts: task ``t`` into partition ``t``. They stay with Spark until the run ends."""
-    from pyspark import StorageLevel
-
-    return rows.repartition(tasks, "slot").persist(StorageLevel.MEMORY_AND_DISK)
-
-
-def hand_out(session: SparkSession, table: Histogram, spine: Spine, cut: Cut) -> DataFrame:
-    """Give counts that the driver has to the executors, a piece at a time.
-
-    Parameters
-    ----------
-    session : SparkSession
-    table : Histogram
-        One row per leaf of the frame, in its order; perhaps memory mapped.
-    spine : Spine
-    cut : Cut
-    """
-    slot = slots(len(cut))
-    pieces: list[DataFrame] = []
-    held: list[pa.RecordBatch] = []
-
-    def send() -> None:
-        if held:
-            pieces.append(session.createDataFrame(pa.Table.from_batches(held), COUNT_TYPES))
-            held.clear()
-
-    for task in range(len(cut)):
-        low, high = int(cut.starts[task]), int(cut.starts[task + 1])
-        rows = table.take(spine.leaf_order[low:high])
-        leaf = np.repeat(np.arange(low, high), np.diff(rows.indptr))
-        held.append(pack_counts([(int(slot[task]), task, Counts(leaf, rows.cells, rows.counts))]))
-        if sum(batch.nbytes for batch in held) >= _SENT_AT_ONCE:
-            send()
-    send()
-    return deal(reduce(lambda one, other: one.unionAll(other), pieces), len(cut))

@@ -35,6 +35,7 @@ __all__ = [
     "item_path",
     "marker_path",
     "merge_counts",
+    "pack",
     "pack_counts",
     "read_here",
     "read_marker",
@@ -103,7 +104,8 @@ def unpack(answer: bytes) -> Any:
     return pickle.loads(zlib.decompress(answer))
 
 
-def _pack(answer: object) -> bytes:
+def pack(answer: object) -> bytes:
+    """Return an answer as bytes; see :func:`unpack`."""
     return zlib.compress(pickle.dumps(answer), level=1)
 
 
@@ -211,7 +213,7 @@ class EachPartition:
         partition = context.partitionId()
         number = partition if self.numbers is None else self.numbers.get(partition)
         if number is not None:
-            answer = _pack(self._do(number, batches))
+            answer = pack(self._do(number, batches))
             if self.markers is not None:
                 write_here(marker_path(self.markers, number), answer)
             columns = [pa.array([number], pa.int32()), pa.array([answer], pa.binary())]

@@ -18,8 +18,8 @@ from opendas.geography.frame import Frame
 from opendas.io.readers.base import InputData, ReaderSpec
 from opendas.io.readers.coding import Geocodes, attribute_keys, coded_geocodes, codes_of, whole_numbers
 from opendas.io.readers.findings import FindingLog
-from opendas.io.readers.frame_file import frame_path, hierarchy
-from opendas.io.readers.rows import Leaves, read_rows
+from opendas.io.readers.frame_file import Hierarchy, frame_path, hierarchy
+from opendas.io.readers.rows import FileRows, Leaves, file_rows, read_rows
 from opendas.io.readers.tables import Batch
 from opendas.products.pl94 import HHGQ_LEVELS
 from opendas.schema.attributes import Schema
@@ -179,10 +179,17 @@ class _TableReader:
         """
         return self._read(cache, planning=False)
 
-    def _read(self, cache: Path | None, *, planning: bool) -> InputData:
+    def file_rows(self) -> FileRows | None:
+        """Return what it takes to count the rows elsewhere; None where that cannot be."""
+        return file_rows(self.spec, *self._layout())
+
+    def _layout(self) -> tuple[LongForm, Hierarchy, Leaves]:
         levels = hierarchy(self.spec)
         layout = LongForm.of(self.spec, levels.width, counted=isinstance(self, HistogramReader))
-        leaves: Leaves = "records" if frame_path(self.spec) is None else "frame"
+        return layout, levels, "records" if frame_path(self.spec) is None else "frame"
+
+    def _read(self, cache: Path | None, *, planning: bool) -> InputData:
+        layout, levels, leaves = self._layout()
         # That everybody lives in households is declared, not found in the data. A constant type of group
         # quarters is not enough: where its facilities are would still come from the records.
         declared = leaves == "frame" and self.spec.constants.get("hhgq") == HHGQ_LEVELS[0]

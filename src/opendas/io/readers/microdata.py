@@ -21,7 +21,7 @@ from opendas.io.readers.coding import Geocodes, codes_of, geocodes_of
 from opendas.io.readers.findings import FindingLog
 from opendas.io.readers.frame_file import hierarchy
 from opendas.io.readers.long_form import LongForm
-from opendas.io.readers.rows import Leaves, read_rows
+from opendas.io.readers.rows import FileRows, Leaves, file_rows, read_rows
 from opendas.io.readers.tables import Batch, column_names
 from opendas.io.readers.tally import Layout
 
@@ -169,12 +169,21 @@ class _MicrodataReader:
         """
         return self._read(cache, planning=False)
 
+    def file_rows(self) -> FileRows | None:
+        """Return what it takes to count the rows elsewhere; None where that cannot be."""
+        levels = hierarchy(self.spec)
+        return file_rows(self.spec, self._layout(levels.width), levels, self._leaves)
+
+    @property
+    def _leaves(self) -> Leaves:
+        if self.spec.frame not in (None, FRAME_FROM_RECORDS):
+            return "frame"
+        return "records" if self.spec.units is None else "units"
+
     def _read(self, cache: Path | None, *, planning: bool) -> InputData:
         levels = hierarchy(self.spec)
-        leaves: Leaves = "records" if self.spec.units is None else "units"
-        if self.spec.frame not in (None, FRAME_FROM_RECORDS):
-            leaves = "frame"
-        return read_rows(self.spec, self._layout(levels.width), levels, leaves, cache, planning=planning)
+        layout = self._layout(levels.width)
+        return read_rows(self.spec, layout, levels, self._leaves, cache, planning=planning)
 
     def _layout(self, width: int | None) -> Layout:
         kind = census_kind(self.spec.product)

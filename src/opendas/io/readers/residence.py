@@ -5,7 +5,7 @@ Axes: ``l`` leaves.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ from opendas.io.readers.units_file import replace_units
 from opendas.products.product import Product
 from opendas.schema.histogram import Histogram
 
-__all__ = ["check_units", "derived_units", "people_by_hhgq"]
+__all__ = ["broken_units", "check_units", "derived_units", "people_by_hhgq", "tell_units", "unit_rules"]
 
 Counts = npt.NDArray[np.int64]
 
@@ -88,34 +88,71 @@ def check_units(
     has none, cannot be released as they are. Housing units themselves are counted twice: in the frame and in
     the units product.
     """
-    log = FindingLog()
-    bounds = [bound for bound in product.bounds if bound.column in frame.units]
-    inside = {b.name: product.workload.group(b.query).row_of_cell == product.bound_row(b) for b in bounds}
-    broken = {bound.name: np.zeros(histogram.rows, dtype=np.bool_) for bound in bounds}
-    other = np.zeros(histogram.rows, dtype=np.bool_)
+    rules = unit_rules(product, kind, tuple(frame.units))
+    broken = [np.zeros(histogram.rows, dtype=np.bool_) for _ in rules]
     for first, part in _pieces(histogram):
         rows = slice(first, first + part.rows)
-        if kind == "units":
-            other[rows] = frame.units["hu"][rows] != part.row_totals()
-        row = _row_of_entry(part)
-        for bound in bounds:
-            counted = np.flatnonzero(inside[bound.name][part.cells])
-            answer = np.zeros(part.rows, dtype=np.int64)
-            np.add.at(answer, row[counted], part.counts[counted])
-            units = frame.units[bound.column][rows]
-            broken[bound.name][rows] = (answer < bound.lower * units) | (answer > bound.upper * units)
-    rule = "the frame has another number of housing units than the input"
-    _tell(log, frame, other, where, "hu", rule)
-    for bound in bounds:
-        _tell(log, frame, broken[bound.name], where, bound.column, f"records break the bound {bound.name}")
+        units = {name: counts[rows] for name, counts in frame.units.items()}
+        for whole, wrong in zip(broken, broken_units(product, kind, units, part), strict=True):
+            whole[rows] = wrong
+    log = FindingLog()
+    for rule, whole in zip(rules, broken, strict=True):
+        tell_units(log, frame, np.flatnonzero(whole), where, rule)
     return log.findings
 
 
-def _tell(
-    log: FindingLog, frame: Frame, wrong: npt.NDArray[np.bool_], where: str, field: str, rule: str
+def unit_rules(product: Product, kind: CensusKind | None, columns: Sequence[str]) -> list[tuple[str, str]]:
+    """Return what units are checked for: column, and what is said where it is otherwise."""
+    rules = (
+        [("hu", "the frame has another number of housing units than the input")] if kind == "units" else []
+    )
+    return rules + [
+        (bound.column, f"records break the bound {bound.name}")
+        for bound in product.bounds
+        if bound.column in columns
+    ]
+
+
+def broken_units(
+    product: Product, kind: CensusKind | None, units: Mapping[str, Counts], part: Histogram
+) -> list[npt.NDArray[np.bool_]]:
+    """Return, for each of :func:`unit_rules`, the leaves that break it, bool (l,).
+
+    Parameters
+    ----------
+    units : mapping of column to int64 (l,)
+    part : Histogram
+        Counts of the same leaves.
+    """
+    broken = [np.asarray(units["hu"] != part.row_totals())] if kind == "units" else []
+    row = _row_of_entry(part)
+    for bound in product.bounds:
+        if bound.column not in units:
+            continue
+        inside = product.workload.group(bound.query).row_of_cell == product.bound_row(bound)
+        counted = np.flatnonzero(inside[part.cells])
+        answer = np.zeros(part.rows, dtype=np.int64)
+        np.add.at(answer, row[counted], part.counts[counted])
+        here = units[bound.column]
+        broken.append(np.asarray((answer < bound.lower * here) | (answer > bound.upper * here)))
+    return broken
+
+
+def tell_units(
+    log: FindingLog, frame: Frame, wrong: npt.NDArray[np.integer], where: str, rule: tuple[str, str]
 ) -> None:
-    if not wrong.any():
+    """Record leaves that break a rule of units.
+
+    Parameters
+    ----------
+    wrong : int64
+        Positions of the first of them in the frame, ascending; of more than three only that there are more
+        is told.
+    rule : (str, str)
+        One of :func:`unit_rules`.
+    """
+    if not len(wrong):
         return
-    codes = ", ".join(code.decode() for code in frame.geocodes[wrong][:3])
-    more = " and others" if int(wrong.sum()) > 3 else ""
-    log.add(DataError, where, None, field, f"{rule} in {frame.leaf} {codes}{more}")
+    codes = ", ".join(code.decode() for code in frame.geocodes[wrong[:3]])
+    more = " and others" if len(wrong) > 3 else ""
+    log.add(DataError, where, None, rule[0], f"{rule[1]} in {frame.leaf} {codes}{more}")

@@ -5,6 +5,7 @@ Axes: ``l`` leaves.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -24,7 +25,7 @@ from opendas.io.readers.units_file import add_units, read_units
 from opendas.schema.histogram import Histogram
 from opendas.stamps import DEMONSTRATION_FRAME, POPULATED_LEAVES
 
-__all__ = ["Leaves", "read_rows"]
+__all__ = ["FileRows", "Leaves", "file_rows", "read_rows"]
 
 
 Leaves = Literal["frame", "units", "records"]
@@ -88,6 +89,47 @@ def read_rows(
             raise DataError("Records and public units contradict each other.", broken)
         warnings += broken
     return InputData(frame, histogram, stamps, declared, warnings)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FileRows:
+    """Rows that other machines may count, file by file, because nothing public depends on them.
+
+    Parameters
+    ----------
+    data : InputData
+        With the frame, and an empty histogram.
+    spec : ReaderSpec
+    layout : Layout
+    """
+
+    data: InputData
+    spec: ReaderSpec
+    layout: Layout
+
+    @property
+    def kind(self) -> CensusKind | None:
+        """Which product of the census it is, if any."""
+        return census_kind(self.spec.product)
+
+
+def file_rows(spec: ReaderSpec, layout: Layout, levels: Hierarchy, leaves: Leaves) -> FileRows | None:
+    """Return what it takes to count elsewhere; None where the frame depends on the rows, or is no file.
+
+    Raises
+    ------
+    ConfigError, DataError
+        As :func:`read_rows`, for the frame.
+    """
+    if leaves == "records" or not all(isinstance(path, Path) for path in spec.paths):
+        return None
+    kind = census_kind(spec.product)
+    columns = _columns(spec, layout, levels, leaves)
+    if kind is not None and not set(CENSUS_UNITS) & set(columns.units):
+        return None
+    _complete_units(columns, spec, kind, blocks=levels.root is not None)
+    frame = columns.frame()
+    return FileRows(InputData(frame, _empty(frame, spec)), spec, layout)
 
 
 def _columns(spec: ReaderSpec, layout: Layout, levels: Hierarchy, leaves: Leaves) -> LeafColumns:

@@ -5,7 +5,7 @@ Axes: ``r`` rows of a batch, ``l`` leaves, ``n`` cells of the schema.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -23,12 +23,13 @@ from opendas.io.readers.tables import Batch, no_rows, read_batches, shown_name
 from opendas.products.product import Product
 from opendas.schema.histogram import Histogram
 
-__all__ = ["Layout", "collect", "tally"]
+__all__ = ["MAX_TOTAL", "Layout", "collect", "exact_sum", "refuse_too_many", "tally", "tally_file"]
 
 Codes = npt.NDArray[np.bytes_]
 Counts = npt.NDArray[np.int64]
 
 MAX_TOTAL = 1 << 62
+_TOO_MANY = "expected counts whose sum stays below 2**62"
 
 
 class Layout(Protocol):
@@ -127,26 +128,70 @@ def tally(
     warnings = FindingLog()
     with Entries(len(frame), product.schema.size, cache) as entries:
         for path in paths:
-            log = FindingLog()
-            columns = [*layout.leaf_columns, *layout.cell_columns]
-            for batch in read_batches(path, columns, log, coded=True):
-                rows += batch.rows
-                keys, counts = _rows(batch, layout, product, frame, log)
-                distinct, sums = _combine(keys, counts)
-                if counts is not None and len(distinct) < len(keys):
-                    rule = "some rows repeat leaf and cell; their counts were added"
-                    warnings.add_rows(DataError, shown_name(path), [batch.first], None, rule)
-                total += sum(sums.tolist()) if len(sums) and sums.max() > 1 << 40 else int(sums.sum())
-                if total >= MAX_TOTAL:
-                    log.add(
-                        DataError, shown_name(path), None, None, "expected counts whose sum stays below 2**62"
-                    )
-                    break
-                entries.add(distinct, sums)
-            log.raise_if_any(f"{shown_name(path)} cannot be read for product {product.name}.")
+            for read, keys, counts in tally_file(path, layout, product, frame, warnings, total):
+                rows += read
+                total += exact_sum(counts)
+                entries.add(keys, counts)
         if rows == 0:
             raise no_rows(paths[0])
         return entries.histogram(), warnings.findings
+
+
+def tally_file(
+    path: Source, layout: Layout, product: Product, frame: Frame, warnings: FindingLog, total: int = 0
+) -> Iterator[tuple[int, Counts, Counts]]:
+    """Count the rows of one file, batch by batch.
+
+    Parameters
+    ----------
+    path : Source
+    layout : Layout
+    product : Product
+    frame : Frame
+        Of its leaves, geocodes and name are used.
+    warnings : FindingLog
+        Takes what is no error.
+    total : int
+        Records of the files before.
+
+    Yields
+    ------
+    rows : int
+        Rows of the batch.
+    keys, counts : int64 (e,)
+        ``leaf * n + cell``, ascending, and how many there are.
+
+    Raises
+    ------
+    DataError
+        At its end, with everything that is wrong in the file.
+    """
+    log = FindingLog()
+    columns = [*layout.leaf_columns, *layout.cell_columns]
+    for batch in read_batches(path, columns, log, coded=True):
+        keys, counts = _rows(batch, layout, product, frame, log)
+        distinct, sums = _combine(keys, counts)
+        if counts is not None and len(distinct) < len(keys):
+            rule = "some rows repeat leaf and cell; their counts were added"
+            warnings.add_rows(DataError, shown_name(path), [batch.first], None, rule)
+        total += len(keys) if counts is None else exact_sum(counts)  # sums may have wrapped around already
+        if total >= MAX_TOTAL:
+            log.add(DataError, shown_name(path), None, None, _TOO_MANY)
+            break
+        yield batch.rows, distinct, sums
+    log.raise_if_any(f"{shown_name(path)} cannot be read for product {product.name}.")
+
+
+def exact_sum(counts: Counts) -> int:
+    """Return a sum that may not fit 64 bits."""
+    return sum(counts.tolist()) if len(counts) and counts.max() > 1 << 40 else int(counts.sum())
+
+
+def refuse_too_many(path: Source, product: Product) -> DataError:
+    """Return the error of files that hold too much together."""
+    log = FindingLog()
+    log.add(DataError, shown_name(path), None, None, _TOO_MANY)
+    return DataError(f"{shown_name(path)} cannot be read for product {product.name}.", log.findings)
 
 
 def _rows(
