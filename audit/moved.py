@@ -96,6 +96,16 @@ class Covariance:
     pair: str
     variance_z: float
 
+    @property
+    def correlation_bound(self) -> float:
+        """No correlation of two coordinates is larger, with confidence above 1 - 2e-6 for all pairs."""
+        return (self.largest + 6.5) / math.sqrt(self.samples)
+
+    @property
+    def scale_bound(self) -> float:
+        """No coordinate's noise scale is off by a larger fraction, with confidence above 1 - 3e-7 for all."""
+        return (self.variance_z + 6) / math.sqrt(2 * self.samples)
+
     def problems(self) -> list[str]:
         """Say what does not fit. With 8,385 pairs a normal exceeds 6.5 by chance once in 10**6 audits."""
         found = []
