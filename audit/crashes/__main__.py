@@ -67,6 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("crash-results"))
     parser.add_argument("--blocks", type=int, default=3000, help="size of the made state")
     parser.add_argument("--jobs", type=int, default=1, help="trials at a time")
+    parser.add_argument("--forks", action="store_true", help="fork lives off a loaded process: faster")
     parser.add_argument("--only", type=int, action="append", help="do this trial only; may be repeated")
     parser.add_argument("--way", action="append", help="only ways to die whose name holds this")
     parser.add_argument("--subject", action="append", help="only subjects whose name holds this")
@@ -79,12 +80,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     inputs = scratch / "inputs"
     shutil.rmtree(inputs, ignore_errors=True)
     write_inputs(inputs, given.blocks)
-    laboratory = Laboratory(scratch, inputs, mutant=given.mutant, subjects=subjects, ways=ways)
     numbers = given.only if given.only else range(given.times)
     trials: list[Trial] = []
     given.out.mkdir(parents=True, exist_ok=True)
     command = "python -m audit.crashes " + " ".join(sys.argv[1:] if arguments is None else arguments)
-    with ThreadPoolExecutor(given.jobs) as pool:
+    with (
+        Laboratory(
+            scratch, inputs, mutant=given.mutant, subjects=subjects, ways=ways, forks=given.forks
+        ) as laboratory,
+        ThreadPoolExecutor(given.jobs) as pool,
+    ):
         for trial in pool.map(lambda number: laboratory.trial(number, given.seed), numbers):
             trials.append(trial)
             deaths = "; ".join(f"{death.stage} ({death.code})" for death in trial.deaths)

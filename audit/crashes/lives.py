@@ -15,15 +15,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from audit.crashes.disk import baseline, power_cut
+from audit.crashes.nursery import Forked, Nursery
 from audit.crashes.recorder import VARIABLE, Orders
 from audit.crashes.ways import Fate
 
 __all__ = ["LONGEST", "Life", "Machine", "live", "small_disk", "surroundings"]
 
-LONGEST = 900.0
+LONGEST = 400.0
 """Seconds after which a life is taken to hang."""
 
 FIXED = {"SOURCE_DATE_EPOCH": "1700000000"}
+Process = subprocess.Popen[bytes] | Forked
+
 _ROOT = Path(__file__).resolve().parents[2]
 _SITE = Path(__file__).resolve().parent / "site"
 
@@ -100,6 +103,7 @@ def live(
     rng: random.Random | None = None,
     mutant: str = "",
     journal: Path | None = None,
+    nursery: Nursery | None = None,
 ) -> Life:
     """Run a command until it ends or dies, and leave the disk as its death leaves it.
 
@@ -111,6 +115,8 @@ def live(
         Draws what a power cut leaves.
     journal : Path, optional
         Where an undisturbed life is counted.
+    nursery : Nursery, optional
+        Forks the life off; else a new Python is started.
     """
     way = fate.way
     kept = journal if journal is not None else machine.folder / "journal"
@@ -131,27 +137,20 @@ def live(
     )
     quiet = way is None and not mutant and journal is None
     started = time.monotonic()
-    with (machine.folder / "said").open("w+", encoding="utf-8") as said:
-        process = subprocess.Popen(
-            command,
-            stdout=subprocess.DEVNULL,
-            stderr=said,
-            env=surroundings(machine, None if quiet else orders),
-            cwd=machine.folder,
-            umask=machine.umask,
-            start_new_session=True,
-        )
-        try:
-            if way is not None and way.when == "moment":
-                _strike(process, way.act, way.who, fate.moment * usual)
-            code = process.wait(LONGEST)
-        except subprocess.TimeoutExpired:
-            code = 124
-        if code == 124 or way is None or way.act != "kill" or way.who != "main":
-            # After a kill of the main process alone its workers live on, while the run is resumed.
-            _end_group(process)
-        said.seek(0)
-        text = said.read()
+    said = machine.folder / "said"
+    environment = surroundings(machine, None if quiet else orders)
+    process = _start(command, machine, environment, said, nursery)
+    try:
+        if way is not None and way.when == "moment":
+            _strike(process, way.act, way.who, fate.moment * usual)
+        code = process.wait(LONGEST)
+    except subprocess.TimeoutExpired:
+        code = 124
+    orphans = way is not None and way.act == "kill" and way.who == "main"
+    if code == 124 or not orphans:
+        # After a kill of the main process alone its workers live on, while the run is resumed.
+        _end_group(process)
+    text = said.read_text(encoding="utf-8", errors="replace")
     struck = code != 0
     if cut and rng is not None and before is not None:
         struck = True
@@ -159,13 +158,30 @@ def live(
     return Life(code, text, struck, time.monotonic() - started)
 
 
-def _end_group(process: subprocess.Popen[bytes]) -> None:
+def _start(
+    command: Sequence[str], machine: Machine, environment: dict[str, str], said: Path, nursery: Nursery | None
+) -> Process:
+    if nursery is not None:
+        return nursery.start(command[3:], environment, machine.folder, machine.umask, said)
+    with said.open("w", encoding="utf-8") as file:
+        return subprocess.Popen(
+            command,
+            stdout=subprocess.DEVNULL,
+            stderr=file,
+            env=environment,
+            cwd=machine.folder,
+            umask=machine.umask,
+            start_new_session=True,
+        )
+
+
+def _end_group(process: Process) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
-def _strike(process: subprocess.Popen[bytes], act: str, who: str, delay: float) -> None:
+def _strike(process: Process, act: str, who: str, delay: float) -> None:
     """Wait, then deliver death."""
     until = time.monotonic() + delay
     while process.poll() is None and time.monotonic() < until:

@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import cast
 
 from audit.crashes.checks import after_death, at_the_end, beside, stage, tree
-from audit.crashes.lives import Life, Machine, live, small_disk
+from audit.crashes.lives import Life, Machine, live, small_disk, surroundings
+from audit.crashes.nursery import Nursery
 from audit.crashes.recorder import operations
 from audit.crashes.subjects import KEY, SUBJECTS, Subject
 from audit.crashes.ways import WAYS, Way, draw_fate
@@ -93,6 +95,8 @@ class Laboratory:
         Breaks the program in every disturbed life; see :mod:`audit.crashes.mutants`.
     subjects, ways : sequences
         To choose from.
+    forks : bool
+        Lives are forked off a process that has the program loaded; see :mod:`audit.crashes.nursery`.
     """
 
     def __init__(
@@ -103,14 +107,19 @@ class Laboratory:
         mutant: str = "",
         subjects: Sequence[Subject] = SUBJECTS,
         ways: Sequence[Way] = WAYS,
+        forks: bool = False,
     ) -> None:
         self._folder = folder
         self._inputs = inputs
         self._mutant = mutant
         self._subjects = tuple(subjects)
-        self._ways = tuple(ways)
+        two = any(subject.workers > 1 for subject in subjects)
+        self._ways = tuple(way for way in ways if two or way.who != "worker")
         self._references: dict[tuple[str, str], Reference] = {}
         self._lock = threading.Lock()
+        self._forks = forks
+        self._own = threading.local()
+        self._nurseries: list[Nursery] = []
 
     def trial(self, number: int, seed: int) -> Trial:
         """Do one trial; what is random in it is a function of the seed and its number."""
@@ -129,6 +138,23 @@ class Laboratory:
         if not trial.problems:
             shutil.rmtree(folder, ignore_errors=True)
         return trial
+
+    def nursery(self) -> Nursery | None:
+        """Return the nursery of this thread."""
+        if not self._forks:
+            return None
+        if not hasattr(self._own, "nursery"):
+            place = Machine(self._folder)
+            self._own.nursery = Nursery(surroundings(place, None), self._inputs)
+            self._nurseries.append(self._own.nursery)
+        return cast(Nursery, self._own.nursery)
+
+    def __enter__(self) -> Laboratory:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for nursery in self._nurseries:
+            nursery.close()
 
     @property
     def mutant(self) -> str:
@@ -166,7 +192,7 @@ class Laboratory:
         for step in range(len(subject.steps)):
             command = given.command(step, machine.inputs, machine.disk, resume=False, key=key)
             journal = machine.folder / "counted"
-            life = live(command, machine, journal=journal)
+            life = live(command, machine, journal=journal, nursery=self.nursery())
             if life.code != 0:
                 raise RuntimeError(
                     f"{subject.name}: undisturbed, it ends with {life.code}: {life.said[-500:]}"
@@ -249,6 +275,7 @@ class _Course:
             usual=self._usual.seconds[step],
             rng=self._rng,
             mutant=self._laboratory.mutant,
+            nursery=self._laboratory.nursery(),
         )
         ballast.unlink(missing_ok=True)
         if way is None:
@@ -281,7 +308,7 @@ class _Course:
             str(self._out),
             *(["--allow-seeded"] if subject.key == "seed" else []),
         ]
-        checked = live(words, self._machine)
+        checked = live(words, self._machine, nursery=self._laboratory.nursery())
         if checked.code != 0:
             trial.problems.append(f"opendas verify ends with {checked.code}: {checked.said[-300:]}")
 

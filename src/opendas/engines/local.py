@@ -6,13 +6,18 @@ them without importing the caller's main module, so that scripts need no guard.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import signal
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any, TypeVar
 
 import loky
+from loky import process_executor
 from loky.process_executor import TerminatedWorkerError
 
 from opendas.engines.checkpoint import TaskResult
@@ -34,6 +39,25 @@ _worker: Worker | None = None
 def _start(worker: Worker) -> None:
     global _worker  # one per worker process, set once at its start
     _worker = worker
+    threading.Thread(target=_follow, args=(os.getppid(),), daemon=True).start()
+
+
+def _follow(parent: int) -> None:
+    """End this worker process soon after its parent: nobody else would, and it holds what is confidential."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
+
+
+def _kill(process: Any, use_psutil: bool = True) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(process.pid, signal.SIGKILL)
+    process.join()
+
+
+# Its own needs psutil or the command pgrep. Where there is neither, as in slim containers, a run that loses a
+# worker would wait for the others for ever.
+process_executor.kill_process_tree = _kill
 
 
 def _run(task: Task) -> TaskResult | Saved:
