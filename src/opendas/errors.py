@@ -231,8 +231,9 @@ class InfeasibleFamily(EstimationError):
         constraints: Iterable[str] = (),
         conflict: ConstraintConflict | None = None,
         advice: str = (
-            "Check the frame and the invariants of its geounits, or set failsafe = true in [run], which "
-            "gives up the equality with the parent, though no constraint."
+            "Check the frame and the invariants of its geounits. What was measured is not lost: opendas "
+            "measure --resume with the run file as it is, then failsafe = true in [run] and opendas "
+            "estimate, which gives up the equality with the parent, though no constraint."
         ),
     ) -> None:
         self.family = family

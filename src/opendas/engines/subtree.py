@@ -194,7 +194,8 @@ def _roots(level: PartLevel, rules: Sequence[LevelRules], run: _Run) -> Histogra
         constraints = level.constraints.slice(start, stop)
         closed = np.all([rule.bound_cells[upper == 0].any(axis=0) for upper in constraints.upper], axis=0)
         support = np.flatnonzero(rule.possible & ~closed).astype(np.int32)
-        family = Family(_root_label(level.geocodes[start:stop]), support, None, constraints, keys[start:stop])
+        codes = level.geocodes[start:stop]
+        family = Family(_root_label(codes), support, None, constraints, keys[start:stop], codes)
         estimate, support = run(family, level, start, stop - start)
         parts.append(_sparse(estimate.counts, support, len(rule.possible)))
     return Histogram.concatenate(parts)
@@ -225,6 +226,7 @@ def _descend(above: PartLevel, level: PartLevel, parents: Histogram, run: _Run) 
             parents.counts[low:high],
             level.constraints.slice(start, stop),
             keys[start:stop],
+            level.geocodes[start:stop],
         )
         estimate, support = run(family, level, start, stop - start)
         parts.append(_sparse(estimate.counts, support, parents.size))

@@ -104,7 +104,10 @@ def _add_parent(
     known: set[bytes] = set()
     every = np.arange(len(atoms))
     singles = [
-        ("estimate in cells of " + (" and ".join(n for n, s in sets if atom in s) or "no constraint"), [atom])
+        (
+            "estimate of cells in " + (" and ".join(n for n, s in sets if atom in s) or "no set") + " only",
+            [atom],
+        )
         for atom in every.tolist()
     ]
     named = [("estimate in all", every), *((f"estimate of {name}", inside) for name, inside in sets)]
