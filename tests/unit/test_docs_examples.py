@@ -36,6 +36,7 @@ PAGES = (
     "constraints.md",
     "reproducibility.md",
     "how-it-runs.md",
+    "observability.md",
 )
 STEP = re.compile(
     r"^    (?P<command>(?:[A-Z_]+=\S+ )*opendas [^\n]*)$|^<!-- run -->\n```python\n(?P<code>.*?)^```$"
