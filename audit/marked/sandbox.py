@@ -14,7 +14,7 @@ import resource
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -203,6 +203,13 @@ def _allow_core() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (hard, hard))
 
 
+def _files(folder: Path) -> Iterator[Path]:
+    """Yield files below a folder, confidential ones left out; what goes away meanwhile is passed over."""
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if name != _CONFIDENTIAL]
+        yield from (Path(place, name) for name in names)
+
+
 class _Watch:
     """Notes command lines and environments of processes, and copies temporary files, as they run."""
 
@@ -244,9 +251,9 @@ class _Watch:
     def _copy_files(self) -> None:
         """Copy what stands in TMPDIR, in shared memory and in the folder of work, whenever it has changed."""
         places = [
-            *(self._sandbox.folder / "tmp").rglob("*"),
+            *_files(self._sandbox.folder / "tmp"),
             *set(Path("/dev/shm").glob("*")) - self._shared,
-            *(path for path in self._sandbox.work.rglob("*") if _CONFIDENTIAL not in path.parts),
+            *_files(self._sandbox.work),
         ]
         for path in places:
             with contextlib.suppress(OSError):

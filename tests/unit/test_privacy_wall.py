@@ -188,15 +188,10 @@ def test_ciphers_and_operating_system_randomness_are_in_one_place() -> None:
     }
     random = {n for n in MODULES if any(m in ("random", "secrets") for m, _ in imported(n))}
     explorer = {f"opendas.explore.{part}" for part in ("app", "budget_routes", "session")}
-    assert (
-        random
-        == {
-            "opendas.phsafe.run",
-            "opendas.preparation",
-            "opendas.engines.spark.key_service",
-        }
-        | explorer
-    ), "secrets: run ids, tokens of the page and of executors"
+    spark = {f"opendas.engines.spark.{part}" for part in ("engine", "executors", "key_service")}
+    assert random == {"opendas.phsafe.run", "opendas.preparation"} | explorer | spark, (
+        "secrets: run ids, tokens of the page and of executors, names of probes"
+    )
 
 
 def generators(tree: ast.Module) -> Iterator[str]:
