@@ -92,7 +92,7 @@ def test_status_while_another_process_is_at_work_in_the_folder(tmp_path: Path) -
     seen: list[dict[str, Any]] = []
 
     def look(stage: str, done: int, total: int) -> None:
-        if stage in ("reading", "estimating block"):
+        if (stage == "reading" and not done) or (stage == "estimating block" and done == total):
             asked = subprocess.run(
                 [sys.executable, "-c", code, str(out)], capture_output=True, check=True, text=True
             )
