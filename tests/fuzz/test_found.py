@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import time
 import tracemalloc
@@ -29,6 +30,7 @@ from opendas.io.geography_files import read_constraints, read_frame, read_produc
 from opendas.io.parquet import open_parquet, read_metadata, reading
 from opendas.io.readers import ReaderSpec, make_reader
 from opendas.io.readers.block_assignment import with_assignments
+from opendas.io.readers.tables import _check_dictionaries
 from opendas.io.readers.unpacking import SMALL
 from opendas.privacy.entries import read_lines
 from opendas.products.pl94 import pl94_persons
@@ -64,7 +66,51 @@ def test_a_first_line_that_is_a_record_is_not_quoted(tmp_path: Path) -> None:
     (tmp_path / "c.csv").write_text(f"000000,{MARK},{MARK},old\n")
     said = refused(tmp_path, tmp_path / "c.csv")
     assert MARK not in said
-    assert "each column name once; columns 2, 3" in said
+    assert "each column name once; columns 2, 3 have" in said
+
+
+def test_a_record_that_runs_into_the_header_is_not_quoted(tmp_path: Path) -> None:
+    (tmp_path / "c.csv").write_text(f"geocod{MARK},kind,age,count\n000000,home,old,1\n")
+    assert MARK not in refused(tmp_path, tmp_path / "c.csv")
+
+
+@pytest.mark.parametrize("header", [",".join(["c"] * 400_000), ",".join(f"c{i}" for i in range(100_000))])
+def test_headers_of_very_many_columns(tmp_path: Path, header: str) -> None:
+    (tmp_path / "c.csv").write_text(f"{header}\n1\n")
+    started = time.process_time()
+    assert len(refused(tmp_path, tmp_path / "c.csv")) < 2000
+    assert time.process_time() - started < 60  # names were counted anew for each name
+
+
+def test_a_line_that_does_not_end(tmp_path: Path) -> None:
+    """Eighty million zeros in eighty thousand bytes: no table, and no more memory than a block takes."""
+    text = b"geocode,kind,age,count\n000000,home,old,1\n" + b"0" * (80 << 20)
+    (tmp_path / "c.csv.gz").write_bytes(gzip.compress(text, 9))
+    tracemalloc.start()
+    assert "c.csv.gz" in refused(tmp_path, tmp_path / "c.csv.gz")
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 80 << 20
+
+
+def test_counts_that_add_up_to_nothing_in_64_bits(tmp_path: Path) -> None:
+    """Eight times 2**61 in one cell are 2**64, which is 0 to the processor."""
+    rows = ["geocode,kind,age,count", *[f"000000,home,old,{2**61}"] * 8]
+    (tmp_path / "c.csv").write_text("\n".join(rows) + "\n")
+    assert "sum stays below 2**62" in refused(tmp_path, tmp_path / "c.csv")
+
+
+def test_text_that_is_no_text_and_codes_that_point_to_nothing(tmp_path: Path) -> None:
+    codes = [code.decode() for code in mini_frame().geocodes]
+    table = pa.table({"geocode": codes, "kind": ["home"] * 24, "age": ["old"] * 24, "count": [1] * 24})
+    path = tmp_path / "c.parquet"
+    pq.write_table(table, path, compression="none")
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(codes[3].encode(), b"\xff\xfe0001"))
+    assert "c.parquet, line 4, field geocode: expected a geocode" in refused(tmp_path, path)
+    broken = pa.DictionaryArray.from_arrays(pa.array([0, 5], pa.int32()), pa.array(["a"]), safe=False)
+    with pytest.raises(pa.ArrowInvalid):
+        _check_dictionaries(pa.record_batch([broken], names=["x"]))
 
 
 @pytest.mark.parametrize("value", [[1], {"a": 1}])

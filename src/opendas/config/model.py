@@ -56,6 +56,9 @@ CENSUS_READERS = ("pl94-2010", "pl94-2020", "ppmf", "mdf", "cef")
 READERS = (*CENSUS_READERS, "records", "histogram")
 """Every reader a run file may name."""
 
+LONGEST_GEOCODE = 10_000
+"""Characters of a geocode that a run file may speak of: arrays of codes are that wide."""
+
 SPINES = tuple(NAMED_SPINES)
 """Every spine a run file may name, beside a recipe."""
 
@@ -219,7 +222,7 @@ class LevelSection(Section):
     """One geolevel of a user's own hierarchy: a code prefix or a column."""
 
     name: Name
-    prefix: Annotated[int, Field(ge=0)] | None = None
+    prefix: Annotated[int, Field(ge=0, le=LONGEST_GEOCODE)] | None = None
     column: Name | None = None
 
     @model_validator(mode="after")

@@ -32,6 +32,11 @@ __all__ = [
 
 MAX_COUNT = 1 << 62
 _MOST_TEXT = 1 << 30
+_AS_BYTES = {
+    pa.string(): pa.binary(),
+    pa.large_string(): pa.large_binary(),
+    pa.string_view(): pa.binary_view(),
+}
 _SMALL = 1 << 12  # whole numbers below are looked up in a table
 
 Codes = npt.NDArray[np.bytes_]
@@ -79,9 +84,12 @@ def attribute_keys(attribute: Attribute) -> dict[str, int]:
 def _distinct(column: Any) -> tuple[npt.NDArray[np.int64], list[Any]]:
     """Return (position of each row, distinct values); nulls have their own position."""
     array = column if pa.types.is_dictionary(column.type) else column.dictionary_encode("encode")
+    words = array.dictionary
+    if words.type in _AS_BYTES:
+        words = words.cast(_AS_BYTES[words.type])  # a file may say of any bytes that they are text
+    values = words.to_pylist()
     if array.indices.null_count == 0:
-        return array.indices.to_numpy().astype(np.int64), array.dictionary.to_pylist()
-    values = array.dictionary.to_pylist()
+        return array.indices.to_numpy().astype(np.int64), values
     indices = pc.fill_null(array.indices, len(values)).to_numpy().astype(np.int64)
     return indices, [*values, None]
 

@@ -10,14 +10,16 @@ from __future__ import annotations
 import csv as textcsv
 import gzip
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import csv
 
@@ -37,6 +39,8 @@ _TEXT = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
 _DAMAGED = "expected a whole CSV or Parquet file; this one is damaged or of another kind"
 _LIBRARY_ERRORS = (pa.ArrowException, OSError, EOFError, zlib.error, UnicodeDecodeError, textcsv.Error)
 _PARQUET = (".parquet", ".pq")
+_COMPARED = 1000
+"""Column names that a missing one is compared with; a file of more is no table of ours."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -147,8 +151,9 @@ def _dialect(path: Path) -> _Dialect:
         log.add(FormatError, shown_name(path), None, None, rule)
     if len(set(names)) < len(names):
         # Names are not quoted: without its header, the first line of a file is a record.
-        again = ", ".join(str(at) for at, name in enumerate(names, start=1) if names.count(name) > 1)
-        rule = f"expected a header with each column name once; columns {again} have the name of another"
+        times = Counter(names)
+        again = [str(at) for at, name in enumerate(names, start=1) if times[name] > 1][:12]
+        rule = f"expected a header with each column name once; columns {', '.join(again)} have another's"
         log.add(FormatError, shown_name(path), skip + 1, None, rule)
     log.raise_if_any(f"{shown_name(path)} cannot be read.")
     return _Dialect(skip, delimiter, tuple(names))
@@ -229,8 +234,10 @@ def _check_columns(
     for name in dict.fromkeys(wanted):
         if name in known:
             continue
-        near = get_close_matches(name, known, n=1)
-        hint = f'; did you mean "{near[0]}"?' if near else _shown_columns(path, known)
+        near = get_close_matches(name, known[:_COMPARED], n=1)
+        # Digits that a name does not have may be those of a record, run into the header.
+        same = near and set(filter(str.isdigit, near[0])) <= set(name)
+        hint = f'; did you mean "{near[0]}"?' if same else _shown_columns(path, known)
         log.add(FormatError, shown_name(path), None, name, f"this column is missing{hint}")
     log.raise_if_any(f"{shown_name(path)} lacks columns.")
 
@@ -274,8 +281,18 @@ def _parquet_batches(file: Any, wanted: list[str], rows: int) -> Iterator[tuple[
     first = 1
     threads = file.metadata.num_rows >= _LEAST_ROWS
     for batch in file.iter_batches(batch_size=rows, columns=wanted, use_threads=threads):
+        _check_dictionaries(batch)
         yield first, batch
         first += batch.num_rows
+
+
+def _check_dictionaries(batch: Any) -> None:
+    """Refuse codes that point to nothing: the library takes them from a file as they are."""
+    for array in batch.columns:
+        if pa.types.is_dictionary(array.type):
+            least, most = pc.min_max(array.indices).as_py().values()
+            if most is not None and (least < 0 or most >= len(array.dictionary)):
+                raise pa.ArrowInvalid("a code outside its dictionary")
 
 
 def _csv_batches(path: Path, wanted: list[str], log: FindingLog) -> Iterator[tuple[int, Any]]:
@@ -304,6 +321,19 @@ def _csv_batches(path: Path, wanted: list[str], log: FindingLog) -> Iterator[tup
             raise
 
 
+def _rows_of(path: Path, file: TextIO, dialect: _Dialect) -> Iterator[str]:
+    """Yield the lines behind the header; one that fills a block is none of a table, and might never end."""
+    number = 0
+    while line := file.readline(_BLOCK_BYTES):
+        number += 1
+        if len(line) == _BLOCK_BYTES:
+            log = FindingLog()
+            log.add(FormatError, shown_name(path), number, None, "expected lines of less than 16 MiB")
+            log.raise_if_any(f"{shown_name(path)} cannot be read.")
+        if number > dialect.skip + 1:
+            yield line
+
+
 def _check_quotes(path: Path, dialect: _Dialect, rows: int, log: FindingLog) -> None:
     """Record a quotation mark that does not close: all rows up to the next one were taken for its field.
 
@@ -319,9 +349,7 @@ def _check_quotes(path: Path, dialect: _Dialect, rows: int, log: FindingLog) -> 
     if lines + (last != b"\n") == rows + dialect.skip + 1 and marks % 2 == 0:
         return
     with opener(path, "rt", encoding="latin-1", newline="") as file:
-        for _ in range(dialect.skip + 1):
-            file.readline()
-        found = textcsv.reader(file, delimiter=dialect.delimiter, strict=True)
+        found = textcsv.reader(_rows_of(path, file, dialect), delimiter=dialect.delimiter, strict=True)
         line = count = 0
         try:
             for row in found:
@@ -339,9 +367,7 @@ def _ragged_rows(path: Path, dialect: _Dialect, log: FindingLog) -> bool:
     before = len(log)
     opener = gzip.open if path.name.lower().endswith(".gz") else open
     with opener(path, "rt", encoding="latin-1", newline="") as file:
-        for _ in range(dialect.skip + 1):
-            file.readline()
-        rows = textcsv.reader(file, delimiter=dialect.delimiter)
+        rows = textcsv.reader(_rows_of(path, file, dialect), delimiter=dialect.delimiter)
         wrong = (rows.line_num + dialect.skip + 1 for row in rows if row and len(row) != len(dialect.names))
         log.add_rows(FormatError, shown_name(path), wrong, None, f"expected {len(dialect.names)} fields")
     return len(log) > before
