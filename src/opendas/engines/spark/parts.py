@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from opendas.core_files import forbid_core_files
 from opendas.errors import EnvironmentFailure, OpendasError
 from opendas.schema.histogram import Histogram
 from opendas.version import __version__
@@ -205,6 +206,7 @@ class EachPartition:
         """Do the work of one partition."""
         from pyspark import TaskContext
 
+        forbid_core_files()
         if self.version != __version__:
             raise VersionsDiffer
         context = TaskContext.get()

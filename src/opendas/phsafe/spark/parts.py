@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from opendas.core_files import forbid_core_files
 from opendas.errors import Finding
 from opendas.phsafe.config import Config
 from opendas.phsafe.counting import Counts
@@ -80,6 +81,7 @@ class _Part:
     files: InputFiles
 
     def _gather(self, batches: Batches) -> tuple[Inputs, pa.Table]:
+        forbid_core_files()
         states = np.zeros(128, dtype=np.bool_)
         states[[int(code) for code in self.config.state_filter]] = True
         return gather(batches, states, self.files)
