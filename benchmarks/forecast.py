@@ -24,6 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -216,11 +217,8 @@ def fit_one(rows: Sequence[Mapping[str, Any]]) -> Costs:
     if full:
         answers = [float(row["answers"]) for row in full]
         size = [float(row["geounits"][-1][1]) for row in full]
-        more = [
-            max(1e-3, quiet(row) * row["steps"]["writing"] - start_writing - writing * count)
-            for row, count in zip(full, size, strict=True)
-        ]
-        answer = fitted([answers], more)[0]
+        more = [max(1e-3, quiet(row) * row["laps"]["measurement files"]) for row in full]
+        answer = fitted([[1.0] * len(full), answers], more)[1]
         more = [
             max(1e-3, row["output_mb"] - output_mb - output_leaf * count)
             for row, count in zip(full, size, strict=True)
@@ -249,11 +247,14 @@ def rounded(*values: float) -> list[float]:
 def fit(options: argparse.Namespace) -> None:
     """Print the coefficients of every estimator."""
     rows = json.loads(options.file.read_text())
+    worker_mb: dict[int, float] = {}
     for estimator in dict.fromkeys(row["estimator"] for row in rows):
         print(f'    "{estimator}": (')
         for cells in sorted({row["cells"] for row in rows}):
-            chosen = [row for row in rows if row["estimator"] == estimator and row["cells"] == cells]
-            print(f"        {fit_one(chosen)},")
+            costs = fit_one([row for row in rows if (row["estimator"], row["cells"]) == (estimator, cells)])
+            # The processes of another estimator are the same: those that were looked at first speak for all.
+            worker_mb[cells] = worker_mb.get(cells) or costs.worker_mb
+            print(f"        {replace(costs, worker_mb=worker_mb[cells])},")
         print("    ),")
 
 

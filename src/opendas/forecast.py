@@ -191,7 +191,8 @@ def _assumptions(work: Work, costs: Costs, speed: float, cores: int) -> tuple[st
         f"a further leaf adds {_leaf_seconds(work, costs, speed):.2g} s and "
         f"{costs.output_leaf * work.estimates:.3g} bytes of files",
         f"{RECORDS_A_LEAF}: how many records there are is known only when the input is read",
-        f"measured on {MACHINE}; times within a factor of {TOLERANCE:g} there, memory and disk within 30 %",
+        f"measured on {MACHINE}; times within a factor of {TOLERANCE:g} there, memory and disk within 30 %; "
+        "other work on the machine makes it longer",
         "kernels are compiled already; the first run on a machine takes about a minute longer",
     ]
     if work.workers > cores:

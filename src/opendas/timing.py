@@ -222,8 +222,7 @@ class TimeLeft:
         return stage + later * self._pace(now)
 
     def _expected_stage(self) -> float | None:
-        seconds = self._steps.get(self._step)
-        return None if seconds is None else seconds * self._share
+        return self._steps.get(self._step, 0.0) * self._share or None
 
     def _pace(self, now: float) -> float:
         """Return how much longer the run took than forecast until now, within limits."""
