@@ -247,3 +247,31 @@ def test_number_of_blas_threads_changes_no_byte():
         )
         seen.add(run.stdout.strip())
     assert len(seen) == 1
+
+
+def test_a_root_of_many_cells_does_not_write_its_matrix():
+    """Sixty thousand cells, whose matrix would be 29 GB; the answer is certified without it."""
+    rng = np.random.default_rng(0)
+    a, b = 200, 300
+    cells = np.arange(a * b, dtype=np.int32)
+    maps = (np.zeros(a * b, np.int32), cells // b, cells % b, cells)
+    truth = np.where(rng.random(a * b) < 0.01, rng.integers(1, 50, a * b), 0)
+    linear = np.zeros((1, a * b))
+    for rows in maps:
+        answers = np.bincount(rows, truth) + rng.normal(0.0, 2.0, int(rows.max()) + 1)
+        linear[0] += answers[rows]
+    total = np.array([[float(truth.sum())]])
+    problem = FamilyProblem(
+        terms=tuple((1.0, rows) for rows in maps),
+        linear=linear,
+        parent=None,
+        mask=np.ones((1, a * b), bool),
+        groups=np.ones((1, a * b), bool),
+        lower=total,
+        upper=total,
+        scale=np.ones(1),
+    )
+    answer = solve(problem)
+    assert answer.status is Status.OPTIMAL
+    assert answer.residual <= 1e-7
+    assert answer.x.sum() == pytest.approx(total[0, 0])

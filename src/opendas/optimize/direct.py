@@ -146,9 +146,6 @@ def solve_direct(
     label, first, definite = merge_cells(rows, linear, mask, groups, parent)
     if ridge is None:
         ridge = 0.0 if definite else RIDGE
-    H, B, parent1, mask1, groups1, center = reduced(
-        rows, weights, linear, mask, groups, parent, label, first, ridge
-    )
     tolerance = precision * magnitude(problem)
     structure = low_rank(rows[:, first], weights, ridge) if len(first) >= LARGE else None
     if structure is None or structure.rank >= len(first):
@@ -157,9 +154,14 @@ def solve_direct(
     else:
         known = (structure.rows, structure.diagonal * structure.core_inverse, structure.diagonal)
     kept, coupled = coupled_totals(problem, joint, joint_total)
+    alone = guess is None and not len(kept)
+    # Children one by one know H by its structure; of all cells of a large schema it would fill the memory.
+    written = structure is None or len(parent) > 0 or not alone
+    H, B, parent1, mask1, groups1, center = reduced(
+        rows, weights, linear, mask, groups, parent, label, first, ridge, written
+    )
     alike: tuple[Any, ...] = UNPAIRED
     p = Family(H[None], B, parent1, scale, mask1, groups1, lower, upper, *known, *coupled, *alike)
-    alone = guess is None and not len(kept)
     if len(first) == 1 and len(parent) and len(weights) and alone:
         fine, y, mu1, lam = one_cell(B, parent1, scale, mask1, groups1, lower, upper)
         status, iterations = OK if fine else INFEASIBLE, 1

@@ -117,10 +117,12 @@ def reduced(
     label: Ints,
     first: Ints,
     ridge: float,
+    written: bool,
 ) -> tuple[Floats, Floats, Floats, Bools, Bools, Floats]:
     """H (unit diagonal), B, parent, mask and groups of the kept cells; the centre of the proximal steps.
 
     `ridge` is added to the diagonal of H, and ridge times the centre to B; the centre shares cells equally.
+    H is empty unless `written`.
     """
     C = linear.shape[0]
     K = groups.shape[0]
@@ -129,16 +131,17 @@ def reduced(
     for q in range(len(weights)):
         total += weights[q]
     unit = 1.0 / total if total > 0.0 else 1.0
-    H = np.zeros((m, m))
+    side = m if written else 0
+    H = np.zeros((side, side))
     row = np.empty(m, np.int32)
-    for q in range(len(weights)):
+    for q in range(len(weights) if written else 0):
         w = weights[q] * unit
         for a in range(m):
             row[a] = rows[q, first[a]]
         for a in range(m):
             for b in range(m):
                 H[a, b] += w if row[b] == row[a] else 0.0
-    for a in range(m):
+    for a in range(side):
         H[a, a] += ridge
     parent1 = np.zeros(m if len(parent) else 0)
     if len(parent):
