@@ -15,10 +15,10 @@ import os
 import random
 import re
 import resource
-import subprocess
 import sys
 import tempfile
 import time
+import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -107,20 +107,22 @@ def one_input(harness: Harness, record: Record) -> Callable[[bytes], None]:
     return inner
 
 
+def instrument() -> None:
+    """Import OpenDAS so that the fuzzer sees which lines an input reaches."""
+    import atheris
+
+    package = Path(importlib.util.find_spec("opendas").origin).parent  # type: ignore[union-attr, arg-type]
+    modules = list(fuzzable(package))
+    with atheris.instrument_imports(
+        include=[module for module, plain in modules if plain],
+        exclude=[module for module, plain in modules if not plain],
+        enable_loader_override=False,
+    ):
+        import fuzz.targets  # noqa: F401
+
+
 def fuzz_one(name: str, engine: str, runs: int, seconds: int, to: Path) -> None:
     """Fuzz one target in this process; with Atheris this does not return."""
-    warnings.simplefilter("ignore")
-    if engine == "atheris":
-        import atheris
-
-        package = Path(importlib.util.find_spec("opendas").origin).parent  # type: ignore[union-attr, arg-type]
-        modules = list(fuzzable(package))
-        with atheris.instrument_imports(
-            include=[module for module, plain in modules if plain],
-            exclude=[module for module, plain in modules if not plain],
-            enable_loader_override=False,
-        ):
-            from fuzz.targets import TARGETS
     from fuzz.corpus import corpus
     from fuzz.harness import Harness
     from fuzz.oracle import MEMORY_LIMIT, SECONDS
@@ -128,7 +130,8 @@ def fuzz_one(name: str, engine: str, runs: int, seconds: int, to: Path) -> None:
 
     target = TARGETS[name]
     runs = max(1, int(runs * target.share))
-    Harness(target).run(b"")  # compiles what is compiled when first called
+    with Harness(target) as first:
+        first.run(b"")  # compiles what is compiled when first called
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT, MEMORY_LIMIT))
     record = Record(name, to)
     call = one_input(Harness(target, SECONDS), record)
@@ -140,11 +143,13 @@ def fuzz_one(name: str, engine: str, runs: int, seconds: int, to: Path) -> None:
                 break
         record.save()
         return
+    import atheris
+
     folder = Path(tempfile.mkdtemp(prefix=f"corpus-{name}-"))
     for number, data in enumerate((*corpus(name), *random_starts(name))):
         (folder / str(number)).write_bytes(data)
     options = [f"-runs={runs}", f"-max_total_time={seconds}", f"-max_len={MAX_LENGTH}", f"-timeout={HANG}"]
-    options += ["-rss_limit_mb=0", "-len_control=0", "-seed=1", f"-artifact_prefix={to.with_suffix('')}-"]
+    options += ["-rss_limit_mb=0", "-len_control=0", f"-artifact_prefix={to.with_suffix('')}-"]
     atheris.Setup([sys.argv[0], *options, str(folder)], call)
     atheris.Fuzz()
 
@@ -156,19 +161,29 @@ def random_starts(name: str) -> list[bytes]:
 
 def run(name: str, arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Fuzz one target in a process of its own and return what it found."""
-    to = folder / f"{name}.json"
-    command = [sys.executable, "-m", "fuzz.campaign", "--one", name, "--to", str(to)]
-    command += ["--engine", arguments.engine, "--runs", str(arguments.runs)]
-    command += ["--seconds", str(arguments.seconds)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    ended = subprocess.run(command, capture_output=True, text=True, errors="replace", env=environment)
+    to, log = folder / f"{name}.json", folder / f"{name}.log"
+    child = os.fork()
+    if child == 0:
+        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT, 0o600)
+        for standard in (1, 2):
+            os.dup2(descriptor, standard)
+        code = 70
+        try:
+            fuzz_one(name, arguments.engine, arguments.runs, arguments.seconds, to)
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    said = log.read_text(errors="replace")
     found: dict[str, Any] = json.loads(to.read_text()) if to.is_file() else {"target": name, "inputs": 0}
-    coverage = re.findall(r"cov: (\d+) ft: (\d+)", ended.stderr)
+    coverage = re.findall(r"cov: (\d+) ft: (\d+)", said)
     found["branches"] = int(coverage[-1][0]) if coverage else None
-    if ended.returncode:
+    if code:
         broken = [path.read_bytes().hex() for path in folder.glob(f"{name}-*")]
         found.setdefault("defects", []).append(
-            {"what": f"the process ended with {ended.returncode}: {ended.stderr[-600:]}", "input": broken}
+            {"what": f"the process ended with {code}: {said[-600:]}", "input": broken}
         )
     return found
 
@@ -184,11 +199,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--keep", action="store_true", help="add the shortest input of each answer to the corpus"
     )
-    parser.add_argument("--one", help=argparse.SUPPRESS)
     chosen = parser.parse_args(arguments)
-    if chosen.one:
-        fuzz_one(chosen.one, chosen.engine, chosen.runs, chosen.seconds, chosen.to)
-        return 0
+    warnings.simplefilter("ignore")
+    os.environ["OMP_NUM_THREADS"] = "1"
+    if chosen.engine == "atheris":
+        instrument()
     from fuzz.corpus import keep
     from fuzz.targets import TARGETS
 
