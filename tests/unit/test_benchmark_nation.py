@@ -1,4 +1,4 @@
-"""The benchmark of nations: its arithmetic, and a small pass over all of its steps."""
+"""The benchmarks of nations and of reading: arithmetic, and a small pass over all of their steps."""
 
 from __future__ import annotations
 
@@ -11,18 +11,22 @@ from typing import Any
 
 import pytest
 
-PATH = Path(__file__).parents[2] / "benchmarks" / "nation.py"
+FOLDER = Path(__file__).parents[2] / "benchmarks"
 
 
-@pytest.fixture(scope="module")
-def nation() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("benchmark_nation", PATH)
+def script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"benchmark_{name}", FOLDER / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def nation() -> ModuleType:
+    return script("nation")
 
 
 def row(nation: ModuleType, **changes: Any) -> Any:
@@ -80,3 +84,13 @@ def test_small_passes(
     capsys.readouterr()
     nation.main(["project", str(kept), "--workers", "2"])
     assert "everything:" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_small_readings(tmp_path: Path, capsys: Any) -> None:
+    script("reading").main(["--blocks", "700", "--scratch", str(tmp_path)])
+    told = capsys.readouterr().out.splitlines()[1:]
+    assert [line.split()[0] for line in told] == ["codes", "labels", "shuffled", "csv"]
+    assert len({line.split(" leaves")[0].split(maxsplit=1)[1] for line in told}) == 1  # the same rows
+    folders = {path.name for path in (tmp_path / "reading-700").iterdir() if path.is_dir()}
+    assert folders == {"persons", "units", "labels", "shuffled", "csv"}

@@ -75,7 +75,7 @@ NATION = Density(
     1.6,
 )  # fmt: skip
 """A nation as large as the real one at 8.1 million blocks: 84 thousand tracts in 3.1 thousand counties, of
-which the largest have 50 to 100 times the average."""
+which the largest has 40 times the average."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
