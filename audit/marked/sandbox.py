@@ -59,12 +59,15 @@ class Sandbox:
         Is made.
     environment : dict
         Beside the least that a command needs.
+    watched : tuple of Path
+        Folders elsewhere whose files are copied as they come and go, for instance of a Spark cluster.
     confidential_answers : set of int
         Numbers of commands whose stdout is confidential, and says so (``evaluate``).
     """
 
     folder: Path
     environment: dict[str, str] = field(default_factory=dict)
+    watched: tuple[Path, ...] = ()
     confidential_answers: set[int] = field(default_factory=set)
     commands: int = 0
 
@@ -254,6 +257,7 @@ class _Watch:
             *_files(self._sandbox.folder / "tmp"),
             *set(Path("/dev/shm").glob("*")) - self._shared,
             *_files(self._sandbox.work),
+            *(path for folder in self._sandbox.watched for path in _files(folder)),
         ]
         for path in places:
             with contextlib.suppress(OSError):

@@ -12,6 +12,7 @@ import bz2
 import io
 import lzma
 import re
+import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -191,12 +192,28 @@ def _arrow_stream(codec: str) -> Callable[[bytes], bytes]:
     return decode
 
 
+def _spark_blocks(data: bytes) -> bytes:
+    """Return what is in blocks of LZ4 as Spark writes them: magic, method, two lengths, checksum, data."""
+    out = io.BytesIO()
+    while data.startswith(_LZ4_BLOCK) and len(data) > _LZ4_HEAD:
+        packed, plain = struct.unpack("<ii", data[9:17])
+        body = data[_LZ4_HEAD : _LZ4_HEAD + packed]
+        is_packed = data[8] & 0xF0 == 0x20
+        out.write(pa.decompress(body, plain, codec="lz4_raw", asbytes=True) if is_packed else body)
+        data = data[_LZ4_HEAD + packed :]
+    return out.getvalue()
+
+
+_LZ4_BLOCK = b"LZ4Block"
+_LZ4_HEAD = 21
+
 _STREAMS: tuple[tuple[str, bytes, Callable[[bytes], bytes]], ...] = (
     ("gzip", b"\x1f\x8b\x08", lambda data: zlib.decompressobj(31).decompress(data, _MOST)),
     ("bzip2", b"BZh", lambda data: bz2.BZ2Decompressor().decompress(data, _MOST)),
     ("xz", b"\xfd7zXZ\x00", lambda data: lzma.LZMADecompressor().decompress(data, _MOST)),
     ("zstandard", b"\x28\xb5\x2f\xfd", _arrow_stream("zstd")),
     ("LZ4", b"\x04\x22\x4d\x18", _arrow_stream("lz4")),
+    ("LZ4 blocks", _LZ4_BLOCK, _spark_blocks),
 )
 
 
@@ -206,7 +223,15 @@ def _streams(data: bytes) -> Iterator[tuple[str, bytes]]:
         for start in _starts(data, magic):
             try:
                 inner = decode(data[start:])
-            except (OSError, EOFError, zlib.error, lzma.LZMAError, ValueError, pa.ArrowException):
+            except (
+                OSError,
+                EOFError,
+                zlib.error,
+                lzma.LZMAError,
+                ValueError,
+                struct.error,
+                pa.ArrowException,
+            ):
                 continue
             if inner:
                 yield f"{name} at {start}", inner

@@ -251,6 +251,7 @@ def test_the_life_of_a_run_shows_no_record_and_no_key(tmp_path: Path) -> None:
     clean(sandbox, [*RECORDS, *keys], 60)
 
 
+@pytest.mark.slow
 def test_two_phases_under_a_passphrase_show_no_record_no_key_and_no_passphrase(tmp_path: Path) -> None:
     sandbox = Sandbox(tmp_path / "box")
     run = worlds.histogram_parquet(sandbox.input, run='estimator = "informed"')
@@ -279,10 +280,11 @@ FAULTS: dict[str, tuple[str, tuple[str, ...], int]] = {
     "a kill": (f"{FAMILY}:2:kill", (), -9),
     "a full disk": ("os:fsync:9:full", (), 6),
     "a full disk at the end": ("os:fsync:25:full", (), 6),
-    "an error while writing": ("opendas.io.writers.mdf:write_mdf:1:error", (), 70),
+    "an error while writing": ("opendas.io.writers.mdf:PartFile.write:1:error", (), 70),
 }
 
 
+@pytest.mark.slow
 def test_crashes_show_no_record_and_no_key(tmp_path: Path) -> None:
     sandbox = Sandbox(tmp_path / "box")
     run = worlds.histogram_csv(sandbox.input)
