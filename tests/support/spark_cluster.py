@@ -25,6 +25,29 @@ class Cluster:
     url: str
     folder: Path
     environment: dict[str, str]
+    workers: tuple[int, ...] = ()
+
+    def executors(self) -> list[int]:
+        """Return the processes of executors, whichever worker started them."""
+        return [
+            int(path.name)
+            for path in Path("/proc").glob("[0-9]*")
+            if _parent(path) in self.workers and b"CoarseGrainedExecutorBackend" in _command(path)
+        ]
+
+
+def _parent(process: Path) -> int:
+    try:
+        return int((process / "stat").read_text().rsplit(")", 1)[1].split()[1])
+    except (OSError, IndexError):
+        return 0
+
+
+def _command(process: Path) -> bytes:
+    try:
+        return (process / "cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 def require_spark() -> Path:
@@ -61,7 +84,7 @@ def start_cluster(folder: Path) -> Iterator[Cluster]:
     }
     with ExitStack() as stack:
 
-        def start(name: str, *arguments: str) -> Path:
+        def start(name: str, *arguments: str) -> tuple[Path, int]:
             log = folder / f"{name}.log"
             file = stack.enter_context(log.open("wb"))
             process = subprocess.Popen(
@@ -71,13 +94,14 @@ def start_cluster(folder: Path) -> Iterator[Cluster]:
                 env=environment,
             )
             stack.callback(_stop, process)
-            return log
+            return log, process.pid
 
         anywhere = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
-        log = start("master", "org.apache.spark.deploy.master.Master", *anywhere)
+        log, _ = start("master", "org.apache.spark.deploy.master.Master", *anywhere)
         url = _wait(log, r"Starting Spark master at (spark://\S+)")
+        workers = []
         for number in (1, 2):
-            log = start(
+            log, process = start(
                 f"worker-{number}",
                 "org.apache.spark.deploy.worker.Worker",
                 *anywhere,
@@ -85,7 +109,8 @@ def start_cluster(folder: Path) -> Iterator[Cluster]:
                 url,
             )
             _wait(log, r"(Successfully registered) with master")
-        yield Cluster(url, folder, environment)
+            workers.append(process)
+        yield Cluster(url, folder, environment, tuple(workers))
 
 
 def _wait(log: Path, pattern: str) -> str:

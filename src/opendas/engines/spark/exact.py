@@ -147,23 +147,32 @@ def tag_counts(key: bytes, frame: Integers, table: Histogram) -> TagSum:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class _Unchanged:
-    """Compares the counts of a task with the tag that they had when the run was promised its noise.
+    """Compares the counts of a task with those that were tagged when the run was promised its noise.
 
-    Counts that an executor lost are read again, and somebody may have written to the input since.
+    Counts that an executor lost are read again, and somebody may have written to the input since. What they
+    are compared with is served as keys are: it is written down nowhere.
     """
 
     ticket: KeyTicket
     frame: Integers
     starts: Integers
-    tags: Mapping[int, TagSum]
 
     def __call__(self, task: int, table: Histogram) -> None:
         low, high = int(self.starts[task]), int(self.starts[task + 1])
-        if tag_counts(self.ticket.fetch(_TAG_KEY), self.frame[low:high], table) != self.tags[task]:
+        found = tag_counts(self.ticket.fetch(_TAG_KEY), self.frame[low:high], table)
+        if _as_key(found) != self.ticket.fetch(_sum_name(task)):
             raise PrivacyError(
                 "the input changed while it was counted: its rows are no longer those that were checked. "
                 "Nothing was drawn from them. Start again with files that nobody writes to."
             )
+
+
+def _sum_name(task: int) -> str:
+    return f"sum of task {task}"
+
+
+def _as_key(total: TagSum) -> bytes:
+    return total.blocks.to_bytes(16, "little") + total.entries.to_bytes(16, "little")
 
 
 def _within(starts: Integers, low: int, high: int) -> Integers:
@@ -212,7 +221,6 @@ class SparkCounts:
         self._declared_groups: dict[int, Sequence[QueryGroup]] = {}
         self._sums: dict[int, Histogram] = {}
         self._seen: dict[int, _Sums] = {}
-        self.tags: dict[int, TagSum] = {}
 
     def run(self, work: Callable[[int, Batches], Any]) -> dict[int, Any]:
         """Return what a function says of every task: something small."""
@@ -256,14 +264,15 @@ class SparkCounts:
     def tag(self, key: RunKey) -> str:
         """Return the keyed tag of the input: that of the table in the frame's order."""
         self._keys.offer({_TAG_KEY: tag_key(key)})
-        self.tags = self.run(_Tag(self.counts, self._keys.ticket, self.spine.leaf_order))
+        sums: dict[int, TagSum] = self.run(_Tag(self.counts, self._keys.ticket, self.spine.leaf_order))
+        self._keys.offer({_sum_name(task): _as_key(total) for task, total in sums.items()})
         shape = (len(self.spine.leaf), self.counts.size)
-        return tag_of(key, sum(self.tags.values(), TagSum()), shape)
+        return tag_of(key, sum(sums.values(), TagSum()), shape)
 
     @property
     def unchanged(self) -> Callable[[int, Histogram], None]:
         """What refuses counts that are no longer those of :meth:`tag`; for executors."""
-        return _Unchanged(self._keys.ticket, self.spine.leaf_order, self.cut.starts, dict(self.tags))
+        return _Unchanged(self._keys.ticket, self.spine.leaf_order, self.cut.starts)
 
     def at(self, level: int) -> Histogram:
         """Return the counts of all geounits of a geolevel, the last cut or above it."""

@@ -137,8 +137,9 @@ def prepare_executors(session: SparkSession, folder: Path, scratch: Path) -> Exe
     _refuse_missing(found)
     if shipped or not all(each["cache"] for each in found):
         # Compiled code is kept beside the package, or else here: nobody guesses the name.
-        place = Path(gettempdir()) / f"opendas-compiled-{token_hex(8)}"
-        context.environment.setdefault("NUMBA_CACHE_DIR", str(place))
+        place = str(Path(gettempdir()) / f"opendas-compiled-{token_hex(8)}")
+        for name in ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME"):  # the second for code in an archive
+            context.environment.setdefault(name, place)
     hosts = tuple(sorted({str(each["host"]) for each in found}))
     return Executors(max(1, context.defaultParallelism), hosts, shipped)
 

@@ -1,0 +1,402 @@
+"""Runs on a real standalone Spark, two workers on loopback: the bytes of the local engine, come what may."""
+
+from __future__ import annotations
+
+import ast
+import base64
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.spark_cluster import Cluster, start_cluster
+
+import opendas
+from opendas.demo import write_nation
+from opendas.random.keys import RunKey
+from opendas.random.tags import tag_key
+from opendas.run import load
+from opendas.workspace import RunState, read_state
+
+pytestmark = pytest.mark.slow
+
+SEED = 7
+MOST_TO_THE_DRIVER = 400_000
+# Runs commands one after the other, on this machine and on Spark, and says how each ended. The first on Spark
+# has a session of its own, and what executors then have on their disks is kept; the others run on a session
+# that is there already, in which the driver takes little from any job.
+DRIVER = """
+import contextlib, io, json, shutil, sys
+from opendas.cli.failures import guarded
+from opendas.cli.main import cli
+from opendas.engines.spark import engine
+from opendas.engines.spark.exact import SparkCounts
+
+local, kept, answers, master, most = sys.argv[1:]
+
+def run(words):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = guarded(cli, words)
+    return [code, err.getvalue()]
+
+def stop_after(count):
+    spread = engine.SparkEngine._spread
+    def some(self, *rest):
+        for number, answer in enumerate(spread(self, *rest)):
+            if number == count:
+                raise KeyboardInterrupt
+            yield answer
+    return some
+
+def interrupted(words):
+    spread = engine.SparkEngine._spread
+    engine.SparkEngine._spread = stop_after(2)
+    try:
+        return run(words)
+    finally:
+        engine.SparkEngine._spread = spread
+
+sums = []
+close = engine.SparkEngine.__exit__
+def keep_and_close(self, *rest):
+    shutil.copytree(local, kept, dirs_exist_ok=True)
+    return close(self, *rest)
+
+told = {}
+session = None
+for line in sys.stdin:
+    name, how, words = json.loads(line)
+    if how == "own":
+        engine.SparkEngine.__exit__ = keep_and_close
+        told[name] = run([*words, "--engine", "spark", "--master", master])
+        engine.SparkEngine.__exit__ = close
+    elif how == "here":
+        told[name] = run(words)
+    else:
+        if session is None:
+            from pyspark.sql import SparkSession
+            session = SparkSession.builder.master(master).config("spark.ui.enabled", "false").config(
+                "spark.driver.maxResultSize", most).getOrCreate()
+        told[name] = (interrupted if how == "interrupted" else run)([*words, "--engine", "spark"])
+if session is not None:
+    session.stop()
+with open(answers, "w") as file:
+    json.dump(told, file)
+"""
+
+
+@dataclass(frozen=True)
+class Runs:
+    """What commands said, and where everything is."""
+
+    folder: Path
+    cluster: Cluster
+    told: dict[str, tuple[int, str]]
+
+    def out(self, name: str) -> Path:
+        return self.folder / "out" / name
+
+
+def prepare(folder: Path) -> None:
+    """Make a nation, and run files of every kind."""
+    data = folder / "nation"
+    write_nation(data, 420, 5, 1, people=9.0)
+    text = (data / "persons-standard.toml").read_text()
+    (data / "informed.toml").write_text(text.replace("[run]\n", '[run]\nestimator = "informed"\n', 1))
+    (data / "apart.toml").write_text(text.replace("[run]\n", '[run]\nestimator = "block-by-block"\n', 1))
+    damaged = folder / "damaged"
+    damaged.mkdir()
+    lines = ["geocode,hhgq,votingage,hispanic,cenrace,count"]
+    frame = load(data / "persons-standard.toml").frame
+    code = frame.geocodes[0].decode()
+    lines += [f"{code},household,under 18,not Hispanic,white,2"] * 3
+    wrong = [
+        f"{code},household,under 18,not Hispanic,purple,2",
+        f"{code},castle,under 18,not Hispanic,white,x",
+    ]
+    (damaged / "a.csv").write_text("\n".join(lines) + "\n")
+    (damaged / "b.csv").write_text("\n".join([*lines, *wrong, *wrong]) + "\n")
+    (damaged / "c.csv").write_text("\n".join([*lines, "0,1"]) + "\n")
+    old = next(line for line in text.splitlines() if line.startswith("path"))
+    (data / "damaged.toml").write_text(text.replace(old, f'path = "{damaged}"'))
+
+
+def commands(folder: Path) -> list[tuple[str, str, list[str]]]:
+    """Name, how it is run, and words."""
+    data, out = folder / "nation", folder / "out"
+
+    def words(command: str, file: str, name: str, *more: str) -> list[str]:
+        seed = [] if command == "estimate" else ["--seed", str(SEED)]
+        return [command, str(data / f"{file}.toml"), "--out", str(out / name), *seed, *more]
+
+    found = []
+    for file in ("persons", "units", "informed", "damaged"):
+        found.append((f"{file} here", "here", words("run", file, f"{file}-here", "--workers", "1")))
+        how = "own" if file == "persons" else "there"
+        found.append((f"{file} there", how, words("run", file, f"{file}-there")))
+    for how in ("here", "there"):
+        found.append((f"measure {how}", how, words("measure", "units-standard", f"two-{how}")))
+        found.append((f"estimate {how}", how, words("estimate", "units-standard", f"two-{how}")))
+    found.append(("stopped", "interrupted", words("run", "informed", "resumed-here")))
+    found.append(("resumed here", "here", words("run", "informed", "resumed-here", "--resume")))
+    found.append(("stopped too", "interrupted", words("run", "informed", "resumed-there")))
+    found.append(("resumed there", "there", words("run", "informed", "resumed-there", "--resume")))
+    found.append(("apart", "there", words("run", "apart", "apart")))
+    return found
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
+    folder = tmp_path_factory.mktemp("spark")
+    (folder / "cluster").mkdir()
+    prepare(folder)
+    with start_cluster(folder / "cluster") as cluster:
+        cluster.environment["SOURCE_DATE_EPOCH"] = "1700000000"
+        subprocess.run(
+            [
+                *(sys.executable, "-c", DRIVER, cluster.environment["SPARK_LOCAL_DIRS"]),
+                *(folder / "kept", folder / "told", cluster.url, str(MOST_TO_THE_DRIVER)),
+            ],
+            input="\n".join(json.dumps(command) for command in commands(folder)),
+            text=True,
+            env=cluster.environment,
+            check=True,
+        )
+        told = {name: (code, err) for name, (code, err) in json.loads((folder / "told").read_text()).items()}
+        yield Runs(folder, cluster, told)
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def same(here: Path, there: Path) -> bool:
+    one, other = tree(here / "release"), tree(there / "release")
+    assert len(one) > 8
+    assert [name for name in {**one, **other} if one.get(name) != other.get(name)] == []
+    return True
+
+
+@pytest.mark.parametrize("name", ["persons", "units", "informed"])
+def test_the_release_is_the_same_byte_for_byte(runs: Runs, name: str) -> None:
+    for where in ("here", "there"):
+        assert runs.told[f"{name} {where}"][0] == 0, runs.told[f"{name} {where}"][1]
+    assert same(runs.out(f"{name}-here"), runs.out(f"{name}-there"))
+
+
+def test_measured_and_estimated_apart(runs: Runs) -> None:
+    for command in ("measure here", "estimate here", "measure there", "estimate there"):
+        assert runs.told[command][0] == 0, runs.told[command][1]
+    assert same(runs.out("two-here"), runs.out("two-there"))
+
+
+def test_the_input_has_the_same_tag(runs: Runs) -> None:
+    """Executors tag what they hold; the noise of a run is bound to the sum."""
+    for name in ("persons", "units", "informed"):
+        here, there = (state(runs.out(f"{name}-{where}")) for where in ("here", "there"))
+        assert here.input_tag == there.input_tag
+        assert here.plan_digest == there.plan_digest
+
+
+def state(out: Path) -> RunState:
+    (path,) = (out / "state").glob("*/run.json")
+    return read_state(path)
+
+
+@pytest.mark.parametrize("where", ["here", "there"])
+def test_an_interrupted_run_is_finished_by_either_engine(runs: Runs, where: str) -> None:
+    stopped = {"here": "stopped", "there": "stopped too"}[where]
+    assert runs.told[stopped][0] == 130, runs.told[stopped][1]
+    assert runs.told[f"resumed {where}"][0] == 0, runs.told[f"resumed {where}"][1]
+    assert same(runs.out("informed-here"), runs.out(f"resumed-{where}"))
+    ledger = (runs.out(f"resumed-{where}") / "ledger.jsonl").read_text()
+    assert ledger.count("intent") == (runs.out("informed-here") / "ledger.jsonl").read_text().count("intent")
+
+
+def test_nothing_but_the_run_stays_behind(runs: Runs) -> None:
+    for name in ("persons", "units", "informed", "two", "resumed"):
+        here, there = (
+            {path for path in tree(runs.out(f"{name}-{where}")) if "/logs/" not in path}
+            for where in ("here", "there")
+        )
+        assert here == there
+
+
+def test_what_is_wrong_is_told_by_file_line_and_rule_as_here(runs: Runs) -> None:
+    assert runs.told["damaged here"][0] == runs.told["damaged there"][0] == 3
+    listed = {
+        where: [line for line in runs.told[f"damaged {where}"][1].splitlines() if ".csv" in line]
+        for where in ("here", "there")
+    }
+    assert listed["here"] == listed["there"]
+    assert len(listed["here"]) > 3
+    assert not any("c.csv" in line for line in listed["here"])  # the first file that is wrong
+    assert not runs.out("damaged-there").exists()
+
+
+def test_what_only_the_local_engine_does_is_refused(runs: Runs) -> None:
+    code, text = runs.told["apart"]
+    assert code == 2
+    assert "block-by-block" in text
+
+
+# Confidentiality --------------------------------------------------------------------------------------------
+
+
+def forms(key: bytes) -> list[bytes]:
+    """How a key may stand in a file."""
+    return [key, key[::-1], key.hex().encode(), base64.b64encode(key), repr(key).encode()]
+
+
+def holds(folder: Path, wanted: list[bytes]) -> list[Path]:
+    """Return the files that hold one of some strings."""
+    return [
+        path
+        for path in folder.rglob("*")
+        if path.is_file() and any(form in path.read_bytes() for form in wanted)
+    ]
+
+
+def test_no_key_is_on_a_disk_or_in_a_log(runs: Runs, tmp_path: Path) -> None:
+    key, out = RunKey.seeded(SEED), runs.out("persons-there")
+    known = state(out)
+    noise = key.derive("noise/pl94-persons", bytes.fromhex(known.plan_digest), bytes.fromhex(known.input_tag))
+    wanted = [form for one in (key._secret, noise, tag_key(key)) for form in forms(one)]
+    (tmp_path / "control").write_bytes(b"x" + noise + b"y")
+    assert holds(tmp_path, wanted) == [tmp_path / "control"]
+    looked_at = [*(runs.folder / "kept").rglob("*"), *runs.cluster.folder.rglob("*")]
+    assert any("shuffle" in path.name for path in looked_at)
+    assert any("events" in str(path) for path in looked_at)
+    assert any(path.name == "stderr" for path in looked_at)
+    assert holds(runs.folder / "kept", wanted) == holds(runs.cluster.folder, wanted) == []
+    for name in ("release", "state"):
+        assert holds(out / name, wanted) == []
+    assert [path.name for path in holds(out, wanted)] == ["pl94-persons.key"]
+
+
+def test_counts_are_not_in_clear_on_the_disks_of_executors(runs: Runs, tmp_path: Path) -> None:
+    """Cells of a block's records stand in shuffle files as four bytes each, unless they are encrypted."""
+    histogram = load(runs.folder / "nation" / "persons.toml").read().histogram
+    lengths = np.diff(histogram.indptr)
+    wanted = [
+        histogram.cells[histogram.indptr[row] : histogram.indptr[row] + 6].astype("<i4").tobytes()
+        for row in np.flatnonzero(lengths >= 6)
+    ]
+    assert len(wanted) > 50
+    (tmp_path / "control").write_bytes(b"x" + wanted[3] + b"y")
+    assert holds(tmp_path, wanted) == [tmp_path / "control"]
+    assert holds(runs.folder / "kept", wanted) == []
+
+
+ALLOWED = {
+    "engines/spark/exact.py": 1,  # answers of tasks: entries, totals, tags
+    "engines/spark/engine.py": 1,  # answers of items: that they are done
+    "engines/spark/executors.py": 1,  # what executors lack
+    "spark_files.py": 1,  # how many rows a file has, and what is wrong with it
+}
+
+
+def test_the_places_that_take_something_from_executors_are_these() -> None:
+    root = Path(opendas.__file__).parent
+    found: dict[str, int] = {}
+    for path in (*root.glob("engines/spark/*.py"), root / "on_spark.py", root / "spark_files.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Attribute) and node.attr in (
+                *(
+                    "collect",
+                    "toPandas",
+                    "toArrow",
+                    "toLocalIterator",
+                    "take",
+                    "head",
+                    "tail",
+                    "show",
+                    "first",
+                ),
+            ):
+                if node.attr in ("take", "first"):  # of histograms; of measurements
+                    continue
+                name = path.relative_to(root).as_posix()
+                found[name] = found.get(name, 0) + 1
+    assert found == ALLOWED
+
+
+# Failures ---------------------------------------------------------------------------------------------------
+
+
+def start(runs: Runs, name: str, *more: str) -> subprocess.Popen[str]:
+    """Start a run on the cluster in a process of its own."""
+    words = [str(runs.folder / "nation" / "persons.toml"), "--out", str(runs.out(name)), "--seed", str(SEED)]
+    return subprocess.Popen(
+        [sys.executable, "-m", "opendas", "run", *words, "--engine", "spark", *more],
+        env=runs.cluster.environment,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_for_results(runs: Runs, name: str, process: subprocess.Popen[str]) -> None:
+    """Wait until executors have done a part of their work, and not all of it."""
+    until = time.monotonic() + 300
+    folder = runs.out(name) / "state" / "pl94-persons" / "work"
+    while time.monotonic() < until and process.poll() is None:
+        done, all_ = len(list(folder.glob("*.done"))), len(list(folder.glob("*.item")))
+        if 0 < done < all_:
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"the run was over before anything could happen to it: {process.communicate()[1]}")
+
+
+def test_a_failed_executor_changes_nothing(runs: Runs) -> None:
+    process = start(runs, "executor", "--master", runs.cluster.url)
+    wait_for_results(runs, "executor", process)
+    victims = runs.cluster.executors()
+    assert len(victims) == 2
+    os.kill(victims[0], signal.SIGKILL)
+    _, said = process.communicate(timeout=600)
+    assert process.returncode == 0, said
+    assert same(runs.out("persons-here"), runs.out("executor"))
+
+
+def test_a_worker_killed_in_the_middle_of_a_job_changes_nothing(runs: Runs) -> None:
+    process = start(runs, "worker", "--master", runs.cluster.url)
+    wait_for_results(runs, "worker", process)
+    victims = runs.cluster.executors()
+    os.kill(runs.cluster.workers[0], signal.SIGKILL)
+    for pid in victims[:1]:
+        os.kill(pid, signal.SIGKILL)
+    _, said = process.communicate(timeout=600)
+    assert process.returncode == 0, said
+    assert same(runs.out("persons-here"), runs.out("worker"))
+
+
+def test_a_master_that_is_not_there_is_an_environment_failure(runs: Runs) -> None:
+    process = start(runs, "nowhere", "--master", "nonsense://1")
+    _, said = process.communicate(timeout=300)
+    assert process.returncode == 6
+    assert "engine spark could not start" in said
+    assert not runs.out("nowhere").exists()
+
+
+def test_without_java_it_is_an_environment_failure(runs: Runs, tmp_path: Path) -> None:
+    runs.cluster.environment["JAVA_HOME"] = str(tmp_path)
+    try:
+        process = start(runs, "no-java")
+        _, said = process.communicate(timeout=300)
+    finally:
+        runs.cluster.environment.pop("JAVA_HOME")
+    assert process.returncode == 6
+    assert "no Java was found" in said
+    assert not runs.out("no-java").exists()

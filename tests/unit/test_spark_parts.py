@@ -1,0 +1,251 @@
+"""What the Spark engine does with counts, answers and files, without Spark."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from support.mini import from_dense, mini_frame, mini_histogram, mini_product, to_dense
+
+import opendas.engines.spark.exact as exact
+from opendas.engines.spark.dealing import Cut, Redeal, split
+from opendas.engines.spark.exact import tag_counts
+from opendas.engines.spark.executors import source_digest, write_package
+from opendas.engines.spark.key_service import KeyService
+from opendas.engines.spark.parts import (
+    COUNT_SCHEMA,
+    Answer,
+    Counts,
+    merge_counts,
+    pack,
+    pack_counts,
+    read_marker,
+    unpack,
+    unpack_counts,
+    write_here,
+)
+from opendas.engines.spark.slots import _hash, slots
+from opendas.engines.truth import input_tag
+from opendas.errors import (
+    DataError,
+    EnvironmentFailure,
+    Finding,
+    InfeasibleFamily,
+    OpendasError,
+    PrivacyError,
+    SolverFailure,
+)
+from opendas.io.readers.residence import broken_units, check_units, unit_rules
+from opendas.random.keys import RunKey
+from opendas.random.tags import TagSum, tag_key, tag_of
+from opendas.schema.histogram import Histogram
+
+
+def same(one: Histogram, other: Histogram) -> bool:
+    return np.array_equal(to_dense(one), to_dense(other))
+
+
+def test_the_hash_is_sparks() -> None:
+    """Values of ``SELECT hash(0), hash(1), hash(2), hash(3)``."""
+    found = _hash(np.arange(4, dtype=np.uint32)).view(np.int32).tolist()
+    assert found == [933211791, -559580957, 1765031574, -1823081949]
+
+
+@pytest.mark.parametrize("partitions", [1, 2, 3, 64, 65, 1000])
+def test_every_partition_has_a_number_of_its_own(partitions: int) -> None:
+    numbers = slots(partitions)
+    hashed = _hash(numbers.astype(np.uint32)).view(np.int32).astype(np.int64)
+    assert (hashed % partitions).tolist() == list(range(partitions))
+
+
+def entries(table: Histogram) -> Counts:
+    leaf = np.repeat(np.arange(table.rows), np.diff(table.indptr))
+    return Counts(leaf, table.cells, table.counts)
+
+
+def test_counts_come_back_whatever_they_were_cut_into() -> None:
+    table = mini_histogram(mini_frame(3, 4, 5))
+    starts = np.array([0, 7, 8, 30, 60])
+    slot = slots(4)
+    every = entries(table)
+    halves = [Counts(every.leaf[k::3], every.cell[k::3], every.count[k::3]) for k in range(3)]
+    batches = [pack_counts(split(half, starts, slot)) for half in halves]
+    rows = pa.Table.from_batches(batches)
+    for task in range(4):
+        of_task = rows.filter(pa.compute.equal(rows["task"], task))
+        assert set(of_task["slot"].to_pylist()) <= {int(slot[task])}
+        low, high = int(starts[task]), int(starts[task + 1])
+        merged = merge_counts(iter(of_task.to_batches()), task, low, high, table.size)
+        assert same(merged, table.slice(low, high))
+
+
+def test_entries_of_two_files_add_up() -> None:
+    one = Counts(np.array([4, 5]), np.array([1, 2]), np.array([10, 20]))
+    batches = [pack_counts([(0, 3, one), (0, 3, one)]), pack_counts([(0, 3, one)])]
+    merged = merge_counts(iter(batches), 3, 4, 6, 3)
+    assert to_dense(merged).tolist() == [[0, 30, 0], [0, 0, 60]]
+    with pytest.raises(AssertionError, match="partition of their own"):
+        merge_counts(iter(batches), 2, 4, 6, 3)
+
+
+def test_no_entry_is_no_count() -> None:
+    assert to_dense(merge_counts(iter([]), 0, 5, 7, 3)).tolist() == [[0, 0, 0], [0, 0, 0]]
+
+
+def test_counts_are_dealt_out_again() -> None:
+    table = mini_histogram(mini_frame(3, 4, 5))
+    before, after = np.array([0, 20, 60]), np.array([0, 5, 33, 60])
+    batches = [pack_counts(split(entries(table), before, slots(2)))]
+    again = pa.Table.from_batches(list(Redeal(after)(iter(batches))), schema=COUNT_SCHEMA)
+    for task in range(3):
+        rows = again.filter(pa.compute.equal(again["task"], task)).to_batches()
+        low, high = int(after[task]), int(after[task + 1])
+        assert same(merge_counts(iter(rows), task, low, high, table.size), table.slice(low, high))
+    assert len(list(unpack_counts(batches[0]))) == 2
+
+
+def test_tags_of_tasks_add_up_to_that_of_the_input() -> None:
+    frame = mini_frame(3, 4, 5)
+    table, key = mini_histogram(frame), RunKey.seeded(3)
+    order = np.random.default_rng(1).permutation(len(frame))
+    on_spine = table.take(order)
+    parts = [
+        tag_counts(tag_key(key), order[low:high], on_spine.slice(low, high))
+        for low, high in ((0, 11), (11, 12), (12, 60))
+    ]
+    assert tag_of(key, sum(parts, TagSum()), (table.rows, table.size)) == input_tag(key, table)
+
+
+def test_counts_that_changed_since_they_were_tagged_are_refused_before_anything_is_drawn() -> None:
+    table, key = mini_histogram(mini_frame(3, 4, 5)), RunKey.seeded(3)
+    order = np.arange(table.rows)
+    with KeyService("127.0.0.1") as keys:
+        keys.offer({exact._TAG_KEY: tag_key(key)})
+        keys.offer({exact._sum_name(0): exact._as_key(tag_counts(tag_key(key), order, table))})
+        check = exact._Unchanged(keys.ticket, order, np.array([0, table.rows]))
+        check(0, table)
+        dense = to_dense(table)
+        dense[7, 1] += 1
+        with pytest.raises(PrivacyError, match="Nothing was drawn"):
+            check(0, from_dense(dense))
+
+
+def test_cuts_are_compared_by_what_they_are() -> None:
+    one = Cut(1, np.array([0, 5, 9]))
+    assert one == Cut(1, np.array([0, 5, 9]))
+    assert one != Cut(2, np.array([0, 5, 9]))
+    assert one != Cut(1, np.array([0, 4, 9]))
+    assert len(one) == 2
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        InfeasibleFamily("0101", "rounding", ["total@state"]),
+        SolverFailure("0101", "least squares", 1e-3),
+        DataError("wrong", [Finding("a.csv", 3, "age", "expected a number")]),
+        EnvironmentFailure("disk full"),
+        PrivacyError("changed"),
+    ],
+)
+def test_errors_come_back_from_executors_as_they_were(error: OpendasError) -> None:
+    with pytest.raises(type(error)) as told:
+        unpack(pack(Answer.of(error))).get()
+    assert str(told.value) == str(error)
+    assert vars(told.value) == vars(error)
+
+
+def test_a_marker_is_there_whole_or_not(tmp_path: Path) -> None:
+    assert read_marker(tmp_path / "0.done") is None
+    write_here(tmp_path / "0.done", pack(Answer({"told": 3})))
+    found = read_marker(tmp_path / "0.done")
+    assert found is not None
+    assert found.get() == {"told": 3}
+
+
+def test_attempts_may_write_one_file_at_the_same_time(tmp_path: Path) -> None:
+    data = os.urandom(1 << 20)
+    code = (
+        "import sys; from pathlib import Path; from opendas.engines.spark.parts import write_here\n"
+        "data = sys.stdin.buffer.read()\n"
+        "for _ in range(20): write_here(Path(sys.argv[1]), data)"
+    )
+    others = [
+        subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "x.part")], stdin=subprocess.PIPE)
+        for _ in range(2)
+    ]
+    threads = [threading.Thread(target=other.communicate, args=(data,)) for other in others]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [other.returncode for other in others] == [0, 0]
+    assert (tmp_path / "x.part").read_bytes() == data
+    assert [path.name for path in tmp_path.iterdir()] == ["x.part"]
+
+
+def test_a_folder_that_is_not_there_is_made_and_one_that_cannot_be_is_told(tmp_path: Path) -> None:
+    write_here(tmp_path / "new" / "x.part", b"x")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(EnvironmentFailure, match="every executor"):
+        write_here(tmp_path / "file" / "x.part", b"x")
+
+
+def test_the_package_runs_from_its_archive(tmp_path: Path) -> None:
+    """What executors without the package get: the same source, and compiled code can be kept."""
+    archive = tmp_path / "opendas.zip"
+    write_package(archive)
+    code = (
+        "import json, opendas, numpy as np\n"
+        "from opendas.measurement.kernels import sum_rows\n"
+        "one, two = np.array([0, 2]), np.array([[10, 20]])\n"
+        "cells, row = np.array([0, 2], np.int32), np.array([0, 1, 1], np.int32)\n"
+        "sum_rows(one, cells, np.array([3, 4]), 0, row, np.array([0, 1], np.int32), two)\n"
+        "print(json.dumps([opendas.__file__, two.tolist()]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(archive), "XDG_CACHE_HOME": str(tmp_path / "compiled")},
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+    )
+    where, sums = json.loads(done.stdout.splitlines()[-1])
+    assert where.startswith(str(archive))
+    assert sums == [[13, 24]]
+    assert any((tmp_path / "compiled").rglob("*.nbi"))
+
+
+def test_the_digest_of_the_source_changes_with_it(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("x = 1")
+    before = source_digest(tmp_path)
+    (tmp_path / "a.py").write_text("x = 2")
+    assert source_digest(tmp_path) != before
+    assert source_digest() == source_digest()
+
+
+def test_units_are_checked_piece_by_piece_as_at_once() -> None:
+    frame, product = mini_frame(3, 4, 5), mini_product()
+    dense = np.zeros((60, 9), dtype=np.int64)
+    dense[:, 3:6] = 1  # people in schools where there is none
+    table = from_dense(dense)
+    whole = check_units(frame, table, product, None, "counts.csv")
+    assert whole
+    wrong = [
+        broken_units(product, None, {n: c[low:high] for n, c in frame.units.items()}, table.slice(low, high))
+        for low, high in ((0, 30), (30, 60))
+    ]
+    at_once = broken_units(product, None, frame.units, table)
+    for rule, expected in enumerate(at_once):
+        assert np.array_equal(np.concatenate([part[rule] for part in wrong]), expected)
+    assert [rule[0] for rule in unit_rules(product, None, tuple(frame.units))] == [
+        bound.column for bound in product.bounds
+    ]
