@@ -19,7 +19,6 @@ import numpy as np
 import numpy.typing as npt
 
 from opendas.errors import EnvironmentFailure
-from opendas.io.atomic import make_folder
 from opendas.io.histogram_files import HistogramWriter, open_histogram
 from opendas.io.readers.chunks import joined
 from opendas.schema.histogram import Histogram
@@ -105,8 +104,6 @@ class Entries:
         if self._cache is None or not self._runs:
             return self._rows(0, self._leaves, *self._pending.result())
         self._flush(self._cache)
-        for file in self._files or ():
-            file.flush()
         with HistogramWriter(self._cache / HISTOGRAM, self._size) as writer:
             for first, end, keys, counts in self._pieces(self._cache / _RUNS):
                 writer.write(self._rows(first, end, keys, counts))
@@ -128,11 +125,12 @@ class Entries:
         self._runs.append(_Run(start + np.concatenate([[0], inner, [len(keys)]]).astype(np.int64)))
         try:
             if self._files is None:
-                make_folder(cache / _RUNS)
-                (cache / _RUNS).chmod(0o700)
+                for folder in (cache, cache / _RUNS):
+                    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
                 self._files = ((cache / _RUNS / "keys").open("wb"), (cache / _RUNS / "counts").open("wb"))
             for file, array in zip(self._files, (keys, counts), strict=True):
                 file.write(np.ascontiguousarray(array, dtype="<i8").data)
+                file.flush()
         except OSError as error:
             raise EnvironmentFailure(
                 f"Could not write to {cache.name}: {error.strerror or type(error).__name__}. Check free "

@@ -23,23 +23,17 @@ __all__ = ["broken_units", "check_units", "derived_units", "people_by_hhgq", "te
 
 Counts = npt.NDArray[np.int64]
 
-_ROWS = 1 << 16
+_ROWS = 1 << 16  # looked at together, so that a mapped histogram stays on disk
 
 
 def people_by_hhgq(histogram: Histogram, product: Product) -> Counts:
     """Return int64 (l, 8): people in households and in the seven types of group quarters."""
     people = np.zeros((histogram.rows, 8), dtype=np.int64)
     place = product.schema.names.index("hhgq")
-    for first, part in _pieces(histogram):
+    for first, part in histogram.pieces(_ROWS):
         hhgq = product.schema.codes(part.cells)[place]
         np.add.at(people, (first + _row_of_entry(part), hhgq), part.counts)
     return people
-
-
-def _pieces(histogram: Histogram) -> Iterator[tuple[int, Histogram]]:
-    """Yield runs of rows with the position of the first, so that a mapped histogram stays on disk."""
-    for first in range(0, histogram.rows, _ROWS):
-        yield first, histogram.slice(first, min(first + _ROWS, histogram.rows))
 
 
 def _row_of_entry(part: Histogram) -> Counts:
@@ -90,7 +84,7 @@ def check_units(
     """
     rules = unit_rules(product, kind, tuple(frame.units))
     broken = [np.zeros(histogram.rows, dtype=np.bool_) for _ in rules]
-    for first, part in _pieces(histogram):
+    for first, part in histogram.pieces(_ROWS):
         rows = slice(first, first + part.rows)
         units = {name: counts[rows] for name, counts in frame.units.items()}
         for whole, wrong in zip(broken, broken_units(product, kind, units, part), strict=True):
