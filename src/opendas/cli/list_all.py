@@ -28,7 +28,10 @@ _SPINES = {
     "optimized": "block groups made of blocks in the same off-spine entities; only children bypassed",
     "aian": "the same, with every level from the state down divided into AIAN areas and the rest",
 }
-_ENGINES = {"local": "processes on this machine"}
+_ENGINES = {
+    "local": "processes on this machine",
+    "spark": "executors of a Spark cluster (opendas[spark], Java 17); the same release",
+}
 _ESTIMATORS = {
     "topdown": "the TopDown Algorithm: from the root down, families solved jointly",
     "informed": "the same, each family estimated from all that was measured below it",
