@@ -84,12 +84,20 @@ def test_a_scale_one_per_cent_off_is_seen_in_every_group() -> None:
             group.add(drawn)
             assert bool(group.problems()) == (factor != 1.0), (sigma2, factor)
             assert abs(group.variance_z()) < 5 if factor == 1 else abs(group.variance_z()) > 9
+            low, high = group.scale_bounds()
+            assert (low <= 1 <= high) == (factor == 1.0)
+            assert low <= 1 / factor <= high, "the true scale is within the bounds"
+            assert group.power() > 1 - 1e-12
+            assert 0.5 < group.power(0.004) < 0.9, "what is hardly seen is said to be hardly seen"
 
 
 def test_coordinates_of_a_moved_person_are_independent() -> None:
     found = covariance(make_subject(80), range(300))
     assert found.coordinates == 130
     assert found.samples == 12_000
+    assert found.correlation_bound == pytest.approx((found.largest + 6.5) / 12_000**0.5)
+    assert found.correlation_bound < 0.12
+    assert found.scale_bound < 0.07
     assert found.problems() == []
 
 
@@ -122,12 +130,15 @@ def test_the_loss_law_agrees_with_its_moments() -> None:
 
 
 def test_the_script_writes_json_and_markdown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    sizes = ["--residuals", "2000", "--keys", "40", "--samples", "1000", "--bits", "18"]
+    sizes = ["--residuals", "2000", "--keys", "20", "--pairs", "2", "--samples", "1000", "--bits", "18"]
     assert privacy_audit.main(["--out", str(tmp_path), *sizes]) == 0
     assert capsys.readouterr().out == "nothing found\n"
     result = json.loads((tmp_path / "privacy-audit.json").read_text())
     assert result["passed"]
     assert len(result["fit"]) == 65
+    assert all(one["scale_bounds"][0] < 1 < one["scale_bounds"][1] for one in result["fit"])
+    assert all(0 < one["power_at_1_per_cent"] < 0.1 for one in result["fit"]), "2,000 residuals see little"
+    assert result["covariance"]["correlation_bound"] > 0.5, "nor do 40 samples"
     assert "## C." in (tmp_path / "privacy-audit.md").read_text()
 
 
