@@ -26,7 +26,7 @@ import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["SECTOR", "Image", "baseline", "durable", "power_cut", "scan", "torn"]
+__all__ = ["SECTOR", "Image", "baseline", "durable", "outcome", "power_cut", "scan", "torn"]
 
 SECTOR = 512
 
@@ -76,33 +76,62 @@ def scan(root: Path) -> Image:
 
 
 def baseline(root: Path, journal: Path) -> Image:
-    """Return the disk before a life, all of it durable, and make the journal's folder.
-
-    The journal holds a link to every file, so that no new file gets an old one's inode.
-    """
-    for name in ("inodes", "contents"):
-        (journal / name).mkdir(parents=True)
-    for path in root.rglob("*"):
-        if path.is_file():
-            os.link(path, journal / "inodes" / str(path.stat().st_ino))
+    """Return the disk before a life, all of it durable, and make the journal's folder."""
+    (journal / "contents").mkdir(parents=True)
     return scan(root)
 
 
-def durable(before: Image, journal: Path) -> Image:
-    """Return what of the disk is durable after a life: the baseline, and what the journal says since."""
+def durable(before: Image, journal: Path) -> tuple[Image, dict[int, int]]:
+    """Return what of the disk is durable after a life: the baseline, and what the journal says since.
+
+    A file system gives the number of a file that is gone to a new one. Here a new file or folder gets an
+    identity of its own, a negative number; what was there before keeps its inode's.
+
+    Returns
+    -------
+    image : Image
+        By identity.
+    identities : dict
+        Inode -> identity, at the end.
+    """
     image = Image(before.root, dict(before.folders), dict(before.files), dict(before.modes))
+    identities: dict[int, int] = {}
     said = []
     for path in sorted(journal.glob("*.jsonl")):
         said += [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
-    for line in sorted(said, key=lambda line: line["time"]):
-        if line["kind"] == "made":
-            image.folders[line["inode"]] = {}
-        elif line["kind"] == "folder":
-            image.folders[line["inode"]] = {name: (i, d) for name, (i, d) in line["entries"].items()}
-        elif line["kind"] == "file":
-            image.files[line["inode"]] = Path(line["content"]).read_bytes()
-            image.modes[line["inode"]] = line["mode"]
-    return image
+    for number, line in enumerate(sorted(said, key=lambda line: line["time"]), start=1):
+        kind, inode = line["kind"], line.get("inode", 0)
+        if kind in ("new file", "new folder"):
+            identities[inode] = -number
+        identity = identities.get(inode, inode)
+        if kind == "new folder":
+            image.folders[identity] = {}
+        elif kind == "folder":
+            image.folders[identity] = {
+                name: (identities.get(found, found), is_folder)
+                for name, (found, is_folder) in line["entries"].items()
+            }
+        elif kind == "file":
+            image.files[identity] = Path(line["content"]).read_bytes()
+            image.modes[identity] = line["mode"]
+    return image, identities
+
+
+def _renamed(image: Image, identities: dict[int, int]) -> Image:
+    """Return an image by identity."""
+
+    def of(inode: int) -> int:
+        return identities.get(inode, inode)
+
+    return Image(
+        of(image.root),
+        {
+            of(inode): {name: (of(found), is_folder) for name, (found, is_folder) in entries.items()}
+            for inode, entries in image.folders.items()
+        },
+        {of(inode): content for inode, content in image.files.items()},
+        {of(inode): mode for inode, mode in image.modes.items()},
+    )
 
 
 def torn(old: bytes, new: bytes, rng: random.Random, loss: float) -> bytes:
@@ -119,7 +148,15 @@ def torn(old: bytes, new: bytes, rng: random.Random, loss: float) -> bytes:
 
 
 def power_cut(root: Path, before: Image, journal: Path, rng: random.Random, loss: float) -> None:
-    """Replace what is below `root` by what a power cut may leave of it.
+    """Replace what is below `root` by what a power cut may leave of it; see :func:`outcome`."""
+    target = root.with_name(f"{root.name}.after")
+    outcome(root, before, journal, rng, loss, target)
+    shutil.rmtree(root)
+    target.rename(root)
+
+
+def outcome(root: Path, before: Image, journal: Path, rng: random.Random, loss: float, target: Path) -> None:
+    """Write what a power cut may leave of a disk.
 
     Parameters
     ----------
@@ -131,9 +168,11 @@ def power_cut(root: Path, before: Image, journal: Path, rng: random.Random, loss
     rng : random.Random
     loss : float
         1: all that is not durable is lost; 0: nothing is.
+    target : Path
+        New folder, the disk afterwards.
     """
-    safe, live = durable(before, journal), scan(root)
-    target = root.with_name(f"{root.name}.after")
+    safe, identities = durable(before, journal)
+    live = _renamed(scan(root), identities)
 
     def keep(inode: int, folder: Path) -> None:
         folder.mkdir()
@@ -153,5 +192,3 @@ def power_cut(root: Path, before: Image, journal: Path, rng: random.Random, loss
             (folder / name).chmod(live.modes.get(found, safe.modes.get(found, 0o600)))
 
     keep(live.root, target)
-    shutil.rmtree(root)
-    target.rename(root)

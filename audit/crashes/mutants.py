@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
+
+from opendas.io.atomic import atomic_file, make_folder
 
 __all__ = ["MUTANTS", "arm"]
 
@@ -91,18 +94,25 @@ def _no_folder_flush() -> None:
 
 def _in_place() -> None:
     """Files are written under their final names."""
-    import contextlib
-    from pathlib import Path
 
-    from opendas.io import atomic
-
-    @contextlib.contextmanager
-    def plain(path: Path) -> Any:
-        atomic.make_folder(path.parent)
+    def plain(path: Path) -> Iterator[Any]:
+        make_folder(path.parent)
         with open(path, "wb") as file:
             yield file
 
-    atomic.atomic_file.__wrapped__.__code__ = plain.__wrapped__.__code__  # type: ignore[attr-defined]
+    # The code is exchanged, because the function itself is known by name in many modules.
+    atomic_file.__wrapped__.__code__ = plain.__code__  # type: ignore[attr-defined]
+
+
+def _newline_at_once() -> None:
+    """A ledger line and its newline are written together."""
+    from opendas.privacy import ledger
+
+    def append(self: Any, descriptor: int, line: Any) -> None:
+        os.write(descriptor, line.data + b"\n")
+        ledger._sync(descriptor, self.path)
+
+    ledger.Ledger._append = append  # type: ignore[method-assign]
 
 
 MUTANTS: dict[str, Callable[[], None]] = {
@@ -113,6 +123,7 @@ MUTANTS: dict[str, Callable[[], None]] = {
     "no flush": _no_flush,
     "no folder flush": _no_folder_flush,
     "in place": _in_place,
+    "newline at once": _newline_at_once,
 }
 
 

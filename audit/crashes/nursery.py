@@ -1,7 +1,8 @@
 """A process that has the program loaded and forks lives off: several times as many deaths an hour.
 
-A forked life is a process of its own, in a session of its own, from the program's ``main`` on; what it leaves
-out is the start of Python, the imports and the loading of compiled kernels. Worker processes start as ever.
+A forked life is a process of its own, in a session of its own, from the program's ``main`` on; what it
+leaves out is the start of Python, the imports and the loading of compiled kernels. Worker processes start
+as ever.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ _MAIN = "OPENDAS_CRASH_MAIN"
 _FULL = "full"
 
 _open, _os_open, _os_write = io.open, os.open, os.write
-_fsync, _link, _exists, _kill = os.fsync, os.link, os.path.exists, os.kill
+_fsync, _exists, _kill = os.fsync, os.path.exists, os.kill
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Orders:
     root : str
         The disk: only operations below it count.
     journal : str
-        Folder outside of it, on the same file system.
+        Folder outside of it.
     durable : bool
         Write down what became durable, for a power cut.
     who : str
@@ -166,18 +166,15 @@ class Recorder:
             }
             self.say("folder", inode=status.st_ino, entries=entries)
         elif stat.S_ISREG(status.st_mode):
-            keep = os.path.join(self.orders.journal, "inodes", str(status.st_ino))
-            if not _exists(keep) and status.st_nlink:
-                _link(path, keep)  # no other file gets this inode's number while the journal is kept
             copy = os.path.join(self.orders.journal, "contents", f"{os.getpid()}-{time.monotonic_ns()}")
             with _open(f"/proc/self/fd/{descriptor}", "rb") as source, _open(copy, "wb") as target:
                 shutil.copyfileobj(source, target)
             self.say("file", inode=status.st_ino, content=copy, mode=stat.S_IMODE(status.st_mode))
 
-    def made(self, path: Any, folder: int | None) -> None:
-        """Record a new folder: none of its entries is durable, whatever had its inode before."""
+    def made(self, what: str, status: os.stat_result) -> None:
+        """Record a new file or folder: nothing of it is durable, whatever had its inode before."""
         if self.orders.durable:
-            self.say("made", inode=os.stat(path, dir_fd=folder).st_ino)
+            self.say(f"new {what}", inode=status.st_ino)
 
 
 class _File(io.FileIO):
@@ -209,7 +206,10 @@ def _opener(recorder: Recorder) -> Any:
             return _open(file, mode, buffering, encoding, errors, newline, closefd, opener)
         if not isinstance(file, int):
             recorder.before("open", grows=True)
+        known = isinstance(file, int) or _exists(file)
         raw = _File(file, mode.replace("b", "").replace("t", ""), closefd, opener)
+        if not known:
+            recorder.made("file", os.fstat(raw.fileno()))
         if "b" in mode and buffering == 0:
             return raw
         size = buffering if buffering > 1 else io.DEFAULT_BUFFER_SIZE
@@ -228,6 +228,11 @@ def _replace(recorder: Recorder) -> None:
     def os_open(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
         if flags & (os.O_CREAT | os.O_TRUNC) and recorder.inside(path, dir_fd):
             recorder.before("open", grows=bool(flags & os.O_CREAT))
+            known = _exists(recorder.place(path, dir_fd))
+            descriptor = _os_open(path, flags, mode, dir_fd=dir_fd)
+            if not known:
+                recorder.made("file", os.fstat(descriptor))
+            return descriptor
         return _os_open(path, flags, mode, dir_fd=dir_fd)
 
     def os_write(descriptor: int, data: Any) -> int:
@@ -249,7 +254,7 @@ def _replace(recorder: Recorder) -> None:
             recorder.before("mkdir", grows=True)
         make(path, mode, dir_fd=dir_fd)
         if inside:
-            recorder.made(path, dir_fd)
+            recorder.made("folder", os.stat(path, dir_fd=dir_fd))
 
     def ftruncate(descriptor: int, length: int) -> None:
         if recorder.inside(descriptor):
