@@ -7,10 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from opendas.demo import plan_nation
+from opendas.demo import plan_nation, write_nation
+from opendas.io.histogram_files import open_histogram
+from opendas.io.readers import entries
+from opendas.pipeline import Options, release
+from opendas.run import Run, load
 
 
 def opendas(*arguments: str | Path) -> str:
@@ -48,3 +53,33 @@ def test_a_folder_in_use_is_refused(nation: Path) -> None:
     )  # fmt: skip
     assert found.returncode == 2
     assert "is not empty" in found.stderr
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()
+    }
+
+
+def test_an_input_on_disk_gives_the_same_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    write_nation(tmp_path / "in", 500, 4, 2, people=8.0)
+    run = load(tmp_path / "in" / "persons.toml")
+    release(run, tmp_path / "memory", Options(seed=3, workers=1))
+    mapped: list[bool] = []
+    read = Run.read
+
+    def noted(self: Run, cache: Path | None = None) -> object:
+        data = read(self, cache)
+        assert cache is not None
+        mapped.append(isinstance(data.histogram.cells, np.memmap))
+        assert open_histogram(cache / "histogram").total() == data.histogram.total()
+        return data
+
+    monkeypatch.setattr(entries, "IN_MEMORY", 50)
+    monkeypatch.setattr(Run, "read", noted)
+    out = tmp_path / "disk"
+    release(load(tmp_path / "in" / "persons.toml"), out, Options(seed=3, workers=2))
+    assert mapped == [True]
+    assert contents(out / "release") == contents(tmp_path / "memory" / "release")
+    assert not list((out / "confidential").rglob("histogram"))
