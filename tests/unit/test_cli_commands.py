@@ -173,7 +173,8 @@ def test_run_passes_every_option_on(calls: Calls) -> None:
     )
     assert code == 0, err
     asked = calls.asked["release"]
-    del asked["positional"], asked["progress"]
+    assert asked["expect"] == asked["progress"].announce
+    del asked["positional"], asked["progress"], asked["expect"]
     assert asked == {
         "out": Path("run"),
         "workers": 2,
