@@ -84,6 +84,8 @@ bench: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/allocation.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/spine_construction.py
 	$(BIN)/python benchmarks/whole_runs.py scale --blocks 5000 50000
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/reading.py --blocks 100000
+	$(BIN)/python benchmarks/nation.py scale --blocks 5000 50000
 	$(BIN)/python benchmarks/phsafe.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/explore.py
 
