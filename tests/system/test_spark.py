@@ -107,7 +107,7 @@ class Runs:
 def prepare(folder: Path) -> None:
     """Make a nation, and run files of every kind."""
     data = folder / "nation"
-    write_nation(data, 420, 5, 1, people=9.0)
+    write_nation(data, 150, 5, 1, people=9.0)
     text = (data / "persons-standard.toml").read_text()
     (data / "informed.toml").write_text(text.replace("[run]\n", '[run]\nestimator = "informed"\n', 1))
     (data / "apart.toml").write_text(text.replace("[run]\n", '[run]\nestimator = "block-by-block"\n', 1))
