@@ -13,13 +13,12 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from io import BytesIO
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from opendas.engines.subtree import PartResult
-from opendas.engines.upward import BelowPart, Matrices
+from opendas.engines.upward import BelowPart
 from opendas.engines.used import UsedColumns
 from opendas.estimation.model import FamilyRecord
 from opendas.schema.histogram import Histogram
@@ -29,7 +28,7 @@ __all__ = ["Checkpoints", "TaskResult"]
 TaskResult = PartResult | BelowPart
 """What a task gives, on its way down or up."""
 
-_MAGIC = b"opendas task 3\n"
+_MAGIC = b"opendas task 4\n"
 
 
 class Checkpoints:
@@ -143,24 +142,11 @@ def _decode(data: bytes) -> PartResult:
 
 
 def _encode_below(below: BelowPart) -> bytes:
-    arrays: dict[str, Any] = {}
-    for name, matrices in (("covariance", below.covariance), ("unknown", below.unknown)):
-        if matrices is not None:
-            arrays[f"{name} which"] = matrices.which
-            arrays |= {f"{name} {i}": stack for i, stack in enumerate(matrices.stacks)}
-    arrays["place"] = np.array([below.level, below.first], dtype=np.int64)
     buffer = BytesIO()
-    np.savez(buffer, mean=below.mean, weights=below.weights, **arrays)
+    np.savez(buffer, **below.arrays())  # type: ignore[arg-type]
     return buffer.getvalue()
 
 
 def _decode_below(data: bytes) -> BelowPart:
     with np.load(BytesIO(data), allow_pickle=False) as arrays:
-
-        def matrices(name: str) -> Matrices:
-            count = sum(key.startswith(name) for key in arrays.files) - 1
-            return Matrices(tuple(arrays[f"{name} {i}"] for i in range(count)), arrays[f"{name} which"])
-
-        level, first = arrays["place"].tolist()
-        unknown = matrices("unknown") if "unknown which" in arrays.files else None
-        return BelowPart(level, first, matrices("covariance"), arrays["mean"], arrays["weights"], unknown)
+        return BelowPart.from_arrays(dict(arrays))

@@ -33,8 +33,8 @@ more leaves than these."""
 MOST_LEAVES = 1 << 17
 """Stages go further down while a subtree has more leaves: a task is what a worker has in memory."""
 
-LEAST_GEOUNITS = 64
-LEAST_LEAVES = 1024
+LEAST_GEOUNITS = 256
+LEAST_LEAVES = 4096
 """Stages of the informed estimator are many, and some are small: a task has about so many geounits to
 estimate above the leaves, or so many leaves."""
 

@@ -1,14 +1,15 @@
-"""The way up of the informed estimator: what lies below each cut of the spine, and what a task makes of it.
+"""The way up of the informed estimator: what is known at each cut of the spine, and what a task makes of it.
 
 A task of the way up reads all noisy answers of its part and tells what they say about the geounits at the
-top. A task of the way down reads those of its own levels again, as noise is a function of its address, and
-keeps nothing when it is done. All of it is a function of noisy answers, invariants and public geography.
+top. A task of the way down takes what is known at its bottom, and reads again, as noise is a function of its
+address, only what lies between two cuts. All of it is a function of noisy answers, invariants and public
+geography.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -19,11 +20,13 @@ from opendas.measurement.family import MeasurementSource, PartialSource
 from opendas.whole_tree.domain import Domain
 from opendas.whole_tree.model import TreeModel
 from opendas.whole_tree.operators import Operators
-from opendas.whole_tree.up import Below, Sums, up_pass
+from opendas.whole_tree.up import LevelStatistics, Sums, up_statistics
 
 __all__ = ["BelowPart", "information_of", "kept_at_a_cut", "model_of", "tell_below"]
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 MOST_KEPT = 64 << 20
 """Bytes that are kept for one cut of the spine, about: a cut at more geounits is not worth what it saves."""
@@ -31,111 +34,221 @@ MOST_KEPT = 64 << 20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Matrices:
-    """Operators of consecutive geounits as plain arrays.
+    """Operators of consecutive geounits as plain arrays, without the rows and columns that are zero.
 
     Parameters
     ----------
-    stacks : tuple of float64 (u, b, d, d)
-        Different ones.
+    rows : tuple of bool (u, k d)
+        For each dimension of blocks, the rows that are not zero in all blocks of a different operator.
+    values : tuple of float64 (e,)
+        What stands in these rows and columns, block by block, one operator after the other.
     which : int64 (g,)
         That of each geounit.
     """
 
-    stacks: tuple[Floats, ...]
-    which: npt.NDArray[np.int64]
+    rows: tuple[Bools, ...]
+    values: tuple[Floats, ...]
+    which: Ints
 
     @classmethod
     def of(cls, operators: Operators) -> Matrices:
         """Take those that a geounit has."""
         used = operators.compact()
-        return cls(used.stacks, used.which.astype(np.int64))
+        rows = tuple((stack != 0.0).any(axis=(1, 2)) for stack in used.stacks)
+        values = tuple(stack[_squares(some, stack)] for some, stack in zip(rows, used.stacks, strict=True))
+        return cls(rows, values, used.which.astype(np.int64))
+
+    def within(self, domain: Domain) -> Operators:
+        """Return the operators."""
+        stacks = []
+        for some, values, kind in zip(self.rows, self.values, domain.kinds, strict=True):
+            stack = np.zeros((len(some), *kind.matrices.shape[1:]))
+            stack[_squares(some, stack)] = values
+            stacks.append(stack)
+        return Operators(domain, tuple(stacks), self.which)
 
     def slice(self, start: int, stop: int) -> Matrices:
         """Return those of geounits ``start:stop``."""
         used, which = np.unique(self.which[start:stop], return_inverse=True)
-        return Matrices(tuple(stack[used] for stack in self.stacks), which.ravel().astype(np.int64))
+        values = []
+        for some, entries in zip(self.rows, self.values, strict=True):
+            squares = some.sum(axis=1).astype(np.int64) ** 2
+            blocks = len(entries) // max(1, int(squares.sum()))
+            chosen = np.zeros(len(some), dtype=bool)
+            chosen[used] = True
+            values.append(entries[np.repeat(chosen, blocks * squares)])
+        return Matrices(
+            tuple(some[used] for some in self.rows), tuple(values), which.ravel().astype(np.int64)
+        )
 
     @classmethod
     def joined(cls, parts: Sequence[Matrices]) -> Matrices:
         """Return those of several runs of geounits, one after the other."""
-        shifts = np.cumsum([0, *(len(part.stacks[0]) for part in parts[:-1])])
+        shifts = np.cumsum([0, *(len(part.rows[0]) for part in parts[:-1])])
         return cls(
-            tuple(np.concatenate(stacks) for stacks in zip(*(part.stacks for part in parts), strict=True)),
+            tuple(np.concatenate(rows) for rows in zip(*(part.rows for part in parts), strict=True)),
+            tuple(np.concatenate(values) for values in zip(*(part.values for part in parts), strict=True)),
             np.concatenate([part.which + shift for part, shift in zip(parts, shifts, strict=True)]),
         )
 
 
+def _squares(rows: Bools, stack: Floats) -> Bools:
+    """Return where some rows and columns of each block stand, bool (u, b, k d, k d)."""
+    found = rows[:, None, :, None] & rows[:, None, None, :]
+    return np.asarray(np.broadcast_to(found, stack.shape))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Vectors:
+    """Cell vectors of consecutive geounits, without the dense categories that are zero.
+
+    Parameters
+    ----------
+    rows : bool (g, k)
+    values : float64 (r, e)
+        Of each category that is not zero, in order.
+    """
+
+    rows: Bools
+    values: Floats
+
+    @classmethod
+    def of(cls, domain: Domain, x: Floats) -> Vectors:
+        """Take vectors, float64 (g, n)."""
+        placed = domain.placed(x)
+        rows = (placed != 0.0).any(axis=2)
+        return cls(rows, placed[rows])
+
+    def within(self, domain: Domain) -> Floats:
+        """Return the vectors, float64 (g, n)."""
+        placed = np.zeros((len(self.rows), *domain.cell.shape))
+        placed[self.rows] = self.values
+        return domain.unplaced(placed)
+
+    def slice(self, start: int, stop: int) -> Vectors:
+        """Return those of geounits ``start:stop``."""
+        low, high = (int(self.rows[:at].sum()) for at in (start, stop))
+        return Vectors(self.rows[start:stop], self.values[low:high])
+
+    @classmethod
+    def joined(cls, parts: Sequence[Vectors]) -> Vectors:
+        """Return those of several runs of geounits, one after the other."""
+        rows, values = ([getattr(part, name) for part in parts] for name in ("rows", "values"))
+        return cls(np.concatenate(rows), np.concatenate(values))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class BelowPart:
-    """What lies below consecutive geounits: formally private.
+    """What all below a cut, and the measurements at the cut, say about its geounits: formally private.
 
-    :class:`opendas.whole_tree.up.Below` without the cell space, so that it can go to other processes and to
-    files as it is.
+    :class:`opendas.whole_tree.up.LevelStatistics` without the cell space, so that it can go to other
+    processes and to files as it is.
     """
 
     level: int
     first: int
-    covariance: Matrices
-    mean: Floats
+    precision: Matrices
+    linear: Vectors
     weights: Floats
-    unknown: Matrices | None
+    exact: tuple[Matrices, Vectors] | None
 
     @classmethod
-    def of(cls, below: Below) -> BelowPart:
+    def of(cls, statistics: LevelStatistics) -> BelowPart:
         """Take the arrays of a pass."""
+        if statistics.linear is None:
+            raise AssertionError("a cut is above the leaves")
+        domain, exact = statistics.precision.domain, None
+        if statistics.exact is not None and statistics.exact_linear is not None:
+            exact = Matrices.of(statistics.exact), Vectors.of(domain, statistics.exact_linear)
         return cls(
-            below.level,
-            below.first,
-            Matrices.of(below.covariance),
-            below.mean,
-            below.weights,
-            None if below.unknown is None else Matrices.of(below.unknown),
+            statistics.level,
+            statistics.first,
+            Matrices.of(statistics.precision),
+            Vectors.of(domain, statistics.linear),
+            statistics.weights,
+            exact,
         )
 
-    def within(self, domain: Domain) -> Below:
+    def within(self, domain: Domain) -> LevelStatistics:
         """Return it for the next pass."""
-        return Below(
+        exact = (None, None) if self.exact is None else (part.within(domain) for part in self.exact)
+        return LevelStatistics(
             self.level,
             self.first,
-            Operators(domain, self.covariance.stacks, self.covariance.which),
-            self.mean,
+            self.precision.within(domain),
+            self.linear.within(domain),
             self.weights,
-            None if self.unknown is None else Operators(domain, self.unknown.stacks, self.unknown.which),
+            *exact,
         )
 
     def slice(self, start: int, stop: int) -> BelowPart:
-        """Return what lies below geounits ``start:stop`` of the level."""
+        """Return what is known of geounits ``start:stop`` of the level."""
         low, high = start - self.first, stop - self.first
+        exact = self.exact
         return BelowPart(
             self.level,
             start,
-            self.covariance.slice(low, high),
-            self.mean[low:high],
+            self.precision.slice(low, high),
+            self.linear.slice(low, high),
             self.weights[low:high],
-            None if self.unknown is None else self.unknown.slice(low, high),
+            None if exact is None else (exact[0].slice(low, high), exact[1].slice(low, high)),
         )
 
     @classmethod
     def joined(cls, parts: Sequence[BelowPart]) -> BelowPart:
         """Put together what tasks told of consecutive geounits, in order."""
-        unknown = [part.unknown for part in parts if part.unknown is not None]
+        exact = [part.exact for part in parts if part.exact is not None]
         return cls(
             parts[0].level,
             parts[0].first,
-            Matrices.joined([part.covariance for part in parts]),
-            np.concatenate([part.mean for part in parts]),
+            Matrices.joined([part.precision for part in parts]),
+            Vectors.joined([part.linear for part in parts]),
             np.concatenate([part.weights for part in parts]),
-            Matrices.joined(unknown) if unknown else None,
+            (Matrices.joined([m for m, _ in exact]), Vectors.joined([v for _, v in exact]))
+            if exact
+            else None,
         )
+
+    def arrays(self) -> dict[str, npt.NDArray[np.generic]]:
+        """Return it as named arrays, for a file."""
+        found: dict[str, npt.NDArray[np.generic]] = {
+            "place": np.array([self.level, self.first], dtype=np.int64),
+            "weights": self.weights,
+        }
+        both = [("known", self.precision, self.linear)]
+        if self.exact is not None:
+            both.append(("exact", *self.exact))
+        for name, matrices, vectors in both:
+            found |= {f"{name} which": matrices.which, f"{name} cells": vectors.rows}
+            found[f"{name} values"] = vectors.values
+            for i, (rows, values) in enumerate(zip(matrices.rows, matrices.values, strict=True)):
+                found |= {f"{name} rows {i}": rows, f"{name} entries {i}": values}
+        return found
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[np.generic]]) -> BelowPart:
+        """Undo :meth:`arrays`."""
+
+        def both(name: str) -> tuple[Matrices, Vectors]:
+            kinds = range(sum(key.startswith(f"{name} rows") for key in arrays))
+            rows, values = (
+                tuple(arrays[f"{name} {what} {i}"] for i in kinds) for what in ("rows", "entries")
+            )
+            matrices = Matrices(rows, values, arrays[f"{name} which"])  # type: ignore[arg-type]
+            return matrices, Vectors(arrays[f"{name} cells"], arrays[f"{name} values"])  # type: ignore[arg-type]
+
+        level, first = arrays["place"].tolist()
+        weights: Floats = arrays["weights"]  # type: ignore[assignment]
+        return cls(level, first, *both("known"), weights, both("exact") if "exact which" in arrays else None)
 
 
 def kept_at_a_cut(model: TreeModel) -> int:
-    """Return how many geounits a cut may have so that what lies below all of them can be kept."""
-    domain = model.domain
-    numbers = domain.cells + sum(
-        stack[0].size for stack in domain.information(np.zeros((1, len(domain.queries))))
-    )
-    return int(MOST_KEPT // (8 * numbers))
+    """Return how many geounits a cut may have so that what is known of all of them can be kept."""
+    lowest = model.levels[max(0, len(model.levels) - 2)]
+    categories = lowest.patterns.sum(axis=1)[lowest.pattern].astype(np.float64)
+    blocks = sum(len(kind.offsets) * kind.dimension**2 for kind in model.domain.kinds)
+    numbers = categories * model.domain.cell.shape[1] + categories**2 * blocks
+    return int(MOST_KEPT // (8.0 * max(1.0, float(numbers.mean()))))
 
 
 def _ranges(levels: Sequence[PartLevel]) -> dict[int, tuple[int, int]]:
@@ -143,8 +256,19 @@ def _ranges(levels: Sequence[PartLevel]) -> dict[int, tuple[int, int]]:
 
 
 def model_of(model: TreeModel, levels: Sequence[PartLevel]) -> TreeModel:
-    """Return what a task needs of the model of the whole tree: that of the geounits it looks at."""
-    return model.slice(_ranges(levels))
+    """Return what a task needs of the model of the whole tree: that of its geounits and of their parents.
+
+    Totals that parents hold together have no meaning: some of their parts may be in another task.
+    """
+    ranges, top = _ranges(levels), levels[0].level
+    if top:
+        first, stop = ranges[top]
+        parents = model.levels[top].parent[first - model.levels[top].first : stop - model.levels[top].first]
+        if len(parents):
+            ranges[top - 1] = int(parents[0]), int(parents[-1]) + 1
+        above = replace(model.levels[top - 1], joint=None)
+        model = replace(model, levels=(*model.levels[: top - 1], above, *model.levels[top:]))
+    return model.slice(ranges)
 
 
 def _sums(model: TreeModel, source: MeasurementSource) -> Sums | None:
@@ -166,7 +290,7 @@ def _sums(model: TreeModel, source: MeasurementSource) -> Sums | None:
 
 
 def tell_below(part: Part, model: TreeModel, source: MeasurementSource, below: BelowPart | None) -> BelowPart:
-    """Return what all below the geounits of a part's top says about them.
+    """Return what all measurements at and below the geounits of a part's top say about them.
 
     Parameters
     ----------
@@ -175,14 +299,11 @@ def tell_below(part: Part, model: TreeModel, source: MeasurementSource, below: B
     model : TreeModel
     source : MeasurementSource
     below : BelowPart or None
-        What lies below the part's bottom level; None where these are leaves.
+        What is known of the part's bottom level; None where these are leaves.
     """
     known = None if below is None else below.within(model.domain)
-    ranges = _ranges(part.levels[1:])
-    _, found = up_pass(model, ranges, source.full, known, _sums(model, source))
-    if found is None:
-        raise AssertionError("the way up ends below the top of the tree")
-    return BelowPart.of(found)
+    statistics = up_statistics(model, _ranges(part.levels), source.full, known, _sums(model, source))
+    return BelowPart.of(statistics[0])
 
 
 def information_of(
@@ -197,7 +318,7 @@ def information_of(
     if all(level.level == last for level in levels):
         return {}
     known = None if below is None else below.within(model.domain)
-    statistics, _ = up_pass(model, _ranges(levels), source.full, known, _sums(model, source))
+    statistics = up_statistics(model, _ranges(levels), source.full, known, _sums(model, source))
     rows = tuple(query.row_of_cell for query in model.queries)
     return {
         one.level: LevelInformation(one.first, one.precision, one.linear, one.weights, rows)

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from threadpoolctl import threadpool_limits
-
 from opendas.engines.checkpoint import Checkpoints, TaskResult
 from opendas.engines.subtree import Part, estimate_part
 from opendas.engines.tasks import Task
@@ -16,6 +14,7 @@ from opendas.errors import PrivacyError
 from opendas.estimation.model import LevelRules
 from opendas.measurement.family import MeasurementSource
 from opendas.measurement.noisy import MeasuredLevel, NoisyMeasurements
+from opendas.optimize.blas import one_blas_thread
 from opendas.random.noise import NoiseSource
 from opendas.schema.histogram import Histogram
 
@@ -104,7 +103,7 @@ class Worker:
         return Saved(task.stage, task.number, task.up)
 
     def _do(self, task: Task) -> TaskResult:
-        with threadpool_limits(limits=1):
+        with one_blas_thread():
             source = self.source.open(task.part, task.table)
             if task.up:
                 if task.model is None:

@@ -30,7 +30,17 @@ from opendas.whole_tree.knowledge import Known, dual, known, pooled
 from opendas.whole_tree.model import ModelLevel, Range, TreeModel
 from opendas.whole_tree.operators import Operators
 
-__all__ = ["Below", "Full", "LevelStatistics", "Sums", "Sweep", "own_linear", "up_pass", "up_sweep"]
+__all__ = [
+    "Below",
+    "Full",
+    "LevelStatistics",
+    "Sums",
+    "Sweep",
+    "own_linear",
+    "up_pass",
+    "up_statistics",
+    "up_sweep",
+]
 
 Full = Callable[[int, int, int], list[npt.NDArray[np.int64]]]
 """All answers, int64 (geounits, m_q), of each measured query group: of (level, first, geounits)."""
@@ -246,29 +256,78 @@ def up_sweep(
     sums: Sums | None = None,
 ) -> Sweep:
     """Pass information up a part of the tree and keep all of it (see :func:`up_pass`)."""
+    numbers = _consecutive(ranges)
+    if (below is None) != (numbers[-1] == len(model.levels) - 1):
+        raise EstimationError("what lies below is given where the lowest level is not that of the leaves.")
+    take = sums or _summed(model, full)
+    with one_blas_thread():
+        statistics, lower = _climb(model, numbers, ranges, full, take, below)
+        if numbers[0]:
+            lower[numbers[0] - 1] = _below(model, statistics[numbers[0]], take)
+    return Sweep(model, statistics, lower)
+
+
+def up_statistics(
+    model: TreeModel,
+    ranges: Mapping[int, Range],
+    full: Full,
+    lowest: LevelStatistics | None = None,
+    sums: Sums | None = None,
+) -> tuple[LevelStatistics, ...]:
+    """Return what the subtrees of some geounits say about them, highest level first.
+
+    As :func:`up_pass`, but the geounits of the highest level need not be whole families, and where the lowest
+    is not that of the leaves, what is known of its own geounits is given.
+
+    Raises
+    ------
+    EstimationError
+        If the levels do not follow each other, or what is given of the lowest does not fit.
+    """
+    numbers = _consecutive(ranges)
+    if (lowest is None) != (numbers[-1] == len(model.levels) - 1):
+        raise EstimationError("what is known is given where the lowest level is not that of the leaves.")
+    with one_blas_thread():
+        statistics, _ = _climb(model, numbers, ranges, full, sums or _summed(model, full), None, lowest)
+    return tuple(statistics[number] for number in numbers)
+
+
+def _consecutive(ranges: Mapping[int, Range]) -> list[int]:
+    """Return the numbers of the levels of a pass, highest level first."""
     numbers = sorted(ranges)
-    last = len(model.levels) - 1
     if not numbers or numbers != list(range(numbers[0], numbers[-1] + 1)):
         raise EstimationError(f"the levels of one pass follow each other, found {numbers}.")
-    if (below is None) != (numbers[-1] == last):
-        raise EstimationError("what lies below is given where the lowest level is not that of the leaves.")
+    return numbers
+
+
+def _climb(
+    model: TreeModel,
+    numbers: Sequence[int],
+    ranges: Mapping[int, Range],
+    full: Full,
+    sums: Sums,
+    below: Below | None,
+    lowest: LevelStatistics | None = None,
+) -> tuple[dict[int, LevelStatistics], dict[int, Below]]:
+    """Return what is known of the geounits of each level, and what lies below them."""
     statistics: dict[int, LevelStatistics] = {}
     lower: dict[int, Below] = {}
-    with one_blas_thread():
-        for number in reversed(numbers):
-            start, stop = ranges[number]
-            if number == last:
-                statistics[number] = _leaves(model, start, stop)
-            else:
-                if below is None or (below.level, below.first, len(below)) != (number, start, stop - start):
-                    raise EstimationError(f"what lies below level {number} is not that of its geounits.")
-                lower[number] = below
-                statistics[number] = _inner(model, number, start, stop, full, below)
-            if number:
-                below = _below(model, statistics[number], sums or _summed(model, full))
-        if numbers[0] and below is not None:
-            lower[numbers[0] - 1] = below
-    return Sweep(model, statistics, lower)
+    for number in reversed(numbers):
+        start, stop = ranges[number]
+        if number == len(model.levels) - 1:
+            statistics[number] = _leaves(model, start, stop)
+        elif lowest is not None and number == numbers[-1]:
+            if (lowest.level, lowest.first, len(lowest)) != (number, start, stop - start):
+                raise EstimationError(f"what is known at level {number} is not that of its geounits.")
+            statistics[number] = lowest
+        else:
+            if below is None or (below.level, below.first, len(below)) != (number, start, stop - start):
+                raise EstimationError(f"what lies below level {number} is not that of its geounits.")
+            lower[number] = below
+            statistics[number] = _inner(model, number, start, stop, full, below)
+        if number > numbers[0]:
+            below = _below(model, statistics[number], sums)
+    return statistics, lower
 
 
 def _leaves(model: TreeModel, start: int, stop: int) -> LevelStatistics:
