@@ -42,6 +42,9 @@ from opendas.timing import STEPS, step_of_lap
 HEIGHTS = 4
 """Heights above the leaves that have a cost of their own: leaves, their parents, these' parents, the rest."""
 
+SHARED = ("worker_mb", "answer", "answer_bytes", "full_mb")
+"""Costs that are taken from the first estimator of a file."""
+
 PAUSE = 0.1
 """Seconds between two looks at memory and disk."""
 
@@ -247,14 +250,14 @@ def rounded(*values: float) -> list[float]:
 def fit(options: argparse.Namespace) -> None:
     """Print the coefficients of every estimator."""
     rows = json.loads(options.file.read_text())
-    worker_mb: dict[int, float] = {}
+    known: dict[int, dict[str, float]] = {}
     for estimator in dict.fromkeys(row["estimator"] for row in rows):
         print(f'    "{estimator}": (')
         for cells in sorted({row["cells"] for row in rows}):
             costs = fit_one([row for row in rows if (row["estimator"], row["cells"]) == (estimator, cells)])
-            # The processes of another estimator are the same: those that were looked at first speak for all.
-            worker_mb[cells] = worker_mb.get(cells) or costs.worker_mb
-            print(f"        {replace(costs, worker_mb=worker_mb[cells])},")
+            # Processes and full files are the same for every estimator: the first speaks for all.
+            shared = known.setdefault(cells, {name: getattr(costs, name) for name in SHARED})
+            print(f"        {replace(costs, **shared)},")
         print("    ),")
 
 

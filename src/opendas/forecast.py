@@ -193,6 +193,7 @@ def _assumptions(work: Work, costs: Costs, speed: float, cores: int) -> tuple[st
         f"{RECORDS_A_LEAF}: how many records there are is known only when the input is read",
         f"measured on {MACHINE}; times within a factor of {TOLERANCE:g} there, memory and disk within 30 %; "
         "other work on the machine makes it longer",
+        "input in Parquet files: text files take longer to read, and more memory",
         "kernels are compiled already; the first run on a machine takes about a minute longer",
     ]
     if work.workers > cores:
