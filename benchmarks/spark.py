@@ -83,7 +83,7 @@ def main() -> None:
             raise SystemExit("the releases differ")
         local, first, spark = min(times["local"]), times["spark"][0], min(times["spark"][1:])
         print(
-            f"\n{arguments.blocks:,} blocks, {arguments.product}, {arguments.workers} at a time, the same bytes"
+            f"\n{arguments.blocks:,} blocks, {arguments.product}, {arguments.workers} at a time, same bytes"
         )
         print(f"local {local:.1f} s; Spark {spark:.1f} s, the first time {first:.1f} s")
         print(f"overhead beyond the start: {100 * (spark / local - 1):.0f} %")
