@@ -58,7 +58,8 @@ class Sandbox:
     folder : Path
         Is made.
     environment : dict
-        Beside the least that a command needs.
+        Beside the least that a command needs. ``MARKED_SET`` changes numbers in modules, as
+        ``module:name:number;...``.
     watched : tuple of Path
         Folders elsewhere whose files are copied as they come and go, for instance of a Spark cluster.
     confidential_answers : set of int

@@ -14,6 +14,7 @@ import gzip
 import io
 import json
 import lzma
+import stat
 import sys
 import zipfile
 import zlib
@@ -302,6 +303,28 @@ def test_crashes_show_no_record_and_no_key(tmp_path: Path) -> None:
     logs = [path for path in sandbox.work.rglob("traceback.txt") if str(worlds.NUMBER) in path.read_text()]
     assert logs, "the message stands where it may: under confidential/"
     clean(sandbox, marks, 60)
+
+
+ON_DISK = "opendas.io.readers.entries:IN_MEMORY:8;opendas.large_files:LEAVES_IN_MEMORY:3"
+
+
+@pytest.mark.slow
+def test_counts_that_go_to_disk_are_confidential_and_do_not_stay(tmp_path: Path) -> None:
+    """As of an input larger than memory; a kill leaves them for ``--resume``."""
+    sandbox = Sandbox(tmp_path / "box", {"MARKED_SET": ON_DISK})
+    run = worlds.histogram_csv(sandbox.input)
+    done = sandbox.run("run", run, "--out", "out", fault=f"{FAMILY}:2:kill")
+    assert (done.code, done.faulted) == (-9, True)
+    out = sandbox.work / "out"
+    cache = out / "confidential" / "cache"
+    left, _ = scan_folder(cache, RECORDS)
+    assert {one.mark for one in left} == {"a count"}, "exact counts are on disk, where they may be"
+    assert stat.S_IMODE((out / "confidential").stat().st_mode) == 0o700
+    clean(sandbox, [*RECORDS, *run_keys(out)], 8)
+    done = sandbox.run("run", run, "--out", "out", "--resume", "--workers", "2")
+    assert done.code == 0, done.err
+    assert scan_folder(out / "confidential", RECORDS)[0] == [], "nothing of them stays"
+    clean(sandbox, [*RECORDS, *run_keys(out)], 30)
 
 
 def spoiled(text: str) -> list[Callable[[Path], list[str | Path]]]:

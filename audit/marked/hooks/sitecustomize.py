@@ -1,7 +1,8 @@
 """Loaded by every Python that a sandbox starts: keeps what is deleted, and makes chosen calls fail.
 
 Set by :mod:`audit.marked.sandbox` in the environment: ``MARKED_ATTIC``, a folder for files that are removed
-or replaced, and ``MARKED_FAULT``, as ``module:name:call:kind``. Uses the standard library only.
+or replaced; ``MARKED_FAULT``, as ``module:name:call:kind``; ``MARKED_SET``, numbers of modules to change, as
+``module:name:number;...``. Uses the standard library only.
 """
 
 import errno
@@ -14,6 +15,7 @@ import signal
 import sys
 
 _ATTIC = os.environ.get("MARKED_ATTIC", "")
+_SET = os.environ.get("MARKED_SET", "")
 _FAULT = os.environ.get("MARKED_FAULT", "")
 _MARK = os.environ.get("MARKED_NUMBER", "0")
 _counter = itertools.count()
@@ -99,9 +101,9 @@ def _patch(module, name, call, kind):
 class _Finder(importlib.abc.MetaPathFinder):
     """Finds one module as everybody else does, and patches it once it is there."""
 
-    def __init__(self, wanted, *fault):
+    def __init__(self, wanted, change):
         self._wanted = wanted
-        self._fault = fault
+        self._change = change
 
     def find_spec(self, fullname, path=None, target=None):
         if fullname != self._wanted:
@@ -111,7 +113,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
         def exec_module(module):
             real(module)
-            _patch(module, *self._fault)
+            self._change(module)
 
         spec.loader.exec_module = exec_module
         return spec
@@ -124,4 +126,9 @@ if _FAULT:
     if _module == "os":
         _patch(os, _name, int(_call), _kind)
     else:
-        sys.meta_path.insert(0, _Finder(_module, _name, int(_call), _kind))
+        _struck = (_name, int(_call), _kind)
+        sys.meta_path.insert(0, _Finder(_module, lambda module: _patch(module, *_struck)))
+for _setting in filter(None, _SET.split(";")):
+    _module, _name, _number = _setting.split(":")
+    _value = (_name, int(_number))
+    sys.meta_path.insert(0, _Finder(_module, lambda module, value=_value: setattr(module, *value)))
