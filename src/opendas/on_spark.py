@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,7 +25,7 @@ from opendas.engines.work import KeyedSource, Worker
 from opendas.errors import ConfigError
 from opendas.geography.frame import Frame
 from opendas.geography.spine import Spine
-from opendas.io.atomic import make_folder
+from opendas.io.atomic import make_folder, name_attempt
 from opendas.io.readers.base import InputData
 from opendas.io.readers.rows import FileRows
 from opendas.measurement.plan import MeasurementPlan
@@ -79,6 +79,7 @@ class SparkPlace:
     keys: KeyService
     workers: int
     _elsewhere: dict[int, FileRows] = field(default_factory=dict)
+    _counted: list[SparkCounts] = field(default_factory=list)
 
     def read(self, run: Run, cache: Path) -> InputData:
         """Return the frame; executors read the rows, if the reader has files of rows."""
@@ -101,14 +102,24 @@ class SparkPlace:
         if found is None:
             with spark_failures():
                 rows = hand_out(self.session, data.histogram, spine, at)
-            counts = SparkCounts(rows, at, spine, size, folder, self.keys)
+            counts = self._keep(SparkCounts(rows, at, spine, size, folder, self.keys))
             counts.sum_up(declared)
             return counts
         rows, warnings = read_on_executors(self.session, found, spine, at)
-        counts = SparkCounts(rows, at, spine, size, folder, self.keys)
+        counts = self._keep(SparkCounts(rows, at, spine, size, folder, self.keys))
         told = counts.sum_up(declared, CheckUnits.of(found, spine))
         counts.findings = (*warnings, *unit_findings(found, told))
         return counts
+
+    def _keep(self, counts: SparkCounts) -> SparkCounts:
+        self._counted.append(counts)
+        return counts
+
+    def close(self) -> None:
+        """Let the executors forget what they counted."""
+        for counts in self._counted:
+            with suppress(Exception):  # Spark may be gone already
+                counts.close()
 
     def settle(
         self, run: Run, counts: ExactInput, constraints: ConstraintTable, model: TreeModel | None
@@ -126,7 +137,7 @@ class SparkPlace:
         """Return what does the tasks of a run."""
         known = counts if isinstance(counts, SparkCounts) else None
         last = len(spine.levels) - 1
-        return SparkEngine(self.session, worker, folder, known, self.keys, last, self.workers)
+        return SparkEngine(self.session, worker, folder, known, self.keys, last, self.workers, name_attempt)
 
     def draw(self, source: KeyedSource, counts: ExactInput, folder: Path, spine: Spine) -> Draw:
         """Draw where the counts are."""
@@ -169,7 +180,11 @@ def open_on_spark(folder: Path, master: str | None, workers: int | None) -> Iter
             executors = prepare_executors(session, folder, Path(scratch))
         _log.info("Spark: %d tasks at a time on %s", executors.slots, ", ".join(executors.hosts))
         with KeyService(_driver_host(session), _driver_bind(session)) as keys:
-            yield SparkPlace(session, executors, keys, chosen)
+            place = SparkPlace(session, executors, keys, chosen)
+            try:
+                yield place
+            finally:
+                place.close()
 
 
 def _driver_host(session: SparkSession) -> str:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -42,6 +43,7 @@ from opendas.errors import (
     PrivacyError,
     SolverFailure,
 )
+from opendas.io.atomic import atomic_file, name_attempt, remove_partials
 from opendas.io.readers.residence import broken_units, check_units, unit_rules
 from opendas.random.keys import RunKey
 from opendas.random.tags import TagSum, tag_key, tag_of
@@ -191,11 +193,36 @@ def test_attempts_may_write_one_file_at_the_same_time(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["x.part"]
 
 
+def test_named_attempts_do_not_take_each_others_files_away(tmp_path: Path) -> None:
+    path = tmp_path / "part.parquet"
+
+    def attempt(name: str) -> ExitStack:
+        open_one = ExitStack()
+        name_attempt(name)
+        open_one.enter_context(atomic_file(path)).write(b"the same")
+        return open_one
+
+    try:
+        one, other = attempt("one"), attempt("other")
+        assert len(list(tmp_path.iterdir())) == 2
+        one.close()
+        assert path.read_bytes() == b"the same"
+        remove_partials(tmp_path)  # the other was killed, as far as the driver knows
+        with pytest.raises(EnvironmentFailure):
+            other.close()
+    finally:
+        name_attempt("")
+    assert path.read_bytes() == b"the same"
+    assert [file.name for file in tmp_path.iterdir()] == ["part.parquet"]
+
+
 def test_a_folder_that_is_not_there_is_made_and_one_that_cannot_be_is_told(tmp_path: Path) -> None:
     write_here(tmp_path / "new" / "x.part", b"x")
-    (tmp_path / "file").write_text("")
-    with pytest.raises(EnvironmentFailure, match="every executor"):
-        write_here(tmp_path / "file" / "x.part", b"x")
+    for gone in ("gone/new", "file"):
+        (tmp_path / "file").write_text("")
+        with pytest.raises(EnvironmentFailure, match="every executor"):
+            write_here(tmp_path / gone / "x.part", b"x")
+    assert not (tmp_path / "gone").exists()
 
 
 def test_the_package_runs_from_its_archive(tmp_path: Path) -> None:

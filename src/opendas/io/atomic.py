@@ -2,7 +2,8 @@
 
 A file is written under a temporary name in its own folder, flushed to disk and then renamed. The
 temporary name is a function of the final one, so that a process that was killed leaves one stale file,
-which the next attempt overwrites, rather than a growing heap of them.
+which the next attempt overwrites, rather than a growing heap of them. Only where two attempts may be at work
+at the same time does each have names of its own.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import contextlib
 import hashlib
 import os
 from collections.abc import Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from typing import BinaryIO
 
@@ -21,6 +23,8 @@ __all__ = [
     "atomic_file",
     "fsync_folder",
     "make_folder",
+    "name_attempt",
+    "remove_partials",
     "settle",
     "sha256_file",
     "write_atomic",
@@ -30,6 +34,7 @@ PARTIAL_SUFFIX = ".partial"
 """Ending of the temporary name; the name also starts with a dot, so that data set readers skip it."""
 
 _CHUNK = 1 << 20
+_attempt: ContextVar[str] = ContextVar("attempt", default="")
 
 
 def _failure(action: str, path: Path, error: OSError) -> EnvironmentFailure:
@@ -113,7 +118,7 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
         `path` is left as it was.
     """
     make_folder(path.parent)
-    temporary = path.with_name(f".{path.name}{PARTIAL_SUFFIX}")
+    temporary = path.with_name(f".{path.name}{_attempt.get()}{PARTIAL_SUFFIX}")
     try:
         with open(temporary, "wb") as file:
             yield file
@@ -126,6 +131,22 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def name_attempt(name: str) -> None:
+    """Have temporary files written from here on bear a name: where others may write the same file meanwhile.
+
+    They would otherwise take each other's temporary file away. Stale ones are then not overwritten by the
+    next attempt; :func:`remove_partials` removes them.
+    """
+    _attempt.set(f".{name}" if name else "")
+
+
+def remove_partials(folder: Path) -> None:
+    """Remove the temporary files that attempts left in `folder` and below."""
+    for path in folder.rglob(f".*{PARTIAL_SUFFIX}"):
+        if path.is_file():
+            path.unlink(missing_ok=True)
 
 
 def write_atomic(path: Path, data: bytes) -> None:

@@ -7,6 +7,7 @@ disk, and answers of a few bytes.
 
 from __future__ import annotations
 
+import os
 import pickle
 import shutil
 from collections.abc import Callable, Iterable, Iterator
@@ -104,12 +105,22 @@ class _DoTask:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class _Apply:
-    """Applies a function to the item that waits in a file."""
+    """Applies a function to the item that waits in a file.
+
+    Parameters
+    ----------
+    function : callable(item)
+    folder : Path
+    name_attempt : callable(str)
+        Tells writers of files apart: an executor that was given up may still be at work on the same item.
+    """
 
     function: Callable[[Any], Any]
     folder: Path
+    name_attempt: Callable[[str], None]
 
     def __call__(self, number: int, batches: Batches) -> Any:
+        self.name_attempt(f"{os.uname().nodename}-{os.getpid()}")
         return self.function(pickle.loads(item_path(self.folder, number).read_bytes()))
 
 
@@ -132,6 +143,8 @@ class SparkEngine:
         Number of the leaves' geolevel: tasks that reach it are done on executors.
     workers : int
         Processes of this machine for the tasks above.
+    name_attempt : callable(str)
+        Gives temporary files of a process a name of their own.
     """
 
     def __init__(
@@ -143,9 +156,10 @@ class SparkEngine:
         keys: KeyService,
         last: int,
         workers: int,
+        name_attempt: Callable[[str], None],
     ) -> None:
         self._session, self._counts, self._last = session, counts, last
-        self._folder = folder / "work"
+        self._folder, self._name_attempt = folder / "work", name_attempt
         self._local = LocalEngine(worker, workers)
         source = worker.source
         if isinstance(source, KeyedSource):
@@ -154,6 +168,7 @@ class SparkEngine:
         self._worker = replace(worker, source=source)
 
     def __enter__(self) -> SparkEngine:
+        shutil.rmtree(self._folder, ignore_errors=True)
         self._local.__enter__()
         return self
 
@@ -172,44 +187,51 @@ class SparkEngine:
             return self._local.map(every, count)
         counts = None if self._counts is None else self._counts.counts
         unchanged = None if self._counts is None else self._counts.unchanged
-        work = _DoTask(self._worker, self._folder, counts, unchanged)
-        return self._spread(work, every, lambda task: task.number, self._counts)
+        folder = self._new_folder()
+        work = _DoTask(self._worker, folder, counts, unchanged)
+        return self._spread(work, every, lambda task: task.number, folder, self._counts)
 
     def apply(
         self, function: Callable[[Item], Result], items: Iterable[Item], count: int
     ) -> Iterator[tuple[Item, Result]]:
         """Yield each item with the function's answer; see :class:`opendas.engines.engine.Engine`."""
-        numbers = iter(range(count))
-        return self._spread(_Apply(function, self._folder), items, lambda _: next(numbers), None)
+        numbers, folder = iter(range(count)), self._new_folder()
+        work = _Apply(function, folder, self._name_attempt)
+        return self._spread(work, items, lambda _: next(numbers), folder, None)
+
+    def _new_folder(self) -> Path:
+        """Return a folder for the items of a job: executors given up write nothing into that of the next."""
+        folder = self._folder / token_hex(8)
+        folder.mkdir(mode=0o700, parents=True)
+        return folder
 
     def _spread(
         self,
         work: Work,
         items: Iterable[Item],
         number_of: Callable[[Item], int],
+        folder: Path,
         counts: SparkCounts | None,
     ) -> Iterator[tuple[Item, Any]]:
         """Do items on executors.
 
         With counts, item ``n`` goes to the partition of task ``n``; without, each has one of its own.
         """
-        shutil.rmtree(self._folder, ignore_errors=True)
-        self._folder.mkdir(mode=0o700)
         waiting: list[int] = []
         for item in items:
             waiting.append(number_of(item))
-            item_path(self._folder, waiting[-1]).write_bytes(pickle.dumps(item))
+            item_path(folder, waiting[-1]).write_bytes(pickle.dumps(item))
         if counts is None:
             rows = self._session.range(0, len(waiting), 1, max(1, len(waiting)))
             numbers = dict(enumerate(waiting))
         else:
             rows = counts.rows
             numbers = {number: number for number in waiting}
-        job = _Job(self._session, rows, EachPartition(work, numbers, self._folder))
-        for number, answer in job.answers(waiting, self._folder):
-            path = item_path(self._folder, number)
+        job = _Job(self._session, rows, EachPartition(work, numbers, folder))
+        for number, answer in job.answers(waiting, folder):
+            path = item_path(folder, number)
             yield pickle.loads(path.read_bytes()), answer.get()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 class _Job:
@@ -231,8 +253,10 @@ class _Job:
         thread.start()
         try:
             while waiting and thread.is_alive():
-                found = {number: read_marker(marker_path(folder, number)) for number in sorted(waiting)}
-                for number, answer in found.items():
+                there = set(os.listdir(folder))
+                for number in sorted(waiting):
+                    path = marker_path(folder, number)
+                    answer = read_marker(path) if path.name in there else None
                     if answer is not None:
                         waiting.discard(number)
                         yield number, answer

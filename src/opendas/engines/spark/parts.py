@@ -131,7 +131,7 @@ def write_here(path: Path, data: bytes) -> None:
     temporary = path.with_name(f".{path.name}.{os.uname().nodename}-{os.getpid()}.partial")
     try:
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(exist_ok=True)  # not more: who was given up makes no folder again
             with temporary.open("wb") as file:
                 file.write(data)
                 file.flush()
