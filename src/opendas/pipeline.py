@@ -23,7 +23,7 @@ from opendas.engines.work import KeyedSource, SourceSpec, Worker
 from opendas.errors import ConfigError, PrivacyError
 from opendas.geography.frame import Frame
 from opendas.geography.spine import Spine
-from opendas.io.atomic import write_atomic
+from opendas.io.atomic import remove_partials, write_atomic
 from opendas.io.geography_files import read_constraint_table, read_frame, read_spine
 from opendas.io.measurement_source import FileSource, check_measurement_files
 from opendas.io.readers.base import InputData
@@ -312,6 +312,7 @@ def _finish(
         every = engine.apply(methodcaller("write"), itertools.chain(measured, microdata), count)
         for done, _ in enumerate(every, start=1):
             options.tell("writing", done, count)
+    remove_partials(space.release)  # of executors that were given up
     records = microdata.records
     with families_kept(space, product.name) as keep:
         solved = Solved.of(estimation, prepared.spine, keep)
