@@ -107,8 +107,8 @@ class Subject:
                 words += ["--seed", "11"]
             elif self.key == "command" or key != KEY:
                 words += ["--key-command", f"/bin/echo {key}"]
-            if self.shared:
-                words += ["--ledger", str(self.ledger(disk))]
+        if self.shared:
+            words += ["--ledger", str(self.ledger(disk))]
         return words + (["--resume"] if resume else [])
 
 
@@ -130,6 +130,12 @@ SUBJECTS = (
         "table, measured first", (("measure", "table.toml"), ("estimate", "table.toml", *_ONE)), key="own"
     ),
     Subject("table, shared ledger", (("run", "table.toml", *_TWO),), key="own", shared=True),
+    Subject(
+        "table, measured first, shared ledger",
+        (("measure", "table.toml"), ("estimate", "table.toml")),
+        key="own",
+        shared=True,
+    ),
     Subject(
         "persons, then units", (("run", "persons.toml", *_ONE), ("run", "units.toml", *_ONE)), products=2
     ),

@@ -211,15 +211,21 @@ def estimate(
     workers: int | None = None,
     resume: bool = False,
     mdf_format: str = "parquet",
+    ledger: str | Path | None = None,
     progress: Progress | None = None,
     engine: str = "local",
     master: str | None = None,
 ) -> Release:
-    """Estimate from the measurements in `out`; opens neither input nor key."""
+    """Estimate from the measurements in `out`; opens neither input nor key.
+
+    Spends nothing; where the measurements were entered into a shared `ledger`, their act is noted there as
+    finished.
+    """
     options = Options(
         workers=workers,
         resume=resume,
         mdf_format=mdf_format,
+        ledger=_path(ledger),
         progress=progress,
         engine=engine,
         master=master,

@@ -43,7 +43,7 @@ from opendas.schema.histogram import Histogram
 from opendas.timing import Clock
 from opendas.version import __version__
 from opendas.watching import families_kept, watched
-from opendas.workspace import RunState, Workspace, refuse_foreign, remove_cache, remove_checkpoints
+from opendas.workspace import RunState, Workspace, refuse_foreign
 
 __all__ = ["Options", "Progress", "estimate", "measure", "release"]
 
@@ -142,7 +142,7 @@ def measure(run: Run, out: Path, options: Options) -> dict[str, Any]:
         result = _result(prepared, {**more, "measurements": "full"})
         state = replace(prepared.state, phase=phase, result=result)
         space.save_state(state)
-        remove_cache(space.cache(run.product.name))
+        space.close(state)
         clock.save(space.confidential / "timings" / f"{run.product.name}.json")
         return _answer(space, state)
 
@@ -341,9 +341,7 @@ def _finish(
     state = replace(prepared.state, phase="finished", result=result)
     clock.save(space.confidential / "timings" / f"{product.name}.json")
     space.save_state(state)
-    space.ledger.finished(state.run_id)
-    remove_checkpoints(space.state / product.name)
-    remove_cache(space.cache(product.name))
+    space.close(state)
     return _answer(space, state)
 
 

@@ -97,6 +97,7 @@ def read_state(path: Path) -> RunState:
         state = RunState(**json.loads(path.read_bytes()))
         names = [each.name for each in fields(state) if each.type == "str"]
         right = all(isinstance(getattr(state, name), str) for name in names) and state.phase in _PHASES
+        right = right and state.product == path.parent.name
         right = right and (state.seed is None or type(state.seed) is int)
         if not right or not (state.result is None or isinstance(state.result, Mapping)):
             raise TypeError
@@ -196,12 +197,20 @@ class Workspace:
             return None
         state = read_state(path)
         if state.phase != "started":
-            remove_cache(self.cache(product))
+            self.close(state)
+        return state
+
+    def close(self, state: RunState) -> None:
+        """Note in the ledger that a run is finished, and remove what only an unfinished one needs.
+
+        Harmless when done again. An act that stands in another ledger gets no note: none is needed, since an
+        act counts from its intent on.
+        """
         if state.phase == "finished":
             if self.ledger.find(state.run_id) is not None:
                 self.ledger.finished(state.run_id)
-            remove_checkpoints(self.state / product)
-        return state
+            remove_checkpoints(self.state / state.product)
+        remove_cache(self.cache(state.product))
 
     def begin(self, state: RunState, entry: LedgerEntry) -> None:
         """Write the state of a new run, then its intent; draw only after this returns.

@@ -33,6 +33,12 @@ __all__ = ["command"]
     show_default=True,
     help="Layout of the microdata.",
 )
+@click.option(
+    "--ledger",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="The shared ledger that opendas measure was given; the act is noted there as finished.",
+)
 @json_option
 def command(
     run_file: Path,
@@ -42,6 +48,7 @@ def command(
     workers: int | None,
     resume: bool,
     mdf_format: str,
+    ledger: Path | None,
     as_json: bool,
 ) -> None:
     """Turn the measurements in OUT into consistent microdata. Spends no budget.
@@ -61,6 +68,7 @@ def command(
             workers=workers,
             resume=resume,
             mdf_format=mdf_format,
+            ledger=ledger,
             progress=progress,
             engine=engine,
             master=master,
