@@ -161,7 +161,11 @@ def random_starts(name: str) -> list[bytes]:
 
 def run(name: str, arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Fuzz one target in a process of its own and return what it found."""
+    from fuzz.seeds import seed
+    from fuzz.targets import TARGETS
+
     to, log = folder / f"{name}.json", folder / f"{name}.log"
+    seed(TARGETS[name].example)  # made once for all targets that start from it
     child = os.fork()
     if child == 0:
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT, 0o600)

@@ -279,7 +279,7 @@ _ALL = (
     Target("households", "households", ("data/*",), _households, marks=_MARKED),
     Target("cef-households", "cef-households", ("CEF*", "GRFC*", "*config*"), _cef_households),
     Target("ledger", "release", ("out/ledger.jsonl",), _ledger),
-    Target("status", "release", ("out/state/*", "out/ledger.jsonl"), _status, marks=_MARKED),
+    Target("status", "release", ("out/[sc]*", "out/ledger.jsonl"), _status, marks=_MARKED),
     Target("verify", "release", ("out/release/*",), _verify),
     Target("tabulate", "release", ("out/release/*",), _tabulate, writes=True, share=0.3),
     Target("verify-households", "household-tables", ("out/*",), _household_verify, share=0.3),

@@ -133,6 +133,19 @@ def test_an_archive_whose_directory_points_before_its_beginning(tmp_path: Path) 
         with_assignments(Frame(blocks, official_codes(blocks, "state"), "block"), [path])
 
 
+def test_a_damaged_stream_of_another_compression(tmp_path: Path) -> None:
+    path = tmp_path / "BlockAssign_ST98_FB.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_BZIP2) as archive:
+        archive.writestr("BlockAssign_ST98_FB_CD.txt", "BLOCKID|DISTRICT\n980010001001000|01\n")
+    data = bytearray(path.read_bytes())
+    at = data.index(b"BZh")
+    data[at : at + 3] = b"xxx"
+    path.write_bytes(data)
+    blocks = np.array([b"980010001001000", b"980010001001001"])
+    with pytest.raises(FormatError, match=r"BlockAssign_ST98_FB\.zip"):
+        with_assignments(Frame(blocks, official_codes(blocks, "state"), "block"), [path])
+
+
 def test_members_that_unpack_to_far_more_than_a_text(tmp_path: Path) -> None:
     """A bomb is refused by the size that it states, and unpacked no further where that is a lie."""
     blocks = np.array([b"980010001001000", b"980010001001001"])
@@ -286,6 +299,26 @@ def test_a_damaged_file_of_blocks(tmp_path: Path) -> None:
         read_area_file(tmp_path / "areas.parquet", mini_frame())
 
 
+@pytest.mark.parametrize(
+    "table",
+    [
+        pa.table([pa.array(["000000"]), pa.array(["000001"])], names=["geocode", "geocode"]),
+        pa.table({"geocode": [{"a": 1}]}),
+        pa.table({"geocode": pa.array(["000000"]), "weight": [[1.0]]}),
+    ],
+)
+def test_files_of_blocks_with_other_columns(tmp_path: Path, table: pa.Table) -> None:
+    pq.write_table(table, tmp_path / "areas.parquet")
+    with pytest.raises(DataError, match=r"areas\.parquet"):
+        read_area_file(tmp_path / "areas.parquet", mini_frame())
+
+
+def test_names_of_areas_that_are_bytes_are_text(tmp_path: Path) -> None:
+    table = pa.table({"geocode": pa.array(["000000"]), "area": pa.array([b"north"])})
+    pq.write_table(table, tmp_path / "areas.parquet")
+    assert read_area_file(tmp_path / "areas.parquet", mini_frame()).names == ("north",)
+
+
 @pytest.mark.parametrize("text", [b"\xff\xfe", b"{}", b"[]", b'{"runs": [{}]}', b'{"runs": 1}', b"[" * 10**5])
 def test_a_damaged_certificate(tmp_path: Path, text: bytes) -> None:
     folder = written(tmp_path, "release") / "out"
@@ -303,10 +336,20 @@ def test_a_line_of_the_ledger_that_is_nested_too_deeply() -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"result": []}, {"phase": "x"}, {"phase": []}, {"run_id": 1}, {"seed": "1"}, {"seed": True}]
+    "change",
+    [
+        {"result": []},
+        {"phase": "x"},
+        {"phase": []},
+        {"run_id": 1},
+        {"seed": "1"},
+        {"seed": True},
+        {"product": "../mini"},
+    ],
 )
 def test_a_state_with_values_of_other_kinds(tmp_path: Path, change: dict[str, object]) -> None:
-    path = tmp_path / "run.json"
+    path = tmp_path / "mini" / "run.json"
+    path.parent.mkdir()
     state = json.loads(seed("release")["out/state/mini/run.json"])
     path.write_text(json.dumps(state))
     assert read_state(path).phase == "finished"

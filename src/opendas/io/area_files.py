@@ -89,7 +89,8 @@ def read_area_file(path: Path, frame: Frame, *, skip_unknown: bool = False) -> A
     """
     if not path.is_file():
         raise ConfigError(f"{path}: no such file of blocks.")
-    return area_table(_read_table(path), frame, name=path.name, skip_unknown=skip_unknown)
+    with reading(path):
+        return area_table(_read_table(path), frame, name=path.name, skip_unknown=skip_unknown)
 
 
 def area_table(table: Any, frame: Frame, *, name: str = "blocks", skip_unknown: bool = False) -> AreaWeights:
@@ -118,9 +119,9 @@ def area_table(table: Any, frame: Frame, *, name: str = "blocks", skip_unknown: 
     weights = None if weight is None else _numbers(table.column(weight), name)
     areas = None
     if area is not None:
-        given = table.column(area).to_pylist()
-        inside = [i for i, value in enumerate(given) if value is not None and str(value).strip()]
-        areas = [str(given[i]).strip() for i in inside]
+        given = [None if value is None else _text(value) for value in table.column(area).to_pylist()]
+        inside = [i for i, value in enumerate(given) if value]
+        areas = [value for value in given if value]
         text = [text[i] for i in inside]
         weights = None if weights is None else weights[inside]
     return area_weights(frame, text, areas, weights, name=name, skip_unknown=skip_unknown)
@@ -199,8 +200,7 @@ def _refuse_repeats(
 
 def _read_table(path: Path) -> Any:
     if path.suffix.lower() == ".parquet":
-        with reading(path):
-            return open_parquet(path).read()
+        return open_parquet(path).read()
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -238,7 +238,7 @@ def _read_table(path: Path) -> Any:
 
 
 def _text(code: object) -> str:
-    """Return a geocode as text; some programs write fixed characters as bytes."""
+    """Return a code or name as text; some programs write fixed characters as bytes."""
     return (code.decode("utf-8", "replace") if isinstance(code, bytes) else str(code)).strip()
 
 

@@ -145,7 +145,8 @@ def _members(path: Path) -> Iterator[tuple[str, str, bytes]]:
             f"{path.name} cannot be unpacked.", [Finding(path.name, None, None, rule)]
         ) from None
     except OSError as error:
-        if error.errno == errno.EINVAL:  # the directory of the archive points to before its beginning
+        # No number: a damaged stream. EINVAL: the directory of the archive points to before its beginning.
+        if error.errno in (None, errno.EINVAL):
             rule = "expected a zip file, whole"
             finding = Finding(path.name, None, None, rule)
             raise FormatError(f"{path.name} cannot be unpacked.", [finding]) from None
