@@ -129,7 +129,7 @@ def test_the_tree_stays_strongly_feasible(seed):
         if a == module.NONE:
             break
         before = flow.copy()
-        module._pivot(tree, a, tail, head, capacity, cost, flow, state)
+        module._pivot(tree, root, a, tail, head, capacity, cost, flow, state)
         degenerate += int((flow == before).all())
         inner = np.arange(nodes - 1)
         carried, room = flow[tree.arc[inner]], capacity[tree.arc[inner]]
