@@ -13,6 +13,7 @@ from secrets import token_hex
 from opendas.constraints.feasible import check_feasible
 from opendas.constraints.table import ConstraintTable, bound_table
 from opendas.errors import ConfigError, DataError, PrivacyError
+from opendas.estimation.checks import check_roots
 from opendas.estimation.rounding import check_rounder_passes
 from opendas.forecast import Forecast, check_room, forecast_run, work_of
 from opendas.geography.frame import Frame
@@ -170,8 +171,11 @@ def prepare(
     clock.lap("read")
     constraints = bound_table(product, data.frame, spine, declared_invariants(product, counts, spine))
     check_feasible(product, spine, constraints)
-    for rules, level in zip(make_rules(run.resolved, plan, constraints), constraints.levels, strict=True):
+    every_rule = make_rules(run.resolved, plan, constraints)
+    for rules, level in zip(every_rule, constraints.levels, strict=True):
         check_rounder_passes(rules, level)
+    roots = -1 if run.resolved.estimator == "block-by-block" else 0
+    check_roots(product.workload, every_rule[roots], together=constraints.levels[roots].joint is not None)
     model = make_model(run.resolved, plan, constraints)
     place.settle(run, counts, constraints, model)
     check_mdf(product, data.frame)  # leaves that the microdata cannot show: better now than when it is spent

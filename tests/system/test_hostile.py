@@ -441,6 +441,23 @@ def test_a_county_of_two_and_a_half_thousand_tracts(tmp_path: Path, capsys: Capt
     assert finish(capsys, tmp_path, shape)["records"] == sum(some_counts(7500, 8).values())
 
 
+def test_cells_that_nothing_asks_one_by_one_are_refused_where_they_would_fill_the_memory(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    """Ninety thousand cells from two margins: least squares at the root would take 65 GB."""
+    shape = Shape(
+        LEAVES[:8],
+        some_counts(8, 90_000),
+        attributes={"a": [f"a{i}" for i in range(300)], "b": [f"b{i}" for i in range(300)]},
+        queries='"*" = { total = "1/2", a = "1/4", b = "1/4" }',
+        product=GROUPS,
+    )
+    code, err = refuse(capsys, tmp_path, shape)
+    assert code == 2
+    assert "90,000 cells are told apart and no query group asks every cell" in err
+    assert "65 GB" in err
+
+
 @pytest.mark.slow
 @both_estimators
 def test_a_schema_of_three_hundred_thousand_cells(tmp_path: Path, capsys: Capture, estimator: str) -> None:

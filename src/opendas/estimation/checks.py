@@ -1,14 +1,58 @@
-"""Exact integer checks of a family's estimate: every constraint, no tolerance."""
+"""Checks of families: of a root's size before anything is drawn, and of an estimate's integers, exactly."""
 
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
 
-from opendas.errors import EstimationError
+from opendas.errors import ConfigError, EstimationError
 from opendas.estimation.model import Family, LevelRules
+from opendas.queries.groups import Workload
 
-__all__ = ["check_family"]
+__all__ = ["LARGEST_WRITTEN", "check_family", "check_roots"]
+
+LARGEST_WRITTEN = 30_000
+"""Cells of a root whose matrix is written out: 7 GB. Below a root, cells without records are left out."""
+
+
+def check_roots(workload: Workload, rules: LevelRules, *, together: bool) -> None:
+    """Refuse roots whose least squares would fill the memory.
+
+    Where some query group asks every cell and roots are estimated one by one, no matrix is written.
+
+    Parameters
+    ----------
+    workload : Workload
+    rules : LevelRules
+        Of the geolevel of the roots.
+    together : bool
+        Whether roots hold a total together.
+
+    Raises
+    ------
+    ConfigError
+        Naming the geolevel, the number of cells and what would help.
+    """
+    measured = dict.fromkeys(name for names in rules.least_squares for name in names)
+    apart = np.zeros(int(rules.possible.sum()), dtype=np.int64)
+    single = False
+    for group in workload.groups(measured):
+        rows = group.row_of_cell[rules.possible].astype(np.int64)
+        single = single or len(np.unique(rows)) == len(rows)
+        apart = np.unique(apart * group.size + rows, return_inverse=True)[1].reshape(-1)
+    cells = int(apart.max(initial=-1)) + 1
+    if cells <= LARGEST_WRITTEN or (single and not together):
+        return
+    why = "roots hold a total together" if together else "no query group asks every cell"
+    raise ConfigError(
+        f"at geolevel {rules.geolevel!r}, where estimation starts, {cells:,} cells are told apart and {why}: "
+        f"least squares would take {8 * cells**2 / 1e9:,.0f} GB; up to {LARGEST_WRITTEN:,} cells it is done. "
+        + (
+            "Choose a spine that does not divide the topmost geounits, or coarser attributes."
+            if together
+            else "Measure 'detailed' there, or use coarser attributes."
+        )
+    )
 
 
 def check_family(family: Family, rules: LevelRules, counts: npt.NDArray[np.int64]) -> None:
