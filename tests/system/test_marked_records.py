@@ -305,6 +305,27 @@ def test_crashes_show_no_record_and_no_key(tmp_path: Path) -> None:
     clean(sandbox, marks, 60)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fault", "code"),
+    [
+        ("opendas.phsafe.measure:level_counts:3:error", 70),
+        ("opendas.phsafe.measure:level_counts:3:abort", -6),
+        ("os:fsync:12:full", 6),
+    ],
+)
+def test_crashes_among_households_show_no_record_and_no_key(fault: str, code: int, tmp_path: Path) -> None:
+    sandbox = Sandbox(tmp_path / "box")
+    words = ["phsafe", *worlds.households(sandbox.input), "out"]
+    done = sandbox.run(*words, fault=fault, number=worlds.COUNT)
+    assert (done.code, done.faulted) == (code, True), done.err
+    keys = sandbox.work / "out" / "confidential" / "keys" / "phsafe.key"
+    marks = [key_mark("run key", RunKey.load(keys)._secret)] if keys.exists() else []
+    clean(sandbox, [*RECORDS, *marks], 4)
+    assert sandbox.run(*words, "--resume").code == 0
+    clean(sandbox, [*RECORDS, *marks], 20)
+
+
 ON_DISK = "opendas.io.readers.entries:IN_MEMORY:8;opendas.large_files:LEAVES_IN_MEMORY:3"
 
 
