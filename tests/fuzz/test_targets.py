@@ -19,7 +19,7 @@ from fuzz.seeds import MARK
 from fuzz.targets import TARGETS, Target
 from opendas.errors import EnvironmentFailure, FormatError, OpendasError
 
-EXAMPLES = 25
+EXAMPLES = 16
 """Inputs of each target in the tests; campaigns run thousands."""
 
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from opendas.errors import EnvironmentFailure, FormatError
+from opendas.errors import DataError, EnvironmentFailure, FormatError
 from opendas.io.atomic import atomic_file
 
 __all__ = [
@@ -158,7 +158,8 @@ def open_parquet(path: Path, *, memory_map: bool = False, dictionaries: Collecti
 def reading(path: Path) -> Iterator[None]:
     """Blame `path` for what goes wrong while it is understood: it was damaged, or written by others.
 
-    Errors of OpenDAS go through, and memory that is not there is no fault of a file.
+    Errors of OpenDAS go through, with the name of the file where they lack it, and memory that is not there
+    is no fault of a file.
 
     Raises
     ------
@@ -171,6 +172,12 @@ def reading(path: Path) -> Iterator[None]:
         yield
     except MemoryError:
         raise
+    except DataError as error:
+        if path.name in str(error):
+            raise
+        named = type(error)(f"{path.name}: {error}")
+        named.findings = error.findings
+        raise named from error
     except OSError as error:
         if error.errno is not None:
             raise EnvironmentFailure(
