@@ -135,8 +135,8 @@ def _warn_of_clear_network(session: SparkSession) -> None:
         return
     if context.getConf().get("spark.network.crypto.enabled", "false") != "true":
         _log.warning(
-            "spark.network.crypto.enabled is off: records cross the network of the cluster in clear, and so do "
-            "the tickets with which executors ask for keys: whoever reads the network can undo the noise"
+            "spark.network.crypto.enabled is off: records cross the network of the cluster in clear, and so "
+            "do the tickets with which executors ask for keys: whoever reads the network can undo the noise"
         )
 
 
