@@ -109,7 +109,7 @@ class FileMeasurements:
             rows, compact, _ = compact_rows(query.row_of_cell, support, query.size)
             block, place = self._blocks[level]
             values = _pick(block[query.name], place[start : start + children], rows, query.name)
-            answers.append(QueryAnswers(query.name, rows, compact, values, query.noise[0].variance))
+            answers.append(QueryAnswers(query.name, rows, compact, values, query.variance))
         return FamilyMeasurement(tuple(answers), measured.precision(first, children))
 
     def full(self, level: int, first: int, geounits: int) -> list[npt.NDArray[np.int64]]:

@@ -136,7 +136,11 @@ class NoiseSource:
         PrivacyError
             If an index does not fit its field. Nothing is drawn then.
         """
-        prepared = [_Prepared.of(level, request) for request in requests]
+        prepared: list[_Prepared] = []
+        for request in requests:
+            # Often all requests have the same geounits: they are checked once.
+            alike = bool(prepared) and request[1] is requests[len(prepared) - 1][1]
+            prepared.append(_Prepared.of(level, request, prepared[-1] if alike else None))
         self._run(prepared)
         return [request.out.reshape(request.shape) for request in prepared]
 
@@ -212,6 +216,7 @@ class _Prepared(NamedTuple):
     cells: NDArray[np.int64]
     shape: tuple[int, ...]
     out: NDArray[np.int64]
+    unit_shape: tuple[int, ...] = ()
     group: NDArray[np.int64] | None = None
 
     @property
@@ -220,9 +225,13 @@ class _Prepared(NamedTuple):
         return self.units.size * self.cells.size
 
     @classmethod
-    def of(cls, level: int, request: Request) -> _Prepared:
+    def of(cls, level: int, request: Request, alike: _Prepared | None = None) -> _Prepared:
+        """Check a request; `alike` has the same geounits, and was checked."""
         table, unit, query, cells = request
-        units, unit_shape = index_array("geounit", unit, UNIT_BITS)
+        if alike is None:
+            units, unit_shape = index_array("geounit", unit, UNIT_BITS)
+        else:
+            units, unit_shape = alike.units, alike.unit_shape
         indices, cell_shape = index_array("cell", cells, CELL_BITS)
         return cls(
             table,
@@ -232,6 +241,7 @@ class _Prepared(NamedTuple):
             indices,
             unit_shape + cell_shape,
             np.empty(units.size * indices.size, dtype=np.int64),
+            unit_shape,
         )
 
     @classmethod
@@ -245,7 +255,7 @@ class _Prepared(NamedTuple):
             raise PrivacyError("Sums of draws need a column for every cell. Nothing was drawn.")
         geolevel = scalar_index("geolevel", level, LEVEL_BITS)
         number = scalar_index("query", query, QUERY_BITS)
-        return cls(table, geolevel, number, units, indices, sums.shape, sums, group)
+        return cls(table, geolevel, number, units, indices, sums.shape, sums, (), group)
 
 
 class _Piece(NamedTuple):
