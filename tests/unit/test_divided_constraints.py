@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from support.random_land import random_frame
 
-from opendas.constraints.declarations import Bound, Invariant
+from opendas.constraints.declarations import Bound, Invariant, StructuralZero
 from opendas.constraints.feasible import check_feasible
 from opendas.constraints.table import ConstraintTable, bound_table, invariant_geolevels
-from opendas.errors import ConfigError
+from opendas.errors import ConfigError, InfeasibleFamily
 from opendas.geography.bypass import bypass_general, bypass_only_children
 from opendas.geography.frame import Frame
 from opendas.geography.recipe import NAMED_SPINES, Recipe, SpineStep, build_spine
@@ -86,6 +86,13 @@ def constraints(product: Product, frame: Frame, spine: Spine, dense: np.ndarray)
     histogram = Histogram.from_entries(rows, cells, dense[rows, cells], shape=dense.shape)
     held = declared_invariants(product, histogram.take(spine.leaf_order), spine)
     return bound_table(product, frame, spine, held)
+
+
+def from_people(frame: Frame, spine: Spine) -> Histogram:
+    """People of the frame's six cells, in spine order."""
+    dense = people_in(frame, 6, 0)
+    rows, cells = np.nonzero(dense)
+    return Histogram.from_entries(rows, cells, dense[rows, cells], shape=dense.shape).take(spine.leaf_order)
 
 
 def everything(table: ConstraintTable) -> list[list[object]]:
@@ -310,3 +317,42 @@ def test_an_invariant_below_the_division_is_refused() -> None:
     product = replace(persons(), invariants=(Invariant("total", "county"),))
     with pytest.raises(ConfigError, match="not the official ones"):
         invariant_geolevels(product, spine_of(made_state(), "parts"))
+
+
+def test_a_total_that_the_parts_of_a_state_cannot_hold_is_told_by_the_state() -> None:
+    """The prisons and nursing homes of both parts need more people than the whole state has."""
+    product, frame = persons(), random_frame(11)  # one state in two parts, with eleven facilities
+    spine = spine_of(frame, "parts")
+    held = declared_invariants(product, from_people(frame, spine), spine)
+    check_feasible(product, spine, bound_table(product, frame, spine, held))
+    held["total"][0] = 1
+    table = bound_table(product, frame, spine, held)
+    with pytest.raises(InfeasibleFamily) as caught:
+        check_feasible(product, spine, table)
+    conflict = caught.value.conflict
+    assert conflict is not None
+    assert conflict.smallest
+    assert str(conflict.constraints[0]).endswith("invariant total@state = 1")
+    assert {held.relation for held in conflict.constraints[1:]} == {">="}
+    assert (conflict.least, conflict.most) == (
+        sum(held.value for held in conflict.constraints[1:]),
+        1,
+    )
+
+
+def test_a_total_where_every_cell_is_a_structural_zero_is_told_with_the_zero() -> None:
+    """Nobody can live in the only kind of place there is."""
+    frame = random_frame(1)
+    zero = StructuralZero({"kind": ("home", "prison", "nursing")})
+    product = replace(persons(), structural_zeros=(zero,), bounds=())
+    spine = spine_of(frame, "standard")
+    states = len(spine.levels[spine.index("state")])
+    table = bound_table(product, frame, spine, {"total": np.full((states, 1), 7)})
+    with pytest.raises(InfeasibleFamily) as caught:
+        check_feasible(product, spine, table)
+    assert caught.value.conflict is not None
+    assert [held.name for held in caught.value.conflict.constraints] == [
+        "invariant total@state",
+        "structural zero kind=home|prison|nursing",
+    ]
+    assert len(caught.value.conflict.others) == states - 1

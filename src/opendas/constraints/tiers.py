@@ -240,8 +240,10 @@ def _tiers(product: Product, spine: Spine, table: ConstraintTable) -> list[Tier]
     below: set[str] = set()
     for number in reversed(range(len(spine.levels))):
         level, held = spine.levels[number], table.levels[number]
-        starts = spine.leaf_starts(number)[:-1]
-        lower, upper = (np.add.reduceat(bound, starts, axis=0) for bound in (leaf.lower, leaf.upper))
+        lower, upper = leaf.lower, leaf.upper  # of a nation's leaves: no copy
+        if number + 1 < len(spine.levels):
+            starts = spine.leaf_starts(number)[:-1]
+            lower, upper = (np.add.reduceat(bound, starts, axis=0) for bound in (lower, upper))
         own = tuple(invariant for invariant in held.invariants if invariant.name not in below)
         below.update(invariant.name for invariant in held.invariants)
         tier = Tier(
