@@ -8,12 +8,13 @@ import subprocess
 import sys
 import threading
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from support.mini import from_dense, mini_frame, mini_histogram, mini_product, to_dense
+from support.mini import from_dense, mini_frame, mini_histogram, mini_product, to_dense, write_mini
 
 import opendas.engines.spark.exact as exact
 from opendas.engines.spark.dealing import Cut, Redeal, split
@@ -35,6 +36,7 @@ from opendas.engines.spark.parts import (
 from opendas.engines.spark.slots import _hash, slots
 from opendas.engines.truth import input_tag
 from opendas.errors import (
+    ConfigError,
     DataError,
     EnvironmentFailure,
     Finding,
@@ -44,9 +46,13 @@ from opendas.errors import (
     SolverFailure,
 )
 from opendas.io.atomic import atomic_file, name_attempt, remove_partials
+from opendas.io.readers.base import FRAME_FROM_RECORDS
+from opendas.io.readers.long_form import HistogramReader
 from opendas.io.readers.residence import broken_units, check_units, unit_rules
+from opendas.pipeline import Options, release
 from opendas.random.keys import RunKey
 from opendas.random.tags import TagSum, tag_key, tag_of
+from opendas.run import load
 from opendas.schema.histogram import Histogram
 
 
@@ -276,3 +282,29 @@ def test_units_are_checked_piece_by_piece_as_at_once() -> None:
     assert [rule[0] for rule in unit_rules(product, None, tuple(frame.units))] == [
         bound.column for bound in product.bounds
     ]
+
+
+def test_the_engine_is_one_that_there_is() -> None:
+    with pytest.raises(ConfigError, match="'local' or 'spark'"):
+        Options(engine="cluster")
+    with pytest.raises(ConfigError, match="goes with the engine spark"):
+        Options(master="spark://host:7077")
+
+
+def test_a_run_without_subtrees_is_refused_before_spark_starts(tmp_path: Path) -> None:
+    path = write_mini(tmp_path, run='estimator = "block-by-block"')
+    with pytest.raises(ConfigError, match="block-by-block"):
+        release(load(path), tmp_path / "out", Options(engine="spark"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_rows_that_others_may_count_are_those_of_files_with_a_public_frame(tmp_path: Path) -> None:
+    run = load(write_mini(tmp_path))
+    reader = run.reader
+    assert isinstance(reader, HistogramReader)
+    found = reader.file_rows()
+    assert found is not None
+    assert np.array_equal(found.data.frame.geocodes, run.frame.geocodes)
+    assert found.data.histogram.total() == 0
+    taken = replace(run.resolved.reader, frame=FRAME_FROM_RECORDS)
+    assert HistogramReader(taken).file_rows() is None
