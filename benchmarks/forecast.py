@@ -37,12 +37,13 @@ from opendas.costs import TASK_LEAVES, Costs
 from opendas.demo import write_demo
 from opendas.forecast import Work, forecast_run, work_of
 from opendas.processes import memory_mb
-from opendas.timing import STEPS, step_of_lap
+from opendas.run_log import read_log
+from opendas.timing import STEPS, step_of_lap, step_of_stage
 
 HEIGHTS = 4
 """Heights above the leaves that have a cost of their own: leaves, their parents, these' parents, the rest."""
 
-SHARED = ("worker_mb", "answer", "answer_bytes", "full_mb")
+SHARED = ("main_leaf", "worker_mb", "answer", "answer_bytes", "full_mb")
 """Costs that are taken from the first estimator of a file."""
 
 PAUSE = 0.1
@@ -91,6 +92,9 @@ def one_run(run_file: Path, out: Path, workers: int, measurements: str) -> dict[
     for lap, seconds in found["steps"].items():
         steps[step_of_lap(lap)] += seconds
     steps["planning"] += wall - found["seconds"]  # start and end of the program
+    gathering = gathered(out)
+    steps["gathering"] += gathering
+    steps["estimating"] -= gathering
     left = folder_mb(out)
     return {
         "wall_s": wall,
@@ -103,6 +107,16 @@ def one_run(run_file: Path, out: Path, workers: int, measurements: str) -> dict[
         "scratch_mb": max(0.0, disk - left),
         "families": seconds_by_level(out),
     }
+
+
+def gathered(out: Path) -> float:
+    """Return the seconds of the informed estimator's way up, by the log."""
+    (path,) = (out / "confidential" / "logs").glob("*.jsonl")
+    began: dict[str, float] = {}
+    for line in read_log(path).attempt:
+        if line["event"] == "stage":
+            began.setdefault(step_of_stage(line["stage"]), line["mono"])
+    return began["estimating"] - began["gathering"] if "gathering" in began else 0.0
 
 
 def seconds_by_level(out: Path) -> dict[str, float]:
@@ -178,8 +192,12 @@ def fitted(columns: Sequence[Sequence[float]], found: Sequence[float]) -> np.nda
     return np.asarray(nnls(matrix / scale, np.ones(len(y)))[0] / scale)
 
 
-def fit_one(rows: Sequence[Mapping[str, Any]]) -> Costs:
-    """Fit the costs of one product and estimator; of one worker, but for the memory of workers."""
+def fit_one(rows: Sequence[Mapping[str, Any]], main_leaf: float | None = None) -> Costs:
+    """Fit the costs of one product and estimator; of one worker, but for the memory of workers.
+
+    Memory that grows with all leaves is told from memory of a task by runs with many leaves; `main_leaf`, in
+    bytes, comes from elsewhere where there are none.
+    """
     alone = [row for row in rows if row["workers"] == 1 and not row["full"]]
     many = [row for row in rows if row["workers"] > 1 and not row["full"]]
     full = [row for row in rows if row["workers"] == 1 and row["full"]]
@@ -204,7 +222,13 @@ def fit_one(rows: Sequence[Mapping[str, Any]]) -> Costs:
         counts_of = [float(sum(count for _, count in row["geounits"])) for row in alone]
         child[:] = fitted([counts_of], step("estimating"))[0]
     at_once = [min(count, float(TASK_LEAVES)) for count in leaves]
-    main_mb, main_leaf, worker_leaf = fitted([one, leaves, at_once], [row["peak_rss_mb"] for row in alone])
+    peaks = [row["peak_rss_mb"] for row in alone]
+    if main_leaf is None:
+        main_mb, main_leaf, worker_leaf = fitted([one, leaves, at_once], peaks)
+    else:
+        main_leaf /= 2**20
+        rest = [max(1.0, peak - main_leaf * count) for peak, count in zip(peaks, leaves, strict=True)]
+        main_mb, worker_leaf = fitted([one, at_once], rest)
     worker_mb = 0.0
     if many:
         rest = [
@@ -254,7 +278,8 @@ def fit(options: argparse.Namespace) -> None:
     for estimator in dict.fromkeys(row["estimator"] for row in rows):
         print(f'    "{estimator}": (')
         for cells in sorted({row["cells"] for row in rows}):
-            costs = fit_one([row for row in rows if (row["estimator"], row["cells"]) == (estimator, cells)])
+            chosen = [row for row in rows if (row["estimator"], row["cells"]) == (estimator, cells)]
+            costs = fit_one(chosen, known.get(cells, {}).get("main_leaf"))
             # Processes and full files are the same for every estimator: the first speaks for all.
             shared = known.setdefault(cells, {name: getattr(costs, name) for name in SHARED})
             print(f"        {replace(costs, **shared)},")
