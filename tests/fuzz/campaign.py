@@ -216,7 +216,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name in chosen.targets or TARGETS:
             found = run(name, chosen, Path(scratch))
             if chosen.keep:
-                shortest = sorted(map(bytes.fromhex, found.get("answers", {}).values()), key=len)[:KEPT]
+                shortest = sorted(map(bytes.fromhex, found.get("answers", {}).values()), key=len)
+                shortest = shortest[: max(3, int(KEPT * TARGETS[name].share))]
                 keep(name, [data for data in shortest if len(data) <= 24])
             found.pop("answers", None)
             results.append(found)
