@@ -18,6 +18,7 @@ from support.pl94_zip import members, some_blocks
 
 import opendas
 from fuzz.seeds import MARK, seed
+from opendas.cli.answers import next_steps, run_answer
 from opendas.config.guess import guess_table
 from opendas.config.lines import scan_lines
 from opendas.config.load import load_run_file, read_text
@@ -327,6 +328,16 @@ def test_a_damaged_certificate(tmp_path: Path, text: bytes) -> None:
     (folder / "release/certificate.json").write_bytes(text)
     with pytest.raises(FormatError, match=r"certificate\.json"):
         opendas.Release(folder).product_name()
+
+
+@pytest.mark.parametrize("text", [b"\xff", b"{", b'{"runs": [1]}'])
+def test_a_finished_run_whose_certificate_is_damaged(tmp_path: Path, text: bytes) -> None:
+    folder = written(tmp_path, "release")
+    (folder / "out/release/certificate.json").write_bytes(text)
+    with pytest.raises(FormatError, match=r"certificate\.json is damaged"):
+        run_answer(folder / "out", "mini", 1.0)
+    (folder / "out/release/certificate.json").write_text('{"runs": [{"product": "mini"}]}')
+    assert "unknown number" in next_steps(run_answer(folder / "out", "mini", 1.0))
 
 
 # State, ledger, timings -------------------------------------------------------------------------------------

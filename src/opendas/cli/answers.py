@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,18 @@ __all__ = ["certificate_run", "findings_message", "next_steps", "run_answer"]
 
 
 def certificate_run(out: Path, product: str) -> Mapping[str, Any]:
-    """Return the entry of a product's run in the certificate of a release, empty where there is none."""
-    path = out / "release" / "certificate.json"
-    if not path.is_file():
+    """Return the entry of a product's run in the certificate of a release, empty where there is none.
+
+    Raises
+    ------
+    FormatError
+        If the certificate is damaged.
+    """
+    from opendas.releases import Release
+
+    if not (out / "release" / "certificate.json").is_file():
         return {}
-    runs = json.loads(path.read_text(encoding="utf-8"))["runs"]
+    runs = Release(out).certificate["runs"]
     found: Mapping[str, Any] = next((run for run in reversed(runs) if run["product"] == product), {})
     return found
 
@@ -39,7 +45,7 @@ def findings_message(out: Path, product: str) -> str | None:
     path = out / "confidential" / "findings" / f"{product}.txt"
     if not path.is_file():
         return None
-    count = len(path.read_text(encoding="utf-8").splitlines())
+    count = len(path.read_bytes().splitlines())
     return (
         f"warning: the input is inconsistent in {count:,} place{'s' if count > 1 else ''}, listed in {path} "
         "(confidential). --strict makes this an error."
@@ -50,10 +56,11 @@ def next_steps(answer: Mapping[str, Any]) -> str:
     """Return the answer in words, with what to do next."""
     out = answer["out"]
     loss = f"rho {answer['rho']}" if answer["rho"] is not None else f"epsilon {answer['epsilon']}"
-    stamps = f" [{', '.join(answer['stamps'])}]" if answer["stamps"] else ""
+    stamps = f" [{', '.join(map(str, answer['stamps']))}]" if answer["stamps"] else ""
+    records = f"{answer['records']:,}" if isinstance(answer["records"], int) else "an unknown number of"
     return "\n".join(
         [
-            f"{answer['product']}: {answer['records']:,} records released under {loss}{stamps}",
+            f"{answer['product']}: {records} records released under {loss}{stamps}",
             f"in {duration(answer['seconds'])}, with {answer['peak_rss_mb']:,.0f} MB at most in one process.",
             "",
             f"  report       {out}/release/report.html",
