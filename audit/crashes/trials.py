@@ -21,9 +21,9 @@ from audit.crashes.ways import WAYS, Way, draw_fate
 
 __all__ = ["Death", "Laboratory", "Trial"]
 
-MOST_DEATHS = 4
-AGAIN = 0.4
-"""Chance that a resumed life dies too."""
+MOST_DEATHS = 6
+AGAIN = 0.6
+"""Chance that a resumed life dies too, where nothing else is asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +97,8 @@ class Laboratory:
         To choose from.
     forks : bool
         Lives are forked off a process that has the program loaded; see :mod:`audit.crashes.nursery`.
+    again : float
+        Chance that a resumed life dies too.
     """
 
     def __init__(
@@ -108,6 +110,7 @@ class Laboratory:
         subjects: Sequence[Subject] = SUBJECTS,
         ways: Sequence[Way] = WAYS,
         forks: bool = False,
+        again: float = AGAIN,
     ) -> None:
         self._folder = folder
         self._inputs = inputs
@@ -118,6 +121,7 @@ class Laboratory:
         self._references: dict[tuple[str, str], Reference] = {}
         self._lock = threading.Lock()
         self._forks = forks
+        self.again = again
         self._own = threading.local()
         self._nurseries: list[Nursery] = []
 
@@ -191,7 +195,9 @@ class Laboratory:
             return self._references[name]
 
     def _undisturbed(self, subject: Subject, key: str, number: int) -> Reference:
-        machine = self._machine(self._folder / f"reference-{number}")
+        folder = self._folder / f"reference-{number}"
+        shutil.rmtree(folder, ignore_errors=True)
+        machine = self._machine(folder)
         given = replace(subject, key="command") if subject.key == "own" else subject
         releases, seconds, counts = [], [], []
         for step in range(len(subject.steps)):
@@ -245,6 +251,7 @@ class _Course:
         self._stack = stack
         self._usual = laboratory.reference(subject)
         self._seen: list[dict[str, str]] = []
+        self._over = False
 
     @property
     def _out(self) -> Path:
@@ -264,7 +271,9 @@ class _Course:
         for step in range(len(self._subject.steps)):
             resume = False
             while True:
-                again = deaths < MOST_DEATHS and self._rng.random() < AGAIN
+                again = (
+                    deaths < MOST_DEATHS and not self._over and self._rng.random() < self._laboratory.again
+                )
                 dies = (step == first and deaths == 0) or (deaths > 0 and again)
                 life = self._life(step, way if dies else None, resume)
                 deaths += dies and life.struck
@@ -299,7 +308,9 @@ class _Course:
         if way is None:
             return life
         if life.struck:
-            self._trial.deaths.append(Death(way.name, stage(self._out, self._ledger), life.code, step))
+            reached = stage(self._out, self._ledger)
+            self._trial.deaths.append(Death(way.name, reached, life.code, step))
+            self._over = reached == "after the end"
         self._trial.problems += _last_words(way, life)
         problems, seen = after_death(self._out, self._ledger)
         self._trial.problems += problems

@@ -54,6 +54,9 @@ WAYS = (
     Way("killed at a file operation, resumed on another machine", "kill", "operation", moved=True),
 )
 
+EDGE = 80
+"""So many first and last file operations of a life are died at as often as all the others."""
+
 
 @dataclass(frozen=True, slots=True)
 class Fate:
@@ -96,8 +99,16 @@ def draw_fate(rng: random.Random, subject: Subject, way: Way | None, operations:
     return Fate(
         way,
         moment=rng.uniform(0.0, 1.02),
-        at=rng.randint(1, max(operations, 1)),
+        at=_operation(rng, max(operations, 1)),
         share=rng.choice((0.0, rng.random(), 1.0)),
         loss=rng.choice((1.0, 0.9, 0.5, rng.random(), 0.0)),
         space=rng.uniform(0.0, 1.0),
     )
+
+
+def _operation(rng: random.Random, operations: int) -> int:
+    """Draw an operation; most are of tasks, and few are where key, ledger and certificate are written."""
+    first, last = rng.choice(
+        ((1, min(EDGE, operations)), (1, operations), (max(operations - EDGE, 1), operations))
+    )
+    return rng.randint(first, last)

@@ -173,7 +173,9 @@ SEEDED = replace(SMALL[0], key="seed")
 
 @pytest.fixture(scope="module")
 def laboratory(inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Laboratory]:
-    with Laboratory(tmp_path_factory.mktemp("trials"), inputs, subjects=SMALL, forks=True) as found:
+    with Laboratory(
+        tmp_path_factory.mktemp("trials"), inputs, subjects=SMALL, forks=True, again=0.2
+    ) as found:
         yield found
 
 
@@ -198,7 +200,7 @@ def test_a_broken_run_is_caught(
     inputs: Path, tmp_path: Path, laboratory: Laboratory, mutant: str, expected: str
 ) -> None:
     way = next(way for way in WAYS if way.name == "kill -9, at a file operation")
-    with Laboratory(tmp_path, inputs, mutant=mutant, subjects=[SEEDED], ways=[way]) as broken:
+    with Laboratory(tmp_path, inputs, mutant=mutant, subjects=[SEEDED], ways=[way], again=0.0) as broken:
         broken.adopt(laboratory)
         found: list[str] = []
         for number in range(5):

@@ -98,7 +98,9 @@ class LocalEngine:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._pool is not None:
-            self._pool.shutdown(wait=True, kill_workers=kind is not None)
+            # Idle workers are killed rather than asked to end: had one of them just died with the queue's
+            # lock, the others would never hear it.
+            self._pool.shutdown(wait=True, kill_workers=True)
             self._pool = None
 
     def map(self, tasks: Iterable[Task], count: int) -> Iterator[tuple[Task, TaskResult | Saved]]:
