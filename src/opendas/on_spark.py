@@ -125,11 +125,12 @@ class SparkPlace:
         self, run: Run, counts: ExactInput, constraints: ConstraintTable, model: TreeModel | None
     ) -> None:
         """Deal the counts out again if the run is cut in another way than was expected."""
-        if isinstance(counts, SparkCounts):
-            with spark_failures():
-                counts.cut_again(
-                    Cut.of(counts.spine, cut(counts.spine, constraints, run.resolved.estimator, model))
-                )
+        if not isinstance(counts, SparkCounts):
+            return
+        estimator = run.resolved.estimator
+        if estimator == "informed" and model is None:  # nothing will be estimated now: any cut will do
+            return
+        counts.cut_again(Cut.of(counts.spine, cut(counts.spine, constraints, estimator, model)))
 
     def engine(
         self, worker: Worker, folder: Path, counts: ExactInput | None, spine: Spine
