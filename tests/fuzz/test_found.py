@@ -32,6 +32,7 @@ from opendas.io.readers import ReaderSpec, make_reader
 from opendas.io.readers.block_assignment import with_assignments
 from opendas.io.readers.tables import _check_dictionaries
 from opendas.io.readers.unpacking import SMALL
+from opendas.phsafe.verify import holds_household_tables, verify_output
 from opendas.privacy.entries import read_lines
 from opendas.products.pl94 import pl94_persons
 from opendas.timing import Clock
@@ -338,6 +339,19 @@ def test_a_finished_run_whose_certificate_is_damaged(tmp_path: Path, text: bytes
         run_answer(folder / "out", "mini", 1.0)
     (folder / "out/release/certificate.json").write_text('{"runs": [{"product": "mini"}]}')
     assert "unknown number" in next_steps(run_answer(folder / "out", "mini", 1.0))
+
+
+def test_household_tables_with_a_certificate_of_nonsense(tmp_path: Path) -> None:
+    folder = written(tmp_path, "household-tables") / "out"
+    path = folder / "certificate.json"
+    whole = json.loads(path.read_text())
+    whole["runs"][0]["noise"][0]["budget"] = "1/0"
+    for text in (json.dumps(whole), '{"format": 1', "[" * 100_000):
+        path.write_text(text)
+        assert holds_household_tables(folder)
+        assert not all(check.ok for check in verify_output(folder, allow_seeded=True))
+    (folder / "confidential/mode").write_bytes(b"\xff")
+    assert not holds_household_tables(folder)
 
 
 # State, ledger, timings -------------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ def stored_mode(out: Path) -> Mode | None:
     path = out / _MODE
     if not path.is_file():
         return None
-    text = path.read_text(encoding="utf-8").strip()
+    text = path.read_text(encoding="utf-8", errors="replace").strip()
     return Mode(text) if text in (Mode.PRIVATE, Mode.NON_PRIVATE) else None
 
 

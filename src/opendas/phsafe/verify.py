@@ -46,7 +46,7 @@ def holds_household_tables(out: Path) -> bool:
         return True
     try:
         certificate = json.loads((out / CERTIFICATE).read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
     return isinstance(certificate, dict) and certificate.get("format") == FORMAT
 
@@ -93,7 +93,7 @@ def verify_output(
     ]
     try:
         plan = _plan(certificate["runs"][0], tables)
-    except (ConfigError, KeyError, TypeError, ValueError) as error:
+    except (ConfigError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         return (*checks, Check("plan", False, f"the certificate describes no run ({type(error).__name__})."))
     checks.append(run_check("plan", lambda: _check_plan(certificate, plan, derived)))
     return (*checks, *check_tables(out, plan.config, plan.sensitivity, derived))
@@ -104,7 +104,7 @@ def _certificate(out: Path) -> dict[str, Any]:
     require(path.is_file() and not path.is_symlink(), f"{CERTIFICATE} is missing.")
     try:
         certificate = json.loads(path.read_bytes())
-    except ValueError:
+    except (ValueError, RecursionError):
         raise CheckFailed(f"{CERTIFICATE} is no JSON.") from None
     require(isinstance(certificate, dict) and certificate.get("format") == FORMAT, f"expected {FORMAT!r}.")
     runs = certificate.get("runs")
