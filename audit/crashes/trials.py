@@ -356,8 +356,9 @@ def _last_words(way: Way, life: Life) -> list[str]:
         "kill": {-signal.SIGKILL} if way.who != "worker" else {6},
         "cut": {-signal.SIGKILL},
         "full": {6},
-        "SIGINT": {130},
-        "SIGTERM": {130},
+        # The signal's own status: Python had not begun with the program, or was done with it.
+        "SIGINT": {130, -signal.SIGINT},
+        "SIGTERM": {130, -signal.SIGTERM},
     }[way.act]
     problems = []
     if life.code not in expected | {0}:
