@@ -360,10 +360,10 @@ def start(runs: Runs, name: str, *more: str) -> subprocess.Popen[str]:
 
 def wait_for_results(runs: Runs, name: str, process: subprocess.Popen[str]) -> None:
     """Wait until executors have done a part of their work, and not all of it."""
-    until = time.monotonic() + 300
+    until = time.monotonic() + 600
     folder = runs.out(name) / "state" / "pl94-persons" / "work"
     while time.monotonic() < until and process.poll() is None:
-        done, all_ = len(list(folder.glob("*.done"))), len(list(folder.glob("*.item")))
+        done, all_ = len(list(folder.rglob("*.done"))), len(list(folder.rglob("*.item")))
         if 0 < done < all_:
             return
         time.sleep(0.02)
