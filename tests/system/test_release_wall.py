@@ -22,7 +22,7 @@ from support.mini import from_dense, mini_frame, mini_histogram, to_dense, write
 import opendas.engines.work as work
 import opendas.pipeline as pipeline
 import opendas.preparation as preparation
-import opendas.publish as publish
+import opendas.workspace as workspace
 from opendas.cli.failures import guarded
 from opendas.cli.main import cli
 from opendas.engines.truth import input_tag
@@ -79,6 +79,8 @@ def test_a_run_writes_these_files_and_no_others(tmp_path: Path, estimator: str) 
         "state/mini/run.json",
         "confidential/keys/mini.key",
         "confidential/timings/mini.json",
+        "confidential/timings/mini_families.parquet",
+        "confidential/logs/mini.jsonl",
     }
     state = json.loads((out / "state" / "mini" / "run.json").read_text())
     assert set(state) == {
@@ -121,7 +123,7 @@ def test_checkpoints_hold_estimates_and_noisy_answers_only(tmp_path: Path, estim
     for name, run_file in (("a", first), ("b", second)):
         with pytest.MonkeyPatch.context() as patch:
             use_recorded(patch, folder)
-            patch.setattr(pipeline, "remove_checkpoints", lambda folder: None)
+            patch.setattr(workspace, "remove_checkpoints", lambda folder: None)
             patch.setattr(preparation, "token_hex", lambda size: "same run id for both")
             release(load(run_file), tmp_path / name, Options())
         saved.append({k: v for k, v in files(tmp_path / name / "state").items() if k.endswith(".part")})
@@ -186,7 +188,6 @@ def test_key_and_intent_are_on_disk_before_the_first_draw(
             super()._run(requests)  # type: ignore[arg-type]
 
     monkeypatch.setattr(work, "NoiseSource", Watched)
-    monkeypatch.setattr(publish, "NoiseSource", Watched)
     release(load(write_mini(tmp_path)), out, Options(measurements="full"))
     assert len(seen) > 3
 
