@@ -214,6 +214,7 @@ def test_a_run_writes_these_files_and_no_others(tmp_path: Path) -> None:
         "ledger.jsonl",
         "confidential/mode",
         "confidential/keys/phsafe.key",
+        "confidential/logs/phsafe.jsonl",
         "confidential/state/phsafe/run.json",
         "confidential/timings/phsafe.json",
         "confidential/validation/warnings.json",
