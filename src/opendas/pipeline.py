@@ -23,7 +23,7 @@ from opendas.engines.work import KeyedSource, SourceSpec, Worker
 from opendas.errors import ConfigError, PrivacyError
 from opendas.geography.frame import Frame
 from opendas.geography.spine import Spine
-from opendas.io.atomic import remove_partials, write_atomic
+from opendas.io.atomic import make_folder, remove_partials, write_atomic
 from opendas.io.geography_files import read_constraint_table, read_frame, read_spine
 from opendas.io.measurement_source import FileSource, check_measurement_files
 from opendas.io.readers.base import InputData
@@ -245,7 +245,9 @@ def _engine(
     keep_used = options.measurements == "used" and prepared.counts is not None
     binding = prepared.state.run_id + run.estimation_digest(prepared.plan) + str(keep_used)
     name = run.product.name
-    files = Checkpoints(space.state / name, binding, place.write, space.cache(name) / "seconds")
+    seconds = space.cache(name) / "seconds"
+    make_folder(seconds)
+    files = Checkpoints(space.state / name, binding, place.write, seconds)
     rules = make_rules(run.resolved, prepared.plan, prepared.constraints)
     worker = Worker(rules, source, run.resolved.failsafe, keep_used, files)
     with place.engine(worker, space.state / name, prepared.counts, prepared.spine) as engine:

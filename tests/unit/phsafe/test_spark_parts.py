@@ -17,6 +17,7 @@ from support.households import configuration, random_world, write_world
 
 from opendas.cli.failures import guarded
 from opendas.cli.main import cli
+from opendas.engines.spark import session
 from opendas.errors import EnvironmentFailure, Finding, PrivacyError
 from opendas.phsafe.config import Config, Mode, parse_config
 from opendas.phsafe.counting import Counts
@@ -28,7 +29,6 @@ from opendas.phsafe.measure import count_locally, truncation_keys
 from opendas.phsafe.model import Inputs
 from opendas.phsafe.plan import Plan
 from opendas.phsafe.read_csv import read_csv
-from opendas.phsafe.spark import session
 from opendas.phsafe.spark.households import SparkHouseholds
 from opendas.phsafe.spark.merge import merge_findings
 from opendas.phsafe.spark.parts import (
