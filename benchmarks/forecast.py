@@ -30,6 +30,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
+from nation import folder_mb
 from scipy.optimize import nnls
 
 import opendas
@@ -48,17 +49,6 @@ SHARED = ("main_leaf", "worker_mb", "answer", "answer_bytes", "full_mb")
 
 PAUSE = 0.1
 """Seconds between two looks at memory and disk."""
-
-
-def folder_mb(folder: Path) -> float:
-    """Return what the files below a folder take."""
-    total = 0
-    for path in folder.rglob("*"):
-        try:
-            total += path.stat().st_size if path.is_file() else 0
-        except OSError:  # removed meanwhile
-            continue
-    return total / 2**20
 
 
 def processor_seconds() -> float:

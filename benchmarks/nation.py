@@ -149,7 +149,8 @@ def _below(pid: int) -> Iterator[int]:
             yield from _below(int(child))
 
 
-def _folder_mb(folder: Path) -> float:
+def folder_mb(folder: Path) -> float:
+    """Return what the files below a folder take."""
     total = 0
     for path in folder.rglob("*"):
         try:
@@ -175,7 +176,7 @@ def watched(arguments: Sequence[str | Path], out: Path) -> dict[str, float]:
                     peaks[name] = max(peaks[name], value)
             peaks["together"] = max(peaks["together"], memory_mb(process.pid) or 0.0)
             if looks % 10 == 0:
-                peaks["disk"] = max(peaks["disk"], _folder_mb(out))
+                peaks["disk"] = max(peaks["disk"], folder_mb(out))
             looks += 1
             time.sleep(PAUSE)
         wall = time.perf_counter() - start

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 import subprocess
@@ -130,3 +131,17 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+def forms(key: bytes) -> list[bytes]:
+    """How a key may stand in a file."""
+    return [key, key[::-1], key.hex().encode(), base64.b64encode(key), repr(key).encode()]
+
+
+def holds(folder: Path, wanted: list[bytes]) -> list[Path]:
+    """Return the files that hold one of some strings."""
+    return [
+        path
+        for path in folder.rglob("*")
+        if path.is_file() and any(form in path.read_bytes() for form in wanted)
+    ]

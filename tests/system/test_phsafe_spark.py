@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import shutil
 import subprocess
@@ -14,7 +13,7 @@ from typing import Any
 
 import pytest
 from support.households import World, configuration, random_world, write_world
-from support.spark_cluster import Cluster, start_cluster
+from support.spark_cluster import Cluster, forms, holds, start_cluster
 
 from opendas.phsafe.config import Mode, read_config
 from opendas.phsafe.measure import truncation_keys
@@ -206,20 +205,6 @@ def test_rows_with_other_fields_are_refused_with_their_lines(runs: Runs) -> None
     assert [line for line in listed if "fields, found" in line] == [
         "persons.csv, line 5: expected 6 fields, found 5",
         "persons.csv, line 91: expected 6 fields, found 7",
-    ]
-
-
-def forms(key: bytes) -> list[bytes]:
-    """How a key may stand in a file."""
-    return [key, key[::-1], key.hex().encode(), base64.b64encode(key), repr(key).encode()]
-
-
-def holds(folder: Path, wanted: list[bytes]) -> list[Path]:
-    """Return the files that hold one of some strings."""
-    return [
-        path
-        for path in folder.rglob("*")
-        if path.is_file() and any(form in path.read_bytes() for form in wanted)
     ]
 
 

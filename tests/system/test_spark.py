@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import base64
 import json
 import os
 import signal
@@ -16,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.spark_cluster import Cluster, start_cluster
+from support.spark_cluster import Cluster, forms, holds, start_cluster
 
 import opendas
 from opendas.demo import write_nation
@@ -252,20 +251,6 @@ def test_what_only_the_local_engine_does_is_refused(runs: Runs) -> None:
 
 
 # Confidentiality --------------------------------------------------------------------------------------------
-
-
-def forms(key: bytes) -> list[bytes]:
-    """How a key may stand in a file."""
-    return [key, key[::-1], key.hex().encode(), base64.b64encode(key), repr(key).encode()]
-
-
-def holds(folder: Path, wanted: list[bytes]) -> list[Path]:
-    """Return the files that hold one of some strings."""
-    return [
-        path
-        for path in folder.rglob("*")
-        if path.is_file() and any(form in path.read_bytes() for form in wanted)
-    ]
 
 
 def test_no_key_is_on_a_disk_or_in_a_log(runs: Runs, tmp_path: Path) -> None:

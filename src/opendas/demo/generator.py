@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from opendas.demo.land import Land, make_land
 from opendas.demo.people import Homes, draw_people, make_homes
+from opendas.demo.run_files import run_file
 from opendas.errors import ConfigError
 from opendas.io.atomic import write_atomic
 from opendas.io.parquet import bytes_column, write_parquet
@@ -94,9 +95,12 @@ def write_demo(folder: Path | str, blocks: int = 5000, seed: int = 2020) -> tupl
     write_parquet(folder / "persons.parquet", persons_table(state))
     write_parquet(folder / "units.parquet", units_table(state))
     runs = []
-    for name, label in (("persons", "People"), ("units", "Housing units")):
+    for name in ("persons", "units"):
         runs.append(folder / f"{name}.toml")
-        write_atomic(runs[-1], _RUN.format(name=name, label=label, blocks=blocks, seed=seed).encode())
+        made = f"made state: {blocks} blocks, seed {seed}"
+        note = "the production setting of 2020 where the state is the topmost level"
+        text = run_file(name, made=made, path=f"{name}.parquet", preset=f"pr2020-{name}", note=note)
+        write_atomic(runs[-1], text.encode())
     logger.info(
         "made a state of %d blocks and %d people in %s", blocks, int(state.homes.people.sum()), folder
     )
@@ -139,34 +143,3 @@ def units_table(state: DemoState) -> pa.Table:
 
 def _geocodes(land: Land, block: npt.NDArray[np.integer]) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(pa.array(block.astype(np.int32)), bytes_column(land.geocodes))
-
-
-_RUN = """\
-# {label} of a made state: {blocks} blocks, seed {seed}. Nobody's data.
-
-[run]
-product = "pl94-{name}"
-mechanism = "discrete-gaussian"
-neighbours = "bounded"
-
-[input]
-reader = "histogram"
-path = "{name}.parquet"
-geocode = "GEOID"
-count = "count"
-units = {{ path = "frame.parquet", geocode = "GEOID" }}   # hu, gq1 ... gq7
-
-[geography]
-spine = "standard"
-frame = "frame.parquet"     # every block, the empty ones included
-levels = [                  # the official levels, by characters of the geocode
-    {{ name = "state", prefix = 2 }},
-    {{ name = "county", prefix = 5 }},
-    {{ name = "tract", prefix = 11 }},
-    {{ name = "block_group", prefix = 12 }},
-    {{ name = "block", prefix = 15 }},
-]
-
-[budget]
-preset = "pr2020-{name}"    # the production setting of 2020 where the state is the topmost level
-"""

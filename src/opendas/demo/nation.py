@@ -21,6 +21,7 @@ import pyarrow as pa
 from opendas.demo.generator import DemoState, frame_table, persons_table, units_table
 from opendas.demo.land import NATION, Density, Land, make_land
 from opendas.demo.people import Homes, draw_people, make_homes
+from opendas.demo.run_files import run_file
 from opendas.errors import ConfigError
 from opendas.io.atomic import write_atomic
 from opendas.io.parquet import ParquetSink, parquet_sink, write_parquet
@@ -355,41 +356,15 @@ def _frame_schema() -> pa.Schema:
 
 def _write_run(folder: Path, product: str, spine: str, plan: NationPlan) -> Path:
     path = folder / (f"{product}.toml" if spine == "aian" else f"{product}-{spine}.toml")
-    label = "People" if product == "persons" else "Housing units"
-    text = _RUN.format(
-        product=product, spine=spine, label=label, blocks=plan.blocks, states=len(plan.states), seed=plan.seed
+    made = f"made nation: {plan.blocks} blocks, {len(plan.states)} states, seed {plan.seed}"
+    text = run_file(
+        product,
+        made=made,
+        path=product,
+        root="us",
+        spine=spine,
+        preset=f"us2020-{product}",
+        note="the production setting of 2020",
     )
     write_atomic(path, text.encode())
     return path
-
-
-_RUN = """\
-# {label} of a made nation: {blocks} blocks, {states} states, seed {seed}. Nobody's data.
-
-[run]
-product = "pl94-{product}"
-mechanism = "discrete-gaussian"
-neighbours = "bounded"
-
-[input]
-reader = "histogram"
-path = "{product}"
-geocode = "GEOID"
-count = "count"
-units = {{ path = "frame.parquet", geocode = "GEOID" }}   # hu, gq1 ... gq7
-
-[geography]
-spine = "{spine}"
-frame = "frame.parquet"     # every block, the empty ones included
-levels = [                  # the official levels, by characters of the geocode
-    {{ name = "us", prefix = 0 }},
-    {{ name = "state", prefix = 2 }},
-    {{ name = "county", prefix = 5 }},
-    {{ name = "tract", prefix = 11 }},
-    {{ name = "block_group", prefix = 12 }},
-    {{ name = "block", prefix = 15 }},
-]
-
-[budget]
-preset = "us2020-{product}"    # the production setting of 2020
-"""
