@@ -2,6 +2,7 @@
 
     python benchmarks/nation.py scale                 # one state: 25,000, 250,000 and 900,000 blocks, persons
     python benchmarks/nation.py tenth                 # a tenth of a nation, several states, both products
+    python benchmarks/nation.py whole                 # a whole nation, both products
     python benchmarks/nation.py workers --blocks 250000
     python benchmarks/nation.py make --blocks 8130000 # the generator alone
     python benchmarks/nation.py project ROWS.json     # of rows that --json wrote
@@ -46,6 +47,9 @@ TENTH = 814_000
 """Blocks of which 590,000 have homes, a tenth of the nation's 5.9 million."""
 
 TENTH_STATES = 6
+
+WHOLE = 8_130_000
+"""Blocks of a nation: 5.9 million have homes."""
 
 UNITED_STATES = {
     "us": 1,
@@ -274,12 +278,12 @@ def scale(scratch: Path, sizes: Sequence[int], workers: int) -> Iterator[Row]:
         )
 
 
-def tenth(scratch: Path, blocks: int, states: int, workers: int) -> Iterator[Row]:
-    """Several states, persons and units: a full pass over a tenth of a nation."""
+def whole_pass(name: str, scratch: Path, blocks: int, states: int | None, workers: int) -> Iterator[Row]:
+    """Several states, persons and units, from reading to a verified release; then the projection."""
     made = made_nation(scratch, blocks, states, 41.0, one_state=False)
     rows = []
     for run in ("persons", "units"):
-        rows.append(one_run("a tenth of a nation", made, run, workers, scratch))
+        rows.append(one_run(name, made, run, workers, scratch))
         yield rows[-1]
     project(rows, UNITED_STATES, workers)
 
@@ -387,7 +391,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=["scale", "tenth", "workers", "make", "project"])
+    parser.add_argument("what", choices=["scale", "tenth", "whole", "workers", "make", "project"])
     parser.add_argument("rows", nargs="?", type=Path, help="project: rows that --json wrote")
     parser.add_argument("--blocks", nargs="+", type=int, default=None)
     parser.add_argument("--states", type=int, default=None)
@@ -404,7 +408,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(f"{os.cpu_count()} cores, Python {sys.version.split()[0]}", flush=True)
     with scratch_folder(given.scratch) as scratch:
         if given.what == "make":
-            for blocks in given.blocks or [8_130_000]:
+            for blocks in given.blocks or [WHOLE]:
                 made_nation(scratch, blocks, given.states, 41.0, one_state=False)
             return
         warm(scratch)
@@ -412,7 +416,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
             rows = scale(scratch, given.blocks or SCALE, given.workers)
         elif given.what == "tenth":
             states = given.states or TENTH_STATES
-            rows = tenth(scratch, (given.blocks or [TENTH])[0], states, given.workers)
+            blocks = (given.blocks or [TENTH])[0]
+            rows = whole_pass("a tenth of a nation", scratch, blocks, states, given.workers)
+        elif given.what == "whole":
+            blocks = (given.blocks or [WHOLE])[0]
+            rows = whole_pass("a nation", scratch, blocks, given.states, given.workers)
         else:
             rows = compare_workers(scratch, (given.blocks or [250_000])[0], given.repeats)
         for row in rows:
