@@ -22,6 +22,7 @@ from opendas.engines.spark.parts import (
     Answer,
     Batches,
     Counts,
+    keep_modules,
     pack,
     pack_counts,
     unpack,
@@ -108,6 +109,7 @@ class _ReadFile:
         except OpendasError as error:
             answer = Answer.of(error)
         yield _told(int(slot[-1]), number, answer)
+        keep_modules()
 
     def _dealt(
         self, keys: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], slot: npt.NDArray[np.int32]

@@ -231,6 +231,20 @@ def test_a_folder_that_is_not_there_is_made_and_one_that_cannot_be_is_told(tmp_p
     assert not (tmp_path / "gone").exists()
 
 
+def test_what_is_loaded_is_not_searched_for_garbage_after_every_task() -> None:
+    code = """
+import gc
+from opendas.engines.spark.parts import keep_modules
+assert len(gc.get_objects()) > 20_000 and not gc.get_freeze_count()
+keep_modules()
+assert len(gc.get_objects()) < 1000
+before = gc.get_freeze_count()
+keep_modules()  # there is little left to be put away
+assert gc.get_freeze_count() == before > 20_000
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_the_package_runs_from_its_archive(tmp_path: Path) -> None:
     """What executors without the package get: the same source, and compiled code can be kept."""
     archive = tmp_path / "opendas.zip"

@@ -14,7 +14,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from opendas.engines.spark.parts import COUNT_TYPES, Batches, Counts, pack_counts, unpack_counts
+from opendas.engines.spark.parts import (
+    COUNT_TYPES,
+    Batches,
+    Counts,
+    keep_modules,
+    pack_counts,
+    unpack_counts,
+)
 from opendas.engines.spark.slots import slots
 from opendas.engines.tasks import Stage
 from opendas.geography.spine import Spine
@@ -80,6 +87,7 @@ class Redeal:
         for batch in batches:
             for counts in unpack_counts(batch):
                 yield pack_counts(split(counts, self.starts, slot))
+        keep_modules()
 
 
 def split(counts: Counts, starts: Integers, slot: npt.NDArray[np.int32]) -> Iterator[tuple[int, int, Counts]]:

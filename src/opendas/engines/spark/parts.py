@@ -6,6 +6,7 @@ is what the local engine calls. Nothing here imports Spark but to ask which part
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import time
@@ -34,6 +35,7 @@ __all__ = [
     "EachPartition",
     "VersionsDiffer",
     "item_path",
+    "keep_modules",
     "marker_path",
     "merge_counts",
     "pack",
@@ -61,6 +63,8 @@ COUNT_SCHEMA: Final = pa.schema(
 """Counts of some leaves of a task, any number of rows a task; three arrays as their bytes."""
 
 _PATIENCE_S = 120.0
+_MANY_OBJECTS: Final = 20_000
+"""Objects that the garbage collector goes through in a few milliseconds."""
 
 Batches = Iterator[pa.RecordBatch]
 Integers = npt.NDArray[np.integer]
@@ -98,6 +102,17 @@ class Answer:
         Exception.__init__(error, message)
         error.__dict__.update(fields)
         raise error
+
+
+def keep_modules() -> None:
+    """Take what is loaded out of the garbage collector's sight.
+
+    Spark has a worker process collect garbage after every task, and with numerical packages loaded that
+    takes longer than many a task does.
+    """
+    if len(gc.get_objects()) > _MANY_OBJECTS:
+        gc.collect()
+        gc.freeze()
 
 
 def unpack(answer: bytes) -> Any:
@@ -222,6 +237,7 @@ class EachPartition:
             yield pa.RecordBatch.from_arrays(columns, schema=_ANSWER_SCHEMA)
         for _ in batches:  # a worker that leaves rows behind is not used again
             pass
+        keep_modules()
 
     def _do(self, number: int, batches: Batches) -> Answer:
         try:
