@@ -10,9 +10,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import fields
+from functools import cached_property
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +30,9 @@ __all__ = ["Checkpoints", "TaskResult"]
 TaskResult = PartResult | BelowPart
 """What a task gives, on its way down or up."""
 
-_MAGIC = b"opendas task 4\n"
+_MAGIC = b"opendas task 5\n"
+
+_RECORD = tuple(field.name for field in fields(FamilyRecord))
 
 
 class Checkpoints:
@@ -64,12 +68,23 @@ class Checkpoints:
         payload = self._binding + (
             _encode_below(result) if isinstance(result, BelowPart) else _encode(result)
         )
-        if isinstance(result, PartResult) and self._timings is not None:
+        if not isinstance(result, BelowPart) and self._timings is not None:
             self._write(self._seconds(stage, number), result.seconds.tobytes())
         self._write(self.path(stage, number, up=up), _MAGIC + hashlib.sha256(payload).digest() + payload)
 
+    def holds(self, stage: int, number: int, *, up: bool = False) -> bool:
+        """Return whether a finished task is there, whole."""
+        return self._payload(stage, number, up) is not None
+
     def load(self, stage: int, number: int, *, up: bool = False) -> TaskResult | None:
         """Return a finished task, or None where there is none, or only a torn or foreign file."""
+        payload = self._payload(stage, number, up)
+        if payload is None:
+            return None
+        return _decode_below(payload) if up else _StoredPart(payload, self._timed(stage, number))
+
+    def _payload(self, stage: int, number: int, up: bool) -> bytes | None:
+        """Return what a file holds, if the file is whole and this run's."""
         path = self.path(stage, number, up=up)
         if not path.is_file():
             return None
@@ -79,18 +94,11 @@ class Checkpoints:
         whole = (
             data[: len(_MAGIC)] == _MAGIC and data[len(_MAGIC) : start] == hashlib.sha256(payload).digest()
         )
-        if not whole or payload[:32] != self._binding:
-            return None
-        if up:
-            return _decode_below(payload[32:])
-        result = _decode(payload[32:])
+        return payload[32:] if whole and payload[:32] == self._binding else None
+
+    def _timed(self, stage: int, number: int) -> bytes:
         path = self._seconds(stage, number)
-        if self._timings is None or not path.is_file():
-            return result
-        stored = path.read_bytes()
-        if len(stored) != np.dtype(np.float32).itemsize * len(result.records):
-            return result
-        return replace(result, seconds=np.frombuffer(stored, np.float32))
+        return path.read_bytes() if self._timings is not None and path.is_file() else b""
 
     def _seconds(self, stage: int, number: int) -> Path:
         return (self._timings or self._folder) / f"stage{stage}-task{number:04d}.seconds"
@@ -107,15 +115,12 @@ def _narrow(array: npt.NDArray[np.integer]) -> npt.NDArray[np.integer]:
 
 def _encode(result: PartResult) -> bytes:
     used = result.used
-    head = {
-        "names": used.names,
-        "size": result.estimates.size,
-        "records": [asdict(record) for record in result.records],
-    }
+    records = {name: [getattr(record, name) for record in result.records] for name in _RECORD}
     buffer = BytesIO()
     np.savez(
         buffer,
-        head=np.frombuffer(json.dumps(head).encode(), dtype=np.uint8),
+        head=_text({"names": used.names, "size": result.estimates.size}),
+        records=_text(records),
         lengths=_narrow(np.diff(result.estimates.indptr)),
         cells=_narrow(result.estimates.cells),
         counts=_narrow(result.estimates.counts),
@@ -126,19 +131,59 @@ def _encode(result: PartResult) -> bytes:
     return buffer.getvalue()
 
 
-def _decode(data: bytes) -> PartResult:
-    with np.load(BytesIO(data), allow_pickle=False) as arrays:
-        head = json.loads(arrays["head"].tobytes())
-        lengths = arrays["lengths"].astype(np.int64)
-        estimates = Histogram(
+def _text(value: object) -> npt.NDArray[np.uint8]:
+    return np.frombuffer(json.dumps(value).encode(), dtype=np.uint8)
+
+
+class _StoredPart:
+    """The result of a task, each part of it decoded when it is asked for: most readers want one of them.
+
+    Parameters
+    ----------
+    data : bytes
+    seconds : bytes
+        Empty, or of another number of families, where times are not known.
+    """
+
+    def __init__(self, data: bytes, seconds: bytes) -> None:
+        self._arrays = np.load(BytesIO(data), allow_pickle=False)
+        self._seconds = seconds
+
+    @cached_property
+    def _head(self) -> dict[str, Any]:
+        return self._parsed("head")
+
+    def _parsed(self, name: str) -> dict[str, Any]:
+        value: dict[str, Any] = json.loads(self._arrays[name].tobytes())
+        return value
+
+    @property
+    def estimates(self) -> Histogram:
+        lengths = self._arrays["lengths"].astype(np.int64)
+        return Histogram(
             np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]),
-            arrays["cells"].astype(np.int32),
-            arrays["counts"].astype(np.int64),
-            head["size"],
+            self._arrays["cells"].astype(np.int32),
+            self._arrays["counts"].astype(np.int64),
+            self._head["size"],
         )
-        used = UsedColumns(tuple(head["names"]), arrays["numbers"], arrays["rows"], arrays["values"])
-    records = tuple(FamilyRecord(**{**r, "methods": tuple(r["methods"])}) for r in head["records"])
-    return PartResult(estimates, used, records, np.full(len(records), np.nan, np.float32))
+
+    @property
+    def used(self) -> UsedColumns:
+        names = tuple(self._head["names"])
+        return UsedColumns(names, self._arrays["numbers"], self._arrays["rows"], self._arrays["values"])
+
+    @cached_property
+    def records(self) -> tuple[FamilyRecord, ...]:
+        columns = self._parsed("records")
+        columns["methods"] = [tuple(methods) for methods in columns["methods"]]
+        rows = zip(*(columns[name] for name in _RECORD), strict=True)
+        return tuple(FamilyRecord(*row) for row in rows)
+
+    @property
+    def seconds(self) -> npt.NDArray[np.float32]:
+        if len(self._seconds) != np.dtype(np.float32).itemsize * len(self.records):
+            return np.full(len(self.records), np.nan, np.float32)
+        return np.frombuffer(self._seconds, np.float32)
 
 
 def _encode_below(below: BelowPart) -> bytes:

@@ -48,6 +48,8 @@ class _Results(Protocol):
 
     def save(self, stage: int, number: int, result: TaskResult) -> None: ...
 
+    def holds(self, stage: int, number: int, *, up: bool = False) -> bool: ...
+
     def load(self, stage: int, number: int, *, up: bool = False) -> TaskResult | None: ...
 
 
@@ -59,6 +61,9 @@ class _InMemory:
 
     def save(self, stage: int, number: int, result: TaskResult) -> None:
         self._results[stage, number, isinstance(result, BelowPart)] = result
+
+    def holds(self, stage: int, number: int, *, up: bool = False) -> bool:
+        return (stage, number, up) in self._results
 
     def load(self, stage: int, number: int, *, up: bool = False) -> TaskResult | None:
         return self._results.get((stage, number, up))
@@ -89,7 +94,7 @@ class UsedPart:
 
 def _part_result(results: _Results, stage: int, number: int) -> PartResult:
     result = results.load(stage, number)
-    if not isinstance(result, PartResult):
+    if result is None or isinstance(result, BelowPart):
         raise RuntimeError(f"the result of task {number} of stage {stage} is gone")
     return result
 
@@ -295,7 +300,7 @@ class _Sweep:
         """Do the tasks of a stage that have no result yet."""
         stage = self.stages[number]
         every = range(len(stage.cuts) - 1)
-        todo = [task for task in every if self.results.load(number, task, up=up) is None]
+        todo = [task for task in every if not self.results.holds(number, task, up=up)]
         sizes = np.diff(bottom_starts(self.spine, stage.top, stage.bottom)[list(stage.cuts)])
         total = int(sizes.sum())
         done = total - int(sizes[todo].sum())

@@ -11,6 +11,7 @@ import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +26,7 @@ from opendas.estimation.model import Family, FamilyEstimate, FamilyRecord, Level
 from opendas.measurement.family import FamilyMeasurement, MeasurementSource, UsedAnswers
 from opendas.schema.histogram import Histogram
 
-__all__ = ["Part", "PartLevel", "PartResult", "estimate_part", "tie_keys"]
+__all__ = ["Part", "PartLevel", "PartResult", "SolvedPart", "estimate_part", "tie_keys"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,19 +69,33 @@ class Part:
     parents: Histogram | None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PartResult:
-    """What a task gives: formally private.
+class PartResult(Protocol):
+    """What a task gives, in memory or in its file: formally private."""
 
-    Parameters
-    ----------
-    estimates : Histogram
-        One row per geounit of the part's bottom level.
-    used : UsedColumns
-    records : tuple of FamilyRecord
-    seconds : float32 (families,)
-        Wall time of each family; not a number where it is not known. Confidential.
-    """
+    @property
+    def estimates(self) -> Histogram:
+        """One row per geounit of the part's bottom level."""
+        ...
+
+    @property
+    def used(self) -> UsedColumns:
+        """Noisy answers that families read."""
+        ...
+
+    @property
+    def records(self) -> tuple[FamilyRecord, ...]:
+        """How each family was solved."""
+        ...
+
+    @property
+    def seconds(self) -> npt.NDArray[np.float32]:
+        """Wall time of each family, (families,); not a number where it is not known. Confidential."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SolvedPart:
+    """The result of a task, in memory: see :class:`PartResult`."""
 
     estimates: Histogram
     used: UsedColumns
@@ -105,7 +120,7 @@ def estimate_part(
     keep_used: bool = True,
     information: Mapping[int, LevelInformation] | None = None,
     on_family: Callable[[int], None] | None = None,
-) -> PartResult:
+) -> SolvedPart:
     """Estimate every family of a part, level by level from the top.
 
     Parameters
@@ -175,7 +190,7 @@ def estimate_part(
     current = part.parents if part.parents is not None else _roots(top, rules, run)
     for above, level in zip(part.levels, part.levels[1:], strict=False):
         current = _descend(above, level, current, run)
-    return PartResult(current, UsedColumns.of(used), tuple(records), np.array(seconds, np.float32))
+    return SolvedPart(current, UsedColumns.of(used), tuple(records), np.array(seconds, np.float32))
 
 
 _Run = Callable[[Family, PartLevel, int, int], tuple[FamilyEstimate, npt.NDArray[np.int32]]]

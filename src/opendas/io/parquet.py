@@ -73,6 +73,7 @@ def parquet_sink(
     *,
     metadata: Mapping[str, object] | None = None,
     delta: Collection[str] = (),
+    bounds: Collection[str] | None = None,
     row_group: int = ROW_GROUP,
 ) -> Iterator[ParquetSink]:
     """Open a Parquet file for writing; it appears whole when the block ends without an error.
@@ -85,6 +86,9 @@ def parquet_sink(
         JSON values, stored under the key ``opendas``.
     delta : collection of str
         Leaf columns of integers that are packed as differences; all others use a dictionary.
+    bounds : collection of str, optional
+        Leaf columns whose least and greatest value each row group tells, so that readers may skip it; by
+        default all. They cost as much as the values: name those that somebody searches by.
     row_group : int
         Most rows of a row group.
 
@@ -104,7 +108,7 @@ def parquet_sink(
             use_dictionary=[leaf for leaf in leaves if leaf not in delta],
             column_encoding=dict.fromkeys(delta, "DELTA_BINARY_PACKED") or None,
             data_page_version="1.0",
-            write_statistics=True,
+            write_statistics=True if bounds is None else list(bounds),
             store_schema=False,
         )
         try:

@@ -201,11 +201,14 @@ def _localise(column: Column) -> tuple[npt.NDArray[np.int32], object]:
 
 def _write_parquet(part: PartFile) -> None:
     layout = mdf_layout(part.product, part.frame)
-    schema = pa.schema([(column.name, _arrow_type(column)) for column in layout.columns])
+    schema = pa.schema(
+        [pa.field(column.name, _arrow_type(column), nullable=False) for column in layout.columns]
+    )
     local = {c.name: _localise(c) for c in layout.columns if c.source != "number"}
     numbers = [column.name for column in layout.columns if column.source == "number"]
+    searched = [column.name for column in layout.columns if column.source in ("leaf", "number")]
     first = part.first
-    with parquet_sink(part.path, schema, delta=numbers) as sink:
+    with parquet_sink(part.path, schema, delta=numbers, bounds=searched) as sink:
         for chunk in _chunks(part.counts):
             arrays = [_arrow_column(column, local, chunk, first) for column in layout.columns]
             sink.write(pa.Table.from_arrays(arrays, schema=schema))

@@ -68,7 +68,13 @@ class MeasurementWriter:
 
     def __enter__(self) -> Self:
         self._sink = self._stack.enter_context(
-            parquet_sink(self._path, _SCHEMA, metadata=self._metadata, row_group=self._rows_per_group)
+            parquet_sink(
+                self._path,
+                _SCHEMA,
+                metadata=self._metadata,
+                bounds=("geocode", "query"),
+                row_group=self._rows_per_group,
+            )
         )
         return self
 
