@@ -1,4 +1,4 @@
-"""Input files that executors read: one file a task, with the readers of the local engine.
+"""Input files that executors read: a few files a task, with the readers of the local engine.
 
 Counts go straight to the executors of their tasks. The driver hears, of each file, how much it holds and what
 is wrong with it, and then whether leaves break their public units.
@@ -6,7 +6,8 @@ is wrong with it, and then whether leaves break their public units.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import heapq
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -44,12 +45,19 @@ from opendas.schema.histogram import Histogram
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["CheckUnits", "read_on_executors", "unit_findings"]
+__all__ = ["CheckUnits", "read_on_executors", "together", "unit_findings"]
 
 _REPORT: Final = -1
 """Task of rows that tell about a file."""
 
 _LEAVES_TOLD: Final = 4
+
+_BYTES_A_TASK: Final = 1 << 26
+_TASKS_A_SLOT: Final = 4
+"""Small files are read together: so many bytes a task, or so many tasks a slot where that is less."""
+
+_OPENING: Final = 1 << 16
+"""Bytes that are read in the time that it takes to open a file."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -63,13 +71,13 @@ class _Report:
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class _ReadFile:
-    """Reads one file a partition.
+class _ReadFiles:
+    """Reads the files of a partition.
 
     Parameters
     ----------
-    files : tuple of (int, Path)
-        Of each partition: number of the file, and the file.
+    files : tuple of tuples of (int, Path)
+        Of each partition: number of a file, and the file.
     layout : Layout
     product : Product
     frame : Frame
@@ -80,7 +88,7 @@ class _ReadFile:
         First leaf of each task.
     """
 
-    files: tuple[tuple[int, Path], ...]
+    files: tuple[tuple[tuple[int, Path], ...], ...]
     layout: Layout
     product: Product
     frame: Frame
@@ -88,7 +96,7 @@ class _ReadFile:
     starts: npt.NDArray[np.int64]
 
     def __call__(self, batches: Batches) -> Batches:
-        """Yield counts by task, and a report at the end."""
+        """Yield counts by task, and a report at the end of each file."""
         from pyspark import TaskContext
 
         for _ in batches:
@@ -96,8 +104,13 @@ class _ReadFile:
         context = TaskContext.get()
         if context is None:
             raise AssertionError("this function runs on executors")
-        number, path = self.files[context.partitionId()]
         slot = slots(len(self.starts))  # one more than there are tasks: reports have the last
+        for number, path in self.files[context.partitionId()]:
+            yield from self._read(number, path, slot)
+        keep_modules()
+
+    def _read(self, number: int, path: Path, slot: npt.NDArray[np.int32]) -> Batches:
+        """Read one file; what is wrong with it stands in its report."""
         rows = total = 0
         warnings = FindingLog()
         try:
@@ -109,7 +122,6 @@ class _ReadFile:
         except OpendasError as error:
             answer = Answer.of(error)
         yield _told(int(slot[-1]), number, answer)
-        keep_modules()
 
     def _dealt(
         self, keys: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], slot: npt.NDArray[np.int32]
@@ -123,6 +135,26 @@ def _told(slot: int, number: int, answer: Answer) -> pa.RecordBatch:
     values = ([slot], [_REPORT], [number.to_bytes(8, "little")], [pack(answer)], [b""])
     arrays = [pa.array(value, field.type) for value, field in zip(values, COUNT_SCHEMA, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=COUNT_SCHEMA)
+
+
+def together(sizes: Sequence[int], slots: int) -> list[list[int]]:
+    """Return which files each task reads, the largest file first: each goes where least is to be read.
+
+    Parameters
+    ----------
+    sizes : sequence of int
+        Bytes of each file.
+    slots : int
+        Tasks at a time.
+    """
+    tasks = min(len(sizes), max(_TASKS_A_SLOT * slots, sum(sizes) // _BYTES_A_TASK))
+    found: list[list[int]] = [[] for _ in range(tasks)]
+    waiting = [(0, task) for task in range(tasks)]
+    for number in sorted(range(len(sizes)), key=lambda number: -sizes[number]):
+        size, task = waiting[0]
+        found[task].append(number)
+        heapq.heapreplace(waiting, (size + sizes[number] + _OPENING, task))
+    return found
 
 
 def read_on_executors(
@@ -150,11 +182,11 @@ def read_on_executors(
         With everything that is wrong in the first file that is not usable.
     """
     paths = [path.resolve() for path in found.spec.paths if isinstance(path, Path)]
-    largest = sorted(enumerate(paths), key=lambda file: -file[1].stat().st_size)
+    groups = together([path.stat().st_size for path in paths], session.sparkContext.defaultParallelism)
     frame = found.data.frame
     kind = np.int32 if len(frame) < 1 << 31 else np.int64
-    read = _ReadFile(
-        tuple(largest),
+    read = _ReadFiles(
+        tuple(tuple((number, paths[number]) for number in group) for group in groups),
         found.layout,
         found.spec.product,
         Frame(frame.geocodes, {}, frame.leaf),
@@ -162,7 +194,7 @@ def read_on_executors(
         cut.starts,
     )
     with spark_failures():
-        files = session.range(0, len(paths), 1, len(paths))
+        files = session.range(0, len(groups), 1, len(groups))
         rows = deal(files.mapInArrow(read, COUNT_TYPES), len(cut) + 1)
         told = rows.where(f"task = {_REPORT}").select("leaf", "cell").collect()
     answers = {int.from_bytes(bytes(row.leaf), "little"): unpack(bytes(row.cell)) for row in told}

@@ -54,6 +54,7 @@ from opendas.random.keys import RunKey
 from opendas.random.tags import TagSum, tag_key, tag_of
 from opendas.run import load
 from opendas.schema.histogram import Histogram
+from opendas.spark_files import together
 
 
 def same(one: Histogram, other: Histogram) -> bool:
@@ -229,6 +230,17 @@ def test_a_folder_that_is_not_there_is_made_and_one_that_cannot_be_is_told(tmp_p
         with pytest.raises(EnvironmentFailure, match="every executor"):
             write_here(tmp_path / gone / "x.part", b"x")
     assert not (tmp_path / "gone").exists()
+
+
+def test_small_files_are_read_together_and_the_largest_begins() -> None:
+    sizes = [5, 900_000_000, 7, *[3] * 200]
+    groups = together(sizes, 2)
+    assert sorted(number for group in groups for number in group) == list(range(len(sizes)))
+    assert groups[0] == [1]
+    assert len(groups) == 900_000_000 >> 26
+    assert max(map(len, groups)) - min(map(len, groups[1:])) <= 1
+    assert together([4, 9], 16) == [[1], [0]]
+    assert len(together([1] * 50, 2)) == 8
 
 
 def test_what_is_loaded_is_not_searched_for_garbage_after_every_task() -> None:
