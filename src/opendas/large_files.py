@@ -1,4 +1,4 @@
-"""The files of a run that grow with the nation: measurements and microdata, each written from parts.
+"""The files of a run that grow with the nation: measurements, microdata, families; each written from parts.
 
 What a file takes is put together here; that files are independent lets workers write them side by side.
 """
@@ -8,15 +8,17 @@ from __future__ import annotations
 import itertools
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from opendas.engines.drive import Estimation, UsedPart
+from opendas.engines.drive import Estimation, FinishedTask, UsedPart
+from opendas.estimation.model import FamilyRecord
 from opendas.geography.spine import Spine
+from opendas.io.family_table import family_batch, family_table
 from opendas.io.histogram_files import HistogramWriter, open_histogram
 from opendas.io.measurement_files import Answers, measurement_metadata
 from opendas.io.writers.measurements import MeasurementWriter
@@ -24,7 +26,7 @@ from opendas.measurement.plan import MeasurementPlan
 from opendas.place import Draw
 from opendas.schema.histogram import Histogram
 
-__all__ = ["Leaves", "UsedFile", "used_files", "write_full"]
+__all__ = ["FamilyFile", "Leaves", "Solved", "UsedFile", "used_files", "write_full"]
 
 Progress = Callable[[str, int, int], None]
 
@@ -102,6 +104,54 @@ class UsedFile:
                     offsets, rows, values = used.of_query(self.level, query, part.first, part.geounits)
                     answers[query] = Answers(values, offsets, rows, variance).select(keep)
                 writer.write(self.geocodes[here][keep], answers)
+
+
+@dataclass(frozen=True, slots=True)
+class Solved:
+    """What the certificate says of families.
+
+    Parameters
+    ----------
+    families, fallbacks : int
+    failsafe : tuple of mappings
+        Records of families that the failsafe relaxed, by level and place on the spine.
+    """
+
+    families: int
+    fallbacks: int
+    failsafe: tuple[dict[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FamilyFile:
+    """The file of how families were solved and how long they took, with all that it takes.
+
+    Parameters
+    ----------
+    path : Path
+        Under ``confidential/timings``.
+    geolevels : tuple of str
+        From the top.
+    tasks : tuple of FinishedTask
+    """
+
+    path: Path
+    geolevels: tuple[str, ...]
+    tasks: tuple[FinishedTask, ...]
+
+    def write(self) -> Solved:
+        """Write the file, a task at a time."""
+        families = fallbacks = 0
+        relaxed: list[FamilyRecord] = []
+        with family_table(self.path) as table:
+            for task in self.tasks:
+                result = task.read()
+                table.add(family_batch(result.records, result.seconds, stage=task.stage, task=task.number))
+                families += len(result.records)
+                fallbacks += sum(record.fallback for record in result.records)
+                relaxed += [record for record in result.records if record.failsafe]
+        relaxed.sort(key=lambda record: self.geolevels.index(record.geolevel))
+        return Solved(families, fallbacks, tuple(asdict(record) for record in relaxed))
 
 
 def used_files(folder: Path, plan: MeasurementPlan, estimation: Estimation) -> list[UsedFile]:

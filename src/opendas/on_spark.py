@@ -18,6 +18,7 @@ from opendas.engines.spark.draw import SparkDraw
 from opendas.engines.spark.engine import SparkEngine
 from opendas.engines.spark.exact import SparkCounts
 from opendas.engines.spark.executors import Executors, prepare_executors
+from opendas.engines.spark.hadoop import Hadoop
 from opendas.engines.spark.key_service import KeyService
 from opendas.engines.spark.parts import write_here
 from opendas.engines.spark.session import open_session, spark_failures
@@ -27,10 +28,12 @@ from opendas.geography.frame import Frame
 from opendas.geography.spine import Spine
 from opendas.io.atomic import make_folder, name_attempt
 from opendas.io.readers.base import InputData
+from opendas.io.readers.registry import make_reader
 from opendas.io.readers.rows import FileRows
 from opendas.measurement.plan import MeasurementPlan
 from opendas.place import Draw, ExactInput
 from opendas.queries.groups import QueryGroup
+from opendas.remote_input import copy_data, copy_public, list_data
 from opendas.run import Run, make_model
 from opendas.spark_files import CheckUnits, read_on_executors, unit_findings
 from opendas.timing import default_workers
@@ -47,6 +50,9 @@ _SETTINGS = {
     # A row is the counts of many leaves: few of them fill a batch.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "16",
     "spark.sql.inMemoryColumnarStorage.batchSize": "16",
+    # Input that is not there any more is no input without it.
+    "spark.sql.files.ignoreMissingFiles": "false",
+    "spark.sql.files.ignoreCorruptFiles": "false",
     # Each task has a partition of its own, which nobody may merge or split.
     "spark.sql.adaptive.enabled": "false",
 }
@@ -78,17 +84,28 @@ class SparkPlace:
     executors: Executors
     keys: KeyService
     workers: int
-    _elsewhere: dict[int, FileRows] = field(default_factory=dict)
+    _elsewhere: dict[int, tuple[FileRows, tuple[str, ...]]] = field(default_factory=dict)
     _counted: list[SparkCounts] = field(default_factory=list)
 
     def read(self, run: Run, cache: Path) -> InputData:
         """Return the frame; executors read the rows, if the reader has files of rows."""
-        reader = run.reader
+        spec = run.resolved.reader
+        addresses: tuple[str, ...] = ()
+        hadoop = Hadoop(self.session)
+        if spec.remote:
+            spec = copy_public(hadoop, spec, cache)
+            spec, addresses = list_data(hadoop, spec)
+        reader = make_reader(spec)
         found = reader.file_rows() if isinstance(reader, _ReadsFiles) else None
         if found is None:
-            return run.read(cache)
-        self._elsewhere[id(found.data)] = found
+            if addresses:
+                reader = make_reader(copy_data(hadoop, spec, addresses, cache))
+            return reader.read(cache)
+        self._elsewhere[id(found.data)] = found, addresses
         return found.data
+
+    def warm_up(self, spine: Spine) -> None:
+        """Executors are there already."""
 
     def count(
         self, run: Run, data: InputData, spine: Spine, plan: MeasurementPlan, cache: Path
@@ -98,14 +115,14 @@ class SparkPlace:
         size = run.product.schema.size
         folder = _confidential_folder(cache / "sums")
         declared = _declared_below(run, spine, at.level)
-        found = self._elsewhere.pop(id(data), None)
+        found, addresses = self._elsewhere.pop(id(data), (None, ()))
         if found is None:
             with spark_failures():
                 rows = hand_out(self.session, data.histogram, spine, at)
             counts = self._keep(SparkCounts(rows, at, spine, size, folder, self.keys))
             counts.sum_up(declared)
             return counts
-        rows, warnings = read_on_executors(self.session, found, spine, at)
+        rows, warnings = read_on_executors(self.session, found, spine, at, addresses)
         counts = self._keep(SparkCounts(rows, at, spine, size, folder, self.keys))
         told = counts.sum_up(declared, CheckUnits.of(found, spine))
         counts.findings = (*warnings, *unit_findings(found, told))

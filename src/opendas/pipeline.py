@@ -29,20 +29,20 @@ from opendas.io.measurement_source import FileSource, check_measurement_files
 from opendas.io.readers.base import InputData
 from opendas.io.writers.geography import write_constraints, write_frame, write_spine
 from opendas.io.writers.mdf import MdfFiles
-from opendas.large_files import Leaves, UsedFile, used_files, write_full
+from opendas.large_files import FamilyFile, Leaves, Solved, UsedFile, used_files, write_full
 from opendas.measurement.noisy import measured_levels
 from opendas.measurement.plan import MeasurementPlan
 from opendas.place import Place, open_place
 from opendas.preparation import Options, Prepared, Progress, check_same, find_known, prepare
 from opendas.privacy.exact import format_fraction
 from opendas.privacy.relations import Mechanism
-from opendas.publish import Solved, describe, issue_certificate
+from opendas.publish import describe, issue_certificate
 from opendas.report.certificate import read_runs
 from opendas.run import Run, make_budget, make_model, make_rules
 from opendas.schema.histogram import Histogram
 from opendas.timing import Clock
 from opendas.version import __version__
-from opendas.watching import families_kept, watched
+from opendas.watching import watched
 from opendas.workspace import RunState, Workspace, refuse_foreign
 
 __all__ = ["Options", "Progress", "estimate", "measure", "release"]
@@ -309,15 +309,19 @@ def _finish(
     with Leaves(estimation, prepared.spine, space.state / product.name / "leaves") as leaves:
         folder = space.release / "mdf" / product.layout
         microdata = MdfFiles(folder, product, prepared.frame, leaves, options.mdf_format)
-        count = len(measured) + len(microdata)
+        timed = space.confidential / "timings" / f"{product.name}_families.parquet"
+        families = FamilyFile(timed, prepared.spine.names, estimation.finished())
+        count = len(measured) + 1 + len(microdata)
         options.tell("writing", 0, count)
-        every = engine.apply(methodcaller("write"), itertools.chain(measured, microdata), count)
-        for done, _ in enumerate(every, start=1):
+        every = engine.apply(methodcaller("write"), itertools.chain(measured, [families], microdata), count)
+        solved = None
+        for done, (_, answer) in enumerate(every, start=1):
+            solved = answer if isinstance(answer, Solved) else solved
             options.tell("writing", done, count)
+    if solved is None:
+        raise AssertionError("the file of families tells how they were solved")
     remove_partials(space.release)  # of executors that were given up
     records = microdata.records
-    with families_kept(space, product.name) as keep:
-        solved = Solved.of(estimation, prepared.spine, keep)
     clock.lap("write")
     facts = describe(
         run,

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from opendas.constraints.table import ConstraintTable
 from opendas.engines.engine import Engine
-from opendas.engines.local import LocalEngine
+from opendas.engines.local import LocalEngine, WorkerPool
 from opendas.engines.truth import LeafCounts
 from opendas.engines.work import KeyedSource, Worker
 from opendas.errors import Finding
@@ -66,6 +66,10 @@ class Place(Protocol):
         """Return the frame and what goes with it; also the histogram, where this process has it."""
         ...
 
+    def warm_up(self, spine: Spine) -> None:
+        """Start what takes a while to start, in the knowledge that a spine will be estimated."""
+        ...
+
     def count(
         self, run: Run, data: InputData, spine: Spine, plan: MeasurementPlan, cache: Path
     ) -> ExactInput:
@@ -95,7 +99,7 @@ class Place(Protocol):
 
 
 class LocalPlace:
-    """The machine that the run was started on.
+    """The machine that the run was started on; use it as a context manager.
 
     Parameters
     ----------
@@ -105,6 +109,15 @@ class LocalPlace:
 
     def __init__(self, workers: int | None) -> None:
         self._workers = workers
+        self._pool: WorkerPool | None = None
+
+    def __enter__(self) -> LocalPlace:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = None
 
     @property
     def write(self) -> Callable[[Path, bytes], None]:
@@ -114,6 +127,12 @@ class LocalPlace:
     def read(self, run: Run, cache: Path) -> InputData:
         """Read the input; what is too large for memory is mapped from a folder."""
         return run.read(cache)
+
+    def warm_up(self, spine: Spine) -> None:
+        """Start worker processes: they load while this one counts and plans."""
+        workers = workers_for(len(spine.leaf), self._workers)
+        if workers > 1:
+            self._pool = WorkerPool(workers)
 
     def count(
         self, run: Run, data: InputData, spine: Spine, plan: MeasurementPlan, cache: Path
@@ -130,8 +149,9 @@ class LocalPlace:
     def engine(
         self, worker: Worker, folder: Path, counts: ExactInput | None, spine: Spine
     ) -> Iterator[Engine]:
-        """Start worker processes."""
-        with LocalEngine(worker, workers_for(len(spine.leaf), self._workers)) as engine:
+        """Put worker processes to work."""
+        with LocalEngine(worker, workers_for(len(spine.leaf), self._workers), self._pool) as engine:
+            self._pool = None  # the engine ends it
             yield engine
 
     def draw(self, source: KeyedSource, counts: ExactInput, folder: Path, spine: Spine) -> Draw:
@@ -173,10 +193,11 @@ def open_place(
         If it cannot start.
     """
     if engine == "local":
-        yield LocalPlace(workers)
+        with LocalPlace(workers) as place:
+            yield place
         return
     from opendas.on_spark import open_on_spark, refuse_on_spark
 
     refuse_on_spark(run)
-    with open_on_spark(folder, master, workers) as place:
-        yield place
+    with open_on_spark(folder, master, workers) as on_spark:
+        yield on_spark

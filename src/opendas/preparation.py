@@ -161,6 +161,8 @@ def prepare(
     spine = make_spine(run.resolved, data.frame)
     plan = MeasurementPlan(product, spine, make_budget(run.resolved))
     clock.lap("plan")
+    if estimates and (known is None or known.phase != "finished"):
+        place.warm_up(spine)
     counts = place.count(run, data, spine, plan, space.cache(product.name))
     if counts.total() >= MOST_RECORDS:
         raise DataError(

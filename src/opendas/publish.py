@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from opendas.budget.plan import plan_rows, within_rho
-from opendas.engines.drive import Estimation
-from opendas.engines.subtree import PartResult
 from opendas.geography.frame import Frame
-from opendas.geography.spine import Spine
 from opendas.geography.summary import summarise
+from opendas.large_files import Solved
 from opendas.measurement.loss import attribute_losses
 from opendas.measurement.plan import MeasurementPlan
 from opendas.report.certificate import issue
@@ -22,39 +18,7 @@ from opendas.report.facts import NoiseRow, RunFacts
 from opendas.run import Run
 from opendas.version import __version__, commit
 
-__all__ = ["Solved", "describe", "issue_certificate", "noise_rows"]
-
-
-@dataclass(frozen=True, slots=True)
-class Solved:
-    """What the certificate says of families.
-
-    Parameters
-    ----------
-    families, fallbacks : int
-    failsafe : tuple of mappings
-        Records of families that the failsafe relaxed, by level and place on the spine.
-    """
-
-    families: int
-    fallbacks: int
-    failsafe: tuple[dict[str, Any], ...]
-
-    @classmethod
-    def of(
-        cls, estimation: Estimation, spine: Spine, keep: Callable[[int, int, PartResult], None] | None = None
-    ) -> Solved:
-        """Go through the records of all families; `keep` is called with each stage, task and result."""
-        families = fallbacks = 0
-        relaxed = []
-        for stage, task, result in estimation.families():
-            if keep is not None:
-                keep(stage, task, result)
-            families += len(result.records)
-            fallbacks += sum(record.fallback for record in result.records)
-            relaxed += [record for record in result.records if record.failsafe]
-        relaxed.sort(key=lambda record: spine.index(record.geolevel))
-        return cls(families, fallbacks, tuple(asdict(record) for record in relaxed))
+__all__ = ["describe", "issue_certificate", "noise_rows"]
 
 
 def _share_counts(plan: MeasurementPlan, level: int) -> dict[object, int]:

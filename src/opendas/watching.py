@@ -1,21 +1,18 @@
-"""Watching a run: its log, the progress it tells, and how long its families took; all confidential."""
+"""Watching a run: its log, and the progress it tells; confidential."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 
-from opendas.engines.subtree import PartResult
 from opendas.forecast import Forecast
-from opendas.io.family_table import family_batch, family_table
 from opendas.preparation import Options, Prepared
 from opendas.run_log import RunLog, log_path
 from opendas.timing import Clock, workers_for
 from opendas.workspace import Workspace
 
-__all__ = ["Watch", "families_kept", "watched"]
+__all__ = ["Watch", "watched"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,15 +91,3 @@ def watched(space: Workspace, product: str, command: str, options: Options) -> I
                 options.expect(forecast, warnings)
 
         yield Watch(replace(options, progress=tell, expect=expect), Clock(log.step), log)
-
-
-@contextmanager
-def families_kept(space: Workspace, product: str) -> Iterator[Callable[[int, int, PartResult], None]]:
-    """Open the file of families of a run; yields what takes stage, task and result of each task."""
-    path: Path = space.confidential / "timings" / f"{product}_families.parquet"
-    with family_table(path) as table:
-
-        def keep(stage: int, task: int, result: PartResult) -> None:
-            table.add(family_batch(result.records, result.seconds, stage=stage, task=task))
-
-        yield keep

@@ -15,10 +15,11 @@ from opendas.io.measurement_files import Answers, measurement_metadata
 from opendas.io.writers.geography import write_constraints, write_frame, write_spine
 from opendas.io.writers.mdf import write_mdf
 from opendas.io.writers.measurements import MeasurementWriter
+from opendas.large_files import Solved
 from opendas.measurement.invariants import declared_invariants
 from opendas.measurement.noisy import NoisyMeasurements, measured_levels
 from opendas.measurement.plan import MeasurementPlan
-from opendas.publish import Solved, describe
+from opendas.publish import describe
 from opendas.random.noise import NoiseSource
 from opendas.report.certificate import issue
 

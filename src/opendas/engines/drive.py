@@ -30,7 +30,7 @@ from opendas.measurement.family import UsedAnswers
 from opendas.schema.histogram import Histogram
 from opendas.whole_tree.model import TreeModel
 
-__all__ = ["Estimation", "ExactSlices", "UsedPart", "cut", "estimate_on", "estimate_spine"]
+__all__ = ["Estimation", "ExactSlices", "FinishedTask", "UsedPart", "cut", "estimate_on", "estimate_spine"]
 
 Progress = Callable[[str, int, int], None]
 
@@ -70,26 +70,42 @@ class _InMemory:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class FinishedTask:
+    """Where the result of a task stands; picklable where results stand in files.
+
+    Parameters
+    ----------
+    results : store of results
+    stage, number : int
+    """
+
+    results: _Results
+    stage: int
+    number: int
+
+    def read(self) -> PartResult:
+        """Return the result."""
+        return _part_result(self.results, self.stage, self.number)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class UsedPart:
-    """Noisy answers of consecutive geounits that a task read; picklable where results stand in files.
+    """Noisy answers of consecutive geounits that a task read.
 
     Parameters
     ----------
     first, geounits : int
         Of the geolevel in question.
-    results : store of results
-    stage, number : int
+    task : FinishedTask
     """
 
     first: int
     geounits: int
-    results: _Results
-    stage: int
-    number: int
+    task: FinishedTask
 
     def read(self) -> UsedColumns:
         """Return the answers that the task read, of all its geolevels."""
-        return _part_result(self.results, self.stage, self.number).used
+        return self.task.read().used
 
 
 def _part_result(results: _Results, stage: int, number: int) -> PartResult:
@@ -132,16 +148,18 @@ class Estimation:
             if cuts.top < level <= cuts.bottom or (cuts.roots and level == cuts.top):
                 starts = bottom_starts(self._spine, cuts.top, level)[list(cuts.cuts)].tolist()
                 parts += [
-                    UsedPart(first, stop - first, self._results, stage, number)
+                    UsedPart(first, stop - first, FinishedTask(self._results, stage, number))
                     for number, (first, stop) in enumerate(itertools.pairwise(starts))
                 ]
         return tuple(parts)
 
-    def families(self) -> Iterator[tuple[int, int, PartResult]]:
-        """Yield stage, task and result, for what they say of families."""
-        for stage in range(len(self._stages)):
-            for number, result in enumerate(self.tasks(stage)):
-                yield stage, number, result
+    def finished(self) -> tuple[FinishedTask, ...]:
+        """Return where the results of all tasks stand, stage by stage."""
+        return tuple(
+            FinishedTask(self._results, stage, number)
+            for stage, cuts in enumerate(self._stages)
+            for number in range(len(cuts.cuts) - 1)
+        )
 
     @property
     def leaves(self) -> Histogram:
@@ -151,13 +169,13 @@ class Estimation:
     @property
     def used(self) -> tuple[UsedAnswers, ...]:
         """Noisy answers that were read, by level and geounit, in memory."""
-        every = [used for _, _, result in self.families() for used in result.used]
+        every = [used for task in self.finished() for used in task.read().used]
         return tuple(sorted(every, key=lambda used: (used.level, used.first)))
 
     @property
     def records(self) -> tuple[FamilyRecord, ...]:
         """Records of all families, by level and place on the spine, in memory."""
-        every = [record for _, _, result in self.families() for record in result.records]
+        every = [record for task in self.finished() for record in task.read().records]
         return tuple(sorted(every, key=lambda record: self._spine.index(record.geolevel)))
 
 

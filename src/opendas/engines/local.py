@@ -7,13 +7,17 @@ them without importing the caller's main module, so that scripts need no guard.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import os
+import pickle
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from enum import Enum, auto
+from functools import partial
 from typing import Any, TypeVar
 
 import loky
@@ -26,19 +30,18 @@ from opendas.engines.tasks import Task
 from opendas.engines.work import Saved, Worker
 from opendas.errors import EnvironmentFailure
 
-__all__ = ["LocalEngine"]
+__all__ = ["LocalEngine", "WorkerPool"]
 
 log = logging.getLogger(__name__)
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
-_worker: Worker | None = None
+_known: tuple[int, Worker] | None = None
+_numbers = itertools.count()
 
 
-def _start(worker: Worker) -> None:
-    global _worker  # one per worker process, set once at its start
-    _worker = worker
+def _start() -> None:
     threading.Thread(target=_follow, args=(os.getppid(),), daemon=True).start()
 
 
@@ -60,14 +63,92 @@ def _kill(process: Any, use_psutil: bool = True) -> None:
 process_executor.kill_process_tree = _kill
 
 
-def _run(task: Task) -> TaskResult | Saved:
-    if _worker is None:
-        raise RuntimeError("worker process was not initialised")
-    return _worker(task)
+class _Said(Enum):
+    """What a process answers instead of doing a task."""
+
+    UNKNOWN = auto()
+    """It has not met this worker yet."""
+
+
+def _run(number: int, task: Task) -> TaskResult | Saved | _Said:
+    """Do a task with the worker that this process knows by a number."""
+    if _known is None or _known[0] != number:
+        return _Said.UNKNOWN
+    return _known[1](task)
+
+
+def _run_with(number: int, worker: bytes, task: Task) -> TaskResult | Saved | _Said:
+    """Learn a worker, and do a task with it."""
+    global _known  # one per worker process
+    _known = number, pickle.loads(worker)
+    return _run(number, task)
 
 
 def _ready() -> int:
     return os.getpid()
+
+
+class WorkerPool:
+    """Worker processes, started when this is made: they load while the caller still reads and plans.
+
+    Parameters
+    ----------
+    workers : int
+        Number of processes.
+    """
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+        self._processes = loky.ProcessPoolExecutor(workers, initializer=_start, timeout=None)
+        for _ in range(workers):
+            self._processes.submit(_ready)
+
+    def close(self) -> None:
+        """End the processes.
+
+        Idle workers are killed rather than asked to end: had one of them just died with the queue's lock, the
+        others would never hear it.
+        """
+        self._processes.shutdown(wait=True, kill_workers=True)
+
+    def spread(
+        self,
+        function: Callable[[Item], Answer | _Said],
+        items: Iterable[Item],
+        more: Callable[[Item], Answer | _Said] | None = None,
+    ) -> Iterator[tuple[Item, Answer]]:
+        """Yield each item with the function's answer, in order of completion; two items a worker wait.
+
+        Parameters
+        ----------
+        function : callable(item)
+        items : iterable
+        more : callable(item), optional
+            Tried instead with an item to which a process says that it lacks something.
+        """
+        waiting: dict[Future[Answer | _Said], Item] = {}
+
+        def finished() -> Iterator[tuple[Item, Answer]]:
+            done, _ = wait(waiting, return_when=FIRST_COMPLETED)
+            for future in done:
+                item, answer = waiting.pop(future), future.result()
+                if not isinstance(answer, _Said):
+                    yield item, answer
+                elif more is not None:
+                    waiting[self._processes.submit(more, item)] = item
+
+        try:
+            for item in items:
+                waiting[self._processes.submit(function, item)] = item
+                if len(waiting) >= 2 * self.workers:
+                    yield from finished()
+            while waiting:
+                yield from finished()
+        except TerminatedWorkerError as error:
+            raise EnvironmentFailure(
+                "A worker process was stopped from outside (out of memory?). What is finished is kept: "
+                "start again with --resume, and with fewer --workers if memory is short."
+            ) from error
 
 
 class LocalEngine:
@@ -79,28 +160,24 @@ class LocalEngine:
         What to do with a task.
     workers : int
         Number of processes at work.
+    pool : WorkerPool, optional
+        Processes that run already, of which this engine takes over the end; by default it starts its own.
     """
 
-    def __init__(self, worker: Worker, workers: int) -> None:
+    def __init__(self, worker: Worker, workers: int, pool: WorkerPool | None = None) -> None:
         self._worker = worker
         self._workers = workers
-        self._pool: Any = None
+        self._pool = pool
+        self._number = next(_numbers)
 
     def __enter__(self) -> LocalEngine:
-        if self._workers > 1:
-            self._pool = loky.ProcessPoolExecutor(
-                self._workers, initializer=_start, initargs=(self._worker,), timeout=None
-            )
-            # Start the processes now: they load while the first stage runs here.
-            for _ in range(self._workers):
-                self._pool.submit(_ready)
+        if self._workers > 1 and self._pool is None:
+            self._pool = WorkerPool(self._workers)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._pool is not None:
-            # Idle workers are killed rather than asked to end: had one of them just died with the queue's
-            # lock, the others would never hear it.
-            self._pool.shutdown(wait=True, kill_workers=True)
+            self._pool.close()
             self._pool = None
 
     def map(self, tasks: Iterable[Task], count: int) -> Iterator[tuple[Task, TaskResult | Saved]]:
@@ -110,7 +187,9 @@ class LocalEngine:
         """
         if self._pool is None or count <= 1:
             return in_turn(self._worker, tasks, count)
-        return self._spread(_run, tasks)
+        # A worker may be large, and processes are not met in a known order: it goes to those that ask for it.
+        full = partial(_run_with, self._number, pickle.dumps(self._worker))
+        return self._pool.spread(partial(_run, self._number), tasks, full)
 
     def apply(
         self, function: Callable[[Item], Answer], items: Iterable[Item], count: int
@@ -118,27 +197,4 @@ class LocalEngine:
         """Yield each item with the function's answer; see :class:`opendas.engines.engine.Engine`."""
         if self._pool is None or count <= 1:
             return in_turn(function, items, count)
-        return self._spread(function, items)
-
-    def _spread(
-        self, function: Callable[[Item], Answer], items: Iterable[Item]
-    ) -> Iterator[tuple[Item, Answer]]:
-        waiting: dict[Future[Answer], Item] = {}
-        try:
-            for item in items:
-                waiting[self._pool.submit(function, item)] = item
-                if len(waiting) >= 2 * self._workers:
-                    yield from _collect(waiting)
-            while waiting:
-                yield from _collect(waiting)
-        except TerminatedWorkerError as error:
-            raise EnvironmentFailure(
-                "A worker process was stopped from outside (out of memory?). What is finished is kept: "
-                "start again with --resume, and with fewer --workers if memory is short."
-            ) from error
-
-
-def _collect(waiting: dict[Future[Answer], Item]) -> Iterator[tuple[Item, Answer]]:
-    done, _ = wait(waiting, return_when=FIRST_COMPLETED)
-    for future in done:
-        yield waiting.pop(future), future.result()
+        return self._pool.spread(function, items)
