@@ -99,25 +99,30 @@ def test_sums_of_draws_over_groups_are_those_of_the_draws() -> None:
     source = NoiseSource(KEY)
     units, cells = np.arange(40, 60), np.arange(1, 2_000, 2)  # 20,000 draws: three chunks
     group = np.random.default_rng(2).integers(0, 4, len(units))
-    sums, other = np.ones((4, len(cells)), np.int64), np.zeros((1, 2), np.int64)
-    source.add_sums(
-        2, [(TABLE, units, 5, cells, group, sums), (LAPLACE, [7], 1, [3, 4], np.zeros(1, int), other)]
-    )
-    expected = np.ones_like(sums)
-    np.add.at(expected, group, source.draw(TABLE, 2, units, 5, cells))
+    sums, other, same = np.ones((4, 2_000), np.int64), np.zeros((1, 5), np.int64), np.zeros((4, 9), np.int64)
+    requests = [(TABLE, units, 5, cells, group, sums), (LAPLACE, units, 6, [8, 2], group, same)]
+    source.add_sums(2, [*requests, (LAPLACE, [7], 1, [3, 4], np.zeros(1, int), other)])
+    expected, elsewhere = np.ones_like(sums), np.zeros_like(same)
+    for unit, to in zip(units, group, strict=True):  # every draw in the column of its cell
+        expected[to, cells] += source.draw(TABLE, 2, unit, 5, cells)
+        elsewhere[to, [8, 2]] += source.draw(LAPLACE, 2, unit, 6, [8, 2])
     np.testing.assert_array_equal(sums, expected)
-    np.testing.assert_array_equal(other, source.draw(LAPLACE, 2, [7], 1, [3, 4]))
+    np.testing.assert_array_equal(same, elsewhere)
+    np.testing.assert_array_equal(other[0], [0, 0, 0, *source.draw(LAPLACE, 2, 7, 1, [3, 4])])
 
 
 def test_sums_of_draws_need_a_place_for_every_draw() -> None:
     source = NoiseSource(KEY)
     sums = np.zeros((2, 3), np.int64)
-    for group, cells in (([0], [1, 2, 3]), ([0, 2], [1, 2, 3]), ([0, -1], [1, 2, 3]), ([0, 1], [1, 2])):
+    for group, cells in (([0], [0, 1, 2]), ([0, 2], [0, 1, 2]), ([0, -1], [0, 1, 2]), ([0, 1], [1, 3])):
         with pytest.raises(PrivacyError, match="Nothing was drawn"):
             source.add_sums(1, [(TABLE, [4, 5], 0, cells, np.array(group), sums)])
     with pytest.raises(PrivacyError, match="does not fit"):
-        source.add_sums(1, [(TABLE, [4, -1], 0, [1, 2, 3], np.array([0, 1]), sums)])
-    source.add_sums(1, [(TABLE, [], 0, [1, 2, 3], np.zeros(0, int), sums)])
+        source.add_sums(1, [(TABLE, [4, -1], 0, [0, 1, 2], np.array([0, 1]), sums)])
+    units, group = [4, 5], np.array([0, 1])
+    with pytest.raises(PrivacyError, match="Nothing was drawn"):  # the second sums lack a row
+        source.add_sums(1, [(TABLE, units, 0, [0], group, sums), (TABLE, units, 1, [0], group, sums[:1])])
+    source.add_sums(1, [(TABLE, [], 0, [0, 1, 2], np.zeros(0, int), sums)])
     assert not sums.any()
 
 

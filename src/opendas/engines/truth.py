@@ -23,6 +23,9 @@ __all__ = ["LeafCounts", "input_tag"]
 LEAVES_AT_ONCE = 1 << 16
 """Leaves that are held in memory at a time when a mapped table is summed up."""
 
+KEPT = 1 << 25
+"""Most cells of a geolevel whose counts are summed up at once and kept: tasks ask for them up and down."""
+
 
 def input_tag(key: RunKey, table: Histogram) -> str:
     """Return the keyed tag of a table, rows in the frame's order (see :mod:`opendas.random.tags`)."""
@@ -94,8 +97,9 @@ class LeafCounts:
         """Return the counts of geounits ``start:stop`` of a geolevel."""
         if level == len(self._spine.levels) - 1:
             return self.rows(start, stop)
-        if level in self._sums:
-            return self._sums[level].slice(start, stop)
+        few = len(self._spine.levels[level]) * self._table.size <= KEPT
+        if few or level in self._sums:
+            return self.at(level).slice(start, stop)
         starts = self._spine.leaf_starts(level)[start : stop + 1]
         if int(starts[-1] - starts[0]) > LEAVES_AT_ONCE:
             return self.at(level).slice(start, stop)

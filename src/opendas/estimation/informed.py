@@ -10,7 +10,8 @@ Letters: ``C`` children, ``s`` support cells, ``n`` cells, ``q`` query groups.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -18,7 +19,6 @@ import numpy.typing as npt
 
 from opendas.estimation.family import (
     Progress,
-    Terms,
     accepted,
     estimate_with,
     evenly,
@@ -27,6 +27,7 @@ from opendas.estimation.family import (
 from opendas.estimation.groups import Groups
 from opendas.estimation.model import Family, FamilyEstimate, LevelRules
 from opendas.optimize.curvature import Curvature
+from opendas.optimize.problem import FamilyProblem
 from opendas.optimize.rows import without_gaps
 from opendas.optimize.varied import solve_varied
 
@@ -110,13 +111,15 @@ def estimate_informed(family: Family, rules: LevelRules, known: Information) -> 
 
     def fit(groups: Groups, done: Progress) -> Floats:
         support = family.support
-        terms, scale = _metric(known, support)
-        if not terms:
+        if not known.weights.any():
             return evenly(family, groups, done)
         linear = np.ascontiguousarray(known.linear[:, support])
-        problem = family_problem(family, groups, terms, np.zeros_like(linear), scale)
+        problem = family_problem(family, groups, (), np.zeros_like(linear), np.ones(len(linear)))
+        curvature = known.precision.on_support(support)
         solution = accepted(
-            solve_varied(problem, linear, known.precision.on_support(support)), family, "least squares"
+            solve_varied(problem, linear, curvature, metric=partial(_near, known, support)),
+            family,
+            "least squares",
         )
         done.note(solution)
         return solution.x
@@ -124,16 +127,14 @@ def estimate_informed(family: Family, rules: LevelRules, known: Information) -> 
     return estimate_with(family, rules, fit)
 
 
-def _metric(known: Information, support: npt.NDArray[np.int32]) -> tuple[Terms, Floats]:
-    """Return weights that all children share, with the rows they stand for, and each child's multiple.
+def _near(known: Information, support: npt.NDArray[np.int32], problem: FamilyProblem) -> FamilyProblem:
+    """Return the problem with weights that all children share, and each child's multiple, for its metric.
 
     In the geometric mean over query groups, a child's multiple of the shared weights is that of its own.
     """
     mean = known.weights.mean(axis=0)
     used = np.flatnonzero(mean > 0.0)
-    if not len(used):
-        return (), np.ones(len(known.weights))
     relative = np.maximum(known.weights[:, used] / mean[used], LEAST_SHARE)
     scale = np.exp(np.log(relative).mean(axis=1))
     terms = tuple((float(mean[q]), without_gaps(known.rows[q][support])) for q in used)
-    return terms, scale
+    return replace(problem, terms=terms, scale=scale)

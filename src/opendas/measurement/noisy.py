@@ -129,7 +129,7 @@ class NoisyMeasurements:
     noise : NoiseSource
     """
 
-    __slots__ = ("_first", "_levels", "_noise", "_samplers", "_tables")
+    __slots__ = ("_first", "_levels", "_noise", "_rows", "_samplers", "_tables")
 
     def __init__(
         self,
@@ -143,6 +143,7 @@ class NoisyMeasurements:
         self._first = first
         self._noise = noise
         self._samplers: dict[tuple[MeasuredQuery, int], SamplerTable] = {}
+        self._rows: dict[tuple[int, bytes], list[npt.NDArray[np.int64]]] = {}
 
     def _sampler(self, query: MeasuredQuery, multiple: int) -> SamplerTable:
         # By object rather than by distribution: hashing exact fractions takes longer than a small draw. Never
@@ -188,25 +189,18 @@ class NoisyMeasurements:
         groups = int(group.max(initial=-1)) + 1
         budgets = np.zeros(len(which), np.int64) if measured.which is None else measured.which[units]
         values = [np.zeros((groups, query.size), dtype=np.int64) for query in measured.queries]
-        drawn = [np.zeros((len(cells) + 1, query.size), dtype=np.bool_) for query in measured.queries]
-        for query, touched in zip(measured.queries, drawn, strict=True):
-            for u, some in enumerate(cells):
-                touched[u, query.row_of_cell[some]] = True
-        requests, places = [], []
+        drawn, rows = self._touched(level, cells)
+        requests = []
         for multiple in np.unique(budgets[budgets >= 0]).tolist():
             for u in range(len(cells)):
                 members = np.flatnonzero((budgets == multiple) & (which == u))
-                if not len(members):
-                    continue
-                some, mine = np.unique(group[members], return_inverse=True)
-                for query, touched, value in zip(measured.queries, drawn, values, strict=True):
-                    law, rows = self._sampler(query, multiple), np.flatnonzero(touched[u])
-                    noise = np.zeros((len(some), len(rows)), dtype=np.int64)
-                    requests.append((law, units[members], query.address, rows, mine, noise))
-                    places.append((value, some[:, None], rows, noise))
+                if len(members):
+                    mine, to = units[members], group[members]
+                    requests += [
+                        (self._sampler(query, multiple), mine, query.address, some, to, value)
+                        for query, some, value in zip(measured.queries, rows[u], values, strict=True)
+                    ]
         self._noise.add_sums(measured.level, requests)
-        for value, some, rows, noise in places:
-            value[some, rows] += noise
         # A geounit without budget has no measurement: none of its exact answers may be added.
         asked = np.where(budgets < 0, len(cells), which)
         table, start = self._tables[level], first - self._first[level]
@@ -223,6 +217,26 @@ class NoisyMeasurements:
                 value,
             )
         return values
+
+    def _touched(
+        self, level: int, cells: npt.NDArray[np.bool_]
+    ) -> tuple[list[npt.NDArray[np.bool_]], list[list[npt.NDArray[np.int64]]]]:
+        """Return the rows of each query group that touch sets of cells.
+
+        As masks, bool (u + 1, m) of each query group, the last set empty; and by their numbers, of each set.
+        """
+        queries = self._levels[level].queries
+        masks = [np.zeros((len(cells) + 1, query.size), dtype=np.bool_) for query in queries]
+        numbers = []
+        for u, some in enumerate(cells):
+            of = self._rows.get((level, some.tobytes()))
+            if of is None:  # neighbours have the same few sets
+                of = [np.unique(query.row_of_cell[some]).astype(np.int64) for query in queries]
+                self._rows[level, some.tobytes()] = of
+            for mask, rows in zip(masks, of, strict=True):
+                mask[u, rows] = True
+            numbers.append(of)
+        return masks, numbers
 
     def has_budget(self, level: int, first: int, geounits: int) -> npt.NDArray[np.bool_]:
         """Return which geounits are measured at all (public: it follows from the spine)."""

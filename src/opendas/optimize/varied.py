@@ -13,6 +13,7 @@ everywhere, a step down is decided by sizes, iterations and residuals only.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -48,15 +49,20 @@ GENERAL = 4_000_000
 
 
 def solve_varied(
-    problem: FamilyProblem, linear: Floats, curvature: Curvature, *, tolerance: float = 1e-7
+    problem: FamilyProblem,
+    linear: Floats,
+    curvature: Curvature,
+    *,
+    tolerance: float = 1e-7,
+    metric: Callable[[FamilyProblem], FamilyProblem] | None = None,
 ) -> Solution:
     """Solve one family whose children have Hessians of their own.
 
     Parameters
     ----------
     problem : FamilyProblem
-        The constraints. Its terms and scale are a metric that is near the Hessians, which makes the work
-        easier and has no part in the answer; its linear term is not used.
+        The constraints. Its terms and scale are a metric that is near the Hessians, which makes steps
+        fewer and has no part in the answer; its linear term is not used.
     linear : ndarray, shape (C, n)
         ``b``.
     curvature : Curvature
@@ -64,6 +70,8 @@ def solve_varied(
     tolerance : float
         Largest relative Karush-Kuhn-Tucker residual, see
         :func:`opendas.optimize.certificate.certify_varied`, of an answer that counts as optimal.
+    metric : callable, optional
+        Gives the problem its terms and scale, where they are wanted: few families need steps.
 
     Returns
     -------
@@ -102,8 +110,9 @@ def solve_varied(
             if rows:
                 return replace(answer, status=Status.INFEASIBLE, conflict=rows)
         best = min(best, answer, key=lambda solution: solution.residual)
-    for limit, metric in ((STEPS, problem), (PLAIN_STEPS, _plain(problem))):
-        stepped = solve_by_steps(metric, linear, curvature, tolerance, limit=limit)
+    near = problem if metric is None else metric(problem)
+    for limit, stated in ((STEPS, near), (PLAIN_STEPS, _plain(problem))):
+        stepped = solve_by_steps(stated, linear, curvature, tolerance, limit=limit)
         answer = _certified(problem, linear, curvature, stepped, tolerance, replace(best, method="steps"))
         if answer.status is Status.OPTIMAL:
             return answer

@@ -69,7 +69,8 @@ def solve_explicit(
     mask1 = np.ascontiguousarray(mask[:, first])
     unit = units(curvature.diagonal()[:, first], mask1)
     whole = float(unit.mean()) if len(unit) else 1.0
-    B = linear[:, first] / unit[:, None]
+    # A choice of columns lies column by column: in another layout than the kernels are compiled for.
+    B = np.ascontiguousarray(linear[:, first] / unit[:, None])
     center = np.zeros((0, 0))
     if ridge > 0.0:
         allowed = np.maximum(1, mask1.sum(axis=0))

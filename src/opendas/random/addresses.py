@@ -150,19 +150,19 @@ def fill_addresses(blocks: Any, level: Any, query: Any, units: Any, cells: Any, 
 
 
 @njit(cache=True, nogil=True)
-def add_to_groups(values: Any, start: Any, group: Any, sums: Any) -> Any:
+def add_to_groups(values: Any, start: Any, group: Any, cells: Any, sums: Any) -> Any:
     """Add the values at ``start, start + 1, ...`` of the grid units x cells to their unit's row of ``sums``.
 
-    ``group`` has shape (C,), ``sums`` (G, m).
+    Each in the column of its cell. ``group`` has shape (C,), ``cells`` (m,), ``sums`` (G, M).
     """
-    m = sums.shape[1]
+    m = cells.shape[0]
     unit, cell = start // m, start % m
     added = 0
     while added < values.shape[0]:
         stretch = min(m - cell, values.shape[0] - added)
-        run, to = values[added : added + stretch], sums[group[unit], cell : cell + stretch]
+        run, places, to = values[added : added + stretch], cells[cell : cell + stretch], sums[group[unit]]
         for j in range(stretch):
-            to[j] += run[j]
+            to[places[j]] += run[j]
         added += stretch
         cell = 0
         unit += 1

@@ -153,14 +153,18 @@ class NoiseSource:
             Geolevel, 8 bits.
         requests : sequence of (table, units, query, cells, group, sums)
             The first four as for :meth:`draw`; ``group``, int64 (C,), tells to which row of ``sums``, int64
-            (G, m), each geounit's draws are added.
+            (G, M), each geounit's draws are added, each in the column with the number of its cell.
 
         Raises
         ------
         PrivacyError
-            If an index does not fit its field, or sums have another shape. Nothing is drawn then.
+            If an index does not fit its field, or sums have no place for a draw. Nothing is drawn then.
         """
-        self._run([_Prepared.summing(level, request) for request in requests])
+        prepared: list[_Prepared] = []
+        for i, request in enumerate(requests):
+            alike = i > 0 and request[1] is requests[i - 1][1] and request[4] is requests[i - 1][4]
+            prepared.append(_Prepared.summing(level, request, prepared[-1] if alike else None))
+        self._run(prepared)
 
     def _run(self, requests: Sequence[_Prepared]) -> None:
         scratch = self._scratch()
@@ -192,7 +196,7 @@ class NoiseSource:
                 more = partial(self._word, scratch.blocks[first + i].tobytes())
                 out[i] = request.table.resolve(int(words[i, 0]), more)
             if request.group is not None:
-                add_to_groups(out, start, request.group, request.out)
+                add_to_groups(out, start, request.group, request.cells, request.out)
 
     def _word(self, block: bytes, refinement: int) -> int:
         low = int.from_bytes(block[8:], "little") | refinement
@@ -218,6 +222,7 @@ class _Prepared(NamedTuple):
     out: NDArray[np.int64]
     unit_shape: tuple[int, ...] = ()
     group: NDArray[np.int64] | None = None
+    groups: int = 0
 
     @property
     def size(self) -> int:
@@ -245,17 +250,23 @@ class _Prepared(NamedTuple):
         )
 
     @classmethod
-    def summing(cls, level: int, request: SumRequest) -> _Prepared:
+    def summing(cls, level: int, request: SumRequest, alike: _Prepared | None = None) -> _Prepared:
+        """Check a request for sums; `alike` has the same geounits and groups, and was checked."""
         table, unit, query, cells, group, sums = request
-        units, _ = index_array("geounit", unit, UNIT_BITS)
+        if alike is None or alike.group is None:
+            units, _ = index_array("geounit", unit, UNIT_BITS)
+            if len(group) != units.size or (units.size and group.min() < 0):
+                raise PrivacyError("Sums of draws need a group for every geounit. Nothing was drawn.")
+            group = np.ascontiguousarray(group, dtype=np.int64)
+            groups = int(group.max(initial=-1)) + 1
+        else:
+            units, group, groups = alike.units, alike.group, alike.groups
         indices, _ = index_array("cell", cells, CELL_BITS)
-        if len(group) != units.size or (units.size and not 0 <= group.min() <= group.max() < len(sums)):
-            raise PrivacyError("Sums of draws need a row for the group of every geounit. Nothing was drawn.")
-        if sums.shape[1] != indices.size:
-            raise PrivacyError("Sums of draws need a column for every cell. Nothing was drawn.")
+        if groups > len(sums) or int(indices.max(initial=-1)) >= sums.shape[1]:
+            raise PrivacyError("Sums of draws need a place for every group and cell. Nothing was drawn.")
         geolevel = scalar_index("geolevel", level, LEVEL_BITS)
         number = scalar_index("query", query, QUERY_BITS)
-        return cls(table, geolevel, number, units, indices, sums.shape, sums, (), group)
+        return cls(table, geolevel, number, units, indices, sums.shape, sums, (), group, groups)
 
 
 class _Piece(NamedTuple):

@@ -51,11 +51,8 @@ Sums = Callable[[int, int, Ints], list[npt.NDArray[np.int64]]]
 Of answers that touch no cell that the group may use anything may be given: they are not looked at.
 """
 
-CHUNK = 2_000_000
+CHUNK = 250_000
 """Numbers that are worked on at once: few, so that what is made of them stays in the cache."""
-
-SUMS = 8
-"""Numbers that a sum over leaves comes to, for each of its cells, with all that is made of it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -545,7 +542,7 @@ def _pooled_leaves(model: TreeModel, leaves: LevelStatistics, starts: Ints, sums
     covariance, unknown = dual(leaves.precision, leaves.exact, allowed, plain=model.plain[-1])
     groups = _Groups.of(covariance.which, starts)
     mean = np.zeros((len(starts) - 1, *model.domain.cell.shape))
-    for first, last in chunks(groups.starts, SUMS * model.domain.cells):
+    for first, last in chunks(groups.starts, model.domain.cells):
         _sum_leaves(model, leaves, covariance, groups.of_families(first, last), sums, mean[first:last])
     return Known(covariance.pooled(starts), None if unknown is None else unknown.pooled(starts), mean)
 
