@@ -12,7 +12,9 @@ from support.mini import mini_frame, mini_histogram, mini_product
 import opendas.engines.tasks as tasks
 import opendas.engines.upward as upward
 from opendas.engines.checkpoint import Checkpoints
-from opendas.engines.drive import Estimation, estimate_spine
+from opendas.engines.drive import Estimation, estimate_on, estimate_spine
+from opendas.engines.local import LocalEngine, WorkerPool
+from opendas.engines.truth import LeafCounts
 
 ESTIMATORS = ("topdown", "informed", "block-by-block")
 
@@ -81,6 +83,30 @@ def test_another_partition_gives_the_same(estimator: str, kept: int, monkeypatch
     assert identical(expected, estimate(run, estimator=estimator))
 
 
+def test_processes_that_run_already_learn_one_worker_after_the_other() -> None:
+    runs = [made("topdown"), made("informed")]
+    estimators = ["topdown", "informed"]
+    pool = WorkerPool(2)
+    for _, answer in pool.spread(abs, [-1, -2, -3]):
+        assert answer > 0
+    for place, (run, estimator) in enumerate(zip(runs, estimators, strict=True)):
+        # The second engine comes with processes that know the first one's worker.
+        engine = LocalEngine(run.worker(), 2, pool)
+        found = estimate_on(
+            engine,
+            run.spine,
+            run.constraints,
+            counts=LeafCounts.on(run.spine, run.counts),
+            estimator=estimator,
+            model=run.model if estimator == "informed" else None,
+        )
+        assert identical(found, estimate(run, estimator=estimator))
+        if place:
+            engine.__exit__(None)
+    with pytest.raises(RuntimeError):
+        next(pool.spread(abs, [-1]))
+
+
 def test_stages_cover_every_geounit_once(run) -> None:
     for stage in (*tasks.cut_spine(run.spine), *tasks.cut_leaves(run.spine)):
         assert stage.cuts[0] == 0
@@ -133,7 +159,9 @@ def test_torn_and_foreign_checkpoints_are_done_again(estimator: str, tmp_path: P
         damaged[len(damaged) // 2] ^= 1
         files[2].write_bytes(bytes(damaged))
     assert checkpoints.load(0, 0) is None
+    assert not checkpoints.holds(0, 0)
     assert identical(expected, estimate(run, estimator=estimator, checkpoints=checkpoints))
+    assert checkpoints.holds(0, 0)
     assert Checkpoints(tmp_path, "run 2", write).load(0, 0) is None
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
-import scipy.optimize
+import scipy  # its optimize, a third of the time of all imports, loads when it is first named
 import scipy.sparse
 
 from opendas.errors import InfeasibleFamily

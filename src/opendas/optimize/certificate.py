@@ -20,10 +20,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import scipy  # its optimize, a third of the time of all imports, loads when it is first named
 from numba import njit
 from numpy.typing import NDArray
 from scipy import sparse
-from scipy.optimize import linprog
 
 from opendas.optimize.curvature import Curvature
 from opendas.optimize.problem import FamilyProblem
@@ -338,7 +338,7 @@ def _best_multipliers(
     bounds: Any = [free] * n + list(zip(low, high, strict=True)) + [(-np.inf, np.inf)] * J + [(0.0, np.inf)]
     cost = np.zeros(width)
     cost[-1] = 1.0
-    answer = linprog(cost, A_ub=A, b_ub=b, bounds=bounds, method="highs")
+    answer = scipy.optimize.linprog(cost, A_ub=A, b_ub=b, bounds=bounds, method="highs")
     if answer.x is None:
         return Multipliers(np.zeros(n), np.zeros((C, K)), np.zeros(J))
     at = n + C * K

@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import scipy  # its optimize, a third of the time of all imports, loads when it is first named
 from scipy import sparse
-from scipy.optimize import Bounds, LinearConstraint, linprog, milp
 
 from opendas.optimize.quiet import chatter_to_stderr
 
@@ -198,10 +198,10 @@ def _search(system: RangeSystem, soft: Index | None = None) -> tuple[str, npt.ND
     upper = np.where(system.upper >= NO_LIMIT, np.inf, system.upper.astype(np.float64))
     cost = np.concatenate([np.zeros(width), np.ones(2 * count)])
     with chatter_to_stderr():
-        answer = milp(
+        answer = scipy.optimize.milp(
             cost,
-            constraints=LinearConstraint(matrix, lower, upper),
-            bounds=Bounds(0.0, np.inf),
+            constraints=scipy.optimize.LinearConstraint(matrix, lower, upper),
+            bounds=scipy.optimize.Bounds(0.0, np.inf),
             integrality=np.repeat([1, 0], [width, 2 * count]),
             options={"node_limit": MOST_NODES, "mip_rel_gap": 0.0},
         )
@@ -265,10 +265,10 @@ def _hitting(m: int, sets: list[Index]) -> Index | None:
     place = (row, np.concatenate(sets))
     meets: Any = sparse.csr_array((np.ones(len(row)), place), shape=(len(sets), m))
     with chatter_to_stderr():
-        answer = milp(
+        answer = scipy.optimize.milp(
             1.0 + np.arange(m) / (m * m),  # all the preferences together count for less than one member
-            constraints=LinearConstraint(meets, 1.0, np.inf),
-            bounds=Bounds(0.0, 1.0),
+            constraints=scipy.optimize.LinearConstraint(meets, 1.0, np.inf),
+            bounds=scipy.optimize.Bounds(0.0, 1.0),
             integrality=np.ones(m, np.int64),
             options={"node_limit": 10 * MOST_NODES, "mip_rel_gap": 0.0},
         )
@@ -303,7 +303,7 @@ def _multipliers(system: RangeSystem) -> tuple[Floats, Index, Index] | None:
     # Variables: y (sides), then z (cells): y'A + z = 0 and z >= 0, no z where the point leaves room below.
     wide = sparse.hstack([matrix.T, sparse.eye_array(width)], format="csr").astype(np.float64)
     wide = sparse.vstack([wide, sparse.csr_array(np.repeat([[1.0, 0.0]], [len(b), width], axis=1))])
-    solver: Any = linprog
+    solver: Any = scipy.optimize.linprog
     answer = solver(
         np.concatenate([-lack, near.astype(np.float64)]),
         A_eq=wide,

