@@ -126,12 +126,16 @@ class LocalPlace:
 
     def read(self, run: Run, cache: Path) -> InputData:
         """Read the input; what is too large for memory is mapped from a folder."""
+        if self._workers is not None:  # otherwise the size of the spine decides
+            self._start(self._workers)
         return run.read(cache)
 
     def warm_up(self, spine: Spine) -> None:
         """Start worker processes: they load while this one counts and plans."""
-        workers = workers_for(len(spine.leaf), self._workers)
-        if workers > 1:
+        self._start(workers_for(len(spine.leaf), self._workers))
+
+    def _start(self, workers: int) -> None:
+        if workers > 1 and self._pool is None:
             self._pool = WorkerPool(workers)
 
     def count(

@@ -23,6 +23,9 @@ __all__ = ["MdfRecords", "mdf_files", "read_mdf", "read_mdf_records"]
 
 _BATCH = 1 << 20
 
+Keys = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
+"""Numbers, ascending, and whose each is."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MdfRecords:
@@ -76,8 +79,7 @@ def read_mdf(folder: Path, product: Product, frame: Frame) -> Histogram:
 def read_mdf_records(folder: Path, product: Product, frame: Frame) -> MdfRecords:
     """Read and check the microdata of a product; see :func:`read_mdf`."""
     layout = mdf_layout(product, frame)
-    leaf_key, order = _sorted_leaf_keys(layout)
-    kind_of_key = _kind_lookup(layout)
+    known_leaves, known_kinds = _sorted_keys(layout, "leaf"), _sorted_keys(layout, "kind")
     keys: list[npt.NDArray[np.int64]] = []
     sums: list[npt.NDArray[np.int64]] = []
     records, ascending, numbered = 0, True, True
@@ -85,8 +87,8 @@ def read_mdf_records(folder: Path, product: Product, frame: Frame) -> MdfRecords
         last = -1
         with reading(path):
             for batch in _batches(path, layout):
-                leaf = _leaves(batch, layout, leaf_key, order, path)
-                kind = _kind_codes(batch, layout, kind_of_key, path)
+                leaf = _leaves(batch, layout, known_leaves, path)
+                kind = _kind_codes(batch, layout, known_kinds, path)
                 key = leaf * layout.kinds + kind
                 if len(key) == 0:
                     continue
@@ -182,17 +184,19 @@ def _mixed(columns: list[tuple[int, Column]], indices: list[npt.NDArray[np.int64
     return key
 
 
-def _sorted_leaf_keys(layout: Layout) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    columns = _sources(layout, "leaf")
+def _sorted_keys(layout: Layout, source: str) -> Keys:
+    """Return the codes of all leaves, or of all kinds, each as one number: ascending, and whose they are."""
+    columns = _sources(layout, source)
     key = _mixed(columns, [column.index.astype(np.int64) for _, column in columns])
     order = np.argsort(key, kind="stable").astype(np.int64)
     return key[order], order
 
 
-def _kind_lookup(layout: Layout) -> dict[int, int]:
-    columns = _sources(layout, "kind")
-    key = _mixed(columns, [column.index.astype(np.int64) for _, column in columns])
-    return {int(k): kind for kind, k in enumerate(key)}
+def _found(known: Keys, key: npt.NDArray[np.int64]) -> npt.NDArray[np.int64] | None:
+    """Return whose each number is; None if one is nobody's."""
+    keys, order = known
+    place = np.minimum(np.searchsorted(keys, key), len(keys) - 1)
+    return None if bool(np.any(keys[place] != key)) else np.asarray(order[place])
 
 
 def _legal(batch: Any, columns: list[tuple[int, Column]], path: Path) -> list[npt.NDArray[np.int64]]:
@@ -209,37 +213,28 @@ def _legal(batch: Any, columns: list[tuple[int, Column]], path: Path) -> list[np
     return indices
 
 
-def _leaves(
-    batch: Any,
-    layout: Layout,
-    leaf_key: npt.NDArray[np.int64],
-    order: npt.NDArray[np.int64],
-    path: Path,
-) -> npt.NDArray[np.int64]:
+def _leaves(batch: Any, layout: Layout, leaves: Keys, path: Path) -> npt.NDArray[np.int64]:
     _legal(batch, _sources(layout, "constant"), path)
     columns = _sources(layout, "leaf")
-    key = _mixed(columns, _legal(batch, columns, path))
-    place = np.minimum(np.searchsorted(leaf_key, key), len(leaf_key) - 1)
-    if bool(np.any(leaf_key[place] != key)):
+    found = _found(leaves, _mixed(columns, _legal(batch, columns, path)))
+    if found is None:
         raise GeographyError(
             "a record lies outside the frame.",
             [Finding(path.name, None, columns[-1][1].name, "expected a leaf of the frame")],
         )
-    return np.asarray(order[place])
+    return found
 
 
-def _kind_codes(batch: Any, layout: Layout, kind_of_key: dict[int, int], path: Path) -> npt.NDArray[np.int64]:
+def _kind_codes(batch: Any, layout: Layout, kinds: Keys, path: Path) -> npt.NDArray[np.int64]:
     columns = _sources(layout, "kind")
-    key = _mixed(columns, _legal(batch, columns, path))
-    unique, inverse = np.unique(key, return_inverse=True)
-    kinds = np.array([kind_of_key.get(int(k), -1) for k in unique], dtype=np.int64)
-    if bool(np.any(kinds < 0)):
+    found = _found(kinds, _mixed(columns, _legal(batch, columns, path)))
+    if found is None:
         names = ", ".join(column.name for _, column in columns)
         raise SchemaError(
             "codes that do not go together.",
             [Finding(path.name, None, names, "expected a kind of the layout")],
         )
-    return np.asarray(kinds[inverse])
+    return found
 
 
 def _numbered(batch: Any, layout: Layout, first: int) -> bool:
