@@ -6,7 +6,7 @@ a geounit is. So the file stands under ``confidential/timings``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import pyarrow as pa
 from opendas.estimation.model import FamilyRecord
 from opendas.io.parquet import ParquetSink, parquet_sink
 
-__all__ = ["FAMILY_FIELDS", "SCHEMA", "FamilyTable", "family_batch", "family_table", "write_family_table"]
+__all__ = ["FAMILY_FIELDS", "SCHEMA", "FamilyTable", "family_batch", "family_table"]
 
 FAMILY_FIELDS: dict[str, tuple[Any, str]] = {
     "geolevel": (pa.string(), "geolevel of the children"),
@@ -135,11 +135,3 @@ def family_table(path: Path) -> Iterator[FamilyTable]:
         yield table
         if table.waiting or not table.rows:
             table.flush()
-
-
-def write_family_table(path: Path, batches: Iterable[Any]) -> int:
-    """Write a stream of rows, and return how many; see :func:`family_table`."""
-    with family_table(path) as table:
-        for batch in batches:
-            table.add(batch)
-    return table.rows

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+import opendas.io.family_table as module
 from opendas.estimation.model import FamilyRecord
-from opendas.io import family_table
-from opendas.io.family_table import FAMILY_FIELDS, SCHEMA, family_batch, write_family_table
+from opendas.io.family_table import FAMILY_FIELDS, SCHEMA, family_batch, family_table
 
 
 def record(number: int) -> FamilyRecord:
@@ -34,10 +34,17 @@ def batches(tasks: int, size: int) -> Iterator[object]:
         yield family_batch(records, 1e-3 * np.arange(size), stage=1, task=task)
 
 
+def write(path: Path, stream: Iterable[object]) -> int:
+    with family_table(path) as table:
+        for batch in stream:
+            table.add(batch)
+    return table.rows
+
+
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
     path = tmp_path / "mini_families.parquet"
-    assert write_family_table(path, batches(3, 4)) == 12
+    assert write(path, batches(3, 4)) == 12
     return path
 
 
@@ -77,9 +84,9 @@ def test_pandas_reads_it(table: Path) -> None:
 
 
 def test_rows_are_written_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(family_table, "_ROWS_AT_ONCE", 10)
+    monkeypatch.setattr(module, "_ROWS_AT_ONCE", 10)
     path = tmp_path / "table.parquet"
-    assert write_family_table(path, batches(7, 4)) == 28
+    assert write(path, batches(7, 4)) == 28
     found = pq.ParquetFile(path)
     assert [found.metadata.row_group(i).num_rows for i in range(found.num_row_groups)] == [12, 12, 4]
     assert found.read().column("label").to_pylist() == [record(i).label for i in range(28)]
@@ -87,9 +94,9 @@ def test_rows_are_written_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_no_family_and_no_times_are_possible(tmp_path: Path) -> None:
     path = tmp_path / "table.parquet"
-    assert write_family_table(path, iter(())) == 0
+    assert write(path, iter(())) == 0
     assert pq.read_table(path).column_names == list(FAMILY_FIELDS)
-    assert write_family_table(path, [family_batch([record(1)], None, stage=0, task=0)]) == 1
+    assert write(path, [family_batch([record(1)], None, stage=0, task=0)]) == 1
     assert pq.read_table(path).column("seconds").to_pylist() == [None]
     with pytest.raises(ValueError, match="2 times"):
         family_batch([record(1)], [1.0, 2.0], stage=0, task=0)
@@ -102,6 +109,6 @@ def test_a_stream_that_fails_leaves_no_file(tmp_path: Path) -> None:
 
     path = tmp_path / "table.parquet"
     with pytest.raises(RuntimeError):
-        write_family_table(path, failing())
+        write(path, failing())
     assert list(tmp_path.iterdir()) == []
     assert len(SCHEMA) == len(FAMILY_FIELDS)
