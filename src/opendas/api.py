@@ -20,8 +20,9 @@ from opendas.allocating import (
 )
 from opendas.budget.optimal.histogram import CountHistogram, Level, unknown_counts
 from opendas.budget.optimal.programs import Allocation, allocate_target, allocate_total
-from opendas.errors import ConfigError, DataError
+from opendas.errors import CheckFailed, ConfigError, DataError
 from opendas.io.level_counts import LevelCounts
+from opendas.io.readers.remote import RemoteAddress
 from opendas.io.tables.tabulate import DEFAULT_CONFIDENCE, write_tables
 from opendas.measurement.account import PlanAccount
 from opendas.metrics.evaluate import Evaluation
@@ -37,6 +38,7 @@ from opendas.privacy.exact import parse_fraction
 from opendas.privacy.zcdp import Account
 from opendas.random.sealing import Passphrase
 from opendas.releases import NoisyFile, Release, exact_level
+from opendas.remote_release import Published, publish_release
 from opendas.report.certificate import issue
 from opendas.run import Run, define, load
 from opendas.run_status import folder_status
@@ -64,6 +66,7 @@ __all__ = [
     "load",
     "measure",
     "plan",
+    "publish_to",
     "release",
     "status",
     "tabulate",
@@ -72,6 +75,44 @@ __all__ = [
 
 Exact = str | int | Fraction
 """A number that is read exactly: decimals and fractions as text."""
+
+
+def publish_to(
+    out: str | Path, address: str, *, master: str | None = None, allow_seeded: bool = False
+) -> Published:
+    """Verify a release and copy it to a Hadoop-compatible address; needs Spark, for its file systems.
+
+    Parameters
+    ----------
+    out : path
+        Output folder. Of it, ``release/`` alone is copied.
+    address : str
+        A folder, such as ``hdfs://host/path``: empty, or with a part of the same release.
+    master : str, optional
+        URL of a Spark master; by default the Spark session of this process, else a local one. No job runs.
+    allow_seeded : bool
+        Also a release whose noise came from a seed.
+
+    Raises
+    ------
+    CheckFailed
+        If the release does not pass.
+    ConfigError
+        If something else is at the address.
+    EnvironmentFailure
+        If Spark cannot start or the file system refuses.
+    """
+    from opendas.engines.spark.hadoop import Hadoop
+    from opendas.engines.spark.session import open_session
+
+    if RemoteAddress.of(address) is None:
+        raise ConfigError(f"{address}: expected an address with a scheme, such as hdfs://host/path.")
+    release = Release(out)
+    failed = [check.name for check in release.verify(allow_seeded=allow_seeded) if not check.ok]
+    if failed:
+        raise CheckFailed(f"{out} is not published: {', '.join(failed)} failed; opendas verify says more.")
+    with open_session(master, name="opendas publish", threads=1) as session:
+        return publish_release(Hadoop(session), release.folder, address)
 
 
 def plan(run: Run) -> PlanTable:

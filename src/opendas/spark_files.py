@@ -7,7 +7,8 @@ is wrong with it, and then whether leaves break their public units.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -16,7 +17,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from opendas.core_files import forbid_core_files
 from opendas.engines.spark.dealing import Cut, deal, split
+from opendas.engines.spark.in_memory import file_in_memory
 from opendas.engines.spark.parts import (
     COUNT_SCHEMA,
     COUNT_TYPES,
@@ -47,6 +50,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CheckUnits", "read_on_executors", "together", "unit_findings"]
 
+_BATCH_ROWS: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _REPORT: Final = -1
 """Task of rows that tell about a file."""
 
@@ -71,13 +75,11 @@ class _Report:
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class _ReadFiles:
-    """Reads the files of a partition.
+class _Reading:
+    """Reads a file, on an executor.
 
     Parameters
     ----------
-    files : tuple of tuples of (int, Path)
-        Of each partition: number of a file, and the file.
     layout : Layout
     product : Product
     frame : Frame
@@ -88,29 +90,22 @@ class _ReadFiles:
         First leaf of each task.
     """
 
-    files: tuple[tuple[tuple[int, Path], ...], ...]
     layout: Layout
     product: Product
     frame: Frame
     place: npt.NDArray[np.integer]
     starts: npt.NDArray[np.int64]
 
-    def __call__(self, batches: Batches) -> Batches:
-        """Yield counts by task, and a report at the end of each file."""
-        from pyspark import TaskContext
-
-        for _ in batches:
-            pass
-        context = TaskContext.get()
-        if context is None:
-            raise AssertionError("this function runs on executors")
+    def __call__(self, files: Iterable[tuple[int, AbstractContextManager[Path]]]) -> Batches:
+        """Yield counts by task, and a report at the end of each file; what is wrong stands there."""
+        forbid_core_files()
         slot = slots(len(self.starts))  # one more than there are tasks: reports have the last
-        for number, path in self.files[context.partitionId()]:
-            yield from self._read(number, path, slot)
+        for number, file in files:
+            with file as path:
+                yield from self._read(number, path, slot)
         keep_modules()
 
     def _read(self, number: int, path: Path, slot: npt.NDArray[np.int32]) -> Batches:
-        """Read one file; what is wrong with it stands in its report."""
         rows = total = 0
         warnings = FindingLog()
         try:
@@ -128,6 +123,58 @@ class _ReadFiles:
     ) -> Iterator[tuple[int, int, Counts]]:
         leaf, cell = np.divmod(keys, self.product.schema.size)
         return split(Counts(self.place[leaf], cell, counts), self.starts, slot)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class _ReadFiles:
+    """Reads the files of a partition.
+
+    Parameters
+    ----------
+    reading : _Reading
+    files : tuple of tuples of (int, Path)
+        Of each partition: number of a file, and the file.
+    """
+
+    reading: _Reading
+    files: tuple[tuple[tuple[int, Path], ...], ...]
+
+    def __call__(self, batches: Batches) -> Batches:
+        """Yield counts and reports."""
+        from pyspark import TaskContext
+
+        for _ in batches:
+            pass
+        context = TaskContext.get()
+        if context is None:
+            raise AssertionError("this function runs on executors")
+        return self.reading((number, nullcontext(path)) for number, path in self.files[context.partitionId()])
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class _ReadContents:
+    """Reads files that Spark hands over: their addresses and their bytes.
+
+    Parameters
+    ----------
+    reading : _Reading
+    numbers : mapping of address to int
+    """
+
+    reading: _Reading
+    numbers: Mapping[str, int]
+
+    def __call__(self, batches: Batches) -> Batches:
+        """Yield counts and reports."""
+        return self.reading(self._files(batches))
+
+    def _files(self, batches: Batches) -> Iterator[tuple[int, AbstractContextManager[Path]]]:
+        for batch in batches:
+            path, content = (batch.column(batch.schema.get_field_index(n)) for n in ("path", "content"))
+            for row in range(batch.num_rows):
+                address = path[row].as_py()
+                file = file_in_memory(shown_name(Path(address)), memoryview(content[row].as_buffer()))
+                yield self.numbers[address], file
 
 
 def _told(slot: int, number: int, answer: Answer) -> pa.RecordBatch:
@@ -157,8 +204,34 @@ def together(sizes: Sequence[int], slots: int) -> list[list[int]]:
     return found
 
 
+def _files(session: SparkSession, reading: _Reading, found: FileRows) -> DataFrame:
+    """Have executors open files of a file system that all share."""
+    paths = [path.resolve() for path in found.spec.paths if isinstance(path, Path)]
+    groups = together([path.stat().st_size for path in paths], session.sparkContext.defaultParallelism)
+    read = _ReadFiles(reading, tuple(tuple((number, paths[number]) for number in group) for group in groups))
+    return session.range(0, len(groups), 1, len(groups)).mapInArrow(read, COUNT_TYPES)
+
+
+def _contents(session: SparkSession, reading: _Reading, addresses: Sequence[str]) -> DataFrame:
+    """Have Spark hand files over."""
+    found = session.read.format("binaryFile").option("recursiveFileLookup", "true").load(list(addresses))
+    read = _ReadContents(reading, {address: number for number, address in enumerate(addresses)})
+    return found.select("path", "content").mapInArrow(read, COUNT_TYPES)
+
+
+@contextmanager
+def _one_file_a_batch(session: SparkSession) -> Iterator[None]:
+    """Have a batch hold one row: it may be a large file."""
+    before = session.conf.get(_BATCH_ROWS)
+    session.conf.set(_BATCH_ROWS, "1")
+    try:
+        yield
+    finally:
+        session.conf.set(_BATCH_ROWS, before)
+
+
 def read_on_executors(
-    session: SparkSession, found: FileRows, spine: Spine, cut: Cut
+    session: SparkSession, found: FileRows, spine: Spine, cut: Cut, addresses: Sequence[str] = ()
 ) -> tuple[DataFrame, tuple[Finding, ...]]:
     """Read the files of a run, and deal their counts out.
 
@@ -168,6 +241,8 @@ def read_on_executors(
     found : FileRows
     spine : Spine
     cut : Cut
+    addresses : sequence of str, optional
+        Where the files are, if executors do not open them by their paths.
 
     Returns
     -------
@@ -181,26 +256,23 @@ def read_on_executors(
     DataError
         With everything that is wrong in the first file that is not usable.
     """
-    paths = [path.resolve() for path in found.spec.paths if isinstance(path, Path)]
-    groups = together([path.stat().st_size for path in paths], session.sparkContext.defaultParallelism)
     frame = found.data.frame
     kind = np.int32 if len(frame) < 1 << 31 else np.int64
-    read = _ReadFiles(
-        tuple(tuple((number, paths[number]) for number in group) for group in groups),
+    reading = _Reading(
         found.layout,
         found.spec.product,
         Frame(frame.geocodes, {}, frame.leaf),
         spine.place_of_leaf.astype(kind),
         cut.starts,
     )
-    with spark_failures():
-        files = session.range(0, len(groups), 1, len(groups))
-        rows = deal(files.mapInArrow(read, COUNT_TYPES), len(cut) + 1)
+    with spark_failures(), _one_file_a_batch(session):
+        read = _contents(session, reading, addresses) if addresses else _files(session, reading, found)
+        rows = deal(read, len(cut) + 1)
         told = rows.where(f"task = {_REPORT}").select("leaf", "cell").collect()
     answers = {int.from_bytes(bytes(row.leaf), "little"): unpack(bytes(row.cell)) for row in told}
     reports: list[_Report] = []
     total = 0
-    for number in range(len(paths)):
+    for number in range(len(found.spec.paths)):
         reports.append(answers[number].get())
         total += reports[-1].total
         if total >= MAX_TOTAL:

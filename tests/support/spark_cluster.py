@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,8 +63,8 @@ def require_spark() -> Path:
 
 
 @contextmanager
-def start_cluster(folder: Path) -> Iterator[Cluster]:
-    """Start a master and two workers on ephemeral ports; stop them at the end."""
+def start_cluster(folder: Path, more: Mapping[str, str] | None = None) -> Iterator[Cluster]:
+    """Start a master and two workers on ephemeral ports, with more settings; stop them at the end."""
     home = require_spark()
     settings = folder / "conf"
     for name in (settings, folder / "events", folder / "local"):
@@ -74,6 +74,7 @@ def start_cluster(folder: Path) -> Iterator[Cluster]:
         "spark.eventLog.enabled true\n"
         "spark.eventLog.compress false\n"
         f"spark.eventLog.dir file://{folder / 'events'}\n"
+        + "".join(f"{name} {value}\n" for name, value in (more or {}).items())
     )
     environment = {
         **os.environ,

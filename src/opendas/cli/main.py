@@ -29,6 +29,7 @@ COMMANDS = {
     "status": "status",
     "forget-key": "forget_key",
     "verify": "verify",
+    "publish": "publish",
     "tabulate": "tabulate",
     "interval": "interval",
     "evaluate": "evaluate",

@@ -11,6 +11,7 @@ from opendas.errors import ConfigError
 from opendas.geography.frame import LevelRule
 from opendas.io.readers.base import FRAME_FROM_RECORDS, ReaderSpec, UnitsSpec
 from opendas.io.readers.paths import expand_paths
+from opendas.io.readers.remote import RemoteAddress, RemoteInput
 from opendas.products.product import Product
 
 __all__ = ["reader_spec"]
@@ -43,22 +44,23 @@ def reader_spec(run_file: RunFile, product: Product, *, need_input: bool = True)
         raise ConfigError(
             "\n  ".join(["the run file does not fit together:", *problems]) if problems[1:] else problems[0]
         )
+    remote = _remote(run_file)
     frame: Path | str | None = None
     if geography.frame is not None and given.reader != "cef":
         from_records = geography.frame == FRAME_FROM_RECORDS
         frame = FRAME_FROM_RECORDS if from_records else Path(geography.frame)
-    if need_input and isinstance(frame, Path) and not frame.is_file():
+    if need_input and isinstance(frame, Path) and not remote.frame and not frame.is_file():
         raise ConfigError(
             f"[geography] frame: {frame}: no such file. Paths are relative to the run file's folder."
         )
     if need_input and given.units is not None:
         for path in given.units.path if given.reader != "cef" else ():
-            if not path.is_file():
+            if not isinstance(path, RemoteAddress) and not path.is_file():
                 raise ConfigError(f"[input] units: {path}: no such file.")
     further = _further_files(run_file) if need_input else {}
     return ReaderSpec(
         reader=given.reader,
-        paths=expand_paths(given.path, Path()) if need_input else (),
+        paths=expand_paths(given.path, Path()) if need_input and not remote.paths else (),
         product=product,
         root=geography.root,
         levels=tuple(LevelRule(level.name, level.prefix, level.column) for level in geography.levels),
@@ -69,11 +71,31 @@ def reader_spec(run_file: RunFile, product: Product, *, need_input: bool = True)
         constants=dict(given.constants),
         units=None
         if given.units is None or given.reader == "cef"
-        else UnitsSpec(given.units.path[0], given.units.geocode, dict(given.units.columns)),
+        else UnitsSpec(Path(given.units.path[0]), given.units.geocode, dict(given.units.columns)),
         unit_records=further.get("units", ()),
         block_files=further.get("frame", ()),
         block_assignment=tuple(geography.block_assignment),
+        remote=remote,
     )
+
+
+def _remote(run_file: RunFile) -> RemoteInput:
+    """Return what of the input stands at addresses.
+
+    Raises
+    ------
+    ConfigError
+        If data stand at addresses and on this machine.
+    """
+    given, geography = run_file.input, run_file.geography
+    paths = tuple(path for path in given.path if isinstance(path, RemoteAddress))
+    if 0 < len(paths) < len(given.path):
+        raise ConfigError(f"[input] path: {paths[0]} is an address, others are paths of this machine.")
+    if given.reader == "cef":  # further files of it are expanded as paths, which addresses are not
+        return RemoteInput(paths)
+    frame = None if geography.frame is None else RemoteAddress.of(geography.frame)
+    units = None if given.units is None else given.units.path[0]
+    return RemoteInput(paths, frame, units if isinstance(units, RemoteAddress) else None)
 
 
 def _further_files(run_file: RunFile) -> dict[str, tuple[Path, ...]]:

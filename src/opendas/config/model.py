@@ -29,6 +29,7 @@ from opendas.geography.frame import CENSUS_GEOLEVELS, ENTITY_CATEGORIES
 from opendas.geography.recipe import NAMED_SPINES, SpineStep
 from opendas.geography.tract_groups import METHODS
 from opendas.io.readers.base import FRAME_FROM_RECORDS
+from opendas.io.readers.remote import RemoteAddress
 from opendas.privacy.exact import parse_fraction
 
 __all__ = [
@@ -88,6 +89,12 @@ def _one_line(value: str) -> str:
     return value.strip()
 
 
+def _source(value: object, info: ValidationInfo) -> Path | RemoteAddress:
+    """Keep an address; anything else is a path."""
+    address = RemoteAddress.of(value) if isinstance(value, str) else None
+    return _path(value, info) if address is None else address
+
+
 def _path(value: object, info: ValidationInfo) -> Path:
     if not isinstance(value, str) or not value:
         raise PydanticCustomError("path", "expected a path in quotes")
@@ -107,12 +114,15 @@ def _product(value: object, info: ValidationInfo) -> object:
 
 
 def _frame(value: object, info: ValidationInfo) -> object:
-    """Keep the word for a frame taken from the records; anything else is the path of a file."""
-    return value if not isinstance(value, str) or value == FRAME_FROM_RECORDS else str(_path(value, info))
+    """Keep the word for a frame taken from the records, and an address; anything else is a file's path."""
+    if not isinstance(value, str) or value == FRAME_FROM_RECORDS:
+        return value
+    return str(_source(value, info))
 
 
 Exact = Annotated[Fraction, PlainValidator(_exact)]
 RunPath = Annotated[Path, PlainValidator(_path)]
+RunSource = Annotated[Path | RemoteAddress, PlainValidator(_source)]
 Name = Annotated[str, Field(min_length=1)]
 Words = Annotated[str, AfterValidator(_one_line)]
 PassTable = Mapping[str, tuple[tuple[str, ...], ...]]
@@ -138,7 +148,7 @@ class RunSection(Section):
 class UnitsSection(Section):
     """``[input] units``: public counts of housing units and facilities per leaf; ``cef``: unit records."""
 
-    path: Annotated[tuple[RunPath, ...], BeforeValidator(_several), Field(min_length=1)]
+    path: Annotated[tuple[RunSource, ...], BeforeValidator(_several), Field(min_length=1)]
     geocode: Name = "geocode"
     columns: Mapping[str, Name] = Field(default_factory=dict)
 
@@ -147,7 +157,7 @@ class InputSection(Section):
     """``[input]``: where the confidential table lies."""
 
     reader: Literal["pl94-2010", "pl94-2020", "ppmf", "mdf", "cef", "records", "histogram"]
-    path: Annotated[tuple[RunPath, ...], BeforeValidator(_several), Field(min_length=1)]
+    path: Annotated[tuple[RunSource, ...], BeforeValidator(_several), Field(min_length=1)]
     geocode: Name = "geocode"
     count: Name = "count"
     columns: Mapping[str, Name] = Field(default_factory=dict)

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from opendas.errors import Finding
 from opendas.geography.frame import Frame, LevelRule
+from opendas.io.readers.remote import RemoteInput
 from opendas.products.product import Product
 from opendas.schema.histogram import Histogram
 
@@ -94,6 +95,8 @@ class ReaderSpec:
     block_assignment : tuple of Path
         Files, folders or patterns: files that say in which areas blocks lie, in place of the areas that the
         input names.
+    remote : RemoteInput
+        What only Spark reads, in place of `paths`, `frame` and the path of `units`.
     """
 
     reader: str
@@ -111,6 +114,7 @@ class ReaderSpec:
     unit_records: tuple[Source, ...] = ()
     block_files: tuple[Source, ...] = ()
     block_assignment: tuple[Path, ...] = ()
+    remote: RemoteInput = field(default_factory=RemoteInput)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

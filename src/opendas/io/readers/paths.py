@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import glob
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from opendas.errors import ConfigError
+from opendas.io.readers.remote import RemoteAddress
 
-__all__ = ["expand_paths"]
+__all__ = ["expand_paths", "is_data"]
 
 _SUFFIXES = (".zip", ".parquet", ".pq", ".csv", ".csv.gz", ".txt", ".txt.gz", ".psv", ".psv.gz")
 
@@ -38,6 +39,11 @@ def expand_paths(
         raise ConfigError(f"{key} names no file.")
     files: list[Path] = []
     for one in wanted:
+        if isinstance(one, str) and RemoteAddress.of(one):
+            raise ConfigError(
+                f"{key}: {one} is an address, which is read as [input] path, as the frame of the reader "
+                "records or histogram, or as one file of units; other files must be on this machine."
+            )
         found = _expand(base / Path(one).expanduser())
         if not found:
             raise ConfigError(
@@ -48,11 +54,15 @@ def expand_paths(
     return tuple(sorted(dict.fromkeys(files)))
 
 
+def is_data(file: PurePath) -> bool:
+    """Return whether a file of a data set, by its path within it, holds data."""
+    return file.name.lower().endswith(_SUFFIXES) and not any(part[0] in "._" for part in file.parts)
+
+
 def _expand(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     if path.is_dir():
-        found = (file for file in path.rglob("*") if file.is_file() and file.name.lower().endswith(_SUFFIXES))
-        return [file for file in found if not any(part[0] in "._" for part in file.relative_to(path).parts)]
+        return [file for file in path.rglob("*") if is_data(file.relative_to(path)) and file.is_file()]
     matches = (Path(match) for match in glob.glob(str(path), recursive=True))
     return [file for match in matches for file in (_expand(match) if match.is_dir() else [match])]

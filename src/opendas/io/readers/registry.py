@@ -13,6 +13,7 @@ from opendas.io.readers.long_form import HistogramReader, RecordsReader
 from opendas.io.readers.microdata import MdfReader, PpmfReader
 from opendas.io.readers.pl94_2010 import Pl94Reader2010
 from opendas.io.readers.pl94_2020 import Pl94Reader2020
+from opendas.io.readers.remote import RemoteInput
 
 __all__ = ["READERS", "make_reader"]
 
@@ -36,9 +37,18 @@ def make_reader(spec: ReaderSpec) -> Reader:
     Raises
     ------
     ConfigError
-        If there is none of that name.
+        If there is none of that name, or the input stands at addresses, which readers do not open.
     """
+    if spec.remote:
+        raise ConfigError(
+            f"the input is at {_one_of(spec.remote)}, which only a run with --engine spark reads; "
+            "for anything else copy it to this machine."
+        )
     if spec.reader not in READERS:
         raise ConfigError(f"no reader {spec.reader!r}; there are {', '.join(READERS)}.")
     reader = READERS[spec.reader](spec)
     return AssignedReader(reader, spec) if spec.block_assignment else reader
+
+
+def _one_of(remote: RemoteInput) -> str:
+    return next(address for address in (*remote.paths, remote.frame, remote.units) if address)
