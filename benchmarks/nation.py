@@ -310,7 +310,7 @@ def whole_pass(name: str, scratch: Path, blocks: int, states: int | None, worker
 
 
 def compare_workers(scratch: Path, blocks: int, repeats: int) -> Iterator[Row]:
-    """One worker and two in turn; and two runs of one worker side by side, which is all that the cores give."""
+    """One worker and two in turn; and two runs of one worker side by side: what the cores give at most."""
     made = made_nation(scratch, blocks, 4, 41.0, one_state=False)
     walls: dict[int, list[float]] = {1: [], 2: []}
     estimating: dict[int, list[float]] = {1: [], 2: []}
