@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from support.mini import from_dense, mini_frame, mini_histogram, mini_product, t
 
 from opendas.errors import BudgetError
 from opendas.geography.spine import Shares, Spine
+from opendas.measurement import noisy
 from opendas.measurement.family import PartialSource
 from opendas.measurement.noisy import NoisyMeasurements, measured_levels
 from opendas.measurement.plan import MeasurementPlan
@@ -82,6 +84,45 @@ def test_sums_of_answers_that_touch_some_cells_are_those_of_the_full_measurement
         sums_of_touched(run, run.measurements(), number, rng)
 
 
+def used_of_many(run, measured, number, rng):
+    """Compare answers of many families, read together, with those of each read alone."""
+    geounits = len(run.spine.levels[number])
+    cuts = np.unique([0, *rng.integers(0, geounits + 1, 4), geounits])
+    chosen = np.flatnonzero(rng.random(len(cuts) - 1) < 0.7)
+    families = [
+        (
+            int(cuts[f]),
+            int(cuts[f + 1] - cuts[f]),
+            np.flatnonzero(rng.random(run.product.schema.size) < rng.random()).astype(np.int32),
+        )
+        for f in chosen
+    ]
+    found = iter(measured.used(number, families))
+    for first, children, support in families:
+        for query in measured.family(number, first, children, support).queries:
+            used = next(found)
+            assert (used.level, used.first, used.children, used.query) == (
+                number,
+                first,
+                children,
+                query.name,
+            )
+            assert np.array_equal(used.rows, query.rows)
+            assert used.values.shape == query.values.shape
+            assert np.array_equal(used.values, query.values)
+    assert next(found, None) is None
+
+
+@pytest.mark.parametrize("pairs", [1, 40, 1 << 18])
+@pytest.mark.parametrize("seed", range(5))
+def test_answers_of_many_families_are_those_of_each(run, seed, pairs, monkeypatch) -> None:
+    monkeypatch.setattr(noisy, "PAIRS", pairs)
+    rng = np.random.default_rng(seed)
+    assert run.measurements().used(1, []) == []
+    for number in range(len(run.spine.levels)):
+        used_of_many(run, run.measurements(), number, rng)
+
+
 def test_marginals_sum_over_all_cells_and_not_over_the_support(run) -> None:
     """A support-restricted marginal with the same noise would give off-support counts by subtraction."""
     lazy = run.measurements().family(2, 0, len(run.spine.leaf), np.zeros(1, np.int32))
@@ -116,7 +157,7 @@ def test_geounits_with_their_own_shares_draw_with_their_own_noise(run) -> None:
     measured = NoisyMeasurements(levels, tables, dict.fromkeys(tables, 0), NoiseSource(KEY))
     assert measured.has_budget(2, 0, 24).tolist() == [False] * 4 + [True] * 20
     assert all(not values[:4].any() for values in measured.full(2, 0, 24))
-    everywhere = np.ones((1, 9), bool)
+    everywhere, rng = np.ones((1, 9), bool), np.random.default_rng(7)
     for number, geounits in ((2, 24), (1, 6)):
         each, together = np.arange(geounits), np.zeros(geounits, np.int64)
         some = measured.sums(number, 0, everywhere, together, each)
@@ -124,6 +165,7 @@ def test_geounits_with_their_own_shares_draw_with_their_own_noise(run) -> None:
         for values, total, every in zip(some, whole, measured.full(number, 0, geounits), strict=True):
             assert np.array_equal(values, every)
             assert np.array_equal(total[0], every.sum(axis=0))
+        used_of_many(SimpleNamespace(spine=spine, product=run.product), measured, number, rng)
     planned = plan.levels[1].queries[0]
     wide, narrow = (plan.distribution(1, planned, Fraction(m)).sigma2 for m in (1, 2))
     assert wide == 2 * narrow

@@ -95,6 +95,25 @@ def test_batches_and_chunks_do_not_matter() -> None:
     np.testing.assert_array_equal(many[2], whole[3, :9])
 
 
+def test_draws_of_pairs_are_those_of_the_grid() -> None:
+    source = NoiseSource(KEY)
+    units, cells = np.arange(40, 60), np.arange(1, 2_000, 2)  # 20,000 draws: three chunks
+    grid = source.draw(TABLE, 2, units, 5, cells)
+    order = np.random.default_rng(3).permutation(grid.size)
+    unit, cell = np.repeat(units, len(cells))[order], np.tile(cells, len(units))[order]
+    some, other, none = source.draw_pairs(
+        2, [(TABLE, unit, 5, cell), (LAPLACE, [7, 9], 1, [3, 4]), (TABLE, [], 5, [])]
+    )
+    np.testing.assert_array_equal(some, grid.ravel()[order])
+    np.testing.assert_array_equal(other, np.diag(source.draw(LAPLACE, 2, [7, 9], 1, [3, 4])))
+    assert none.shape == (0,)
+    with pytest.raises(PrivacyError, match="differ in number"):
+        source.draw_pairs(2, [(TABLE, [1, 2], 5, [3])])
+    for pair in (([-1], [3]), ([1], [-3])):
+        with pytest.raises(PrivacyError, match="does not fit"):
+            source.draw_pairs(2, [(TABLE, pair[0], 5, pair[1])])
+
+
 def test_sums_of_draws_over_groups_are_those_of_the_draws() -> None:
     source = NoiseSource(KEY)
     units, cells = np.arange(40, 60), np.arange(1, 2_000, 2)  # 20,000 draws: three chunks

@@ -334,11 +334,11 @@ def test_the_scan_of_signatures_sees_what_it_looks_for() -> None:
 
 
 def test_measurements_give_noisy_answers_only() -> None:
-    """The object through which a run sees counts has four public methods, and no public attribute."""
+    """The object through which a run sees counts has five public methods, and no public attribute."""
     from opendas.measurement.noisy import NoisyMeasurements
 
     public = {name for name in dir(NoisyMeasurements) if not name.startswith("_")}
-    assert public == {"family", "full", "has_budget", "sums"}
+    assert public == {"family", "full", "has_budget", "sums", "used"}
     assert all(name.startswith("_") for name in NoisyMeasurements.__slots__)
 
 

@@ -199,7 +199,8 @@ def cut(
         return cut_spine(spine, constraints.levels[0].joint)
     if model is None:
         raise ValueError("the informed estimator needs a model of the whole tree")
-    return cut_spine(spine, constraints.levels[0].joint, kept=kept_at_a_cut(model))
+    kept, cells = kept_at_a_cut(model), model.domain.cells
+    return cut_spine(spine, constraints.levels[0].joint, kept=kept, cells=cells)
 
 
 def estimate_on(
@@ -297,9 +298,7 @@ class _Sweep:
         """Return what lies below each geounit of the top of a stage."""
         name = f"reading below {self.spine.names[self.stages[number].top]}"
         self._run(number, name, True, None, below)
-        parts = [
-            self.results.load(number, task, up=True) for task in range(len(self.stages[number].cuts) - 1)
-        ]
+        parts = [self.results.load(number, task, up=True) for task in range(len(self.stages[number].up) - 1)]
         return BelowPart.joined([part for part in parts if isinstance(part, BelowPart)])
 
     def downward(self, below: Sequence[BelowPart | None]) -> None:
@@ -317,9 +316,9 @@ class _Sweep:
     ) -> None:
         """Do the tasks of a stage that have no result yet."""
         stage = self.stages[number]
-        every = range(len(stage.cuts) - 1)
-        todo = [task for task in every if not self.results.holds(number, task, up=up)]
-        sizes = np.diff(bottom_starts(self.spine, stage.top, stage.bottom)[list(stage.cuts)])
+        cuts = stage.up if up else stage.cuts
+        todo = [task for task in range(len(cuts) - 1) if not self.results.holds(number, task, up=up)]
+        sizes = np.diff(bottom_starts(self.spine, stage.top, stage.bottom)[list(cuts)])
         total = int(sizes.sum())
         done = total - int(sizes[todo].sum())
         self._tell(name, done, total)
@@ -339,7 +338,7 @@ class _Sweep:
         spine, stage = self.spine, self.stages[number]
         child_starts = [spine.child_starts(level) for level in range(len(spine.levels) - 1)]
         for task in todo:
-            start, stop = stage.cuts[task], stage.cuts[task + 1]
+            start, stop = (stage.up if up else stage.cuts)[task : task + 2]
             part, low, high = make_part(spine, child_starts, self.constraints, stage, start, stop, parents)
             levels = part.levels if stage.roots else part.levels[1:]  # those that are not estimated yet
             yield Task(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -23,7 +23,7 @@ from opendas.estimation.failsafe import relax_parent
 from opendas.estimation.family import estimate_family
 from opendas.estimation.informed import LevelInformation, estimate_informed
 from opendas.estimation.model import Family, FamilyEstimate, FamilyRecord, LevelRules
-from opendas.measurement.family import FamilyMeasurement, MeasurementSource, UsedAnswers
+from opendas.measurement.family import FamilyMeasurement, MeasurementSource, PartialSource, UsedAnswers
 from opendas.schema.histogram import Histogram
 
 __all__ = ["Part", "PartLevel", "PartResult", "SolvedPart", "estimate_part", "tie_keys"]
@@ -140,13 +140,13 @@ def estimate_part(
         Called with the number of families done.
     """
     used: list[UsedAnswers] = []
+    shown: list[_Read] = []
     records: list[FamilyRecord] = []
     seconds: list[float] = []
     informed = information or {}
 
     def read(family: Family, level: int, first: int, children: int) -> FamilyMeasurement | None:
-        # What is known of a geounit holds its own measurements: they are read again only to be shown.
-        if level in informed and not keep_used:
+        if level in informed:
             return None
         return source.family(level, first, children, family.support)
 
@@ -175,22 +175,52 @@ def estimate_part(
             measurement = read(family, level.level, first, children)
             estimate = solve(family, level.level, first, children, measurement)
             estimate = replace(estimate, record=replace(estimate.record, failsafe=note))
-        if keep_used and measurement is not None and (children > 1 or family.parent is None):
-            used.extend(
-                UsedAnswers(level.level, first, children, query.name, query.rows, query.values)
-                for query in measurement.queries
-            )
+        if keep_used and (children > 1 or family.parent is None):
+            if measurement is None:
+                shown.append((first, children, family.support))
+            else:
+                used.extend(_answers(level.level, first, children, measurement))
         records.append(estimate.record)
         seconds.append(time.perf_counter() - begun)
         if on_family is not None:
             on_family(len(records))
         return estimate, family.support
 
+    def show(level: PartLevel) -> None:
+        # What is known of a geounit holds its own measurements: they are read again only to be shown.
+        used.extend(_many(source, level.level, shown))
+        shown.clear()
+
     top = part.levels[0]
-    current = part.parents if part.parents is not None else _roots(top, rules, run)
+    if part.parents is None:
+        current = _roots(top, rules, run)
+        show(top)
+    else:
+        current = part.parents
     for above, level in zip(part.levels, part.levels[1:], strict=False):
         current = _descend(above, level, current, run)
+        show(level)
     return SolvedPart(current, UsedColumns.of(used), tuple(records), np.array(seconds, np.float32))
+
+
+_Read = tuple[int, int, npt.NDArray[np.int32]]
+"""First geounit, geounits and support of a family whose answers are to be read."""
+
+
+def _answers(level: int, first: int, children: int, measurement: FamilyMeasurement) -> Iterator[UsedAnswers]:
+    """Yield what a family read."""
+    for query in measurement.queries:
+        yield UsedAnswers(level, first, children, query.name, query.rows, query.values)
+
+
+def _many(source: MeasurementSource, level: int, families: Sequence[_Read]) -> list[UsedAnswers]:
+    """Read the answers of many families, together where the source can."""
+    if isinstance(source, PartialSource):
+        return source.used(level, families)
+    found: list[UsedAnswers] = []
+    for first, children, support in families:
+        found += _answers(level, first, children, source.family(level, first, children, support))
+    return found
 
 
 _Run = Callable[[Family, PartLevel, int, int], tuple[FamilyEstimate, npt.NDArray[np.int32]]]

@@ -38,6 +38,9 @@ LEAST_LEAVES = 4096
 """Stages of the informed estimator are many, and some are small: a task has about so many geounits to
 estimate above the leaves, or so many leaves."""
 
+LEAST_CELLS = 1 << 20
+"""Cells of geounits above the leaves that a task of the way up goes through: such tasks do little work."""
+
 
 @dataclass(frozen=True, slots=True)
 class Stage:
@@ -51,12 +54,15 @@ class Stage:
         The geounits of `top` have no parent and are estimated in this stage.
     cuts : tuple of int
         Task ``t`` holds the geounits ``cuts[t]:cuts[t + 1]`` of `top`.
+    up : tuple of int
+        The same of tasks on the way up.
     """
 
     top: int
     bottom: int
     roots: bool
     cuts: tuple[int, ...]
+    up: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,7 +120,9 @@ def _tasks(sizes: Sequence[int], leaves: bool) -> int:
     return min(TASKS_PER_STAGE, 1 + sum(above) // LEAST_GEOUNITS + below // LEAST_LEAVES)
 
 
-def cut_spine(spine: Spine, joint: JointTotal | None = None, *, kept: int = 0) -> tuple[Stage, ...]:
+def cut_spine(
+    spine: Spine, joint: JointTotal | None = None, *, kept: int = 0, cells: int = 1
+) -> tuple[Stage, ...]:
     """Cut a spine into stages for a top-down estimator.
 
     Parameters
@@ -125,6 +133,8 @@ def cut_spine(spine: Spine, joint: JointTotal | None = None, *, kept: int = 0) -
     kept : int
         Cut at every geolevel with at most so many geounits: the informed estimator keeps what lies below a
         cut, and must read again what lies between two.
+    cells : int
+        Of the product: the work of a geounit on the way up.
     """
     group = None if joint is None else joint.group
     last = len(spine.levels) - 1
@@ -149,7 +159,11 @@ def cut_spine(spine: Spine, joint: JointTotal | None = None, *, kept: int = 0) -
         most = _tasks(sizes[top + 1 : bottom + 1], bottom == last) if kept else TASKS_PER_STAGE
         if bottom == last:
             most = max(most, sizes[last] // LEAVES_PER_TASK)
-        stages.append(Stage(top, bottom, top == 0, _even_cuts(weights, group if top == 0 else None, most)))
+        cut = _even_cuts(weights, group if top == 0 else None, most)
+        few = 1 + sum(sizes[top + 1 : bottom + 1]) * cells // LEAST_CELLS
+        # Who holds leaves holds those of one task, up and down.
+        up = cut if bottom == last or not kept or few >= len(cut) - 1 else _even_cuts(weights, None, few)
+        stages.append(Stage(top, bottom, top == 0, cut, up))
     return tuple(stages)
 
 

@@ -42,7 +42,7 @@ LEAST_SHARE = 1e-3
 class Precision(Protocol):
     """Precisions ``P`` of several geounits, zero outside the cells that a geounit may use."""
 
-    def take(self, index: npt.NDArray[np.int64]) -> Precision:
+    def take(self, index: slice) -> Precision:
         """Return those of some geounits."""
         ...
 
@@ -91,8 +91,8 @@ class LevelInformation:
 
     def of(self, first: int, children: int) -> Information:
         """Return what is known of geounits ``first:first + children`` of the level."""
-        index = np.arange(first - self.first, first - self.first + children, dtype=np.int64)
-        return Information(self.precision.take(index), self.linear[index], self.weights[index], self.rows)
+        here = slice(first - self.first, first - self.first + children)
+        return Information(self.precision.take(here), self.linear[here], self.weights[here], self.rows)
 
 
 def estimate_informed(family: Family, rules: LevelRules, known: Information) -> FamilyEstimate:

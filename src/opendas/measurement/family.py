@@ -6,6 +6,7 @@ touches.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -99,7 +100,7 @@ class MeasurementSource(Protocol):
 
 @runtime_checkable
 class PartialSource(Protocol):
-    """A source that sums answers while it takes them, and spares those that nobody asks for."""
+    """A source that sums answers while it takes them, and reads those of many families together."""
 
     def sums(
         self,
@@ -125,5 +126,22 @@ class PartialSource(Protocol):
         -------
         list of int64 (G, m)
             One array for each measured query group, as of :meth:`MeasurementSource.full`.
+        """
+        ...
+
+    def used(
+        self, level: int, families: Sequence[tuple[int, int, npt.NDArray[np.int32]]]
+    ) -> list[UsedAnswers]:
+        """Return what :meth:`MeasurementSource.family` gives, for many families at once.
+
+        Parameters
+        ----------
+        level : int
+        families : sequence of (first, children, support)
+
+        Returns
+        -------
+        list of UsedAnswers
+            Family by family, each of its query groups in address order.
         """
         ...

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-__all__ = ["add_drawn_rows", "compact_rows", "sum_rows"]
+__all__ = ["add_drawn_rows", "compact_rows", "sum_rows", "sum_touched", "touched_pairs"]
 
 
 @njit(cache=True, nogil=True)
@@ -96,3 +96,106 @@ def add_drawn_rows(
             row = row_of_cell[cells[entry]]
             if mine[row]:
                 to[row] += counts[entry]
+
+
+@njit(cache=True, nogil=True)
+def touched_pairs(
+    row_of_cell: npt.NDArray[np.int32],
+    size: int,
+    support: npt.NDArray[np.int32],
+    starts: npt.NDArray[np.int64],
+    first: npt.NDArray[np.int64],
+    children: npt.NDArray[np.int64],
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the rows that each of many families touches, and all pairs of its geounits and them.
+
+    Parameters
+    ----------
+    row_of_cell : int32 (n,)
+    size : int
+    support : int32 (s,)
+        Cells of all families, one after the other.
+    starts : int64 (f + 1,)
+        Where those of each family begin.
+    first, children : int64 (f,)
+        Geounits of each family.
+
+    Returns
+    -------
+    rows : int32 (r,)
+        Ascending in each family, one family after the other.
+    ends : int64 (f,)
+        Where those of each family end.
+    units, cells : int64 (N,)
+        Of each pair: family by family, geounit by geounit, row by row.
+    """
+    families = first.shape[0]
+    ends = np.empty(families, dtype=np.int64)
+    touched = np.zeros(size, dtype=np.bool_)
+    most = min(support.shape[0], families * size)
+    rows = np.empty(most, dtype=np.int32)
+    count, pairs = 0, 0
+    for f in range(families):
+        begin = count
+        low, high = size, 0
+        for j in range(starts[f], starts[f + 1]):
+            row = row_of_cell[support[j]]
+            touched[row] = True
+            low, high = min(low, row), max(high, row + 1)
+        for row in range(low, high):
+            if touched[row]:
+                rows[count] = row
+                count += 1
+                touched[row] = False
+        ends[f] = count
+        pairs += children[f] * (count - begin)
+    units = np.empty(pairs, dtype=np.int64)
+    cells = np.empty(pairs, dtype=np.int64)
+    at, begin = 0, 0
+    for f in range(families):
+        for c in range(children[f]):
+            for j in range(begin, ends[f]):
+                units[at] = first[f] + c
+                cells[at] = rows[j]
+                at += 1
+        begin = ends[f]
+    return rows[:count].copy(), ends, units, cells
+
+
+@njit(cache=True, nogil=True)
+def sum_touched(
+    indptr: npt.NDArray[np.int64],
+    cells: npt.NDArray[np.int32],
+    counts: npt.NDArray[np.int64],
+    start: int,
+    row_of_cell: npt.NDArray[np.int32],
+    size: int,
+    rows: npt.NDArray[np.int32],
+    ends: npt.NDArray[np.int64],
+    first: npt.NDArray[np.int64],
+    children: npt.NDArray[np.int64],
+    asked: npt.NDArray[np.bool_],
+    out: npt.NDArray[np.int64],
+) -> None:
+    """Add the exact answers of many families to `out`, int64 (N,), in the order of :func:`touched_pairs`.
+
+    As :func:`sum_rows` does for one; of geounits that are not ``asked``, bool (g,), nothing. The table's row
+    of a geounit is its number less `start`, and so is its place in `asked`.
+    """
+    position = np.full(size, -1, dtype=np.int32)
+    at, begin = 0, 0
+    for f in range(first.shape[0]):
+        width = ends[f] - begin
+        for j in range(begin, ends[f]):
+            position[rows[j]] = j - begin
+        for c in range(children[f]):
+            row = first[f] + c - start
+            if asked[row]:
+                for entry in range(indptr[row], indptr[row + 1]):
+                    place = position[row_of_cell[cells[entry]]]
+                    if place >= 0:
+                        out[at + place] += counts[entry]
+            at += width
+        for j in range(begin, ends[f]):
+            position[rows[j]] = -1
+        begin = ends[f]

@@ -7,6 +7,7 @@ invariants and public data only; the ledger charges the full measurement. See do
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -14,8 +15,8 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
-from opendas.measurement.family import FamilyMeasurement, QueryAnswers
-from opendas.measurement.kernels import add_drawn_rows, compact_rows, sum_rows
+from opendas.measurement.family import FamilyMeasurement, QueryAnswers, UsedAnswers
+from opendas.measurement.kernels import add_drawn_rows, compact_rows, sum_rows, sum_touched, touched_pairs
 from opendas.measurement.plan import MeasurementPlan
 from opendas.random.distributions import NoiseDistribution
 from opendas.random.noise import NoiseSource
@@ -23,6 +24,9 @@ from opendas.random.tables import SamplerTable
 from opendas.schema.histogram import Histogram
 
 __all__ = ["MeasuredLevel", "MeasuredQuery", "NoisyMeasurements", "measured_levels"]
+
+PAIRS = 1 << 18
+"""Pairs of a geounit and a cell of several families whose answers are read at once, about."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -216,6 +220,67 @@ class NoisyMeasurements:
                 group,
                 value,
             )
+        return values
+
+    def used(
+        self, level: int, families: Sequence[tuple[int, int, npt.NDArray[np.int32]]]
+    ) -> list[UsedAnswers]:
+        """Return the noisy answers that touch the supports of many families (see :class:`PartialSource`)."""
+        found: list[UsedAnswers] = []
+        sizes = np.cumsum([children * len(support) for _, children, support in families])
+        cuts = np.searchsorted(sizes, np.arange(0, sizes[-1:].sum() + PAIRS, PAIRS)).tolist()
+        for low, high in itertools.pairwise([*cuts, len(families)]):
+            found += self._used(level, families[low:high]) if low < high else []
+        return found
+
+    def _used(
+        self, level: int, families: Sequence[tuple[int, int, npt.NDArray[np.int32]]]
+    ) -> list[UsedAnswers]:
+        measured, table, start = self._levels[level], self._tables[level], self._first[level]
+        first, children = (np.array([each[i] for each in families], dtype=np.int64) for i in (0, 1))
+        support = np.concatenate([each[2] for each in families])
+        starts = np.cumsum([0, *(len(each[2]) for each in families)])
+        geounits = len(table.indptr) - 1
+        budget = np.zeros(geounits, np.int64)
+        if measured.which is not None:
+            budget = measured.which[start : start + geounits].astype(np.int64)
+        found = []
+        for query in measured.queries:
+            row_of_cell, size = query.row_of_cell, query.size
+            rows, ends, units, cells = touched_pairs(row_of_cell, size, support, starts, first, children)
+            values = self._pairs(query, measured.level, budget[units - start], units, cells)
+            exact = (table.indptr, table.cells, table.counts, start, row_of_cell, size)
+            # A geounit without budget has no measurement: its exact sums must not be added.
+            sum_touched(*exact, rows, ends, first, children, budget >= 0, values)
+            found.append((rows, np.append(0, ends), values))
+        offsets = [np.append(0, np.cumsum(children * np.diff(ends))) for _, ends, _ in found]
+        return [
+            UsedAnswers(
+                level,
+                low,
+                count,
+                query.name,
+                rows[ends[f] : ends[f + 1]],
+                values[at[f] : at[f + 1]].reshape(count, -1),
+            )
+            for f, (low, count, _) in enumerate(families)
+            for query, (rows, ends, values), at in zip(measured.queries, found, offsets, strict=True)
+        ]
+
+    def _pairs(
+        self,
+        query: MeasuredQuery,
+        level: int,
+        budget: npt.NDArray[np.int64],
+        units: npt.NDArray[np.int64],
+        cells: npt.NDArray[np.int64],
+    ) -> npt.NDArray[np.int64]:
+        """Return the noise of pairs of a geounit and a row, each with its budget; zeros without any."""
+        values = np.zeros(len(units), dtype=np.int64)
+        for multiple in np.unique(budget[budget >= 0]).tolist():
+            some = np.flatnonzero(budget == multiple)
+            request = (self._sampler(query, multiple), units[some], query.address, cells[some])
+            values[some] = self._noise.draw_pairs(level, [request])[0]
         return values
 
     def _touched(

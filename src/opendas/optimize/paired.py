@@ -63,12 +63,11 @@ class PairedCurvature:
             put(self, name, np.ascontiguousarray(getattr(self, name), dtype=np.int64))
         if self.alpha.ndim != 3 or self.alpha.shape != self.beta.shape or len(self.kind) != len(self.place):
             raise EstimationError("alpha and beta, or kind and place, differ in shape")
-        if len(self.kind):
-            if self.kind.min() < 0 or self.kind.max() >= self.alpha.shape[1] or self.place.min() < 0:
-                raise EstimationError("a cell has a kind or place out of range")
-            pairs = self.place * self.alpha.shape[1] + self.kind
-            if len(np.unique(pairs)) != len(pairs):
-                raise EstimationError("two cells have the same kind and place")
+        within, apart = _checked(self.kind, self.place, self.alpha.shape[1])
+        if not within:
+            raise EstimationError("a cell has a kind or place out of range")
+        if not apart:
+            raise EstimationError("two cells have the same kind and place")
 
     def apply(self, x: Floats) -> Floats:
         """``A_c x_c`` of every child, shape (C, n)."""
@@ -84,6 +83,29 @@ class PairedCurvature:
         same = place[:, None] == place[None, :]
         found = np.ascontiguousarray(self.alpha[:, kind[:, None], kind[None, :]])
         return found + np.where(same, self.beta[:, kind[:, None], kind[None, :]], 0.0)
+
+
+@njit(cache=True, nogil=True)
+def _checked(kind: Ints, place: Ints, kinds: int) -> tuple[bool, bool]:
+    """Whether kinds and places are in range, and no two cells have both alike."""
+    top = -1
+    for j in range(len(kind)):
+        if kind[j] < 0 or kind[j] >= kinds or place[j] < 0:
+            return False, True
+        top = max(top, place[j])
+    if top >= 4 * len(kind) + 4096:  # too many places for a table of them
+        pairs = np.sort(place * kinds + kind)
+        for j in range(1, len(pairs)):
+            if pairs[j] == pairs[j - 1]:
+                return True, False
+        return True, True
+    seen = np.zeros((top + 1) * kinds, np.bool_)
+    for j in range(len(kind)):
+        at = place[j] * kinds + kind[j]
+        if seen[at]:
+            return True, False
+        seen[at] = True
+    return True, True
 
 
 @njit(cache=True, nogil=True)

@@ -150,6 +150,19 @@ def fill_addresses(blocks: Any, level: Any, query: Any, units: Any, cells: Any, 
 
 
 @njit(cache=True, nogil=True)
+def fill_pairs(blocks: Any, level: Any, query: Any, units: Any, cells: Any, start: Any) -> Any:
+    """Write the addresses of the pairs ``start, start + 1, ...`` of a unit and a cell into ``blocks``.
+
+    All indices were checked before. ``units`` and ``cells`` have shape (N,).
+    """
+    count = blocks.shape[0]
+    of, run = units[start : start + count], cells[start : start + count]
+    for j in range(count):
+        blocks[j, 0] = np.uint64(level << 56 | of[j] << 16 | query)
+        blocks[j, 1] = np.uint64(run[j] << 16)
+
+
+@njit(cache=True, nogil=True)
 def add_to_groups(values: Any, start: Any, group: Any, cells: Any, sums: Any) -> Any:
     """Add the values at ``start, start + 1, ...`` of the grid units x cells to their unit's row of ``sums``.
 

@@ -28,6 +28,7 @@ from opendas.random.addresses import (
     UNIT_BITS,
     add_to_groups,
     fill_addresses,
+    fill_pairs,
     index_array,
     pack_addresses,
     scalar_index,
@@ -144,6 +145,30 @@ class NoiseSource:
         self._run(prepared)
         return [request.out.reshape(request.shape) for request in prepared]
 
+    def draw_pairs(self, level: int, requests: Sequence[Request]) -> list[NDArray[np.int64]]:
+        """Draw the noise of pairs of a geounit and a cell, of several query groups of one geolevel.
+
+        Parameters
+        ----------
+        level : int
+            Geolevel, 8 bits.
+        requests : sequence of (table, units, query, cells)
+            As for :meth:`draw`, but with as many geounits as cells, int arrays (N,).
+
+        Returns
+        -------
+        list of ndarray of int64, shape (N,)
+            The draw of each pair, one array a request.
+
+        Raises
+        ------
+        PrivacyError
+            If an index does not fit its field, or geounits and cells differ in number. Nothing is drawn then.
+        """
+        prepared = [_Prepared.paired(level, request) for request in requests]
+        self._run(prepared)
+        return [request.out for request in prepared]
+
     def add_sums(self, level: int, requests: Sequence[SumRequest]) -> None:
         """Add the draws of several grids of one geolevel to sums over groups of geounits; keep none of them.
 
@@ -175,7 +200,8 @@ class NoiseSource:
             while start < request.size:
                 size = min(_CHUNK - used, request.size - start)
                 blocks = scratch.blocks[used : used + size]
-                fill_addresses(blocks, request.level, request.query, request.units, request.cells, start)
+                fill = fill_pairs if request.pairs else fill_addresses
+                fill(blocks, request.level, request.query, request.units, request.cells, start)
                 pending.append(_Piece(request, start, used, size))
                 start += size
                 used += size
@@ -223,11 +249,12 @@ class _Prepared(NamedTuple):
     unit_shape: tuple[int, ...] = ()
     group: NDArray[np.int64] | None = None
     groups: int = 0
+    pairs: bool = False
 
     @property
     def size(self) -> int:
         """Number of draws."""
-        return self.units.size * self.cells.size
+        return self.cells.size if self.pairs else self.units.size * self.cells.size
 
     @classmethod
     def of(cls, level: int, request: Request, alike: _Prepared | None = None) -> _Prepared:
@@ -248,6 +275,19 @@ class _Prepared(NamedTuple):
             np.empty(units.size * indices.size, dtype=np.int64),
             unit_shape,
         )
+
+    @classmethod
+    def paired(cls, level: int, request: Request) -> _Prepared:
+        """Check a request for pairs."""
+        table, unit, query, cells = request
+        units, _ = index_array("geounit", unit, UNIT_BITS)
+        indices, _ = index_array("cell", cells, CELL_BITS)
+        if units.size != indices.size:
+            raise PrivacyError("Pairs of geounits and cells differ in number. Nothing was drawn.")
+        geolevel = scalar_index("geolevel", level, LEVEL_BITS)
+        number = scalar_index("query", query, QUERY_BITS)
+        out = np.empty(indices.size, dtype=np.int64)
+        return cls(table, geolevel, number, units, indices, out.shape, out, pairs=True)
 
     @classmethod
     def summing(cls, level: int, request: SumRequest, alike: _Prepared | None = None) -> _Prepared:

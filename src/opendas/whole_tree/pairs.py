@@ -20,6 +20,7 @@ import numpy.typing as npt
 from numba import njit
 
 from opendas.optimize.paired import PairedCurvature
+from opendas.optimize.rows import without_gaps
 
 if TYPE_CHECKING:
     from opendas.whole_tree.domain import Domain
@@ -82,15 +83,17 @@ class Pairs:
         a = int(self.kind.max()) + 1
         column = self.column[support]
         full = self.category[support] * a + self.kind[column]
-        kinds, kind = np.unique(full, return_inverse=True)
+        kind = without_gaps(full.astype(np.int32))
+        kinds = np.empty(int(kind.max(initial=-1)) + 1, dtype=np.int64)
         if len(kinds) > MOST_KINDS:
             return None
+        kinds[kind] = full
         category, other = np.divmod(kinds, a)
         alpha = np.zeros((len(operators), len(kinds), len(kinds)))
         beta = np.zeros_like(alpha)
         for stack, across, within in zip(operators.stacks, self.across, self.within, strict=True):
             _add(stack, operators.which, category, other, across, within, alpha, beta)
-        return PairedCurvature(alpha, beta, kind.ravel().astype(np.int64), self.place[column])
+        return PairedCurvature(alpha, beta, kind.astype(np.int64), self.place[column])
 
 
 @njit(cache=True, nogil=True)
