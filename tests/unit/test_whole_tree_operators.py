@@ -12,7 +12,7 @@ from opendas.errors import EstimationError
 from opendas.products.pl94 import pl94_persons, pl94_units
 from opendas.whole_tree.domain import Domain
 from opendas.whole_tree.knowledge import dual
-from opendas.whole_tree.operators import Operators, QueryRows, inverse, mask_codes
+from opendas.whole_tree.operators import Operators, QueryRows, inverse, mask_codes, numbered
 
 SEEDS = range(6)
 
@@ -145,3 +145,20 @@ def test_models_travel_to_workers() -> None:
     assert copy.plain == tree.model.plain == (False, False, True)
     assert [len(level) for level in copy.levels] == [0, 2, 5]
     assert np.array_equal(copy.levels[2].allowed(1, 6), tree.model.levels[2].allowed(1, 6))
+
+
+@pytest.mark.parametrize("most", [1, 7, 300, 10_000])
+@pytest.mark.parametrize("count", [0, 1, 40, 3_000])
+def test_numbers_are_those_of_sorting(most: int, count: int) -> None:
+    codes = np.random.default_rng(most + count).integers(0, most, count)
+    expected = np.unique(codes, return_index=True, return_inverse=True)
+    for found, sorted_ in zip(numbered(codes, most), expected, strict=True):
+        assert np.array_equal(found, sorted_.ravel())
+        assert found.dtype == np.int64
+
+
+@pytest.mark.parametrize("categories", [1, 8, 9, 16, 17, 64, 70])
+def test_masks_are_numbered_in_their_lexical_order(categories: int) -> None:
+    allowed = np.random.default_rng(categories).random((200, categories)) < 0.5
+    _, expected = np.unique(allowed, axis=0, return_inverse=True)
+    assert np.array_equal(mask_codes(allowed), expected.ravel())

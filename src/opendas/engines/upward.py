@@ -19,7 +19,7 @@ from opendas.estimation.informed import LevelInformation
 from opendas.measurement.family import MeasurementSource, PartialSource
 from opendas.whole_tree.domain import Domain
 from opendas.whole_tree.model import TreeModel
-from opendas.whole_tree.operators import Operators
+from opendas.whole_tree.operators import Operators, numbered
 from opendas.whole_tree.up import LevelStatistics, Sums, up_statistics
 
 __all__ = ["BelowPart", "information_of", "kept_at_a_cut", "model_of", "tell_below"]
@@ -282,9 +282,9 @@ def _sums(model: TreeModel, source: MeasurementSource) -> Sums | None:
 
     def sums(level: int, first: int, group: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
         patterns = leaves.pattern[first - leaves.first : first - leaves.first + len(group)]
-        used, which = np.unique(patterns, return_inverse=True)
+        used, _, which = numbered(patterns, len(leaves.patterns))
         cells = model.domain.cells_of(leaves.patterns[used])
-        return partial.sums(level, first, cells, which.ravel().astype(np.int64), group)
+        return partial.sums(level, first, cells, which, group)
 
     return sums
 

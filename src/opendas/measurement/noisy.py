@@ -296,10 +296,13 @@ class NoisyMeasurements:
         for u, some in enumerate(cells):
             of = self._rows.get((level, some.tobytes()))
             if of is None:  # neighbours have the same few sets
-                of = [np.unique(query.row_of_cell[some]).astype(np.int64) for query in queries]
+                for mask, query in zip(masks, queries, strict=True):
+                    mask[u, query.row_of_cell[some]] = True
+                of = [np.flatnonzero(mask[u]) for mask in masks]
                 self._rows[level, some.tobytes()] = of
-            for mask, rows in zip(masks, of, strict=True):
-                mask[u, rows] = True
+            else:
+                for mask, rows in zip(masks, of, strict=True):
+                    mask[u, rows] = True
             numbers.append(of)
         return masks, numbers
 

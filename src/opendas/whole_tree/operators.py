@@ -18,7 +18,7 @@ from opendas.queries.groups import QueryGroup
 from opendas.whole_tree.domain import Bools, Domain, Floats, Ints
 from opendas.whole_tree.kernels import add_multiples, add_segments, apply_blocks, invert, quadratic, supported
 
-__all__ = ["Operators", "QueryRows", "Supported", "inverse", "mask_codes"]
+__all__ = ["Operators", "QueryRows", "Supported", "inverse", "mask_codes", "numbered"]
 
 Stacks = tuple[Floats, ...]
 
@@ -132,11 +132,11 @@ class Operators:
 
     def __add__(self, other: Operators) -> Operators:
         """Add operators of the same geounits; pairs of equal ones are added once."""
-        pairs = self.which * max(1, len(other.stacks[0])) + other.which
-        found, which = np.unique(pairs, return_inverse=True)
-        left, right = np.divmod(found, max(1, len(other.stacks[0])))
+        others = max(1, len(other.stacks[0]))
+        found, _, which = numbered(self.which * others + other.which, len(self.stacks[0]) * others)
+        left, right = np.divmod(found, others)
         stacks = tuple(a[left] + b[right] for a, b in zip(self.stacks, other.stacks, strict=True))
-        return Operators(self.domain, stacks, which.ravel().astype(np.int64))
+        return Operators(self.domain, stacks, which)
 
     def scaled(self, factor: float) -> Operators:
         """Return multiples."""
@@ -199,12 +199,32 @@ class Operators:
         return rows.of(self)
 
 
+def numbered(codes: Ints, most: int) -> tuple[Ints, Ints, Ints]:
+    """Return what ``np.unique(codes, return_index=True, return_inverse=True)`` does, counting if it can.
+
+    Parameters
+    ----------
+    codes : int64 (N,)
+        From 0 to `most` - 1.
+    """
+    if most > 4 * len(codes) + 256:  # a table would cost more than sorting
+        found, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
+        return found, first.astype(np.int64), inverse.ravel().astype(np.int64)
+    at = np.full(most, -1, dtype=np.int64)
+    at[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)  # of equal ones the first is written last
+    found = np.flatnonzero(at >= 0)
+    number = np.empty(most, dtype=np.int64)
+    number[found] = np.arange(len(found))
+    return found, at[found], number[codes]
+
+
 def _pairs(which: Ints, allowed: Bools) -> tuple[Ints, Ints, Ints]:
     """Find different pairs of matrix and mask: first geounit, matrix of each, pair of each geounit."""
     codes = mask_codes(allowed)
-    pairs = which * (int(codes.max(initial=0)) + 1) + codes
-    _, first, of_row = np.unique(pairs, return_index=True, return_inverse=True)
-    return first.astype(np.int64), which[first], of_row.ravel().astype(np.int64)
+    masks = int(codes.max(initial=0)) + 1
+    most = (int(which.max(initial=0)) + 1) * masks
+    _, first, of_row = numbered(which * masks + codes, most)
+    return first, which[first], of_row
 
 
 def mask_codes(allowed: Bools) -> Ints:
@@ -212,6 +232,11 @@ def mask_codes(allowed: Bools) -> Ints:
     packed = np.packbits(allowed, axis=1)
     if packed.shape[1] == 0:
         return np.zeros(len(allowed), dtype=np.int64)
+    if packed.shape[1] <= 2:
+        rows = packed[:, 0].astype(np.int64)
+        if packed.shape[1] == 2:
+            rows = rows << 8 | packed[:, 1]
+        return numbered(rows, 1 << 8 * packed.shape[1])[2]
     if packed.shape[1] <= 8:  # numbers are sorted much faster than strings of bytes
         wide = np.zeros((len(packed), 8), dtype=np.uint8)
         wide[:, : packed.shape[1]] = packed
