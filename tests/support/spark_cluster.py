@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +34,14 @@ class Cluster:
             int(path.name)
             for path in Path("/proc").glob("[0-9]*")
             if _parent(path) in self.workers and b"CoarseGrainedExecutorBackend" in _command(path)
+        ]
+
+    def pythons(self, executor: int) -> list[int]:
+        """Return the Python processes that do an executor's tasks."""
+        return [
+            int(path.name)
+            for path in Path("/proc").glob("[0-9]*")
+            if b"pyspark.daemon" in _command(path) and _parent(Path("/proc", str(_parent(path)))) == executor
         ]
 
 
@@ -63,8 +71,13 @@ def require_spark() -> Path:
 
 
 @contextmanager
-def start_cluster(folder: Path, more: Mapping[str, str] | None = None) -> Iterator[Cluster]:
-    """Start a master and two workers on ephemeral ports, with more settings; stop them at the end."""
+def start_cluster(
+    folder: Path, more: Mapping[str, str] | None = None, hosts: Sequence[str] = ("127.0.0.1", "127.0.0.1")
+) -> Iterator[Cluster]:
+    """Start a master and two workers on ephemeral ports, with more settings; stop them at the end.
+
+    Workers of two addresses are two machines for Spark: it speculates on another machine only.
+    """
     home = require_spark()
     settings = folder / "conf"
     for name in (settings, folder / "events", folder / "local"):
@@ -86,27 +99,29 @@ def start_cluster(folder: Path, more: Mapping[str, str] | None = None) -> Iterat
     }
     with ExitStack() as stack:
 
-        def start(name: str, *arguments: str) -> tuple[Path, int]:
+        def start(name: str, program: str, host: str, *arguments: str) -> tuple[Path, int]:
             log = folder / f"{name}.log"
             file = stack.enter_context(log.open("wb"))
             process = subprocess.Popen(
-                [str(home / "bin" / "spark-class"), *arguments],
+                [
+                    *(str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{program}"),
+                    *("--host", host, "--port", "0", "--webui-port", "0", *arguments),
+                ],
                 stdout=file,
                 stderr=subprocess.STDOUT,
-                env=environment,
+                env={**environment, "SPARK_LOCAL_IP": host},
             )
             stack.callback(_stop, process)
             return log, process.pid
 
-        anywhere = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
-        log, _ = start("master", "org.apache.spark.deploy.master.Master", *anywhere)
+        log, _ = start("master", "master.Master", "127.0.0.1")
         url = _wait(log, r"Starting Spark master at (spark://\S+)")
         workers = []
-        for number in (1, 2):
+        for number, host in enumerate(hosts, start=1):
             log, process = start(
                 f"worker-{number}",
-                "org.apache.spark.deploy.worker.Worker",
-                *anywhere,
+                "worker.Worker",
+                host,
                 *("--cores", "1", "--memory", "600m", "--work-dir", str(folder / f"work-{number}")),
                 url,
             )

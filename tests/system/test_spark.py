@@ -10,7 +10,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +33,12 @@ AT = "viewfs://cluster"
 """A file system of Hadoop's own, whose folders are mounted from those of this machine."""
 MOUNTS = "spark.hadoop.fs.viewfs.mounttable.cluster.link."
 LARGEST_RESULT = 12_000
+SPECULATION = {
+    "spark.speculation": "true",
+    "spark.speculation.efficiency.enabled": "false",
+    "spark.speculation.multiplier": "1.5",
+    "spark.speculation.quantile": "0.1",
+}
 # Runs commands one after the other, on this machine and on Spark, and says how each ended. The first on Spark
 # has a session of its own, and what executors then have on their disks is kept; the others run on a session
 # that is there already.
@@ -181,7 +188,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
     prepare(folder)
     mounts = {f"{MOUNTS}/{name}": (folder / name).as_uri() for name in ("nation", "damaged", "published")}
     (folder / "published").mkdir()
-    with start_cluster(folder / "cluster", mounts) as cluster:
+    with start_cluster(folder / "cluster", mounts, ("127.0.0.1", "127.0.0.2")) as cluster:
         cluster.environment["SOURCE_DATE_EPOCH"] = "1700000000"
         subprocess.run(
             [
@@ -380,7 +387,7 @@ def test_no_task_gives_the_driver_what_grows_with_the_nation(runs: Runs) -> None
 ALLOWED = {
     "engines/spark/exact.py": 1,  # answers of tasks: entries, totals, tags
     "engines/spark/engine.py": 1,  # answers of items: that they are done
-    "engines/spark/executors.py": 1,  # what executors lack
+    "engines/spark/executors.py": 2,  # what executors lack, asked in two ways
     "spark_files.py": 1,  # how many rows a file has, and what is wrong with it
 }
 
@@ -415,12 +422,15 @@ def test_the_places_that_take_something_from_executors_are_these() -> None:
 # Failures ---------------------------------------------------------------------------------------------------
 
 
-def start(runs: Runs, name: str, *more: str) -> subprocess.Popen[str]:
+def start(
+    runs: Runs, name: str, *more: str, settings: Mapping[str, str] | None = None
+) -> subprocess.Popen[str]:
     """Start a run on the cluster in a process of its own."""
+    given = [f"--conf {setting}={value}" for setting, value in (settings or {}).items()]
     words = [str(runs.folder / "nation" / "persons.toml"), "--out", str(runs.out(name)), "--seed", str(SEED)]
     return subprocess.Popen(
         [sys.executable, "-m", "opendas", "run", *words, "--engine", "spark", *more],
-        env=runs.cluster.environment,
+        env={**runs.cluster.environment, "PYSPARK_SUBMIT_ARGS": " ".join([*given, "pyspark-shell"])},
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -447,6 +457,38 @@ def test_a_failed_executor_changes_nothing(runs: Runs) -> None:
     _, said = process.communicate(timeout=600)
     assert process.returncode == 0, said
     assert same(runs.out("persons-here"), runs.out("executor"))
+
+
+def test_a_task_that_two_executors_do_at_once_changes_nothing(runs: Runs) -> None:
+    """One executor stands still, so that Spark has its task done by the other as well; then it goes on."""
+    before = attempts_beside(runs)
+    process = start(runs, "twice", "--master", runs.cluster.url, settings=SPECULATION)
+    wait_for_results(runs, "twice", process)
+    stopped = runs.cluster.pythons(runs.cluster.executors()[0])
+    assert stopped
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    folder = runs.out("twice") / "state" / "pl94-persons" / "work"
+    until = time.monotonic() + 600
+    while len(list(folder.rglob("*.done"))) < len(list(folder.rglob("*.item"))) and process.poll() is None:
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    for pid in stopped:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+    _, said = process.communicate(timeout=600)
+    assert process.returncode == 0, said
+    assert same(runs.out("persons-here"), runs.out("twice"))
+    assert attempts_beside(runs) > before
+
+
+def attempts_beside(runs: Runs) -> int:
+    """Return how many attempts at a task were begun beside another."""
+    return sum(
+        line.startswith('{"Event":"SparkListenerTaskStart"') and '"Speculative":true' in line
+        for path in (runs.cluster.folder / "events").rglob("events_*")
+        for line in path.read_text().splitlines()
+    )
 
 
 def test_a_worker_killed_in_the_middle_of_a_job_changes_nothing(runs: Runs) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import pickle
 import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from secrets import token_hex
@@ -64,8 +66,11 @@ def write_package(path: Path, folder: Path = _PACKAGE) -> None:
                 archive.write(file, Path("opendas") / file.relative_to(folder))
 
 
-def _probe(nonce: str, folder: str, needed: Sequence[str]) -> Callable[[Any], Any]:
-    """Return a function that looks at an executor. It is sent as a whole: opendas may be missing there."""
+def _probe(nonce: str, folder: str, needed: Sequence[str], *, rows: bool) -> Callable[[Any], Any]:
+    """Return a function that looks at an executor. It is sent as a whole: opendas may be missing there.
+
+    With `rows` it answers with batches of rows, as the work of a run does.
+    """
 
     def look(numbers: Any) -> Any:
         import hashlib
@@ -103,7 +108,14 @@ def _probe(nonce: str, folder: str, needed: Sequence[str]) -> Callable[[Any], An
             (Path(folder) / f".seen-{nonce}-{platform.node()}-{os.getpid()}").write_text(nonce)
         except OSError:
             found["sees"] = False
-        yield found
+        if not rows:
+            yield found
+            return
+        import pickle
+
+        import pyarrow
+
+        yield pyarrow.RecordBatch.from_pydict({"found": [pickle.dumps(found)]})
 
     return look
 
@@ -151,10 +163,7 @@ def _look(session: SparkSession, folder: Path) -> list[dict[str, Any]]:
     mark.write_text(nonce)
     try:
         tasks = 2 * max(1, context.defaultParallelism)
-        numbers = context.parallelize(range(tasks), tasks)
-        found: list[dict[str, Any]] = numbers.mapPartitions(
-            _probe(nonce, str(folder.resolve()), _NEEDED)
-        ).collect()
+        found = _asked(session, tasks, partial(_probe, nonce, str(folder.resolve()), _NEEDED))
         seen = len(list(folder.glob(f".seen-{nonce}-*")))
     finally:
         for path in folder.glob(f".seen-{nonce}*"):
@@ -167,6 +176,22 @@ def _look(session: SparkSession, folder: Path) -> list[dict[str, Any]]:
             "executors share, and executors must run as its owner."
         )
     return found
+
+
+def _asked(
+    session: SparkSession, tasks: int, probe: Callable[..., Callable[[Any], Any]]
+) -> list[dict[str, Any]]:
+    """Ask in the way of the run's own work, so that the processes started for it are those of the run.
+
+    It needs packages, so where it fails, it is asked again with nothing but Python.
+    """
+    try:
+        numbers = session.range(0, tasks, 1, tasks).mapInArrow(probe(rows=True), "found binary")
+        return [pickle.loads(bytes(row.found)) for row in numbers.collect()]
+    except Exception:
+        plain = session.sparkContext.parallelize(range(tasks), tasks).mapPartitions(probe(rows=False))
+        found: list[dict[str, Any]] = plain.collect()
+        return found
 
 
 def _refuse_missing(found: Sequence[dict[str, Any]]) -> None:

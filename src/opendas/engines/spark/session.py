@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 _LEAST_JAVA: Final = 17
 _ENCRYPTION: Final = "spark.io.encryption.enabled"
-_LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
+_LOG_SETTINGS: Final = Path(__file__).absolute().with_name("log4j2.properties")
 _OURS: Final = {
     # Records of persons and the keys of selections are on their way: nothing of them in clear on a disk.
     _ENCRYPTION: "true",
