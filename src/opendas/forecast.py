@@ -15,7 +15,17 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from opendas.costs import COSTS, MACHINE, RECORDS_A_LEAF, SECOND_WORKER, TASK_LEAVES, TOLERANCE, Costs
+from opendas.costs import (
+    COSTS,
+    MACHINE,
+    MAPPED_LEAF,
+    MAPPED_LEAVES,
+    RECORDS_A_LEAF,
+    SECOND_WORKER,
+    TASK_LEAVES,
+    TOLERANCE,
+    Costs,
+)
 from opendas.errors import EnvironmentFailure
 from opendas.measurement.plan import MeasurementPlan
 from opendas.processes import available_memory_mb
@@ -167,7 +177,9 @@ def forecast_run(work: Work, costs: Costs | None = None, cores: int | None = Non
         "estimating": solved * estimating / speed,
         "writing": solved * 1e-6 * leaves * costs.writing + 1e-6 * answers * costs.answer,
     }
-    main = costs.main_mb + leaves * costs.main_leaf / 2**20 + (costs.full_mb if work.full else 0.0)
+    mapped = max(0, leaves - MAPPED_LEAVES)
+    table = (leaves - mapped) * costs.main_leaf + mapped * min(costs.main_leaf, MAPPED_LEAF)
+    main = costs.main_mb + table / 2**20 + (costs.full_mb if work.full else 0.0)
     task = min(leaves, TASK_LEAVES) * costs.worker_leaf / 2**20
     worker = costs.worker_mb + task
     alone = work.workers <= 1
