@@ -1,7 +1,7 @@
 """Whole runs, from input to finished release: time, peak memory, and where the time goes.
 
     python benchmarks/whole_runs.py rhode-island PATH/ri2010.pl.zip
-    python benchmarks/whole_runs.py scale --blocks 5000 50000 500000
+    python benchmarks/whole_runs.py scale --blocks 5000 50000 500000 --products persons units
     python benchmarks/whole_runs.py rhode-island PATH/ri2010.pl.zip --estimators topdown informed
 
 Each run is a process of its own, started from the command line as a user would; time is that of the whole
@@ -121,22 +121,24 @@ def rhode_island(
 
 
 def scale(
-    sizes: list[int], estimators: Sequence[str], count: int, workers: int | None
+    sizes: list[int], products: Sequence[str], estimators: Sequence[str], count: int, workers: int | None
 ) -> list[dict[str, object]]:
-    """Run made states of growing size, persons."""
+    """Run made states of growing size."""
     from opendas.demo import write_demo
 
     rows = []
     for blocks in sizes:
         with tempfile.TemporaryDirectory() as scratch:
-            persons = write_demo(Path(scratch) / "input", blocks)[0]
-            files = {}
-            for estimator in estimators:
-                files[estimator] = persons.with_name(f"{estimator}.toml")
-                text = persons.read_text().replace("[run]", f'[run]\nestimator = "{estimator}"')
-                files[estimator].write_text(text)
-            for name, runs in in_turn(files, Path(scratch), count, workers).items():
-                rows.append(report(f"made state, {blocks:,} blocks, {name}", runs, blocks))
+            made = dict(zip(("persons", "units"), write_demo(Path(scratch) / "input", blocks), strict=True))
+            for product in products:
+                files = {}
+                for estimator in estimators:
+                    name = f"{product}, {estimator}"
+                    files[name] = made[product].with_name(f"{product}-{estimator}.toml")
+                    text = made[product].read_text().replace("[run]", f'[run]\nestimator = "{estimator}"')
+                    files[name].write_text(text)
+                for name, runs in in_turn(files, Path(scratch), count, workers).items():
+                    rows.append(report(f"{blocks:,} blocks, {name}", runs, blocks))
     return rows
 
 
@@ -148,6 +150,7 @@ def main() -> None:
     parser.add_argument("what", choices=["rhode-island", "scale"])
     parser.add_argument("path", nargs="?", type=Path, help="official 2010 zip of Rhode Island")
     parser.add_argument("--blocks", nargs="+", type=int, default=[5_000, 50_000, 500_000])
+    parser.add_argument("--products", nargs="+", default=["persons"], choices=["persons", "units"])
     parser.add_argument("--estimators", nargs="+", default=["topdown"])
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--workers", type=int, default=None)
@@ -159,7 +162,7 @@ def main() -> None:
             parser.error("rhode-island needs the path of the official zip")
         rows = rhode_island(given.path, given.estimators, given.runs, given.workers)
     else:
-        rows = scale(given.blocks, given.estimators, given.runs, given.workers)
+        rows = scale(given.blocks, given.products, given.estimators, given.runs, given.workers)
     if given.json is not None:
         given.json.write_text(json.dumps(rows, indent=1))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -107,11 +108,37 @@ def test_processes_that_run_already_learn_one_worker_after_the_other() -> None:
         next(pool.spread(abs, [-1]))
 
 
+def covers(cuts: tuple[int, ...], geounits: int) -> bool:
+    return cuts[0] == 0 and cuts[-1] == geounits and all(a < b for a, b in pairwise(cuts))
+
+
 def test_stages_cover_every_geounit_once(run) -> None:
     for stage in (*tasks.cut_spine(run.spine), *tasks.cut_leaves(run.spine)):
-        assert stage.cuts[0] == 0
-        assert stage.cuts[-1] == len(run.spine.levels[stage.top])
-        assert all(a < b for a, b in zip(stage.cuts, stage.cuts[1:], strict=False))
+        assert covers(stage.cuts, len(run.spine.levels[stage.top]))
+
+
+@pytest.mark.parametrize("cells", [1, 1 << 20, 1 << 30])
+def test_tasks_of_the_way_up_cover_every_geounit_once(run, cells: int, monkeypatch) -> None:
+    monkeypatch.setattr(tasks, "LEAST_GEOUNITS", 1)
+    monkeypatch.setattr(tasks, "LEAST_LEAVES", 1)
+    stages = tasks.cut_spine(run.spine, kept=1000, cells=cells)
+    assert len(stages) > 1
+    for stage in stages:
+        assert covers(stage.up, len(run.spine.levels[stage.top]))
+        assert len(stage.up) <= len(stage.cuts)
+    assert stages[-1].up == stages[-1].cuts
+    fewer = [stage for stage in stages[:-1] if len(stage.up) < len(stage.cuts)]
+    assert bool(fewer) == (cells == 1 and any(len(stage.cuts) > 2 for stage in stages[:-1]))
+
+
+@pytest.mark.parametrize("cells", [1, 1 << 40])
+def test_cuts_of_the_way_up_change_nothing(cells: int, monkeypatch) -> None:
+    run = made("informed")
+    expected = estimate(run, estimator="informed")
+    monkeypatch.setattr(tasks, "LEAST_GEOUNITS", 1)
+    monkeypatch.setattr(tasks, "LEAST_LEAVES", 1)
+    monkeypatch.setattr(tasks, "LEAST_CELLS", cells)
+    assert identical(estimate(run, estimator="informed"), expected)
 
 
 class Stop(Exception):
