@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from opendas.core_files import forbid_core_files
+from opendas.engines.garbage import keep_modules
 from opendas.engines.spark.dealing import Cut, deal, split
 from opendas.engines.spark.in_memory import file_in_memory
 from opendas.engines.spark.parts import (
@@ -26,7 +27,6 @@ from opendas.engines.spark.parts import (
     Answer,
     Batches,
     Counts,
-    keep_modules,
     pack,
     pack_counts,
     unpack,

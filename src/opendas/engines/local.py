@@ -26,6 +26,7 @@ from loky.process_executor import TerminatedWorkerError
 
 from opendas.engines.checkpoint import TaskResult
 from opendas.engines.engine import in_turn
+from opendas.engines.garbage import keep_modules
 from opendas.engines.tasks import Task
 from opendas.engines.work import Saved, Worker
 from opendas.errors import EnvironmentFailure
@@ -42,6 +43,7 @@ _numbers = itertools.count()
 
 
 def _start() -> None:
+    keep_modules()
     threading.Thread(target=_follow, args=(os.getppid(),), daemon=True).start()
 
 
@@ -74,7 +76,9 @@ def _run(number: int, task: Task) -> TaskResult | Saved | _Said:
     """Do a task with the worker that this process knows by a number."""
     if _known is None or _known[0] != number:
         return _Said.UNKNOWN
-    return _known[1](task)
+    result = _known[1](task)
+    keep_modules()  # compiled code is loaded with the first tasks
+    return result
 
 
 def _run_with(number: int, worker: bytes, task: Task) -> TaskResult | Saved | _Said:

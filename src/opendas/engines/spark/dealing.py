@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from opendas.engines.garbage import keep_modules
 from opendas.engines.spark.parts import (
     COUNT_TYPES,
     Batches,
     Counts,
-    keep_modules,
     pack_counts,
     unpack_counts,
 )

@@ -6,7 +6,6 @@ is what the local engine calls. Nothing here imports Spark but to ask which part
 
 from __future__ import annotations
 
-import gc
 import os
 import pickle
 import time
@@ -22,6 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from opendas.core_files import forbid_core_files
+from opendas.engines.garbage import keep_modules
 from opendas.errors import EnvironmentFailure, OpendasError
 from opendas.schema.histogram import Histogram
 from opendas.version import __version__
@@ -35,7 +35,6 @@ __all__ = [
     "EachPartition",
     "VersionsDiffer",
     "item_path",
-    "keep_modules",
     "marker_path",
     "merge_counts",
     "pack",
@@ -63,8 +62,6 @@ COUNT_SCHEMA: Final = pa.schema(
 """Counts of some leaves of a task, any number of rows a task; three arrays as their bytes."""
 
 _PATIENCE_S = 120.0
-_MANY_OBJECTS: Final = 20_000
-"""Objects that the garbage collector goes through in a few milliseconds."""
 
 Batches = Iterator[pa.RecordBatch]
 Integers = npt.NDArray[np.integer]
@@ -102,17 +99,6 @@ class Answer:
         Exception.__init__(error, message)
         error.__dict__.update(fields)
         raise error
-
-
-def keep_modules() -> None:
-    """Take what is loaded out of the garbage collector's sight.
-
-    Spark has a worker process collect garbage after every task, and with numerical packages loaded that
-    takes longer than many a task does.
-    """
-    if len(gc.get_objects()) > _MANY_OBJECTS:
-        gc.collect()
-        gc.freeze()
 
 
 def unpack(answer: bytes) -> Any:
