@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -198,3 +200,18 @@ def test_a_loaded_checkpoint_equals_what_was_saved(estimator: str, tmp_path: Pat
     checkpoints = Checkpoints(tmp_path, "run 1", write)
     first = estimate(run, estimator=estimator, checkpoints=checkpoints)
     assert identical(first, estimate(run, estimator=estimator, checkpoints=checkpoints))
+
+
+def test_what_is_loaded_is_not_searched_for_garbage_after_every_task() -> None:
+    code = """
+import gc
+import opendas.engines.work
+from opendas.engines.garbage import keep_modules
+assert len(gc.get_objects()) > 20_000 and not gc.get_freeze_count()
+keep_modules()
+assert len(gc.get_objects()) < 1000
+before = gc.get_freeze_count()
+keep_modules()  # there is little left to be put away
+assert gc.get_freeze_count() == before > 20_000
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

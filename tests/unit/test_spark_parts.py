@@ -243,20 +243,6 @@ def test_small_files_are_read_together_and_the_largest_begins() -> None:
     assert len(together([1] * 50, 2)) == 8
 
 
-def test_what_is_loaded_is_not_searched_for_garbage_after_every_task() -> None:
-    code = """
-import gc
-from opendas.engines.garbage import keep_modules
-assert len(gc.get_objects()) > 20_000 and not gc.get_freeze_count()
-keep_modules()
-assert len(gc.get_objects()) < 1000
-before = gc.get_freeze_count()
-keep_modules()  # there is little left to be put away
-assert gc.get_freeze_count() == before > 20_000
-"""
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
 def test_the_package_runs_from_its_archive(tmp_path: Path) -> None:
     """What executors without the package get: the same source, and compiled code can be kept."""
     archive = tmp_path / "opendas.zip"
