@@ -97,6 +97,7 @@ def test_the_public_names_are_these() -> None:
         "load",
         "measure",
         "plan",
+        "publish_to",
         "release",
         "status",
         "tabulate",
