@@ -240,26 +240,6 @@ def one_run(name: str, made: Path, run: str, workers: int, scratch: Path, *, ver
     return row
 
 
-def plain_run(made: Path, run: str, workers: int, scratch: Path) -> None:
-    """Release one product, and look at nothing."""
-    with tempfile.TemporaryDirectory(dir=scratch) as folder:
-        arguments = [
-            "run",
-            made / f"{run}.toml",
-            "--out",
-            Path(folder) / "out",
-            "--workers",
-            workers,
-            "--json",
-        ]
-        subprocess.run(
-            [sys.executable, "-m", "opendas", *map(str, arguments)],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            check=True,
-        )
-
-
 def show(row: Row) -> None:
     """Print a row."""
     print(
@@ -323,9 +303,10 @@ def compare_workers(scratch: Path, blocks: int, repeats: int) -> Iterator[Row]:
     both = []
     for _ in range(repeats):
         start = time.perf_counter()
-        with ThreadPoolExecutor(2) as threads:
-            for each in [threads.submit(plain_run, made, "persons", 1, scratch) for _ in range(2)]:
-                each.result()
+        with tempfile.TemporaryDirectory(dir=scratch) as folder, ThreadPoolExecutor(2) as threads:
+            outs = [Path(folder) / name for name in ("one", "two")]
+            runs = [["run", made / "persons.toml", "--workers", "1", "--out", out] for out in outs]
+            list(threads.map(watched, runs, outs))
         both.append(time.perf_counter() - start)
     whole, part = (float(np.median(times[1]) / np.median(times[2])) for times in (walls, estimating))
     most = 2 * float(np.median(walls[1]) / np.median(both))

@@ -104,7 +104,7 @@ class SparkPlace:
         self._elsewhere[id(found.data)] = found, addresses
         return found.data
 
-    def warm_up(self, spine: Spine) -> None:
+    def warm_up(self, leaves: int | None = None) -> None:
         """Executors are there already."""
 
     def count(

@@ -66,8 +66,8 @@ class Place(Protocol):
         """Return the frame and what goes with it; also the histogram, where this process has it."""
         ...
 
-    def warm_up(self, spine: Spine) -> None:
-        """Start what takes a while to start, in the knowledge that a spine will be estimated."""
+    def warm_up(self, leaves: int | None = None) -> None:
+        """Start what takes a while to start: so many leaves will be estimated, if that is known already."""
         ...
 
     def count(
@@ -126,16 +126,12 @@ class LocalPlace:
 
     def read(self, run: Run, cache: Path) -> InputData:
         """Read the input; what is too large for memory is mapped from a folder."""
-        if self._workers is not None:  # otherwise the size of the spine decides
-            self._start(self._workers)
         return run.read(cache)
 
-    def warm_up(self, spine: Spine) -> None:
-        """Start worker processes: they load while this one counts and plans."""
-        self._start(workers_for(len(spine.leaf), self._workers))
-
-    def _start(self, workers: int) -> None:
-        if workers > 1 and self._pool is None:
+    def warm_up(self, leaves: int | None = None) -> None:
+        """Start worker processes, once their number is known: they load while this one reads and plans."""
+        workers = self._workers if leaves is None else workers_for(leaves, self._workers)
+        if workers is not None and workers > 1 and self._pool is None:
             self._pool = WorkerPool(workers)
 
     def count(

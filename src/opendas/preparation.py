@@ -156,13 +156,16 @@ def prepare(
     """Read, plan, make or find the key, and enter the act into the ledger: all before the first draw."""
     options.tell("reading", 0, 1)
     product = run.product
+    estimates = estimates and (known is None or known.phase != "finished")
+    if estimates:
+        place.warm_up()
     data = place.read(run, space.cache(product.name))
     clock.lap("read")
     spine = make_spine(run.resolved, data.frame)
     plan = MeasurementPlan(product, spine, make_budget(run.resolved))
     clock.lap("plan")
-    if estimates and (known is None or known.phase != "finished"):
-        place.warm_up(spine)
+    if estimates:
+        place.warm_up(len(spine.leaf))
     counts = place.count(run, data, spine, plan, space.cache(product.name))
     if counts.total() >= MOST_RECORDS:
         raise DataError(

@@ -85,7 +85,10 @@ class FinishedTask:
 
     def read(self) -> PartResult:
         """Return the result."""
-        return _part_result(self.results, self.stage, self.number)
+        result = self.results.load(self.stage, self.number)
+        if result is None or isinstance(result, BelowPart):
+            raise RuntimeError(f"the result of task {self.number} of stage {self.stage} is gone")
+        return result
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,13 +111,6 @@ class UsedPart:
         return self.task.read().used
 
 
-def _part_result(results: _Results, stage: int, number: int) -> PartResult:
-    result = results.load(stage, number)
-    if result is None or isinstance(result, BelowPart):
-        raise RuntimeError(f"the result of task {number} of stage {stage} is gone")
-    return result
-
-
 class Estimation:
     """The estimate of a whole spine: formally private.
 
@@ -134,7 +130,7 @@ class Estimation:
     def tasks(self, stage: int) -> Iterator[PartResult]:
         """Yield the results of a stage in the spine's order."""
         for number in range(len(self._stages[stage].cuts) - 1):
-            yield _part_result(self._results, stage, number)
+            yield FinishedTask(self._results, stage, number).read()
 
     def leaf_pieces(self) -> Iterator[Histogram]:
         """Yield the estimates of the leaves in the spine's order, a task's at a time."""

@@ -15,13 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from opendas.engines.garbage import keep_modules
-from opendas.engines.spark.parts import (
-    COUNT_TYPES,
-    Batches,
-    Counts,
-    pack_counts,
-    unpack_counts,
-)
+from opendas.engines.spark.parts import COUNT_TYPES, Batches, Counts, pack_counts, unpack_counts
 from opendas.engines.spark.slots import slots
 from opendas.engines.tasks import Stage
 from opendas.geography.spine import Spine
