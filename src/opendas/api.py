@@ -22,7 +22,7 @@ from opendas.budget.optimal.histogram import CountHistogram, Level, unknown_coun
 from opendas.budget.optimal.programs import Allocation, allocate_target, allocate_total
 from opendas.errors import CheckFailed, ConfigError, DataError
 from opendas.io.level_counts import LevelCounts
-from opendas.io.readers.remote import RemoteAddress
+from opendas.io.readers.remote import PASSWORD_RULE, RemoteAddress, holds_password
 from opendas.io.tables.tabulate import DEFAULT_CONFIDENCE, write_tables
 from opendas.measurement.account import PlanAccount
 from opendas.metrics.evaluate import Evaluation
@@ -98,13 +98,15 @@ def publish_to(
     CheckFailed
         If the release does not pass.
     ConfigError
-        If something else is at the address.
+        If something else is at the address, or the address holds a password.
     EnvironmentFailure
         If Spark cannot start or the file system refuses.
     """
     from opendas.engines.spark.hadoop import Hadoop
     from opendas.engines.spark.session import open_session
 
+    if holds_password(address):
+        raise ConfigError(f"ADDRESS: {PASSWORD_RULE}.")
     if RemoteAddress.of(address) is None:
         raise ConfigError(f"{address}: expected an address with a scheme, such as hdfs://host/path.")
     release = Release(out)

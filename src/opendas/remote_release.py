@@ -118,5 +118,6 @@ def _missing(system: RemoteFiles, address: str, wanted: dict[str, str]) -> list[
 
 
 def _partial(name: str) -> str:
+    """Return a name that readers of data sets pass over; with a dot first, FTP servers may not list it."""
     folder, _, last = name.rpartition("/")
-    return f"{folder}/.{last}{PARTIAL_SUFFIX}".lstrip("/")
+    return f"{folder}/_{last}{PARTIAL_SUFFIX}".lstrip("/")

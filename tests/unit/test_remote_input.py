@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import tomllib
 from collections.abc import Callable
 from fnmatch import fnmatch
 from pathlib import Path
@@ -10,14 +11,16 @@ from pathlib import Path
 import pytest
 from support.mini import write_mini
 
+from opendas.api import publish_to
+from opendas.config.released import toml_document
 from opendas.engines.spark.in_memory import file_in_memory
 from opendas.errors import ConfigError
 from opendas.io.readers.base import ReaderSpec
 from opendas.io.readers.paths import expand_paths
-from opendas.io.readers.remote import RemoteAddress, RemoteInput
+from opendas.io.readers.remote import RemoteAddress, RemoteInput, holds_password
 from opendas.io.readers.tables import shown_name
 from opendas.remote_input import copy_data, copy_public, list_data
-from opendas.run import load
+from opendas.run import define, load
 
 AT = "far://host/data"
 
@@ -72,6 +75,49 @@ def spec(folder: Path, *paths: str) -> ReaderSpec:
 )
 def test_an_address_has_a_scheme(text: str, address: bool) -> None:
     assert (RemoteAddress.of(text) is not None) == address
+
+
+@pytest.mark.parametrize(
+    ("text", "password"),
+    [
+        ("ftp://u:secret@h/x", True),
+        ("ftp://u:sec@ret@h:21/x", True),
+        ("ftp://u:sec/ret@h/x", True),
+        ("s3a://ID:secret@bucket", True),
+        ("ftp://:secret@[::1]:21/x", True),
+        ("ftp://u@h/x", False),
+        ("abfss://container@account.host/x", False),
+        ("hdfs://h:8020/a@b:c", False),
+        ("ftp://[::1]:21/x", False),
+        ("file:///C:/x@y", False),
+        ("viewfs://cluster", False),
+        ("a:b@c", False),
+    ],
+)
+def test_a_password_is_seen(text: str, password: bool) -> None:
+    assert holds_password(text) == password
+
+
+@pytest.mark.parametrize(
+    ("section", "key"),
+    [("input", "path"), ("geography", "frame"), ("geography", "block_assignment"), ("run", "product")],
+)
+def test_a_password_in_a_run_file_is_refused_and_not_told(tmp_path: Path, section: str, key: str) -> None:
+    path = write_mini(tmp_path)
+    document = tomllib.loads(path.read_text())
+    for value in ("ftp://u:marked@h/x", ["ftp://h/x", "ftp://u:marked@h/x"]):
+        document[section][key] = value
+        path.write_text(toml_document(document))
+        for made in (lambda: load(path), lambda: define(document, folder=tmp_path)):
+            with pytest.raises(ConfigError, match=rf"{key}.*an address with a password") as told:
+                made()
+            assert "marked" not in str(told.value)
+
+
+def test_a_release_is_not_published_with_a_password(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="ADDRESS: an address with a password") as told:
+        publish_to(tmp_path, "ftp://u:marked@h/x")
+    assert "marked" not in str(told.value)
 
 
 def test_data_at_an_address_are_found_as_here(tmp_path: Path, there: Elsewhere) -> None:

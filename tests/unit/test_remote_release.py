@@ -100,7 +100,7 @@ def test_after_any_step_it_can_be_finished_and_has_no_certificate_before(
 
 def test_temporary_files_of_files_that_are_there_are_removed(release: Path, there: Folder) -> None:
     publish_release(there, release, AT)
-    (there.folder / "mdf/persons/.01.parquet.partial").write_text("torn")
+    (there.folder / "mdf/persons/_01.parquet.partial").write_text("torn")
     publish_release(there, release, AT)
     assert same(release, there)
 

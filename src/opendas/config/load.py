@@ -6,7 +6,7 @@ import difflib
 import tomllib
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,6 +17,7 @@ from opendas.config.lines import line_of, scan_lines
 from opendas.config.model import RunFile, Section, freeze
 from opendas.config.nearest import nearest
 from opendas.errors import ConfigError, EnvironmentFailure, Finding
+from opendas.io.readers.remote import PASSWORD_RULE, holds_password
 
 __all__ = ["config_error", "load_run_file", "parse_toml", "problems", "read_text"]
 
@@ -172,9 +173,7 @@ def parse_toml(text: str, model: type[_S], file: str, folder: Path) -> tuple[_S,
         raise ConfigError(f"{file}: no valid TOML: a number is too long, or nested too deeply.") from None
     try:
         lines = scan_lines(text)
-        return model.model_validate(freeze(data), context={"folder": folder}), lines
-    except ValidationError as error:
-        raise config_error(file, problems(error, model, lines, file)) from None
+        return _validated(data, model, lines, file, folder), lines
     except RecursionError:
         raise ConfigError(f"{file}: values are nested too deeply.") from None
 
@@ -183,10 +182,39 @@ def parse_document(
     document: Mapping[str, Any], model: type[_S], file: str, folder: Path
 ) -> tuple[_S, dict[KeyPath, int]]:
     """Validate data in the form of a TOML document; as :func:`parse_toml`, without lines."""
+    return _validated(document, model, {}, file, folder), {}
+
+
+def _validated(
+    document: Mapping[str, Any], model: type[_S], lines: dict[KeyPath, int], file: str, folder: Path
+) -> _S:
+    data = freeze(dict(document))
+    # Before anything else: other messages may quote what they are about.
+    found = [
+        Finding(file, line_of(lines, where), ".".join(map(str, where)), PASSWORD_RULE)
+        for where in _passwords(data, ())
+    ]
+    if found:
+        raise config_error(file, found)
     try:
-        return model.model_validate(freeze(dict(document)), context={"folder": folder}), {}
+        return model.model_validate(data, context={"folder": folder})
     except ValidationError as error:
-        raise config_error(file, problems(error, model, {}, file)) from None
+        raise config_error(file, problems(error, model, lines, file)) from None
+
+
+def _passwords(value: object, where: KeyPath) -> Iterator[KeyPath]:
+    """Yield where an address with a password stands."""
+    if isinstance(value, str):
+        if holds_password(value):
+            yield where
+        return
+    inner: Iterable[tuple[Any, object]] = ()
+    if isinstance(value, dict):
+        inner = value.items()
+    elif isinstance(value, tuple):
+        inner = enumerate(value)
+    for key, item in inner:
+        yield from _passwords(item, (*where, key))
 
 
 def load_run_file(path: Path | str) -> RunFile:

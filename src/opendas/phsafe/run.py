@@ -18,6 +18,7 @@ from typing import Any
 from opendas.budget.changes import ADDRESS
 from opendas.errors import ConfigError, Finding, PrivacyError
 from opendas.io.atomic import write_atomic
+from opendas.io.readers.remote import PASSWORD_RULE, holds_password
 from opendas.phsafe.certificate import issue_certificate, run_stamps
 from opendas.phsafe.config import Config, Mode, read_config
 from opendas.phsafe.exact import exact_declarations, lay_out
@@ -242,6 +243,8 @@ def validate_input(config_path: Path, data: Path | str, options: HouseholdOption
 
 def _open(config: Config, data: Path | str, options: HouseholdOptions) -> AbstractContextManager[Households]:
     """Read the data with the reader of the configuration, where the engine counts."""
+    if holds_password(str(data)):
+        raise ConfigError(f"DATA: {PASSWORD_RULE}.")
     if options.engine == "spark":
         from opendas.phsafe.spark.households import open_on_spark
 

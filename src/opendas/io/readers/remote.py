@@ -4,10 +4,27 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Final
 
-__all__ = ["RemoteAddress", "RemoteInput"]
+__all__ = ["PASSWORD_RULE", "RemoteAddress", "RemoteInput", "holds_password"]
+
+PASSWORD_RULE: Final = (
+    "an address with a password would stand in logs; give the address without it, and the password in "
+    "Hadoop's settings: core-site.xml, or spark.hadoop.* for one session"
+)
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")  # two letters at least: one may be a drive
+_PLACE = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(:[0-9]*)?")
+"""Host and port. Before a slash that a password holds, something else may stand."""
+
+
+def holds_password(text: str) -> bool:
+    """Return whether a text is an address with a password, or with what may be a part of one."""
+    scheme = _SCHEME.match(text)
+    if scheme is None:
+        return False
+    user, _, place = text[scheme.end() :].partition("/")[0].rpartition("@")
+    return ":" in user or _PLACE.fullmatch(place) is None
 
 
 class RemoteAddress(str):
