@@ -22,7 +22,10 @@ from typing import Any
 
 import numpy as np
 
-from opendas.random import DiscreteGaussian, NoiseSource, RunKey, SamplerTable
+from opendas.random.distributions import DiscreteGaussian
+from opendas.random.keys import RunKey
+from opendas.random.noise import NoiseSource
+from opendas.random.tables import SamplerTable
 
 VARIANCES = (1, 10, 100, 1000)
 #: Cells of ten query groups of a family with 14 children: small calls, where overhead shows.

@@ -1,53 +1,38 @@
-"""Everything the commands do, from Python."""
+"""Everything the commands do, from Python.
+
+Each function imports what it hands on to when it is called: a run waits for neither tables nor tuning.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from importlib import import_module
 from pathlib import Path
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
-import numpy as np
-import numpy.typing as npt
-
-from opendas.advice import Move
-from opendas.advice import advise as find_moves
-from opendas.allocating import (
-    RunAllocation,
-    allocate_for_run,
-    allocate_for_run_after_least_squares,
-)
-from opendas.budget.optimal.histogram import CountHistogram, Level, unknown_counts
-from opendas.budget.optimal.programs import Allocation, allocate_target, allocate_total
 from opendas.errors import CheckFailed, ConfigError, DataError
-from opendas.io.level_counts import LevelCounts
-from opendas.io.readers.remote import PASSWORD_RULE, RemoteAddress, holds_password
-from opendas.io.tables.tabulate import DEFAULT_CONFIDENCE, write_tables
-from opendas.measurement.account import PlanAccount
-from opendas.metrics.evaluate import Evaluation
-from opendas.metrics.evaluate import evaluate as compare
-from opendas.metrics.output import write_evaluation
-from opendas.phsafe.folder import HouseholdWorkspace, stored_mode
-from opendas.pipeline import estimate as run_estimate
-from opendas.pipeline import measure as run_measure
-from opendas.pipeline import release as run_release
-from opendas.planning import PlanTable, make_plan
-from opendas.preparation import Expect, Options, Progress
-from opendas.privacy.exact import parse_fraction
-from opendas.privacy.zcdp import Account
-from opendas.random.sealing import Passphrase
-from opendas.releases import NoisyFile, Release, exact_level
-from opendas.remote_release import Published, publish_release
-from opendas.report.certificate import issue
-from opendas.run import Run, define, load
-from opendas.run_status import folder_status
-from opendas.spines import describe_spine
-from opendas.tuning.tune import Settings as TuningSettings
-from opendas.tuning.tune import Tuning
-from opendas.tuning.tune import tune as run_tuning
-from opendas.version import __version__, commit
-from opendas.workspace import Workspace, forget_keys
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from opendas.advice import Move
+    from opendas.allocating import RunAllocation
+    from opendas.budget.optimal.histogram import Level
+    from opendas.budget.optimal.programs import Allocation
+    from opendas.io.level_counts import LevelCounts
+    from opendas.measurement.account import PlanAccount
+    from opendas.metrics.evaluate import Evaluation
+    from opendas.planning import PlanTable
+    from opendas.preparation import Expect, Progress
+    from opendas.privacy.zcdp import Account
+    from opendas.random.sealing import Passphrase
+    from opendas.releases import NoisyFile, Release, exact_level
+    from opendas.remote_release import Published
+    from opendas.run import Run, define, load
+    from opendas.spines import describe_spine
+    from opendas.tuning.tune import Tuning
 
 __all__ = [
     "NoisyFile",
@@ -75,6 +60,24 @@ __all__ = [
 
 Exact = str | int | Fraction
 """A number that is read exactly: decimals and fractions as text."""
+
+_ELSEWHERE = {
+    "NoisyFile": "opendas.releases",
+    "Release": "opendas.releases",
+    "Run": "opendas.run",
+    "define": "opendas.run",
+    "describe_spine": "opendas.spines",
+    "exact_level": "opendas.releases",
+    "load": "opendas.run",
+}
+"""Public names that stand in other modules."""
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name of another module when it is first used."""
+    if name not in _ELSEWHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_ELSEWHERE[name]), name)
 
 
 def publish_to(
@@ -104,6 +107,9 @@ def publish_to(
     """
     from opendas.engines.spark.hadoop import Hadoop
     from opendas.engines.spark.session import open_session
+    from opendas.io.readers.remote import PASSWORD_RULE, RemoteAddress, holds_password
+    from opendas.releases import Release
+    from opendas.remote_release import publish_release
 
     if holds_password(address):
         raise ConfigError(f"ADDRESS: {PASSWORD_RULE}.")
@@ -119,11 +125,15 @@ def publish_to(
 
 def plan(run: Run) -> PlanTable:
     """Plan a run: what would be measured, and with what noise. Draws nothing, spends nothing."""
+    from opendas.planning import make_plan
+
     return make_plan(run)
 
 
 def advise(run: Run) -> tuple[Move, ...]:
     """Name budget moves for a run: what each gives, what it costs, and its price. From public things only."""
+    from opendas.advice import advise as find_moves
+
     return find_moves(run)
 
 
@@ -141,7 +151,10 @@ def tune(run: Run, targets: str | Path, *, source: str, **settings: Any) -> Tuni
     **settings
         The other fields of :class:`opendas.tuning.tune.Settings`: ``method``, ``runs``, ``confirm``, ...
     """
-    return run_tuning(run, Path(targets), TuningSettings(source=source, **settings))
+    from opendas.tuning.tune import Settings
+    from opendas.tuning.tune import tune as run_tuning
+
+    return run_tuning(run, Path(targets), Settings(source=source, **settings))
 
 
 def release(
@@ -196,6 +209,10 @@ def release(
     ConfigError, DataError, PrivacyError, EstimationError, EnvironmentFailure
         See :mod:`opendas.errors`.
     """
+    from opendas.pipeline import release as run_release
+    from opendas.preparation import Options
+    from opendas.releases import Release
+
     options = Options(
         workers,
         resume,
@@ -230,6 +247,10 @@ def measure(
     expect: Expect | None = None,
 ) -> Release:
     """Take and write all measurements, and nothing else. Arguments as for :func:`release`."""
+    from opendas.pipeline import measure as run_measure
+    from opendas.preparation import Options
+    from opendas.releases import Release
+
     options = Options(
         workers=workers,
         resume=resume,
@@ -264,6 +285,10 @@ def estimate(
     Spends nothing; where the measurements were entered into a shared `ledger`, their act is noted there as
     finished.
     """
+    from opendas.pipeline import estimate as run_estimate
+    from opendas.preparation import Options
+    from opendas.releases import Release
+
     options = Options(
         workers=workers,
         resume=resume,
@@ -290,6 +315,11 @@ def tabulate(
 
     With `intervals`, a level such as ``"0.90"``, estimate and interval stand beside each count.
     """
+    from opendas.io.tables.tabulate import DEFAULT_CONFIDENCE, write_tables
+    from opendas.releases import exact_level
+    from opendas.report.certificate import issue
+    from opendas.version import __version__, commit
+
     folder = _path(to)
     confidence = DEFAULT_CONFIDENCE if intervals is None else exact_level(intervals)
     written = write_tables(
@@ -319,6 +349,9 @@ def evaluate(release: Release, truth: Run, *, entities: bool = False, save: bool
     save : bool
         Also write tables and plots under ``confidential/evaluation``.
     """
+    from opendas.metrics.evaluate import evaluate as compare
+    from opendas.metrics.output import write_evaluation
+
     name = truth.product.name
     if name not in release.products:
         raise ConfigError(f"the release holds {', '.join(release.products)}, not {name}.")
@@ -366,6 +399,11 @@ def account(
     ConfigError
         If both or neither of a run and a rho are given, or a number is out of range.
     """
+    from opendas.measurement.account import PlanAccount
+    from opendas.privacy.exact import parse_fraction
+    from opendas.privacy.zcdp import Account
+    from opendas.run import Run
+
     if (source is None) == (rho is None):
         raise ConfigError("give either a run or a rho, and not both.")
     if isinstance(source, Run):
@@ -405,6 +443,8 @@ def allocate(
     >>> allocate({"region": 4, "ward": 36}, "gaussian", total=1).budgets
     (0.25, 0.75)
     """
+    from opendas.budget.optimal.programs import allocate_target, allocate_total
+
     if (total is None) == (mse is None):
         raise ConfigError("give a total budget, or a target for the mean squared error (mse), not both.")
     made = _levels(levels) if isinstance(levels, Mapping) else levels
@@ -429,6 +469,8 @@ def allocate_run(
     Arguments and errors as :func:`opendas.allocating.allocate_for_run`; with `after_least_squares`, of which
     only `total` and `weights` go with it, as ``allocate_for_run_after_least_squares`` there.
     """
+    from opendas.allocating import allocate_for_run, allocate_for_run_after_least_squares
+
     if after_least_squares:
         if (mse, prior, stand_in, source) != (None,) * 4:
             raise ConfigError("after_least_squares goes with total and weights only: it uses no counts.")
@@ -439,6 +481,10 @@ def allocate_run(
 
 
 def _levels(counts: Mapping[str, npt.ArrayLike]) -> list[Level]:
+    import numpy as np
+
+    from opendas.budget.optimal.histogram import CountHistogram, Level, unknown_counts
+
     levels = []
     for name, values in counts.items():
         if isinstance(values, int | np.integer):
@@ -458,21 +504,30 @@ def status(out: str | Path) -> list[dict[str, Any]]:
     :class:`opendas.run_status.RunStatus`. The loss is what the folder's own ledger holds; None where the run
     is in a shared ledger, or not begun.
     """
+    from opendas.run_status import folder_status
+
     return [row.to_dict() for row in folder_status(Path(out))]
 
 
 def forget_key(out: str | Path) -> tuple[str, ...]:
     """Destroy the run keys of an output folder; returns the products whose key was destroyed."""
+    from opendas.phsafe.folder import HouseholdWorkspace, stored_mode
+    from opendas.workspace import Workspace, forget_keys
+
     folder = Path(out)
     return forget_keys(folder, Workspace if stored_mode(folder) is None else HouseholdWorkspace)
 
 
 def with_strict(run: Run) -> Run:
     """Return the run with disagreements of the input made errors."""
+    from opendas.run import Run
+
     return Run(run.path, replace(run.resolved, reader=replace(run.resolved.reader, strict=True)))
 
 
 def _passphrase(given: str | Passphrase | None) -> Passphrase | None:
+    from opendas.random.sealing import Passphrase
+
     return Passphrase(given) if isinstance(given, str) else given
 
 

@@ -1,4 +1,8 @@
-"""A finished release: the folder, read from Python."""
+"""A finished release: the folder, read from Python.
+
+Tables, intervals and checks are imported when they are asked for: a run, which ends with one of these, waits
+for none of them.
+"""
 
 from __future__ import annotations
 
@@ -11,24 +15,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.dataset as ds
 
 from opendas.errors import ConfigError, FormatError
 from opendas.geography.frame import Frame
-from opendas.intervals.laws import confidence_level
-from opendas.io.area_files import AreaWeights, area_table, area_weights, read_area_file
 from opendas.io.geography_files import read_frame, read_product
 from opendas.io.mdf_files import read_mdf
 from opendas.io.measurement_files import MeasurementFile
-from opendas.io.tables.intervals import Measured, open_measured
-from opendas.io.tables.tabulate import tabulate
-from opendas.io.verify import Check, verify_release
 from opendas.products.product import Product
 from opendas.schema.histogram import Histogram
 
 if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
+
+    from opendas.io.area_files import AreaWeights
+    from opendas.io.tables.intervals import Measured
+    from opendas.io.verification.check import Check
 
 __all__ = ["NoisyFile", "Release", "Table", "exact_level"]
 
@@ -46,7 +48,7 @@ class Table:
 
     def to_arrow(self) -> pa.Table:
         """Return a pyarrow table."""
-        return self._data.to_table() if isinstance(self._data, ds.Dataset) else self._data
+        return self._data if isinstance(self._data, pa.Table) else self._data.to_table()
 
     def to_pandas(self) -> pd.DataFrame:
         """Return a pandas frame."""
@@ -67,9 +69,9 @@ class Table:
             import polars
         except ImportError as error:
             raise _missing("polars") from error
-        if isinstance(self._data, ds.Dataset):
-            return polars.scan_pyarrow_dataset(self._data)
-        return self.to_polars().lazy()
+        if isinstance(self._data, pa.Table):
+            return self.to_polars().lazy()
+        return polars.scan_pyarrow_dataset(self._data)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Hand the table to any library that speaks the Arrow stream interface."""
@@ -90,6 +92,8 @@ def exact_level(level: str | float | Fraction) -> Fraction:
     ConfigError
         If it is no number strictly between 0 and 1.
     """
+    from opendas.intervals.laws import confidence_level
+
     try:
         found = Fraction(str(level))
     except (ValueError, ZeroDivisionError) as error:
@@ -120,6 +124,8 @@ class NoisyFile:
         self._open: dict[str, Measured] = {}
 
     def _measured(self, query: str) -> tuple[Measured, str]:
+        from opendas.io.tables.intervals import open_measured
+
         measured, name = open_measured(self.path, query, self._product)
         return self._open.setdefault(measured.tree.product.name, measured), name
 
@@ -177,6 +183,8 @@ class NoisyFile:
 
 
 def _areas(blocks: Any, frame: Frame, skip_unknown: bool) -> AreaWeights:
+    from opendas.io.area_files import area_table, area_weights, read_area_file
+
     if isinstance(blocks, str | Path):
         return read_area_file(Path(blocks), frame, skip_unknown=skip_unknown)
     if hasattr(blocks, "__arrow_c_stream__"):
@@ -260,6 +268,8 @@ class Release:
 
     def verify(self, *, allow_seeded: bool = False) -> tuple[Check, ...]:
         """Check the release from its own files."""
+        from opendas.io.verify import verify_release
+
         return verify_release(self.path, allow_seeded=allow_seeded)
 
     def mdf(self, name: str | None = None) -> Table:
@@ -268,10 +278,14 @@ class Release:
         files = sorted((self.folder / "mdf" / product.layout).glob("*.parquet"))
         if not files:
             raise ConfigError("the microdata are in the pipe layout; read them with your own tools.")
-        return Table(ds.dataset([str(file) for file in files], format="parquet"))
+        from pyarrow.dataset import dataset
+
+        return Table(dataset([str(file) for file in files], format="parquet"))
 
     def table(self, name: str, *, geolevel: str) -> Table:
         """Tabulate a published table (``P1`` ... ``H1``) or a query group, without writing a file."""
+        from opendas.io.tables.tabulate import tabulate
+
         return Table(tabulate(self.path, name, geolevel))
 
     @cached_property

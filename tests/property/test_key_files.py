@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opendas.errors import PrivacyError
-from opendas.random import RunKey, sealing
+from opendas.random import sealing
+from opendas.random.keys import RunKey
 from opendas.random.sealing import Passphrase
 
 texts = st.text(

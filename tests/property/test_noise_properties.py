@@ -9,16 +9,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opendas.random import (
-    DiscreteGaussian,
-    DiscreteLaplace,
-    NoiseDistribution,
-    NoiseSource,
-    RunKey,
-    SamplerTable,
-    pack_addresses,
-)
+from opendas.random.distributions import DiscreteGaussian, DiscreteLaplace, NoiseDistribution
 from opendas.random.intervals import exp_neg, gaussian_weights
+from opendas.random.keys import RunKey
+from opendas.random.noise import NoiseSource, pack_addresses
+from opendas.random.tables import SamplerTable
 
 positive = st.fractions(min_value=Fraction(1, 10**6), max_value=Fraction(400), max_denominator=10**6)
 laws = st.one_of(positive.map(DiscreteGaussian), positive.map(DiscreteLaplace))

@@ -23,14 +23,10 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from opendas.random import (
-    DiscreteGaussian,
-    DiscreteLaplace,
-    NoiseDistribution,
-    NoiseSource,
-    RunKey,
-    SamplerTable,
-)
+from opendas.random.distributions import DiscreteGaussian, DiscreteLaplace, NoiseDistribution
+from opendas.random.keys import RunKey
+from opendas.random.noise import NoiseSource
+from opendas.random.tables import SamplerTable
 
 DRAWS = 300_000
 #: Below this p-value a fit is rejected.

@@ -11,7 +11,8 @@ from fractions import Fraction
 import pytest
 
 from opendas.errors import PrivacyError
-from opendas.random import DiscreteGaussian, DiscreteLaplace, NoiseDistribution, SamplerTable
+from opendas.random.distributions import DiscreteGaussian, DiscreteLaplace, NoiseDistribution
+from opendas.random.tables import SamplerTable
 
 LAWS = [
     DiscreteGaussian(Fraction(1, 1000)),

@@ -13,15 +13,11 @@ import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from opendas.errors import PrivacyError
-from opendas.random import (
-    DiscreteGaussian,
-    DiscreteLaplace,
-    NoiseSource,
-    RunKey,
-    SamplerTable,
-    pack_addresses,
-)
 from opendas.random import noise as noise_module
+from opendas.random.distributions import DiscreteGaussian, DiscreteLaplace
+from opendas.random.keys import RunKey
+from opendas.random.noise import NoiseSource, pack_addresses
+from opendas.random.tables import SamplerTable
 
 KEY = RunKey.seeded(20).derive("noise", b"plan")
 TABLE = SamplerTable.build(DiscreteGaussian(Fraction(21, 2)))

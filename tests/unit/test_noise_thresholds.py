@@ -19,10 +19,11 @@ import numpy as np
 import pytest
 
 from opendas.errors import PrivacyError
-from opendas.random import DiscreteGaussian, DiscreteLaplace, NoiseDistribution, SamplerTable
 from opendas.random import intervals as intervals_module
 from opendas.random import tables as tables_module
+from opendas.random.distributions import DiscreteGaussian, DiscreteLaplace, NoiseDistribution
 from opendas.random.intervals import exp_neg
+from opendas.random.tables import SamplerTable
 
 SMALL = [
     DiscreteGaussian(Fraction(1, 1000)),

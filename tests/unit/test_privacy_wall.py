@@ -116,7 +116,6 @@ def test_the_modules_that_hold_a_key_are_these() -> None:
         "opendas.measurement.noisy",
         "opendas.phsafe.measure",
         "opendas.phsafe.truncation_error",
-        "opendas.random",
     }
     assert importers("RunKey") == {
         "opendas.engines.spark.exact",  # for the input tag, as next
@@ -126,7 +125,6 @@ def test_the_modules_that_hold_a_key_are_these() -> None:
         "opendas.phsafe.run",
         "opendas.place",
         "opendas.preparation",
-        "opendas.random",
         "opendas.random.tags",
         "opendas.tuning.simulate",
         "opendas.workspace",

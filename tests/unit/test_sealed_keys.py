@@ -14,7 +14,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
 from opendas.errors import EnvironmentFailure, PrivacyError
-from opendas.random import RunKey, sealing
+from opendas.random import sealing
+from opendas.random.keys import RunKey
 from opendas.random.sealing import Passphrase, read_passphrase_file
 from opendas.random.secret_files import destroy_secret, private_folder, read_secret, write_secret
 

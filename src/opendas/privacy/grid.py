@@ -16,8 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy import fft
-from scipy.special import erfc
+import scipy  # its fft and special load when they are first named
 
 from opendas.errors import PrivacyError
 from opendas.privacy.loss import UNIT, LossLaw
@@ -214,7 +213,7 @@ class TiltedGrid:
         offset = self._values[start:stop] - epsilon
         distance = np.maximum(0.0, np.abs(offset) - near)
         most = mean + width * math.sqrt(math.pi / 8.0)
-        tail = erfc(math.sqrt(2.0) * np.maximum(0.0, distance - mean) / width)
+        tail = scipy.special.erfc(math.sqrt(2.0) * np.maximum(0.0, distance - mean) / width)
         excess = np.maximum(0.0, mean - distance) + width * math.sqrt(math.pi / 8.0) * tail
         weights = 2.0 * excess * np.exp(-self.tilt * offset)
         beyond = 2.0 * most * (self._outside_high + self._outside_low * math.exp(self.tilt * reach))
@@ -293,8 +292,8 @@ def _convolve(spread: Sequence[_Spread], points: int, first: int) -> tuple[Float
         dense = np.bincount(one.index % points, weights=one.weight, minlength=points)
         norms += one.count * float(np.sqrt(dense @ dense))
         splits += one.count
-        spectrum *= _power(fft.rfft(dense), one.count)
-    law = fft.irfft(spectrum, points)
+        spectrum *= _power(scipy.fft.rfft(dense), one.count)
+    law = scipy.fft.irfft(spectrum, points)
     transform = _FFT_UNITS * UNIT * math.log2(points)
     error = 1.01 * (transform * (norms + 1.0) + 4.0 * splits * UNIT)
     return np.roll(law, -(first % points)), error
