@@ -21,6 +21,7 @@ from opendas.engines.spark.executors import Executors, prepare_executors
 from opendas.engines.spark.hadoop import Hadoop
 from opendas.engines.spark.key_service import KeyService
 from opendas.engines.spark.parts import write_here
+from opendas.engines.spark.run_files import FileService, RunFiles, SharedFiles
 from opendas.engines.spark.session import open_session, spark_failures
 from opendas.engines.work import KeyedSource, Worker
 from opendas.errors import ConfigError
@@ -74,14 +75,15 @@ class SparkPlace:
     Parameters
     ----------
     session : SparkSession
-    executors : Executors
+    files : RunFiles
+        How executors reach files of the run.
     keys : KeyService
     workers : int
         Processes of this machine for what stays here.
     """
 
     session: SparkSession
-    executors: Executors
+    files: RunFiles
     keys: KeyService
     workers: int
     _elsewhere: dict[int, tuple[FileRows, tuple[str, ...]]] = field(default_factory=dict)
@@ -119,11 +121,11 @@ class SparkPlace:
         if found is None:
             with spark_failures():
                 rows = hand_out(self.session, data.histogram, spine, at)
-            counts = self._keep(SparkCounts(rows, at, spine, size, folder, self.keys))
+            counts = self._keep(SparkCounts(rows, at, spine, size, folder, self.files, self.keys))
             counts.sum_up(declared)
             return counts
         rows, warnings = read_on_executors(self.session, found, spine, at, addresses)
-        counts = self._keep(SparkCounts(rows, at, spine, size, folder, self.keys))
+        counts = self._keep(SparkCounts(rows, at, spine, size, folder, self.files, self.keys))
         told = counts.sum_up(declared, CheckUnits.of(found, spine))
         counts.findings = (*warnings, *unit_findings(found, told))
         return counts
@@ -155,7 +157,9 @@ class SparkPlace:
         """Return what does the tasks of a run."""
         known = counts if isinstance(counts, SparkCounts) else None
         last = len(spine.levels) - 1
-        return SparkEngine(self.session, worker, folder, known, self.keys, last, self.workers, name_attempt)
+        return SparkEngine(
+            self.session, worker, self.files, folder, known, self.keys, last, self.workers, name_attempt
+        )
 
     def draw(self, source: KeyedSource, counts: ExactInput, folder: Path, spine: Spine) -> Draw:
         """Draw where the counts are."""
@@ -170,13 +174,13 @@ class SparkPlace:
 
 
 @contextmanager
-def open_on_spark(folder: Path, master: str | None, workers: int | None) -> Iterator[SparkPlace]:
+def open_on_spark(folder: Path, cache: Path, master: str | None, workers: int | None) -> Iterator[SparkPlace]:
     """Start or find Spark, and look at its executors.
 
     Parameters
     ----------
-    folder : Path
-        Under ``state/`` of the output: all executors must see it.
+    folder, cache : Path
+        Of the run, under ``state/`` and ``confidential/`` of the output.
     master : str or None
     workers : int or None
         Threads of a local Spark, and processes beside the driver.
@@ -197,12 +201,33 @@ def open_on_spark(folder: Path, master: str | None, workers: int | None) -> Iter
                 session.conf.set(name, value)
             executors = prepare_executors(session, folder, Path(scratch))
         _log.info("Spark: %d tasks at a time on %s", executors.slots, ", ".join(executors.hosts))
-        with KeyService(_driver_host(session), _driver_bind(session)) as keys:
-            place = SparkPlace(session, executors, keys, chosen)
+        host, bind = _driver_host(session), _driver_bind(session)
+        with _run_files(executors, folder, cache, host, bind) as files, KeyService(host, bind) as keys:
+            place = SparkPlace(session, files, keys, chosen)
             try:
                 yield place
             finally:
                 place.close()
+
+
+@contextmanager
+def _run_files(
+    executors: Executors, folder: Path, cache: Path, host: str, bind: str | None
+) -> Iterator[RunFiles]:
+    """Say how executors reach files of the run: in folders that all see, or through the driver."""
+    if not executors.blind:
+        yield SharedFiles()
+        return
+    _log.warning(
+        "the executors on %s do not see the output folder: the driver takes what they find, and writes the "
+        "release by itself. An output folder that all of them see and may write into spares that.",
+        ", ".join(executors.blind),
+    )
+    work = folder / "work"
+    results = {folder: ".part", work: ".done", folder / "full": ".npz"}
+    confidential = {cache / "sums": ".npz", cache / "seconds": ".seconds"}
+    with FileService({work: ".item"}, {**results, **confidential}, host, bind) as service:
+        yield service.files
 
 
 def _driver_host(session: SparkSession) -> str:

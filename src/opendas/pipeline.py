@@ -43,7 +43,7 @@ from opendas.schema.histogram import Histogram
 from opendas.timing import Clock
 from opendas.version import __version__
 from opendas.watching import watched
-from opendas.workspace import RunState, Workspace, refuse_foreign
+from opendas.workspace import RunState, Workspace, refuse_foreign, remove_cache
 
 __all__ = ["Options", "Progress", "estimate", "measure", "release"]
 
@@ -67,7 +67,7 @@ def release(run: Run, out: Path, options: Options) -> dict[str, Any]:
         at_hand = space.key_at_hand(run.product.name, options.passphrase)
         if known is not None and known.phase == "finished" and not at_hand:
             return _finished_without_key(space, run, known, options)
-        with _place(space, run, options) as place:
+        with _place(space, run, options) as place, _input_put_aside(space, known):
             prepared = prepare(space, run, options, known, clock, place)
             watch.prepared(prepared)
             if prepared.state.phase == "finished":
@@ -193,6 +193,16 @@ def estimate(run: Run, out: Path, options: Options) -> dict[str, Any]:
             return _finish(space, run, prepared, estimation, [], engine, options, clock)
 
 
+@contextmanager
+def _input_put_aside(space: Workspace, known: RunState | None) -> Iterator[None]:
+    """Let a run put its input aside; one that is finished only sees whether it is the same."""
+    try:
+        yield
+    finally:
+        if known is not None and known.phase == "finished":
+            remove_cache(space.cache(known.product))
+
+
 def _check_wanted(space: Workspace, known: RunState, run: Run, options: Options) -> None:
     """Refuse to return a finished run as if it had the measurements or microdata that are asked for."""
     stored = (known.result or {}).get("measurements")
@@ -233,8 +243,8 @@ def _seen_by_all(out: Path, options: Options) -> Path:
 
 def _place(space: Workspace, run: Run, options: Options) -> AbstractContextManager[Place]:
     """Open the place of a run."""
-    folder = space.state / run.product.name
-    return open_place(options.engine, options.master, options.workers, run, folder)
+    folder, cache = space.state / run.product.name, space.cache(run.product.name)
+    return open_place(options.engine, options.master, options.workers, run, folder, cache)
 
 
 @contextmanager

@@ -170,7 +170,7 @@ class LocalPlace:
 
 @contextmanager
 def open_place(
-    engine: str, master: str | None, workers: int | None, run: Run, folder: Path
+    engine: str, master: str | None, workers: int | None, run: Run, folder: Path, cache: Path
 ) -> Iterator[Place]:
     """Open the place of a run.
 
@@ -182,8 +182,8 @@ def open_place(
         URL of a Spark master.
     workers : int or None
     run : Run
-    folder : Path
-        Under ``state/`` of the output.
+    folder, cache : Path
+        Of the run, under ``state/`` and ``confidential/`` of the output.
 
     Raises
     ------
@@ -199,5 +199,5 @@ def open_place(
     from opendas.on_spark import open_on_spark, refuse_on_spark
 
     refuse_on_spark(run)
-    with open_on_spark(folder, master, workers) as on_spark:
+    with open_on_spark(folder, cache, master, workers) as on_spark:
         yield on_spark

@@ -35,6 +35,7 @@ __all__ = [
     "forget_keys",
     "read_state",
     "refuse_foreign",
+    "remove_cache",
     "remove_checkpoints",
 ]
 

@@ -6,6 +6,7 @@ import base64
 import os
 import re
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -70,13 +71,32 @@ def require_spark() -> Path:
     return Path(pyspark.__file__).parent
 
 
+def hiding() -> tuple[str, ...]:
+    """Return the words that give a command an empty folder in place of one: both follow."""
+    unshare = ("unshare", "--mount", *(() if os.geteuid() == 0 else ("--map-root-user",)))
+    return (*unshare, "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"')
+
+
+def can_hide() -> bool:
+    """Return whether folders can be hidden from a command."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            return subprocess.run([*hiding(), folder, "true"], capture_output=True).returncode == 0
+        except FileNotFoundError:
+            return False
+
+
 @contextmanager
 def start_cluster(
-    folder: Path, more: Mapping[str, str] | None = None, hosts: Sequence[str] = ("127.0.0.1", "127.0.0.1")
+    folder: Path,
+    more: Mapping[str, str] | None = None,
+    hosts: Sequence[str] = ("127.0.0.1", "127.0.0.1"),
+    hidden: Path | None = None,
 ) -> Iterator[Cluster]:
     """Start a master and two workers on ephemeral ports, with more settings; stop them at the end.
 
-    Workers of two addresses are two machines for Spark: it speculates on another machine only.
+    Workers of two addresses are two machines for Spark: it speculates on another machine only. Where this
+    system lets us, each worker and its executors have an empty folder of their own in place of one.
     """
     home = require_spark()
     settings = folder / "conf"
@@ -99,11 +119,14 @@ def start_cluster(
     }
     with ExitStack() as stack:
 
-        def start(name: str, program: str, host: str, *arguments: str) -> tuple[Path, int]:
+        def start(
+            name: str, program: str, host: str, *arguments: str, before: Sequence[str] = ()
+        ) -> tuple[Path, int]:
             log = folder / f"{name}.log"
             file = stack.enter_context(log.open("wb"))
             process = subprocess.Popen(
                 [
+                    *before,
                     *(str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{program}"),
                     *("--host", host, "--port", "0", "--webui-port", "0", *arguments),
                 ],
@@ -124,6 +147,7 @@ def start_cluster(
                 host,
                 *("--cores", "1", "--memory", "600m", "--work-dir", str(folder / f"work-{number}")),
                 url,
+                before=(*hiding(), str(hidden)) if hidden is not None and can_hide() else (),
             )
             _wait(log, r"(Successfully registered) with master")
             workers.append(process)

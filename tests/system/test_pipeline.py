@@ -19,10 +19,11 @@ from opendas.errors import ConfigError, DataError, EnvironmentFailure, PrivacyEr
 from opendas.io.atomic import write_atomic
 from opendas.io.measurement_files import MeasurementFile
 from opendas.io.measurement_source import FileSource
+from opendas.io.readers.base import InputData
 from opendas.io.verify import verify_release
 from opendas.pipeline import Options, estimate, measure, release
 from opendas.random.keys import RunKey
-from opendas.run import load
+from opendas.run import Run, load
 from opendas.workspace import forget_keys
 
 
@@ -218,6 +219,33 @@ def test_a_second_run_needs_resume_and_resume_returns_the_result(tmp_path: Path)
         release(run, out, Options())
     assert release(run, out, Options(resume=True)) == first
     assert tree(out / "release") == before
+
+
+@pytest.mark.parametrize("other", [False, True])
+def test_a_finished_run_that_is_resumed_leaves_no_input_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, other: bool
+) -> None:
+    """It reads its input again, to see that it is the same; what is large stands in a folder meanwhile."""
+    path, out = write_mini(tmp_path), tmp_path / "out"
+    release(load(path), out, Options())
+    read = place.LocalPlace.read
+    put: list[Path] = []
+
+    def read_and_put_aside(self: place.LocalPlace, run: Run, cache: Path) -> InputData:
+        cache.mkdir(parents=True)
+        (cache / "counts").write_bytes(b"counts")
+        put.append(cache)
+        return read(self, run, cache)
+
+    monkeypatch.setattr(place.LocalPlace, "read", read_and_put_aside)
+    if other:
+        write_mini(tmp_path, histogram=mini_histogram(mini_frame(), seed=9))
+        with pytest.raises(PrivacyError, match="input"):
+            release(load(path), out, Options(resume=True))
+    else:
+        release(load(path), out, Options(resume=True))
+    assert len(put) == 1
+    assert not put[0].exists()
 
 
 def test_resume_refuses_other_input_plan_seed_and_key(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.spark_cluster import Cluster, forms, holds, start_cluster
+from support.spark_cluster import Cluster, can_hide, forms, holds, start_cluster
 
 import opendas
 from opendas.demo import write_nation
@@ -31,6 +31,8 @@ pytestmark = pytest.mark.slow
 SEED = 7
 AT = "viewfs://cluster"
 """A file system of Hadoop's own, whose folders are mounted from those of this machine."""
+HIDDEN = "hidden"
+"""Below the outputs: executors have an empty folder of their own in its place."""
 MOUNTS = "spark.hadoop.fs.viewfs.mounttable.cluster.link."
 LARGEST_RESULT = 12_000
 SPECULATION = {
@@ -66,9 +68,9 @@ def stop_after(count):
             yield answer
     return some
 
-def interrupted(words):
+def interrupted(words, count):
     spread = engine.SparkEngine._spread
-    engine.SparkEngine._spread = stop_after(2)
+    engine.SparkEngine._spread = stop_after(count)
     try:
         return run(words)
     finally:
@@ -94,7 +96,8 @@ for line in sys.stdin:
         if session is None:
             from pyspark.sql import SparkSession
             session = SparkSession.builder.master(master).config("spark.ui.enabled", "false").getOrCreate()
-        told[name] = (interrupted if how == "interrupted" else run)([*words, "--engine", "spark"])
+        words = [*words, "--engine", "spark"]
+        told[name] = run(words) if how == "there" else interrupted(words, int(how))
 if session is not None:
     session.stop()
 with open(answers, "w") as file:
@@ -148,7 +151,7 @@ def prepare(folder: Path) -> None:
 
 
 def commands(folder: Path) -> list[tuple[str, str, list[str]]]:
-    """Name, how it is run, and words."""
+    """Name, how it is run, and words. A number: interrupted on Spark when so many items are done."""
     data, out = folder / "nation", folder / "out"
 
     def words(command: str, file: str, name: str, *more: str) -> list[str]:
@@ -163,9 +166,9 @@ def commands(folder: Path) -> list[tuple[str, str, list[str]]]:
     for how in ("here", "there"):
         found.append((f"measure {how}", how, words("measure", "units-standard", f"two-{how}")))
         found.append((f"estimate {how}", how, words("estimate", "units-standard", f"two-{how}")))
-    found.append(("stopped", "interrupted", words("run", "informed", "resumed-here")))
+    found.append(("stopped", "2", words("run", "informed", "resumed-here")))
     found.append(("resumed here", "here", words("run", "informed", "resumed-here", "--resume")))
-    found.append(("stopped too", "interrupted", words("run", "informed", "resumed-there")))
+    found.append(("stopped too", "2", words("run", "informed", "resumed-there")))
     found.append(("resumed there", "there", words("run", "informed", "resumed-there", "--resume")))
     found.append(("apart", "there", words("run", "apart", "apart")))
     found.append(("populated here", "here", words("run", "populated", "populated-here")))
@@ -178,6 +181,15 @@ def commands(folder: Path) -> list[tuple[str, str, list[str]]]:
     found.append(("published over it", "here", other))
     found.append(("published as it is", "here", other[:3]))
     found.append(("at an address here", "here", words("run", "at-persons", "at-here")))
+    for file in ("persons", "units"):
+        found.append((f"{file} sent", "there", words("run", file, f"{HIDDEN}/{file}-sent")))
+    found.append(("sent and stopped", "0", words("run", "informed", f"{HIDDEN}/informed-sent")))
+    found.append(
+        ("sent and resumed", "there", words("run", "informed", f"{HIDDEN}/informed-sent", "--resume"))
+    )
+    found.append(("sent again", "there", words("run", "persons", f"{HIDDEN}/persons-sent", "--resume")))
+    found.append(("measured and sent", "there", words("measure", "units-standard", f"{HIDDEN}/two-sent")))
+    found.append(("estimated and sent", "there", words("estimate", "units-standard", f"{HIDDEN}/two-sent")))
     return found
 
 
@@ -188,7 +200,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
     prepare(folder)
     mounts = {f"{MOUNTS}/{name}": (folder / name).as_uri() for name in ("nation", "damaged", "published")}
     (folder / "published").mkdir()
-    with start_cluster(folder / "cluster", mounts, ("127.0.0.1", "127.0.0.2")) as cluster:
+    hidden = folder / "out" / HIDDEN
+    hidden.mkdir(parents=True)
+    with start_cluster(folder / "cluster", mounts, ("127.0.0.1", "127.0.0.2"), hidden) as cluster:
         cluster.environment["SOURCE_DATE_EPOCH"] = "1700000000"
         subprocess.run(
             [
@@ -280,6 +294,34 @@ def test_what_only_the_local_engine_does_is_refused(runs: Runs) -> None:
     code, text = runs.told["apart"]
     assert code == 2
     assert "block-by-block" in text
+
+
+# Executors that do not see the output -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "commands"),
+    [
+        ("persons", ["persons sent", "sent again"]),
+        ("units", ["units sent"]),
+        ("informed", ["sent and resumed"]),
+        ("two", ["measured and sent", "estimated and sent"]),
+    ],
+)
+def test_executors_that_do_not_see_the_output_send_what_they_find(
+    runs: Runs, name: str, commands: list[str]
+) -> None:
+    if not can_hide():
+        pytest.skip("a folder cannot be hidden from Spark's workers here: unshare --mount is not allowed")
+    for command in commands:
+        code, text = runs.told[command]
+        assert code == 0, text
+        assert "do not see the output folder" in text
+    assert runs.told["sent and stopped"][0] == 130
+    sent = runs.out(f"{HIDDEN}/{name}-sent")
+    assert same(runs.out(f"{name}-here"), sent)
+    left = {path for path in tree(sent) if "/logs/" not in path}
+    assert left == {path for path in tree(runs.out(f"{name}-here")) if "/logs/" not in path}
 
 
 # Input at addresses -----------------------------------------------------------------------------------------

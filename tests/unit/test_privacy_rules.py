@@ -30,9 +30,9 @@ from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.products.pl94 import pl94_persons, pl94_units
 from opendas.products.product import Product
 from opendas.random.addresses import pack_addresses
-from opendas.random.distributions import DiscreteGaussian
+from opendas.random.distributions import MAX_FLOORS, DiscreteGaussian
 from opendas.random.keys import RunKey
-from opendas.random.tables import MAX_FLOORS, SamplerTable
+from opendas.random.tables import SamplerTable
 from opendas.run import load
 from opendas.schema.histogram import Histogram
 from opendas.stamps import DEMONSTRATION_FRAME
@@ -174,7 +174,7 @@ def calls_of(method: str) -> list[tuple[str, ast.Call]]:
 
 def test_keys_are_derived_in_one_place_with_product_plan_and_tag() -> None:
     # Run keys; what seals a key file or a connection derives keys of its own.
-    others = ("random/keys.py", "random/sealing.py", "engines/spark/key_service.py")
+    others = ("random/keys.py", "random/sealing.py", "engines/spark/channel.py")
     found = [(path, ast.unparse(call)) for path, call in calls_of("derive") if path not in others]
     assert found == [
         ("phsafe/measure.py", "key.derive(KEY_PURPOSE, name.encode())"),
@@ -212,7 +212,7 @@ HASHES = {
     "budget/allocation.py": "the budget",
     "engines/checkpoint.py": "finished tasks: estimates and noisy answers, under state/",
     "engines/spark/executors.py": "source files of the package",
-    "engines/spark/key_service.py": "keyed, by HKDF; a comparison that takes the same time whatever differs",
+    "engines/spark/channel.py": "keyed, by HKDF; a comparison that takes the same time whatever differs",
     "engines/subtree.py": "geocodes, which are public",
     "geography/spine.py": "the spine",
     "io/atomic.py": "files of a release",

@@ -177,7 +177,7 @@ def test_persons_and_key_meet_only_in_the_measurement_and_the_wiring_of_phsafe()
 def test_ciphers_and_operating_system_randomness_are_in_one_place() -> None:
     ciphers = {n for n in MODULES if any(m.startswith("cryptography") for m, _ in imported(n))}
     assert ciphers == {
-        "opendas.engines.spark.key_service",
+        "opendas.engines.spark.channel",
         "opendas.random.keys",
         "opendas.random.noise",
         "opendas.random.ordering",
@@ -186,7 +186,7 @@ def test_ciphers_and_operating_system_randomness_are_in_one_place() -> None:
     }
     random = {n for n in MODULES if any(m in ("random", "secrets") for m, _ in imported(n))}
     explorer = {f"opendas.explore.{part}" for part in ("app", "budget_routes", "session")}
-    spark = {f"opendas.engines.spark.{part}" for part in ("engine", "executors", "key_service")}
+    spark = {f"opendas.engines.spark.{part}" for part in ("engine", "executors", "channel")}
     assert random == {"opendas.phsafe.run", "opendas.preparation"} | explorer | spark, (
         "secrets: run ids, tokens of the page and of executors, names of probes"
     )

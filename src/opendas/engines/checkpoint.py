@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
+from copy import copy
 from dataclasses import fields
 from functools import cached_property
 from io import BytesIO
@@ -57,6 +58,12 @@ class Checkpoints:
         self._binding = hashlib.sha256(binding.encode()).digest()
         self._write = write
         self._timings = timings
+
+    def written_with(self, write: Callable[[Path, bytes], None]) -> Checkpoints:
+        """Return the same with another writer."""
+        other = copy(self)
+        other._write = write
+        return other
 
     def path(self, stage: int, number: int, *, up: bool = False) -> Path:
         """Return a task's file, on the way down or `up`."""

@@ -18,7 +18,8 @@ import numpy.typing as npt
 from opendas.engines.spark.engine import NOISE_KEY
 from opendas.engines.spark.exact import SparkCounts, TaskCounts
 from opendas.engines.spark.key_service import KeyService, KeyTicket
-from opendas.engines.spark.parts import Batches, read_here, write_here
+from opendas.engines.spark.parts import Batches, read_here
+from opendas.engines.spark.run_files import RunFiles
 from opendas.engines.work import KeyedSource
 from opendas.measurement.noisy import MeasuredLevel
 from opendas.schema.histogram import Histogram
@@ -47,6 +48,7 @@ class _DrawTask:
     step : int
         Geounits drawn at a time.
     folder : Path
+    files : RunFiles
     """
 
     levels: tuple[MeasuredLevel, ...]
@@ -58,6 +60,7 @@ class _DrawTask:
     cuts: Integers
     step: int
     folder: Path
+    files: RunFiles
 
     def __call__(self, task: int, batches: Batches) -> int:
         table = self.counts(task, batches)
@@ -71,7 +74,7 @@ class _DrawTask:
             drawn = measured.full(self.level, start, min(self.step, stop - start))
             buffer = BytesIO()
             np.savez(buffer, *(_narrow(values) for values in drawn))
-            write_here(_path(self.folder, task, number), buffer.getvalue())
+            self.files.write(_path(self.folder, task, number), buffer.getvalue())
         return 0
 
 
@@ -124,6 +127,7 @@ class SparkDraw:
                     cuts,
                     step,
                     self._folder,
+                    counts.files,
                 )
             )
             for task in range(len(counts.cut)):

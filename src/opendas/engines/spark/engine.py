@@ -1,8 +1,9 @@
 """The engine on Spark: large tasks on executors, the few above them in worker processes beside the driver.
 
 An item of work waits in a file under ``state/`` for the executor whose partition has its number; results
-stand in files there, too. What Spark itself carries is the confidential counts, encrypted where they touch a
-disk, and answers of a few bytes.
+stand in files there, too. Executors that do not see that folder have the driver read and write in it. What
+Spark itself carries is the confidential counts, encrypted where they touch a disk, and answers of a few
+bytes.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from opendas.engines.spark.parts import (
     read_marker,
     unpack,
 )
+from opendas.engines.spark.run_files import RunFiles, SharedFiles
 from opendas.engines.spark.session import spark_failures
 from opendas.engines.subtree import Part
 from opendas.engines.tasks import Task
@@ -79,6 +81,7 @@ class _DoTask:
     ----------
     worker : Worker
     folder : Path
+    files : RunFiles
     counts : TaskCounts or None
         None where measurements come from files.
     unchanged : callable(task, counts) or None
@@ -87,11 +90,12 @@ class _DoTask:
 
     worker: Worker
     folder: Path
+    files: RunFiles
     counts: TaskCounts | None
     unchanged: Callable[[int, Histogram], None] | None
 
     def __call__(self, number: int, batches: Batches) -> TaskResult | Saved:
-        task: Task = pickle.loads(item_path(self.folder, number).read_bytes())
+        task: Task = pickle.loads(self.files.read(item_path(self.folder, number)))
         if self.counts is not None:
             bottom = task.part.levels[-1]
             if self.counts.leaves(number) != (bottom.first, bottom.first + len(bottom.geocodes)):
@@ -133,8 +137,10 @@ class SparkEngine:
     worker : Worker
         Its files are written with :func:`opendas.engines.spark.parts.write_here`: two attempts at a task may
         run at the same time.
+    files : RunFiles
+        How executors reach the folder.
     folder : Path
-        Of the run, under ``state/``: all executors see it.
+        Of the run, under ``state/``.
     counts : SparkCounts or None
         None where measurements come from files.
     keys : KeyService
@@ -151,6 +157,7 @@ class SparkEngine:
         self,
         session: SparkSession,
         worker: Worker,
+        files: RunFiles,
         folder: Path,
         counts: SparkCounts | None,
         keys: KeyService,
@@ -158,14 +165,16 @@ class SparkEngine:
         workers: int,
         name_attempt: Callable[[str], None],
     ) -> None:
-        self._session, self._counts, self._last = session, counts, last
+        self._session, self._files, self._counts, self._last = session, files, counts, last
         self._folder, self._name_attempt = folder / "work", name_attempt
+        self._alone = not isinstance(files, SharedFiles)
         self._local = LocalEngine(worker, workers)
         source = worker.source
         if isinstance(source, KeyedSource):
             keys.offer({NOISE_KEY: source.key})
             source = _ServedSource(source.levels, keys.ticket)
-        self._worker = replace(worker, source=source)
+        results = None if worker.files is None else worker.files.written_with(files.write)
+        self._worker = replace(worker, source=source, files=results)
 
     def __enter__(self) -> SparkEngine:
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -183,18 +192,21 @@ class SparkEngine:
         if first is None:
             return iter(())
         every = chain([first], remaining)
-        if first.part.levels[-1].level < self._last or first.table is not None:
+        here = first.part.levels[-1].level < self._last or first.table is not None
+        if here or (self._counts is None and self._alone):  # full measurements are large, and stand here
             return self._local.map(every, count)
         counts = None if self._counts is None else self._counts.counts
         unchanged = None if self._counts is None else self._counts.unchanged
         folder = self._new_folder()
-        work = _DoTask(self._worker, folder, counts, unchanged)
+        work = _DoTask(self._worker, folder, self._files, counts, unchanged)
         return self._spread(work, every, lambda task: task.number, folder, self._counts)
 
     def apply(
         self, function: Callable[[Item], Result], items: Iterable[Item], count: int
     ) -> Iterator[tuple[Item, Result]]:
         """Yield each item with the function's answer; see :class:`opendas.engines.engine.Engine`."""
+        if self._alone:  # what they are made of is here, and here they belong
+            return self._local.apply(function, items, count)
         numbers, folder = iter(range(count)), self._new_folder()
         work = _Apply(function, folder, self._name_attempt)
         return self._spread(work, items, lambda _: next(numbers), folder, None)
@@ -227,7 +239,7 @@ class SparkEngine:
         else:
             rows = counts.rows
             numbers = {number: number for number in waiting}
-        job = _Job(self._session, rows, EachPartition(work, numbers, folder))
+        job = _Job(self._session, rows, EachPartition(work, numbers, folder, self._files.write))
         for number, answer in job.answers(waiting, folder):
             path = item_path(folder, number)
             yield pickle.loads(path.read_bytes()), answer.get()

@@ -28,8 +28,8 @@ from opendas.engines.spark.parts import (
     merge_counts,
     read_here,
     unpack,
-    write_here,
 )
+from opendas.engines.spark.run_files import RunFiles
 from opendas.engines.spark.session import spark_failures
 from opendas.errors import Finding, PrivacyError
 from opendas.geography.spine import Spine
@@ -93,6 +93,7 @@ class _SumUp:
     declared : sequence of (QueryGroup, int64 (h + 1,) or None)
         Query groups that are invariant below these, with the first leaf of each geounit; None: leaves.
     folder : Path
+    files : RunFiles
     check : callable(low, high, counts), optional
         What else is looked at; its answer must be small.
     """
@@ -101,6 +102,7 @@ class _SumUp:
     tops: Integers
     declared: tuple[tuple[QueryGroup, Integers | None], ...]
     folder: Path
+    files: RunFiles
     check: Check | None
 
     def __call__(self, task: int, batches: Batches) -> _Sums:
@@ -113,7 +115,7 @@ class _SumUp:
             arrays[f"declared {number}"] = exact_answers(group, rows)
         buffer = BytesIO()
         np.savez(buffer, **arrays)  # type: ignore[arg-type]  # a mapping of arrays
-        write_here(_sums_path(self.folder, task), buffer.getvalue())
+        self.files.write(_sums_path(self.folder, task), buffer.getvalue())
         checked = None if self.check is None else self.check(low, high, table)
         return _Sums(len(table.cells), table.total(), checked)
 
@@ -198,7 +200,9 @@ class SparkCounts:
     size : int
         Cells.
     folder : Path
-        Under ``confidential/``, of mode 0700; all executors see it.
+        Under ``confidential/``, of mode 0700.
+    files : RunFiles
+        How executors reach it.
     keys : KeyService
     findings : tuple of Finding
     """
@@ -210,12 +214,14 @@ class SparkCounts:
         spine: Spine,
         size: int,
         folder: Path,
+        files: RunFiles,
         keys: KeyService,
         findings: tuple[Finding, ...] = (),
     ) -> None:
         self.findings = findings
         self.rows, self.cut, self.spine = rows, cut, spine
         self._folder, self._keys = folder, keys
+        self.files = files
         self.counts = TaskCounts(cut.starts, size)
         self._declared: dict[tuple[int, str], int] = {}
         self._declared_groups: dict[int, Sequence[QueryGroup]] = {}
@@ -254,7 +260,7 @@ class SparkCounts:
                 self._declared[level, group.name] = len(groups)
                 groups.append((group, starts))
         tops = self.spine.leaf_starts(self.cut.level)
-        self._seen = self.run(_SumUp(self.counts, tops, tuple(groups), self._folder, check))
+        self._seen = self.run(_SumUp(self.counts, tops, tuple(groups), self._folder, self.files, check))
         return {task: sums.checked for task, sums in self._seen.items()}
 
     def total(self) -> int:

@@ -1,4 +1,4 @@
-"""Executors made ready: the package, what it needs, and a folder that all see."""
+"""Executors made ready: the package, what it needs, and whether they see the output."""
 
 from __future__ import annotations
 
@@ -43,11 +43,14 @@ class Executors:
         Machines that answered.
     shipped : bool
         The package was sent to them.
+    blind : tuple of str
+        Machines that do not see the output, or may not write there.
     """
 
     slots: int
     hosts: tuple[str, ...]
     shipped: bool
+    blind: tuple[str, ...]
 
 
 def source_digest(folder: Path = _PACKAGE) -> str:
@@ -76,7 +79,6 @@ def _probe(nonce: str, folder: str, needed: Sequence[str], *, rows: bool) -> Cal
         import hashlib
         import os
         import platform
-        import sys
         import time
         from importlib import metadata, util
         from pathlib import Path
@@ -84,7 +86,7 @@ def _probe(nonce: str, folder: str, needed: Sequence[str], *, rows: bool) -> Cal
         for _ in numbers:
             pass
         time.sleep(0.2)  # so that one executor does not do all of it
-        found: dict[str, Any] = {"host": platform.node(), "python": sys.version_info[:2], "versions": {}}
+        found: dict[str, Any] = {"host": platform.node(), "versions": {}}
         for name in needed:
             try:
                 found["versions"][name] = metadata.version(name)
@@ -127,7 +129,7 @@ def prepare_executors(session: SparkSession, folder: Path, scratch: Path) -> Exe
     ----------
     session : SparkSession
     folder : Path
-        A folder of the output, which all must see and write into.
+        A folder of the output, which they may or may not see.
     scratch : Path
         A folder for the archive of the package.
 
@@ -153,7 +155,8 @@ def prepare_executors(session: SparkSession, folder: Path, scratch: Path) -> Exe
         for name in ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME"):  # the second for code in an archive
             context.environment.setdefault(name, place)
     hosts = tuple(sorted({str(each["host"]) for each in found}))
-    return Executors(max(1, context.defaultParallelism), hosts, shipped)
+    blind = tuple(sorted({str(each["host"]) for each in found if not each["sees"]}))
+    return Executors(max(1, context.defaultParallelism), hosts, shipped, blind)
 
 
 def _look(session: SparkSession, folder: Path) -> list[dict[str, Any]]:
@@ -164,17 +167,12 @@ def _look(session: SparkSession, folder: Path) -> list[dict[str, Any]]:
     try:
         tasks = 2 * max(1, context.defaultParallelism)
         found = _asked(session, tasks, partial(_probe, nonce, str(folder.resolve()), _NEEDED))
-        seen = len(list(folder.glob(f".seen-{nonce}-*")))
+        seen = any(True for _ in folder.glob(f".seen-{nonce}-*"))
     finally:
         for path in folder.glob(f".seen-{nonce}*"):
             path.unlink(missing_ok=True)
-    blind = sorted({str(each["host"]) for each in found if not each["sees"]})
-    if blind or not seen:
-        raise EnvironmentFailure(
-            f"engine spark: the executors on {', '.join(blind or ['other machines'])} do not see {folder}, "
-            "or may not write there. --out must be a folder of a file system that the driver and all "
-            "executors share, and executors must run as its owner."
-        )
+    for each in found:
+        each["sees"] = each["sees"] and seen
     return found
 
 

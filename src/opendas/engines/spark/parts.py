@@ -194,6 +194,8 @@ class EachPartition:
         The item of each partition that has one; None: that of the partition's own number.
     markers : Path or None
         Folder that says which items are done, while others still run.
+    write : callable(Path, bytes)
+        What writes there.
     version : str
         Of the driver.
     """
@@ -201,6 +203,7 @@ class EachPartition:
     work: Work
     numbers: dict[int, int] | None = None
     markers: Path | None = None
+    write: Callable[[Path, bytes], None] = write_here
     version: str = field(default=__version__)
 
     def __call__(self, batches: Batches) -> Batches:
@@ -218,7 +221,7 @@ class EachPartition:
         if number is not None:
             answer = pack(self._do(number, batches))
             if self.markers is not None:
-                write_here(marker_path(self.markers, number), answer)
+                self.write(marker_path(self.markers, number), answer)
             columns = [pa.array([number], pa.int32()), pa.array([answer], pa.binary())]
             yield pa.RecordBatch.from_arrays(columns, schema=_ANSWER_SCHEMA)
         for _ in batches:  # a worker that leaves rows behind is not used again
