@@ -83,6 +83,12 @@ class MeasuredLevel:
     multiples: tuple[Fraction, ...]
     which: npt.NDArray[np.int64] | None
 
+    def budgets(self, first: int, geounits: int) -> npt.NDArray[np.int64]:
+        """Return the index into `multiples` of consecutive geounits, int64 (g,); -1 without budget."""
+        if self.which is None:
+            return np.zeros(geounits, dtype=np.int64)
+        return self.which[first : first + geounits].astype(np.int64)
+
     def precision(self, first: int, children: int) -> npt.NDArray[np.float64]:
         """Return the budget multiples of consecutive geounits relative to the least one, float64 (C,)."""
         if self.which is None:
@@ -191,7 +197,7 @@ class NoisyMeasurements:
         measured = self._levels[level]
         units = np.arange(first, first + len(which), dtype=np.int64)
         groups = int(group.max(initial=-1)) + 1
-        budgets = np.zeros(len(which), np.int64) if measured.which is None else measured.which[units]
+        budgets = measured.budgets(first, len(which))
         values = [np.zeros((groups, query.size), dtype=np.int64) for query in measured.queries]
         drawn, rows = self._touched(level, cells)
         requests = []
@@ -240,10 +246,7 @@ class NoisyMeasurements:
         first, children = (np.array([each[i] for each in families], dtype=np.int64) for i in (0, 1))
         support = np.concatenate([each[2] for each in families])
         starts = np.cumsum([0, *(len(each[2]) for each in families)])
-        geounits = len(table.indptr) - 1
-        budget = np.zeros(geounits, np.int64)
-        if measured.which is not None:
-            budget = measured.which[start : start + geounits].astype(np.int64)
+        budget = measured.budgets(start, len(table.indptr) - 1)
         found = []
         for query in measured.queries:
             row_of_cell, size = query.row_of_cell, query.size
@@ -308,8 +311,7 @@ class NoisyMeasurements:
 
     def has_budget(self, level: int, first: int, geounits: int) -> npt.NDArray[np.bool_]:
         """Return which geounits are measured at all (public: it follows from the spine)."""
-        which = self._levels[level].which
-        return np.ones(geounits, dtype=bool) if which is None else which[first : first + geounits] >= 0
+        return self._levels[level].budgets(first, geounits) >= 0
 
     def _noisy(
         self,
