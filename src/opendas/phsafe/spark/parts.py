@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from opendas.core_files import forbid_core_files
+from opendas.engines.garbage import keep_modules
 from opendas.errors import Finding
 from opendas.phsafe.config import Config
 from opendas.phsafe.counting import Counts
@@ -107,6 +108,7 @@ class CheckPart(_Part):
         )
         rows = _broken_rows(broken, self.files)
         yield _pack(Checked(bucket_digests(inputs), rows, found.errors, found.warnings))
+        keep_modules()
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -134,6 +136,7 @@ class CountPart(_Part):
         inputs, _ = self._gather(batches)
         linked = link(inputs, self.config.state_filter)
         yield _pack((count_locally(linked)(self.plan, dict(self.keys)), bucket_digests(inputs)))
+        keep_modules()
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +156,7 @@ class CountExactly(_Part):
         inputs, _ = self._gather(batches)
         linked = link(inputs, self.config.state_filter)
         yield _pack((exact_cubes(dict(self.tables), linked, states), bucket_digests(inputs)))
+        keep_modules()
 
 
 def sum_answers(batches: Batches) -> Batches:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from opendas.engines.garbage import keep_modules
 from opendas.phsafe.digest import bucket_of
 from opendas.phsafe.findings import InputFiles
 from opendas.phsafe.model import Inputs, Persons, Places, Units
@@ -105,6 +106,7 @@ class ReadLines:
                     lines, first = lines[1:], first + 1
                 if len(lines):
                     yield from _parse(self.kind, lines, first)
+        keep_modules()
 
 
 def _runs(batch: pa.RecordBatch) -> Iterator[tuple[Block, pa.Array]]:
