@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from opendas.constraints.table import ConstraintTable, bound_table, invariant_geolevels
@@ -191,15 +190,12 @@ def open_on_spark(folder: Path, cache: Path, master: str | None, workers: int | 
         If Spark cannot start, or an executor lacks something.
     """
     chosen = workers or default_workers()
-    with (
-        open_session(master, name="opendas", threads=chosen) as session,
-        TemporaryDirectory(prefix="opendas-") as scratch,
-    ):
+    with open_session(master, name="opendas", threads=chosen) as session:
         make_folder(folder)
         with spark_failures():
             for name, value in _SETTINGS.items():
                 session.conf.set(name, value)
-            executors = prepare_executors(session, folder, Path(scratch))
+            executors = prepare_executors(session, folder)
         _log.info("Spark: %d tasks at a time on %s", executors.slots, ", ".join(executors.hosts))
         host, bind = _driver_host(session), _driver_bind(session)
         with _run_files(executors, folder, cache, host, bind) as files, KeyService(host, bind) as keys:

@@ -9,6 +9,7 @@ import sys
 import threading
 from contextlib import ExitStack
 from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +18,10 @@ import pytest
 from support.mini import from_dense, mini_frame, mini_histogram, mini_product, to_dense, write_mini
 
 import opendas.engines.spark.exact as exact
+import opendas.engines.spark.executors as executors
 from opendas.engines.spark.dealing import Cut, Redeal, split
 from opendas.engines.spark.exact import tag_counts
-from opendas.engines.spark.executors import source_digest, write_package
+from opendas.engines.spark.executors import prepare_executors, source_digest, write_package
 from opendas.engines.spark.key_service import KeyService
 from opendas.engines.spark.parts import (
     COUNT_SCHEMA,
@@ -268,6 +270,40 @@ def test_the_package_runs_from_its_archive(tmp_path: Path) -> None:
     assert where.startswith("./opendas.zip")
     assert sums == [[13, 24]]
     assert any((tmp_path / "compiled").rglob("*.nbi"))
+
+
+class Session:
+    """What :func:`prepare_executors` asks of a session, and of its context."""
+
+    defaultParallelism = 2  # noqa: N815
+
+    def __init__(self) -> None:
+        self.environment: dict[str, str] = {}
+        self.sent: list[str] = []
+        self.sparkContext = self
+
+    def addPyFile(self, path: str) -> None:
+        self.sent.append(path)
+
+
+def test_the_package_stays_where_executors_that_start_later_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = pytest.importorskip("pyspark").SparkFiles
+    monkeypatch.setattr(files, "getRootDirectory", lambda: str(tmp_path))
+    found = {"host": "one", "digest": None, "cache": True, "sees": True}
+    versions = {name: metadata.version(name) for name in executors._NEEDED}
+    monkeypatch.setattr(executors, "_look", lambda *_: [{**found, "versions": versions}])
+    session = Session()
+    assert prepare_executors(session, tmp_path).shipped  # type: ignore[arg-type]
+    (archive,) = map(Path, session.sent)
+    assert archive.parent == tmp_path
+    assert archive.is_file()
+    monkeypatch.setattr(executors, "_look", lambda *_: [{**found, "versions": {**versions, "numba": None}}])
+    session = Session()
+    with pytest.raises(EnvironmentFailure, match="on one lacks numba"):
+        prepare_executors(session, tmp_path)  # type: ignore[arg-type]
+    assert session.sent == []
 
 
 def test_the_digest_of_the_source_changes_with_it(tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def _probe(nonce: str, folder: str, needed: Sequence[str], *, rows: bool) -> Cal
     return look
 
 
-def prepare_executors(session: SparkSession, folder: Path, scratch: Path) -> Executors:
+def prepare_executors(session: SparkSession, folder: Path) -> Executors:
     """Look at the executors, send them the package if they lack this one, and set their environment.
 
     Parameters
@@ -130,8 +130,6 @@ def prepare_executors(session: SparkSession, folder: Path, scratch: Path) -> Exe
     session : SparkSession
     folder : Path
         A folder of the output, which they may or may not see.
-    scratch : Path
-        A folder for the archive of the package.
 
     Raises
     ------
@@ -142,13 +140,16 @@ def prepare_executors(session: SparkSession, folder: Path, scratch: Path) -> Exe
     for name in _ONE_THREAD:
         context.environment.setdefault(name, "1")
     found = _look(session, folder)
+    _refuse_missing(found)
     shipped = any(each["digest"] != source_digest() for each in found)
     if shipped:
-        archive = scratch / f"opendas-{source_digest()[:16]}.zip"
+        from pyspark import SparkFiles
+
+        # Whatever runs in this session later, on an executor that is started later, asks the driver for it.
+        archive = Path(SparkFiles.getRootDirectory(), f"opendas-{source_digest()[:16]}.zip")
         write_package(archive)
         context.addPyFile(str(archive))
         _log.info("opendas was sent to the executors, which lack this version of it")
-    _refuse_missing(found)
     if shipped or not all(each["cache"] for each in found):
         # Compiled code is kept beside the package, or else here: nobody guesses the name.
         place = str(Path(gettempdir()) / f"opendas-compiled-{token_hex(8)}")
