@@ -11,6 +11,7 @@ import click
 
 from opendas.cli.failures import guarded
 from opendas.core_files import forbid_core_files
+from opendas.pandas_spared import spare_pandas
 
 __all__ = ["COMMANDS", "cli", "main"]
 
@@ -42,6 +43,12 @@ COMMANDS = {
     "phsafe-accuracy": "phsafe_accuracy",
 }
 """Subcommand to module, in the order a newcomer meets them."""
+
+_ARROW = {"plan", "spine", "run", "measure", "estimate", "verify", "tabulate", "interval", "evaluate"}
+"""Those that read or write tables."""
+
+_NOT_LOCAL = {"-h", "--help", "spark", "--engine=spark"}
+"""Words of a call that needs no tables here, or brings in Spark, which has its own use for pandas."""
 
 
 class _LazyGroup(click.Group):
@@ -100,4 +107,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     forbid_core_files()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if arguments is None and _ARROW.intersection(sys.argv[1:2]) and not _NOT_LOCAL.intersection(sys.argv):
+        spare_pandas()  # with arguments, the process is the caller's
     sys.exit(guarded(cli, arguments))

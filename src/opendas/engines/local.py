@@ -21,6 +21,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 import loky
+import numpy as np
 from loky import process_executor
 from loky.process_executor import TerminatedWorkerError
 
@@ -30,6 +31,8 @@ from opendas.engines.garbage import keep_modules
 from opendas.engines.tasks import Task
 from opendas.engines.work import Saved, Worker
 from opendas.errors import EnvironmentFailure
+from opendas.optimize.rows import without_gaps
+from opendas.pandas_spared import spare_pandas
 
 __all__ = ["LocalEngine", "WorkerPool"]
 
@@ -43,8 +46,11 @@ _numbers = itertools.count()
 
 
 def _start() -> None:
-    keep_modules()
     threading.Thread(target=_follow, args=(os.getppid(),), daemon=True).start()
+    spare_pandas()
+    # The first compiled function of a process takes a quarter of a second to load: now, not in a task.
+    without_gaps(np.zeros(1, np.int32))
+    keep_modules()
 
 
 def _follow(parent: int) -> None:

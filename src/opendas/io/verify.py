@@ -26,7 +26,6 @@ from opendas.io.verification.microdata import (
     check_records,
 )
 from opendas.io.verification.spine import check_spine
-from opendas.io.verification.tables import check_tables
 from opendas.stamps import NOT_FOR_RELEASE
 
 __all__ = ["Check", "verify_release"]
@@ -75,8 +74,21 @@ def verify_release(path: Path, *, allow_seeded: bool = False) -> tuple[Check, ..
     for run in certificate["runs"]:
         if run["product"] in folder:
             checks += _run_checks(run, folder[run["product"]])
-    checks.append(run_check("tables", lambda: check_tables(folder)))
+    checks.append(run_check("tables", lambda: _tables(folder)))
     return tuple(checks)
+
+
+def _tables(release: ReleaseFolder) -> str:
+    folder = release.path / "tables"
+    files = sorted(path for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else []
+    wrong = []
+    if files:
+        # Imported here: tables bring in all of least squares, and a release begins without any.
+        from opendas.io.verification.tables import same_table
+
+        wrong = [path.relative_to(folder).as_posix() for path in files if not same_table(release, path)]
+    require(not wrong, f"not what the microdata say: {some(wrong)}.")
+    return f"{len(files)} tables agree with the microdata"
 
 
 def _certificate(release: Path) -> str:

@@ -20,8 +20,7 @@ from opendas.errors import BudgetError
 from opendas.geography.spine import Spine
 from opendas.products.product import Product
 from opendas.queries.groups import QueryGroup
-from opendas.random.distributions import DiscreteGaussian, NoiseDistribution
-from opendas.random.tables import MAX_FLOORS, WORD_BITS
+from opendas.random.distributions import MAX_FLOORS, WORD_BITS, DiscreteGaussian, NoiseDistribution
 
 __all__ = ["LevelPlan", "MeasurementPlan", "PlannedQuery"]
 

@@ -15,7 +15,13 @@ from typing import Protocol, runtime_checkable
 from opendas.errors import PrivacyError
 from opendas.random.intervals import exp_neg, gaussian_tail_floors, gaussian_weights, laplace_tail_floors
 
-__all__ = ["DiscreteGaussian", "DiscreteLaplace", "NoiseDistribution"]
+__all__ = ["MAX_FLOORS", "WORD_BITS", "DiscreteGaussian", "DiscreteLaplace", "NoiseDistribution"]
+
+WORD_BITS = 64
+"""Bits of the first word that a draw takes."""
+
+MAX_FLOORS = 1 << 21
+"""Most thresholds on one side of 0: 16 MB of them, a variance of about 5e10 (Gaussian) or 4e9 (Laplace)."""
 
 # From here on the variance is sigma2 and the normaliser sqrt(2 pi sigma2) to far below one unit of a double:
 # by Poisson summation the relative corrections are of order sigma2 * exp(-2 pi**2 sigma2) < 1e-60.

@@ -27,15 +27,12 @@ from numba import njit
 from numpy.typing import NDArray
 
 from opendas.errors import PrivacyError
-from opendas.random.distributions import NoiseDistribution
+from opendas.random.distributions import MAX_FLOORS, WORD_BITS, NoiseDistribution
 
 __all__ = ["LAST_REFINEMENT", "SamplerTable"]
 
-WORD_BITS = 64
 #: Refinement counters are 16 bits wide (reference: the address layout in :mod:`opendas.random.addresses`).
 LAST_REFINEMENT = (1 << 16) - 1
-#: Most thresholds on one side of 0: 16 MB of them, a variance of about 5e10 (Gaussian) or 4e9 (Laplace).
-MAX_FLOORS = 1 << 21
 _CACHE_BYTES = 256 << 20
 _GUIDE_BITS = (12, 17)
 

@@ -31,24 +31,15 @@ from opendas.io.tables.tabulate import (
     table_request,
     write_table,
 )
-from opendas.io.verification.check import require, some
 
-__all__ = ["check_tables"]
+__all__ = ["same_table"]
 
 _MARGIN = re.compile(r"_MOE([0-9.]+)$")
 _INTERVAL = re.compile(r"_(EST|EST_MOE[0-9.]+|LOW[0-9.]+|HIGH[0-9.]+)$")
 
 
-def check_tables(release: ReleaseFolder) -> str:
-    """Tabulate every table again and compare."""
-    folder = release.path / "tables"
-    files = sorted(path for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else []
-    wrong = [path.relative_to(folder).as_posix() for path in files if not _same(release, path)]
-    require(not wrong, f"not what the microdata say: {some(wrong)}.")
-    return f"{len(files)} tables agree with the microdata"
-
-
-def _same(release: ReleaseFolder, path: Path) -> bool:
+def same_table(release: ReleaseFolder, path: Path) -> bool:
+    """Tabulate a table of a release again and return whether its file is the same."""
     if path.suffix == ".parquet":
         return _same_parquet(release, path)
     if path.suffix == ".csv":

@@ -1,0 +1,107 @@
+"""What commands and workers load before they begin: no more than they need."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from opendas.demo import write_demo
+from opendas.engines.local import WorkerPool
+
+OTHERS = {
+    *("clarabel", "highspy", "jinja2", "loky", "matplotlib", "numba", "pandas", "polars", "pyarrow"),
+    *("pyarrow.dataset", "pydantic", "pyspark", "reportlab", "scipy", "scipy.fft", "scipy.optimize"),
+    *("scipy.sparse", "scipy.special", "scipy.stats"),
+}
+"""Modules of others that take a while to load."""
+
+OWN = {
+    *("opendas.advice", "opendas.io.tables", "opendas.io.verify", "opendas.metrics", "opendas.phsafe"),
+    *("opendas.planning", "opendas.tuning", "opendas.run_status"),
+}
+"""Modules of our own that some commands only need."""
+
+COMMAND = """
+import json, sys
+from opendas.cli.main import main
+try:
+    main()
+except SystemExit as end:
+    assert not end.code
+finally:
+    print(json.dumps(sorted(sys.modules)))
+"""
+
+BEFORE_THE_CERTIFICATE = """
+import json, sys
+import opendas.report.certificate as certificate
+from opendas.cli.main import main
+def told(release):
+    print(json.dumps(sorted(sys.modules)), flush=True)
+    sys.exit()
+certificate.released_files = told
+main()
+"""
+
+
+def loaded(code: str, *arguments: str | Path) -> set[str]:
+    """Run a command as a process of its own; return what it has loaded, of what is looked for here."""
+    run = [sys.executable, "-c", code, *map(str, arguments)]
+    done = subprocess.run(run, capture_output=True, text=True, check=True)
+    return (OTHERS | OWN) & set(json.loads(done.stdout.splitlines()[-1]))
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("start")
+    write_demo(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def out(demo: Path) -> Path:
+    out = demo / "out"
+    subprocess.run(
+        [sys.executable, "-m", "opendas", "run", str(demo / "persons.toml"), "--out", str(out)],
+        capture_output=True,
+        check=True,
+    )
+    return out
+
+
+RUNNING = {"loky", "numba", "pyarrow", "pydantic", "scipy", "scipy.sparse"}
+
+
+def test_a_run_loads_what_it_needs_until_the_certificate(demo: Path) -> None:
+    arguments = ("run", demo / "persons.toml", "--out", demo / "cut", "--workers", "1")
+    assert loaded(BEFORE_THE_CERTIFICATE, *arguments) <= RUNNING
+
+
+def test_plan_loads_no_more_than_a_run(demo: Path) -> None:
+    assert loaded(COMMAND, "plan", demo / "persons.toml") <= {*RUNNING, "opendas.planning"}
+
+
+def test_verify_loads_neither_compiled_code_nor_solvers(out: Path) -> None:
+    expected = {"pyarrow", "opendas.io.tables", "opendas.io.verify", "opendas.phsafe"}
+    assert loaded(COMMAND, "verify", out) <= expected
+
+
+def test_status_loads_no_tables(out: Path) -> None:
+    assert loaded(COMMAND, "status", out) <= {"opendas.run_status", "scipy"}  # of scipy, its version only
+
+
+def _modules(_: int) -> list[str]:
+    return sorted(sys.modules)
+
+
+def test_a_worker_loads_what_it_needs() -> None:
+    pool = WorkerPool(2)
+    try:
+        ((_, names),) = pool.spread(_modules, [0])
+    finally:
+        pool.close()
+    assert (OTHERS | OWN) & set(names) <= {"loky", "numba", "pyarrow", "scipy", "scipy.sparse"}
