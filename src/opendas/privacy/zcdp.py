@@ -42,7 +42,9 @@ _DIGITS = 60
 # Each evaluation below takes a few dozen correctly rounded operations on terms listed beside it. Their
 # summed rounding errors stay below this part of the sum of absolute terms, by more than seven digits.
 _SLACK = Decimal(10) ** -50
-_SEARCH_STEPS = 100
+# Halvings of a logarithm, which leave t to 16 digits and more. Its error enters the value squared.
+_SEARCH_STEPS = 60
+_SEARCH_DIGITS = 24
 
 
 def _context() -> Context:
@@ -82,13 +84,15 @@ def _root(increasing: Callable[[Decimal], Decimal], low: Decimal, high: Decimal)
 
     The callers' bounds hold at every t, so the precision of the root decides tightness, never validity.
     """
-    for _ in range(_SEARCH_STEPS):
-        middle = (low * high).sqrt()
-        if increasing(middle) < 0:
-            low = middle
-        else:
-            high = middle
-    return (low * high).sqrt()
+    with localcontext() as context:
+        context.prec = _SEARCH_DIGITS
+        for _ in range(_SEARCH_STEPS):
+            middle = (low * high).sqrt()
+            if increasing(middle) < 0:
+                low = middle
+            else:
+                high = middle
+        return (low * high).sqrt()
 
 
 def _sum_up(terms: Iterable[Decimal]) -> Decimal:
