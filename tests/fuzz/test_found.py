@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
+import tomllib
 import tracemalloc
 import zipfile
 from collections.abc import Callable
@@ -13,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support.mini import mini_frame, mini_product
+from support.mini import mini_frame, mini_product, write_mini
 from support.pl94_zip import members, some_blocks
 
 import opendas
@@ -22,6 +24,7 @@ from opendas.cli.answers import next_steps, run_answer
 from opendas.config.guess import guess_table
 from opendas.config.lines import scan_lines
 from opendas.config.load import load_run_file, read_text
+from opendas.config.released import toml_document
 from opendas.engines.checkpoint import Checkpoints
 from opendas.errors import ConfigError, DataError, FormatError, PrivacyError
 from opendas.geography.frame import Frame, LevelRule, official_codes
@@ -32,6 +35,7 @@ from opendas.io.readers import ReaderSpec, make_reader
 from opendas.io.readers.block_assignment import with_assignments
 from opendas.io.readers.tables import _check_dictionaries
 from opendas.io.readers.unpacking import SMALL
+from opendas.phsafe.run import HouseholdOptions, validate_input
 from opendas.phsafe.verify import holds_household_tables, verify_output
 from opendas.privacy.entries import read_lines
 from opendas.products.pl94 import pl94_persons
@@ -215,6 +219,29 @@ def test_a_configuration_that_never_ends() -> None:
         read_text(Path("/dev/zero"), "run file")
 
 
+@pytest.mark.parametrize(
+    ("section", "key"),
+    [("run", "product"), ("input", "path"), ("geography", "frame"), ("geography", "block_assignment")],
+)
+def test_names_that_are_longer_than_names_can_be(tmp_path: Path, section: str, key: str) -> None:
+    document = tomllib.loads(write_mini(tmp_path).read_text())
+    document[section][key] = "9" * 5000
+    (tmp_path / "run.toml").write_text(toml_document(document))
+    with pytest.raises(ConfigError, match=rf"\[{section}\] {key}"):
+        opendas.load(tmp_path / "run.toml")
+
+
+@pytest.mark.parametrize("key", ["unit_file_format", "grfc_dir"])
+def test_names_in_a_configuration_of_cef_that_are_too_long(tmp_path: Path, key: str) -> None:
+    folder = written(tmp_path, "cef-households")
+    path = folder / "cef_config.ini"
+    found, count = re.subn(rf"(?m)^({key} *[=:] *)", rf"\g<1>{'9' * 5000}", path.read_text())
+    assert count == 1
+    path.write_text(found)
+    with pytest.raises(FormatError, match="names files that are not there"):
+        validate_input(folder / "config.json", path, HouseholdOptions())
+
+
 def test_lines_of_long_lists_are_found_in_linear_time() -> None:
     items = 100_000
     lines = scan_lines("x = [" + "1,\n" * items + "]\n")
@@ -254,6 +281,17 @@ def test_a_damaged_file_of_a_release_is_named(tmp_path: Path, name: str, kind: s
     path = folder / f"{name}.parquet"
     path.write_bytes(damaged(path.read_bytes(), kind))
     with pytest.raises(FormatError, match=f"{path.name}: "):
+        opendas.NoisyFile(folder).intervals("kind", geolevel="block")
+
+
+def test_measurements_whose_product_is_damaged_are_named(tmp_path: Path) -> None:
+    folder = written(tmp_path, "release") / "out/release"
+    path = folder / "measurements/mini/town.parquet"
+    table = pq.read_table(path)
+    metadata = json.loads(table.schema.metadata[b"opendas"])
+    del metadata["product"]["layout"]
+    pq.write_table(table.replace_schema_metadata({b"opendas": json.dumps(metadata).encode()}), path)
+    with pytest.raises(FormatError, match=r"town\.parquet: the description of the product"):
         opendas.NoisyFile(folder).intervals("kind", geolevel="block")
 
 

@@ -10,7 +10,7 @@ from opendas.config.nearest import nearest
 from opendas.errors import ConfigError
 from opendas.geography.frame import LevelRule
 from opendas.io.readers.base import FRAME_FROM_RECORDS, ReaderSpec, UnitsSpec
-from opendas.io.readers.paths import expand_paths
+from opendas.io.readers.paths import expand_paths, is_file
 from opendas.io.readers.remote import RemoteAddress, RemoteInput
 from opendas.products.product import Product
 
@@ -49,13 +49,13 @@ def reader_spec(run_file: RunFile, product: Product, *, need_input: bool = True)
     if geography.frame is not None and given.reader != "cef":
         from_records = geography.frame == FRAME_FROM_RECORDS
         frame = FRAME_FROM_RECORDS if from_records else Path(geography.frame)
-    if need_input and isinstance(frame, Path) and not remote.frame and not frame.is_file():
+    if need_input and isinstance(frame, Path) and not remote.frame and not is_file(frame):
         raise ConfigError(
             f"[geography] frame: {frame}: no such file. Paths are relative to the run file's folder."
         )
     if need_input and given.units is not None:
         for path in given.units.path if given.reader != "cef" else ():
-            if not isinstance(path, RemoteAddress) and not path.is_file():
+            if not isinstance(path, RemoteAddress) and not is_file(path):
                 raise ConfigError(f"[input] units: {path}: no such file.")
     further = _further_files(run_file) if need_input else {}
     return ReaderSpec(

@@ -17,6 +17,7 @@ from opendas.config.nearest import nearest
 from opendas.config.passes import pass_table
 from opendas.constraints.declarations import MAX_PEOPLE_PER_UNIT, Bound, Invariant, StructuralZero
 from opendas.errors import ConfigError, Finding
+from opendas.io.readers.paths import is_file
 from opendas.products.pl94 import pl94_persons, pl94_units
 from opendas.products.product import PassPlan, Product
 from opendas.queries.groups import Workload
@@ -143,7 +144,7 @@ def load_product(name_or_path: str | Path) -> Product:
     if name in BUILT_IN_PRODUCTS:
         return pl94_persons() if name == "pl94-persons" else pl94_units()
     path = Path(name_or_path)
-    if not path.is_file():
+    if not is_file(path):
         hint = nearest(path.name, BUILT_IN_PRODUCTS)
         raise ConfigError(f"[run] product: no built-in product and no product file {name!r}; {hint}")
     text = read_text(path, "product file")

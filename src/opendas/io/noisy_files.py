@@ -19,7 +19,7 @@ from opendas.intervals.laws import NoiseLaw
 from opendas.intervals.noisy_tree import NoisyLevel, NoisyTree
 from opendas.io.geography_files import read_constraint_table
 from opendas.io.measurement_files import MeasurementFile
-from opendas.io.product_json import product_from_json, product_to_json
+from opendas.io.product_json import product_to_json
 from opendas.io.release_folder import ReleasedProduct
 from opendas.products.product import Product
 from opendas.queries.groups import QueryGroup
@@ -212,7 +212,7 @@ def _check_file(
             f"{name}: it holds only the noisy answers that the estimate used, and least squares needs all of "
             "them. Write them with opendas run RUN.toml --measurements full, or opendas measure RUN.toml."
         )
-    theirs = _declared(product_to_json(product_from_json(file.metadata["product"])))
+    theirs = _declared(product_to_json(file.product))
     if theirs != _declared(product_to_json(product)):
         raise FormatError(f"{name}: it holds measurements of another product than {product.name}.")
     codes = file.geocodes

@@ -37,6 +37,7 @@ from opendas.io.readers.cef_records import Records, read_records
 from opendas.io.readers.coding import whole_numbers
 from opendas.io.readers.findings import FindingLog
 from opendas.io.readers.lookup import Lookup
+from opendas.io.readers.paths import is_file, is_folder
 from opendas.io.readers.tables import column_names, read_batches
 from opendas.phsafe.codes import RELATIVES
 from opendas.phsafe.findings import InputFiles, Source, list_lines
@@ -100,7 +101,7 @@ class CefPaths:
                 folder = paths[f"{kind}_dir_pr" if code == PUERTO_RICO else f"{kind}_dir"]
                 name = paths[f"{kind}_file_format"].replace("%s", code)
                 found.append(config.parent / f"{folder.rstrip('/')}/{name}")
-                if not found[-1].is_file():
+                if not is_file(found[-1]):
                     findings.append(Finding(found[-1].name, None, None, "is missing"))
             return tuple(found)
 
@@ -196,9 +197,9 @@ def _read_ini(config: Path) -> Mapping[str, str]:
 
 def _block_files(where: Path, state_filter: Sequence[str]) -> tuple[Path, ...]:
     """Return the files of the GRF-C; those named by a state outside the filter are left out."""
-    if where.is_file():
+    if is_file(where):
         return (where,)
-    if not where.is_dir():
+    if not is_folder(where):
         return ()
     names = sorted(path for path in where.iterdir() if path.is_file() and not path.name.startswith("."))
     kept = []

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import glob
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path, PurePath
 
 from opendas.errors import ConfigError
 from opendas.io.readers.remote import RemoteAddress
 
-__all__ = ["expand_paths", "is_data"]
+__all__ = ["expand_paths", "is_data", "is_file", "is_folder"]
 
 _SUFFIXES = (".zip", ".parquet", ".pq", ".csv", ".csv.gz", ".txt", ".txt.gz", ".psv", ".psv.gz")
 
@@ -59,10 +60,29 @@ def is_data(file: PurePath) -> bool:
     return file.name.lower().endswith(_SUFFIXES) and not any(part[0] in "._" for part in file.parts)
 
 
+def is_file(path: Path) -> bool:
+    """Return whether a file is there; none has a name that is longer than names can be."""
+    return _answered(path.is_file)
+
+
+def is_folder(path: Path) -> bool:
+    """Return whether a folder is there, as :func:`is_file`."""
+    return _answered(path.is_dir)
+
+
+def _answered(question: Callable[[], bool]) -> bool:
+    try:
+        return question()
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        return False
+
+
 def _expand(path: Path) -> list[Path]:
-    if path.is_file():
+    if is_file(path):
         return [path]
-    if path.is_dir():
+    if is_folder(path):
         return [file for file in path.rglob("*") if is_data(file.relative_to(path)) and file.is_file()]
     matches = (Path(match) for match in glob.glob(str(path), recursive=True))
     return [file for match in matches for file in (_expand(match) if match.is_dir() else [match])]
