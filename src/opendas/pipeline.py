@@ -7,22 +7,21 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from functools import partial
 from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
 from opendas.config.released import released_toml
-from opendas.constraints.table import ConstraintTable
 from opendas.engines.checkpoint import Checkpoints
 from opendas.engines.drive import Estimation, estimate_on
 from opendas.engines.engine import Engine
 from opendas.engines.work import KeyedSource, SourceSpec, Worker
 from opendas.errors import ConfigError, PrivacyError
-from opendas.geography.frame import Frame
-from opendas.geography.spine import Spine
 from opendas.io.atomic import make_folder, remove_partials, write_atomic
 from opendas.io.geography_files import read_constraint_table, read_frame, read_spine
 from opendas.io.measurement_source import FileSource, check_measurement_files
@@ -36,8 +35,9 @@ from opendas.place import Place, open_place
 from opendas.preparation import Options, Prepared, Progress, check_same, find_known, prepare
 from opendas.privacy.exact import format_fraction
 from opendas.privacy.relations import Mechanism
-from opendas.publish import describe, issue_certificate
+from opendas.publish import describe, describe_estimate, issue_certificate
 from opendas.report.certificate import read_runs
+from opendas.report.facts import RunFacts
 from opendas.run import Run, make_budget, make_model, make_rules
 from opendas.schema.histogram import Histogram
 from opendas.timing import Clock
@@ -82,8 +82,8 @@ def _release(
     """Measure, estimate and write."""
     source = KeyedSource(measured_levels(prepared.plan), prepared.noise_key)
     with _engine(space, run, prepared, source, options, place) as (engine, files):
-        estimation = _estimate(run, prepared, engine, files, options, clock)
-        _write_public(space, run, prepared.frame, prepared.spine, prepared.plan, prepared.constraints)
+        public = partial(_write_public, space, run, prepared, options.measurements)
+        estimation, facts = _estimate(run, prepared, engine, files, options, clock, public)
         measured: list[UsedFile] = []
         if options.measurements == "full":
             _write_full(space, run, prepared, options, place)
@@ -92,7 +92,7 @@ def _release(
             measured = used_files(
                 space.release / "measurements" / run.product.name, prepared.plan, estimation
             )
-        return _finish(space, run, prepared, estimation, measured, engine, options, clock)
+        return _finish(space, run, prepared, estimation, facts, measured, engine, options, clock)
 
 
 def _write_full(space: Workspace, run: Run, prepared: Prepared, options: Options, place: Place) -> None:
@@ -126,12 +126,9 @@ def measure(run: Run, out: Path, options: Options) -> dict[str, Any]:
         with _place(space, run, options) as place:
             prepared = prepare(space, run, options, known, clock, place, estimates=False)
             watch.prepared(prepared)
-            _write_public(space, run, prepared.frame, prepared.spine, prepared.plan, prepared.constraints)
+            facts = _write_public(space, run, prepared, "full")
             _write_full(space, run, prepared, options, place)
         clock.lap("measurement files")
-        facts = describe(
-            run, prepared.plan, prepared.frame, _stamps(prepared), prepared.data.declared, "full", None, 0
-        )
         phase, more = "measured", {}
         if prepared.state.phase == "finished":
             # The microdata stay; only more of the same measurement is shown beside them.
@@ -188,9 +185,10 @@ def estimate(run: Run, out: Path, options: Options) -> dict[str, Any]:
             _place(space, run, options) as place,
             _engine(space, run, prepared, source, options, place) as (engine, files),
         ):
-            estimation = _estimate(run, prepared, engine, files, options, clock)
             options = replace(options, measurements="full")
-            return _finish(space, run, prepared, estimation, [], engine, options, clock)
+            known = partial(_describe, run, prepared, "full")  # what is public stands in `out` already
+            estimation, facts = _estimate(run, prepared, engine, files, options, clock, known)
+            return _finish(space, run, prepared, estimation, facts, [], engine, options, clock)
 
 
 @contextmanager
@@ -271,37 +269,40 @@ def _estimate(
     files: Checkpoints,
     options: Options,
     clock: Clock,
-) -> Estimation:
-    estimation = estimate_on(
-        engine,
-        prepared.spine,
-        prepared.constraints,
-        counts=prepared.counts,
-        estimator=run.resolved.estimator,
-        model=prepared.model,
-        checkpoints=files,
-        progress=options.tell,
-    )
+    beside: Callable[[], RunFacts],
+) -> tuple[Estimation, RunFacts]:
+    """Estimate, and do beside it what needs no estimate: most of the time this process only waits."""
+    with ThreadPoolExecutor(1) as thread:
+        facts = thread.submit(beside)
+        estimation = estimate_on(
+            engine,
+            prepared.spine,
+            prepared.constraints,
+            counts=prepared.counts,
+            estimator=run.resolved.estimator,
+            model=prepared.model,
+            checkpoints=files,
+            progress=options.tell,
+        )
     clock.lap("estimate")
-    return estimation
+    return estimation, facts.result()
 
 
-def _write_public(
-    space: Workspace,
-    run: Run,
-    frame: Frame,
-    spine: Spine,
-    plan: MeasurementPlan,
-    constraints: ConstraintTable,
-) -> None:
-    """Write what is public of a run: its resolved plan, frame, spine and constraints."""
+def _write_public(space: Workspace, run: Run, prepared: Prepared, measurements: str) -> RunFacts:
+    """Write what is public of a run, its resolved plan, frame, spine and constraints; and describe it."""
     name = run.product.name
     folder = space.release / "measurements" / name
-    write_frame(space.release / "geography" / f"{name}.parquet", frame, run.product)
-    write_spine(folder / "spine.parquet", spine)
-    write_constraints(folder / "constraints.parquet", run.product, spine, constraints)
-    text = released_toml(run.resolved, plan.budget)
+    write_frame(space.release / "geography" / f"{name}.parquet", prepared.frame, run.product)
+    write_spine(folder / "spine.parquet", prepared.spine)
+    write_constraints(folder / "constraints.parquet", run.product, prepared.spine, prepared.constraints)
+    text = released_toml(run.resolved, prepared.plan.budget)
     write_atomic(space.release / "run" / f"{name}.toml", text.encode())
+    return _describe(run, prepared, measurements)
+
+
+def _describe(run: Run, prepared: Prepared, measurements: str) -> RunFacts:
+    stamps, declared = _stamps(prepared), prepared.data.declared
+    return describe(run, prepared.plan, prepared.frame, stamps, declared, measurements)
 
 
 def _finish(
@@ -309,6 +310,7 @@ def _finish(
     run: Run,
     prepared: Prepared,
     estimation: Estimation,
+    facts: RunFacts,
     measured: Sequence[UsedFile],
     engine: Engine,
     options: Options,
@@ -333,17 +335,7 @@ def _finish(
     remove_partials(space.release)  # of executors that were given up
     records = microdata.records
     clock.lap("write")
-    facts = describe(
-        run,
-        prepared.plan,
-        prepared.frame,
-        _stamps(prepared),
-        prepared.data.declared,
-        options.measurements,
-        solved,
-        records,
-    )
-    issue_certificate(space.release, facts)
+    issue_certificate(space.release, describe_estimate(facts, run, solved, records))
     clock.lap("certificate and report")
     result = _result(
         prepared,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from opendas.report.facts import NoiseRow, RunFacts
 from opendas.run import Run
 from opendas.version import __version__, commit
 
-__all__ = ["describe", "issue_certificate", "noise_rows"]
+__all__ = ["describe", "describe_estimate", "issue_certificate", "noise_rows"]
 
 
 def _share_counts(plan: MeasurementPlan, level: int) -> dict[object, int]:
@@ -59,19 +60,16 @@ def describe(
     stamps: Sequence[str],
     declared: Sequence[str],
     measurements: str,
-    solved: Solved | None,
-    released: int,
 ) -> RunFacts:
-    """Collect what the certificate says about a run.
+    """Collect what the certificate says about a run that has measured.
 
     Parameters
     ----------
     frame : Frame
         Leaves with their entity codes, for the description of the spine.
-    solved : Solved or None
-        None where nothing was estimated yet.
-    released : int
-        Records in the microdata.
+    stamps, declared : sequence of str
+    measurements : str
+        ``used`` or ``full``.
     """
     product, budget = run.product, plan.budget
     public = [f"bound {bound.name}: {bound.lower} to {bound.upper} a unit" for bound in product.bounds]
@@ -88,11 +86,11 @@ def describe(
         loss=budget.total,
         delta=budget.delta,
         stamps=tuple(stamps),
-        estimator="none (measurements only)" if solved is None else run.resolved.estimator,
+        estimator="none (measurements only)",
         invariants=(*(invariant.name for invariant in product.invariants), *declared),
         dropped_invariants=tuple(invariant.name for invariant in run.resolved.dropped),
         declared=tuple(public),
-        records=released,
+        records=0,
         geounits={level.name: len(level) for level in plan.spine.levels},
         geolevel_shares=dict(budget.geolevels),
         query_shares={level: dict(budget.query_shares(level)) for level, s in budget.geolevels.items() if s},
@@ -101,12 +99,33 @@ def describe(
         within=within_rho(budget),
         plan_digest=plan.digest(),
         spine_digest=plan.spine.digest(),
-        families=0 if solved is None else solved.families,
-        fallbacks=0 if solved is None else solved.fallbacks,
-        failsafe=() if solved is None else solved.failsafe,
+        families=0,
+        fallbacks=0,
+        failsafe=(),
         measurements=measurements,
         spine=summarise(plan.spine, frame),
         source=run.resolved.budget.source,
+    )
+
+
+def describe_estimate(facts: RunFacts, run: Run, solved: Solved, released: int) -> RunFacts:
+    """Add to what is said of a run that it has estimated.
+
+    Parameters
+    ----------
+    facts : RunFacts
+    run : Run
+    solved : Solved
+    released : int
+        Records in the microdata.
+    """
+    return replace(
+        facts,
+        estimator=run.resolved.estimator,
+        records=released,
+        families=solved.families,
+        fallbacks=solved.fallbacks,
+        failsafe=solved.failsafe,
     )
 
 
