@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 import opendas.api
+from opendas.cli.demo import _next as following
 from opendas.cli.failures import guarded
 from opendas.cli.main import COMMANDS, cli
 
@@ -279,3 +280,16 @@ def test_list_names_everything_a_run_file_may_name() -> None:
     assert set(known["products"]) >= {"pl94-persons", "pl94-units"}
     _, out, _ = invoke("list")
     assert all(len(line) <= 115 for line in out.splitlines())
+
+
+def test_the_demo_says_how_to_find_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "activate").write_text("")
+    (tmp_path / "bin" / "opendas").write_text("#!/bin/sh\n")
+    (tmp_path / "bin" / "opendas").chmod(0o755)
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    hint = f"Next, try\n  . {tmp_path}/bin/activate\n  opendas tabulate"
+    monkeypatch.setenv("PATH", "")
+    assert hint in following(Path("out"), Path("run.toml"))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    assert "Next, try\n  opendas tabulate" in following(Path("out"), Path("run.toml"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 import time
 from pathlib import Path
 
@@ -79,10 +81,13 @@ def _free_folder(out: Path | None) -> Path:
 
 def _next(folder: Path, run_file: Path) -> str:
     out = folder / "out"
+    activate = Path(sys.prefix, "bin", "activate")
+    first = f"  . {activate}\n" if shutil.which("opendas") is None and activate.is_file() else ""
     return f"""
 The report is {out}/release/report.html: open it in a browser.
 
 Next, try
+{first}\
   opendas tabulate {out} --tables P1,H1 --geolevel tract --format csv --to {folder}/tables
   opendas evaluate {out} --truth {run_file}
   opendas plan {run_file}
