@@ -27,7 +27,7 @@ RECORDS_A_LEAF = "about 45 persons, or 20 housing units, a leaf, as in the made 
 
 MAPPED_LEAVES = 1 << 18
 MAPPED_LEAF = 640.0
-"""Leaves beyond so many take so many bytes of the main process: counts and estimates stand on disk."""
+"""Leaves beyond so many take so many bytes of the main process: counts stand on disk."""
 
 TASK_LEAVES = 16_384
 """A worker holds about so many leaves at a time, see :mod:`opendas.engines.tasks`."""

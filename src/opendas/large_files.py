@@ -5,21 +5,18 @@ What a file takes is put together here; that files are independent lets workers 
 
 from __future__ import annotations
 
-import itertools
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from opendas.engines.drive import Estimation, FinishedTask, UsedPart
+from opendas.engines.drive import Estimation, FinishedTask, TaskPart
 from opendas.estimation.model import FamilyRecord
 from opendas.geography.spine import Spine
 from opendas.io.family_table import family_batch, family_table
-from opendas.io.histogram_files import HistogramWriter, open_histogram
 from opendas.io.measurement_files import Answers, measurement_metadata
 from opendas.io.writers.measurements import MeasurementWriter
 from opendas.measurement.plan import MeasurementPlan
@@ -30,8 +27,8 @@ __all__ = ["FamilyFile", "Leaves", "Solved", "UsedFile", "used_files", "write_fu
 
 Progress = Callable[[str, int, int], None]
 
-LEAVES_IN_MEMORY = 1 << 18
-"""Estimates of so many leaves are put into memory at once."""
+_PARTS_KEPT = 8
+"""Results of tasks that are kept: neighbours in the frame are mostly neighbours on the spine."""
 
 _VALUES_AT_ONCE = 1 << 22
 """Noisy answers drawn at a time when the full file is written."""
@@ -81,7 +78,7 @@ class UsedFile:
     metadata : mapping
     geocodes : bytes array (g,)
     noise : _LevelNoise
-    parts : tuple of UsedPart
+    parts : tuple of TaskPart
         Results of tasks, in the spine's order.
     """
 
@@ -90,7 +87,7 @@ class UsedFile:
     metadata: Mapping[str, object]
     geocodes: npt.NDArray[np.bytes_]
     noise: _LevelNoise
-    parts: tuple[UsedPart, ...]
+    parts: tuple[TaskPart, ...]
 
     def write(self) -> None:
         """Write the file, a task's part at a time."""
@@ -98,7 +95,7 @@ class UsedFile:
             for part in self.parts:
                 here = slice(part.first, part.first + part.geounits)
                 keep = self.noise.measured(here)
-                used = part.read()
+                used = part.used()
                 answers = {}
                 for query, variance in self.noise.variances(here).items():
                     offsets, rows, values = used.of_query(self.level, query, part.first, part.geounits)
@@ -163,7 +160,7 @@ def used_files(folder: Path, plan: MeasurementPlan, estimation: Estimation) -> l
             measurement_metadata(plan, number, stored="used"),
             plan.spine.levels[number].geocodes,
             _LevelNoise.of(plan, number),
-            estimation.used_at(number),
+            estimation.parts_at(number),
         )
         for number, level in enumerate(plan.levels)
         if level.queries
@@ -197,42 +194,39 @@ def write_full(folder: Path, plan: MeasurementPlan, draw: Draw, progress: Progre
 
 
 class Leaves:
-    """Estimates of all leaves at positions of the frame: in memory where they are few, else on disk.
-
-    Use it as a context manager: what stands on disk is scratch, made again by a run that is resumed.
+    """Estimates of leaves at positions of the frame, read from the results of tasks as they are asked for.
 
     Parameters
     ----------
     estimation : Estimation
     spine : Spine
-    folder : Path
-        Where scratch goes; formally private.
     """
 
-    def __init__(self, estimation: Estimation, spine: Spine, folder: Path) -> None:
+    def __init__(self, estimation: Estimation, spine: Spine) -> None:
         self._place = spine.place_of_leaf
-        self._folder = folder
-        self._table: Histogram | None = None
-        if len(spine.leaf) <= LEAVES_IN_MEMORY:
-            self._table = estimation.leaves
-            return
-        pieces = estimation.leaf_pieces()
-        first = next(pieces)
-        with HistogramWriter(folder, first.size) as writer:
-            for piece in itertools.chain([first], pieces):
-                writer.write(piece)
-
-    def __enter__(self) -> Self:
-        if self._table is None:
-            self._table = open_histogram(self._folder)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._table = None
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._parts = estimation.parts_at(len(spine.levels) - 1)
+        self._firsts = np.array([part.first for part in self._parts], dtype=np.int64)
+        self._kept: dict[int, Histogram] = {}
 
     def __call__(self, leaves: npt.NDArray[np.int64]) -> Histogram:
-        """Return the estimates of leaves of the frame."""
-        if self._table is None:
-            raise RuntimeError("estimates of leaves are read within the context")
-        return self._table.take(self._place[leaves])
+        """Return the estimates of leaves of the frame, one or more, in the order given."""
+        places = self._place[leaves]
+        parts = np.searchsorted(self._firsts, places, side="right") - 1
+        order = np.argsort(parts, kind="stable")
+        tables = []
+        for part in np.unique(parts).tolist():
+            some = places[order[parts[order] == part]]
+            tables.append(self._part(part).take(some - self._firsts[part]))
+        back = np.empty(len(order), dtype=np.int64)
+        back[order] = np.arange(len(order))
+        return Histogram.concatenate(tables).take(back)
+
+    def _part(self, number: int) -> Histogram:
+        """Return the estimates of a part; the one that was asked for longest ago makes room."""
+        table = self._kept.pop(number, None)
+        if table is None:
+            table = self._parts[number].task.read().estimates
+        self._kept[number] = table
+        if len(self._kept) > _PARTS_KEPT:
+            del self._kept[next(iter(self._kept))]
+        return table

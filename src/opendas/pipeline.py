@@ -318,18 +318,18 @@ def _finish(
 ) -> dict[str, Any]:
     """Write files and certificate, close the ledger entry, and drop the checkpoints."""
     product = run.product
-    with Leaves(estimation, prepared.spine, space.state / product.name / "leaves") as leaves:
-        folder = space.release / "mdf" / product.layout
-        microdata = MdfFiles(folder, product, prepared.frame, leaves, options.mdf_format)
-        timed = space.confidential / "timings" / f"{product.name}_families.parquet"
-        families = FamilyFile(timed, prepared.spine.names, estimation.finished())
-        count = len(measured) + 1 + len(microdata)
-        options.tell("writing", 0, count)
-        every = engine.apply(methodcaller("write"), itertools.chain(measured, [families], microdata), count)
-        solved = None
-        for done, (_, answer) in enumerate(every, start=1):
-            solved = answer if isinstance(answer, Solved) else solved
-            options.tell("writing", done, count)
+    folder = space.release / "mdf" / product.layout
+    leaves = Leaves(estimation, prepared.spine)
+    microdata = MdfFiles(folder, product, prepared.frame, leaves, options.mdf_format)
+    timed = space.confidential / "timings" / f"{product.name}_families.parquet"
+    families = FamilyFile(timed, prepared.spine.names, estimation.finished())
+    count = len(measured) + 1 + len(microdata)
+    options.tell("writing", 0, count)
+    every = engine.apply(methodcaller("write"), itertools.chain(measured, [families], microdata), count)
+    solved = None
+    for done, (_, answer) in enumerate(every, start=1):
+        solved = answer if isinstance(answer, Solved) else solved
+        options.tell("writing", done, count)
     if solved is None:
         raise AssertionError("the file of families tells how they were solved")
     remove_partials(space.release)  # of executors that were given up

@@ -326,7 +326,7 @@ def test_crashes_among_households_show_no_record_and_no_key(fault: str, code: in
     clean(sandbox, [*RECORDS, *marks], 20)
 
 
-ON_DISK = "opendas.io.readers.entries:IN_MEMORY:8;opendas.large_files:LEAVES_IN_MEMORY:3"
+ON_DISK = "opendas.io.readers.entries:IN_MEMORY:8"
 
 
 @pytest.mark.slow

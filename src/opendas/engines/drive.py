@@ -30,7 +30,7 @@ from opendas.measurement.family import UsedAnswers
 from opendas.schema.histogram import Histogram
 from opendas.whole_tree.model import TreeModel
 
-__all__ = ["Estimation", "ExactSlices", "FinishedTask", "UsedPart", "cut", "estimate_on", "estimate_spine"]
+__all__ = ["Estimation", "ExactSlices", "FinishedTask", "TaskPart", "cut", "estimate_on", "estimate_spine"]
 
 Progress = Callable[[str, int, int], None]
 
@@ -92,8 +92,8 @@ class FinishedTask:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class UsedPart:
-    """Noisy answers of consecutive geounits that a task read.
+class TaskPart:
+    """Consecutive geounits of a geolevel that a task has done.
 
     Parameters
     ----------
@@ -106,8 +106,8 @@ class UsedPart:
     geounits: int
     task: FinishedTask
 
-    def read(self) -> UsedColumns:
-        """Return the answers that the task read, of all its geolevels."""
+    def used(self) -> UsedColumns:
+        """Return the noisy answers that the task read, of all its geolevels."""
         return self.task.read().used
 
 
@@ -132,19 +132,14 @@ class Estimation:
         for number in range(len(self._stages[stage].cuts) - 1):
             yield FinishedTask(self._results, stage, number).read()
 
-    def leaf_pieces(self) -> Iterator[Histogram]:
-        """Yield the estimates of the leaves in the spine's order, a task's at a time."""
-        for result in self.tasks(len(self._stages) - 1):
-            yield result.estimates
-
-    def used_at(self, level: int) -> tuple[UsedPart, ...]:
-        """Return where the noisy answers stand that were read of a geolevel, in the spine's order."""
-        parts: list[UsedPart] = []
+    def parts_at(self, level: int) -> tuple[TaskPart, ...]:
+        """Return where the results for a geolevel stand, in the spine's order."""
+        parts: list[TaskPart] = []
         for stage, cuts in enumerate(self._stages):
             if cuts.top < level <= cuts.bottom or (cuts.roots and level == cuts.top):
                 starts = bottom_starts(self._spine, cuts.top, level)[list(cuts.cuts)].tolist()
                 parts += [
-                    UsedPart(first, stop - first, FinishedTask(self._results, stage, number))
+                    TaskPart(first, stop - first, FinishedTask(self._results, stage, number))
                     for number, (first, stop) in enumerate(itertools.pairwise(starts))
                 ]
         return tuple(parts)
@@ -160,7 +155,7 @@ class Estimation:
     @property
     def leaves(self) -> Histogram:
         """All leaves in spine order, in memory."""
-        return Histogram.concatenate(list(self.leaf_pieces()))
+        return Histogram.concatenate([result.estimates for result in self.tasks(len(self._stages) - 1)])
 
     @property
     def used(self) -> tuple[UsedAnswers, ...]:
