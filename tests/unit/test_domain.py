@@ -105,6 +105,25 @@ def test_race_codes_are_those_of_production() -> None:
 entries = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 6), st.integers(0, 9)), max_size=40)
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_entries_add_up_alike_whether_they_are_sorted_or_a_table_is_filled(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = np.random.default_rng(seed)
+    entries = int(generator.integers(1, 400))
+    rows, cells = generator.integers(0, 9, entries), generator.integers(0, 11, entries)
+    counts = generator.integers(0, 3, entries) * generator.choice([1, 2**40], entries)
+    found = []
+    for most in (0, 1 << 22):
+        monkeypatch.setattr("opendas.schema.histogram._CELLS_AN_ENTRY", 1000)
+        monkeypatch.setattr("opendas.schema.histogram._MOST_CELLS", most)
+        found.append(Histogram.from_entries(rows, cells, counts, shape=(9, 11)))
+    for name in ("indptr", "cells", "counts"):
+        one, other = (getattr(table, name) for table in found)
+        assert one.dtype == other.dtype
+        assert np.array_equal(one, other)
+
+
 @given(entries)
 @settings(max_examples=100, deadline=None)
 def test_histograms_equal_dense_sums(triples: list[tuple[int, int, int]]) -> None:

@@ -12,6 +12,10 @@ from opendas.errors import DataError
 
 __all__ = ["Histogram"]
 
+_CELLS_AN_ENTRY = 8
+_MOST_CELLS = 1 << 22
+"""A whole table is filled, and entries are not sorted, where it has few cells, for its entries and at all."""
+
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Histogram:
@@ -88,6 +92,11 @@ class Histogram:
         key = np.asarray(rows, dtype=np.int64) * n + np.asarray(cells, dtype=np.int64)
         if bool(np.all(key[1:] > key[:-1])):  # as tables often come: nothing to sort, nothing to add
             unique, sums = key, np.array(counts, dtype=np.int64)
+        elif g * n <= min(_CELLS_AN_ENTRY * len(key), _MOST_CELLS):
+            every = np.zeros(g * n, dtype=np.int64)
+            np.add.at(every, key, counts)
+            unique = np.flatnonzero(every)
+            sums = every[unique]
         else:
             unique, inverse = np.unique(key, return_inverse=True)
             sums = np.zeros(len(unique), dtype=np.int64)
