@@ -42,6 +42,7 @@ __all__ = [
     "PrivacyError",
     "SchemaError",
     "SolverFailure",
+    "is_interrupt",
 ]
 
 
@@ -275,6 +276,13 @@ class SolverFailure(EstimationError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.family, self.step, self.residual)
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Return whether a signal ended the work; where one meets compiled code, Python blames the system."""
+    if isinstance(error, SystemError):
+        return isinstance(error.__cause__, KeyboardInterrupt)
+    return isinstance(error, KeyboardInterrupt)
 
 
 class EnvironmentFailure(OpendasError):

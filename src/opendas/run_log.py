@@ -28,7 +28,7 @@ from typing import Any, Self
 import numpy as np
 import scipy
 
-from opendas.errors import OpendasError
+from opendas.errors import OpendasError, is_interrupt
 from opendas.processes import ProcessMark, own_mark
 from opendas.timing import peak_rss_mb
 from opendas.version import __version__, commit
@@ -106,7 +106,7 @@ def exit_code_of(error: BaseException) -> int:
     """Return the exit code with which the command line answers an error."""
     if isinstance(error, OpendasError):
         return error.exit_code
-    if isinstance(error, KeyboardInterrupt):
+    if is_interrupt(error):
         return 130
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _ENVIRONMENT):
         return 6

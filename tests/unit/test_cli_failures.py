@@ -10,6 +10,7 @@ import pytest
 
 from opendas import errors
 from opendas.cli.failures import guarded
+from opendas.run_log import exit_code_of
 
 SECRET = "1052567"
 
@@ -22,6 +23,13 @@ def failing(error: BaseException, out: Path | None = None) -> click.Command:
         raise error
 
     return command
+
+
+def by_signal() -> SystemError:
+    """What Python makes of a signal that meets compiled code."""
+    error = SystemError("a function returned a result with an exception set")
+    error.__cause__ = KeyboardInterrupt()
+    return error
 
 
 @pytest.mark.parametrize(
@@ -51,6 +59,8 @@ def failing(error: BaseException, out: Path | None = None) -> click.Command:
         (OSError(errno.EBADF, "Bad file descriptor"), 70),
         (ValueError(SECRET), 70),
         (KeyboardInterrupt(), 130),
+        (by_signal(), 130),
+        (SystemError("of another kind"), 70),
         (click.Abort(), 130),
         (click.UsageError("x"), 2),
         (click.exceptions.Exit(1), 1),
@@ -110,3 +120,16 @@ def test_the_traceback_holds_no_locals(tmp_path: Path, monkeypatch: pytest.Monke
 def test_an_interrupted_run_says_how_to_finish(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     guarded(failing(KeyboardInterrupt(), tmp_path), [])
     assert "--resume" in capsys.readouterr().err
+
+
+def test_an_interruption_before_the_command_is_one(capsys: pytest.CaptureFixture[str]) -> None:
+    def before() -> None:
+        raise KeyboardInterrupt
+
+    assert guarded(failing(ValueError()), [], before) == 130
+    assert capsys.readouterr().err == "opendas: interrupted.\n"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), by_signal()])
+def test_the_log_of_a_run_tells_the_same(error: BaseException) -> None:
+    assert exit_code_of(error) == 130

@@ -6,12 +6,12 @@ import errno
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import click
 
-from opendas.errors import OpendasError
+from opendas.errors import OpendasError, is_interrupt
 
 __all__ = ["EXIT_ENVIRONMENT", "EXIT_INTERNAL", "EXIT_INTERRUPTED", "EXIT_USAGE", "guarded"]
 
@@ -44,7 +44,9 @@ def _say(message: str) -> None:
     click.echo(f"opendas: {message}", err=True)
 
 
-def guarded(command: click.Command, arguments: Sequence[str] | None = None) -> int:
+def guarded(
+    command: click.Command, arguments: Sequence[str] | None = None, before: Callable[[], None] | None = None
+) -> int:
     """Run a command and return its exit code.
 
     Parameters
@@ -52,6 +54,8 @@ def guarded(command: click.Command, arguments: Sequence[str] | None = None) -> i
     command : click.Command
     arguments : sequence of str, optional
         Without the program's name; by default those of the process.
+    before : callable, optional
+        What is done before the command.
 
     Returns
     -------
@@ -60,6 +64,8 @@ def guarded(command: click.Command, arguments: Sequence[str] | None = None) -> i
     """
     context: dict[str, Path] = {}
     try:
+        if before is not None:
+            before()
         code = command.main(
             args=None if arguments is None else list(arguments),
             prog_name="opendas",
@@ -84,6 +90,9 @@ def guarded(command: click.Command, arguments: Sequence[str] | None = None) -> i
         _say("not enough memory. Try fewer --workers, or a machine with more memory.")
         return EXIT_ENVIRONMENT
     except Exception as error:
+        if is_interrupt(error):
+            _say(_interrupted(context))
+            return EXIT_INTERRUPTED
         return _internal(error, context)
 
 

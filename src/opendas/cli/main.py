@@ -107,6 +107,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     forbid_core_files()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    if arguments is None and _ARROW.intersection(sys.argv[1:2]) and not _NOT_LOCAL.intersection(sys.argv):
-        spare_pandas()  # with arguments, the process is the caller's
-    sys.exit(guarded(cli, arguments))
+    ours = arguments is None  # with arguments, the process is the caller's
+    tables = ours and _ARROW.intersection(sys.argv[1:2]) and not _NOT_LOCAL.intersection(sys.argv)
+    sys.exit(guarded(cli, arguments, spare_pandas if tables else None))
