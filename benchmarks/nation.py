@@ -3,7 +3,8 @@
     python benchmarks/nation.py scale                 # one state: 25,000, 250,000 and 900,000 blocks, persons
     python benchmarks/nation.py tenth                 # a tenth of a nation, several states, both products
     python benchmarks/nation.py whole                 # a whole nation, both products
-    python benchmarks/nation.py workers --blocks 250000
+    python benchmarks/nation.py workers --blocks 250000   # one worker and two, several states
+    python benchmarks/nation.py workers --state           # the same on one state of 900,000 blocks
     python benchmarks/nation.py make --blocks 8130000 # the generator alone
     python benchmarks/nation.py project ROWS.json     # of rows that --json wrote
 
@@ -11,8 +12,8 @@
 from it that are there already. A run is a process of its own, started from the command line as a user would;
 its wall time is that of the whole process, kernels being compiled before. Peak memory is sampled from /proc
 five times a second: of the largest process (and of it what no file backs), and of all together, what they
-have in common counted once. Times by level are those of the families whose children are there, summed over
-workers.
+have in common counted once. The start is the same command on a state of 300 blocks. Times by level are those
+of the families whose children are there, summed over workers.
 """
 
 from __future__ import annotations
@@ -41,6 +42,9 @@ from opendas.demo.land import LARGE_STATE, NATION
 from opendas.processes import memory_mb
 
 SCALE = (25_000, 250_000, 900_000)
+START = 300
+"""Blocks of a state so small that a run of it is all start and end."""
+
 TEXAS = 32.2
 """People a block of a state of 900,000 blocks and 29 million people."""
 
@@ -266,16 +270,28 @@ def warm(scratch: Path) -> None:
 
 
 def scale(scratch: Path, sizes: Sequence[int], workers: int) -> Iterator[Row]:
-    """One state of growing size: throughput should stay flat."""
+    """One state of growing size: throughput should stay flat beyond what every run takes."""
+
+    def of_size(name: str, blocks: int) -> Row:
+        made = made_nation(scratch, blocks, 1, TEXAS, one_state=True)
+        return one_run(name, made, "persons", workers, scratch)
+
+    starts = []
+    for _ in range(3):
+        starts.append(of_size("start", START))
+        yield starts[-1]
+    start = sorted(starts, key=lambda row: row.wall)[1]
     rows = []
     for blocks in sizes:
-        made = made_nation(scratch, blocks, 1, TEXAS, one_state=True)
-        rows.append(one_run("one state", made, "persons", workers, scratch))
+        rows.append(of_size("one state", blocks))
         yield rows[-1]
-    speeds = [row.leaves / row.wall for row in rows]
-    if len(rows) > 1:
+    whole = [row.leaves / row.wall for row in rows]
+    beyond = [(row.leaves - start.leaves) / (row.wall - start.wall) for row in rows]
+    print(f"start, {start.blocks:,} blocks: {start.wall:.1f} s wall, {start.cpu:.1f} s cpu")
+    for row, speed, rest in zip(rows, whole, beyond, strict=True):
         print(
-            "leaves/s, relative to the largest: " + ", ".join(f"{speed / speeds[-1]:.2f}" for speed in speeds)
+            f"{row.blocks:,} blocks: {speed:,.0f} leaves/s, {speed / whole[-1]:.2f} of the largest; "
+            f"beyond the start {rest:,.0f} leaves/s, {rest / beyond[-1]:.2f}"
         )
 
 
@@ -289,9 +305,8 @@ def whole_pass(name: str, scratch: Path, blocks: int, states: int | None, worker
     project(rows, UNITED_STATES, workers)
 
 
-def compare_workers(scratch: Path, blocks: int, repeats: int) -> Iterator[Row]:
+def compare_workers(scratch: Path, made: Path, repeats: int) -> Iterator[Row]:
     """One worker and two in turn; and two runs of one worker side by side: what the cores give at most."""
-    made = made_nation(scratch, blocks, 4, 41.0, one_state=False)
     walls: dict[int, list[float]] = {1: [], 2: []}
     estimating: dict[int, list[float]] = {1: [], 2: []}
     for _ in range(repeats):
@@ -406,6 +421,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--blocks", nargs="+", type=int, default=None)
     parser.add_argument("--states", type=int, default=None)
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--state", action="store_true", help="workers: one state, as for scale")
     parser.add_argument("--repeats", type=int, default=3, help="workers: runs of each")
     parser.add_argument("--scratch", type=Path, default=None, help="keeps and reuses what is made")
     parser.add_argument("--json", type=Path, default=None, help="also add the rows to a file")
@@ -432,7 +448,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             blocks = (given.blocks or [WHOLE])[0]
             rows = whole_pass("a nation", scratch, blocks, given.states, given.workers)
         else:
-            rows = compare_workers(scratch, (given.blocks or [250_000])[0], given.repeats)
+            blocks = (given.blocks or [SCALE[-1] if given.state else SCALE[1]])[0]
+            states, people = (1, TEXAS) if given.state else (4, 41.0)
+            made = made_nation(scratch, blocks, states, people, one_state=given.state)
+            rows = compare_workers(scratch, made, given.repeats)
         for row in rows:
             keep(row, given.json)
 
