@@ -280,9 +280,10 @@ class SolverFailure(EstimationError):
 
 def is_interrupt(error: BaseException) -> bool:
     """Return whether a signal ended the work; where one meets compiled code, Python blames the system."""
-    if isinstance(error, SystemError):
-        return isinstance(error.__cause__, KeyboardInterrupt)
-    return isinstance(error, KeyboardInterrupt)
+    cause: BaseException | None = error
+    while isinstance(cause, SystemError):
+        cause = cause.__cause__
+    return isinstance(cause, KeyboardInterrupt)
 
 
 class EnvironmentFailure(OpendasError):

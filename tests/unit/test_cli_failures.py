@@ -27,8 +27,8 @@ def failing(error: BaseException, out: Path | None = None) -> click.Command:
 
 def by_signal() -> SystemError:
     """What Python makes of a signal that meets compiled code."""
-    error = SystemError("a function returned a result with an exception set")
-    error.__cause__ = KeyboardInterrupt()
+    inner, error = (SystemError("a function returned a result with an exception set") for _ in range(2))
+    inner.__cause__, error.__cause__ = KeyboardInterrupt(), inner
     return error
 
 
