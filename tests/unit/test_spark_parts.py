@@ -7,16 +7,23 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from importlib import metadata
+from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from support.mini import from_dense, mini_frame, mini_histogram, mini_product, to_dense, write_mini
 
+import opendas.engines.spark.draw as draw
 import opendas.engines.spark.exact as exact
 import opendas.engines.spark.executors as executors
 from opendas.engines.spark.dealing import Cut, Redeal, split
@@ -35,8 +42,10 @@ from opendas.engines.spark.parts import (
     unpack_counts,
     write_here,
 )
+from opendas.engines.spark.run_files import SharedFiles
 from opendas.engines.spark.slots import _hash, slots
 from opendas.engines.truth import input_tag
+from opendas.engines.work import Saved
 from opendas.errors import (
     ConfigError,
     DataError,
@@ -51,6 +60,7 @@ from opendas.io.atomic import atomic_file, name_attempt, remove_partials
 from opendas.io.readers.base import FRAME_FROM_RECORDS
 from opendas.io.readers.long_form import HistogramReader
 from opendas.io.readers.residence import broken_units, check_units, unit_rules
+from opendas.large_files import Solved
 from opendas.pipeline import Options, release
 from opendas.random.keys import RunKey
 from opendas.random.tags import TagSum, tag_key, tag_of
@@ -166,11 +176,15 @@ def test_cuts_are_compared_by_what_they_are() -> None:
         PrivacyError("changed"),
     ],
 )
-def test_errors_come_back_from_executors_as_they_were(error: OpendasError) -> None:
-    with pytest.raises(type(error)) as told:
-        unpack(pack(Answer.of(error))).get()
-    assert str(told.value) == str(error)
-    assert vars(told.value) == vars(error)
+def test_errors_come_back_from_executors_as_they_were(error: OpendasError, tmp_path: Path) -> None:
+    write_here(tmp_path / "0.done", pack(Answer.of(error)))
+    marker = read_marker(tmp_path / "0.done")
+    assert marker is not None
+    for answer in (unpack(pack(Answer.of(error))), marker):
+        with pytest.raises(type(error)) as told:
+            answer.get()
+        assert str(told.value) == str(error)
+        assert vars(told.value) == vars(error)
 
 
 def test_a_marker_is_there_whole_or_not(tmp_path: Path) -> None:
@@ -179,6 +193,95 @@ def test_a_marker_is_there_whole_or_not(tmp_path: Path) -> None:
     found = read_marker(tmp_path / "0.done")
     assert found is not None
     assert found.get() == {"told": 3}
+
+
+@pytest.mark.parametrize("value", [None, 3, Saved(1, 2, up=True), Solved(3, 1, ({"a": 1},))])
+def test_a_marker_holds_what_items_are_answered_with(value: object, tmp_path: Path) -> None:
+    write_here(tmp_path / "0.done", pack(Answer(value)))
+    found = read_marker(tmp_path / "0.done")
+    assert found is not None
+    assert found.get() == value
+
+
+class Calls:
+    """Runs a function where it is unpickled."""
+
+    def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
+        self._call = function, arguments
+
+    def __reduce__(self) -> Any:
+        return self._call
+
+
+def test_a_marker_with_anything_else_in_it_says_nothing_and_does_nothing(tmp_path: Path) -> None:
+    """Whoever has a ticket can have the driver write one."""
+    gone = tmp_path / "precious"
+    gone.touch()
+    for bad in (Calls(os.unlink, str(gone)), Calls(eval, "1"), Cut(1, np.arange(3))):
+        for whole in (Answer(bad), bad):
+            write_here(tmp_path / "0.done", pack(whole))
+            assert read_marker(tmp_path / "0.done") is None
+    write_here(tmp_path / "0.done", pack({"no": "answer"}))
+    assert read_marker(tmp_path / "0.done") is None
+    assert gone.exists()
+
+
+def starts_of(level: int) -> np.ndarray:
+    """First leaf of each geounit: 24 blocks in six towns in two regions."""
+    return np.arange(0, 25, [24, 12, 4, 1][level])
+
+
+SPINE: Any = SimpleNamespace(levels=[range(1), range(2), range(6), range(24)], leaf_starts=starts_of)
+
+
+def test_sums_of_an_executor_that_was_given_up_are_not_those_of_another_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = mini_histogram(mini_frame(2, 3, 4))
+    works: list[Any] = []
+
+    def run(counts: exact.SparkCounts, work: Any) -> dict[int, Any]:
+        works.append(partial(work, 0, iter([own(counts.cut, 0)])))
+        return {task: work(task, iter([own(counts.cut, task)])) for task in range(len(counts.cut))}
+
+    def own(cut: Cut, task: int) -> pa.RecordBatch:
+        low, high = cut.starts[task : task + 2]
+        part = entries(table.slice(low, high))
+        return pack_counts([(0, task, Counts(part.leaf + low, part.cell, part.count))])
+
+    monkeypatch.setattr(exact.SparkCounts, "run", run)
+    counts = exact.SparkCounts(
+        MagicMock(), Cut(2, np.array([0, 4, 24])), SPINE, table.size, tmp_path, SharedFiles(), MagicMock()
+    )
+    monkeypatch.setattr(exact, "deal", MagicMock())
+    counts.sum_up({})
+    counts.cut_again(Cut(2, np.array([0, 20, 24])))
+    works[0]()
+    assert same(counts.at(2), table.aggregate(starts_of(2)))
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o700}
+
+
+def test_noise_of_an_executor_that_was_given_up_is_not_that_of_another_geolevel(tmp_path: Path) -> None:
+    """Here every geolevel is drawn in pieces of the same size."""
+    given_up: list[tuple[int, Path]] = []
+
+    def run(work: Any) -> None:
+        for level, folder in [(work.level, work.folder), *given_up]:  # they go on
+            for task in range(2):
+                buffer = BytesIO()
+                np.savez(buffer, np.full((1, 3), level))
+                write_here(draw._path(folder, task, 0), buffer.getvalue())
+        given_up.append((work.level, work.folder))
+
+    cut = Cut(1, np.array([0, 12, 24]))
+    counts: Any = SimpleNamespace(
+        cut=cut, spine=SPINE, run=run, counts=None, unchanged=None, files=SharedFiles()
+    )
+    source: Any = SimpleNamespace(key=bytes(32), levels=())
+    drawn = draw.SparkDraw(source, counts, tmp_path / "full", MagicMock())
+    for level in (2, 3):
+        assert [int(values[0, 0]) for _, _, (values,) in drawn(level, 24)] == [level, level]
+    assert not (tmp_path / "full").exists()
 
 
 def test_attempts_may_write_one_file_at_the_same_time(tmp_path: Path) -> None:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import pickle
+import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from opendas.engines.checkpoint import Checkpoints
-from opendas.engines.spark import channel
+from opendas.engines.spark import channel, run_files
+from opendas.engines.spark.channel import Ticket
 from opendas.engines.spark.key_service import KeyService, KeyTicket
 from opendas.engines.spark.run_files import FileService, RunFiles, SentFiles, SharedFiles
 from opendas.errors import EnvironmentFailure, PrivacyError
@@ -118,6 +124,96 @@ def test_two_attempts_at_the_same_task_leave_one_whole_file(out: Path, sent: Sen
     assert failed == []
     assert (out / "state" / "1.part").read_bytes() == data
     assert not list((out / "state").glob("*.partial"))
+
+
+def question(ticket: Ticket, path: Path, data: bytes) -> bytes:
+    """Return a question to write, as it crosses the network."""
+    own = X25519PrivateKey.generate()
+    public, name = own.public_key().public_bytes_raw(), str(path).encode()
+    between = channel._Exchange(own, ticket.public, ticket.purpose, public + ticket.public)
+    asked = run_files._HEAD.pack(b"w", len(name)) + name + data
+    return public + channel._sealed(between.question(), ticket.token, asked)
+
+
+def test_what_was_recorded_is_not_written_again(out: Path, service: FileService) -> None:
+    """Another result may stand there meanwhile."""
+    path, ticket = out / "state" / "1.part", service.files.driver
+    before, now = (question(ticket, path, data) for data in (b"before", b"now"))
+    for asked in (before, now, before):
+        with socket.create_connection((ticket.host, ticket.port)) as connection:
+            connection.sendall(asked)
+            channel._receive(connection, 1000)
+    assert path.read_bytes() == b"now"
+
+
+def talks() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if "(_talk)" in thread.name]
+
+
+def until_there_is_one() -> threading.Thread:
+    until = time.monotonic() + 20
+    while not talks() and time.monotonic() < until:
+        time.sleep(0.01)
+    (thread,) = talks()
+    return thread
+
+
+def test_nothing_is_written_when_the_run_has_ended(out: Path) -> None:
+    """An executor that was given up may be in the middle of a question."""
+    path = out / "state" / "1.part"
+    with FileService({}, {out / "state": ".part"}, "127.0.0.1") as service:
+        ticket = service.files.driver
+        asked = question(ticket, path, bytes(1000))
+        connection = socket.create_connection((ticket.host, ticket.port))
+        connection.sendall(asked[:-1])
+        thread = until_there_is_one()
+    with connection, contextlib.suppress(OSError):
+        connection.sendall(asked[-1:])
+        channel._receive(connection, 1000)
+    thread.join(20)
+    assert not path.exists()
+
+
+def test_what_is_being_written_when_the_run_ends_is_waited_for(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, goes_on = out / "state" / "1.part", threading.Event()
+    write = run_files.write_here
+
+    def slowly(path: Path, data: bytes) -> None:
+        goes_on.wait(20)
+        write(path, data)
+
+    monkeypatch.setattr(run_files, "write_here", slowly)
+    with FileService({}, {out / "state": ".part"}, "127.0.0.1") as service:
+        ticket = service.files.driver
+        with socket.create_connection((ticket.host, ticket.port)) as connection:
+            connection.sendall(question(ticket, path, b"x"))
+            until_there_is_one()
+            threading.Timer(0.3, goes_on.set).start()
+            service._listener.__exit__(None, None, None)
+            assert path.read_bytes() == b"x"
+            assert talks() == []
+        service._listener._socket = None
+
+
+def test_links_in_a_circle_are_refused(out: Path, sent: SentFiles) -> None:
+    (out / "state" / "one").symlink_to(out / "state" / "two")
+    (out / "state" / "two").symlink_to(out / "state" / "one")
+    with pytest.raises((PrivacyError, EnvironmentFailure)):
+        sent.write(out / "state" / "one" / "1.part", b"x")
+
+
+def test_a_full_disk_is_that_of_the_driver(
+    out: Path, sent: SentFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(EnvironmentFailure, match=r"the driver could not write 1\.part \(No space left"):
+        sent.write(out / "state" / "1.part", b"x")
+    assert sorted(path.name for path in (out / "state").iterdir()) == ["run.json", "work"]
 
 
 def test_a_ticket_for_files_gets_no_keys(service: FileService) -> None:

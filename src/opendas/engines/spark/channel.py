@@ -5,13 +5,15 @@ functions carry a ticket: where to ask, the driver's public key, and a token tha
 driver has stopped listening. Argument: docs/proofs/keys.md.
 
 A connection carries one question and one answer, each a header of fixed length and a body whose length the
-header tells. Nothing is read of a body before its header has opened and shown the token.
+header tells. Nothing is read of a body before its header has opened and shown the token, and a question that
+was put once is not answered again.
 """
 
 from __future__ import annotations
 
 import hmac
 import logging
+import math
 import socket
 import struct
 import threading
@@ -48,6 +50,11 @@ LARGEST: Final = 1 << 30
 """Bytes of a body."""
 _PATIENCE_S = 60.0
 _TRIES = 4
+_GREETING_S = 20.0
+"""From connecting to the token."""
+_CONNECTIONS = 256
+"""Talked to at a time; others wait. Each takes a thread and a file descriptor of the driver."""
+_PAUSE_S = 0.1
 _DRAIN_S = 1.0
 _DRAIN: Final = 1 << 16
 
@@ -164,7 +171,7 @@ class Listener:
     purpose : bytes
         What is asked here, a few words.
     answer : callable(question)
-        Returns the answer; a PrivacyError or ValueError refuses. It runs in threads, several at a time.
+        Returns the answer; an exception refuses. It runs in threads, several at a time.
     largest : int
         Bytes that a question may have.
     host : str
@@ -187,6 +194,11 @@ class Listener:
         self._token = token_bytes(_TOKEN)
         self._socket: socket.socket | None = None
         self._thread: threading.Thread | None = None
+        self._ended = threading.Event()
+        self._free = threading.Semaphore(_CONNECTIONS)
+        self._lock = threading.Lock()
+        self._talks: dict[threading.Thread, socket.socket] = {}
+        self._put: set[bytes] = set()
 
     def __repr__(self) -> str:
         return "Listener()"
@@ -216,11 +228,23 @@ class Listener:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """End: what an executor sends from here on, or was about to send, has no effect any more."""
+        self._ended.set()
         if self._socket is not None:
             self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits in accept
             self._socket.close()
+        self._hang_up()  # wakes it if it waits for one of these
         if self._thread is not None:
             self._thread.join(_PATIENCE_S)
+        for thread in self._hang_up():
+            thread.join(_PATIENCE_S)
+
+    def _hang_up(self) -> list[threading.Thread]:
+        with self._lock:
+            for connection in self._talks.values():
+                with suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+            return list(self._talks)
 
     @property
     def ticket(self) -> Ticket:
@@ -233,36 +257,57 @@ class Listener:
 
     def _serve(self, listening: socket.socket) -> None:
         while True:
+            self._free.acquire()
             try:
                 connection, _ = listening.accept()
-            except OSError:  # closed
-                return
-            threading.Thread(target=self._talk, args=(connection,), daemon=True).start()
+            except OSError:
+                self._free.release()
+                if self._ended.wait(_PAUSE_S):
+                    return
+                continue  # out of file descriptors: that passes
+            thread = threading.Thread(target=self._talk, args=(connection,), daemon=True)
+            with self._lock:
+                self._talks[thread] = connection
+            try:
+                thread.start()
+            except RuntimeError:  # out of threads
+                self._forget(thread, connection)
 
     def _talk(self, connection: socket.socket) -> None:
         """Answer one connection. Whatever is wrong with it, it is closed without a word."""
-        with connection:
-            try:
-                connection.settimeout(_PATIENCE_S)
-                question, between = self._hear(connection)
-                fresh = token_bytes(_FRESH)
-                connection.sendall(fresh + _sealed(between.answer(fresh), b"", self._answer_to(question)))
-            except (OSError, InvalidTag, ValueError, PrivacyError):
-                _log.warning("a connection to the driver was refused")
-                with suppress(OSError):  # closed with something unread, it would seem broken to who asked
-                    connection.shutdown(socket.SHUT_WR)
-                    connection.settimeout(_DRAIN_S)
-                    _receive(connection, _DRAIN)
+        try:
+            question, between = self._hear(connection)
+            fresh = token_bytes(_FRESH)
+            connection.sendall(fresh + _sealed(between.answer(fresh), b"", self._answer_to(question)))
+        except Exception:  # nothing of it belongs on a terminal
+            _log.warning("a connection to the driver was refused")
+            with suppress(OSError):  # closed with something unread, it would seem broken to who asked
+                connection.shutdown(socket.SHUT_WR)
+                _receive(connection, _DRAIN, time.monotonic() + _DRAIN_S)
+        finally:
+            self._forget(threading.current_thread(), connection)
+
+    def _forget(self, thread: threading.Thread, connection: socket.socket) -> None:
+        with self._lock:
+            del self._talks[thread]
+            connection.close()
+        self._free.release()
 
     def _hear(self, connection: socket.socket) -> tuple[bytes, _Exchange]:
-        public = _receive(connection, _PUBLIC)
+        until = time.monotonic() + _GREETING_S
+        public = _receive(connection, _PUBLIC, until)
         own = self._private.public_key().public_bytes_raw()
         between = _Exchange(self._private, public, self._purpose, public + own)
         asking = between.question()
-        header = asking.decrypt(_HEADER, _receive(connection, _TOKEN + _LENGTH.size + _TAG), None)
+        header = asking.decrypt(_HEADER, _receive(connection, _TOKEN + _LENGTH.size + _TAG, until), None)
         (length,) = _LENGTH.unpack(header[_TOKEN:])
         if not hmac.compare_digest(header[:_TOKEN], self._token) or length > self._largest:
             raise PrivacyError("an executor without a valid ticket asked the driver.")
+        with self._lock:
+            again = public in self._put
+            self._put.add(public)
+        if again:  # recorded by somebody: what it writes may have been written anew since
+            raise PrivacyError("a question to the driver is put once.")
         return asking.decrypt(_BODY, _receive(connection, length + _TAG), None), between
 
 
@@ -271,10 +316,15 @@ def _sealed(cipher: AESGCM, token: bytes, body: bytes) -> bytes:
     return header + cipher.encrypt(_BODY, body, None)
 
 
-def _receive(connection: socket.socket, wanted: int) -> bytes:
-    """Return so many bytes, or fewer where the other side closes before."""
+def _receive(connection: socket.socket, wanted: int, until: float = math.inf) -> bytes:
+    """Return so many bytes, or fewer where the other side closes before.
+
+    Each piece may take a minute, and all of them until a time of the monotonic clock. What is there already
+    is taken even later: a machine may stand still for a while.
+    """
     found = bytearray()
     while len(found) < wanted:
+        connection.settimeout(min(_PATIENCE_S, max(until - time.monotonic(), 0.001)))
         more = connection.recv(min(wanted - len(found), 1 << 20))
         if not more:
             break

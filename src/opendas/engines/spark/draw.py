@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
+from secrets import token_hex
 
 import numpy as np
 import numpy.typing as npt
@@ -114,7 +115,8 @@ class SparkDraw:
         cuts = np.searchsorted(leaves, counts.cut.starts)
         starts = None if level + 1 == len(spine.levels) else leaves
         shutil.rmtree(self._folder, ignore_errors=True)
-        self._folder.mkdir(mode=0o700, parents=True)
+        folder = self._folder / token_hex(8)  # executors given up write nothing into that of another level
+        folder.mkdir(mode=0o700, parents=True)
         try:
             counts.run(
                 _DrawTask(
@@ -126,14 +128,14 @@ class SparkDraw:
                     starts,
                     cuts,
                     step,
-                    self._folder,
+                    folder,
                     counts.files,
                 )
             )
             for task in range(len(counts.cut)):
                 first, stop = int(cuts[task]), int(cuts[task + 1])
                 for number, start in enumerate(range(first, stop, step)):
-                    path = _path(self._folder, task, number)
+                    path = _path(folder, task, number)
                     with np.load(BytesIO(read_here(path)), allow_pickle=False) as arrays:
                         drawn = [arrays[f"arr_{k}"].astype(np.int64) for k in range(len(arrays.files))]
                     yield start, min(start + step, stop), drawn

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
+from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -220,7 +221,8 @@ class SparkCounts:
     ) -> None:
         self.findings = findings
         self.rows, self.cut, self.spine = rows, cut, spine
-        self._folder, self._keys = folder, keys
+        self._folder = self._sums_folder = folder
+        self._keys = keys
         self.files = files
         self.counts = TaskCounts(cut.starts, size)
         self._declared: dict[tuple[int, str], int] = {}
@@ -260,7 +262,9 @@ class SparkCounts:
                 self._declared[level, group.name] = len(groups)
                 groups.append((group, starts))
         tops = self.spine.leaf_starts(self.cut.level)
-        self._seen = self.run(_SumUp(self.counts, tops, tuple(groups), self._folder, self.files, check))
+        self._sums_folder = self._folder / token_hex(8)  # executors given up write nothing into that of now
+        self._sums_folder.mkdir(mode=0o700)
+        self._seen = self.run(_SumUp(self.counts, tops, tuple(groups), self._sums_folder, self.files, check))
         return {task: sums.checked for task, sums in self._seen.items()}
 
     def total(self) -> int:
@@ -327,6 +331,6 @@ class SparkCounts:
         return Histogram(arrays["indptr"], arrays["cells"], arrays["counts"], self.counts.size)
 
     def _load(self, task: int) -> dict[str, Any]:
-        data = BytesIO(read_here(_sums_path(self._folder, task)))
+        data = BytesIO(read_here(_sums_path(self._sums_folder, task)))
         with np.load(data, allow_pickle=False) as arrays:
             return dict(arrays)

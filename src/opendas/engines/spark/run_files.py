@@ -128,7 +128,11 @@ class FileService:
             with self._lock:  # temporary files of a process have one name
                 write_here(path, question[_HEAD.size + length :])
         except EnvironmentFailure as error:
-            return _FAILED + str(error).encode()
+            why = getattr(error.__cause__, "strerror", None) or type(error.__cause__).__name__
+            text = (
+                f"the driver could not write {path.name} ({why}): check the space and permissions of --out."
+            )
+            return _FAILED + text.encode()
         except OSError as error:
             return _FAILED + f"the driver cannot read {path.name} ({type(error).__name__})".encode()
         return _DONE
