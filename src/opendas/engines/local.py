@@ -193,9 +193,10 @@ class LocalEngine:
     def map(self, tasks: Iterable[Task], count: int) -> Iterator[tuple[Task, TaskResult | Saved]]:
         """Yield each task with its result, in order of completion.
 
-        At most two tasks a worker are in memory at a time. A single task runs in this process.
+        At most two tasks a worker are in memory at a time. A single task, too, goes to the workers, who need
+        the compiled code anyway: it is loaded there and not here.
         """
-        if self._pool is None or count <= 1:
+        if self._pool is None:
             return in_turn(self._worker, tasks, count)
         # A worker may be large, and processes are not met in a known order: it goes to those that ask for it.
         full = partial(_run_with, self._number, pickle.dumps(self._worker))
