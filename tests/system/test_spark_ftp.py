@@ -25,8 +25,16 @@ import contextlib, io, json, shutil, sys
 from pyspark.sql import SparkSession
 from opendas.cli.failures import guarded
 from opendas.cli.main import cli
+from opendas.engines.spark import engine
 
 local, kept, answers, master = sys.argv[1:]
+close = engine.SparkEngine.__exit__
+def keep_and_close(self, *rest):
+    with contextlib.suppress(shutil.Error):  # some of it may go meanwhile
+        shutil.copytree(local, kept, dirs_exist_ok=True)
+    return close(self, *rest)
+engine.SparkEngine.__exit__ = keep_and_close
+
 session = SparkSession.builder.master(master).config("spark.ui.enabled", "false").getOrCreate()
 told = {}
 for line in sys.stdin:
@@ -35,7 +43,6 @@ for line in sys.stdin:
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = guarded(cli, words)
     told[name] = [code, out.getvalue() + err.getvalue()]
-shutil.copytree(local, kept)
 session.stop()
 with open(answers, "w") as file:
     json.dump(told, file)
