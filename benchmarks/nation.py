@@ -67,6 +67,8 @@ UNITED_STATES = {
 """Geounits of the AIAN spine of 2020, optimised block groups included."""
 
 PAUSE = 0.2
+RARELY = 5.0
+"""Seconds between looks at a run's memory: looking takes time of a core that two workers would use."""
 
 
 @dataclass
@@ -169,8 +171,16 @@ def folder_mb(folder: Path) -> float:
     return total / 2**20
 
 
-def watched(arguments: Sequence[str | Path], out: Path) -> dict[str, float]:
-    """Run opendas; return wall and processor time and the peaks of memory and disk."""
+def _ends(process: subprocess.Popen[bytes], pause: float) -> bool:
+    try:
+        process.wait(pause)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def watched(arguments: Sequence[str | Path], out: Path, pause: float = PAUSE) -> dict[str, float]:
+    """Run opendas; return wall and processor time and the peaks of memory and disk, seen at every pause."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     start = time.perf_counter()
     peaks = dict.fromkeys(("largest", "anonymous", "together", "disk"), 0.0)
@@ -179,7 +189,7 @@ def watched(arguments: Sequence[str | Path], out: Path) -> dict[str, float]:
             [sys.executable, "-m", "opendas", *map(str, arguments)], stdout=subprocess.DEVNULL, stderr=errors
         )
         looks = 0
-        while process.poll() is None:
+        while not _ends(process, pause):
             for pid in _below(process.pid):
                 for name, value in _status(pid).items():
                     peaks[name] = max(peaks[name], value)
@@ -187,7 +197,6 @@ def watched(arguments: Sequence[str | Path], out: Path) -> dict[str, float]:
             if looks % 10 == 0:
                 peaks["disk"] = max(peaks["disk"], folder_mb(out))
             looks += 1
-            time.sleep(PAUSE)
         wall = time.perf_counter() - start
         errors.seek(0)
         if process.returncode != 0:
@@ -217,16 +226,26 @@ def geounits(out: Path, product: str) -> dict[str, int]:
     return {entry["values"]: entry["counts"] for entry in table["geolevel"].value_counts().to_pylist()}
 
 
-def one_run(name: str, made: Path, run: str, workers: int, scratch: Path, *, verify: bool = True) -> Row:
+def one_run(
+    name: str,
+    made: Path,
+    run: str,
+    workers: int,
+    scratch: Path,
+    *,
+    verify: bool = True,
+    pause: float = PAUSE,
+) -> Row:
     """Release one product and, if wanted, verify it; print and return the row."""
     product = f"pl94-{run}"
     numbers = json.loads((made / "made.json").read_text())
     with tempfile.TemporaryDirectory(dir=scratch) as folder:
         out = Path(folder) / "out"
-        found = watched(["run", made / f"{run}.toml", "--out", out, "--workers", str(workers), "--json"], out)
+        words = ["run", made / f"{run}.toml", "--out", out, "--workers", str(workers), "--json"]
+        found = watched(words, out, pause)
         steps = json.loads((out / "confidential" / "timings" / f"{product}.json").read_text())["steps"]
         if verify:
-            checked = watched(["verify", out], out)
+            checked = watched(["verify", out], out, pause)
             steps["verify"] = checked["wall"]
             found["wall"] += checked["wall"]
             found["cpu"] += checked["cpu"]
@@ -311,7 +330,8 @@ def compare_workers(scratch: Path, made: Path, repeats: int) -> Iterator[Row]:
     estimating: dict[int, list[float]] = {1: [], 2: []}
     for _ in range(repeats):
         for workers in (1, 2):
-            row = one_run(f"{workers} of 2 workers", made, "persons", workers, scratch, verify=False)
+            name = f"{workers} of 2 workers"
+            row = one_run(name, made, "persons", workers, scratch, verify=False, pause=RARELY)
             walls[workers].append(row.wall)
             estimating[workers].append(row.steps.get("estimate", row.wall))
             yield row
@@ -321,7 +341,7 @@ def compare_workers(scratch: Path, made: Path, repeats: int) -> Iterator[Row]:
         with tempfile.TemporaryDirectory(dir=scratch) as folder, ThreadPoolExecutor(2) as threads:
             outs = [Path(folder) / name for name in ("one", "two")]
             runs = [["run", made / "persons.toml", "--workers", "1", "--out", out] for out in outs]
-            list(threads.map(watched, runs, outs))
+            list(threads.map(watched, runs, outs, [RARELY] * 2))
         both.append(time.perf_counter() - start)
     whole, part = (float(np.median(times[1]) / np.median(times[2])) for times in (walls, estimating))
     most = 2 * float(np.median(walls[1]) / np.median(both))

@@ -50,7 +50,8 @@ def check_rounder_passes(rules: LevelRules, constraints: LevelConstraints) -> No
 def _without_gaps(rows: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
     inside = rows >= 0
     numbered = np.full(len(rows), -1, dtype=np.int32)
-    numbered[inside] = without_gaps(rows[inside])
+    # Not the compiled function: this runs in the main process, which may have no other use for compiled code.
+    numbered[inside] = np.unique(rows[inside], return_inverse=True)[1]
     return numbered
 
 
