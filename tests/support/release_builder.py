@@ -19,7 +19,7 @@ from opendas.large_files import Solved
 from opendas.measurement.invariants import declared_invariants
 from opendas.measurement.noisy import NoisyMeasurements, measured_levels
 from opendas.measurement.plan import MeasurementPlan
-from opendas.publish import describe
+from opendas.publish import describe, describe_estimate
 from opendas.random.noise import NoiseSource
 from opendas.report.certificate import issue
 
@@ -72,7 +72,8 @@ def add_product(release, example, *, stamps=(), estimated=True, fmt="parquet", s
     write_atomic(release / "run" / f"{product.name}.toml", toml_of(plan).encode())
     resolved = SimpleNamespace(estimator="topdown", dropped=(), budget=SimpleNamespace(source=None))
     run = SimpleNamespace(product=product, resolved=resolved)
-    return describe(run, plan, frame, stamps, (), "full", Solved(0, 0, ()) if estimated else None, records)
+    facts = describe(run, plan, frame, stamps, (), "full")
+    return describe_estimate(facts, run, Solved(0, 0, ()), records) if estimated else facts
 
 
 def write_measurements(folder, plan, counts):
