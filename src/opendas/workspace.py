@@ -12,7 +12,7 @@ import shlex
 import shutil
 import stat
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import TracebackType
@@ -252,8 +252,9 @@ class Workspace:
         path = self.key_path(product)
         if path.exists():
             entries = self.ledger.entries()
-            commitment = RunKey.load(path, passphrase).commitment() if entries else ""
-            if any(entry.key_commitment == commitment for entry in entries):
+            old = RunKey.load(path, passphrase) if entries else None
+            # Runs with one seed have one key, those of other products too: that it was used means nothing.
+            if old is not None and not old.is_seeded and _used(old, entries):
                 raise PrivacyError(
                     f"the key of {product} in this folder was used before and its run's state is gone; "
                     "start a new run in a new folder, which is charged in full."
@@ -284,6 +285,11 @@ class Workspace:
                 "noise. A new run in a new folder is charged in full."
             )
         return key
+
+
+def _used(key: RunKey, entries: Sequence[LedgerEntry]) -> bool:
+    commitment = key.commitment()
+    return any(entry.key_commitment == commitment for entry in entries)
 
 
 def refuse_foreign(out: Path) -> None:
