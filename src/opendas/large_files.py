@@ -212,14 +212,12 @@ class Leaves:
         """Return the estimates of leaves of the frame, one or more, in the order given."""
         places = self._place[leaves]
         parts = np.searchsorted(self._firsts, places, side="right") - 1
-        order = np.argsort(parts, kind="stable")
-        tables = []
-        for part in np.unique(parts).tolist():
-            some = places[order[parts[order] == part]]
-            tables.append(self._part(part).take(some - self._firsts[part]))
-        back = np.empty(len(order), dtype=np.int64)
-        back[order] = np.arange(len(order))
-        return Histogram.concatenate(tables).take(back)
+        tables = [
+            self._part(part).take(places[parts == part] - self._firsts[part])
+            for part in np.unique(parts).tolist()
+        ]
+        order = np.argsort(parts, kind="stable")  # that of the tables; its inverse leads back
+        return Histogram.concatenate(tables).take(np.argsort(order))
 
     def _part(self, number: int) -> Histogram:
         """Return the estimates of a part; the one that was asked for longest ago makes room."""

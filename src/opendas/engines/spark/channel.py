@@ -33,7 +33,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from opendas.errors import EnvironmentFailure, PrivacyError
 
-__all__ = ["Listener", "Ticket"]
+__all__ = ["LARGEST", "Listener", "Ticket"]
 
 _log = logging.getLogger(__name__)
 
