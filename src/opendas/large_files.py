@@ -5,7 +5,7 @@ What a file takes is put together here; that files are independent lets workers 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,15 @@ from opendas.io.family_table import family_batch, family_table
 from opendas.io.measurement_files import Answers, measurement_metadata
 from opendas.io.writers.measurements import MeasurementWriter
 from opendas.measurement.plan import MeasurementPlan
-from opendas.place import Draw
 from opendas.schema.histogram import Histogram
 
-__all__ = ["FamilyFile", "Leaves", "Solved", "UsedFile", "used_files", "write_full"]
+__all__ = ["Draw", "FamilyFile", "Leaves", "Solved", "UsedFile", "used_files", "write_full"]
 
 Progress = Callable[[str, int, int], None]
+
+Draw = Callable[[int, int], Iterator[tuple[int, int, list[npt.NDArray[np.int64]]]]]
+"""Takes a geolevel and about how many geounits to draw at a time; yields first geounit, the one behind the
+last, and all noisy answers of each measured query group, in the spine's order."""
 
 _PARTS_KEPT = 8
 """Results of tasks that are kept: neighbours in the frame are mostly neighbours on the spine."""

@@ -30,8 +30,9 @@ from opendas.io.atomic import make_folder, name_attempt
 from opendas.io.readers.base import InputData
 from opendas.io.readers.registry import make_reader
 from opendas.io.readers.rows import FileRows
+from opendas.large_files import Draw
 from opendas.measurement.plan import MeasurementPlan
-from opendas.place import Draw, ExactInput
+from opendas.place import ExactInput
 from opendas.queries.groups import QueryGroup
 from opendas.remote_input import copy_data, copy_public, list_data
 from opendas.run import Run, make_model

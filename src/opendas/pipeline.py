@@ -36,7 +36,7 @@ from opendas.preparation import Options, Prepared, Progress, check_same, find_kn
 from opendas.privacy.exact import format_fraction
 from opendas.privacy.relations import Mechanism
 from opendas.publish import describe, describe_estimate, issue_certificate
-from opendas.report.certificate import read_runs
+from opendas.report.certificate import load_pages, read_runs
 from opendas.report.facts import RunFacts
 from opendas.run import Run, make_budget, make_model, make_rules
 from opendas.schema.histogram import Histogram
@@ -302,6 +302,7 @@ def _write_public(space: Workspace, run: Run, prepared: Prepared, measurements: 
 
 def _describe(run: Run, prepared: Prepared, measurements: str) -> RunFacts:
     stamps, declared = _stamps(prepared), prepared.data.declared
+    load_pages()
     return describe(run, prepared.plan, prepared.frame, stamps, declared, measurements)
 
 

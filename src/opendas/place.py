@@ -19,6 +19,8 @@ from opendas.errors import Finding
 from opendas.geography.spine import Spine
 from opendas.io.atomic import write_atomic
 from opendas.io.readers.base import InputData
+from opendas.io.writers.mdf import PartFile
+from opendas.large_files import Draw, UsedFile
 from opendas.measurement.plan import MeasurementPlan
 from opendas.queries.groups import QueryGroup
 from opendas.random.keys import RunKey
@@ -27,11 +29,7 @@ from opendas.schema.histogram import Histogram
 from opendas.timing import workers_for
 from opendas.whole_tree.model import TreeModel
 
-__all__ = ["Draw", "ExactInput", "LocalPlace", "Place", "open_place"]
-
-Draw = Callable[[int, int], Iterator[tuple[int, int, list[npt.NDArray[np.int64]]]]]
-"""Takes a geolevel and about how many geounits to draw at a time; yields first geounit, the one behind the
-last, and all noisy answers of each measured query group, in the spine's order."""
+__all__ = ["ExactInput", "LocalPlace", "Place", "open_place"]
 
 
 class ExactInput(Protocol):
@@ -132,7 +130,7 @@ class LocalPlace:
         """Start worker processes, once their number is known: they load while this one reads and plans."""
         workers = self._workers if leaves is None else workers_for(leaves, self._workers)
         if workers is not None and workers > 1 and self._pool is None:
-            self._pool = WorkerPool(workers)
+            self._pool = WorkerPool(workers, [UsedFile.__module__, PartFile.__module__])
 
     def count(
         self, run: Run, data: InputData, spine: Spine, plan: MeasurementPlan, cache: Path

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from opendas.errors import ConfigError
-from opendas.optimize.laminar import Forest, Rows, check_laminar, forest
+from opendas.optimize.laminar import Forest, Rows, check_laminar, crossing, forest
 
 
 def rows(maps, groups=()):
@@ -16,6 +16,10 @@ def rows(maps, groups=()):
     return Rows(
         np.array(maps, np.int32).reshape(len(maps), n), np.array(groups, np.bool_).reshape(len(groups), n)
     )
+
+
+def tree(family):
+    return Forest(*forest(*family))
 
 
 def members(found, n):
@@ -30,21 +34,21 @@ def members(found, n):
 
 
 def test_a_query_tree():
-    found = check_laminar(rows([[0, 0, 0, 0], [0, 0, 1, 1], [0, 1, 2, 3]]))
+    found = tree(rows([[0, 0, 0, 0], [0, 0, 1, 1], [0, 1, 2, 3]]))
     assert members(found, 4) == [{0, 1, 2, 3}, {0, 1}, {2, 3}, {0}, {1}, {2}, {3}]
     assert found.parent.tolist() == [-1, 0, 0, 1, 1, 2, 2]
     assert found.size.tolist() == [4, 2, 2, 1, 1, 1, 1]
 
 
 def test_equal_sets_share_a_node():
-    found = check_laminar(rows([[0, 0, 1], [5, 5, 2]], [[True, True, False]]))
+    found = tree(rows([[0, 0, 1], [5, 5, 2]], [[True, True, False]]))
     assert len(found.parent) == 2
     assert found.map_node[0].tolist() == found.map_node[1].tolist()
     assert found.group_node[0] == found.map_node[0, 0]
 
 
 def test_cells_outside_every_row_and_empty_groups():
-    found = check_laminar(rows([[0, -1, 0]], [[False, False, False]]))
+    found = tree(rows([[0, -1, 0]], [[False, False, False]]))
     assert found.owner.tolist() == [0, -1, 0]
     assert found.group_node.tolist() == [-1]
 
@@ -76,7 +80,8 @@ def test_agrees_with_all_pairs(seed):
     groups = rng.random((rng.integers(0, 3), n)) < 0.5
     sets = [frozenset(np.flatnonzero(m == r)) for m in maps for r in range(int(m.max(initial=-1)) + 1)]
     sets += [frozenset(np.flatnonzero(g)) for g in groups]
-    found = Forest(*forest(maps, groups))
+    found = tree(Rows(maps, groups))
+    assert crossing(Rows(maps, groups)) == (None if found.crossing == (-1, -1) else found.crossing)
     pairs = {
         frozenset(pair)
         for pair in itertools.combinations(range(len(sets)), 2)

@@ -131,6 +131,7 @@ def test_the_modules_that_hold_a_key_are_these() -> None:
     }
     assert importers("NoisyMeasurements") == {"opendas.engines.work"}
     assert importers("KeyedSource") == {
+        "opendas.engines.practice",  # no key: zeros in its place, for made counts
         "opendas.engines.spark.draw",
         "opendas.engines.spark.engine",
         "opendas.on_spark",
@@ -144,6 +145,7 @@ def test_truth_and_key_meet_only_in_measurement_and_in_the_wiring() -> None:
     truth = importers("Histogram") | importers("InputData") | importers("make_reader")
     key = importers("NoiseSource") | importers("RunKey") | importers("KeyedSource")
     assert truth & key == {
+        "opendas.engines.practice",  # neither: made counts, and zeros in the place of a key
         "opendas.engines.spark.draw",
         "opendas.engines.spark.engine",
         "opendas.engines.spark.exact",  # the key of the input tag

@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 
 from opendas.demo import write_demo
+from opendas.engines.loading import loads_at_once
 from opendas.engines.local import WorkerPool
+from opendas.io.writers.mdf import PartFile
+from opendas.large_files import UsedFile
 
 OTHERS = {
     *("clarabel", "highspy", "jinja2", "loky", "matplotlib", "numba", "pandas", "polars", "pyarrow"),
@@ -78,7 +81,8 @@ RUNNING = {"loky", "numba", "pyarrow", "pydantic", "scipy", "scipy.sparse"}
 
 def test_a_run_loads_what_it_needs_until_the_certificate(demo: Path) -> None:
     arguments = ("run", demo / "persons.toml", "--out", demo / "cut", "--workers", "1")
-    assert loaded(BEFORE_THE_CERTIFICATE, *arguments) <= RUNNING
+    pages = {"jinja2", "reportlab"}  # loaded beside the estimate
+    assert loaded(BEFORE_THE_CERTIFICATE, *arguments) <= RUNNING | pages
 
 
 def test_plan_loads_no_more_than_a_run(demo: Path) -> None:
@@ -99,9 +103,38 @@ def _modules(_: int) -> list[str]:
 
 
 def test_a_worker_loads_what_it_needs() -> None:
-    pool = WorkerPool(2)
+    later = [UsedFile.__module__, PartFile.__module__]
+    pool = WorkerPool(2, later)
     try:
         ((_, names),) = pool.spread(_modules, [0])
     finally:
         pool.close()
     assert (OTHERS | OWN) & set(names) <= {"loky", "numba", "pyarrow", "scipy", "scipy.sparse"}
+    assert set(later) <= set(names)
+
+
+def test_workers_leave_a_core_to_who_started_them() -> None:
+    assert [loads_at_once(cores) for cores in (1, 2, 8)] == [1, 1, 7]
+
+
+AFTER_PRACTICE = """
+import gc, json, sys
+from numba.core.dispatcher import Dispatcher
+from opendas.engines.practice import practise
+def loaded():
+    found = [each for each in gc.get_objects() if isinstance(each, Dispatcher)]
+    return {(each.py_func.__module__, each.py_func.__name__) for each in found if each.signatures}
+practise()
+before = loaded()
+import opendas
+opendas.release(opendas.load(sys.argv[1]), out=sys.argv[2], workers=1)
+print(json.dumps([len(before), sorted(loaded() - before)]))
+"""
+
+
+def test_who_has_practised_has_loaded_the_compiled_code_of_a_run(demo: Path) -> None:
+    arguments = [sys.executable, "-c", AFTER_PRACTICE, str(demo / "persons.toml"), str(demo / "practised")]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=True)
+    before, later = json.loads(done.stdout.splitlines()[-1])
+    assert before > 20
+    assert later == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import signal
 import sys
@@ -109,4 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     ours = arguments is None  # with arguments, the process is the caller's
     tables = ours and _ARROW.intersection(sys.argv[1:2]) and not _NOT_LOCAL.intersection(sys.argv)
-    sys.exit(guarded(cli, arguments, spare_pandas if tables else None))
+    code = guarded(cli, arguments, spare_pandas if tables else None)
+    if ours:
+        gc.freeze()  # what is left need not be searched for garbage: the process ends
+    sys.exit(code)

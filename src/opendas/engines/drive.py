@@ -310,6 +310,7 @@ class _Sweep:
         cuts = stage.up if up else stage.cuts
         todo = [task for task in range(len(cuts) - 1) if not self.results.holds(number, task, up=up)]
         sizes = np.diff(bottom_starts(self.spine, stage.top, stage.bottom)[list(cuts)])
+        todo.sort(key=lambda task: -int(sizes[task]))  # a large one at the end would be waited for
         total = int(sizes.sum())
         done = total - int(sizes[todo].sum())
         self._tell(name, done, total)

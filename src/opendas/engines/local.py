@@ -12,27 +12,24 @@ import logging
 import os
 import pickle
 import signal
-import threading
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from enum import Enum, auto
 from functools import partial
 from typing import Any, TypeVar
 
 import loky
-import numpy as np
 from loky import process_executor
+from loky.backend import get_context
 from loky.process_executor import TerminatedWorkerError
 
 from opendas.engines.checkpoint import TaskResult
 from opendas.engines.engine import in_turn
 from opendas.engines.garbage import keep_modules
+from opendas.engines.loading import load, loads_at_once
 from opendas.engines.tasks import Task
 from opendas.engines.work import Saved, Worker
 from opendas.errors import EnvironmentFailure
-from opendas.optimize.rows import without_gaps
-from opendas.pandas_spared import spare_pandas
 
 __all__ = ["LocalEngine", "WorkerPool"]
 
@@ -43,21 +40,6 @@ Answer = TypeVar("Answer")
 
 _known: tuple[int, Worker] | None = None
 _numbers = itertools.count()
-
-
-def _start() -> None:
-    threading.Thread(target=_follow, args=(os.getppid(),), daemon=True).start()
-    spare_pandas()
-    # The first compiled function of a process takes a quarter of a second to load: now, not in a task.
-    without_gaps(np.zeros(1, np.int32))
-    keep_modules()
-
-
-def _follow(parent: int) -> None:
-    """End this worker process soon after its parent: nobody else would, and it holds what is confidential."""
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os._exit(1)
 
 
 def _kill(process: Any, use_psutil: bool = True) -> None:
@@ -105,11 +87,16 @@ class WorkerPool:
     ----------
     workers : int
         Number of processes.
+    modules : sequence of str
+        What they will need besides: modules that these imports cannot name.
     """
 
-    def __init__(self, workers: int) -> None:
+    def __init__(self, workers: int, modules: Sequence[str] = ()) -> None:
         self.workers = workers
-        self._processes = loky.ProcessPoolExecutor(workers, initializer=_start, timeout=None)
+        turns = get_context("loky").Semaphore(loads_at_once(loky.cpu_count()))
+        self._processes = loky.ProcessPoolExecutor(
+            workers, initializer=load, initargs=(turns, tuple(modules)), timeout=None
+        )
         for _ in range(workers):
             self._processes.submit(_ready)
 

@@ -262,6 +262,13 @@ def _generic(product: Product, frame: Frame) -> Layout:
     return Layout(product.layout, columns, product.schema.size)
 
 
+def record_frame(product: Product, frame: Frame) -> Frame:
+    """Return what records are made of: the leaves, and for ``units`` their group quarters."""
+    wanted = GQ_COLUMNS if product.layout == "units" else ()
+    units = {column: frame.units[column] for column in wanted if column in frame.units}
+    return Frame(frame.geocodes, {}, frame.leaf, units)
+
+
 def record_counts(product: Product, frame: Frame, estimate: Histogram) -> Histogram:
     """Return the number of records of each kind, ``leaves x r``.
 

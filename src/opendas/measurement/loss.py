@@ -112,6 +112,7 @@ def attribute_losses(plan: MeasurementPlan) -> Mapping[str, Fraction]:
     budget = plan.budget
     # Noise for one added record is made for one row, and a changed record differs in two.
     of_a_change = Fraction(2, budget.neighbours.l2_squared) * budget.total
+    paths = path_kinds(plan)
     losses = {}
     for attribute in plan.product.schema.names:
         parts = [
@@ -122,9 +123,7 @@ def attribute_losses(plan: MeasurementPlan) -> Mapping[str, Fraction]:
             )
             for level in plan.levels
         ]
-        loss = max(
-            sum(part * own for part, own in zip(parts, path, strict=True)) for path in path_kinds(plan)
-        )
+        loss = max(sum(part * own for part, own in zip(parts, path, strict=True)) for path in paths)
         if loss:
             losses[attribute] = of_a_change * loss
     return MappingProxyType(losses)

@@ -8,6 +8,7 @@ that forest.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,7 +20,7 @@ from opendas.errors import ConfigError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Forest", "Rows", "check_laminar", "forest"]
+__all__ = ["Forest", "Rows", "check_laminar", "crossing", "forest"]
 
 
 class Rows(NamedTuple):
@@ -185,8 +186,45 @@ def forest(maps, groups):
     return crossing, parent[:used], size[:used], owner, map_node, node_of[base[n_maps] :]
 
 
-def check_laminar(rows: Rows, map_names: Sequence[str] = (), group_names: Sequence[str] = ()) -> Forest:
-    """Build the forest, refusing a family of sets in which two cross.
+def crossing(rows: Rows) -> tuple[int, int] | None:
+    """Find a crossing pair of sets, the same that :func:`forest` finds, without compiled code.
+
+    Parameters
+    ----------
+    rows : Rows
+        Row maps and groups.
+
+    Returns
+    -------
+    tuple of int, or None
+        Numbers of two sets that cross, None where no two do. Sets are numbered as by :func:`forest`.
+    """
+    sets = [cells for row in rows.maps for cells in _rows_of(row)]
+    sets += [np.flatnonzero(group) for group in rows.groups]
+    size = np.array([len(cells) for cells in sets], np.int64)
+    order = np.argsort(-size, kind="stable")
+    order = order[size[order] > 1]  # a single cell crosses nothing
+    owner = np.full(rows.maps.shape[1], -1)
+    for place, number in enumerate(order.tolist()):
+        holders = owner[sets[number]]
+        apart = np.flatnonzero(holders != holders[0])
+        if len(apart):
+            return int(order[max(holders[0], holders[apart[0]])]), number
+        if holders[0] < 0 or size[order[holders[0]]] > len(holders):  # else the set is there already
+            owner[sets[number]] = place
+    return None
+
+
+def _rows_of(row: NDArray[np.int32]) -> list[NDArray[np.int64]]:
+    """Return the cells of every row of a map."""
+    order = np.argsort(row, kind="stable")
+    count = int(row.max(initial=-1)) + 1
+    cuts = np.searchsorted(row[order], np.arange(count + 1))
+    return [order[low:high] for low, high in itertools.pairwise(cuts)]
+
+
+def check_laminar(rows: Rows, map_names: Sequence[str] = (), group_names: Sequence[str] = ()) -> None:
+    """Refuse a family of sets in which two cross.
 
     Parameters
     ----------
@@ -195,24 +233,18 @@ def check_laminar(rows: Rows, map_names: Sequence[str] = (), group_names: Sequen
     map_names, group_names : sequence of str, optional
         Names for the error message.
 
-    Returns
-    -------
-    Forest
-        The tree of row groups.
-
     Raises
     ------
     ConfigError
         If two sets cross; the message names both.
     """
-    found = Forest(*forest(rows.maps, rows.groups))
-    if found.crossing[0] >= 0:
-        one, two = (_set_name(rows, s, map_names, group_names) for s in found.crossing)
+    found = crossing(rows)
+    if found is not None:
+        one, two = (_set_name(rows, number, map_names, group_names) for number in found)
         raise ConfigError(
             f"the rounder needs row groups of which any two are nested or disjoint, but {one} and {two} "
             "cross. Take one of them out of its rounder pass, or set milp = true in [passes] (slower, exact)."
         )
-    return found
 
 
 def _set_name(rows: Rows, number: int, map_names: Sequence[str], group_names: Sequence[str]) -> str:

@@ -29,6 +29,7 @@ __all__ = [
     "certificate_bytes",
     "issue",
     "issue_date",
+    "load_pages",
     "read_runs",
     "released_files",
     "totals",
@@ -205,6 +206,13 @@ def read_runs(release: Path) -> tuple[RunFacts, ...]:
         raise FormatError(f"{CERTIFICATE} is damaged. Restore it from a copy of the release.") from error
 
 
+def load_pages() -> None:
+    """Load page layout and templates, which take a while: where a certificate will be issued, but not yet."""
+    from opendas.report import html, pdf
+
+    del html, pdf
+
+
 def issue(
     release: Path, runs: Iterable[RunFacts] = (), *, version: str, commit: str = "unknown"
 ) -> dict[str, Any]:
@@ -244,7 +252,7 @@ def issue(
     )
     data = certificate_bytes(certificate)
     digest = hashlib.sha256(data).hexdigest()
-    # Imported here: they bring in page layout and templates, which runs without a report do not wait for.
+    # Imported here: see load_pages.
     from opendas.report.html import report_html
     from opendas.report.pdf import certificate_pdf
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 from opendas.errors import ConfigError, EnvironmentFailure
 from opendas.geography.frame import Frame
 from opendas.io.atomic import PARTIAL_SUFFIX, atomic_file, make_folder
-from opendas.io.mdf_layout import Column, Layout, mdf_layout, mdf_parts, record_counts
+from opendas.io.mdf_layout import Column, Layout, mdf_layout, mdf_parts, record_counts, record_frame
 from opendas.io.parquet import ROW_GROUP, parquet_sink, text_column
 from opendas.products.product import Product
 from opendas.schema.histogram import Histogram
@@ -94,7 +94,7 @@ class MdfFiles:
         if fmt not in MDF_FORMATS:
             raise ConfigError(f"unknown microdata format {fmt!r}; known are {', '.join(MDF_FORMATS)}.")
         self._product = product
-        self._frame = frame
+        self._frame = record_frame(product, frame)
         self._rows = rows
         self._parts = {folder / f"{p.name}{MDF_SUFFIX[fmt]}": p.leaves for p in mdf_parts(product, frame)}
         make_folder(folder)
