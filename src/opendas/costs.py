@@ -81,7 +81,7 @@ class Costs:
     full_mb: float = 0.0
 
 
-SECOND_WORKER = 0.8
+SECOND_WORKER = 0.9
 """What each further worker process adds to the speed of the first, where it has a core of its own."""
 
 COSTS: Mapping[str, tuple[Costs, Costs]] = {

@@ -175,7 +175,7 @@ def forecast_run(work: Work, costs: Costs | None = None, cores: int | None = Non
         "planning": costs.start + 1e-6 * leaves * costs.planning,
         "gathering": solved * 1e-6 * leaves * costs.gathering / speed,
         "estimating": solved * estimating / speed,
-        "writing": solved * 1e-6 * leaves * costs.writing + 1e-6 * answers * costs.answer,
+        "writing": solved * 1e-6 * leaves * costs.writing / speed + 1e-6 * answers * costs.answer,
     }
     mapped = max(0, leaves - MAPPED_LEAVES)
     table = (leaves - mapped) * costs.main_leaf + mapped * min(costs.main_leaf, MAPPED_LEAF)
@@ -220,7 +220,7 @@ def _leaf_seconds(work: Work, costs: Costs, speed: float) -> float:
     """Return what one more leaf would take."""
     once = costs.reading + costs.planning
     if work.estimates:
-        once += costs.writing + (costs.gathering + costs.child[0]) / speed
+        once += (costs.writing + costs.gathering + costs.child[0]) / speed
     return 1e-6 * once
 
 

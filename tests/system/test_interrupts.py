@@ -130,6 +130,27 @@ def test_an_interrupt_leaves_130_and_a_run_that_resumes(
     assert tree(out / "release") == tree(undisturbed / "out/release")
 
 
+@pytest.mark.parametrize("delay", [0.0, 0.3, 0.6, 0.9, 1.2])
+def test_workers_that_still_load_say_nothing_of_an_interrupt(delay: float) -> None:
+    code = (
+        "import time; from opendas.engines.local import WorkerPool; pool = WorkerPool(2); print(flush=True)"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code + "; time.sleep(60)"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "\n"
+    time.sleep(delay)
+    os.killpg(process.pid, signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert error.count("Traceback") == 1, error  # that of the process itself
+    assert "initializer" not in error
+
+
 @pytest.mark.parametrize("limit", [pytest.param(0, marks=pytest.mark.slow), 3, 9])
 def test_a_full_disk_is_told_and_resumes(undisturbed: Path, tmp_path: Path, limit: int) -> None:
     """RLIMIT_FSIZE (in blocks of 1,024 bytes) stands for the disk: what is longer cannot be written."""

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from enum import Enum, auto
 from functools import partial
+from multiprocessing import resource_tracker
 from typing import Any, TypeVar
 
 import loky
@@ -80,6 +81,17 @@ def _ready() -> int:
     return os.getpid()
 
 
+@contextlib.contextmanager
+def _interrupts_for_us() -> Iterator[None]:
+    """Start processes that Ctrl-C does not reach: this one hears it and ends them, and they say nothing."""
+    resource_tracker.ensure_running()  # later, its start would let signals through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 class WorkerPool:
     """Worker processes, started when this is made: they load while the caller still reads and plans.
 
@@ -97,8 +109,9 @@ class WorkerPool:
         self._processes = loky.ProcessPoolExecutor(
             workers, initializer=load, initargs=(turns, tuple(modules)), timeout=None
         )
-        for _ in range(workers):
-            self._processes.submit(_ready)
+        with _interrupts_for_us():
+            for _ in range(workers):
+                self._processes.submit(_ready)
 
     def close(self) -> None:
         """End the processes.
