@@ -6,6 +6,7 @@ the cores from that process, which is the one that everybody waits for.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -39,7 +40,8 @@ def load(turns: AbstractContextManager[Any], modules: Sequence[str]) -> None:
         from opendas.pandas_spared import spare_pandas
 
         spare_pandas()
-        practise()
+        with contextlib.suppress(Exception):  # it would fail in the first task, too, where errors are told
+            practise()
         for module in modules:
             import_module(module)
         keep_modules()

@@ -13,7 +13,7 @@ from typing import Any
 from opendas.errors import CheckFailed, ConfigError
 from opendas.io.release_folder import ReleasedProduct, ReleaseFolder, release_path
 from opendas.io.verification.budget import check_budget, check_losses, check_plan, check_rows, check_totals
-from opendas.io.verification.check import Check, require, run_check, some
+from opendas.io.verification.check import Check, CheckBeside, require, run_check, some
 from opendas.io.verification.files import check_digests, check_issued, check_listing, read_certificate
 from opendas.io.verification.machine import check_machine, machine_names
 from opendas.io.verification.measurements import check_measurements
@@ -122,17 +122,21 @@ def _run_checks(run: Mapping[str, Any], released: ReleasedProduct) -> Iterator[C
         "noise": lambda: check_rows(run, released.spine),
         "plan": partial(check_plan, run, released),
         "partial losses": partial(check_losses, run, released),
-        "measurements": partial(check_measurements, run, released),
-        "declared constraints": partial(check_bounds, released),
     }
+    later: dict[str, Callable[[], str]] = {"declared constraints": partial(check_bounds, released)}
     if _estimated(run):
-        steps |= {"microdata": partial(check_records, run, data)}
-        steps |= {"constraints": partial(check_constraints, run, data)}
-        steps |= {"units and people": partial(check_quarters, data)}
+        later |= {"microdata": partial(check_records, run, data)}
+        later |= {"constraints": partial(check_constraints, run, data)}
+        later |= {"units and people": partial(check_quarters, data)}
     else:
-        steps |= {"microdata": partial(_no_microdata, released)}
-    for name, step in steps.items():
-        yield run_check(f"{run['product']}: {name}", step)
+        later |= {"microdata": partial(_no_microdata, released)}
+    product = run["product"]
+    yield from (run_check(f"{product}: {name}", step) for name, step in steps.items())
+    # Measurements take as long as all that follows, and neither needs the other.
+    with CheckBeside(f"{product}: measurements", partial(check_measurements, run, released)) as measurements:
+        rest = [run_check(f"{product}: {name}", step) for name, step in later.items()]
+        yield measurements.outcome()
+    yield from rest
 
 
 def _estimated(run: Mapping[str, Any]) -> bool:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from threading import Event
+from typing import Self
 
 from opendas.errors import CheckFailed, OpendasError
 
-__all__ = ["Check", "require", "run_check", "some"]
+__all__ = ["Check", "CheckBeside", "require", "run_check", "some"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,3 +52,32 @@ def run_check(name: str, function: Callable[[], str]) -> Check:
         return Check(name, False, str(error))
     except Exception as error:  # a damaged file must give a failed check, not a traceback
         return Check(name, False, f"a file is damaged or incomplete ({type(error).__name__}).")
+
+
+class CheckBeside:
+    """A check that runs in a thread while others run here; use it as a context manager.
+
+    Reading and searching, most of a large check's time, are done outside of Python's lock.
+
+    Parameters
+    ----------
+    name : str
+    function : callable(Event) -> str
+        Returns what it found, or raises; gives up once the event is set: then nobody waits for it any more.
+    """
+
+    def __init__(self, name: str, function: Callable[[Event], str]) -> None:
+        self._stop = Event()
+        self._thread = ThreadPoolExecutor(1)
+        self._check = self._thread.submit(run_check, name, partial(function, self._stop))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.shutdown()
+
+    def outcome(self) -> Check:
+        """Wait for the check."""
+        return self._check.result()

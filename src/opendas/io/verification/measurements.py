@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from fractions import Fraction
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ __all__ = ["check_measurements"]
 _GEOUNITS = 1 << 12
 
 
-def check_measurements(run: Mapping[str, Any], released: ReleasedProduct) -> str:
+def check_measurements(run: Mapping[str, Any], released: ReleasedProduct, stop: Event) -> str:
     """Every budgeted geolevel has its file: right geounits, query groups, parameters, variances, shapes."""
     plan = certified_plan(run, released)
     stored = run["measurements"]
@@ -36,7 +37,7 @@ def check_measurements(run: Mapping[str, Any], released: ReleasedProduct) -> str
                 _without_invariants(file.metadata) == _without_invariants(wanted),
                 f"{level.geolevel}: the metadata are not those of the certified plan.",
             )
-            values += _check_rows(file, plan, number, full=stored == "full")
+            values += _check_rows(file, plan, number, stop, full=stored == "full")
     return f"{len(budgeted)} files with {values} noisy answers, {stored}"
 
 
@@ -52,7 +53,7 @@ def _without_invariants(metadata: Mapping[str, Any]) -> dict[str, Any]:
     return {**metadata, "product": product}
 
 
-def _check_rows(file: MeasurementFile, plan: MeasurementPlan, number: int, *, full: bool) -> int:
+def _check_rows(file: MeasurementFile, plan: MeasurementPlan, number: int, stop: Event, *, full: bool) -> int:
     spine = plan.spine
     level = spine.levels[number]
     shares = spine.shares[number]
@@ -65,11 +66,12 @@ def _check_rows(file: MeasurementFile, plan: MeasurementPlan, number: int, *, fu
     which = which[keep]
     values = 0
     for start in range(0, len(file), _GEOUNITS):
-        stop = min(start + _GEOUNITS, len(file))
-        answers = file.read(start, stop)
+        end = min(start + _GEOUNITS, len(file))
+        require(not stop.is_set(), "interrupted.")
+        answers = file.read(start, end)
         for planned in plan.levels[number].queries:
             each = [plan.distribution(number, planned, m).variance if m else 0.0 for m in multiples]
-            wanted = np.array(each)[which[start:stop]]
+            wanted = np.array(each)[which[start:end]]
             found = answers[planned.query.name]
             where = f"{level.name}, {planned.query.name}"
             require(
