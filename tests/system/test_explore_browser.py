@@ -70,6 +70,11 @@ class Visit:
     def slider(self, name: str) -> Any:
         return self.page.locator(f'input[type=range][data-for="{name}"]')
 
+    def press(self, button: Any) -> None:
+        """Press a button that leads to another page, and wait for it."""
+        with self.page.expect_navigation():
+            button.click()
+
     def status(self, text: str) -> None:
         """Wait until the status says so."""
         expect(self.page.locator("#status")).to_contain_text(text)
@@ -171,15 +176,15 @@ def test_what_is_wrong_is_said_where_it_was_typed_and_can_be_mended(visit: Visit
 
 def test_two_plans_are_compared_side_by_side(visit: Visit) -> None:
     page = visit.go("/")
-    page.get_by_role("button", name="Compare with a second plan").click()
+    visit.press(page.get_by_role("button", name="Compare with a second plan"))
     page.locator("summary", has_text="Plan B").click()
     visit.field("b.total").fill("1")
     visit.status("Plan B: rho 1,")
     assert page.locator("#answers .card").count() == 2
     assert page.locator("#answers table .vb").first.inner_text().startswith("B ")
-    page.get_by_role("button", name="Swap A and B").click()
+    visit.press(page.get_by_role("button", name="Swap A and B"))
     assert visit.field("a.total").input_value() == "1"
-    page.get_by_role("button", name="Leave out B").click()
+    visit.press(page.get_by_role("button", name="Leave out B"))
     assert visit.field("a.total").input_value() == "1"
     assert page.locator("#answers .card").count() == 1
 
@@ -189,18 +194,18 @@ def test_everything_works_without_a_script(browser: Any, address: str) -> None:
     page = visit.go("/")
     assert not page.locator("input[type=range]").first.is_visible()
     visit.field("a.total").fill("1/2")
-    page.get_by_role("button", name="Answer").click()
+    visit.press(page.get_by_role("button", name="Answer"))
     assert "rho 0.5," in page.locator("#status").inner_text()
     visit.field("a.l0").fill("0.7")
     visit.field("a.l0").press("Enter")
     assert "too much" in visit.field("a.l-sum").inner_text()
-    visit.field("a.l-sum").get_by_role("button").click()
+    visit.press(visit.field("a.l-sum").get_by_role("button"))
     assert "rho 0.5," in page.locator("#status").inner_text()
     page.get_by_label("Open a link").fill("nonsense")
-    page.get_by_role("button", name="Open").click()
+    visit.press(page.get_by_role("button", name="Open"))
     assert visit.field("text-error").is_visible()
     page = visit.go("/phsafe")
-    page.get_by_role("button", name="Give target margins instead").click()
+    visit.press(page.get_by_role("button", name="Give target margins instead"))
     assert visit.field("a.v.PH3.3").input_value() == "20"
     visit.close()
 
@@ -218,7 +223,7 @@ def test_a_plan_that_was_saved_is_run(browser: Any, tmp_path: Path) -> None:
         with page.expect_download() as waiting:
             page.get_by_role("button", name="Save as a run file").click()
         waiting.value.save_as(tmp_path / "saved.toml")
-        page.get_by_role("button", name="Write to written.toml").click()
+        visit.press(page.get_by_role("button", name="Write to written.toml"))
         assert "was written to written.toml" in page.locator("main").inner_text()
         visit.close()
     assert (tmp_path / "written.toml").read_bytes() == (tmp_path / "saved.toml").read_bytes()
@@ -246,7 +251,7 @@ def test_household_tables_give_table_10_and_a_configuration(visit: Visit) -> Non
     visit.status("rho 1.257 unbounded, 2.515 bounded")
     page.get_by_label("nation, groups A-G", exact=True).first.uncheck()
     expect(page.locator("#answers")).not_to_contain_text("nation, groups A-G")
-    page.get_by_role("button", name="Give budgets instead").click()
+    visit.press(page.get_by_role("button", name="Give budgets instead"))
     visit.field("a.tau.PH1_num").fill("0")
     visit.status("cannot be used")
     assert visit.field("a.tau.PH1_num-error").is_visible()
@@ -258,7 +263,7 @@ def test_household_tables_give_table_10_and_a_configuration(visit: Visit) -> Non
     assert json.loads(text)["tau"]["PH1_num"] == 5
     assert "usa_A-G" not in {level.name for level in parse_config(text, Mode.PRIVATE).budgets["PH1_num"]}
     page.get_by_label("Open a link").fill(text)
-    page.get_by_role("button", name="Open", exact=True).click()
+    visit.press(page.get_by_role("button", name="Open", exact=True))
     assert visit.field("a.tau.PH1_num").input_value() == "5"
 
 
