@@ -105,9 +105,9 @@ class WorkerPool:
 
     def __init__(self, workers: int, modules: Sequence[str] = ()) -> None:
         self.workers = workers
-        turns = get_context("loky").Semaphore(loads_at_once(loky.cpu_count()))
+        self._turns: Any = get_context("loky").Semaphore(loads_at_once(loky.cpu_count()))
         self._processes = loky.ProcessPoolExecutor(
-            workers, initializer=load, initargs=(turns, tuple(modules)), timeout=None
+            workers, initializer=load, initargs=(self._turns, tuple(modules)), timeout=None
         )
         with _interrupts_for_us():
             for _ in range(workers):
@@ -137,6 +137,8 @@ class WorkerPool:
             Tried instead with an item to which a process says that it lacks something.
         """
         waiting: dict[Future[Answer | _Said], Item] = {}
+        for _ in range(self.workers):
+            self._turns.release()  # who only waits from here on needs no core
 
         def finished() -> Iterator[tuple[Item, Answer]]:
             done, _ = wait(waiting, return_when=FIRST_COMPLETED)
