@@ -45,6 +45,9 @@ SCALE = (25_000, 250_000, 900_000)
 START = 300
 """Blocks of a state so small that a run of it is all start and end."""
 
+SHORT, SHORT_TIMES = 25_000, 5
+"""Up to so many blocks a run takes seconds, and tenths of one matter: the median of several runs counts."""
+
 TEXAS = 32.2
 """People a block of a state of 900,000 blocks and 29 million people."""
 
@@ -295,15 +298,14 @@ def scale(scratch: Path, sizes: Sequence[int], workers: int) -> Iterator[Row]:
         made = made_nation(scratch, blocks, 1, TEXAS, one_state=True)
         return one_run(name, made, "persons", workers, scratch)
 
-    starts = []
-    for _ in range(3):
-        starts.append(of_size("start", START))
-        yield starts[-1]
-    start = sorted(starts, key=lambda row: row.wall)[1]
-    rows = []
-    for blocks in sizes:
-        rows.append(of_size("one state", blocks))
-        yield rows[-1]
+    found = []
+    for name, blocks in [("start", START), *(("one state", blocks) for blocks in sizes)]:
+        same = []
+        for _ in range(SHORT_TIMES if blocks <= SHORT else 1):
+            same.append(of_size(name, blocks))
+            yield same[-1]
+        found.append(sorted(same, key=lambda row: row.wall)[len(same) // 2])
+    start, *rows = found
     whole = [row.leaves / row.wall for row in rows]
     beyond = [(row.leaves - start.leaves) / (row.wall - start.wall) for row in rows]
     print(f"start, {start.blocks:,} blocks: {start.wall:.1f} s wall, {start.cpu:.1f} s cpu")

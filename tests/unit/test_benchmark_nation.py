@@ -67,10 +67,12 @@ def test_small_passes(
 ) -> None:
     monkeypatch.setattr(nation, "warm", lambda scratch: None)
     monkeypatch.setattr(nation, "TENTH_STATES", 2)
+    monkeypatch.setattr(nation, "SHORT", 500)
+    monkeypatch.setattr(nation, "SHORT_TIMES", 2)
     kept = tmp_path / "rows.json"
     nation.main([*arguments, "--workers", "1", "--scratch", str(tmp_path / "scratch"), "--json", str(kept)])
     rows = nation.read_rows(kept)
-    blocks = [*[nation.START] * 3, 400, 600] if arguments[0] == "scale" else [800, 800]
+    blocks = [nation.START, nation.START, 400, 400, 600] if arguments[0] == "scale" else [800, 800]
     assert [found.blocks for found in rows] == blocks
     for found in rows:
         assert found.wall > sum(found.steps.values())
