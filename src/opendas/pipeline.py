@@ -274,6 +274,7 @@ def _estimate(
     """Estimate, and do beside it what needs no estimate: most of the time this process only waits."""
     with ThreadPoolExecutor(1) as thread:
         facts = thread.submit(beside)
+        pages = thread.submit(load_pages)
         estimation = estimate_on(
             engine,
             prepared.spine,
@@ -285,6 +286,7 @@ def _estimate(
             progress=options.tell,
         )
     clock.lap("estimate")
+    pages.result()
     return estimation, facts.result()
 
 
@@ -302,7 +304,6 @@ def _write_public(space: Workspace, run: Run, prepared: Prepared, measurements: 
 
 def _describe(run: Run, prepared: Prepared, measurements: str) -> RunFacts:
     stamps, declared = _stamps(prepared), prepared.data.declared
-    load_pages()
     return describe(run, prepared.plan, prepared.frame, stamps, declared, measurements)
 
 
