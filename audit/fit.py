@@ -17,7 +17,7 @@ import numpy.typing as npt
 from scipy import stats
 
 from audit.subject import Subject, declared_sigma2
-from opendas.random.keys import RunKey
+from opendas.custody.run_key import RunKey
 
 __all__ = ["LIMIT", "GroupFit", "fit_residuals"]
 

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from audit.subject import Subject, declared_sigma2
-from opendas.random.keys import RunKey
+from opendas.custody.run_key import RunKey
 
 __all__ = ["Covariance", "Moved", "covariance", "moved_person"]
 

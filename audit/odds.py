@@ -22,7 +22,7 @@ from scipy.fft import irfft, rfft
 
 from audit.moved import Moved, moved_person
 from audit.subject import Subject
-from opendas.random.keys import RunKey
+from opendas.custody.run_key import RunKey
 
 __all__ = ["LossLaw", "Rate", "exact_loss", "observed_losses", "rates"]
 

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from opendas.budget.allocation import Budget
 from opendas.budget.resolve import BudgetSpec, resolve_budget
 from opendas.constraints.table import LevelConstraints
+from opendas.custody.run_key import RunKey
 from opendas.engines.subtree import Part, PartLevel
 from opendas.engines.truth import input_tag
 from opendas.engines.work import KeyedSource
@@ -23,9 +24,8 @@ from opendas.geography.spine import Spine, SpineLevel
 from opendas.measurement.family import MeasurementSource
 from opendas.measurement.noisy import MeasuredLevel, measured_levels
 from opendas.measurement.plan import MeasurementPlan
-from opendas.products.pl94 import pl94_persons
-from opendas.random.keys import RunKey
 from opendas.schema.histogram import Histogram
+from opendas.schema.pl94 import pl94_persons
 
 __all__ = ["LEVELS", "RHO", "Subject", "declared_sigma2", "make_subject"]
 

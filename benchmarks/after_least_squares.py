@@ -30,12 +30,12 @@ from typing import TypeVar
 import numpy as np
 
 import opendas as od
-from opendas.budget.optimal.after_least_squares import allocate_after_least_squares
-from opendas.budget.optimal.after_least_squares_joint import allocate_queries_after_least_squares
-from opendas.estimation.hierarchy import post_process
+from opendas.allocation.after_least_squares import allocate_after_least_squares
+from opendas.allocation.after_least_squares_joint import allocate_queries_after_least_squares
+from opendas.allocation.post_processing_8 import post_process
 from opendas.geography.hierarchy import Hierarchy
-from opendas.uncertainty.shape import Shape
-from opendas.uncertainty.trace import Trace, TraceBlocks
+from opendas.gls.shape import Shape
+from opendas.gls.trace import Trace, TraceBlocks
 
 T = TypeVar("T")
 FANOUT = (51, 62, 27, 3, 46)

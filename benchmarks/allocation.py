@@ -35,8 +35,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import NonlinearConstraint, minimize
 
-from opendas.budget.optimal import CountHistogram, Level, NoiseKind, allocate_target, allocate_total
-from opendas.budget.optimal.separable import Separable
+from opendas.allocation import CountHistogram, Level, NoiseKind, allocate_target, allocate_total
+from opendas.allocation.separable import Separable
 from opendas.privacy.relations import Neighbours
 
 Floats = npt.NDArray[np.float64]
@@ -156,7 +156,7 @@ def measured(name: str, levels: Sequence[Level], repeat: int, peer_repeat: int) 
 
 def direct_evaluation(counts: npt.NDArray[np.int64]) -> float:
     """Return the time of one evaluation of the error over single nodes, in milliseconds."""
-    from opendas.budget.optimal import clamped_moments
+    from opendas.allocation import clamped_moments
 
     return fastest(lambda: clamped_moments("laplace", 1.5, counts).mse.sum(), 1)
 

@@ -14,8 +14,8 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from opendas.optimize.paired import PairedCurvature
-from opendas.optimize.problem import FamilyProblem
+from opendas.solvers.least_squares.paired import PairedCurvature
+from opendas.solvers.problem.problem import FamilyProblem
 
 SHAPE = (8, 2, 2, 63)
 CELLS = int(np.prod(SHAPE))

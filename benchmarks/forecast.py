@@ -1,4 +1,4 @@
-"""Forecasts of time, memory and disk: fits the coefficients of opendas.costs and holds them against runs.
+"""Forecasts of time, memory and disk: fits their coefficients and holds them against runs.
 
     python benchmarks/forecast.py measure RUNS.json --blocks 2000 8000 30000 --workers 1 2
     python benchmarks/forecast.py fit RUNS.json
@@ -34,12 +34,11 @@ from nation import folder_mb
 from scipy.optimize import nnls
 
 import opendas
-from opendas.costs import TASK_LEAVES, Costs
 from opendas.demo import write_demo
-from opendas.forecast import Work, forecast_run, work_of
-from opendas.processes import memory_mb
-from opendas.run_log import read_log
-from opendas.timing import STEPS, step_of_lap, step_of_stage
+from opendas.runs.progress.clock import STEPS, step_of_lap, step_of_stage
+from opendas.runs.progress.forecast import TASK_LEAVES, Costs, Work, forecast_run, work_of
+from opendas.runs.progress.log import read_log
+from opendas.runs.progress.processes import memory_mb
 
 HEIGHTS = 4
 """Heights above the leaves that have a cost of their own: leaves, their parents, these' parents, the rest."""

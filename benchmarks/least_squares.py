@@ -37,12 +37,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from families import family, first_pass, joint_pairs, joint_roots, root
 
-from opendas.optimize.certificate import Multipliers, certify, stacked_terms
-from opendas.optimize.direct import solve_direct
-from opendas.optimize.problem import Status
-from opendas.optimize.solve import LIMIT, PRECISION, solve
-from opendas.optimize.solvers import ADAPTERS, load
-from opendas.optimize.solvers.program import program
+from opendas.solvers.general import ADAPTERS, load
+from opendas.solvers.general.program import program
+from opendas.solvers.least_squares.direct import solve_direct
+from opendas.solvers.least_squares.solve import LIMIT, PRECISION, solve
+from opendas.solvers.problem.certificate import Multipliers, certify, stacked_terms
+from opendas.solvers.problem.problem import Status
 
 SIZES = {  # level, children, cells, population, slack of the held total
     "block": ("block", 14, 30, 1_200.0, 0.0),

@@ -39,7 +39,7 @@ import pyarrow.parquet as pq
 
 from opendas.demo import write_nation
 from opendas.demo.land import LARGE_STATE, NATION
-from opendas.processes import memory_mb
+from opendas.runs.progress.processes import memory_mb
 
 SCALE = (25_000, 250_000, 900_000)
 START = 300

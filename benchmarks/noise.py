@@ -22,10 +22,10 @@ from typing import Any
 
 import numpy as np
 
-from opendas.random.distributions import DiscreteGaussian
-from opendas.random.keys import RunKey
-from opendas.random.noise import NoiseSource
-from opendas.random.tables import SamplerTable
+from opendas.custody.run_key import RunKey
+from opendas.sampling.inverse_cdf import SamplerTable
+from opendas.sampling.laws import DiscreteGaussian
+from opendas.sampling.noise import NoiseSource
 
 VARIANCES = (1, 10, 100, 1000)
 #: Cells of ten query groups of a family with 14 children: small calls, where overhead shows.

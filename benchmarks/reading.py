@@ -30,8 +30,8 @@ import pyarrow.parquet as pq
 from pyarrow import csv
 
 from opendas.demo import write_nation
-from opendas.products.pl94 import pl94_persons
-from opendas.run import load
+from opendas.runs.run import load
+from opendas.schema.pl94 import pl94_persons
 
 KINDS = ("codes", "labels", "shuffled", "csv")
 

@@ -22,12 +22,11 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from opendas.optimize import rounding_kernels as kernels
-from opendas.optimize import snapping
-from opendas.optimize.flow import network_simplex
-from opendas.optimize.laminar import forest
-from opendas.optimize.rounding import UNBOUNDED, round_family
-from opendas.optimize.rounding_network import Family, Nodes, build_network, solve_pass
+from opendas.solvers.rounding import kernels, snapping
+from opendas.solvers.rounding.flow import network_simplex
+from opendas.solvers.rounding.laminar import forest
+from opendas.solvers.rounding.network import Family, Nodes, build_network, solve_pass
+from opendas.solvers.rounding.rounding import UNBOUNDED, round_family
 
 LEVELS = (8, 2, 2, 63)
 # name: (children, cells, people, noise sd, seeds)

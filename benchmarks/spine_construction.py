@@ -43,7 +43,7 @@ from opendas.geography.recipe import Recipe, SpineStep, build_spine
 from opendas.geography.spine import Spine
 from opendas.geography.steps import PRODUCTION_AIAN, in_ranges
 from opendas.geography.summary import summarise
-from opendas.products.pl94 import GQ_COLUMNS
+from opendas.schema.pl94 import GQ_COLUMNS
 
 SHARES = preset("pr2020-persons").geolevels
 STEPS = (SpineStep("aian"), SpineStep("block_groups", off_by_one=True), SpineStep("bypass"))

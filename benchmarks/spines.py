@@ -241,8 +241,8 @@ def part_tract_groups(arguments):
 def rhode_island(path, categories):
     """Return the parents of the official spine, state at the top, and columns of entities."""
     from opendas.geography.draft import standard_spine
-    from opendas.io.readers import ReaderSpec, make_reader
-    from opendas.products.pl94 import pl94_persons
+    from opendas.readers import ReaderSpec, make_reader
+    from opendas.schema.pl94 import pl94_persons
 
     frame = make_reader(ReaderSpec("pl94-2010", (path,), pl94_persons(), strict=False)).read().frame
     spine = standard_spine(frame)

@@ -35,13 +35,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 from families import VariedFamily, family, varied
 from least_squares import cpu_ms, machine
 
-from opendas.optimize.certificate import Multipliers, certify_varied
-from opendas.optimize.problem import Status
-from opendas.optimize.solve import solve
-from opendas.optimize.solvers import load
-from opendas.optimize.solvers.program import Program, program
-from opendas.optimize.varied import solve_varied
-from opendas.optimize.varied_direct import solve_explicit
+from opendas.solvers.general import load
+from opendas.solvers.general.program import Program, program
+from opendas.solvers.least_squares.solve import solve
+from opendas.solvers.least_squares.varied import solve_varied
+from opendas.solvers.least_squares.varied_direct import solve_explicit
+from opendas.solvers.problem.certificate import Multipliers, certify_varied
+from opendas.solvers.problem.problem import Status
 
 SIZES = {  # level, level below, children, cells, population, grandchildren
     "block_group": ("block_group", "block", 7, 140, 4_500.0, (6, 20)),

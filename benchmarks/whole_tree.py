@@ -29,12 +29,12 @@ from opendas.budget.resolve import BudgetSpec, resolve_budget
 from opendas.constraints.table import ConstraintTable, bound_table
 from opendas.geography.frame import Frame
 from opendas.geography.spine import Spine, SpineLevel
+from opendas.gls.downward import Estimates, down_pass
+from opendas.gls.model import TreeModel
+from opendas.gls.operators import QueryRows
+from opendas.gls.upward import Below, Sweep, up_pass, up_sweep
 from opendas.measurement.plan import MeasurementPlan
-from opendas.products.pl94 import GQ_COLUMNS, pl94_persons
-from opendas.whole_tree.down import Estimates, down_pass
-from opendas.whole_tree.model import TreeModel
-from opendas.whole_tree.operators import QueryRows
-from opendas.whole_tree.up import Below, Sweep, up_pass, up_sweep
+from opendas.schema.pl94 import GQ_COLUMNS, pl94_persons
 
 SHAPES = {"ri": (1, 5, 244, 1_800, 25_181), "large": (1, 10, 2_440, 18_000, 250_000)}
 NAMES = ("state", "county", "tract", "block_group", "block")

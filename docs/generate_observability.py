@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from opendas.io.family_table import FAMILY_FIELDS
-from opendas.run_log import FIELDS
+from opendas.engines.family_table import FAMILY_FIELDS
+from opendas.runs.progress.log import FIELDS
 
 PAGE = Path(__file__).with_name("observability.md")
 

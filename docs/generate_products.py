@@ -16,11 +16,11 @@ import numpy as np
 
 from opendas.budget import Budget, BudgetSpec, preset, preset_names, resolve_budget
 from opendas.budget.plan import plan_rows
+from opendas.files.mdf.layout import mdf_layout
 from opendas.geography.frame import Frame
-from opendas.io.mdf_layout import mdf_layout
 from opendas.privacy.exact import format_fraction
-from opendas.products.pl94 import pl94_persons, pl94_units, race_combinations
-from opendas.products.product import Passes, Product
+from opendas.schema.pl94 import pl94_persons, pl94_units, race_combinations
+from opendas.schema.product import Passes, Product
 
 FOLDER = Path(__file__).with_name("products")
 PRODUCTS: dict[str, Callable[[], Product]] = {"pl94-persons": pl94_persons, "pl94-units": pl94_units}

@@ -34,9 +34,9 @@ from experiment import (
 )
 
 import opendas as od
-from opendas.allocating import RunAllocation, public_pairs
-from opendas.run import Run
-from opendas.uncertainty.expected import ExpectedError
+from opendas.gls.expected_error import ExpectedError
+from opendas.runs.allocate import RunAllocation, public_pairs
+from opendas.runs.run import Run
 
 ESTIMATORS = ("topdown", "informed")
 QUERIES = ("total", "votingage", "hispanic", "cenrace", "hispanic * cenrace", "detailed")

@@ -11,7 +11,7 @@ from allocation_monte_carlo import Errors, Estimate, Simulated, downstream, simu
 from allocation_trees import Tree
 from experiment import markdown, note
 
-from opendas.budget.optimal import (
+from opendas.allocation import (
     allocate_by_nodes,
     allocate_target,
     allocate_total,

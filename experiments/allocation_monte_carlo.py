@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 from allocation_trees import Tree
 
-from opendas.estimation.hierarchy import post_process
-from opendas.optimize.simplex import project
+from opendas.allocation.post_processing_8 import post_process
+from opendas.solvers.simplex import project
 
 Floats = npt.NDArray[np.float64]
 BATCHES = 20
@@ -98,7 +98,7 @@ VARIANTS: dict[str, dict[str, int | bool]] = {
     "raw first": {"clamp": False},
     "bottom-up": {"anchor": -1},
 }
-"""Ways of post-processing, beside none: arguments of :func:`opendas.estimation.hierarchy.post_process`."""
+"""Ways of post-processing, beside none: arguments of ``post_processing_8.post_process``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,7 @@ from pathlib import Path
 from allocation_trees import Tree, rhode_islands
 from experiment import arguments, deliver, load, markdown, rhode_island
 
-from opendas.allocating import count_pairs
-from opendas.budget.optimal import (
+from opendas.allocation import (
     Level,
     NoiseKind,
     allocate_by_nodes,
@@ -27,9 +26,10 @@ from opendas.budget.optimal import (
     errors_at,
     power_rule,
 )
-from opendas.budget.optimal.per_node import allocate_per_node
-from opendas.budget.optimal.programs import weighted
-from opendas.run import Run
+from opendas.allocation.per_node import allocate_per_node
+from opendas.allocation.programs_6_7 import weighted
+from opendas.runs.allocate import count_pairs
+from opendas.runs.run import Run
 
 TOTALS = {
     "discrete-laplace": ("1/2", "2", "8", "20", "40"),

@@ -16,11 +16,11 @@ import numpy.typing as npt
 import pyarrow.parquet as pq
 from experiment import RHODE_ISLAND, load, rhode_island
 
-from opendas.budget.optimal import CountHistogram, Level
+from opendas.allocation import CountHistogram, Level
 from opendas.geography.hierarchy import Hierarchy
-from opendas.io.readers.findings import FindingLog
-from opendas.io.readers.pl94_archive import read_members
-from opendas.io.readers.pl94_header import block_geocodes, parse_header_2010
+from opendas.readers.columns.findings import FindingLog
+from opendas.readers.pl94.header import block_geocodes, parse_header_2010
+from opendas.readers.pl94.segments import read_members
 
 Ints = npt.NDArray[np.int64]
 

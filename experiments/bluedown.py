@@ -40,14 +40,14 @@ from support.bureau_layout import FOLDERS, bureau_geocode, constraint_rows, meas
 import opendas as od
 from opendas.constraints.table import LevelConstraints
 from opendas.demo import write_demo
-from opendas.intervals.least_squares import TreeEstimates
+from opendas.files.nmf.bureau_tree import bureau_tree
+from opendas.files.nmf.trees import noisy_tree
+from opendas.files.release_folder import ReleaseFolder
 from opendas.intervals.noisy_tree import NoisyTree
-from opendas.io.bureau_tree import bureau_tree
-from opendas.io.noisy_files import noisy_tree
-from opendas.io.release_folder import ReleaseFolder
-from opendas.products.product import Product
-from opendas.queries.groups import QueryGroup
-from opendas.run import Run
+from opendas.intervals.tree_estimates import TreeEstimates
+from opendas.runs.run import Run
+from opendas.schema.product import Product
+from opendas.schema.query_groups import QueryGroup
 
 PEER = Path(__file__).resolve().with_name("bluedown_peer.py")
 PRODUCT = "pl94-persons"

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from opendas.uncertainty.bypassing import SharedSpine, least_sum_of_squares
+from opendas.gls.bypassing import SharedSpine, least_sum_of_squares
 
 LEVELS = ("state", "county", "tract", "block_group", "block")
 SEED = 1

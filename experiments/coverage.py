@@ -28,16 +28,16 @@ from experiment import arguments, deliver, load, markdown, note, rhode_island
 
 import opendas as od
 from opendas.demo import write_demo
+from opendas.files.nmf.trees import noisy_tree
+from opendas.files.release_folder import ReleaseFolder
 from opendas.intervals.answers import LAWS, Areas, Intervals, area_intervals
 from opendas.intervals.laws import EXACT, NORMAL
-from opendas.io.noisy_files import noisy_tree
-from opendas.io.release_folder import ReleaseFolder
-from opendas.io.tables.cells import Table, query_table
-from opendas.io.tables.counting import count_table, group_leaves
-from opendas.io.tables.intervals import Measured
-from opendas.io.tables.margins import NO_MARGIN, margins
-from opendas.run import Run
+from opendas.runs.run import Run
 from opendas.schema.histogram import Histogram
+from opendas.tables.cells import Table, query_table
+from opendas.tables.counting import count_table, group_leaves
+from opendas.tables.intervals import Measured
+from opendas.tables.margins import NO_MARGIN, margins
 
 QUERIES = ("total", "votingage", "hispanic", "cenrace", "hhgq", "hispanic * cenrace", "detailed")
 LEVELS = ("county", "tract", "block_group", "block")

@@ -28,9 +28,9 @@ import pyarrow.parquet as pq
 import opendas as od
 from opendas.budget.presets import preset
 from opendas.geography.frame import Frame
-from opendas.io.readers.base import InputData
 from opendas.metrics.evaluate import Evaluation, evaluate
-from opendas.run import Run
+from opendas.readers.base import InputData
+from opendas.runs.run import Run
 from opendas.schema.attributes import Schema
 from opendas.schema.histogram import Histogram
 

@@ -41,9 +41,9 @@ from experiment import (
 import opendas as od
 from opendas.geography.frame import Frame
 from opendas.metrics.diversity import GROUPS, group_of_cell
-from opendas.products.pl94 import pl94_persons
 from opendas.schema.attributes import Attribute, Schema
 from opendas.schema.histogram import Histogram
+from opendas.schema.pl94 import pl94_persons
 
 INSTALL = """inf-tda is not installed: pip install inf-tda 'opendp==0.12.1'
 (it calls opendp with 64-bit counts, which opendp 0.16 refuses; 0.12.1 is the version of its time)."""

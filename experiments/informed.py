@@ -43,9 +43,9 @@ import opendas as od
 from opendas.geography.frame import Frame
 from opendas.geography.spine import Spine
 from opendas.metrics.evaluate import evaluate
-from opendas.products.pl94 import pl94_persons
-from opendas.run import Run
+from opendas.runs.run import Run
 from opendas.schema.histogram import Histogram
+from opendas.schema.pl94 import pl94_persons
 
 ESTIMATORS = ("topdown", "informed")
 QUERIES = ("total", "votingage", "hispanic", "cenrace", "hhgq", "hispanic * cenrace", "detailed")

@@ -18,11 +18,11 @@ import numpy as np
 from experiment import arguments, deliver, load, markdown, rhode_island
 
 from opendas.constraints.table import bound_table
+from opendas.gls.downward import down_pass, whole_ranges
+from opendas.gls.model import TreeModel
+from opendas.gls.upward import up_sweep
 from opendas.measurement.plan import MeasurementPlan
-from opendas.run import Run
-from opendas.whole_tree.down import down_pass, whole_ranges
-from opendas.whole_tree.model import TreeModel
-from opendas.whole_tree.up import up_sweep
+from opendas.runs.run import Run
 
 QUERIES = ("total", "votingage", "hispanic", "cenrace", "hispanic * cenrace", "detailed")
 MASKS = ("none", "structural zeros", "closed categories too")

@@ -27,8 +27,8 @@ from experiment import HERE, arguments, deliver, load, markdown, note, rhode_isl
 from tract_nation import TRACTS, read_nation, run_file
 
 import opendas as od
-from opendas.products.pl94 import pl94_persons, pl94_units
-from opendas.run import Run
+from opendas.runs.run import Run
+from opendas.schema.pl94 import pl94_persons, pl94_units
 
 sys.path.insert(0, str(HERE.parent / "tests"))
 from support.spark_cluster import start_cluster

@@ -37,11 +37,11 @@ from experiment import (
 )
 
 import opendas as od
-from opendas.io.readers.base import InputData
 from opendas.metrics.errors import BLOCK_BINS
-from opendas.products.pl94 import pl94_persons
-from opendas.run import Run
+from opendas.readers.base import InputData
+from opendas.runs.run import Run
 from opendas.schema.histogram import Histogram
+from opendas.schema.pl94 import pl94_persons
 
 GROUP_SIZE = 5_892_698 / 409_548
 """Blocks in a custom block group of the nation, on average: certificate of the production run."""

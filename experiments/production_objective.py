@@ -23,9 +23,9 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 from families import family
 
-from opendas.optimize.problem import FamilyProblem
-from opendas.optimize.rounding import round_family
-from opendas.optimize.solve import solve
+from opendas.solvers.least_squares.solve import solve
+from opendas.solvers.problem.problem import FamilyProblem
+from opendas.solvers.rounding.rounding import round_family
 
 CHILDREN, CELLS = 6, 30
 

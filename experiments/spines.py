@@ -43,8 +43,8 @@ from opendas.geography.distance import EntityDistances, entity_distances
 from opendas.geography.frame import Frame, official_codes
 from opendas.geography.recipe import Recipe, SpineStep, build_spine
 from opendas.geography.spine import Spine
-from opendas.run import Run
-from opendas.uncertainty.expected import ExpectedError, expected_rows
+from opendas.gls.expected_error import ExpectedError, expected_rows
+from opendas.runs.run import Run
 
 ASSIGNMENT = "baf_2020_ri/ri_2020_block_assignment.parquet"
 CATEGORIES = ("cousub", "place", "vtd", "sldl", "sldu", "sduni", "cd", "aianhh")

@@ -35,13 +35,12 @@ from experiment import (
 
 import opendas as od
 from opendas.geography.frame import Frame, official_codes
-from opendas.io.readers.group_quarters import place_people
-from opendas.io.readers.pl94_layout import P5_TYPES, TABLE_SIZES, cell_names
-from opendas.io.readers.pl94_people import people
 from opendas.metrics.evaluate import evaluate
-from opendas.products.pl94 import GQ_COLUMNS, pl94_persons, pl94_units
-from opendas.products.product import Product
+from opendas.readers.pl94.layout import P5_TYPES, TABLE_SIZES, cell_names
+from opendas.readers.pl94.people import people, place_people
 from opendas.schema.histogram import Histogram
+from opendas.schema.pl94 import GQ_COLUMNS, pl94_persons, pl94_units
+from opendas.schema.product import Product
 
 TRACTS = "pl94_2020_tracts/pl94_2020_tracts.parquet"
 LEVELS = ("us", "state", "county", "tract")

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from opendas.io.atomic import atomic_file, make_folder
+from opendas.files.atomic import atomic_file, make_folder
 
 __all__ = ["MUTANTS", "arm"]
 
 
 def _draws_again() -> None:
     """Every process derives other noise: a resumed run draws twice."""
-    from opendas.random.keys import RunKey
+    from opendas.custody.run_key import RunKey
 
     derive = RunKey.derive
     life = os.environ["OPENDAS_CRASH_MAIN"].encode()
@@ -27,7 +27,7 @@ def _draws_again() -> None:
 
 def _no_ledger() -> None:
     """The intent is never written."""
-    from opendas.privacy.ledger import Ledger
+    from opendas.custody.ledger import Ledger
 
     def nothing(self: Ledger, entry: Any) -> None:
         pass
@@ -38,7 +38,7 @@ def _no_ledger() -> None:
 
 def _late_ledger() -> None:
     """The intent is written when the run is finished."""
-    from opendas.privacy.ledger import Ledger
+    from opendas.custody.ledger import Ledger
 
     intend, finished = Ledger.intend, Ledger.finished
     waiting: list[Any] = []
@@ -57,8 +57,8 @@ def _late_ledger() -> None:
 
 def _charges_again() -> None:
     """A resumed run is entered as another act."""
-    from opendas.privacy import ledger
-    from opendas.privacy.entries import LedgerLine
+    from opendas.custody import ledger
+    from opendas.custody.ledger_entries import LedgerLine
 
     ledger._check_same_act = lambda known, entry: None
     original = ledger.Ledger.intend
@@ -106,7 +106,7 @@ def _in_place() -> None:
 
 def _newline_at_once() -> None:
     """A ledger line and its newline are written together."""
-    from opendas.privacy import ledger
+    from opendas.custody import ledger
 
     def append(self: Any, descriptor: int, line: Any) -> None:
         os.write(descriptor, line.data + b"\n")

@@ -17,21 +17,21 @@ from opendas.errors import CheckFailed, ConfigError, DataError
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from opendas.advice import Move
-    from opendas.allocating import RunAllocation
-    from opendas.budget.optimal.histogram import Level
-    from opendas.budget.optimal.programs import Allocation
-    from opendas.io.level_counts import LevelCounts
+    from opendas.allocation.histogram import Level
+    from opendas.allocation.level_counts import LevelCounts
+    from opendas.allocation.programs_6_7 import Allocation
+    from opendas.custody.passphrase import Passphrase
     from opendas.measurement.account import PlanAccount
     from opendas.metrics.evaluate import Evaluation
-    from opendas.planning import PlanTable
-    from opendas.preparation import Expect, Progress
     from opendas.privacy.zcdp import Account
-    from opendas.random.sealing import Passphrase
-    from opendas.releases import NoisyFile, Release, exact_level
-    from opendas.remote_release import Published
-    from opendas.run import Run, define, load
-    from opendas.spines import describe_spine
+    from opendas.runs.allocate import RunAllocation
+    from opendas.runs.budget_moves import Move
+    from opendas.runs.finished_release import NoisyFile, Release, exact_level
+    from opendas.runs.plan import PlanTable
+    from opendas.runs.prepare import Expect, Progress
+    from opendas.runs.publish import Published
+    from opendas.runs.run import Run, define, load
+    from opendas.runs.spine_report import describe_spine
     from opendas.tuning.tune import Tuning
 
 __all__ = [
@@ -62,13 +62,13 @@ Exact = str | int | Fraction
 """A number that is read exactly: decimals and fractions as text."""
 
 _ELSEWHERE = {
-    "NoisyFile": "opendas.releases",
-    "Release": "opendas.releases",
-    "Run": "opendas.run",
-    "define": "opendas.run",
-    "describe_spine": "opendas.spines",
-    "exact_level": "opendas.releases",
-    "load": "opendas.run",
+    "NoisyFile": "opendas.runs.finished_release",
+    "Release": "opendas.runs.finished_release",
+    "Run": "opendas.runs.run",
+    "define": "opendas.runs.run",
+    "describe_spine": "opendas.runs.spine_report",
+    "exact_level": "opendas.runs.finished_release",
+    "load": "opendas.runs.run",
 }
 """Public names that stand in other modules."""
 
@@ -107,9 +107,9 @@ def publish_to(
     """
     from opendas.engines.spark.hadoop import Hadoop
     from opendas.engines.spark.session import open_session
-    from opendas.io.readers.remote import PASSWORD_RULE, RemoteAddress, holds_password
-    from opendas.releases import Release
-    from opendas.remote_release import publish_release
+    from opendas.readers.remote import PASSWORD_RULE, RemoteAddress, holds_password
+    from opendas.runs.finished_release import Release
+    from opendas.runs.publish import publish_release
 
     if holds_password(address):
         raise ConfigError(f"ADDRESS: {PASSWORD_RULE}.")
@@ -125,14 +125,14 @@ def publish_to(
 
 def plan(run: Run) -> PlanTable:
     """Plan a run: what would be measured, and with what noise. Draws nothing, spends nothing."""
-    from opendas.planning import make_plan
+    from opendas.runs.plan import make_plan
 
     return make_plan(run)
 
 
 def advise(run: Run) -> tuple[Move, ...]:
     """Name budget moves for a run: what each gives, what it costs, and its price. From public things only."""
-    from opendas.advice import advise as find_moves
+    from opendas.runs.budget_moves import advise as find_moves
 
     return find_moves(run)
 
@@ -209,9 +209,9 @@ def release(
     ConfigError, DataError, PrivacyError, EstimationError, EnvironmentFailure
         See :mod:`opendas.errors`.
     """
-    from opendas.pipeline import release as run_release
-    from opendas.preparation import Options
-    from opendas.releases import Release
+    from opendas.runs.finished_release import Release
+    from opendas.runs.prepare import Options
+    from opendas.runs.release import release as run_release
 
     options = Options(
         workers,
@@ -247,9 +247,9 @@ def measure(
     expect: Expect | None = None,
 ) -> Release:
     """Take and write all measurements, and nothing else. Arguments as for :func:`release`."""
-    from opendas.pipeline import measure as run_measure
-    from opendas.preparation import Options
-    from opendas.releases import Release
+    from opendas.runs.finished_release import Release
+    from opendas.runs.prepare import Options
+    from opendas.runs.release import measure as run_measure
 
     options = Options(
         workers=workers,
@@ -285,9 +285,9 @@ def estimate(
     Spends nothing; where the measurements were entered into a shared `ledger`, their act is noted there as
     finished.
     """
-    from opendas.pipeline import estimate as run_estimate
-    from opendas.preparation import Options
-    from opendas.releases import Release
+    from opendas.runs.finished_release import Release
+    from opendas.runs.prepare import Options
+    from opendas.runs.release import estimate as run_estimate
 
     options = Options(
         workers=workers,
@@ -315,9 +315,9 @@ def tabulate(
 
     With `intervals`, a level such as ``"0.90"``, estimate and interval stand beside each count.
     """
-    from opendas.io.tables.tabulate import DEFAULT_CONFIDENCE, write_tables
-    from opendas.releases import exact_level
     from opendas.report.certificate import issue
+    from opendas.runs.finished_release import exact_level
+    from opendas.tables.tabulate import DEFAULT_CONFIDENCE, write_tables
     from opendas.version import __version__, commit
 
     folder = _path(to)
@@ -402,7 +402,7 @@ def account(
     from opendas.measurement.account import PlanAccount
     from opendas.privacy.exact import parse_fraction
     from opendas.privacy.zcdp import Account
-    from opendas.run import Run
+    from opendas.runs.run import Run
 
     if (source is None) == (rho is None):
         raise ConfigError("give either a run or a rho, and not both.")
@@ -426,7 +426,7 @@ def allocate(
 
     Parameters
     ----------
-    levels : mapping, or sequence of :class:`~opendas.budget.optimal.histogram.Level`
+    levels : mapping, or sequence of :class:`~opendas.allocation.histogram.Level`
         Level -> array of counts, one a node; or a single number, which says how many nodes there are and
         nothing of their counts. All must be public: an allocation is published.
     mechanism : str
@@ -443,7 +443,7 @@ def allocate(
     >>> allocate({"region": 4, "ward": 36}, "gaussian", total=1).budgets
     (0.25, 0.75)
     """
-    from opendas.budget.optimal.programs import allocate_target, allocate_total
+    from opendas.allocation.programs_6_7 import allocate_target, allocate_total
 
     if (total is None) == (mse is None):
         raise ConfigError("give a total budget, or a target for the mean squared error (mse), not both.")
@@ -466,10 +466,10 @@ def allocate_run(
 ) -> RunAllocation:
     """Share the budget of a run out over geolevels and query groups, from public numbers.
 
-    Arguments and errors as :func:`opendas.allocating.allocate_for_run`; with `after_least_squares`, of which
-    only `total` and `weights` go with it, as ``allocate_for_run_after_least_squares`` there.
+    Arguments and errors as :func:`opendas.runs.allocate.allocate_for_run`; with `after_least_squares`, of
+    which only `total` and `weights` go with it, as ``allocate_for_run_after_least_squares`` there.
     """
-    from opendas.allocating import allocate_for_run, allocate_for_run_after_least_squares
+    from opendas.runs.allocate import allocate_for_run, allocate_for_run_after_least_squares
 
     if after_least_squares:
         if (mse, prior, stand_in, source) != (None,) * 4:
@@ -483,7 +483,7 @@ def allocate_run(
 def _levels(counts: Mapping[str, npt.ArrayLike]) -> list[Level]:
     import numpy as np
 
-    from opendas.budget.optimal.histogram import CountHistogram, Level, unknown_counts
+    from opendas.allocation.histogram import CountHistogram, Level, unknown_counts
 
     levels = []
     for name, values in counts.items():
@@ -501,10 +501,10 @@ def status(out: str | Path) -> list[dict[str, Any]]:
     """Return one row per run in an output folder: how far it is, what is left, and what it has spent.
 
     Reads only, and takes no lock: a run may be at work in the folder. The fields are those of
-    :class:`opendas.run_status.RunStatus`. The loss is what the folder's own ledger holds; None where the run
-    is in a shared ledger, or not begun.
+    :class:`opendas.runs.progress.status.RunStatus`. The loss is what the folder's own ledger holds; None
+    where the run is in a shared ledger, or not begun.
     """
-    from opendas.run_status import folder_status
+    from opendas.runs.progress.status import folder_status
 
     return [row.to_dict() for row in folder_status(Path(out))]
 
@@ -512,7 +512,7 @@ def status(out: str | Path) -> list[dict[str, Any]]:
 def forget_key(out: str | Path) -> tuple[str, ...]:
     """Destroy the run keys of an output folder; returns the products whose key was destroyed."""
     from opendas.phsafe.folder import HouseholdWorkspace, stored_mode
-    from opendas.workspace import Workspace, forget_keys
+    from opendas.runs.workspace import Workspace, forget_keys
 
     folder = Path(out)
     return forget_keys(folder, Workspace if stored_mode(folder) is None else HouseholdWorkspace)
@@ -520,13 +520,13 @@ def forget_key(out: str | Path) -> tuple[str, ...]:
 
 def with_strict(run: Run) -> Run:
     """Return the run with disagreements of the input made errors."""
-    from opendas.run import Run
+    from opendas.runs.run import Run
 
     return Run(run.path, replace(run.resolved, reader=replace(run.resolved.reader, strict=True)))
 
 
 def _passphrase(given: str | Passphrase | None) -> Passphrase | None:
-    from opendas.random.sealing import Passphrase
+    from opendas.custody.passphrase import Passphrase
 
     return Passphrase(given) if isinstance(given, str) else given
 

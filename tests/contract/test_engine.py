@@ -206,7 +206,7 @@ def test_what_is_loaded_is_not_searched_for_garbage_after_every_task() -> None:
     code = """
 import gc
 import opendas.engines.work
-from opendas.engines.garbage import keep_modules
+from opendas.engines.local import keep_modules
 assert len(gc.get_objects()) > 20_000 and not gc.get_freeze_count()
 keep_modules()
 assert len(gc.get_objects()) < 1000

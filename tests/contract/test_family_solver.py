@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from opendas.errors import EstimationError
-from opendas.optimize.certificate import Multipliers, certify
-from opendas.optimize.problem import ConstraintRow, FamilyProblem, Status
-from opendas.optimize.solve import solve
-from opendas.optimize.solvers import clarabel
+from opendas.solvers.general import clarabel
+from opendas.solvers.least_squares.solve import solve
+from opendas.solvers.problem.certificate import Multipliers, certify
+from opendas.solvers.problem.problem import ConstraintRow, FamilyProblem, Status
 
 random_family = runpy.run_path(str(Path(__file__).parents[1] / "support" / "random_family.py"))[
     "random_family"

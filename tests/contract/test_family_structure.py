@@ -12,14 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from opendas.optimize import solve as solving
-from opendas.optimize.admm import admm
-from opendas.optimize.certificate import Multipliers, certify, find_multipliers, stacked_terms
-from opendas.optimize.direct import solve_direct
-from opendas.optimize.feasibility import conflict, minimum_tolerance
-from opendas.optimize.problem import FamilyProblem, Solution, Status
-from opendas.optimize.solve import solve
-from opendas.optimize.solvers import clarabel
+from opendas.solvers.general import clarabel
+from opendas.solvers.infeasible.feasibility import conflict, minimum_tolerance
+from opendas.solvers.least_squares import solve as solving
+from opendas.solvers.least_squares.admm import admm
+from opendas.solvers.least_squares.direct import solve_direct
+from opendas.solvers.least_squares.solve import solve
+from opendas.solvers.problem.certificate import Multipliers, certify, find_multipliers, stacked_terms
+from opendas.solvers.problem.problem import FamilyProblem, Solution, Status
 
 ROOT = Path(__file__).parents[2]
 random_family = runpy.run_path(str(ROOT / "tests" / "support" / "random_family.py"))["random_family"]
@@ -230,11 +230,11 @@ def test_threads_that_solve_families_side_by_side_change_nothing():
 def test_number_of_blas_threads_changes_no_byte():
     script = (
         "import runpy, sys, hashlib\n"
-        "from opendas.optimize import solve as s\n"
+        "from opendas.solvers import solve as s\n"
         f"family = runpy.run_path({str(ROOT / 'benchmarks' / 'families.py')!r})['family']\n"
         "problems = [family('block', 14, 30, 1200.0, 0).problem, family('tract', 40, 450, 2e5, 0).problem]\n"
         "first = [s.solve(p).x for p in problems]\n"
-        "from opendas.optimize.admm import admm\n"
+        "from opendas.solvers.least_squares.admm import admm\n"
         "second = [s._structured(p, 1e-7, 'admm', guess=lambda q: admm(q, 60, 1e-9)[:2]).x"
         " for p in problems]\n"
         "print(hashlib.sha256(b''.join(x.tobytes() for x in first + second)).hexdigest())\n"

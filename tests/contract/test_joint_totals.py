@@ -9,15 +9,15 @@ import pytest
 from support.random_joint import random_joint
 
 from opendas.errors import EstimationError
-from opendas.optimize.certificate import Multipliers, certify
-from opendas.optimize.direct import solve_direct
-from opendas.optimize.feasibility import conflict
-from opendas.optimize.joint import independent_joint
-from opendas.optimize.prices import solve_by_price
-from opendas.optimize.problem import ConstraintRow, FamilyProblem, Status
-from opendas.optimize.solve import LIMIT, PRECISION, solve
-from opendas.optimize.solvers import clarabel, load
-from opendas.optimize.solvers.program import program
+from opendas.solvers.general import clarabel, load
+from opendas.solvers.general.program import program
+from opendas.solvers.infeasible.feasibility import conflict
+from opendas.solvers.least_squares.direct import solve_direct
+from opendas.solvers.least_squares.prices import solve_by_price
+from opendas.solvers.least_squares.solve import LIMIT, PRECISION, solve
+from opendas.solvers.problem.certificate import Multipliers, certify
+from opendas.solvers.problem.joint import independent_joint
+from opendas.solvers.problem.problem import ConstraintRow, FamilyProblem, Status
 
 ONE = (1.0, np.zeros(1, np.int32))
 DETAILED = (1.0, np.arange(2, dtype=np.int32))

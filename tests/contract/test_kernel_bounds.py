@@ -12,9 +12,9 @@ ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import runpy, sys
 import numpy as np
-from opendas.optimize.problem import FamilyProblem, Status
-from opendas.optimize.rounding import round_family
-from opendas.optimize.solve import solve
+from opendas.solvers.problem.problem import FamilyProblem, Status
+from opendas.solvers.rounding.rounding import round_family
+from opendas.solvers.least_squares.solve import solve
 
 make = runpy.run_path(sys.argv[1])["random_family"]
 

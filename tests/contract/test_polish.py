@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from opendas.optimize.certificate import certify
-from opendas.optimize.polish import polish_root
-from opendas.optimize.problem import FamilyProblem
-from opendas.optimize.solve import solve
+from opendas.solvers.least_squares.polish import polish_root
+from opendas.solvers.least_squares.solve import solve
+from opendas.solvers.problem.certificate import certify
+from opendas.solvers.problem.problem import FamilyProblem
 
 
 def root(seed: int, children: int = 2) -> FamilyProblem:

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from opendas.errors import ConfigError, EnvironmentFailure
-from opendas.optimize.certificate import certify
-from opendas.optimize.problem import FamilyProblem, Status
-from opendas.optimize.solve import solve
-from opendas.optimize.solvers import ADAPTERS, load
-from opendas.optimize.solvers.program import program
+from opendas.solvers.general import ADAPTERS, load
+from opendas.solvers.general.program import program
+from opendas.solvers.least_squares.solve import solve
+from opendas.solvers.problem.certificate import certify
+from opendas.solvers.problem.problem import FamilyProblem, Status
 
 random_family = runpy.run_path(str(Path(__file__).parents[1] / "support" / "random_family.py"))[
     "random_family"

@@ -9,13 +9,13 @@ from support.random_joint import random_joint
 from support.random_varied import SORTS, hessians, random_varied
 
 from opendas.errors import EstimationError
-from opendas.optimize import varied
-from opendas.optimize.certificate import Multipliers, certify_varied
-from opendas.optimize.curvature import DenseCurvature, SharedCurvature, blocks
-from opendas.optimize.problem import ConstraintRow, FamilyProblem, Status
-from opendas.optimize.solve import solve
-from opendas.optimize.solvers import clarabel
-from opendas.optimize.varied import solve_varied
+from opendas.solvers.general import clarabel
+from opendas.solvers.least_squares import varied
+from opendas.solvers.least_squares.solve import solve
+from opendas.solvers.least_squares.varied import solve_varied
+from opendas.solvers.problem.certificate import Multipliers, certify_varied
+from opendas.solvers.problem.curvature import DenseCurvature, SharedCurvature, blocks
+from opendas.solvers.problem.problem import ConstraintRow, FamilyProblem, Status
 
 DETAILED = (1.0, np.arange(2, dtype=np.int32))
 

@@ -8,18 +8,18 @@ from support.random_family import random_family
 from support.random_joint import random_joint
 
 from opendas.errors import EstimationError
-from opendas.optimize.active_set import PAIRED
-from opendas.optimize.curvature import DenseCurvature
-from opendas.optimize.paired import (
+from opendas.solvers.general import clarabel
+from opendas.solvers.least_squares.active_set import PAIRED
+from opendas.solvers.least_squares.paired import (
     PairedCurvature,
     paired_guess,
     paired_inverse,
     paired_times,
     place_bounds,
 )
-from opendas.optimize.problem import Status
-from opendas.optimize.solvers import clarabel
-from opendas.optimize.varied import solve_varied
+from opendas.solvers.least_squares.varied import solve_varied
+from opendas.solvers.problem.curvature import DenseCurvature
+from opendas.solvers.problem.problem import Status
 
 
 def psd(rng, K, rank):

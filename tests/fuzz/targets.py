@@ -14,17 +14,17 @@ from support.mini import mini_frame, mini_product
 import opendas
 from fuzz.oracle import Defect, Outcome, command
 from fuzz.seeds import MARK, Files, seed
-from opendas.config.guess import guess_table
+from opendas.allocation.level_counts import read_level_counts
+from opendas.custody.ledger import Ledger
+from opendas.files.geography.areas import read_area_file
 from opendas.geography.frame import Frame, LevelRule, official_codes
-from opendas.io.area_files import read_area_file
-from opendas.io.level_counts import read_level_counts
-from opendas.io.readers import InputData, ReaderSpec, UnitsSpec, make_reader
-from opendas.io.readers.block_assignment import with_assignments
 from opendas.phsafe.config import Mode, read_config
 from opendas.phsafe.run import HouseholdOptions, validate_input
-from opendas.planning import make_plan
-from opendas.privacy.ledger import Ledger
-from opendas.products.pl94 import pl94_persons, pl94_units
+from opendas.readers import InputData, ReaderSpec, UnitsSpec, make_reader
+from opendas.readers.frame.block_assignment import with_assignments
+from opendas.runs.config.guess import guess_table
+from opendas.runs.plan import make_plan
+from opendas.schema.pl94 import pl94_persons, pl94_units
 from opendas.tuning.targets import load_targets
 
 __all__ = ["TARGETS", "Target"]

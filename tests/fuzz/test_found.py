@@ -21,26 +21,25 @@ from support.pl94_zip import members, some_blocks
 import opendas
 from fuzz.seeds import MARK, seed
 from opendas.cli.answers import next_steps, run_answer
-from opendas.config.guess import guess_table
-from opendas.config.lines import scan_lines
-from opendas.config.load import load_run_file, read_text
-from opendas.config.released import toml_document
+from opendas.custody.ledger_entries import read_lines
 from opendas.engines.checkpoint import Checkpoints
 from opendas.errors import ConfigError, DataError, FormatError, PrivacyError
+from opendas.files.geography.areas import read_area_file
+from opendas.files.geography.reading import read_constraints, read_frame, read_product, read_spine
+from opendas.files.parquet import open_parquet, read_metadata, reading
 from opendas.geography.frame import Frame, LevelRule, official_codes
-from opendas.io.area_files import read_area_file
-from opendas.io.geography_files import read_constraints, read_frame, read_product, read_spine
-from opendas.io.parquet import open_parquet, read_metadata, reading
-from opendas.io.readers import ReaderSpec, make_reader
-from opendas.io.readers.block_assignment import with_assignments
-from opendas.io.readers.tables import _check_dictionaries
-from opendas.io.readers.unpacking import SMALL
 from opendas.phsafe.run import HouseholdOptions, validate_input
 from opendas.phsafe.verify import holds_household_tables, verify_output
-from opendas.privacy.entries import read_lines
-from opendas.products.pl94 import pl94_persons
-from opendas.timing import Clock
-from opendas.workspace import read_state
+from opendas.readers import ReaderSpec, make_reader
+from opendas.readers.columns.csv_parquet import SMALL, _check_dictionaries
+from opendas.readers.frame.block_assignment import with_assignments
+from opendas.runs.config.guess import guess_table
+from opendas.runs.config.lines import scan_lines
+from opendas.runs.config.load import load_run_file, read_text
+from opendas.runs.config.released import toml_document
+from opendas.runs.progress.clock import Clock
+from opendas.runs.workspace import read_state
+from opendas.schema.pl94 import pl94_persons
 
 LEVELS = (LevelRule("region", 2), LevelRule("town", 4), LevelRule("block", 6))
 

@@ -13,14 +13,13 @@ from hypothesis import strategies as st
 from scipy import fft
 from support.privacy_loss import Answer, slow_delta, slow_power
 
-from opendas.privacy.attacker import Attacker
+from opendas.privacy.attacker import Attacker, loss_tail, zcdp_power_bound
 from opendas.privacy.composed import ComposedLoss
 from opendas.privacy.grid import TiltedGrid
 from opendas.privacy.loss import LossLaw, loss_law
-from opendas.privacy.tradeoff import loss_tail, zcdp_power_bound
 from opendas.privacy.worst import ChangedAnswers, WorstLoss
 from opendas.privacy.zcdp import delta_of, epsilon_cks
-from opendas.random.distributions import DiscreteGaussian, DiscreteLaplace
+from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
 
 POINTS = 1 << 13
 

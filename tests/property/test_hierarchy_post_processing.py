@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opendas.estimation.hierarchy import post_process
+from opendas.allocation.post_processing_8 import post_process
 from opendas.geography.hierarchy import Hierarchy
 
 

@@ -14,15 +14,15 @@ from support.mini import from_dense, to_dense
 
 import opendas.engines.tasks as tasks
 import opendas.engines.upward as upward
-from opendas.constraints.declarations import Bound, Invariant, StructuralZero
 from opendas.engines.drive import Estimation, estimate_spine
 from opendas.engines.work import Worker
 from opendas.errors import InfeasibleFamily
 from opendas.geography.frame import Frame
 from opendas.privacy.relations import Mechanism
-from opendas.products.product import PassPlan, Product
 from opendas.schema.attributes import Attribute, Recode, Schema
+from opendas.schema.declarations import Bound, Invariant, StructuralZero
 from opendas.schema.histogram import Histogram
+from opendas.schema.product import PassPlan, Product
 
 LEVELS = ("region", "town", "block")
 

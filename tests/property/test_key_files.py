@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from opendas.custody import passphrase as sealing
+from opendas.custody.passphrase import Passphrase
+from opendas.custody.run_key import RunKey
 from opendas.errors import PrivacyError
-from opendas.random import sealing
-from opendas.random.keys import RunKey
-from opendas.random.sealing import Passphrase
 
 texts = st.text(
     st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), min_size=12, max_size=60

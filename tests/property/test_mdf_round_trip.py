@@ -10,14 +10,14 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from opendas.files.mdf import writing as mdf_writer
+from opendas.files.mdf.layout import mdf_parts
+from opendas.files.mdf.reading import read_mdf_records
+from opendas.files.nmf.reading import Answers
 from opendas.geography.frame import Frame
-from opendas.io.mdf_files import read_mdf_records
-from opendas.io.mdf_layout import mdf_parts
-from opendas.io.measurement_files import Answers
-from opendas.io.writers import mdf as mdf_writer
-from opendas.products.product import PassPlan, Product
 from opendas.schema.attributes import Attribute, Schema
 from opendas.schema.histogram import Histogram
+from opendas.schema.product import PassPlan, Product
 
 CHARACTERS = st.characters(codec="utf-8", exclude_characters="\r\n\0", exclude_categories=["Cs"])
 LABELS = st.lists(st.text(CHARACTERS, min_size=1, max_size=4), min_size=1, max_size=4, unique=True)

@@ -9,11 +9,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opendas.random.distributions import DiscreteGaussian, DiscreteLaplace, NoiseDistribution
-from opendas.random.intervals import exp_neg, gaussian_weights
-from opendas.random.keys import RunKey
-from opendas.random.noise import NoiseSource, pack_addresses
-from opendas.random.tables import SamplerTable
+from opendas.custody.run_key import RunKey
+from opendas.sampling.interval_arithmetic import exp_neg, gaussian_weights
+from opendas.sampling.inverse_cdf import SamplerTable
+from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace, NoiseDistribution
+from opendas.sampling.noise import NoiseSource, pack_addresses
 
 positive = st.fractions(min_value=Fraction(1, 10**6), max_value=Fraction(400), max_denominator=10**6)
 laws = st.one_of(positive.map(DiscreteGaussian), positive.map(DiscreteLaplace))

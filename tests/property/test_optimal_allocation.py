@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opendas.budget.optimal import (
+from opendas.allocation import (
     CountHistogram,
     Level,
     NoiseKind,
@@ -23,9 +23,9 @@ from opendas.budget.optimal import (
     errors_at,
     power_rule,
 )
-from opendas.budget.optimal.programs import weighted
-from opendas.budget.optimal.round_exact import exact_split, rounded_up
-from opendas.budget.optimal.separable import Separable
+from opendas.allocation.programs_6_7 import weighted
+from opendas.allocation.round_exact import exact_split, rounded_up
+from opendas.allocation.separable import Separable
 
 KINDS = st.sampled_from(list(NoiseKind))
 BUDGETS = st.floats(1e-6, 300)

@@ -15,11 +15,11 @@ from support.pl94_zip import Block, members, some_blocks, tables, write_csv, wri
 
 from opendas.errors import DataError, OpendasError
 from opendas.geography.frame import LevelRule
-from opendas.io.readers import ReaderSpec, make_reader
-from opendas.io.readers.group_quarters import apportion, place_people
-from opendas.products.pl94 import pl94_persons
-from opendas.products.product import PassPlan, Product
+from opendas.readers import ReaderSpec, make_reader
+from opendas.readers.pl94.people import apportion, place_people
 from opendas.schema.attributes import Attribute, Schema
+from opendas.schema.pl94 import pl94_persons
+from opendas.schema.product import PassPlan, Product
 
 QUICK = settings(
     max_examples=60,

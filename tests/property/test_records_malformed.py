@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from opendas.demo.cef_files import write_cef
 from opendas.errors import DataError, Finding, OpendasError
 from opendas.geography.frame import Frame, official_codes
-from opendas.io.readers import InputData, ReaderSpec, make_reader
-from opendas.io.readers.block_assignment import with_assignments
-from opendas.io.readers.cef_layout import UNITS
-from opendas.io.readers.cef_records import read_records
-from opendas.io.readers.findings import FindingLog
-from opendas.products.pl94 import pl94_persons
+from opendas.readers import InputData, ReaderSpec, make_reader
+from opendas.readers.cef.layout import UNITS
+from opendas.readers.cef.records import read_records
+from opendas.readers.columns.findings import FindingLog
+from opendas.readers.frame.block_assignment import with_assignments
+from opendas.schema.pl94 import pl94_persons
 
 QUICK = settings(
     max_examples=60,

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opendas.optimize.rounding import UNBOUNDED, round_family
+from opendas.solvers.rounding.rounding import UNBOUNDED, round_family
 
 
 @st.composite

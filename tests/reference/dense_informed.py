@@ -14,9 +14,9 @@ import numpy as np
 import scipy.linalg
 import scipy.sparse as sp
 
-from opendas.estimation.groups import Groups
-from opendas.estimation.model import Family
-from opendas.estimation.rounding import round_estimate
+from opendas.topdown.constraint_groups import Groups
+from opendas.topdown.model import Family
+from opendas.topdown.rounding import round_estimate
 
 TINY = 1e-9
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from opendas.queries.groups import QueryGroup
-from opendas.uncertainty.tree import TreeLevel
+from opendas.gls.variances import TreeLevel
+from opendas.schema.query_groups import QueryGroup
 
 Floats = npt.NDArray[np.float64]
 

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 
 from opendas.budget import Budget
-from opendas.constraints.declarations import Invariant
 from opendas.geography.bypass import bypass_general, bypass_only_children
 from opendas.geography.frame import Frame, official_codes
 from opendas.geography.recipe import NAMED_SPINES, Recipe, SpineStep, build_spine
@@ -25,9 +24,10 @@ from opendas.measurement.account import PlanAccount
 from opendas.measurement.loss import attribute_loss, path_kinds, plan_loss, within_loss
 from opendas.measurement.plan import MeasurementPlan
 from opendas.privacy import Mechanism, Neighbours
-from opendas.products.product import PassPlan, Product
-from opendas.random.distributions import DiscreteGaussian, DiscreteLaplace
+from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
 from opendas.schema.attributes import Attribute, Schema
+from opendas.schema.declarations import Invariant
+from opendas.schema.product import PassPlan, Product
 
 F = Fraction
 GAUSSIAN, LAPLACE = Mechanism.DISCRETE_GAUSSIAN, Mechanism.DISCRETE_LAPLACE

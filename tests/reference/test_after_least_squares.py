@@ -10,16 +10,16 @@ import pytest
 from scipy import optimize
 from support.data import shared_data
 
-from opendas.budget.optimal.after_least_squares import (
+from opendas.allocation.after_least_squares import (
     allocate_after_least_squares,
     least_squares_variances,
     whole_shares,
 )
 from opendas.errors import BudgetError
 from opendas.geography.hierarchy import Hierarchy
-from opendas.optimize.shares import least_gap, minimise_shares
-from opendas.uncertainty.shape import Shape
-from opendas.uncertainty.trace import Trace, TraceBlocks
+from opendas.gls.shape import Shape
+from opendas.gls.trace import Trace, TraceBlocks
+from opendas.solvers.shares import least_gap, minimise_shares
 
 SMALL = Hierarchy.of([[0], [0, 0, 0], [0, 0, 1, 1, 1, 2], [0, 0, 0, 1, 2, 2, 3, 4, 5, 5, 5]])
 

@@ -12,16 +12,16 @@ from support.data import shared_data
 from support.mini import mini_frame, mini_product
 
 import opendas as od
+from opendas.allocation.after_least_squares_joint import allocate_queries_after_least_squares
 from opendas.budget.allocation import Budget
-from opendas.budget.optimal.after_least_squares_joint import allocate_queries_after_least_squares
-from opendas.constraints.declarations import Invariant
 from opendas.errors import BudgetError, ConfigError
 from opendas.geography.bypass import bypass_only_children
 from opendas.geography.draft import standard_spine
 from opendas.geography.spine import Spine
+from opendas.gls.expected_error import ExpectedError
 from opendas.measurement.plan import MeasurementPlan
 from opendas.privacy.relations import Mechanism, Neighbours
-from opendas.uncertainty.expected import ExpectedError
+from opendas.schema.declarations import Invariant
 
 PRODUCT = mini_product()
 SPINE = standard_spine(mini_frame(2, 3, 4))
@@ -109,7 +109,7 @@ def test_budget_is_exact_and_leaves_out_what_is_published():
 
 def test_matrices_of_several_dimensions():
     """The crossing recodes of the census product make a block of dimension three."""
-    from opendas.products.pl94 import pl94_persons
+    from opendas.schema.pl94 import pl94_persons
 
     product = replace(pl94_persons(), invariants=())
     targets = {"*": {"hhinstlevels": 1.0, "hhgq": 1.0, "total": 0.5}}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.data import shared_data
 
-from opendas.budget.optimal import Level, allocate_target, allocate_total
+from opendas.allocation import Level, allocate_target, allocate_total
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 
@@ -49,7 +49,7 @@ def test_program_7_at_a_target_of_20000(levels: list[Level]) -> None:
     [("discrete-laplace", 8, 0.32), ("discrete-laplace", 20, 15), ("discrete-gaussian", 10, 1.3)],
 )
 def test_the_power_rule_at_large_budgets(levels: list[Level], kind: str, total: int, excess: float) -> None:
-    from opendas.budget.optimal import errors_at, power_rule
+    from opendas.allocation import errors_at, power_rule
 
     best = allocate_total(levels, kind, total)
     rule = errors_at(levels, kind, power_rule([1, 244, 25_181], kind, total))

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from opendas.budget import Budget
 from opendas.privacy import Mechanism, Neighbours
-from opendas.queries.groups import Workload
-from opendas.random.distributions import DiscreteGaussian
+from opendas.sampling.laws import DiscreteGaussian
 from opendas.schema.attributes import Attribute, Recode, Schema
+from opendas.schema.query_groups import Workload
 
 F = Fraction
 GAUSSIAN, LAPLACE = Mechanism.DISCRETE_GAUSSIAN, Mechanism.DISCRETE_LAPLACE

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from opendas.optimize.conflict import NO_LIMIT, RangeSystem, can_hold, find_conflict
+from opendas.solvers.infeasible.conflict import NO_LIMIT, RangeSystem, can_hold, find_conflict
 
 TOP = 5
 

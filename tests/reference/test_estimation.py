@@ -15,11 +15,11 @@ from support.mini import mini_frame, mini_histogram, mini_product, to_dense
 from opendas.constraints.table import InvariantAnswers, LevelConstraints
 from opendas.engines.drive import estimate_spine
 from opendas.errors import InfeasibleFamily
-from opendas.estimation.failsafe import relax_parent
-from opendas.estimation.family import Progress, _least_squares, estimate_family
-from opendas.estimation.groups import Groups
-from opendas.estimation.model import Family
 from opendas.privacy.relations import Mechanism
+from opendas.topdown.constraint_groups import Groups
+from opendas.topdown.failsafe import relax_parent
+from opendas.topdown.family import Progress, _least_squares, estimate_family
+from opendas.topdown.model import Family
 
 
 def slow_least_squares(family, rules, measurement, names, held):

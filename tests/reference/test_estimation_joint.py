@@ -17,13 +17,13 @@ from opendas.engines.drive import estimate_spine
 from opendas.engines.subtree import Part, PartLevel, estimate_part
 from opendas.engines.tasks import cut_leaves, cut_spine, make_part
 from opendas.errors import EstimationError, InfeasibleFamily
-from opendas.estimation.checks import check_family
-from opendas.estimation.failsafe import relax_parent
-from opendas.estimation.family import Progress, _least_squares, estimate_family
-from opendas.estimation.groups import Groups
-from opendas.estimation.model import Family
 from opendas.geography.draft import standard_spine
 from opendas.geography.spine import Spine, SpineLevel
+from opendas.topdown.checks import check_family
+from opendas.topdown.constraint_groups import Groups
+from opendas.topdown.failsafe import relax_parent
+from opendas.topdown.family import Progress, _least_squares, estimate_family
+from opendas.topdown.model import Family
 
 
 def divided(frame, *, us: bool) -> Spine:

@@ -14,7 +14,7 @@ from support.privacy_loss import Answer, slow_delta
 from opendas.errors import ConfigError, PrivacyError
 from opendas.privacy.composed import ComposedLoss
 from opendas.privacy.loss import loss_law
-from opendas.random.distributions import DiscreteGaussian, DiscreteLaplace
+from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
 
 POINTS = 1 << 14
 

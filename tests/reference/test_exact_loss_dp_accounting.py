@@ -13,7 +13,7 @@ import pytest
 
 from opendas.budget import BudgetSpec, resolve_budget
 from opendas.privacy.composed import ComposedLoss
-from opendas.random.distributions import DiscreteGaussian
+from opendas.sampling.laws import DiscreteGaussian
 
 with Path(__file__).with_name("exact_loss_dp_accounting.csv").open(newline="") as file:
     ROWS = list(csv.DictReader(file))

@@ -14,15 +14,15 @@ from support.data import shared_data
 from opendas.budget.resolve import BudgetSpec, resolve_budget
 from opendas.geography.draft import standard_spine
 from opendas.geography.frame import Frame
-from opendas.io.readers import ReaderSpec, make_reader
+from opendas.gls.blocks import Algebra, build_algebra
+from opendas.gls.expected_error import ExpectedError
+from opendas.gls.leaf_sets import leaf_sets
+from opendas.gls.variances import TreeLevel, contexts, subtrees
 from opendas.measurement.plan import MeasurementPlan
-from opendas.products.pl94 import pl94_persons
-from opendas.queries.groups import Workload
+from opendas.readers import ReaderSpec, make_reader
 from opendas.schema.attributes import Attribute, Recode, Schema
-from opendas.uncertainty.algebra import Algebra, build_algebra
-from opendas.uncertainty.expected import ExpectedError
-from opendas.uncertainty.leaf_sets import leaf_sets
-from opendas.uncertainty.tree import TreeLevel, contexts, subtrees
+from opendas.schema.pl94 import pl94_persons
+from opendas.schema.query_groups import Workload
 
 
 def attribute(name: str, levels: int) -> Attribute:

@@ -10,10 +10,10 @@ import pytest
 
 from opendas.constraints.table import InvariantAnswers, JointTotal, LevelConstraints
 from opendas.errors import InfeasibleFamily
-from opendas.estimation.conflicts import explained, family_conflict
-from opendas.estimation.model import Family, LevelRules
-from opendas.queries.groups import Workload
 from opendas.schema.attributes import Attribute, Schema
+from opendas.schema.query_groups import Workload
+from opendas.topdown.conflicts import explained, family_conflict
+from opendas.topdown.model import Family, LevelRules
 
 SCHEMA = Schema((Attribute("x", ("x0", "x1")), Attribute("y", ("y0", "y1"))))
 GROUPS = Workload(SCHEMA)

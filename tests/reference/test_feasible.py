@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from opendas.constraints import feasible
-from opendas.constraints.declarations import Bound, Invariant, StructuralZero
 from opendas.constraints.feasible import check_feasible
 from opendas.constraints.table import bound_table
 from opendas.constraints.tiers import Tiers
 from opendas.errors import InfeasibleFamily
 from opendas.geography.draft import standard_spine
 from opendas.geography.frame import Frame
-from opendas.products.product import PassPlan, Product
 from opendas.schema.attributes import Attribute, Recode, Schema
+from opendas.schema.declarations import Bound, Invariant, StructuralZero
+from opendas.schema.product import PassPlan, Product
 
 CODES = ["aab", "aac", "adb"]
 """One region, two towns, three blocks."""

@@ -15,10 +15,10 @@ from support.mini import mini_frame, mini_histogram, mini_product, to_dense
 
 import opendas.engines.tasks as tasks
 import opendas.engines.upward as upward
-from opendas.constraints.declarations import Invariant
 from opendas.engines.drive import estimate_spine
 from opendas.privacy.relations import Mechanism
-from opendas.products.product import Product
+from opendas.schema.declarations import Invariant
+from opendas.schema.product import Product
 
 QUERIES = {
     "default": None,

@@ -8,7 +8,7 @@ from reference import slow_rounding as slow
 from reference.test_rounding_twins import instance, quanta
 
 from opendas.errors import InfeasibleFamily
-from opendas.optimize.rounding import RoundingNames, round_family
+from opendas.solvers.rounding.rounding import RoundingNames, round_family
 
 
 def joined(seed, children, n, *, root):

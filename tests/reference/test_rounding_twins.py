@@ -7,7 +7,7 @@ import pytest
 from reference import slow_rounding as slow
 
 from opendas.errors import InfeasibleFamily
-from opendas.optimize.rounding import UNBOUNDED, round_family
+from opendas.solvers.rounding.rounding import UNBOUNDED, round_family
 
 
 def nested_maps(rng, n, depth):

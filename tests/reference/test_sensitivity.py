@@ -27,8 +27,8 @@ from opendas.geography.spine import Shares, Spine
 from opendas.measurement.noisy import NoisyMeasurements, measured_levels
 from opendas.measurement.plan import MeasurementPlan
 from opendas.privacy.relations import Mechanism, Neighbours
-from opendas.random.distributions import DiscreteGaussian
-from opendas.random.noise import NoiseSource
+from opendas.sampling.laws import DiscreteGaussian
+from opendas.sampling.noise import NoiseSource
 
 _PATH = Path(__file__).with_name("brute_force_accountant.py")
 _SPEC = importlib.util.spec_from_file_location("sensitivity_accountant", _PATH)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from scipy import optimize, sparse
 
-from opendas.optimize.rounding import round_family
-from opendas.optimize.simplex import project, project_integers
+from opendas.solvers.rounding.rounding import round_family
+from opendas.solvers.simplex import project, project_integers
 
 
 def slow_projection(z, total):

@@ -14,10 +14,10 @@ from opendas.budget.allocation import Budget
 from opendas.geography.bypass import bypass_only_children
 from opendas.geography.draft import standard_spine
 from opendas.geography.frame import Frame
+from opendas.gls.expected_error import ExpectedError
+from opendas.gls.expected_topdown import gain_rows, top_down_rows, top_down_variances
 from opendas.measurement.plan import MeasurementPlan
 from opendas.privacy.relations import Mechanism, Neighbours
-from opendas.uncertainty.expected import ExpectedError
-from opendas.uncertainty.top_down import gain_rows, top_down_rows, top_down_variances
 
 LEVELS = ("region", "town", "block")
 QUERIES = ("total", "kind", "kind * minor", "age", "detailed")

@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.random_varied import SORTS, random_varied
 
-from opendas.optimize.certificate import certify_varied
-from opendas.optimize.curvature import DenseCurvature
-from opendas.optimize.problem import FamilyProblem, Status
-from opendas.optimize.solve import solve
-from opendas.optimize.solvers import load
-from opendas.optimize.solvers.program import program
-from opendas.optimize.varied import solve_varied
+from opendas.solvers.general import load
+from opendas.solvers.general.program import program
+from opendas.solvers.least_squares.solve import solve
+from opendas.solvers.least_squares.varied import solve_varied
+from opendas.solvers.problem.certificate import certify_varied
+from opendas.solvers.problem.curvature import DenseCurvature
+from opendas.solvers.problem.problem import FamilyProblem, Status
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from families import family, varied

@@ -24,26 +24,27 @@ from support.random_tree import (
 )
 
 from opendas.budget.allocation import Budget
-from opendas.constraints.declarations import StructuralZero
 from opendas.constraints.table import bound_table
 from opendas.errors import ConfigError, EstimationError
 from opendas.geography.bypass import bypass_general
 from opendas.geography.draft import standard_spine
 from opendas.geography.spine import Spine
+from opendas.gls import areas
+from opendas.gls import upward as up
+from opendas.gls.areas import area_estimates
+from opendas.gls.cells import Domain
+from opendas.gls.downward import Estimates, down_pass, whole_ranges
+from opendas.gls.expected_error import ExpectedError
+from opendas.gls.model import TreeModel
+from opendas.gls.operators import Operators
+from opendas.gls.upward import Below, own_linear, up_pass, up_sweep
 from opendas.measurement.invariants import declared_invariants
 from opendas.measurement.plan import MeasurementPlan
 from opendas.privacy.relations import Mechanism, Neighbours
-from opendas.products.pl94 import pl94_persons, pl94_units
-from opendas.products.product import Product
 from opendas.schema.attributes import Attribute
-from opendas.uncertainty.expected import ExpectedError
-from opendas.whole_tree import areas, up
-from opendas.whole_tree.areas import area_estimates
-from opendas.whole_tree.domain import Domain
-from opendas.whole_tree.down import Estimates, down_pass, whole_ranges
-from opendas.whole_tree.model import TreeModel
-from opendas.whole_tree.operators import Operators
-from opendas.whole_tree.up import Below, own_linear, up_pass, up_sweep
+from opendas.schema.declarations import StructuralZero
+from opendas.schema.pl94 import pl94_persons, pl94_units
+from opendas.schema.product import Product
 
 QUERIES = ("total", "detailed")
 

@@ -10,21 +10,21 @@ from support.random_land import random_frame
 from support.random_tree import DenseTree, Made
 
 from opendas.budget.allocation import Budget
-from opendas.constraints.declarations import Bound, Invariant, StructuralZero
 from opendas.constraints.table import bound_table
 from opendas.geography.bypass import bypass_general, bypass_only_children
 from opendas.geography.recipe import NAMED_SPINES, Recipe, build_spine
 from opendas.geography.spine import Spine
+from opendas.gls.areas import area_estimates
+from opendas.gls.downward import down_pass, whole_ranges
+from opendas.gls.model import TreeModel, plan_weights
+from opendas.gls.upward import up_sweep
 from opendas.measurement.invariants import declared_invariants
 from opendas.measurement.plan import MeasurementPlan
 from opendas.privacy.relations import Mechanism, Neighbours
-from opendas.products.product import PassPlan, Product
 from opendas.schema.attributes import Attribute, Recode, Schema
+from opendas.schema.declarations import Bound, Invariant, StructuralZero
 from opendas.schema.histogram import Histogram
-from opendas.whole_tree.areas import area_estimates
-from opendas.whole_tree.down import down_pass, whole_ranges
-from opendas.whole_tree.model import TreeModel, plan_weights
-from opendas.whole_tree.up import up_sweep
+from opendas.schema.product import PassPlan, Product
 
 PRODUCT = Product(
     name="people",

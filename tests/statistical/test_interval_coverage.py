@@ -10,7 +10,7 @@ from support.mini import mini_frame, mini_histogram, mini_product
 from support.noisy_trees import MadeTree
 
 from opendas.intervals.answers import Areas, area_intervals, batches
-from opendas.intervals.least_squares import TreeEstimates
+from opendas.intervals.tree_estimates import TreeEstimates
 
 SEEDS = range(40)
 QUERIES = ("total", "kind", "kind * minor", "detailed")

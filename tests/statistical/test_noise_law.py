@@ -23,10 +23,10 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from opendas.random.distributions import DiscreteGaussian, DiscreteLaplace, NoiseDistribution
-from opendas.random.keys import RunKey
-from opendas.random.noise import NoiseSource
-from opendas.random.tables import SamplerTable
+from opendas.custody.run_key import RunKey
+from opendas.sampling.inverse_cdf import SamplerTable
+from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace, NoiseDistribution
+from opendas.sampling.noise import NoiseSource
 
 DRAWS = 300_000
 #: Below this p-value a fit is rejected.

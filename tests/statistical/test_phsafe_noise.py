@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 from scipy import stats
 from support.households import configuration
 
+from opendas.arrays import Ints
+from opendas.custody.run_key import RunKey
 from opendas.phsafe.config import Mode, parse_config
-from opendas.phsafe.counting import Counts
 from opendas.phsafe.measure import measure
 from opendas.phsafe.output import OutputTable
 from opendas.phsafe.plan import Plan
 from opendas.phsafe.sensitivity import Law
-from opendas.random.distributions import DiscreteGaussian, DiscreteLaplace
-from opendas.random.keys import RunKey
+from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
 
 RUNS = 250
 REJECT = 1e-4
@@ -42,7 +42,7 @@ def plan_of(definition: str, without: tuple[str, ...] = ()) -> Plan:
     return Plan(parse_config(json.dumps(document), Mode.PRIVATE))
 
 
-def nothing_counted(plan: Plan, keys: dict[str, bytes]) -> dict[str, Counts]:
+def nothing_counted(plan: Plan, keys: dict[str, bytes]) -> dict[str, Ints]:
     return {
         table.name: np.zeros((2, *((8, 3) if table.has_groups else (1, 1)), len(table.cells)), np.int64)
         for table in plan.config.tables

@@ -22,9 +22,9 @@ import pytest
 
 import opendas.measurement.noisy as noisy
 from opendas.budget.resolve import BudgetSpec, resolve_budget
+from opendas.custody.run_key import RunKey
 from opendas.privacy.relations import Neighbours
-from opendas.random.distributions import DiscreteGaussian
-from opendas.random.keys import RunKey
+from opendas.sampling.laws import DiscreteGaussian
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 

@@ -10,19 +10,19 @@ import numpy as np
 from opendas.budget.allocation import Budget
 from opendas.constraints.table import ConstraintTable, bound_table
 from opendas.engines.work import KeyedSource, Worker
-from opendas.estimation.model import LevelRules
 from opendas.geography.bypass import bypass_only_children
 from opendas.geography.draft import standard_spine
 from opendas.geography.frame import Frame
 from opendas.geography.spine import Spine
+from opendas.gls.model import TreeModel
 from opendas.measurement.invariants import declared_invariants
 from opendas.measurement.noisy import NoisyMeasurements, measured_levels
 from opendas.measurement.plan import MeasurementPlan
 from opendas.privacy.relations import Mechanism, Neighbours
-from opendas.products.product import Product
-from opendas.random.noise import NoiseSource
+from opendas.sampling.noise import NoiseSource
 from opendas.schema.histogram import Histogram
-from opendas.whole_tree.model import TreeModel
+from opendas.schema.product import Product
+from opendas.topdown.model import LevelRules
 
 KEY = bytes(range(32))
 

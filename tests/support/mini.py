@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from opendas.constraints.declarations import Bound, Invariant, StructuralZero
 from opendas.geography.frame import Frame
-from opendas.products.product import PassPlan, Product
 from opendas.schema.attributes import Attribute, Recode, Schema
+from opendas.schema.declarations import Bound, Invariant, StructuralZero
 from opendas.schema.histogram import Histogram
+from opendas.schema.product import PassPlan, Product
 
 KINDS = ("home", "school", "prison")
 AGES = ("child", "adult", "old")

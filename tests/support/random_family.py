@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from opendas.optimize.problem import FamilyProblem
+from opendas.solvers.problem.problem import FamilyProblem
 
 KINDS = ("plain", "equal", "band", "bounded", "mixed")
 STYLES = ("detailed", "margins", "total", "one")

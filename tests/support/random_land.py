@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from opendas.geography.frame import Frame, official_codes
-from opendas.products.pl94 import HHGQ_LEVELS
+from opendas.schema.pl94 import HHGQ_LEVELS
 
 STATES = ("01", "04", "27", "44")
 """Two states without and two with strong minor civil divisions."""

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from opendas.constraints.declarations import StructuralZero
 from opendas.constraints.table import (
     ConstraintTable,
     InvariantAnswers,
@@ -15,10 +14,11 @@ from opendas.constraints.table import (
     LevelConstraints,
 )
 from opendas.geography.spine import Spine, SpineLevel
-from opendas.products.product import PassPlan, Product
-from opendas.queries.groups import QueryGroup
+from opendas.gls.model import TreeModel
 from opendas.schema.attributes import Attribute, Recode, Schema
-from opendas.whole_tree.model import TreeModel
+from opendas.schema.declarations import StructuralZero
+from opendas.schema.product import PassPlan, Product
+from opendas.schema.query_groups import QueryGroup
 
 Floats = npt.NDArray[np.float64]
 

@@ -9,19 +9,19 @@ import numpy as np
 
 from opendas.budget.allocation import Budget
 from opendas.constraints.table import bound_table
+from opendas.engines.outputs import Solved
+from opendas.files.atomic import write_atomic
+from opendas.files.geography.writing import write_constraints, write_frame, write_spine
+from opendas.files.mdf.writing import write_mdf
+from opendas.files.nmf.reading import Answers, measurement_metadata
+from opendas.files.nmf.writing import MeasurementWriter
 from opendas.geography.draft import standard_spine
-from opendas.io.atomic import write_atomic
-from opendas.io.measurement_files import Answers, measurement_metadata
-from opendas.io.writers.geography import write_constraints, write_frame, write_spine
-from opendas.io.writers.mdf import write_mdf
-from opendas.io.writers.measurements import MeasurementWriter
-from opendas.large_files import Solved
 from opendas.measurement.invariants import declared_invariants
 from opendas.measurement.noisy import NoisyMeasurements, measured_levels
 from opendas.measurement.plan import MeasurementPlan
-from opendas.publish import describe, describe_estimate
-from opendas.random.noise import NoiseSource
 from opendas.report.certificate import issue
+from opendas.runs.plan import describe, describe_estimate
+from opendas.sampling.noise import NoiseSource
 
 QUERIES = {
     "persons": {

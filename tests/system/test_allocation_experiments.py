@@ -73,7 +73,7 @@ def test_squared_bias_by_hand(script) -> None:
 
 
 def test_simulation_meets_the_closed_forms(script, tree) -> None:
-    from opendas.budget.optimal import errors_at
+    from opendas.allocation import errors_at
 
     carlo = script("allocation_monte_carlo")
     budgets = (0.2, 0.3, 0.5)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from opendas.budget.optimal import CountHistogram, Level, allocate_total
+from opendas.allocation import CountHistogram, Level, allocate_total
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 

@@ -20,8 +20,8 @@ from audit.crashes.recorder import Orders, operations
 from audit.crashes.subjects import SUBJECTS, write_inputs
 from audit.crashes.trials import Laboratory
 from audit.crashes.ways import WAYS, Fate, Way, draw_fate
+from opendas.custody.ledger_entries import read_lines
 from opendas.errors import PrivacyError
-from opendas.privacy.entries import read_lines
 
 VERSIONS = 4
 LOSSES = (1.0, 0.5, 0.1)
@@ -30,7 +30,7 @@ LOSSES = (1.0, 0.5, 0.1)
 WRITER = f"""
 import sys
 from pathlib import Path
-from opendas.io.atomic import write_atomic
+from opendas.files.atomic import write_atomic
 disk, said = Path(sys.argv[4]), Path(sys.argv[5])
 for version in range({VERSIONS}):
     write_atomic(disk / "new" / "folder" / "file", bytes([65 + version]) * (700 + 300 * version))
@@ -42,8 +42,8 @@ for version in range({VERSIONS}):
 ACTS = """
 import sys
 from pathlib import Path
-from opendas.privacy.entries import INFINITE, LedgerEntry
-from opendas.privacy.ledger import Ledger
+from opendas.custody.ledger_entries import INFINITE, LedgerEntry
+from opendas.custody.ledger import Ledger
 from opendas.privacy.relations import Mechanism, Neighbours
 disk, said = Path(sys.argv[4]), Path(sys.argv[5])
 with Ledger.open(disk / "ledger.jsonl") as ledger:

@@ -14,8 +14,8 @@ import opendas as od
 from opendas.budget.presets import preset
 from opendas.geography.draft import standard_spine
 from opendas.geography.frame import Frame, official_codes
-from opendas.products.pl94 import pl94_persons, pl94_units
 from opendas.schema.histogram import Histogram
+from opendas.schema.pl94 import pl94_persons, pl94_units
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 STATES = {

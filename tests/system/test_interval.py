@@ -18,8 +18,8 @@ import opendas
 from opendas.cli.failures import guarded
 from opendas.cli.main import cli
 from opendas.demo import write_demo
-from opendas.io.noisy_files import noisy_tree
-from opendas.io.release_folder import ReleaseFolder
+from opendas.files.nmf.trees import noisy_tree
+from opendas.files.release_folder import ReleaseFolder
 
 
 @pytest.fixture(scope="module")

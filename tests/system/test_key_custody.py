@@ -18,10 +18,10 @@ from support.mini import write_mini
 import opendas.measurement.noisy as noisy
 from opendas.cli.failures import guarded
 from opendas.cli.main import cli
-from opendas.privacy.ledger import Ledger
-from opendas.random import sealing
-from opendas.random.keys import RunKey
-from opendas.random.sealing import Passphrase
+from opendas.custody import passphrase as sealing
+from opendas.custody.ledger import Ledger
+from opendas.custody.passphrase import Passphrase
+from opendas.custody.run_key import RunKey
 
 TEXT = "seven dull geese cross"
 SECRET = "5a" * 32
@@ -176,7 +176,7 @@ ASKING = """
 import sys
 from opendas.cli.failures import guarded
 from opendas.cli.main import cli
-from opendas.random import sealing
+from opendas.custody import passphrase as sealing
 sealing._COST = (1 << 14, 8, 1)
 sys.exit(guarded(cli, sys.argv[1:]))
 """

@@ -32,8 +32,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from audit.marked.marks import Mark, key_mark, number_mark, text_mark
 from audit.marked.sandbox import Sandbox
 from audit.marked.scan import scan_bytes, scan_folder
-from opendas.random.keys import RunKey
-from opendas.random.sealing import Passphrase
+from opendas.custody.passphrase import Passphrase
+from opendas.custody.run_key import RunKey
 
 COUNT = number_mark("a count", worlds.COUNT)
 RECORDS = [COUNT, number_mark("a number", worlds.NUMBER), text_mark("a text", worlds.TEXT)]
@@ -191,7 +191,7 @@ CRASHING = f"""
 import os, sys
 record = "{worlds.TEXT}" * 2
 if len(sys.argv) > 1:
-    from opendas.core_files import forbid_core_files
+    from opendas.custody.core_files import forbid_core_files
     forbid_core_files()
 if os.fork() == 0:
     os.abort()
@@ -257,7 +257,7 @@ def test_two_phases_under_a_passphrase_show_no_record_no_key_and_no_passphrase(t
     sandbox = Sandbox(tmp_path / "box")
     run = worlds.histogram_parquet(sandbox.input, run='estimator = "informed"')
     words = ["measure", run, "--out", "out", "--key-passphrase-file", "-"]
-    fault = "opendas.random.noise:NoiseSource.__init__:1:interrupt"
+    fault = "opendas.sampling.noise:NoiseSource.__init__:1:interrupt"
     done = sandbox.run(*words, stdin=PASSPHRASE + "\n", fault=fault)
     assert (done.code, done.faulted) == (130, True)
     assert sandbox.run(*words, "--resume", stdin="four words are others\n").code == 4
@@ -284,7 +284,7 @@ FAULTS: dict[str, tuple[str, tuple[str, ...], int]] = {
     "a kill": (f"{FAMILY}:2:kill", (), -9),
     "a full disk": ("os:fsync:9:full", (), 6),
     "a full disk at the end": ("os:fsync:25:full", (), 6),
-    "an error while writing": ("opendas.io.writers.mdf:PartFile.write:1:error", (), 70),
+    "an error while writing": ("opendas.files.mdf.writing:PartFile.write:1:error", (), 70),
 }
 
 
@@ -329,7 +329,7 @@ def test_crashes_among_households_show_no_record_and_no_key(fault: str, code: in
     clean(sandbox, [*RECORDS, *marks], 20)
 
 
-ON_DISK = "opendas.io.readers.entries:IN_MEMORY:8"
+ON_DISK = "opendas.readers.counting.entries:IN_MEMORY:8"
 
 
 @pytest.mark.slow

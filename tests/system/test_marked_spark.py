@@ -15,12 +15,12 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from audit.marked.marks import key_mark, number_mark, text_mark
 from audit.marked.sandbox import Sandbox
 from audit.marked.scan import scan_folder
+from opendas.custody.input_tag import tag_key
+from opendas.custody.run_key import RunKey
 from opendas.phsafe.config import Mode, read_config
 from opendas.phsafe.measure import truncation_keys
 from opendas.phsafe.plan import Plan
-from opendas.random.keys import RunKey
-from opendas.random.tags import tag_key
-from opendas.workspace import read_state
+from opendas.runs.workspace import read_state
 
 pytestmark = pytest.mark.slow
 

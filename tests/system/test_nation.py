@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from opendas.demo import plan_nation, write_nation
-from opendas.io.histogram_files import open_histogram
-from opendas.io.readers import entries
-from opendas.pipeline import Options, release
-from opendas.run import Run, load
+from opendas.files.histogram_files import open_histogram
+from opendas.readers.counting import entries
+from opendas.runs.release import Options, release
+from opendas.runs.run import Run, load
 
 
 def opendas(*arguments: str | Path) -> str:

@@ -16,14 +16,14 @@ import pytest
 from support.mini import mini_frame, mini_histogram, write_mini
 
 import opendas as od
-import opendas.forecast
+import opendas.runs.progress.forecast
 from opendas.cli.failures import guarded
 from opendas.cli.main import cli
 from opendas.errors import EnvironmentFailure
-from opendas.forecast import Forecast
-from opendas.pipeline import Options, estimate, measure, release
-from opendas.run import load
-from opendas.run_log import log_path, read_log
+from opendas.runs.progress.forecast import Forecast
+from opendas.runs.progress.log import log_path, read_log
+from opendas.runs.release import Options, estimate, measure, release
+from opendas.runs.run import load
 
 Capture = pytest.CaptureFixture[str]
 
@@ -165,7 +165,7 @@ def test_a_disk_that_cannot_hold_the_outputs_is_refused_before_anything_is_spent
     class Full:
         free = 0
 
-    monkeypatch.setattr(opendas.forecast.shutil, "disk_usage", lambda path: Full)
+    monkeypatch.setattr(opendas.runs.progress.forecast.shutil, "disk_usage", lambda path: Full)
     run_file, out = write_mini(tmp_path), tmp_path / "out"
     assert guarded(cli, ["run", str(run_file), "--out", str(out)]) == 6
     assert "nothing was drawn" in capsys.readouterr().err
@@ -175,7 +175,7 @@ def test_a_disk_that_cannot_hold_the_outputs_is_refused_before_anything_is_spent
 def test_the_forecast_is_on_the_screen_before_the_estimate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    monkeypatch.setattr(opendas.forecast, "available_memory_mb", lambda: 1.0)
+    monkeypatch.setattr(opendas.runs.progress.forecast, "available_memory_mb", lambda: 1.0)
     run_file, out = write_mini(tmp_path), tmp_path / "out"
     assert guarded(cli, ["run", str(run_file), "--out", str(out), "--json"]) == 0
     said = capsys.readouterr()

@@ -14,10 +14,10 @@ from support.households import World, configuration, random_world, write_world
 
 from opendas.cli.failures import guarded
 from opendas.cli.main import cli
+from opendas.custody.ledger import Ledger
 from opendas.phsafe import run as phsafe_run
 from opendas.phsafe.output import PART_FILE
 from opendas.phsafe.tables import OUTPUTS
-from opendas.privacy.ledger import Ledger
 from opendas.privacy.relations import Neighbours
 
 Capture = pytest.CaptureFixture[str]

@@ -28,6 +28,8 @@ import opendas.phsafe.measure as measure_module
 import opendas.phsafe.run as run_module
 from opendas.cli.failures import guarded
 from opendas.cli.main import cli
+from opendas.custody.ledger import Ledger
+from opendas.custody.run_key import RunKey
 from opendas.errors import ConfigError, PrivacyError
 from opendas.phsafe.config import Mode, read_config
 from opendas.phsafe.digest import bucket_digests, canonical_bytes
@@ -37,10 +39,8 @@ from opendas.phsafe.read_csv import read_csv
 from opendas.phsafe.run import HouseholdOptions, run_private
 from opendas.phsafe.tables import TABLES, Derived, find_table
 from opendas.phsafe.words import to_words
-from opendas.privacy.ledger import Ledger
 from opendas.privacy.relations import Neighbours
-from opendas.random.keys import RunKey
-from opendas.random.noise import NoiseSource
+from opendas.sampling.noise import NoiseSource
 
 Capture = pytest.CaptureFixture[str]
 Log = pytest.LogCaptureFixture

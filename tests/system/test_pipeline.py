@@ -13,18 +13,18 @@ import numpy as np
 import pytest
 from support.mini import from_dense, mini_frame, mini_histogram, to_dense, write_mini
 
-import opendas.pipeline as pipeline
-import opendas.place as place
+import opendas.engines.backend as backend_module
+import opendas.runs.release as pipeline
+from opendas.custody.run_key import RunKey
+from opendas.engines.measurement_source import FileSource
 from opendas.errors import ConfigError, DataError, EnvironmentFailure, PrivacyError
-from opendas.io.atomic import write_atomic
-from opendas.io.measurement_files import MeasurementFile
-from opendas.io.measurement_source import FileSource
-from opendas.io.readers.base import InputData
-from opendas.io.verify import verify_release
-from opendas.pipeline import Options, estimate, measure, release
-from opendas.random.keys import RunKey
-from opendas.run import Run, load
-from opendas.workspace import forget_keys
+from opendas.files.atomic import write_atomic
+from opendas.files.nmf.reading import MeasurementFile
+from opendas.readers.base import InputData, ReaderSpec
+from opendas.runs.release import Options, estimate, measure, release
+from opendas.runs.run import load
+from opendas.runs.workspace import forget_keys
+from opendas.verify.release import verify_release
 
 
 @pytest.fixture(autouse=True)
@@ -228,16 +228,16 @@ def test_a_finished_run_that_is_resumed_leaves_no_input_behind(
     """It reads its input again, to see that it is the same; what is large stands in a folder meanwhile."""
     path, out = write_mini(tmp_path), tmp_path / "out"
     release(load(path), out, Options())
-    read = place.LocalPlace.read
+    read = backend_module.LocalBackend.read
     put: list[Path] = []
 
-    def read_and_put_aside(self: place.LocalPlace, run: Run, cache: Path) -> InputData:
+    def read_and_put_aside(self: backend_module.LocalBackend, spec: ReaderSpec, cache: Path) -> InputData:
         cache.mkdir(parents=True)
         (cache / "counts").write_bytes(b"counts")
         put.append(cache)
-        return read(self, run, cache)
+        return read(self, spec, cache)
 
-    monkeypatch.setattr(place.LocalPlace, "read", read_and_put_aside)
+    monkeypatch.setattr(backend_module.LocalBackend, "read", read_and_put_aside)
     if other:
         write_mini(tmp_path, histogram=mini_histogram(mini_frame(), seed=9))
         with pytest.raises(PrivacyError, match="input"):
@@ -325,7 +325,7 @@ def test_a_full_disk_leaves_a_resumable_run(tmp_path: Path, monkeypatch: pytest.
             raise EnvironmentFailure("Could not write: No space left on device.")
         write_atomic(path, data)
 
-    monkeypatch.setattr(place, "write_atomic", full)
+    monkeypatch.setattr(backend_module, "write_atomic", full)
     with pytest.raises(EnvironmentFailure):
         release(run, out, Options())
     assert not (out / "release" / "certificate.json").exists()

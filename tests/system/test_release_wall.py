@@ -20,20 +20,20 @@ import pytest
 from support.mini import from_dense, mini_frame, mini_histogram, to_dense, write_mini
 
 import opendas.engines.work as work
-import opendas.pipeline as pipeline
-import opendas.preparation as preparation
-import opendas.workspace as workspace
+import opendas.runs.prepare as preparation
+import opendas.runs.release as pipeline
+import opendas.runs.workspace as workspace
 from opendas.cli.failures import guarded
 from opendas.cli.main import cli
+from opendas.custody.ledger import Ledger
+from opendas.custody.run_key import RunKey
 from opendas.engines.truth import input_tag
 from opendas.errors import GeographyError, PrivacyError
-from opendas.io.verify import verify_release
-from opendas.pipeline import Options, measure, release
-from opendas.privacy.ledger import Ledger
-from opendas.random.keys import RunKey
-from opendas.random.noise import NoiseSource
-from opendas.run import load
+from opendas.runs.release import Options, measure, release
+from opendas.runs.run import load
+from opendas.sampling.noise import NoiseSource
 from opendas.schema.histogram import Histogram
+from opendas.verify.release import verify_release
 
 LEVELS = ("region", "town", "block")
 
@@ -347,7 +347,7 @@ def full_measurements(run_file: Path, tmp_path: Path) -> Path:
 
 def use_recorded(monkeypatch: pytest.MonkeyPatch, folder: Path) -> list[tuple[int, int, int, bytes]]:
     """Let runs see recorded noisy answers instead of their own; returns the list of what they read."""
-    from opendas.io.measurement_source import FileSource
+    from opendas.engines.measurement_source import FileSource
 
     reads: list[tuple[int, int, int, bytes]] = []
 

@@ -20,11 +20,11 @@ import pytest
 from support.spark_cluster import Cluster, can_hide, forms, holds, start_cluster
 
 import opendas
+from opendas.custody.input_tag import tag_key
+from opendas.custody.run_key import RunKey
 from opendas.demo import write_nation
-from opendas.random.keys import RunKey
-from opendas.random.tags import tag_key
-from opendas.run import load
-from opendas.workspace import RunState, read_state
+from opendas.runs.run import load
+from opendas.runs.workspace import RunState, read_state
 
 pytestmark = pytest.mark.slow
 
@@ -61,7 +61,7 @@ def run(words):
 
 def stop_after(count):
     spread = engine.SparkEngine._spread
-    def some(self, *rest):
+    def slice(self, *rest):
         for number, answer in enumerate(spread(self, *rest)):
             if number == count:
                 raise KeyboardInterrupt

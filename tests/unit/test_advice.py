@@ -14,9 +14,9 @@ import opendas as od
 from opendas.budget.plan import within_rho
 from opendas.cli.main import cli
 from opendas.errors import ConfigError
+from opendas.gls.expected_error import ExpectedError
+from opendas.gls.expected_topdown import gain_rows
 from opendas.privacy.zcdp import epsilon_cks
-from opendas.uncertainty.expected import ExpectedError
-from opendas.uncertainty.top_down import gain_rows
 
 SHARES = '"*" = { total = "1/100", "kind * minor" = "98/100", detailed = "1/100" }'
 

@@ -13,7 +13,7 @@ from support.mini import write_mini
 import opendas as od
 from opendas.cli.main import main
 from opendas.errors import ConfigError
-from opendas.uncertainty.expected import ExpectedError
+from opendas.gls.expected_error import ExpectedError
 
 CAPTURE = pytest.CaptureFixture[str]
 

@@ -17,12 +17,12 @@ from opendas.demo import write_demo
 from opendas.demo.cef_files import write_cef
 from opendas.errors import ConfigError, DataError, FormatError, GeographyError
 from opendas.geography.frame import Frame, LevelRule, official_codes
-from opendas.io.readers import ReaderSpec, UnitsSpec, make_reader
-from opendas.io.readers.area_codes import AREA_FORMS, national_codes
-from opendas.io.readers.block_assignment import with_assignments
-from opendas.io.readers.official_blocks import known_blocks
-from opendas.products.pl94 import pl94_persons, pl94_units
-from opendas.run import load
+from opendas.readers import ReaderSpec, UnitsSpec, make_reader
+from opendas.readers.frame.assignment_files import AREA_FORMS, national_codes
+from opendas.readers.frame.block_assignment import with_assignments
+from opendas.readers.frame.official_blocks import known_blocks
+from opendas.runs.run import load
+from opendas.schema.pl94 import pl94_persons, pl94_units
 
 BLOCKS = [f"98001000100{group}00{number}" for group in (1, 2) for number in range(3)]
 

@@ -12,7 +12,7 @@ from opendas.budget import Budget, canonical_query_name
 from opendas.budget.allocation import exact_shares
 from opendas.errors import BudgetError, ConfigError
 from opendas.privacy import Account, Mechanism, Neighbours, PureAccount
-from opendas.random.distributions import DiscreteGaussian, DiscreteLaplace
+from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
 
 F = Fraction
 LEVELS = {"region": F(1, 4), "ward": F(3, 4)}

@@ -9,7 +9,7 @@ import pytest
 from opendas.budget import BudgetSpec, PlanRow, attribute_rho, plan_rows, resolve_budget, within_rho
 from opendas.errors import BudgetError
 from opendas.privacy import Mechanism, Neighbours
-from opendas.random.distributions import DiscreteGaussian
+from opendas.sampling.laws import DiscreteGaussian
 
 F = Fraction
 STATE = ("state", "county", "tract", "block_group", "block")

@@ -270,7 +270,7 @@ def test_account_reproduces_the_certificate() -> None:
 
 def test_list_names_everything_a_run_file_may_name() -> None:
     from opendas.budget.presets import preset_names
-    from opendas.config.resolve import AVAILABLE
+    from opendas.runs.config.resolve import AVAILABLE
 
     known = json.loads(invoke("list", "--json")[1])
     assert tuple(known["readers"]) == AVAILABLE["reader"]

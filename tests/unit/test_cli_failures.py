@@ -10,7 +10,7 @@ import pytest
 
 from opendas import errors
 from opendas.cli.failures import guarded
-from opendas.run_log import exit_code_of
+from opendas.runs.progress.log import exit_code_of
 
 SECRET = "1052567"
 

@@ -12,7 +12,7 @@ import pytest
 
 from opendas.cli.output import emit_json, text_table
 from opendas.cli.progress import Progress
-from opendas.forecast import Forecast
+from opendas.runs.progress.forecast import Forecast
 
 
 def test_json_is_strict(capsys: pytest.CaptureFixture[str]) -> None:

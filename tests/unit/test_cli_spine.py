@@ -14,7 +14,7 @@ from opendas.cli.spine import _PERCENTILES
 from opendas.demo import write_demo
 from opendas.geography.distance import entity_distances
 from opendas.geography.summary import PERCENTS
-from opendas.run import load
+from opendas.runs.run import load
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 
-from opendas.config.lines import line_of, scan_lines
+from opendas.runs.config.lines import line_of, scan_lines
 
 TEXT = '''
 # a comment with [brackets] = "x"

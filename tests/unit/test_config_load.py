@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from opendas.config.load import load_run_file
-from opendas.config.model import RunFile
 from opendas.errors import ConfigError
+from opendas.runs.config.load import load_run_file
+from opendas.runs.config.model import RunFile
 
 MINIMAL = """
 [run]

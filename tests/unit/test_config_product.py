@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from opendas.config.product_file import load_product
 from opendas.errors import ConfigError
+from opendas.runs.config.product_file import load_product
 
 FILE = """
 [product]

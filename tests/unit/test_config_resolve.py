@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from opendas.budget.resolve import resolve_budget
-from opendas.config.load import load_run_file
-from opendas.config.released import released_toml
-from opendas.config.resolve import Resolved, resolve
 from opendas.errors import ConfigError, PrivacyError
+from opendas.runs.config.load import load_run_file
+from opendas.runs.config.released import released_toml
+from opendas.runs.config.resolve import Resolved, resolve
 
 PRODUCT = """
 [product]

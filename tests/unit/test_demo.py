@@ -11,8 +11,8 @@ from opendas.demo import DemoState, make_state, write_demo
 from opendas.demo.land import LARGE_STATE, Land, make_land
 from opendas.errors import ConfigError
 from opendas.geography.draft import standard_spine
-from opendas.io.readers import ReaderSpec, UnitsSpec, make_reader
-from opendas.products.pl94 import pl94_persons, pl94_units
+from opendas.readers import ReaderSpec, UnitsSpec, make_reader
+from opendas.schema.pl94 import pl94_persons, pl94_units
 
 
 @pytest.fixture(scope="module")

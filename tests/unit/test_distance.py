@@ -20,8 +20,8 @@ from opendas.geography.distance import (
 )
 from opendas.geography.draft import standard_spine
 from opendas.geography.frame import Frame, official_codes
-from opendas.io.readers import ReaderSpec, make_reader
-from opendas.products.pl94 import pl94_persons
+from opendas.readers import ReaderSpec, make_reader
+from opendas.schema.pl94 import pl94_persons
 
 # A state of two counties; tracts of 3, 2 and 4 blocks.
 PARENTS = [np.array([0, 0]), np.array([0, 0, 1]), np.array([0, 0, 0, 1, 1, 2, 2, 2, 2])]

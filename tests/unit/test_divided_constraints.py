@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from support.random_land import random_frame
 
-from opendas.constraints.declarations import Bound, Invariant, StructuralZero
 from opendas.constraints.feasible import check_feasible
 from opendas.constraints.table import ConstraintTable, bound_table, invariant_geolevels
 from opendas.errors import ConfigError, InfeasibleFamily
@@ -23,10 +22,11 @@ from opendas.geography.frame import Frame
 from opendas.geography.recipe import NAMED_SPINES, Recipe, SpineStep, build_spine
 from opendas.geography.spine import Spine
 from opendas.measurement.invariants import declared_invariants
-from opendas.products.pl94 import pl94_units
-from opendas.products.product import PassPlan, Product
 from opendas.schema.attributes import Attribute, Schema
+from opendas.schema.declarations import Bound, Invariant, StructuralZero
 from opendas.schema.histogram import Histogram
+from opendas.schema.pl94 import pl94_units
+from opendas.schema.product import PassPlan, Product
 
 CAP = 99_999
 COLUMNS = ("hu", "gq1", "gq3")

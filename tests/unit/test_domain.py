@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from support.assembled import same
 from support.mini import from_dense, mini_frame, mini_histogram, mini_product, to_dense
 
-from opendas.constraints.declarations import Invariant
 from opendas.constraints.feasible import check_feasible
 from opendas.constraints.table import bound_table
 from opendas.errors import BudgetError, ConfigError, DataError, GeographyError, InfeasibleFamily
@@ -21,10 +20,11 @@ from opendas.geography.draft import standard_spine
 from opendas.geography.frame import Frame, official_codes
 from opendas.geography.spine import Shares, Spine, SpineLevel
 from opendas.measurement.invariants import declared_invariants
-from opendas.products.pl94 import pl94_persons, race_combinations
-from opendas.queries.groups import Workload
 from opendas.schema.attributes import Attribute, Recode, Schema
+from opendas.schema.declarations import Invariant
 from opendas.schema.histogram import Histogram
+from opendas.schema.pl94 import pl94_persons, race_combinations
+from opendas.schema.query_groups import Workload
 
 
 def test_cells_are_row_major() -> None:

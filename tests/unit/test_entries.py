@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opendas.errors import EnvironmentFailure
-from opendas.io.readers.entries import Entries, summed
+from opendas.readers.counting.entries import Entries, summed
 from opendas.schema.histogram import Histogram
 
 

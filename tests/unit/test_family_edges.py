@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from opendas.optimize.problem import FamilyProblem, Status
-from opendas.optimize.solve import solve
+from opendas.solvers.least_squares.solve import solve
+from opendas.solvers.problem.problem import FamilyProblem, Status
 
 EACH = ((1.0, np.arange(3, dtype=np.int32)),)
 TOTAL = ((1.0, np.zeros(3, dtype=np.int32)),)

@@ -13,8 +13,8 @@ from support.pl94_zip import some_blocks, write_zip
 
 from opendas.errors import ConfigError, EnvironmentFailure, FormatError
 from opendas.geography.states import STATES, find_state
-from opendas.io import fetch
-from opendas.io.fetch import fetch_pl94, pl94_url
+from opendas.readers.pl94 import fetch
+from opendas.readers.pl94.fetch import fetch_pl94, pl94_url
 
 
 class Answer(io.BytesIO):

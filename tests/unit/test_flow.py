@@ -7,8 +7,8 @@ import pytest
 from scipy.optimize import linprog
 
 from opendas.errors import EstimationError
-from opendas.optimize import flow as module
-from opendas.optimize.flow import check_costs, min_cost_flow
+from opendas.solvers.rounding import flow as module
+from opendas.solvers.rounding.flow import check_costs, min_cost_flow
 
 
 def network(seed, nodes, arcs):

@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-import opendas.forecast as module
-from opendas.costs import COSTS, Costs
+import opendas.runs.progress.forecast as module
 from opendas.errors import EnvironmentFailure
-from opendas.forecast import Work, check_room, forecast_run
-from opendas.timing import STEPS
+from opendas.runs.progress.clock import STEPS
+from opendas.runs.progress.forecast import COSTS, Costs, Work, check_room, forecast_run
 
 GEOUNITS = (("state", 1), ("county", 10), ("tract", 100), ("block", 10_000))
 WORK = Work(GEOUNITS, 100, 5_000_000)

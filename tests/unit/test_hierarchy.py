@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from opendas.allocation.post_processing_8 import post_process
 from opendas.errors import EstimationError, GeographyError
-from opendas.estimation.hierarchy import post_process
 from opendas.geography.hierarchy import Hierarchy
-from opendas.optimize.simplex import project, project_integers
+from opendas.solvers.simplex import project, project_integers
 
 TREE = Hierarchy.of([[0], [0, 0, 0], [0, 0, 1, 1]])  # the third tract has no block
 

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from support.mini import mini_frame, mini_histogram
 
 import opendas.engines.truth as truth
+from opendas.custody.input_tag import TagSum, tag_entries, tag_key, tag_of
+from opendas.custody.run_key import RunKey
 from opendas.engines.truth import input_tag
 from opendas.errors import DataError
-from opendas.random.keys import RunKey
-from opendas.random.tags import TagSum, tag_entries, tag_key, tag_of
 from opendas.schema.histogram import Histogram
 
 KEY = RunKey.seeded(3)

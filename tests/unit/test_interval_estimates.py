@@ -15,7 +15,7 @@ from opendas.geography.draft import standard_spine
 from opendas.geography.spine import Shares, Spine
 from opendas.intervals.answers import Areas, match_geounits
 from opendas.intervals.laws import Draws, NoiseSum
-from opendas.intervals.least_squares import TreeEstimates
+from opendas.intervals.tree_estimates import TreeEstimates
 
 LEAFY = {"region": Fraction(1, 100), "town": Fraction(1, 100), "block": Fraction(98, 100)}
 DETAILED = {"*": {"total": Fraction(1, 10), "detailed": Fraction(9, 10)}}

@@ -22,7 +22,7 @@ from opendas.intervals.laws import (
     noise_sum,
     probabilities,
 )
-from opendas.random.distributions import DiscreteGaussian, DiscreteLaplace
+from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
 
 NARROW = DiscreteGaussian(Fraction(1, 3))
 SMALL = DiscreteGaussian(Fraction(197, 100))

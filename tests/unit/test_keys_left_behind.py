@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from opendas.custody.ledger_entries import INFINITE, LedgerEntry
+from opendas.custody.run_key import RunKey
 from opendas.errors import PrivacyError
-from opendas.privacy.entries import INFINITE, LedgerEntry
 from opendas.privacy.relations import Mechanism, Neighbours
-from opendas.random.keys import RunKey
-from opendas.workspace import Workspace
+from opendas.runs.workspace import Workspace
 
 
 def entry(product: str, key: RunKey) -> LedgerEntry:

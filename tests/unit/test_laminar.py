@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from opendas.errors import ConfigError
-from opendas.optimize.laminar import Forest, Rows, check_laminar, crossing, forest
+from opendas.solvers.rounding.laminar import Forest, Rows, check_laminar, crossing, forest
 
 
 def rows(maps, groups=()):

@@ -13,7 +13,7 @@ from support.mini import mini_frame, mini_histogram, mini_product
 import opendas.engines.truth as truth
 from opendas.engines.truth import LeafCounts
 from opendas.engines.used import UsedColumns
-from opendas.io.histogram_files import HistogramWriter, open_histogram
+from opendas.files.histogram_files import HistogramWriter, open_histogram
 from opendas.measurement.family import UsedAnswers
 
 
@@ -37,7 +37,7 @@ def test_sums_are_those_of_all_leaves(
             expected = run.counts.aggregate(run.spine.leaf_starts(level))
             size = expected.rows
             for start, stop in ((0, size), (0, 1), (size // 2, size)):
-                assert same(counts.some(level, start, stop), expected.slice(start, stop))
+                assert same(counts.slice(level, start, stop), expected.slice(start, stop))
             assert same(counts.at(level), expected)
 
 

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from opendas.optimize.kernels import (
+from opendas.solvers.least_squares.kernels import (
     SINGULAR,
     cholesky,
     insert,
@@ -16,8 +16,8 @@ from opendas.optimize.kernels import (
     symmetric_times,
     triangular_solve,
 )
-from opendas.optimize.reduce import merge_cells, simpler_bounds
-from opendas.optimize.start import project_column, unconstrained
+from opendas.solvers.least_squares.reduce import merge_cells, simpler_bounds
+from opendas.solvers.least_squares.start import project_column, unconstrained
 
 
 def definite(rng, n):

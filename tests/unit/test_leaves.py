@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from opendas import large_files
+from opendas.engines import outputs as large_files
 from opendas.engines.drive import Estimation
+from opendas.engines.outputs import Leaves
 from opendas.geography.spine import Spine
-from opendas.large_files import Leaves
 from opendas.schema.histogram import Histogram
 
 LEAVES, CELLS = 60, 5

@@ -16,19 +16,11 @@ from pathlib import Path
 
 import pytest
 
+from opendas.custody import ledger as ledger_module
+from opendas.custody.ledger import Ledger
+from opendas.custody.ledger_entries import INFINITE, Change, LedgerEntry, read_lines, total_spent
 from opendas.errors import EnvironmentFailure, PrivacyError
-from opendas.privacy import (
-    INFINITE,
-    Change,
-    Ledger,
-    LedgerEntry,
-    Mechanism,
-    Neighbours,
-    canonical_json,
-    total_spent,
-)
-from opendas.privacy import ledger as ledger_module
-from opendas.privacy.entries import read_lines
+from opendas.privacy import Mechanism, Neighbours, canonical_json
 
 GAUSSIAN, LAPLACE = Mechanism.DISCRETE_GAUSSIAN, Mechanism.DISCRETE_LAPLACE
 BOUNDED, UNBOUNDED = Neighbours.BOUNDED, Neighbours.UNBOUNDED

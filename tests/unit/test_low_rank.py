@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from opendas.optimize import direct
-from opendas.optimize.lowrank import low_rank
-from opendas.optimize.problem import FamilyProblem, Status
-from opendas.optimize.solve import solve
+from opendas.solvers.least_squares import direct
+from opendas.solvers.least_squares.lowrank import low_rank
+from opendas.solvers.least_squares.solve import solve
+from opendas.solvers.problem.problem import FamilyProblem, Status
 
 AXES = (3, 2, 2, 5)
 N = int(np.prod(AXES))

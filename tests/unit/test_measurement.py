@@ -17,8 +17,8 @@ from opendas.measurement import noisy
 from opendas.measurement.family import PartialSource
 from opendas.measurement.noisy import NoisyMeasurements, measured_levels
 from opendas.measurement.plan import MeasurementPlan
-from opendas.random.noise import NoiseSource
-from opendas.random.tables import SamplerTable
+from opendas.sampling.inverse_cdf import SamplerTable
+from opendas.sampling.noise import NoiseSource
 
 
 @pytest.fixture(name="run")

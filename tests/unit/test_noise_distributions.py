@@ -11,8 +11,8 @@ from fractions import Fraction
 import pytest
 
 from opendas.errors import PrivacyError
-from opendas.random.distributions import DiscreteGaussian, DiscreteLaplace, NoiseDistribution
-from opendas.random.tables import SamplerTable
+from opendas.sampling.inverse_cdf import SamplerTable
+from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace, NoiseDistribution
 
 LAWS = [
     DiscreteGaussian(Fraction(1, 1000)),

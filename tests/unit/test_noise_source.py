@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
+from opendas.custody.run_key import RunKey
 from opendas.errors import PrivacyError
-from opendas.random import noise as noise_module
-from opendas.random.distributions import DiscreteGaussian, DiscreteLaplace
-from opendas.random.keys import RunKey
-from opendas.random.noise import NoiseSource, pack_addresses
-from opendas.random.tables import SamplerTable
+from opendas.sampling import noise as noise_module
+from opendas.sampling.inverse_cdf import SamplerTable
+from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
+from opendas.sampling.noise import NoiseSource, pack_addresses
 
 KEY = RunKey.seeded(20).derive("noise", b"plan")
 TABLE = SamplerTable.build(DiscreteGaussian(Fraction(21, 2)))

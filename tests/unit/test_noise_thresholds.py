@@ -19,11 +19,11 @@ import numpy as np
 import pytest
 
 from opendas.errors import PrivacyError
-from opendas.random import intervals as intervals_module
-from opendas.random import tables as tables_module
-from opendas.random.distributions import DiscreteGaussian, DiscreteLaplace, NoiseDistribution
-from opendas.random.intervals import exp_neg
-from opendas.random.tables import SamplerTable
+from opendas.sampling import interval_arithmetic as intervals_module
+from opendas.sampling import inverse_cdf as tables_module
+from opendas.sampling.interval_arithmetic import exp_neg
+from opendas.sampling.inverse_cdf import SamplerTable
+from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace, NoiseDistribution
 
 SMALL = [
     DiscreteGaussian(Fraction(1, 1000)),

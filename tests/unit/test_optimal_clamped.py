@@ -8,8 +8,8 @@ import mpmath as mp
 import numpy as np
 import pytest
 
-from opendas.budget.optimal import NoiseKind, clamped_curvature, clamped_moments, clamped_slope
-from opendas.budget.optimal.integer_gaussian import WIDE_RHO
+from opendas.allocation import NoiseKind, clamped_curvature, clamped_moments, clamped_slope
+from opendas.allocation.integer_gaussian import WIDE_RHO
 from opendas.errors import BudgetError, ConfigError
 
 BUDGETS = ("1e-6", "1e-3", "0.1", "0.7", "2", "30", "1000")

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 import opendas
-from opendas.allocating import count_pairs, public_pairs, with_budget
-from opendas.budget.optimal import CountHistogram, Level, allocate_total, power_rule, unknown_counts
-from opendas.budget.optimal.joint import Pair, allocate_queries, pair_weights
+from opendas.allocation import CountHistogram, Level, allocate_total, power_rule, unknown_counts
+from opendas.allocation.joint import Pair, allocate_queries, pair_weights
+from opendas.allocation.level_counts import LevelCounts
 from opendas.cli.failures import guarded
 from opendas.cli.main import cli
 from opendas.errors import BudgetError, ConfigError, DataError, PrivacyError
-from opendas.io.level_counts import LevelCounts
+from opendas.runs.allocate import count_pairs, public_pairs, with_budget
 
 GEOLEVELS = ("state", "tract", "block")
 SIZES = {"total": 1, "age": 2, "detailed": 12}

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from opendas.budget.optimal.per_node import NodeAllocation, allocate_per_node
+from opendas.allocation.per_node import NodeAllocation, allocate_per_node
 from opendas.errors import BudgetError, ConfigError, GeographyError, PrivacyError
 
 TREE = [[0], [0, 0, 0], [0, 1, 1, 1, 2, 2], [0, 1, 1, 2, 3, 4, 4, 4, 5]]

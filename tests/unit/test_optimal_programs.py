@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from opendas.budget.optimal import (
+from opendas.allocation import (
     Allocation,
     CountHistogram,
     Level,
@@ -24,9 +24,9 @@ from opendas.budget.optimal import (
     power_rule,
     unknown_counts,
 )
-from opendas.budget.optimal.integer_gaussian import WIDE_RHO
-from opendas.budget.optimal.programs import weighted
-from opendas.budget.optimal.separable import Separable
+from opendas.allocation.integer_gaussian import WIDE_RHO
+from opendas.allocation.programs_6_7 import weighted
+from opendas.allocation.separable import Separable
 from opendas.errors import BudgetError, ConfigError, DataError, FormatError
 from opendas.privacy.relations import Neighbours
 

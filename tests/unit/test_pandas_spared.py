@@ -12,7 +12,7 @@ pytest.importorskip("pandas")
 CODE = """
 import sys
 import pyarrow as pa
-from opendas.pandas_spared import spare_pandas
+from opendas.engines.pandas_spared import spare_pandas
 before = list(sys.meta_path)
 {first}
 spare_pandas()

@@ -15,6 +15,7 @@ from support.households import World, configuration, random_world, write_world
 
 from opendas.cli.failures import guarded
 from opendas.cli.main import cli
+from opendas.custody.run_key import RunKey
 from opendas.errors import ConfigError
 from opendas.phsafe.accuracy import accuracy_report, published_moe, run_accuracy, write_report
 from opendas.phsafe.config import Mode, parse_config
@@ -27,7 +28,6 @@ from opendas.phsafe.read_csv import read_csv
 from opendas.phsafe.run import HouseholdOptions
 from opendas.phsafe.sensitivity import Answers, LevelNoise, Sensitivity, noise_for, spent
 from opendas.privacy.relations import Mechanism
-from opendas.random.keys import RunKey
 
 STATES = ["06", "44"]
 Capture = pytest.CaptureFixture[str]

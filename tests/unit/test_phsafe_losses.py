@@ -20,7 +20,7 @@ from opendas.phsafe.sensitivity import (
 )
 from opendas.phsafe.tables import TABLES, Kind, find_table
 from opendas.privacy.relations import Mechanism, Neighbours
-from opendas.random.distributions import DiscreteGaussian, DiscreteLaplace
+from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
 
 F = Fraction
 PAPER, TIGHT = Sensitivity.PAPER, Sensitivity.TIGHT

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from opendas.errors import ConfigError
-from opendas.io.readers.cef_layout import MAFID_RANGE
 from opendas.phsafe import made, values
 from opendas.phsafe.config import Mode, parse_config, read_config
 from opendas.phsafe.made import Made, production_config, write_made
 from opendas.phsafe.model import find_level
 from opendas.phsafe.read_csv import GEO_COLUMNS, PERSON_COLUMNS, UNIT_COLUMNS
 from opendas.phsafe.run import HouseholdOptions, validate_input
+from opendas.readers.cef.layout import MAFID_RANGE
 
 FILES = {"persons.csv": PERSON_COLUMNS, "units.csv": UNIT_COLUMNS, "geo.csv": GEO_COLUMNS}
 WIDTHS = {

@@ -29,7 +29,7 @@ from opendas.phsafe.table_10 import Row, budget_totals, markdown, table_10
 from opendas.phsafe.tables import DERIVED, find_table
 from opendas.phsafe.truncation_error import dropped_share, plan_dropped
 from opendas.privacy.relations import Mechanism, Neighbours
-from opendas.random.distributions import DiscreteGaussian, DiscreteLaplace
+from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
 
 F = Fraction
 PAPER, TIGHT = Sensitivity.PAPER, Sensitivity.TIGHT

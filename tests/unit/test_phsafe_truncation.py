@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from opendas.errors import ConfigError, PrivacyError
 from opendas.phsafe.truncation import Truncation, select
-from opendas.random.ordering import keyed_labels
+from opendas.sampling.ordering import keyed_labels
 
 KEY = bytes(range(32))
 OTHER_KEY = bytes(range(1, 33))

@@ -18,24 +18,24 @@ from support.mini import from_dense, mini_frame, mini_histogram, mini_product
 import opendas
 import opendas.measurement.noisy as noisy
 import opendas.measurement.plan as plan_module
-import opendas.random.noise as noise_module
+import opendas.sampling.noise as noise_module
+from opendas.custody.run_key import RunKey
+from opendas.custody.stamps import DEMONSTRATION_FRAME
 from opendas.engines.truth import input_tag
 from opendas.errors import BudgetError, ConfigError, DataError
-from opendas.io.readers.base import FRAME_FROM_RECORDS, ReaderSpec
-from opendas.io.readers.registry import make_reader
-from opendas.io.writers.geography import write_frame
+from opendas.files.geography.writing import write_frame
 from opendas.measurement.plan import MeasurementPlan
-from opendas.pipeline import Options, release
 from opendas.privacy.relations import Mechanism, Neighbours
-from opendas.products.pl94 import pl94_persons, pl94_units
-from opendas.products.product import Product
-from opendas.random.addresses import pack_addresses
-from opendas.random.distributions import MAX_FLOORS, DiscreteGaussian
-from opendas.random.keys import RunKey
-from opendas.random.tables import SamplerTable
-from opendas.run import load
+from opendas.readers.base import FRAME_FROM_RECORDS, ReaderSpec
+from opendas.readers.registry import make_reader
+from opendas.runs.release import Options, release
+from opendas.runs.run import load
+from opendas.sampling.addresses import pack_addresses
+from opendas.sampling.inverse_cdf import SamplerTable
+from opendas.sampling.laws import MAX_FLOORS, DiscreteGaussian
 from opendas.schema.histogram import Histogram
-from opendas.stamps import DEMONSTRATION_FRAME
+from opendas.schema.pl94 import pl94_persons, pl94_units
+from opendas.schema.product import Product
 
 ROOT = Path(opendas.__file__).parent
 Blocks = set[tuple[int, int]]
@@ -174,17 +174,17 @@ def calls_of(method: str) -> list[tuple[str, ast.Call]]:
 
 def test_keys_are_derived_in_one_place_with_product_plan_and_tag() -> None:
     # Run keys; what seals a key file or a connection derives keys of its own.
-    others = ("random/keys.py", "random/sealing.py", "engines/spark/channel.py")
+    others = ("custody/run_key.py", "custody/passphrase.py", "engines/spark/channel.py")
     found = [(path, ast.unparse(call)) for path, call in calls_of("derive") if path not in others]
     assert found == [
         ("phsafe/measure.py", "key.derive(KEY_PURPOSE, name.encode())"),
         ("phsafe/measure.py", "key.derive(f'noise/phsafe/{table.name}/{level.name}', *bound)"),
         (
-            "preparation.py",
+            "runs/prepare.py",
             "key.derive('noise/' + product.name, bytes.fromhex(now.plan_digest), "
             "bytes.fromhex(now.input_tag))",
         ),
-        ("random/tags.py", "key.derive('input tag, entries')"),
+        ("custody/input_tag.py", "key.derive('input tag, entries')"),
         # Seeded only: the noise of a seed is meant to be the same for every plan that is tried.
         ("tuning/simulate.py", "RunKey.seeded(seed).derive('tuning/' + product.name)"),
     ]
@@ -215,17 +215,17 @@ HASHES = {
     "engines/spark/channel.py": "keyed, by HKDF; a comparison that takes the same time whatever differs",
     "engines/subtree.py": "geocodes, which are public",
     "geography/spine.py": "the spine",
-    "io/atomic.py": "files of a release",
-    "io/mdf_layout.py": "geocodes, which are public: names of files",
+    "files/atomic.py": "files of a release",
+    "files/mdf/layout.py": "geocodes, which are public: names of files",
     "measurement/plan.py": "the plan",
     "phsafe/digest.py": "rows, for the keyed tag alone: in memory, never written",
     "phsafe/plan.py": "the plan",
     "phsafe/truncation.py": "rows of a household in the published order: in memory, never written",
-    "privacy/entries.py": "lines of the ledger",
-    "random/keys.py": "keyed, by HKDF and HMAC; and seeds",
+    "custody/ledger_entries.py": "lines of the ledger",
+    "custody/run_key.py": "keyed, by HKDF and HMAC; and seeds",
     "report/certificate.py": "files of a release",
     "report/views.py": "files of a release",
-    "run.py": "the plan and the settings of estimation",
+    "runs/run.py": "the plan and the settings of estimation",
     "tuning/tune.py": "the plan, names and sizes of input files",
 }
 
@@ -246,11 +246,11 @@ def test_the_table_is_serialised_for_the_keyed_tag_only() -> None:
     found = [(path, ast.unparse(call)) for path, call in calls_of("canonical_bytes")]
     outside = [text for path, text in found if path != "geography/spine.py"]
     assert outside == ["households.canonical_bytes()"]
-    tagged = [(path, ast.unparse(call)) for path, call in calls_of("tag") if path != "random/keys.py"]
+    tagged = [(path, ast.unparse(call)) for path, call in calls_of("tag") if path != "custody/run_key.py"]
     assert sorted(tagged) == [
         ("phsafe/run.py", "key.tag(households.canonical_bytes())"),
-        ("preparation.py", "counts.tag(key)"),
-        ("random/tags.py", "key.tag(b'opendas histogram 2' + b''.join(fields))"),
+        ("runs/prepare.py", "counts.tag(key)"),
+        ("custody/input_tag.py", "key.tag(b'opendas histogram 2' + b''.join(fields))"),
     ]
 
 

@@ -73,39 +73,39 @@ def within(name: str, *packages: str) -> bool:
 
 
 BEHIND_THE_WALL = (
-    "opendas.estimation",
+    "opendas.topdown",
     "opendas.report",
-    "opendas.io.writers",
-    "opendas.io.tables",
-    "opendas.io.verification",
+    "opendas.files.writers",
+    "opendas.tables",
+    "opendas.verify",
     "opendas.intervals",
 )
-NOISY_READERS = ("opendas.io.noisy_files", "opendas.io.bureau_files", "opendas.io.bureau_tree")
+NOISY_READERS = ("opendas.files.nmf.trees", "opendas.files.nmf.bureau", "opendas.files.nmf.bureau_tree")
 """They read what is published and hand it to least squares."""
 
 SEES_TRUTH_OR_KEY = (
-    "opendas.io.readers",
-    "opendas.random.keys",
-    "opendas.random.noise",
+    "opendas.readers",
+    "opendas.custody.run_key",
+    "opendas.sampling.noise",
     "opendas.measurement.noisy",
     "opendas.measurement.invariants",
     "opendas.metrics",
-    "opendas.workspace",
-    "opendas.pipeline",
-    "opendas.preparation",
+    "opendas.runs.workspace",
+    "opendas.runs.release",
+    "opendas.runs.prepare",
 )
 
 
 @pytest.mark.parametrize("name", [name for name in MODULES if within(name, *BEHIND_THE_WALL, *NOISY_READERS)])
 def test_what_follows_the_measurement_imports_neither_readers_nor_keys(name: str) -> None:
-    layout = ("opendas.io.readers.pl94_layout",)  # where the official files have their fields: no data
+    layout = ("opendas.readers.pl94.layout",)  # where the official files have their fields: no data
     bad = [
         (module, what)
         for module, what in imported(name)
         if within(module, *SEES_TRUTH_OR_KEY) or within(f"{module}.{what}", *SEES_TRUTH_OR_KEY)
     ]
     assert [pair for pair in bad if pair[0] not in layout] == []
-    for package in ("opendas.random", "opendas.measurement", "opendas.io"):
+    for package in ("opendas.sampling", "opendas.measurement", "opendas.files"):
         names = {what for module, what in imported(name) if module == package}
         assert not names & {"RunKey", "NoiseSource", "NoisyMeasurements", "readers"}
 
@@ -123,20 +123,20 @@ def test_the_modules_that_hold_a_key_are_these() -> None:
         "opendas.phsafe.accuracy",
         "opendas.phsafe.measure",
         "opendas.phsafe.run",
-        "opendas.place",
-        "opendas.preparation",
-        "opendas.random.tags",
+        "opendas.engines.backend",
+        "opendas.runs.prepare",
+        "opendas.custody.input_tag",
         "opendas.tuning.simulate",
-        "opendas.workspace",
+        "opendas.runs.workspace",
     }
     assert importers("NoisyMeasurements") == {"opendas.engines.work"}
     assert importers("KeyedSource") == {
-        "opendas.engines.practice",  # no key: zeros in its place, for made counts
+        "opendas.engines.warm_up",  # no key: zeros in its place, for made counts
         "opendas.engines.spark.draw",
         "opendas.engines.spark.engine",
-        "opendas.on_spark",
-        "opendas.pipeline",
-        "opendas.place",
+        "opendas.engines.spark.backend",
+        "opendas.runs.release",
+        "opendas.engines.backend",
         "opendas.tuning.simulate",
     }
 
@@ -145,17 +145,17 @@ def test_truth_and_key_meet_only_in_measurement_and_in_the_wiring() -> None:
     truth = importers("Histogram") | importers("InputData") | importers("make_reader")
     key = importers("NoiseSource") | importers("RunKey") | importers("KeyedSource")
     assert truth & key == {
-        "opendas.engines.practice",  # neither: made counts, and zeros in the place of a key
+        "opendas.engines.warm_up",  # neither: made counts, and zeros in the place of a key
         "opendas.engines.spark.draw",
         "opendas.engines.spark.engine",
         "opendas.engines.spark.exact",  # the key of the input tag
         "opendas.engines.truth",  # the key of the input tag
         "opendas.engines.work",
         "opendas.measurement.noisy",
-        "opendas.on_spark",
-        "opendas.pipeline",
-        "opendas.place",
-        "opendas.preparation",
+        "opendas.engines.spark.backend",
+        "opendas.runs.release",
+        "opendas.engines.backend",
+        "opendas.runs.prepare",
         "opendas.tuning.simulate",  # truth beside seeded noise, for stand-in data only
     }
     keys = re.findall(r"RunKey\.\w+", (ROOT / "tuning" / "simulate.py").read_text(encoding="utf-8"))
@@ -180,16 +180,16 @@ def test_ciphers_and_operating_system_randomness_are_in_one_place() -> None:
     ciphers = {n for n in MODULES if any(m.startswith("cryptography") for m, _ in imported(n))}
     assert ciphers == {
         "opendas.engines.spark.channel",
-        "opendas.random.keys",
-        "opendas.random.noise",
-        "opendas.random.ordering",
-        "opendas.random.sealing",
-        "opendas.random.tags",
+        "opendas.custody.run_key",
+        "opendas.sampling.noise",
+        "opendas.sampling.ordering",
+        "opendas.custody.passphrase",
+        "opendas.custody.input_tag",
     }
     random = {n for n in MODULES if any(m in ("random", "secrets") for m, _ in imported(n))}
     explorer = {f"opendas.explore.{part}" for part in ("app", "budget_routes", "session")}
     spark = {f"opendas.engines.spark.{part}" for part in ("channel", "draw", "engine", "exact", "executors")}
-    assert random == {"opendas.phsafe.run", "opendas.preparation"} | explorer | spark, (
+    assert random == {"opendas.phsafe.run", "opendas.runs.prepare"} | explorer | spark, (
         "secrets: run ids, tokens of the page and of executors, names of probes and folders"
     )
 
@@ -206,12 +206,12 @@ def test_other_generators_are_only_where_nothing_confidential_is_drawn() -> None
     numpy = {name for name, used in found.items() if used - {"urandom"}}
     assert all(within(name, "opendas.demo") for name in numpy), numpy
     system = {name for name, used in found.items() if "urandom" in used}
-    assert system == {f"opendas.random.{part}" for part in ("keys", "sealing", "secret_files")}
+    assert system == {f"opendas.sampling.{part}" for part in ("keys", "sealing", "secret_files")}
 
 
 @pytest.mark.parametrize(
     "name",
-    [n for n in MODULES if within(n, "opendas.estimation", "opendas.optimize", "opendas.measurement")],
+    [n for n in MODULES if within(n, "opendas.topdown", "opendas.solvers", "opendas.measurement")],
 )
 def test_no_clock_and_no_memory_gauge_decides_an_estimate(name: str) -> None:
     clocks = {"time", "datetime", "resource", "signal", "psutil", "gc"}
@@ -296,13 +296,13 @@ CONFIDENTIAL = {
 }
 
 
-@pytest.mark.parametrize(("where", "function"), list(public_callables("opendas.estimation")))
+@pytest.mark.parametrize(("where", "function"), list(public_callables("opendas.topdown")))
 def test_estimation_has_no_parameter_for_truth(where: str, function: object) -> None:
     """Not even a table: what estimation takes are noisy answers, public counts and declared invariants."""
     signature = inspect.signature(function)  # type: ignore[arg-type]
     types = parameter_types(function)
     assert not types & (CONFIDENTIAL | {"Histogram", "Path", "Any", "object"}), where
-    if where.startswith("opendas.estimation"):
+    if where.startswith("opendas.topdown"):
         unannotated = [
             name
             for name, p in signature.parameters.items()
@@ -311,7 +311,7 @@ def test_estimation_has_no_parameter_for_truth(where: str, function: object) -> 
         assert unannotated == []
 
 
-@pytest.mark.parametrize("package", [p for p in BEHIND_THE_WALL if p != "opendas.estimation"])
+@pytest.mark.parametrize("package", [p for p in BEHIND_THE_WALL if p != "opendas.topdown"])
 def test_writers_tables_and_reports_take_nothing_that_reads_or_draws(package: str) -> None:
     functions = list(public_callables(package))
     assert functions
@@ -321,7 +321,7 @@ def test_writers_tables_and_reports_take_nothing_that_reads_or_draws(package: st
 
 def test_the_scan_of_signatures_sees_what_it_looks_for() -> None:
     from opendas.engines.subtree import Part
-    from opendas.io.readers.base import InputData
+    from opendas.readers.base import InputData
 
     def takes_truth(data: list[InputData]) -> None: ...
 
@@ -347,8 +347,8 @@ def test_the_layer_contract_of_the_project_names_the_same_wall() -> None:
         pytest.skip("pyproject.toml is not beside the tests")
     contracts = tomllib.loads(PROJECT.read_text())["tool"]["importlinter"]["contracts"]
     forbidden = [c for c in contracts if c["type"] == "forbidden"]
-    for target in ("opendas.io.readers", "opendas.random.keys", "opendas.random.noise"):
+    for target in ("opendas.readers", "opendas.custody.run_key", "opendas.sampling.noise"):
         sources = {s for c in forbidden if target in c["forbidden_modules"] for s in c["source_modules"]}
         assert sources >= {*BEHIND_THE_WALL, *NOISY_READERS}, target
     ignored = [edge for c in forbidden for edge in c.get("ignore_imports", [])]
-    assert ignored == ["opendas.io.tables.legacy -> opendas.io.readers.pl94_layout"]
+    assert ignored == ["opendas.tables.legacy -> opendas.readers.pl94.layout"]

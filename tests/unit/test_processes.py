@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-import opendas.processes
-from opendas.processes import ProcessMark, available_memory_mb, is_alive, memory_mb, own_mark
+import opendas.runs.progress.processes
+from opendas.runs.progress.processes import ProcessMark, available_memory_mb, is_alive, memory_mb, own_mark
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -44,7 +44,9 @@ def test_other_machines_and_containers_are_out_of_sight() -> None:
 
 @linux
 def test_an_ended_process_is_gone_before_and_after_it_is_collected() -> None:
-    code = "from opendas.processes import own_mark as m; print(m().started, flush=True); input()"
+    code = (
+        "from opendas.runs.progress.processes import own_mark as m; print(m().started, flush=True); input()"
+    )
     process = subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -96,7 +98,7 @@ def test_the_limit_of_a_container_counts(tmp_path: Path, monkeypatch: pytest.Mon
     ):
         (tmp_path / name).write_text(text)
     layout = (tmp_path / "max", tmp_path / "current", tmp_path / "stat", "inactive_file ")
-    monkeypatch.setattr(opendas.processes, "_GROUPS", (layout,))
+    monkeypatch.setattr(opendas.runs.progress.processes, "_GROUPS", (layout,))
     assert available_memory_mb() == 10
     (tmp_path / "max").write_text("max\n")
     found = available_memory_mb()

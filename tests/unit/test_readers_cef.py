@@ -11,19 +11,18 @@ import numpy as np
 import pytest
 from support.assembled import same
 
+from opendas.custody.stamps import POPULATED_LEAVES
 from opendas.demo import make_state, write_demo
 from opendas.demo.cef_files import write_cef
 from opendas.demo.households import house_people, list_units
 from opendas.errors import ConfigError, DataError, FormatError, GeographyError, OpendasError, SchemaError
-from opendas.io.readers import InputData, ReaderSpec, UnitsSpec, make_reader
-from opendas.io.readers.cef import QUARTERS_COUNTS, UNIT_COUNTS
-from opendas.io.readers.cef_layout import GQ_CODES, PERSONS, UNITS
-from opendas.io.readers.counter import Counter
-from opendas.io.readers.lookup import Lookup
-from opendas.products.pl94 import pl94_persons, pl94_units
-from opendas.products.product import Product
-from opendas.run import load
-from opendas.stamps import POPULATED_LEAVES
+from opendas.readers import InputData, ReaderSpec, UnitsSpec, make_reader
+from opendas.readers.cef.layout import GQ_CODES, PERSONS, UNITS
+from opendas.readers.cef.reader import QUARTERS_COUNTS, UNIT_COUNTS
+from opendas.readers.counting.entries import Counter, Lookup
+from opendas.runs.run import load
+from opendas.schema.pl94 import pl94_persons, pl94_units
+from opendas.schema.product import Product
 
 PRODUCTS = {"persons": pl94_persons(), "units": pl94_units()}
 

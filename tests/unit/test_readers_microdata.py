@@ -13,11 +13,11 @@ from support.data import shared_data
 from support.pl94_zip import write_csv
 
 from opendas.errors import ConfigError, DataError, GeographyError, SchemaError
+from opendas.files.mdf.writing import write_mdf
 from opendas.geography.frame import Frame, official_codes
-from opendas.io.readers import ReaderSpec, UnitsSpec, make_reader
-from opendas.io.writers.mdf import write_mdf
-from opendas.products.pl94 import GQ_COLUMNS, pl94_persons, pl94_units
+from opendas.readers import ReaderSpec, UnitsSpec, make_reader
 from opendas.schema.histogram import Histogram
+from opendas.schema.pl94 import GQ_COLUMNS, pl94_persons, pl94_units
 
 PLACE = ["TABBLKST", "TABBLKCOU", "TABTRACTCE", "TABBLKGRPCE", "TABBLK"]
 HEAD = [*PLACE, "RTYPE", "GQTYPE_PL", "VOTING_AGE", "CENHISP", "CENRACE"]

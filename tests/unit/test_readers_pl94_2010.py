@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from support.data import shared_data
 
-from opendas.io.readers import InputData, ReaderSpec, make_reader
-from opendas.products.pl94 import pl94_persons, pl94_units
+from opendas.readers import InputData, ReaderSpec, make_reader
+from opendas.schema.pl94 import pl94_persons, pl94_units
 
 
 @pytest.fixture(scope="module")

@@ -17,9 +17,9 @@ from opendas.errors import (
     GeographyError,
     OpendasError,
 )
-from opendas.io.readers import InputData, ReaderSpec, make_reader
-from opendas.products.pl94 import pl94_persons, pl94_units
-from opendas.products.product import Product
+from opendas.readers import InputData, ReaderSpec, make_reader
+from opendas.schema.pl94 import pl94_persons, pl94_units
+from opendas.schema.product import Product
 
 YEARS = (2010, 2020)
 

@@ -13,7 +13,7 @@ import pytest
 
 from opendas.demo import write_nation
 from opendas.errors import DataError, GeographyError
-from opendas.io.readers import (
+from opendas.readers import (
     ReaderSpec,
     UnitsSpec,
     entries,
@@ -23,10 +23,10 @@ from opendas.io.readers import (
     tables,
     units_file,
 )
-from opendas.io.readers.base import InputData
-from opendas.io.readers.chunks import Lines, joined
-from opendas.products.pl94 import pl94_persons, pl94_units
-from opendas.run import load
+from opendas.readers.base import InputData
+from opendas.readers.columns.findings import Lines, joined
+from opendas.runs.run import load
+from opendas.schema.pl94 import pl94_persons, pl94_units
 
 
 @pytest.fixture(scope="module")

@@ -14,13 +14,13 @@ import pytest
 from support.data import shared_data
 from support.pl94_zip import write_csv
 
-from opendas.constraints.declarations import Bound, StructuralZero
 from opendas.errors import ConfigError, DataError, FormatError, GeographyError, SchemaError
 from opendas.geography.frame import LevelRule
-from opendas.io.readers import READERS, ReaderSpec, UnitsSpec, expand_paths, make_reader
-from opendas.products.pl94 import pl94_persons, pl94_units
-from opendas.products.product import PassPlan, Product
+from opendas.readers import READERS, ReaderSpec, UnitsSpec, expand_paths, make_reader
 from opendas.schema.attributes import Attribute, Schema
+from opendas.schema.declarations import Bound, StructuralZero
+from opendas.schema.pl94 import pl94_persons, pl94_units
+from opendas.schema.product import PassPlan, Product
 
 LEVELS = (LevelRule("country", 0), LevelRule("region", 1), LevelRule("ward", 3))
 FRAME = ["a01", "a02", "b01", "b02", "b03"]

@@ -15,13 +15,13 @@ from support.random_land import random_frame, write_land
 from opendas.budget.presets import preset
 from opendas.cli.failures import guarded
 from opendas.cli.main import cli
-from opendas.config.released import released_toml
 from opendas.errors import BudgetError, ConfigError
 from opendas.geography.frame import Frame
 from opendas.geography.recipe import NAMED_SPINES, SpineStep, recipe_levels, stand_ins
 from opendas.geography.spine import Spine
-from opendas.planning import make_plan
-from opendas.run import Run, load, make_budget
+from opendas.runs.config.released import released_toml
+from opendas.runs.plan import make_plan
+from opendas.runs.run import Run, load, make_budget
 
 F = Fraction
 Capture = pytest.CaptureFixture[str]

@@ -8,7 +8,7 @@ import pytest
 
 from opendas.errors import BudgetError
 from opendas.privacy import Mechanism, Neighbours, noise_distribution
-from opendas.random.distributions import DiscreteGaussian, DiscreteLaplace
+from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
 
 GAUSSIAN, LAPLACE = Mechanism.DISCRETE_GAUSSIAN, Mechanism.DISCRETE_LAPLACE
 

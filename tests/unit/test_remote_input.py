@@ -12,15 +12,15 @@ import pytest
 from support.mini import write_mini
 
 from opendas.api import publish_to
-from opendas.config.released import toml_document
 from opendas.engines.spark.in_memory import file_in_memory
+from opendas.engines.spark.remote_input import copy_data, copy_public, list_data
 from opendas.errors import ConfigError
-from opendas.io.readers.base import ReaderSpec
-from opendas.io.readers.paths import expand_paths
-from opendas.io.readers.remote import RemoteAddress, RemoteInput, holds_password
-from opendas.io.readers.tables import shown_name
-from opendas.remote_input import copy_data, copy_public, list_data
-from opendas.run import define, load
+from opendas.readers.base import ReaderSpec
+from opendas.readers.columns.csv_parquet import shown_name
+from opendas.readers.paths import expand_paths
+from opendas.readers.remote import RemoteAddress, RemoteInput, holds_password
+from opendas.runs.config.released import toml_document
+from opendas.runs.run import define, load
 
 AT = "far://host/data"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from opendas.errors import ConfigError, EnvironmentFailure
-from opendas.remote_release import Published, publish_release
+from opendas.runs.publish import Published, publish_release
 
 AT = "there://host/release"
 

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from opendas.errors import ConfigError, InfeasibleFamily
-from opendas.optimize import rounding_network, snapping
-from opendas.optimize.rounding import UNBOUNDED, RoundingNames, round_family
+from opendas.solvers.rounding import network as rounding_network
+from opendas.solvers.rounding import snapping
+from opendas.solvers.rounding.rounding import UNBOUNDED, RoundingNames, round_family
 
 ONE = snapping.ONE
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from opendas.optimize.rows import without_gaps
+from opendas.solvers.rows import without_gaps
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from opendas.custody.run_key import RunKey
 from opendas.errors import EnvironmentFailure, PrivacyError
-from opendas.random.keys import RunKey
 
 SECRET = bytes(range(32))
 GOLDEN_REAL = "171fc66510cedb9f56d72d667c62995d4437459c0a4f44632696eb8118e62b4f"

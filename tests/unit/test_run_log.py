@@ -13,10 +13,10 @@ from typing import Any
 import click
 import pytest
 
-import opendas.run_log as run_log
+import opendas.runs.progress.log as run_log
 from opendas.cli.failures import guarded
 from opendas.errors import ConfigError, DataError, InfeasibleFamily, OpendasError, PrivacyError
-from opendas.run_log import FIELDS, RunLog, exit_code_of, log_path, read_log, safe_message
+from opendas.runs.progress.log import FIELDS, RunLog, exit_code_of, log_path, read_log, safe_message
 
 
 class Hands:

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-import opendas.run_log
+import opendas.runs.progress.log
 from opendas.errors import ConfigError, EnvironmentFailure, InfeasibleFamily
-from opendas.processes import ProcessMark, own_mark
-from opendas.run_log import RunLog, log_path
-from opendas.run_status import RunStatus, folder_status
-from opendas.workspace import RunState
+from opendas.runs.progress.log import RunLog, log_path
+from opendas.runs.progress.processes import ProcessMark, own_mark
+from opendas.runs.progress.status import RunStatus, folder_status
+from opendas.runs.workspace import RunState
 
 START = 1_700_000_000.0
 
@@ -49,7 +49,7 @@ def begin(
     log: RunLog, mark: ProcessMark | None = None, monkeypatch: Any = None, command: str = "run"
 ) -> None:
     if mark is not None:
-        monkeypatch.setattr(opendas.run_log, "own_mark", lambda: mark)
+        monkeypatch.setattr(opendas.runs.progress.log, "own_mark", lambda: mark)
     log.start(product="mini", command=command, workers=2)
 
 

@@ -13,11 +13,11 @@ import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
+from opendas.custody import passphrase as sealing
+from opendas.custody.passphrase import Passphrase, read_passphrase_file
+from opendas.custody.run_key import RunKey
+from opendas.custody.secret_files import destroy_secret, private_folder, read_secret, write_secret
 from opendas.errors import EnvironmentFailure, PrivacyError
-from opendas.random import sealing
-from opendas.random.keys import RunKey
-from opendas.random.sealing import Passphrase, read_passphrase_file
-from opendas.random.secret_files import destroy_secret, private_folder, read_secret, write_secret
 
 SECRET = bytes(range(32))
 TEXT = "seven dull geese cross"
@@ -55,7 +55,7 @@ def test_the_file_holds_neither_key_nor_passphrase(tmp_path: Path) -> None:
 
 
 def test_the_file_is_scrypt_and_aes_gcm_as_documented(tmp_path: Path) -> None:
-    """The twin of :mod:`opendas.random.sealing`, from the words of docs/proofs/keys.md."""
+    """The twin of :mod:`opendas.custody.passphrase`, from the words of docs/proofs/keys.md."""
     lines = sealed(tmp_path).read_text().split("\n")
     assert lines[-1] == ""
     name, n, r, p, salt = lines[2].split()

@@ -26,6 +26,9 @@ from support.mini import from_dense, mini_frame, mini_histogram, mini_product, t
 import opendas.engines.spark.draw as draw
 import opendas.engines.spark.exact as exact
 import opendas.engines.spark.executors as executors
+from opendas.custody.input_tag import TagSum, tag_key, tag_of
+from opendas.custody.run_key import RunKey
+from opendas.engines.outputs import Solved
 from opendas.engines.spark.dealing import Cut, Redeal, split
 from opendas.engines.spark.exact import tag_counts
 from opendas.engines.spark.executors import prepare_executors, source_digest, write_package
@@ -42,6 +45,7 @@ from opendas.engines.spark.parts import (
     unpack_counts,
     write_here,
 )
+from opendas.engines.spark.reading import together
 from opendas.engines.spark.run_files import SharedFiles
 from opendas.engines.spark.slots import _hash, slots
 from opendas.engines.truth import input_tag
@@ -56,17 +60,13 @@ from opendas.errors import (
     PrivacyError,
     SolverFailure,
 )
-from opendas.io.atomic import atomic_file, name_attempt, remove_partials
-from opendas.io.readers.base import FRAME_FROM_RECORDS
-from opendas.io.readers.long_form import HistogramReader
-from opendas.io.readers.residence import broken_units, check_units, unit_rules
-from opendas.large_files import Solved
-from opendas.pipeline import Options, release
-from opendas.random.keys import RunKey
-from opendas.random.tags import TagSum, tag_key, tag_of
-from opendas.run import load
+from opendas.files.atomic import atomic_file, name_attempt, remove_partials
+from opendas.readers.base import FRAME_FROM_RECORDS
+from opendas.readers.frame.residence import broken_units, check_units, unit_rules
+from opendas.readers.long_form import HistogramReader
+from opendas.runs.release import Options, release
+from opendas.runs.run import load
 from opendas.schema.histogram import Histogram
-from opendas.spark_files import together
 
 
 def same(one: Histogram, other: Histogram) -> bool:
@@ -354,7 +354,7 @@ def test_the_package_runs_from_its_archive(tmp_path: Path) -> None:
     write_package(archive)
     code = (
         "import sys; sys.path.insert(0, './opendas.zip')\n"  # Spark's executors have it so
-        "import json, opendas, numpy as np, opendas.spark_files\n"
+        "import json, opendas, numpy as np, opendas.engines.spark.reading\n"
         "from opendas.measurement.kernels import sum_rows\n"
         "one, two = np.array([0, 2]), np.array([[10, 20]])\n"
         "cells, row = np.array([0, 2], np.int32), np.array([0, 1, 1], np.int32)\n"

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from opendas.demo import write_demo
-from opendas.engines.loading import loads_at_once
-from opendas.engines.local import WorkerPool
-from opendas.io.writers.mdf import PartFile
-from opendas.large_files import UsedFile
+from opendas.engines.local import WorkerPool, loads_at_once
+from opendas.engines.outputs import UsedFile
+from opendas.files.mdf.writing import PartFile
 
 OTHERS = {
     *("clarabel", "highspy", "jinja2", "loky", "matplotlib", "numba", "pandas", "polars", "pyarrow"),
@@ -23,8 +22,14 @@ OTHERS = {
 """Modules of others that take a while to load."""
 
 OWN = {
-    *("opendas.advice", "opendas.io.tables", "opendas.io.verify", "opendas.metrics", "opendas.phsafe"),
-    *("opendas.planning", "opendas.tuning", "opendas.run_status"),
+    *(
+        "opendas.runs.budget_moves",
+        "opendas.tables",
+        "opendas.verify.release",
+        "opendas.metrics",
+        "opendas.phsafe",
+    ),
+    *("opendas.runs.plan", "opendas.tuning", "opendas.runs.progress.status"),
 }
 """Modules of our own that some commands only need."""
 
@@ -86,16 +91,19 @@ def test_a_run_loads_what_it_needs_until_the_certificate(demo: Path) -> None:
 
 
 def test_plan_loads_no_more_than_a_run(demo: Path) -> None:
-    assert loaded(COMMAND, "plan", demo / "persons.toml") <= {*RUNNING, "opendas.planning"}
+    assert loaded(COMMAND, "plan", demo / "persons.toml") <= {*RUNNING, "opendas.runs.plan"}
 
 
 def test_verify_loads_neither_compiled_code_nor_solvers(out: Path) -> None:
-    expected = {"pyarrow", "opendas.io.tables", "opendas.io.verify", "opendas.phsafe"}
+    expected = {"pyarrow", "opendas.tables", "opendas.verify.release", "opendas.phsafe"}
     assert loaded(COMMAND, "verify", out) <= expected
 
 
 def test_status_loads_no_tables(out: Path) -> None:
-    assert loaded(COMMAND, "status", out) <= {"opendas.run_status", "scipy"}  # of scipy, its version only
+    assert loaded(COMMAND, "status", out) <= {
+        "opendas.runs.progress.status",
+        "scipy",
+    }  # of scipy, its version only
 
 
 def _modules(_: int) -> list[str]:
@@ -120,11 +128,11 @@ def test_workers_leave_a_core_to_who_started_them() -> None:
 AFTER_PRACTICE = """
 import gc, json, sys
 from numba.core.dispatcher import Dispatcher
-from opendas.engines.practice import practise
+from opendas.engines.warm_up import warm_up
 def loaded():
     found = [each for each in gc.get_objects() if isinstance(each, Dispatcher)]
     return {(each.py_func.__module__, each.py_func.__name__) for each in found if each.signatures}
-practise()
+warm_up()
 before = loaded()
 import opendas
 opendas.release(opendas.load(sys.argv[1]), out=sys.argv[2], workers=1)

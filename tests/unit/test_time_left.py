@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from opendas.timing import STEPS, TimeLeft, step_of_lap, step_of_stage
+from opendas.runs.progress.clock import STEPS, TimeLeft, step_of_lap, step_of_stage
 
 STEPS_AHEAD = {"reading": 10.0, "planning": 10.0, "estimating": 100.0, "writing": 30.0}
 LEVELS = {"state": 0.1, "tract": 0.2, "block": 0.7}

@@ -15,8 +15,8 @@ from opendas.geography.distance import Memberships, distances, memberships_of, s
 from opendas.geography.draft import standard_spine
 from opendas.geography.greedy import county_state, merge_pairs
 from opendas.geography.tract_groups import METHODS, largest_tract_group, tract_groups, tract_groups_for
-from opendas.io.readers import ReaderSpec, make_reader
-from opendas.products.pl94 import pl94_persons
+from opendas.readers import ReaderSpec, make_reader
+from opendas.schema.pl94 import pl94_persons
 
 Parents = list[np.ndarray]
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from opendas.errors import ConfigError
-from opendas.products.pl94 import pl94_persons, pl94_units
-from opendas.queries.groups import Workload
+from opendas.gls import blocks as module
+from opendas.gls.basis import Partition, attribute_basis
+from opendas.gls.blocks import build_algebra
 from opendas.schema.attributes import Attribute, Recode, Schema
-from opendas.uncertainty import algebra as module
-from opendas.uncertainty.algebra import build_algebra
-from opendas.uncertainty.basis import Partition, attribute_basis
+from opendas.schema.pl94 import pl94_persons, pl94_units
+from opendas.schema.query_groups import Workload
 
 
 def partition(*of_level: int, groups: int | None = None) -> Partition:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from opendas.uncertainty.bypassing import SharedSpine, bypass_effect, least_sum_of_squares
+from opendas.gls.bypassing import SharedSpine, bypass_effect, least_sum_of_squares
 
 PARENTS = (
     np.array([0]),
@@ -171,7 +171,7 @@ def test_the_experiment_shows_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_integer_laplace_noise_meets_the_theorem_too() -> None:
     """One over the exact variance is cosh(1 / scale) - 1, and the inequality holds for it."""
-    from opendas.random.distributions import DiscreteLaplace
+    from opendas.sampling.laws import DiscreteLaplace
 
     for children in (1, 2, 3, 5):
         for epsilon in (Fraction(1, 10), Fraction(1), Fraction(4)):

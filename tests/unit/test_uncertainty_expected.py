@@ -11,17 +11,17 @@ from reference.dense_least_squares import Dense
 from support.mini import mini_frame, mini_product
 
 from opendas.budget.allocation import Budget
-from opendas.constraints.declarations import Invariant
 from opendas.errors import ConfigError, GeographyError
 from opendas.geography.bypass import bypass_general, bypass_only_children
 from opendas.geography.draft import standard_spine
 from opendas.geography.frame import Frame
 from opendas.geography.spine import Spine, SpineLevel
+from opendas.gls.expected_error import ExpectedError, expected_rows
+from opendas.gls.leaf_sets import leaf_sets
 from opendas.measurement.plan import MeasurementPlan
 from opendas.privacy.relations import Mechanism, Neighbours
-from opendas.products.product import Product
-from opendas.uncertainty.expected import ExpectedError, expected_rows
-from opendas.uncertainty.leaf_sets import leaf_sets
+from opendas.schema.declarations import Invariant
+from opendas.schema.product import Product
 
 SHARES = {"region": Fraction(1, 4), "town": Fraction(1, 4), "block": Fraction(1, 2)}
 QUERIES = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from opendas.uncertainty.extended import Extended
+from opendas.gls.extended import Extended
 
 
 def random_pair(

@@ -17,11 +17,11 @@ from opendas.geography.bypass import bypass_general, bypass_only_children
 from opendas.geography.draft import standard_spine
 from opendas.geography.frame import Frame
 from opendas.geography.spine import Spine
+from opendas.gls.expected_error import ExpectedError
+from opendas.gls.outline import Outline, covariances, even_outline, outline_of
+from opendas.gls.variances import TreeLevel
 from opendas.measurement.plan import MeasurementPlan
 from opendas.privacy.relations import Mechanism, Neighbours
-from opendas.uncertainty.expected import ExpectedError
-from opendas.uncertainty.outline import Outline, covariances, even_outline, outline_of
-from opendas.uncertainty.tree import TreeLevel
 
 SHARES = (Fraction(1, 4), Fraction(1, 4), Fraction(1, 2))
 QUERIES = {

@@ -9,8 +9,8 @@ import pytest
 from support.random_tree import made
 
 from opendas.engines.upward import BelowPart, kept_at_a_cut
-from opendas.whole_tree.down import whole_ranges
-from opendas.whole_tree.up import LevelStatistics, up_pass, up_statistics
+from opendas.gls.downward import whole_ranges
+from opendas.gls.upward import LevelStatistics, up_pass, up_statistics
 
 PARENTS = [[0], [0, 0, 0, 0], [0, 0, 1, 2, 2, 3], [0, 0, 1, 1, 2, 3, 4, 4, 5, 5, 5]]
 OPTIONS = [{}, {"thin": True}, {"exact": ("total", 2)}, {"exact": ("total", 3)}, {"joint": 1}]

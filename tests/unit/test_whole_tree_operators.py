@@ -9,10 +9,10 @@ import pytest
 from support.random_tree import PRODUCTS, DenseTree, made, random_product
 
 from opendas.errors import EstimationError
-from opendas.products.pl94 import pl94_persons, pl94_units
-from opendas.whole_tree.domain import Domain
-from opendas.whole_tree.knowledge import dual
-from opendas.whole_tree.operators import Operators, QueryRows, inverse, mask_codes, numbered
+from opendas.gls.cells import Domain
+from opendas.gls.operators import Operators, QueryRows, inverse, mask_codes, numbered
+from opendas.gls.subtree_estimate import dual
+from opendas.schema.pl94 import pl94_persons, pl94_units
 
 SEEDS = range(6)
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from support.random_tree import PRODUCTS
 
-from opendas.optimize.paired import PairedCurvature
-from opendas.products.pl94 import pl94_persons
-from opendas.whole_tree.domain import Domain
-from opendas.whole_tree.operators import Operators, Supported
-from opendas.whole_tree.pairs import Pairs
+from opendas.gls.cells import Domain
+from opendas.gls.operators import Operators, Supported
+from opendas.gls.pairs import Pairs
+from opendas.schema.pl94 import pl94_persons
+from opendas.solvers.least_squares.paired import PairedCurvature
 
 
 def domain_of(name):

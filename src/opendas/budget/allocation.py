@@ -12,7 +12,7 @@ from opendas.errors import BudgetError
 from opendas.privacy.exact import canonical_json, format_fraction, parse_fraction
 from opendas.privacy.relations import Mechanism, Neighbours, noise_distribution
 from opendas.privacy.zcdp import Account, PureAccount
-from opendas.random.distributions import DiscreteGaussian, DiscreteLaplace
+from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
 
 __all__ = ["DEFAULT_DELTA", "EVERY_OTHER", "Budget", "Noise", "canonical_query_name", "exact_shares"]
 

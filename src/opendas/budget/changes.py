@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from opendas.privacy.entries import Change
+from opendas.custody.ledger_entries import Change
 
 __all__ = ["ADDRESS", "CENSUS_CHANGES", "HOUSING_UNIT", "PERSON"]
 

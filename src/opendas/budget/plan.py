@@ -11,7 +11,7 @@ from opendas.budget.allocation import Budget
 from opendas.errors import BudgetError
 from opendas.privacy.exact import format_fraction
 from opendas.privacy.relations import Mechanism
-from opendas.random.distributions import DiscreteGaussian
+from opendas.sampling.laws import DiscreteGaussian
 
 __all__ = ["PlanRow", "attribute_rho", "invariant_shares", "plan_rows", "within_rho"]
 

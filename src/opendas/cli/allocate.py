@@ -108,7 +108,7 @@ def _levels(
     as_json: bool,
 ) -> None:
     import opendas
-    from opendas.io.level_counts import read_level_counts
+    from opendas.allocation.level_counts import read_level_counts
 
     counts = read_level_counts(source_file)
     names = [level.name for level in counts.levels]
@@ -163,7 +163,7 @@ def _run(
     as_json: bool,
 ) -> None:
     import opendas
-    from opendas.io.level_counts import read_level_counts
+    from opendas.allocation.level_counts import read_level_counts
 
     if to is not None and to.resolve().parent != source_file.resolve().parent:
         raise click.UsageError(

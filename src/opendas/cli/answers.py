@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from opendas.cli.progress import duration
-from opendas.timing import peak_rss_mb
+from opendas.runs.progress.clock import peak_rss_mb
 
 __all__ = ["certificate_run", "findings_message", "next_steps", "run_answer"]
 
@@ -20,7 +20,7 @@ def certificate_run(out: Path, product: str) -> Mapping[str, Any]:
     FormatError
         If the certificate is damaged.
     """
-    from opendas.releases import Release
+    from opendas.runs.finished_release import Release
 
     if not (out / "release" / "certificate.json").is_file():
         return {}

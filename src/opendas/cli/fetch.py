@@ -25,7 +25,7 @@ def pl94(state: str, year: int, to: Path) -> None:
 
     Example: opendas fetch pl94 ri 2010
     """
-    from opendas.io.fetch import fetch_pl94
+    from opendas.readers.pl94.fetch import fetch_pl94
 
     message(f"fetching the official file of {state} for {year} from the Census Bureau ...")
     click.echo(str(fetch_pl94(state, year, to)))

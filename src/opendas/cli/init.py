@@ -30,9 +30,9 @@ def pl94(state: str, year: int, to: Path) -> None:
 
     Example: opendas init pl94 --state ri --year 2010
     """
-    from opendas.config.templates import pl94_run_file
     from opendas.geography.states import find_state
-    from opendas.io.fetch import pl94_url
+    from opendas.readers.pl94.fetch import pl94_url
+    from opendas.runs.config.templates import pl94_run_file
 
     found = find_state(state)
     url = pl94_url(found, year)
@@ -53,8 +53,8 @@ def table(data: Path, to: Path) -> None:
 
     Example: opendas init table patients.csv
     """
-    from opendas.config.guess import guess_table
-    from opendas.config.templates import table_product_file, table_run_file
+    from opendas.runs.config.guess import guess_table
+    from opendas.runs.config.templates import table_product_file, table_run_file
 
     guess = guess_table(data)
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", data.name.split(".")[0]).strip("-").lower() or "table"

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import click
 
 from opendas.cli.failures import guarded
-from opendas.core_files import forbid_core_files
-from opendas.pandas_spared import spare_pandas
+from opendas.custody.core_files import forbid_core_files
+from opendas.engines.pandas_spared import spare_pandas
 
 __all__ = ["COMMANDS", "cli", "main"]
 
@@ -69,7 +69,7 @@ class _LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            from opendas.config.nearest import nearest
+            from opendas.runs.config.nearest import nearest
 
             ctx.fail(f"no command {args[0]!r}; {nearest(args[0], COMMANDS)}")
         return super().resolve_command(ctx, args)

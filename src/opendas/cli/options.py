@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from opendas.random.sealing import Passphrase
+    from opendas.custody.passphrase import Passphrase
 
 __all__ = [
     "check_engine",
@@ -85,8 +85,8 @@ def given_passphrase(file: Path | None, ask: bool, out: Path, product: str) -> P
         return None
     if file is not None and ask:
         raise click.UsageError("--key-passphrase-file and --ask-passphrase exclude each other.")
-    from opendas.random.sealing import read_passphrase_file
-    from opendas.workspace import check_passphrase
+    from opendas.custody.passphrase import read_passphrase_file
+    from opendas.runs.workspace import check_passphrase
 
     key_file = out / "confidential" / "keys" / f"{product}.key"
     passphrase = read_passphrase_file(file) if file is not None else _asked(key_file)
@@ -96,7 +96,7 @@ def given_passphrase(file: Path | None, ask: bool, out: Path, product: str) -> P
 
 def _asked(key_file: Path) -> Passphrase:
     """Ask without showing what is typed; twice for a new key."""
-    from opendas.random.sealing import Passphrase
+    from opendas.custody.passphrase import Passphrase
 
     if not sys.stdin.isatty():
         raise click.UsageError(

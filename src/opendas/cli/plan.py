@@ -12,7 +12,7 @@ import click
 from opendas.cli.options import json_option, run_file_argument
 from opendas.cli.output import emit_json, message, text_table
 from opendas.cli.progress import duration
-from opendas.timing import size_text
+from opendas.runs.progress.clock import size_text
 
 __all__ = ["command"]
 

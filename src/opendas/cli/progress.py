@@ -8,10 +8,10 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, TextIO
 
-from opendas.timing import TimeLeft, size_text
+from opendas.runs.progress.clock import TimeLeft, size_text
 
 if TYPE_CHECKING:
-    from opendas.forecast import Forecast
+    from opendas.runs.progress.forecast import Forecast
 
 __all__ = ["Progress", "duration"]
 

@@ -80,8 +80,8 @@ def command(run_file: Path, to: Path | None, as_json: bool, **options: Any) -> N
 
     Example: opendas tune run.toml --targets targets.toml --source "2010 Census, P.L. 94-171" --to plan.toml
     """
-    from opendas.io.atomic import make_folder, write_atomic
-    from opendas.run import load
+    from opendas.files.atomic import make_folder, write_atomic
+    from opendas.runs.run import load
     from opendas.tuning.plan_file import plan_toml
     from opendas.tuning.tune import Settings, tune
 

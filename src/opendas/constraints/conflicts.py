@@ -14,8 +14,8 @@ import numpy.typing as npt
 from scipy import sparse
 
 from opendas.errors import ConstraintConflict, HeldConstraint
-from opendas.optimize.conflict import NO_LIMIT, RangeSystem, find_conflict
-from opendas.queries.groups import QueryGroup
+from opendas.schema.query_groups import QueryGroup
+from opendas.solvers.infeasible.conflict import NO_LIMIT, RangeSystem, find_conflict
 
 __all__ = ["Atoms", "Gathering", "invariant_name", "is_laminar"]
 

@@ -23,13 +23,14 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
+from opendas.arrays import Ints
 from opendas.constraints.conflicts import is_laminar
 from opendas.constraints.table import ConstraintTable
 from opendas.constraints.tiers import Tiers
 from opendas.errors import InfeasibleFamily
 from opendas.geography.spine import Spine
-from opendas.optimize.conflict import NO_LIMIT, RangeSystem, can_hold
-from opendas.products.product import Product
+from opendas.schema.product import Product
+from opendas.solvers.infeasible.conflict import NO_LIMIT, RangeSystem, can_hold
 
 __all__ = ["check_feasible"]
 
@@ -47,8 +48,6 @@ BATCH = 20_000
 LARGEST = 400_000
 MOST = 3_000_000
 """Variables that are looked at in one program, and in all."""
-
-Counts = npt.NDArray[np.int64]
 
 
 def check_feasible(product: Product, spine: Spine, table: ConstraintTable) -> None:
@@ -139,7 +138,7 @@ def _forest(
 
 
 def _crossed(
-    lower: Counts, upper: Counts, order: list[int], below: list[list[int]], leaves_out: npt.NDArray[np.bool_]
+    lower: Ints, upper: Ints, order: list[int], below: list[list[int]], leaves_out: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.bool_]:
     """Go from small sets to large; return the geounits in which more is asked for than there is room for."""
     low, high = lower.copy(), np.minimum(upper, NO_LIMIT)
@@ -216,7 +215,7 @@ def _program(tiers: Tiers, top: int, bottom: int, first: int, last: int) -> Rang
     possible = np.flatnonzero(tiers.possible)
     matrices, lowers, uppers = [], [], []
 
-    def add(matrix: Any, lower: Counts, upper: Counts) -> None:
+    def add(matrix: Any, lower: Ints, upper: Ints) -> None:
         keep = np.flatnonzero((lower > 0) | (upper < NO_LIMIT))
         matrices.append(sparse.csr_array(matrix)[keep])
         lowers.append(lower[keep])

@@ -18,8 +18,8 @@ import numpy.typing as npt
 from opendas.errors import ConfigError, DataError
 from opendas.geography.frame import Frame
 from opendas.geography.spine import Spine
-from opendas.products.product import Product
-from opendas.queries.groups import QueryGroup
+from opendas.schema.product import Product
+from opendas.schema.query_groups import QueryGroup
 
 __all__ = [
     "ConstraintTable",

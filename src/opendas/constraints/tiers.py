@@ -18,12 +18,12 @@ import numpy.typing as npt
 from scipy import sparse
 
 from opendas.constraints.conflicts import Atoms, Gathering, invariant_name
-from opendas.constraints.declarations import StructuralZero
 from opendas.constraints.table import ConstraintTable, InvariantAnswers, LevelConstraints
 from opendas.errors import ConstraintConflict, HeldConstraint
 from opendas.geography.spine import Spine
-from opendas.optimize.conflict import NO_LIMIT
-from opendas.products.product import Product
+from opendas.schema.declarations import StructuralZero
+from opendas.schema.product import Product
+from opendas.solvers.infeasible.conflict import NO_LIMIT
 
 __all__ = ["Tier", "Tiers"]
 

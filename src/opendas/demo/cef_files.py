@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from opendas.arrays import Ints
 from opendas.demo.families import relate_people
 from opendas.demo.generator import DemoState, make_state
 from opendas.demo.households import Residents, Units, house_people, list_units
 from opendas.demo.land import STATE, Land
-from opendas.io.atomic import atomic_file, write_atomic
-from opendas.io.readers.area_codes import AREA_FORMS
-from opendas.io.readers.cef_layout import (
+from opendas.files.atomic import atomic_file, write_atomic
+from opendas.readers.cef.layout import (
     AREA_COLUMNS,
     BLOCK_COLUMNS,
     GQ_CODES,
@@ -30,10 +30,10 @@ from opendas.io.readers.cef_layout import (
     UNITS,
     RecordLayout,
 )
+from opendas.readers.frame.assignment_files import AREA_FORMS
 
 __all__ = ["write_cef", "write_cef_state"]
 
-Numbers = npt.NDArray[np.int64]
 Letters = npt.NDArray[np.uint8]
 
 _CHUNK = 1 << 18
@@ -100,12 +100,12 @@ def write_cef_state(folder: Path, state: DemoState, seed: int, code: str = STATE
     return runs[0], runs[1]
 
 
-def _numbers(size: int, first: int, rng: np.random.Generator) -> Numbers:
+def _numbers(size: int, first: int, rng: np.random.Generator) -> Ints:
     """Return distinct numbers from `first` on, in no order."""
     return rng.permutation(first + np.cumsum(rng.integers(1, 6, size)) - 1)
 
 
-def _quarters_codes(units: Units, rng: np.random.Generator) -> Numbers:
+def _quarters_codes(units: Units, rng: np.random.Generator) -> Ints:
     """Return a code of QGQTYP for each unit, -1 (blank) for housing units."""
     codes = np.full(len(units), -1, dtype=np.int64)
     for kind in range(1, 8):
@@ -115,7 +115,7 @@ def _quarters_codes(units: Units, rng: np.random.Generator) -> Numbers:
     return codes
 
 
-def _unit_fields(units: Units, residents: Residents, rng: np.random.Generator) -> dict[str, Numbers]:
+def _unit_fields(units: Units, residents: Residents, rng: np.random.Generator) -> dict[str, Ints]:
     """Return fields of units, int64 (u,) each; -1 is blank."""
     u = len(units)
     housing = units.hhgq == 0
@@ -138,7 +138,7 @@ def _unit_fields(units: Units, residents: Residents, rng: np.random.Generator) -
     }
 
 
-def _person_fields(units: Units, residents: Residents) -> dict[str, Numbers]:
+def _person_fields(units: Units, residents: Residents) -> dict[str, Ints]:
     """Return fields of persons, int64 (p,) each; -1 is blank."""
     hhgq = units.hhgq[residents.unit]
     people = np.bincount(residents.unit, minlength=len(units))[residents.unit]
@@ -154,11 +154,11 @@ def _person_fields(units: Units, residents: Residents) -> dict[str, Numbers]:
     }
 
 
-def _filled(values: dict[str, np.int64], rows: int) -> dict[str, Numbers]:
+def _filled(values: dict[str, np.int64], rows: int) -> dict[str, Ints]:
     return {name: np.full(rows, value) for name, value in values.items()}
 
 
-def _write_records(path: Path, layout: RecordLayout, fields: dict[str, Numbers], order: Numbers) -> None:
+def _write_records(path: Path, layout: RecordLayout, fields: dict[str, Ints], order: Ints) -> None:
     """Write fixed-width records in the order given, a chunk at a time."""
     with atomic_file(path) as file:
         for start in range(0, len(order), _CHUNK):
@@ -171,7 +171,7 @@ def _write_records(path: Path, layout: RecordLayout, fields: dict[str, Numbers],
             file.write(letters.tobytes())
 
 
-def _digits(values: Numbers, width: int) -> Letters:
+def _digits(values: Ints, width: int) -> Letters:
     """Return numbers as text with zeros in front, uint8 (rows, width); negative numbers are blank."""
     powers = 10 ** np.arange(min(width, 18) - 1, -1, -1)
     shown = (values[:, None] // powers) % 10 + ord("0")
@@ -180,7 +180,7 @@ def _digits(values: Numbers, width: int) -> Letters:
     return np.concatenate([blank, shown], axis=1)
 
 
-def _write_blocks(path: Path, land: Land, oid: Numbers, state: str) -> None:
+def _write_blocks(path: Path, land: Land, oid: Ints, state: str) -> None:
     columns: dict[str, list[str]] = {}
     text = [state + geocode[len(state) :] for geocode in land.geocodes.astype("U15").tolist()]
     start = 0

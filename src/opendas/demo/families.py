@@ -9,14 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from opendas.arrays import Bools, Ints
 from opendas.demo.households import Residents, Units
 
 __all__ = ["Families", "relate_people"]
 
-Numbers = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 
 _HOUSEHOLDER = 20
 _OPPOSITE_SPOUSE, _OPPOSITE_PARTNER, _SAME_SPOUSE, _SAME_PARTNER = 21, 22, 23, 24
@@ -49,10 +47,10 @@ class Families:
         Household type, detailed household type and type of couple; 0 for vacant units and group quarters.
     """
 
-    relship: Numbers
-    hht: Numbers
-    hht2: Numbers
-    cplt: Numbers
+    relship: Ints
+    hht: Ints
+    hht2: Ints
+    cplt: Ints
 
 
 def relate_people(units: Units, residents: Residents, rng: np.random.Generator) -> Families:
@@ -63,7 +61,7 @@ def relate_people(units: Units, residents: Residents, rng: np.random.Generator) 
     relship = _relationships(units, residents, rng)
     unit, u = residents.unit, len(units)
 
-    def has(chosen: Mask) -> Mask:
+    def has(chosen: Bools) -> Bools:
         found = np.zeros(u, dtype=np.bool_)
         found[unit[chosen]] = True
         return found
@@ -86,7 +84,7 @@ def relate_people(units: Units, residents: Residents, rng: np.random.Generator) 
     return Families(relship, *(np.where(household, codes, 0) for codes in (hht, hht2, cplt)))
 
 
-def _relationships(units: Units, residents: Residents, rng: np.random.Generator) -> Numbers:
+def _relationships(units: Units, residents: Residents, rng: np.random.Generator) -> Ints:
     hhgq = units.hhgq[residents.unit]
     first = np.searchsorted(residents.unit, residents.unit)  # the householder of each person
     older = residents.age[first] - residents.age  # by how much the householder is older
@@ -94,7 +92,7 @@ def _relationships(units: Units, residents: Residents, rng: np.random.Generator)
     relship = np.where(hhgq <= _INSTITUTIONAL, _INSTITUTION, _OTHER_QUARTERS)
     at_home = hhgq == 0
     younger, elder = older >= _GENERATION, older <= -_GENERATION
-    groups: tuple[tuple[Mask, Any], ...] = (
+    groups: tuple[tuple[Bools, Any], ...] = (
         (~adult & younger, _YOUNG_MINOR),
         (~adult & ~younger, _OTHER_MINOR),
         (adult & younger, _YOUNG_ADULT),

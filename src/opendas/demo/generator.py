@@ -17,9 +17,9 @@ from opendas.demo.land import Land, make_land
 from opendas.demo.people import Homes, draw_people, make_homes
 from opendas.demo.run_files import run_file
 from opendas.errors import ConfigError
-from opendas.io.atomic import write_atomic
-from opendas.io.parquet import bytes_column, write_parquet
-from opendas.products.pl94 import GQ_COLUMNS, pl94_persons
+from opendas.files.atomic import write_atomic
+from opendas.files.parquet import bytes_column, write_parquet
+from opendas.schema.pl94 import GQ_COLUMNS, pl94_persons
 
 __all__ = ["DemoState", "frame_table", "make_state", "persons_table", "units_table", "write_demo"]
 

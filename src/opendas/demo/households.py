@@ -10,12 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from opendas.arrays import Ints
 from opendas.demo.generator import DemoState
-from opendas.products.pl94 import pl94_persons
+from opendas.schema.pl94 import pl94_persons
 
 __all__ = ["Residents", "Units", "house_people", "list_units"]
-
-Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -30,8 +29,8 @@ class Units:
     occupied : bool (u,)
     """
 
-    block: Numbers
-    hhgq: Numbers
+    block: Ints
+    hhgq: Ints
     occupied: npt.NDArray[np.bool_]
 
     def __len__(self) -> int:
@@ -54,12 +53,12 @@ class Residents:
         0-based, as in the persons product.
     """
 
-    unit: Numbers
-    number: Numbers
-    age: Numbers
-    sex: Numbers
-    hispanic: Numbers
-    cenrace: Numbers
+    unit: Ints
+    number: Ints
+    age: Ints
+    sex: Ints
+    hispanic: Ints
+    cenrace: Ints
 
     def __len__(self) -> int:
         return len(self.unit)
@@ -102,7 +101,7 @@ def house_people(state: DemoState, units: Units, rng: np.random.Generator) -> Re
     )
 
 
-def _homes(place: Numbers, units: Units, rng: np.random.Generator) -> Numbers:
+def _homes(place: Ints, units: Units, rng: np.random.Generator) -> Ints:
     """Return the home of each person; `place` is block * 8 + kind of home, ascending."""
     lived_in = np.flatnonzero(units.occupied)
     offered = units.block[lived_in] * 8 + units.hhgq[lived_in]
@@ -112,7 +111,7 @@ def _homes(place: Numbers, units: Units, rng: np.random.Generator) -> Numbers:
     return lived_in[start + np.where(rank < homes, rank, rng.integers(0, homes))]
 
 
-def _ages(adult: Numbers, householder: npt.NDArray[np.bool_], rng: np.random.Generator) -> Numbers:
+def _ages(adult: Ints, householder: npt.NDArray[np.bool_], rng: np.random.Generator) -> Ints:
     """Draw ages: minors below 18, householders from 15 on."""
     young = np.where(householder, rng.integers(15, 18, len(adult)), rng.integers(0, 18, len(adult)))
     old = np.minimum(18 + rng.gamma(2.6, 13.0, len(adult)).astype(np.int64), 115)

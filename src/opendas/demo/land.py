@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 import numpy as np
-import numpy.typing as npt
+
+from opendas.arrays import Codes, Ints
 
 __all__ = ["LARGE_STATE", "STATE", "Density", "Land", "make_land"]
 
-Codes = npt.NDArray[np.bytes_]
-Index = npt.NDArray[np.int64]
 
 STATE = "99"
 """FIPS code of the made state: no real state has it."""
@@ -93,7 +92,7 @@ class Land:
     """
 
     geocodes: Codes
-    group: Index
+    group: Ints
     entities: dict[str, Codes]
 
 
@@ -119,7 +118,7 @@ def make_land(
     return Land(geocodes, group, _areas(county, county_code, density, rng, state))
 
 
-def _divide(items: int, parts: int, rng: np.random.Generator, *, most: int, skew: float = 0.6) -> Index:
+def _divide(items: int, parts: int, rng: np.random.Generator, *, most: int, skew: float = 0.6) -> Ints:
     """Divide a row of items into consecutive parts of uneven size, none empty and none above `most`."""
     parts = min(parts, items)
     weights = rng.lognormal(0.0, skew, parts)
@@ -134,18 +133,18 @@ def _divide(items: int, parts: int, rng: np.random.Generator, *, most: int, skew
     return np.concatenate([[0], np.cumsum(changed)]).astype(np.int64)
 
 
-def _position(part: Index) -> Index:
+def _position(part: Ints) -> Ints:
     """Return the position of each item within its part; `part` does not decrease."""
     starts = np.searchsorted(part, np.arange(int(part[-1]) + 1))
     return np.arange(len(part)) - starts[part]
 
 
 def _areas(
-    county: Index, county_code: Index, density: Density, rng: np.random.Generator, state: str
+    county: Ints, county_code: Ints, density: Density, rng: np.random.Generator, state: str
 ) -> dict[str, Codes]:
     b, ragged = len(county), density.ragged
 
-    def stretches(category: str, most: int, few: int = 0) -> Index:
+    def stretches(category: str, most: int, few: int = 0) -> Ints:
         each = density.stretches.get(category)
         parts = few if each is None else min(most, max(2, b // each))
         return _stretches(b, parts, rng, ragged)
@@ -165,7 +164,7 @@ def _areas(
     }
 
 
-def _stretches(items: int, parts: int, rng: np.random.Generator, ragged: float) -> Index:
+def _stretches(items: int, parts: int, rng: np.random.Generator, ragged: float) -> Ints:
     """Cut a row of items at random places; items near a cut may fall on either side of it."""
     cuts = np.sort(rng.choice(np.arange(1, items), size=min(parts - 1, items - 1), replace=False))
     if not ragged:
@@ -174,13 +173,13 @@ def _stretches(items: int, parts: int, rng: np.random.Generator, ragged: float) 
     return np.searchsorted(cuts, wandered, side="right").astype(np.int64)
 
 
-def _spread(part: Index, step: int) -> Index:
+def _spread(part: Ints, step: int) -> Ints:
     """Number areas from `step` in steps, smaller ones where five digits would not do."""
     count = int(part.max()) + 1
     return max(1, min(step, 99_999 // count)) * (part + 1)
 
 
-def _code(number: Index, width: int, prefix: str) -> Codes:
+def _code(number: Ints, width: int, prefix: str) -> Codes:
     """Return numbers of up to `width` digits, zero-padded, as codes of the state."""
     start = len(prefix)
     text = np.empty((len(number), start + width), dtype=np.uint8)

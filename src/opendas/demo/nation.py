@@ -23,8 +23,8 @@ from opendas.demo.land import NATION, Density, Land, make_land
 from opendas.demo.people import Homes, draw_people, make_homes
 from opendas.demo.run_files import run_file
 from opendas.errors import ConfigError
-from opendas.io.atomic import write_atomic
-from opendas.io.parquet import ParquetSink, parquet_sink, write_parquet
+from opendas.files.atomic import write_atomic
+from opendas.files.parquet import ParquetSink, parquet_sink, write_parquet
 
 __all__ = [
     "Made",

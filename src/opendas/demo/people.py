@@ -10,12 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from opendas.products.pl94 import RACES, race_combinations
+from opendas.arrays import Floats, Ints
+from opendas.schema.pl94 import RACES, race_combinations
 
 __all__ = ["Homes", "draw_people", "make_homes"]
 
-Counts = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 # Shares of the six races, of Hispanic origin and of minors in five kinds of neighbourhood, and how common
 # each kind is. Invented, with the unevenness of a mid-sized state.
@@ -50,15 +49,13 @@ class Homes:
         People in households and in group quarters by type.
     """
 
-    housing: Counts
-    occupied: Counts
-    facilities: Counts
-    people: Counts
+    housing: Ints
+    occupied: Ints
+    facilities: Ints
+    people: Ints
 
 
-def make_homes(
-    group: Counts, rng: np.random.Generator, *, empty: float = 0.3, crowding: float = 1.0
-) -> Homes:
+def make_homes(group: Ints, rng: np.random.Generator, *, empty: float = 0.3, crowding: float = 1.0) -> Homes:
     """Draw homes and the number of people in them.
 
     Sizes of blocks are log-normal, denser in some block groups.
@@ -92,8 +89,8 @@ def make_homes(
 
 
 def draw_people(
-    homes: Homes, group: Counts, rng: np.random.Generator
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], Counts]:
+    homes: Homes, group: Ints, rng: np.random.Generator
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], Ints]:
     """Draw age, origin and race of everybody.
 
     Returns
@@ -142,14 +139,14 @@ def _neighbourhoods(g: int, rng: np.random.Generator) -> tuple[Floats, Floats, F
 
 def _draw(
     blocks: npt.NDArray[np.int64],
-    people: Counts,
+    people: Ints,
     kind: int,
     minors: Floats,
     races: Floats,
     hispanic: Floats,
-    group: Counts,
+    group: Ints,
     rng: np.random.Generator,
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Counts]:
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Ints]:
     """Draw the cells of people in one kind of home; `races` and `hispanic` are per block group."""
     adults = rng.binomial(people, 1.0 - minors)
     found = []

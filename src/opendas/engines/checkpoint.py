@@ -23,8 +23,8 @@ import numpy.typing as npt
 from opendas.engines.subtree import PartResult
 from opendas.engines.upward import BelowPart
 from opendas.engines.used import UsedColumns
-from opendas.estimation.model import FamilyRecord
 from opendas.schema.histogram import Histogram
+from opendas.topdown.model import FamilyRecord
 
 __all__ = ["Checkpoints", "TaskResult"]
 

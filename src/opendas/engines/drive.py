@@ -16,19 +16,19 @@ import numpy as np
 
 from opendas.constraints.table import ConstraintTable
 from opendas.engines.checkpoint import Checkpoints, TaskResult
-from opendas.engines.engine import Engine
 from opendas.engines.local import LocalEngine
+from opendas.engines.protocol import Engine
 from opendas.engines.subtree import PartResult
 from opendas.engines.tasks import Stage, Task, bottom_starts, cut_leaves, cut_spine, make_part
 from opendas.engines.truth import LeafCounts
 from opendas.engines.upward import BelowPart, kept_at_a_cut, model_of
 from opendas.engines.used import UsedColumns
 from opendas.engines.work import Saved, Worker
-from opendas.estimation.model import FamilyRecord
 from opendas.geography.spine import Spine
+from opendas.gls.model import TreeModel
 from opendas.measurement.family import UsedAnswers
 from opendas.schema.histogram import Histogram
-from opendas.whole_tree.model import TreeModel
+from opendas.topdown.model import FamilyRecord
 
 __all__ = ["Estimation", "ExactSlices", "FinishedTask", "TaskPart", "cut", "estimate_on", "estimate_spine"]
 
@@ -38,7 +38,7 @@ Progress = Callable[[str, int, int], None]
 class ExactSlices(Protocol):
     """Confidential counts that an engine slices for its workers' measurements."""
 
-    def some(self, level: int, start: int, stop: int) -> Histogram | None:
+    def slice(self, level: int, start: int, stop: int) -> Histogram | None:
         """Return the counts of geounits ``start:stop`` of a level; None where workers have them already."""
         ...
 
@@ -337,7 +337,7 @@ class _Sweep:
                 number,
                 task,
                 part,
-                None if self.counts is None else self.counts.some(stage.bottom, low, high),
+                None if self.counts is None else self.counts.slice(stage.bottom, low, high),
                 up,
                 None if self.model is None else model_of(self.model, levels),
                 None if below is None else below.slice(low, high),

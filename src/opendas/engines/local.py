@@ -7,15 +7,20 @@ them without importing the caller's main module, so that scripts need no guard.
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 import logging
 import os
 import pickle
 import signal
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import AbstractContextManager
 from enum import Enum, auto
 from functools import partial
+from importlib import import_module
 from multiprocessing import resource_tracker
 from typing import Any, TypeVar
 
@@ -25,14 +30,96 @@ from loky.backend import get_context
 from loky.process_executor import TerminatedWorkerError
 
 from opendas.engines.checkpoint import TaskResult
-from opendas.engines.engine import in_turn
-from opendas.engines.garbage import keep_modules
-from opendas.engines.loading import load, loads_at_once
+from opendas.engines.protocol import in_turn
 from opendas.engines.tasks import Task
 from opendas.engines.work import Saved, Worker
 from opendas.errors import EnvironmentFailure
 
-__all__ = ["LocalEngine", "WorkerPool"]
+__all__ = [
+    "LocalEngine",
+    "WorkerPool",
+    "default_workers",
+    "keep_modules",
+    "load",
+    "loads_at_once",
+    "workers_for",
+]
+
+SMALL_SPINE = 60_000
+"""Below so many leaves a worker process takes longer to start than it saves: one process does all."""
+
+
+def default_workers() -> int:
+    """Return the number of worker processes used by default: the machine's cores, at most two."""
+    return min(2, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+
+
+def workers_for(leaves: int, asked: int | None = None) -> int:
+    """Return how many worker processes a run has: those that were asked for, or what its size is worth."""
+    if asked is not None:
+        return asked
+    return 1 if leaves < SMALL_SPINE else default_workers()
+
+
+# What a worker process does first: it loads, while the process that started it reads and plans.
+#
+# Little is imported here, because everything else waits for its turn: workers that load all at once would
+# take the cores from that process, which is the one that everybody waits for.
+
+
+def loads_at_once(cores: int) -> int:
+    """Return how many workers may load at a time: all cores but the one that reads and plans."""
+    return max(1, cores - 1)
+
+
+def load(turns: AbstractContextManager[Any], modules: Sequence[str]) -> None:
+    """Import what a worker will need, and let it do a made task.
+
+    Parameters
+    ----------
+    turns : context manager
+        A semaphore of the workers.
+    modules : sequence of str
+        What comes after the tasks.
+    """
+    threading.Thread(target=_follow, args=(os.getppid(),), daemon=True).start()
+    with turns:
+        from opendas.engines.local import keep_modules
+        from opendas.engines.pandas_spared import spare_pandas
+        from opendas.engines.warm_up import warm_up
+
+        spare_pandas()
+        with contextlib.suppress(Exception):  # it would fail in the first task, too, where errors are told
+            warm_up()
+        for module in modules:
+            import_module(module)
+        keep_modules()
+
+
+def _follow(parent: int) -> None:
+    """End this worker process soon after its parent: nobody else would, and it holds what is confidential."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
+
+
+# Garbage collection in worker processes: what is loaded stays, and need not be searched.
+
+
+_MANY_OBJECTS = 20_000
+"""Objects that the garbage collector goes through in a few milliseconds."""
+
+
+def keep_modules() -> None:
+    """Take what is loaded out of the garbage collector's sight.
+
+    Spark has a worker process collect garbage after every task, and loky once a second; with numerical
+    packages loaded, that takes longer than many a task does.
+    """
+    if len(gc.get_objects()) > _MANY_OBJECTS:
+        gc.collect()
+        gc.freeze()
+
 
 log = logging.getLogger(__name__)
 
@@ -207,7 +294,7 @@ class LocalEngine:
     def apply(
         self, function: Callable[[Item], Answer], items: Iterable[Item], count: int
     ) -> Iterator[tuple[Item, Answer]]:
-        """Yield each item with the function's answer; see :class:`opendas.engines.engine.Engine`."""
+        """Yield each item with the function's answer; see :class:`opendas.engines.protocol.Engine`."""
         if self._pool is None or count <= 1:
             return in_turn(function, items, count)
         return self._pool.spread(function, items)

@@ -19,12 +19,12 @@ import numpy.typing as npt
 from opendas.constraints.table import LevelConstraints
 from opendas.engines.used import UsedColumns
 from opendas.errors import InfeasibleFamily
-from opendas.estimation.failsafe import relax_parent
-from opendas.estimation.family import estimate_family
-from opendas.estimation.informed import LevelInformation, estimate_informed
-from opendas.estimation.model import Family, FamilyEstimate, FamilyRecord, LevelRules
 from opendas.measurement.family import FamilyMeasurement, MeasurementSource, PartialSource, UsedAnswers
 from opendas.schema.histogram import Histogram
+from opendas.topdown.failsafe import relax_parent
+from opendas.topdown.family import estimate_family
+from opendas.topdown.informed import LevelInformation, estimate_informed
+from opendas.topdown.model import Family, FamilyEstimate, FamilyRecord, LevelRules
 
 __all__ = ["Part", "PartLevel", "PartResult", "SolvedPart", "estimate_part", "tie_keys"]
 

@@ -17,8 +17,8 @@ from opendas.constraints.table import ConstraintTable, JointTotal
 from opendas.engines.subtree import Part, PartLevel
 from opendas.engines.upward import BelowPart
 from opendas.geography.spine import Spine
+from opendas.gls.model import TreeModel
 from opendas.schema.histogram import Histogram
-from opendas.whole_tree.model import TreeModel
 
 __all__ = ["Stage", "Task", "cut_leaves", "cut_spine", "make_part"]
 

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
+from opendas.custody.input_tag import TagSum, tag_entries, tag_key, tag_of
+from opendas.custody.run_key import RunKey
 from opendas.errors import Finding
 from opendas.geography.spine import Spine
 from opendas.measurement.invariants import exact_answers
-from opendas.queries.groups import QueryGroup
-from opendas.random.keys import RunKey
-from opendas.random.tags import TagSum, tag_entries, tag_key, tag_of
 from opendas.schema.histogram import Histogram
+from opendas.schema.query_groups import QueryGroup
 
 __all__ = ["LeafCounts", "input_tag"]
 
@@ -28,7 +28,7 @@ KEPT = 1 << 25
 
 
 def input_tag(key: RunKey, table: Histogram) -> str:
-    """Return the keyed tag of a table, rows in the frame's order (see :mod:`opendas.random.tags`)."""
+    """Return the keyed tag of a table, rows in the frame's order (see :mod:`opendas.custody.input_tag`)."""
     secret = tag_key(key)
     total = TagSum()
     for first, rows in table.pieces(LEAVES_AT_ONCE):
@@ -93,7 +93,7 @@ class LeafCounts:
             )
         return self._sums[level]
 
-    def some(self, level: int, start: int, stop: int) -> Histogram:
+    def slice(self, level: int, start: int, stop: int) -> Histogram:
         """Return the counts of geounits ``start:stop`` of a geolevel."""
         if level == len(self._spine.levels) - 1:
             return self.rows(start, stop)

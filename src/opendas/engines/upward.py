@@ -14,19 +14,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from opendas.arrays import Bools, Floats, Ints
 from opendas.engines.subtree import Part, PartLevel
-from opendas.estimation.informed import LevelInformation
+from opendas.gls.cells import Domain
+from opendas.gls.model import TreeModel
+from opendas.gls.operators import Operators, numbered
+from opendas.gls.upward import LevelStatistics, Sums, up_statistics
 from opendas.measurement.family import MeasurementSource, PartialSource
-from opendas.whole_tree.domain import Domain
-from opendas.whole_tree.model import TreeModel
-from opendas.whole_tree.operators import Operators, numbered
-from opendas.whole_tree.up import LevelStatistics, Sums, up_statistics
+from opendas.topdown.informed import LevelInformation
 
 __all__ = ["BelowPart", "information_of", "kept_at_a_cut", "model_of", "tell_below"]
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 MOST_KEPT = 64 << 20
 """Bytes that are kept for one cut of the spine, about: a cut at more geounits is not worth what it saves."""
@@ -141,7 +139,7 @@ class Vectors:
 class BelowPart:
     """What all below a cut, and the measurements at the cut, say about its geounits: formally private.
 
-    :class:`opendas.whole_tree.up.LevelStatistics` without the cell space, so that it can go to other
+    :class:`opendas.gls.upward.LevelStatistics` without the cell space, so that it can go to other
     processes and to files as it is.
     """
 

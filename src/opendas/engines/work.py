@@ -11,12 +11,12 @@ from opendas.engines.subtree import Part, estimate_part
 from opendas.engines.tasks import Task
 from opendas.engines.upward import information_of, tell_below
 from opendas.errors import PrivacyError
-from opendas.estimation.model import LevelRules
 from opendas.measurement.family import MeasurementSource
 from opendas.measurement.noisy import MeasuredLevel, NoisyMeasurements
-from opendas.optimize.blas import one_blas_thread
-from opendas.random.noise import NoiseSource
+from opendas.sampling.noise import NoiseSource
 from opendas.schema.histogram import Histogram
+from opendas.solvers.blas import one_blas_thread
+from opendas.topdown.model import LevelRules
 
 __all__ = ["KeyedSource", "Saved", "SourceSpec", "Worker", "keyed_measurements"]
 

@@ -14,10 +14,10 @@ from opendas.budget.allocation import Budget
 from opendas.budget.plan import invariant_shares, within_rho
 from opendas.explore.quick import epsilon_quick, margin, variance
 from opendas.explore.subjects import Ground, Subject
+from opendas.gls.outline import covariances
+from opendas.privacy.attacker import pure_power_bound, zcdp_power_bound
 from opendas.privacy.relations import Mechanism
-from opendas.privacy.tradeoff import pure_power_bound, zcdp_power_bound
 from opendas.privacy.zcdp import FORMULAS
-from opendas.uncertainty.outline import covariances
 
 __all__ = ["Answers", "Cell", "Loss", "answer"]
 

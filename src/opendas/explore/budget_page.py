@@ -16,11 +16,11 @@ from opendas.explore.pictures import curve_picture, error_picture
 from opendas.explore.problems import Problems
 from opendas.explore.states import BudgetState, differences
 from opendas.explore.subjects import Subject
+from opendas.gls.expected_error import ExpectedRow
 from opendas.privacy.composed import Bounds
 from opendas.privacy.zcdp import FORMULAS
-from opendas.report.svg import share_bar
+from opendas.report.pictures import share_bar
 from opendas.report.views import decimal, words
-from opendas.uncertainty.expected import ExpectedRow
 
 __all__ = [
     "PREFIXES",

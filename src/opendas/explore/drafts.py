@@ -14,7 +14,7 @@ from opendas.explore.quick import Law
 from opendas.explore.subjects import Subject
 from opendas.privacy.exact import format_fraction
 from opendas.privacy.relations import Mechanism, Neighbours
-from opendas.random.distributions import MAX_FLOORS, WORD_BITS, DiscreteGaussian
+from opendas.sampling.laws import MAX_FLOORS, WORD_BITS, DiscreteGaussian
 
 __all__ = ["Draft", "Sum", "draft_of", "level_field", "moved", "query_field", "read_draft", "rescaled"]
 

@@ -13,7 +13,7 @@ from opendas.phsafe.sensitivity import LevelNoise, Sensitivity, plan_noise
 from opendas.phsafe.tables import DERIVED, TABLES, Derived, Table
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.privacy.zcdp import FORMULAS
-from opendas.random.distributions import DiscreteGaussian
+from opendas.sampling.laws import DiscreteGaussian
 
 __all__ = ["HouseholdAnswers", "HouseholdRow", "LossSums", "answer_households"]
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from opendas.custody.ledger_entries import Loss
 from opendas.errors import ConfigError
 from opendas.explore.budget_page import two_lines
 from opendas.explore.household_answers import BOUNDS, HouseholdAnswers, HouseholdRow, answer_households
@@ -29,7 +30,6 @@ from opendas.phsafe.config import Mode, parse_config
 from opendas.phsafe.model import LEVELS
 from opendas.phsafe.sensitivity import Sensitivity
 from opendas.phsafe.tables import TABLES
-from opendas.privacy.entries import Loss
 from opendas.report.views import decimal
 
 __all__ = [

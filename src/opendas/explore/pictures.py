@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from markupsafe import Markup
 
 from opendas.explore.answers import Answers
-from opendas.report.svg_parts import WIDTH, closed, line, opened, rect, text
+from opendas.report.pictures import WIDTH, closed, line, opened, rect, text
 from opendas.report.views import decimal, query_words, ticks, words
 
 __all__ = ["curve_picture", "error_picture"]

@@ -1,6 +1,6 @@
 """What a slider asks for many times: margins, variances and conversions, in microseconds.
 
-Margins are the exact ones of :mod:`opendas.random.distributions`: a double decides where it is far enough
+Margins are the exact ones of :mod:`opendas.sampling.laws`: a double decides where it is far enough
 from the border to be sure, and the exact computation where it is not.
 """
 
@@ -17,7 +17,7 @@ import numpy as np
 from opendas.phsafe.margins import margin_of_sum
 from opendas.phsafe.sensitivity import Answers, Sensitivity, noise_for
 from opendas.privacy.relations import Mechanism, Neighbours
-from opendas.random.distributions import DiscreteGaussian, DiscreteLaplace
+from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
 
 __all__ = ["CONFIDENCE", "epsilon_quick", "least_budget", "margin", "margin_of_total", "variance"]
 

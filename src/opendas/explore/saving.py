@@ -10,19 +10,19 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from opendas.allocating import with_budget
 from opendas.budget.allocation import Budget
 from opendas.budget.resolve import BudgetSpec, resolve_budget
-from opendas.config.load import parse_toml, read_text
-from opendas.config.model import BUILT_IN_PRODUCTS, BudgetSection, RunFile
-from opendas.config.released import toml_document, toml_key, toml_value
 from opendas.errors import ConfigError
 from opendas.explore.drafts import draft_of
 from opendas.explore.household_page import config_document
 from opendas.explore.states import BudgetState, read_link, state_document
 from opendas.explore.subjects import RunSubject, Subject
-from opendas.io.atomic import write_atomic
+from opendas.files.atomic import write_atomic
 from opendas.privacy.relations import Mechanism, Neighbours
+from opendas.runs.allocate import with_budget
+from opendas.runs.config.load import parse_toml, read_text
+from opendas.runs.config.model import BUILT_IN_PRODUCTS, BudgetSection, RunFile
+from opendas.runs.config.released import toml_document, toml_key, toml_value
 
 __all__ = ["opened", "run_file", "write"]
 

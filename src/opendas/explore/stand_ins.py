@@ -15,13 +15,13 @@ from opendas.budget.allocation import Budget, Noise
 from opendas.budget.plan import attribute_rho
 from opendas.explore.quick import variance
 from opendas.explore.subjects import EXACT_POINTS, Ground, Subject
+from opendas.gls.expected_error import precision
+from opendas.gls.extended import Extended
+from opendas.gls.outline import Outline, even_outline
 from opendas.privacy.relations import Neighbours
 from opendas.privacy.worst import WorstLoss
-from opendas.products.pl94 import pl94_persons, pl94_units
-from opendas.products.product import Product
-from opendas.uncertainty.expected import precision
-from opendas.uncertainty.extended import Extended
-from opendas.uncertainty.outline import Outline, even_outline
+from opendas.schema.pl94 import pl94_persons, pl94_units
+from opendas.schema.product import Product
 
 __all__ = ["STAND_INS", "StandIn", "stand_in"]
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from opendas.config.load import read_text
 from opendas.explore.household_page import HouseholdState
 from opendas.explore.saving import opened
 from opendas.explore.session import Session
 from opendas.explore.stand_ins import stand_in
 from opendas.explore.states import BudgetState
 from opendas.explore.subjects import RunSubject
-from opendas.run import load
+from opendas.runs.config.load import read_text
+from opendas.runs.run import load
 
 __all__ = ["make_session"]
 

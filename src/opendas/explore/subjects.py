@@ -22,15 +22,15 @@ from opendas.constraints.table import invariant_geolevels
 from opendas.errors import OpendasError
 from opendas.geography.recipe import build_spine
 from opendas.geography.spine import Spine
+from opendas.gls.blocks import Algebra, RowClasses, build_algebra
+from opendas.gls.expected_error import ExpectedError, ExpectedRow, expected_rows
+from opendas.gls.extended import Extended
+from opendas.gls.outline import Outline, outline_of
 from opendas.measurement.loss import attribute_losses, plan_loss, told_apart
 from opendas.measurement.plan import MeasurementPlan
 from opendas.privacy.worst import WorstLoss
-from opendas.products.product import Product
-from opendas.run import Run, bypassed
-from opendas.uncertainty.algebra import Algebra, RowClasses, build_algebra
-from opendas.uncertainty.expected import ExpectedError, ExpectedRow, expected_rows
-from opendas.uncertainty.extended import Extended
-from opendas.uncertainty.outline import Outline, outline_of
+from opendas.runs.run import Run, bypassed
+from opendas.schema.product import Product
 
 __all__ = ["EXACT_POINTS", "Ground", "RunSubject", "Subject"]
 

@@ -13,8 +13,8 @@ from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from opendas.arrays import Ints
 from opendas.errors import BudgetError
 from opendas.geography.spine import Shares, Spine, SpineLevel
 
@@ -23,14 +23,12 @@ __all__ = ["LARGEST_FAMILY", "bypass_general", "bypass_only_children"]
 LARGEST_FAMILY = 150
 """Largest number of siblings that the general rule may leave, as in production."""
 
-Index = npt.NDArray[np.int64]
-
 
 class _Own(NamedTuple):
     """Shares of one level's geounits, as parts of the whole budget."""
 
     values: list[Fraction]
-    which: Index
+    which: Ints
 
 
 def _own_shares(spine: Spine, level_shares: Sequence[Fraction]) -> list[_Own]:

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from opendas.arrays import Ints
 from opendas.errors import GeographyError
 from opendas.geography.spine import Spine
 
@@ -39,7 +40,6 @@ __all__ = [
     "subtree_costs",
 ]
 
-Array = npt.NDArray[np.int64]
 
 _BEYOND = 1 << 40
 
@@ -56,8 +56,8 @@ class Memberships:
         Leaf, numbered in the order of the spine.
     """
 
-    entity: Array
-    leaf: Array
+    entity: Ints
+    leaf: Ints
 
     def __post_init__(self) -> None:
         if self.entity.shape != self.leaf.shape or self.entity.ndim != 1:
@@ -80,10 +80,10 @@ class SubtreeCosts:
         ``c'``: cost of the part of the geounit outside the entity.
     """
 
-    entity: Array
-    geounit: Array
-    inside: Array
-    outside: Array
+    entity: Ints
+    geounit: Ints
+    inside: Ints
+    outside: Ints
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,8 +104,8 @@ class EntityDistances:
 
     category: str
     codes: npt.NDArray[np.bytes_]
-    distance: Array
-    leaves: Array
+    distance: Ints
+    leaves: Ints
 
     def __len__(self) -> int:
         return len(self.codes)
@@ -121,7 +121,7 @@ class EntityDistances:
         return int(self.distance.max()) if len(self) else 0
 
     @property
-    def descending(self) -> Array:
+    def descending(self) -> Ints:
         """All distances, largest first: what Algorithm 2 compares lexicographically."""
         return -np.sort(-self.distance)
 
@@ -180,7 +180,7 @@ def memberships_of(codes: npt.NDArray[np.bytes_]) -> tuple[npt.NDArray[np.bytes_
     return found, Memberships(entity[leaf], leaf)
 
 
-def distances(parents: Sequence[Array], leaf_count: int, memberships: Memberships, entities: int) -> Array:
+def distances(parents: Sequence[Ints], leaf_count: int, memberships: Memberships, entities: int) -> Ints:
     """Return each entity's distance from a spine: equations 4.3 and 4.4 up to the roots.
 
     Parameters
@@ -207,7 +207,7 @@ def distances(parents: Sequence[Array], leaf_count: int, memberships: Membership
 
 
 def subtree_costs(
-    parents: Sequence[Array], leaf_count: int, memberships: Memberships, level: int
+    parents: Sequence[Ints], leaf_count: int, memberships: Memberships, level: int
 ) -> SubtreeCosts:
     """Return ``c`` and ``c'`` of every touched geounit of one level.
 
@@ -235,7 +235,7 @@ def subtree_costs(
     return costs
 
 
-def parent_costs(costs: SubtreeCosts, parent: Array) -> SubtreeCosts:
+def parent_costs(costs: SubtreeCosts, parent: Ints) -> SubtreeCosts:
     """Return the costs one level up; `parent` is the parent of every geounit of the level of `costs`."""
     if len(costs.entity) == 0:
         return costs
@@ -256,7 +256,7 @@ def parent_costs(costs: SubtreeCosts, parent: Array) -> SubtreeCosts:
     )
 
 
-def outside_costs(parents: Sequence[Array], costs: SubtreeCosts) -> tuple[Array, Array]:
+def outside_costs(parents: Sequence[Ints], costs: SubtreeCosts) -> tuple[Ints, Ints]:
     """Return what the entities cost outside a geounit: the distance is ``min(a + c, b + c')``.
 
     Parameters

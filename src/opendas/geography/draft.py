@@ -13,14 +13,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from opendas.arrays import Codes, Ints
 from opendas.errors import ConfigError, Finding, GeographyError
 from opendas.geography.frame import Frame
 from opendas.geography.spine import Spine, SpineLevel
 
 __all__ = ["Draft", "Layer", "combine", "draft_of", "numbered", "standard_spine"]
-
-Labels = npt.NDArray[np.int64]
-Codes = npt.NDArray[np.bytes_]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,10 +40,10 @@ class Layer:
     """
 
     name: str
-    label: Labels
+    label: Ints
     codes: Codes
     official: bool = True
-    whole: Labels | None = None
+    whole: Ints | None = None
 
     def __len__(self) -> int:
         return len(self.codes)
@@ -127,7 +125,7 @@ class Draft:
         return Spine(tuple(levels), order.astype(np.int64), (None,) * len(levels))
 
 
-def _side_by_side(whole: Labels, parent: Labels) -> Labels | None:
+def _side_by_side(whole: Ints, parent: Ints) -> Ints | None:
     """Number divided geounits in order; None if the parts of one are apart or have several parents.
 
     A later step that regroups the levels above may have torn them apart: then no total is theirs together.
@@ -138,7 +136,7 @@ def _side_by_side(whole: Labels, parent: Labels) -> Labels | None:
     return (np.cumsum(new) - 1).astype(np.int64)
 
 
-def _refuse_two_parents(layer: Layer, found: Labels) -> None:
+def _refuse_two_parents(layer: Layer, found: Ints) -> None:
     label, counts = np.unique(found, return_counts=True)
     codes = layer.codes[label[counts > 1][:20]]
     raise GeographyError(
@@ -150,7 +148,7 @@ def _refuse_two_parents(layer: Layer, found: Labels) -> None:
     )
 
 
-def combine(columns: Sequence[npt.NDArray[Any]]) -> Labels:
+def combine(columns: Sequence[npt.NDArray[Any]]) -> Ints:
     """Number the combinations of values of several columns, in lexicographic order.
 
     Parameters
@@ -163,7 +161,7 @@ def combine(columns: Sequence[npt.NDArray[Any]]) -> Labels:
     int64 (b,)
         Equal where all columns are equal; every number from 0 occurs.
     """
-    found: Labels | None = None
+    found: Ints | None = None
     for column in columns:
         label = numbered(column)[1]
         if found is None:
@@ -175,7 +173,7 @@ def combine(columns: Sequence[npt.NDArray[Any]]) -> Labels:
     return found
 
 
-def numbered(column: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], Labels]:
+def numbered(column: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], Ints]:
     """Return the distinct values in order, and the number of each row's value, int64 (b,)."""
     if column.dtype.kind in "bi" and len(column) and 0 <= column.min() <= column.max() < 4 * len(column):
         there = np.zeros(int(column.max()) + 1, dtype=np.bool_)

@@ -14,8 +14,9 @@ from math import isqrt
 import numpy as np
 import numpy.typing as npt
 
+from opendas.arrays import Codes, Ints
 from opendas.errors import ConfigError
-from opendas.geography.draft import Codes, Draft, Labels, Layer, combine, numbered
+from opendas.geography.draft import Draft, Layer, combine, numbered
 
 __all__ = [
     "PRODUCTION_AIAN",
@@ -107,7 +108,7 @@ def divide_into_parts(draft: Draft, top: str, inside: npt.NDArray[np.bool_]) -> 
     return draft.changed(place, *layers)
 
 
-def split(draft: Draft, level: str, key: Labels, name: str | None = None) -> Draft:
+def split(draft: Draft, level: str, key: Ints, name: str | None = None) -> Draft:
     """Divide the geounits of a level, and of those between it and the leaves, where `key` differs.
 
     Parameters
@@ -130,7 +131,7 @@ def split(draft: Draft, level: str, key: Labels, name: str | None = None) -> Dra
     return draft.changed(place, *layers)
 
 
-def _divided(layer: Layer, key: Labels) -> Layer:
+def _divided(layer: Layer, key: Ints) -> Layer:
     """Divide a level's geounits by a key; divided ones are numbered ``.1``, ``.2`` ... behind their code.
 
     If such a code is there already, all are numbered.
@@ -152,7 +153,7 @@ def _divided(layer: Layer, key: Labels) -> Layer:
     return Layer(layer.name, label, codes, official=False, whole=whole)
 
 
-def insert_intersections(draft: Draft, above: str, key: Labels, name: str) -> Draft:
+def insert_intersections(draft: Draft, above: str, key: Ints, name: str) -> Draft:
     """Insert a level above `above`: the intersections of the geounits there with the areas that `key` tells.
 
     Geounits from `above` down, but no leaf, are divided where they lie in several of the new ones, so that
@@ -180,7 +181,7 @@ def largest_group(members: int, fanout_cutoff: int, *, off_by_one: bool = False)
 def group(
     draft: Draft,
     level: str,
-    key: Labels,
+    key: Ints,
     name: str,
     *,
     fanout_cutoff: int,
@@ -225,7 +226,7 @@ def group(
     return insert_groups(draft, level, number, name)
 
 
-def insert_groups(draft: Draft, level: str, number: Labels, name: str) -> Draft:
+def insert_groups(draft: Draft, level: str, number: Ints, name: str) -> Draft:
     """Insert a level above `level`, given the group of each of its geounits, int64 (k,).
 
     Geounits of different parents are never in one group, whatever their numbers.
@@ -237,7 +238,7 @@ def insert_groups(draft: Draft, level: str, number: Labels, name: str) -> Draft:
 
 
 def block_groups(
-    draft: Draft, key: Labels, *, name: str = "block_group", fanout_cutoff: int = 12, off_by_one: bool = False
+    draft: Draft, key: Ints, *, name: str = "block_group", fanout_cutoff: int = 12, off_by_one: bool = False
 ) -> Draft:
     """Replace the level `name` above the leaves by groups of leaves with the same key.
 
@@ -254,7 +255,7 @@ def block_groups(
     return group(draft, leaf, key, name, fanout_cutoff=fanout_cutoff, off_by_one=off_by_one)
 
 
-def _kinds(layer: Layer, key: Labels) -> tuple[Labels, Labels]:
+def _kinds(layer: Layer, key: Ints) -> tuple[Ints, Ints]:
     """Number the geounits' sets of keys in order, int64 (k,); and return one leaf of each geounit."""
     if len(layer) == len(key):  # leaves
         leaf = np.argsort(layer.label)
@@ -270,7 +271,7 @@ def _kinds(layer: Layer, key: Labels) -> tuple[Labels, Labels]:
     return np.array([place[keys] for keys in sets], dtype=np.int64), first
 
 
-def _numbered_within(name: str, parent: Layer, label: Labels) -> Layer:
+def _numbered_within(name: str, parent: Layer, label: Ints) -> Layer:
     """Make a level whose geounits are coded as the parent's geocode, a dash, and a number from 1.
 
     `label` numbers the new geounits, those of one parent after those of the parents before it.

@@ -15,6 +15,7 @@ from math import isqrt
 import numpy as np
 import numpy.typing as npt
 
+from opendas.arrays import Ints
 from opendas.errors import ConfigError, GeographyError
 from opendas.geography.best_first import merge_best_first
 from opendas.geography.distance import (
@@ -29,7 +30,6 @@ from opendas.geography.greedy import County, county_state, merge_pairs, merge_un
 
 __all__ = ["METHODS", "largest_tract_group", "tract_groups", "tract_groups_for"]
 
-Array = npt.NDArray[np.int64]
 
 METHODS = ("greedy", "production", "best_first")
 """Ways to choose tract groups."""
@@ -41,13 +41,13 @@ def largest_tract_group(tracts: int, fanout_cutoff: int) -> int:
 
 
 def tract_groups_for(
-    parents: Sequence[Array],
+    parents: Sequence[Ints],
     level: int,
     columns: Sequence[npt.NDArray[np.bytes_]],
     method: str = "greedy",
     fanout_cutoff: int = 12,
     entity_threshold: int = 9,
-) -> Array:
+) -> Ints:
     """Group the tracts of every county for the entities of some columns over the leaves.
 
     Parameters
@@ -79,13 +79,13 @@ def tract_groups_for(
 
 
 def tract_groups(
-    parents: Sequence[Array],
+    parents: Sequence[Ints],
     costs: SubtreeCosts,
     method: str = "greedy",
     fanout_cutoff: int = 12,
     entity_threshold: int = 9,
-    lists: tuple[Array, Array] | None = None,
-) -> Array:
+    lists: tuple[Ints, Ints] | None = None,
+) -> Ints:
     """Group the tracts of every county.
 
     Parameters
@@ -143,7 +143,7 @@ def tract_groups(
 class _Counties:
     """The grouping so far, and what every entity costs in every county under it."""
 
-    def __init__(self, parents: Sequence[Array], costs: SubtreeCosts, fanout_cutoff: int) -> None:
+    def __init__(self, parents: Sequence[Ints], costs: SubtreeCosts, fanout_cutoff: int) -> None:
         self.above = parents[:-1]
         self.starts = np.concatenate([[0], np.cumsum(np.bincount(parents[-1]))])
         self.fanout_cutoff = fanout_cutoff
@@ -161,11 +161,11 @@ class _Counties:
         """Return how many tracts a group of a county may hold."""
         return largest_tract_group(int(self.starts[county + 1] - self.starts[county]), self.fanout_cutoff)
 
-    def present(self, county: int) -> Array:
+    def present(self, county: int) -> Ints:
         """Return the rows of `costs` of a county, by ascending entity."""
         return self.rows[self.row_starts[county] : self.row_starts[county + 1]]
 
-    def base(self, county: int) -> tuple[Array, Array]:
+    def base(self, county: int) -> tuple[Ints, Ints]:
         """Return what the distances of a county's entities add to the costs of its groups and complements."""
         rows = self.present(county)
         wanted = np.zeros(int(self.costs.entity[-1]) + 1 if len(self.costs.entity) else 0, dtype=np.bool_)
@@ -175,7 +175,7 @@ class _Counties:
         a, b = (value[here] for value in outside_costs(self.above, every))
         return np.minimum(a, b + 1), np.minimum(b, a + 1)
 
-    def state(self, county: int, entities: Array, base: tuple[Array, Array]) -> County:
+    def state(self, county: int, entities: Ints, base: tuple[Ints, Ints]) -> County:
         """Return the groups of a county and the distances of some of its entities (ascending)."""
         start, end = self.starts[county], self.starts[county + 1]
         low, high = np.searchsorted(self.pairs.geounit, [start, end])
@@ -193,7 +193,7 @@ class _Counties:
             group = group[group]
         self.group[start:end] = start + group
 
-    def settle_costs(self, county: int, state: County, base: tuple[Array, Array]) -> None:
+    def settle_costs(self, county: int, state: County, base: tuple[Ints, Ints]) -> None:
         """Take over what the entities now cost in a county."""
         rows = self.present(county)
         inside, outside = state.x - base[0], state.y - base[1]
@@ -201,7 +201,7 @@ class _Counties:
         self.costs.outside[rows] = np.minimum(outside, inside + 1)
 
 
-def _rows(costs: SubtreeCosts, rows: Array | slice) -> SubtreeCosts:
+def _rows(costs: SubtreeCosts, rows: Ints | slice) -> SubtreeCosts:
     return replace(
         costs,
         entity=costs.entity[rows],
@@ -213,7 +213,7 @@ def _rows(costs: SubtreeCosts, rows: Array | slice) -> SubtreeCosts:
 
 def _group_greedily(counties: _Counties, best_first: bool) -> None:
     """Run Algorithm 2 in place, after merging best pairs first if asked."""
-    final: dict[int, tuple[Array, Array]] = {}  # the base with which a county's last pass changed nothing
+    final: dict[int, tuple[Ints, Ints]] = {}  # the base with which a county's last pass changed nothing
     changed, first = True, True
     while changed:
         changed = False
@@ -235,7 +235,7 @@ def _group_greedily(counties: _Counties, best_first: bool) -> None:
         first = False
 
 
-def _group_as_production(counties: _Counties, lists: tuple[Array, Array], entity_threshold: int) -> None:
+def _group_as_production(counties: _Counties, lists: tuple[Ints, Ints], entity_threshold: int) -> None:
     """Group each county for itself as the 2020 code does, in place."""
     kinds = _equal_lists(len(counties.group), *lists)
     for county in range(len(counties)):
@@ -257,7 +257,7 @@ def _group_as_production(counties: _Counties, lists: tuple[Array, Array], entity
         counties.settle(county, state)
 
 
-def _equal_lists(tracts: int, tract: Array, item: Array) -> Array:
+def _equal_lists(tracts: int, tract: Ints, item: Ints) -> Ints:
     """Number the different lists; return int64 (tracts,), equal where the tracts list the same items."""
     pairs = np.unique(np.stack([tract, item], axis=1), axis=0)
     starts = np.searchsorted(pairs[:, 0], np.arange(tracts + 1))
@@ -269,7 +269,7 @@ def _equal_lists(tracts: int, tract: Array, item: Array) -> Array:
     return np.array(kinds, dtype=np.int64)
 
 
-def _chunks(kind: Array, bound: int) -> tuple[Array, Array]:
+def _chunks(kind: Ints, bound: int) -> tuple[Ints, Ints]:
     """Return the merges that put tracts of one kind together, `bound` at a time in their order."""
     order = np.argsort(kind, kind="stable")
     first = np.searchsorted(kind[order], kind[order])  # where the tract's kind starts

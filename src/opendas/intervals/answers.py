@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtri
 
+from opendas.arrays import Bools, Floats, Ints
 from opendas.geography.spine import Spine
 from opendas.intervals.implied import UNBOUNDED, Limits, area_limits, cut, geounit_limits
 from opendas.intervals.laws import CHARACTERISTIC, ENUMERATED, EXACT, NORMAL, NoiseSum, confidence_level
@@ -20,9 +21,6 @@ from opendas.intervals.noisy_tree import NoisyTree
 
 __all__ = ["LAWS", "Areas", "Estimated", "Estimates", "Intervals", "area_intervals", "batches", "intervals"]
 
-Bools = npt.NDArray[np.bool_]
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 LAWS = (EXACT, NORMAL, ENUMERATED, CHARACTERISTIC)
 """How the width of an interval was found."""

@@ -1,7 +1,7 @@
 """Covariances of an estimate with the geounits whose answers it rests on most.
 
 Given the total of a geounit, its children depend on nothing else: ``Cov(x_c, f) = V_c S^-1 Cov(x_v, f)``,
-with the quantities of :mod:`opendas.whole_tree.up`, and so on down to the leaves.
+with the quantities of :mod:`opendas.gls.upward`, and so on down to the leaves.
 
 Axes: ``r`` functions, ``n`` cells.
 """
@@ -11,15 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-import numpy.typing as npt
 
-from opendas.whole_tree.operators import Operators
-from opendas.whole_tree.up import Sweep
+from opendas.arrays import Floats, Ints
+from opendas.gls.operators import Operators
+from opendas.gls.upward import Sweep
 
 __all__ = ["area_covariances", "descend", "subtree_sizes", "touched"]
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 
 def subtree_sizes(sweep: Sweep, level: int) -> Ints:

@@ -13,25 +13,22 @@ rows, ``n`` cells, ``U`` different covariances.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from opendas.arrays import Bools, Floats, Ints
+from opendas.gls.downward import Estimates
+from opendas.gls.kernels import margins
+from opendas.gls.model import LEAST_VARIANCE
+from opendas.gls.operators import Operators
+from opendas.gls.upward import Sweep
 from opendas.intervals.answers import Areas
 from opendas.intervals.descendants import area_covariances, descend, subtree_sizes, touched
 from opendas.intervals.laws import NoiseLaw, NoiseSum, fourth_cumulant, noise_sum
 from opendas.intervals.noisy_tree import NoisyTree
 from opendas.intervals.rows import Rows
-from opendas.whole_tree.down import Estimates
-from opendas.whole_tree.kernels import margins
-from opendas.whole_tree.model import LEAST_VARIANCE
-from opendas.whole_tree.operators import Operators
-from opendas.whole_tree.up import Sweep
 
 __all__ = ["ErrorLaws"]
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
-Bools = npt.NDArray[np.bool_]
 Answers = tuple[Floats, Floats, list[NoiseLaw | None]]
 """Weights (c, r, m) of the draws of a query group, their variance and law by class."""
 

@@ -14,14 +14,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from opendas.arrays import Bools, Ints
 from opendas.constraints.table import ConstraintTable, LevelConstraints
 from opendas.geography.spine import Spine
-from opendas.products.product import Product
+from opendas.schema.product import Product
 
 __all__ = ["UNBOUNDED", "Limits", "area_limits", "geounit_limits"]
 
-Bools = npt.NDArray[np.bool_]
-Ints = npt.NDArray[np.int64]
 
 UNBOUNDED = 1 << 60
 """Where nothing bounds a count."""

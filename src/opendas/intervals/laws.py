@@ -16,11 +16,11 @@ from fractions import Fraction
 from functools import cached_property, lru_cache
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import ndtri
 
+from opendas.arrays import Floats
 from opendas.errors import ConfigError
-from opendas.random.distributions import DiscreteGaussian, DiscreteLaplace
+from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
 
 __all__ = [
     "CHARACTERISTIC",
@@ -34,7 +34,6 @@ __all__ = [
     "fourth_cumulant",
 ]
 
-Floats = npt.NDArray[np.float64]
 NoiseLaw = DiscreteGaussian | DiscreteLaplace
 
 EXACT = "exact"

@@ -18,8 +18,8 @@ from opendas.errors import FormatError
 from opendas.geography.frame import Frame
 from opendas.geography.spine import Spine
 from opendas.intervals.laws import NoiseLaw
-from opendas.products.product import Product
-from opendas.queries.groups import QueryGroup
+from opendas.schema.product import Product
+from opendas.schema.query_groups import QueryGroup
 
 __all__ = ["AnswerSource", "NoisyLevel", "NoisyTree"]
 

@@ -1,7 +1,7 @@
 """Sums of cells as rows, in the coordinates in which least squares works: variances of all of them at once.
 
 Axes: ``t`` rows, ``r`` different kinds of rows, ``n`` cells, ``U`` different operators; blocks as in
-:mod:`opendas.whole_tree.domain`.
+:mod:`opendas.gls.cells`.
 """
 
 from __future__ import annotations
@@ -10,16 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from opendas.whole_tree.domain import Domain
-from opendas.whole_tree.operators import Operators
+from opendas.arrays import Bools, Floats, Ints
+from opendas.gls.cells import Domain
+from opendas.gls.operators import Operators
 
 __all__ = ["Rows"]
 
-Bools = npt.NDArray[np.bool_]
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 _CHUNK = 8_000_000
 """Numbers held at once."""

@@ -16,11 +16,10 @@ from opendas.budget.plan import within_rho
 from opendas.errors import ConfigError
 from opendas.measurement.loss import attribute_loss, attribute_losses, plan_loss, within_loss
 from opendas.measurement.plan import MeasurementPlan
-from opendas.privacy.attacker import Attacker
+from opendas.privacy.attacker import Attacker, pure_power_bound, zcdp_power_bound
 from opendas.privacy.composed import Bounds
 from opendas.privacy.exact import format_fraction, parse_fraction
 from opendas.privacy.relations import Mechanism
-from opendas.privacy.tradeoff import pure_power_bound, zcdp_power_bound
 from opendas.privacy.worst import Spare, WorstLoss
 from opendas.privacy.zcdp import FORMULAS, Account, PureAccount
 

@@ -13,9 +13,9 @@ import numpy.typing as npt
 
 from opendas.constraints.table import invariant_geolevels
 from opendas.geography.spine import Spine
-from opendas.products.product import Product
-from opendas.queries.groups import QueryGroup
 from opendas.schema.histogram import Histogram
+from opendas.schema.product import Product
+from opendas.schema.query_groups import QueryGroup
 
 __all__ = ["ExactCounts", "declared_invariants", "exact_answers"]
 

@@ -19,8 +19,8 @@ from opendas.privacy.grid import GRID_POINTS
 from opendas.privacy.loss import IntegerNoise
 from opendas.privacy.relations import Neighbours
 from opendas.privacy.worst import ChangedAnswers, WorstLoss
-from opendas.products.product import Product
-from opendas.queries.groups import QueryGroup
+from opendas.schema.product import Product
+from opendas.schema.query_groups import QueryGroup
 
 __all__ = ["attribute_loss", "attribute_losses", "path_kinds", "plan_loss", "told_apart", "within_loss"]
 

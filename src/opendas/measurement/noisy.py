@@ -18,9 +18,9 @@ import numpy.typing as npt
 from opendas.measurement.family import FamilyMeasurement, QueryAnswers, UsedAnswers
 from opendas.measurement.kernels import add_drawn_rows, compact_rows, sum_rows, sum_touched, touched_pairs
 from opendas.measurement.plan import MeasurementPlan
-from opendas.random.distributions import NoiseDistribution
-from opendas.random.noise import NoiseSource
-from opendas.random.tables import SamplerTable
+from opendas.sampling.inverse_cdf import SamplerTable
+from opendas.sampling.laws import NoiseDistribution
+from opendas.sampling.noise import NoiseSource
 from opendas.schema.histogram import Histogram
 
 __all__ = ["MeasuredLevel", "MeasuredQuery", "NoisyMeasurements", "measured_levels"]

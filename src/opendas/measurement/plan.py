@@ -18,9 +18,9 @@ import numpy.typing as npt
 from opendas.budget.allocation import Budget
 from opendas.errors import BudgetError
 from opendas.geography.spine import Spine
-from opendas.products.product import Product
-from opendas.queries.groups import QueryGroup
-from opendas.random.distributions import MAX_FLOORS, WORD_BITS, DiscreteGaussian, NoiseDistribution
+from opendas.sampling.laws import MAX_FLOORS, WORD_BITS, DiscreteGaussian, NoiseDistribution
+from opendas.schema.product import Product
+from opendas.schema.query_groups import QueryGroup
 
 __all__ = ["LevelPlan", "MeasurementPlan", "PlannedQuery"]
 

@@ -14,8 +14,8 @@ from scipy.sparse import coo_array, csr_array
 
 from opendas.errors import DataError
 from opendas.geography.frame import Frame
-from opendas.queries.groups import QueryGroup
 from opendas.schema.histogram import Histogram
+from opendas.schema.query_groups import QueryGroup
 
 __all__ = ["Units", "as_sparse", "check_same_frame", "difference", "official_units", "project"]
 

@@ -10,8 +10,8 @@ import numpy.typing as npt
 from scipy.sparse import csr_array
 
 from opendas.metrics.errors import LevelErrors
-from opendas.products.product import Product
 from opendas.schema.attributes import Schema
+from opendas.schema.product import Product
 
 __all__ = [
     "GROUPS",

@@ -12,8 +12,8 @@ from scipy.sparse import csr_array
 from opendas.geography.frame import Frame
 from opendas.metrics.aggregate import Units, as_sparse, check_same_frame, difference, official_units, project
 from opendas.metrics.statistics import ErrorSummary, summaries, summary
-from opendas.products.product import Product
 from opendas.schema.histogram import Histogram
+from opendas.schema.product import Product
 
 __all__ = [
     "BLOCK_BINS",

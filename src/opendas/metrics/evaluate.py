@@ -9,8 +9,8 @@ from opendas.metrics.diversity import BlauRow, blau_rows, has_groups
 from opendas.metrics.errors import BinnedRow, ErrorRow, level_errors, levels_of, population_rows, query_rows
 from opendas.metrics.figures import FigureRow, figure_rows
 from opendas.metrics.redistricting import Criterion, criterion
-from opendas.products.product import Product
 from opendas.schema.histogram import Histogram
+from opendas.schema.product import Product
 
 __all__ = ["FORMAT", "Evaluation", "evaluate"]
 

@@ -11,7 +11,7 @@ from scipy.sparse import csr_array
 
 from opendas.geography.frame import Frame
 from opendas.metrics.errors import LevelErrors
-from opendas.products.product import Product
+from opendas.schema.product import Product
 
 __all__ = ["FigureRow", "figure_rows"]
 

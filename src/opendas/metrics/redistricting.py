@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from opendas.metrics.diversity import group_counts
 from opendas.metrics.errors import LevelErrors
-from opendas.products.product import Product
+from opendas.schema.product import Product
 
 __all__ = [
     "BIN_WIDTH",

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from opendas.arrays import Ints
+from opendas.custody.run_key import RunKey
 from opendas.errors import ConfigError
-from opendas.io.atomic import make_folder, write_atomic
+from opendas.files.atomic import make_folder, write_atomic
 from opendas.phsafe.config import Mode, read_config
-from opendas.phsafe.counting import Counts, count_cube, counted_rows, level_counts, truncated
+from opendas.phsafe.counting import count_cube, counted_rows, level_counts, truncated
 from opendas.phsafe.exact import exact_tables
 from opendas.phsafe.folder import refuse_inside_release
 from opendas.phsafe.linking import Linked, link, sort_inputs
@@ -35,11 +36,9 @@ from opendas.phsafe.sensitivity import LevelNoise
 from opendas.phsafe.tables import DERIVED, Derived, Joined, Table
 from opendas.phsafe.validate import validate
 from opendas.privacy.relations import Mechanism, Neighbours
-from opendas.random.keys import RunKey
 
 __all__ = ["AccuracyRow", "accuracy_report", "published_moe", "run_accuracy", "write_report"]
 
-Numbers = npt.NDArray[np.int64]
 
 _SHARE = 0.90
 _Z = 1.64  # of the published report
@@ -148,9 +147,9 @@ def accuracy_report(
     counter = _Counter(plan, linked)
     exact = {table.name: table for table in exact_tables(plan.config, linked, derived)}
     whole = _laid_out(plan, counter.whole(), derived)
-    errors: dict[Spot, list[Numbers]] = {}
-    noise: dict[Spot, list[Numbers]] = {}
-    bias: dict[Spot, list[Numbers]] = {}
+    errors: dict[Spot, list[Ints]] = {}
+    noise: dict[Spot, list[Ints]] = {}
+    bias: dict[Spot, list[Ints]] = {}
     for trial in range(trials):
         key = RunKey.seeded(seed + trial)
         noisy = measure(plan, counter.count, key, _INPUT_TAG, derived)
@@ -247,14 +246,14 @@ class _Counter:
         self._state = linked.state
         self._tables = [table for table in plan.config.tables if table.name in plan.config.budgets]
         self._rows = {table.name: counted_rows(table, linked) for table in self._tables}
-        self.last: dict[str, Counts] = {}
+        self.last: dict[str, Ints] = {}
         self.count: CountTables = self._count
 
-    def whole(self) -> dict[str, Counts]:
+    def whole(self) -> dict[str, Ints]:
         """Count without truncation."""
         return {table.name: self._cube(table, self._rows[table.name]) for table in self._tables}
 
-    def _count(self, plan: Plan, keys: dict[str, bytes]) -> dict[str, Counts]:
+    def _count(self, plan: Plan, keys: dict[str, bytes]) -> dict[str, Ints]:
         self.last = {}
         for table in self._tables:
             rows = self._rows[table.name]
@@ -264,13 +263,11 @@ class _Counter:
             self.last[table.name] = self._cube(table, rows)
         return self.last
 
-    def _cube(self, table: Table, rows: Joined) -> Counts:
+    def _cube(self, table: Table, rows: Joined) -> Ints:
         return count_cube(table, rows, self._state, len(self._plan.config.state_filter))
 
 
-def _laid_out(
-    plan: Plan, cubes: Mapping[str, Counts], derived: tuple[Derived, ...]
-) -> dict[str, OutputTable]:
+def _laid_out(plan: Plan, cubes: Mapping[str, Ints], derived: tuple[Derived, ...]) -> dict[str, OutputTable]:
     """Lay counts out as the private tables are, without noise."""
     tables = {}
     for table in plan.config.tables:
@@ -281,7 +278,7 @@ def _laid_out(
     return tables | {one.name: derive(one, tables[one.source]) for one in derived if one.source in tables}
 
 
-def _spots(table: OutputTable) -> list[tuple[Spot, Numbers]]:
+def _spots(table: OutputTable) -> list[tuple[Spot, Ints]]:
     """Return the counts of each level, group and cell, one a region."""
     return [
         ((table.name, block.level, group, cell), block.counts[:, group, position])
@@ -291,13 +288,13 @@ def _spots(table: OutputTable) -> list[tuple[Spot, Numbers]]:
     ]
 
 
-def _find(table: OutputTable, spot: Spot) -> Numbers:
+def _find(table: OutputTable, spot: Spot) -> Ints:
     _, level, group, cell = spot
     block = next(block for block in table.blocks if block.level == level)
     return np.asarray(block.counts[:, group, table.cells.index(cell)])
 
 
-def _percentile(errors: Sequence[Numbers]) -> float:
+def _percentile(errors: Sequence[Ints]) -> float:
     return float(np.quantile(np.concatenate(errors), _SHARE, method="linear"))
 
 

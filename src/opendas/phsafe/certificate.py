@@ -10,7 +10,9 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from opendas.io.atomic import sha256_file, write_atomic
+from opendas.custody.ledger_entries import INFINITE, Loss
+from opendas.custody.stamps import NOT_FOR_RELEASE
+from opendas.files.atomic import sha256_file, write_atomic
 from opendas.phsafe.folder import PRODUCT
 from opendas.phsafe.margins import cell_margins, margin
 from opendas.phsafe.model import regions
@@ -18,13 +20,11 @@ from opendas.phsafe.plan import Plan
 from opendas.phsafe.sensitivity import Law, LevelNoise, Sensitivity, total_loss
 from opendas.phsafe.tables import DERIVED, Derived, Table, find_table
 from opendas.phsafe.truncation import Truncation
-from opendas.privacy.entries import INFINITE, Loss
 from opendas.privacy.exact import format_fraction
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.report.certificate import CERTIFICATE, ReleasedFile, certificate_bytes, issue_date
 from opendas.report.facts import loss_json
 from opendas.report.guarantee import LEDGER_SCOPE, STAMP_MEANING, computational_text
-from opendas.stamps import NOT_FOR_RELEASE
 
 __all__ = ["FORMAT", "household_certificate", "issue_certificate", "run_stamps"]
 

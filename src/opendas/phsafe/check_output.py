@@ -16,13 +16,13 @@ from functools import partial
 from pathlib import Path
 
 from opendas.errors import CheckFailed
-from opendas.io.verification.check import Check, require, run_check, some
 from opendas.phsafe.config import Config
 from opendas.phsafe.measure import NOISE_NAMES
 from opendas.phsafe.model import Level, regions
 from opendas.phsafe.sensitivity import Answers, Sensitivity
 from opendas.phsafe.tables import DERIVED, Derived, Table
 from opendas.privacy.relations import Mechanism, Neighbours
+from opendas.verify.check import Check, require, run_check, some
 
 __all__ = ["ExpectedTable", "check_tables", "expected_tables", "expected_variance", "read_rows"]
 

@@ -18,13 +18,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from opendas.config.nearest import nearest
+from opendas.custody.ledger_entries import INFINITE, Loss
 from opendas.errors import ConfigError, EnvironmentFailure
 from opendas.phsafe.model import PUERTO_RICO, STATE_CODES, Level, find_level
 from opendas.phsafe.tables import TABLES, Table, find_table
-from opendas.privacy.entries import INFINITE, Loss
 from opendas.privacy.exact import parse_fraction
 from opendas.privacy.relations import Mechanism
+from opendas.runs.config.nearest import nearest
 
 __all__ = ["Config", "Mode", "parse_config", "read_config"]
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from opendas.arrays import Bools
 from opendas.errors import Finding
 from opendas.phsafe.codes import CHILDREN
 from opendas.phsafe.findings import list_lines
@@ -23,7 +24,6 @@ from opendas.phsafe.tables.filters import ADULT
 
 __all__ = ["find_inconsistencies"]
 
-Mask = npt.NDArray[np.bool_]
 
 _HOUSEHOLDER = 20
 _HOUSING_UNIT, _PERSON_IN_HOUSING_UNIT = 2, 3
@@ -42,7 +42,7 @@ class _Homes:
     units: Units
     home: npt.NDArray[np.int64]  # (n,) position of the unit, -1 where there is none
 
-    def count(self, chosen: Mask) -> npt.NDArray[np.int64]:
+    def count(self, chosen: Bools) -> npt.NDArray[np.int64]:
         """Count chosen persons by unit, int64 (u,)."""
         return np.bincount(self.home[chosen & (self.home >= 0)], minlength=len(self.units))
 
@@ -83,7 +83,7 @@ def find_inconsistencies(inputs: Inputs) -> list[Finding]:
     return findings
 
 
-def _person_rules(homes: _Homes) -> list[tuple[str, str, Mask]]:
+def _person_rules(homes: _Homes) -> list[tuple[str, str, Bools]]:
     if not len(homes.units):
         return []
     in_unit = homes.persons.rtype == _PERSON_IN_HOUSING_UNIT
@@ -91,7 +91,7 @@ def _person_rules(homes: _Homes) -> list[tuple[str, str, Mask]]:
     return [("RTYPE", "expected 3 in a unit of type 2, and 5 in one of type 4", apart)]
 
 
-def _unit_rules(units: Units) -> list[tuple[str, str, Mask]]:
+def _unit_rules(units: Units) -> list[tuple[str, str, Bools]]:
     """Compare the codes of each unit with each other."""
     household = (units.rtype == _HOUSING_UNIT) & (units.hht != 0)
     married, cohabiting = (np.isin(units.hht2, types) for types in (_MARRIED_TYPES, _COHABITING_TYPES))
@@ -115,7 +115,7 @@ def _unit_rules(units: Units) -> list[tuple[str, str, Mask]]:
     ]
 
 
-def _member_rules(homes: _Homes) -> list[tuple[str, str, Mask]]:
+def _member_rules(homes: _Homes) -> list[tuple[str, str, Bools]]:
     """Compare units with their persons."""
     persons, units = homes.persons, homes.units
     household = (units.rtype == _HOUSING_UNIT) & (units.hht != 0)
@@ -139,7 +139,7 @@ def _member_rules(homes: _Homes) -> list[tuple[str, str, Mask]]:
     ]
 
 
-def _differs(homes: _Homes, column: str, values: npt.NDArray[Any]) -> Mask:
+def _differs(homes: _Homes, column: str, values: npt.NDArray[Any]) -> Bools:
     return np.asarray(homes.of_householder(column) != values)
 
 

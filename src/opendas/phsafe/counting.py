@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from opendas.arrays import Ints
 from opendas.errors import Finding
 from opendas.phsafe.codes import OUTSIDE, group_index
 from opendas.phsafe.config import Config
@@ -22,7 +23,6 @@ from opendas.phsafe.tables import IteratesBy, Joined, Kind, Table
 from opendas.phsafe.truncation import Truncation, select
 
 __all__ = [
-    "Counts",
     "check_cells",
     "count_cube",
     "counted_rows",
@@ -31,8 +31,6 @@ __all__ = [
     "level_counts",
 ]
 
-Counts = npt.NDArray[np.int64]
-"""Regions x population groups x cells."""
 
 _RACES = len(Iteration.RACE.codes) + 1
 _ORIGINS = len(Iteration.ORIGIN.codes) + 1
@@ -92,7 +90,7 @@ def truncated(rows: Joined, tau: int, mode: Truncation, key: bytes | None) -> Jo
     return replace(rows, person_rows=rows.person_rows[kept], unit_rows=rows.unit_rows[kept])
 
 
-def count_cube(table: Table, rows: Joined, state: npt.NDArray[np.int8], states: int) -> Counts:
+def count_cube(table: Table, rows: Joined, state: npt.NDArray[np.int8], states: int) -> Ints:
     """Count rows by state, race, origin and cell.
 
     Parameters
@@ -143,7 +141,7 @@ def _groups(race: npt.NDArray[Any], hispanic: npt.NDArray[Any]) -> npt.NDArray[n
     return races * np.int8(_ORIGINS) + origins
 
 
-def level_counts(cube: Counts, level: Level) -> Counts:
+def level_counts(cube: Ints, level: Level) -> Ints:
     """Return the counts of a level from the cube of its table, int64 (regions, groups, cells)."""
     if level.iteration is Iteration.RACE:
         counts = cube.sum(axis=2)[:, : _RACES - 1]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from opendas.arrays import Ints
 from opendas.phsafe.config import Config
-from opendas.phsafe.counting import Counts, count_cube, counted_rows, level_counts
+from opendas.phsafe.counting import count_cube, counted_rows, level_counts
 from opendas.phsafe.linking import Linked
 from opendas.phsafe.output import OutputTable, exact_table
 from opendas.phsafe.tables import DERIVED, Derived, Table
@@ -39,7 +40,7 @@ def exact_declarations(config: Config, derived: tuple[Derived, ...] = DERIVED) -
     return {**counted, **more}
 
 
-def exact_cubes(tables: dict[str, Table], linked: Linked, states: int) -> dict[str, Counts]:
+def exact_cubes(tables: dict[str, Table], linked: Linked, states: int) -> dict[str, Ints]:
     """Return the cube of each table, by the name of the output; cubes of parts of the households add up."""
     return {
         name: count_cube(table, counted_rows(table, linked, truth=True), linked.state, states)
@@ -47,7 +48,7 @@ def exact_cubes(tables: dict[str, Table], linked: Linked, states: int) -> dict[s
     }
 
 
-def lay_out(tables: dict[str, Table], cubes: dict[str, Counts]) -> tuple[OutputTable, ...]:
+def lay_out(tables: dict[str, Table], cubes: dict[str, Ints]) -> tuple[OutputTable, ...]:
     """Return the tables as they are written."""
     return tuple(
         exact_table(table, name, [(level, level_counts(cubes[name], level)) for level in table.levels])

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from opendas.core_files import forbid_core_files
+from opendas.custody.core_files import forbid_core_files
 from opendas.errors import ConfigError
-from opendas.io.atomic import make_folder, write_atomic
+from opendas.files.atomic import make_folder, write_atomic
 from opendas.phsafe.config import Mode
 from opendas.report.certificate import CERTIFICATE
-from opendas.workspace import Workspace
+from opendas.runs.workspace import Workspace
 
 __all__ = [
     "PRODUCT",
@@ -89,7 +89,7 @@ def refuse_inside_release(out: Path) -> None:
 
 
 class HouseholdWorkspace(Workspace):
-    """The folder of a private run, locked while it is open; see :class:`opendas.workspace.Workspace`."""
+    """The folder of a private run, locked while it is open; see :class:`opendas.runs.workspace.Workspace`."""
 
     def __init__(self, out: Path, ledger: Path | None = None) -> None:
         super().__init__(out, ledger)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from opendas.arrays import Ints
 from opendas.phsafe.config import Config
-from opendas.phsafe.counting import Counts
 from opendas.phsafe.digest import bucket_digests, canonical_bytes
 from opendas.phsafe.exact import exact_cubes
 from opendas.phsafe.linking import link
@@ -32,11 +32,11 @@ class Households(Protocol):
         """Return what the input tag is made of; see :mod:`opendas.phsafe.digest`."""
         ...
 
-    def count(self, plan: Plan, keys: dict[str, bytes]) -> dict[str, Counts]:
+    def count(self, plan: Plan, keys: dict[str, bytes]) -> dict[str, Ints]:
         """Return the cube of each table with a budget, after truncation; `keys` are those of selections."""
         ...
 
-    def count_exactly(self, tables: dict[str, Table]) -> dict[str, Counts]:
+    def count_exactly(self, tables: dict[str, Table]) -> dict[str, Ints]:
         """Return the cube of each table as the non-private mode counts it."""
         ...
 
@@ -66,10 +66,10 @@ class LocalHouseholds:
         """Return what the input tag is made of."""
         return canonical_bytes(bucket_digests(self._inputs))
 
-    def count(self, plan: Plan, keys: dict[str, bytes]) -> dict[str, Counts]:
+    def count(self, plan: Plan, keys: dict[str, bytes]) -> dict[str, Ints]:
         """Return the cube of each table with a budget, after truncation."""
         return count_locally(self._linked, self._tell)(plan, keys)
 
-    def count_exactly(self, tables: dict[str, Table]) -> dict[str, Counts]:
+    def count_exactly(self, tables: dict[str, Table]) -> dict[str, Ints]:
         """Return the cube of each table as the non-private mode counts it."""
         return exact_cubes(tables, self._linked, len(self._config.state_filter))

@@ -19,17 +19,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
+from opendas.arrays import Floats, Ints
 from opendas.errors import ConfigError
+from opendas.files.atomic import make_folder, write_atomic
 from opendas.geography.states import STATES
-from opendas.io.atomic import make_folder, write_atomic
-from opendas.phsafe.made_people import (
-    Floats,
-    Ints,
-    MadePersons,
-    cumulative,
-    make_households,
-    make_residents,
-)
+from opendas.phsafe.made_people import MadePersons, cumulative, make_households, make_residents
 from opendas.phsafe.model import PUERTO_RICO, STATE_CODES, Geography
 from opendas.phsafe.read_csv import GEO_COLUMNS, PERSON_COLUMNS, UNIT_COLUMNS
 from opendas.phsafe.table_10 import PRODUCTION_TAU, table_10

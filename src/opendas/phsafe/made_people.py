@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-__all__ = ["Floats", "Ints", "MadePersons", "cumulative", "make_households", "make_residents"]
+from opendas.arrays import Floats, Ints
 
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
+__all__ = ["MadePersons", "cumulative", "make_households", "make_residents"]
+
 
 # Households by HHT2, 1 to 12.
 _HHT2 = (0.185, 0.292, 0.025, 0.045, 0.152, 0.052, 0.062, 0.022, 0.118, 0.012, 0.020, 0.015)

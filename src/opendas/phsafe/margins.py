@@ -20,7 +20,7 @@ from opendas.phsafe.sums import margin_of_sum
 from opendas.phsafe.tables import Derived, Table
 from opendas.privacy.exact import format_fraction
 from opendas.privacy.relations import Mechanism, Neighbours
-from opendas.random.distributions import DiscreteGaussian
+from opendas.sampling.laws import DiscreteGaussian
 
 __all__ = [
     "NINETY",

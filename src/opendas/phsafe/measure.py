@@ -11,7 +11,9 @@ from typing import Protocol
 
 import numpy as np
 
-from opendas.phsafe.counting import Counts, count_cube, counted_rows, level_counts, truncated
+from opendas.arrays import Ints
+from opendas.custody.run_key import RunKey
+from opendas.phsafe.counting import count_cube, counted_rows, level_counts, truncated
 from opendas.phsafe.linking import Linked
 from opendas.phsafe.model import LEVELS, Level
 from opendas.phsafe.output import Block, OutputTable, derive
@@ -20,10 +22,9 @@ from opendas.phsafe.sensitivity import Law
 from opendas.phsafe.tables import DERIVED, Derived, Table
 from opendas.phsafe.truncation import KEY_PURPOSE, Truncation
 from opendas.privacy.relations import Mechanism
-from opendas.random.distributions import DiscreteGaussian
-from opendas.random.keys import RunKey
-from opendas.random.noise import NoiseSource
-from opendas.random.tables import SamplerTable
+from opendas.sampling.inverse_cdf import SamplerTable
+from opendas.sampling.laws import DiscreteGaussian
+from opendas.sampling.noise import NoiseSource
 
 __all__ = ["CountTables", "count_locally", "measure", "prepare_samplers", "truncation_keys"]
 
@@ -37,7 +38,7 @@ NOISE_NAMES = {
 class CountTables(Protocol):
     """Counts the tables of a plan after truncation; engines differ in where."""
 
-    def __call__(self, plan: Plan, keys: dict[str, bytes]) -> dict[str, Counts]:
+    def __call__(self, plan: Plan, keys: dict[str, bytes]) -> dict[str, Ints]:
         """Return the cube of each table with a budget."""
         ...
 
@@ -71,7 +72,7 @@ def count_locally(linked: Linked, tell: Callable[[str, int, int], None] | None =
         Progress.
     """
 
-    def count(plan: Plan, keys: dict[str, bytes]) -> dict[str, Counts]:
+    def count(plan: Plan, keys: dict[str, bytes]) -> dict[str, Ints]:
         tables = [table for table in plan.config.tables if table.name in plan.config.budgets]
         cubes = {}
         for done, table in enumerate(tables, start=1):
@@ -83,7 +84,7 @@ def count_locally(linked: Linked, tell: Callable[[str, int, int], None] | None =
     return count
 
 
-def _count(plan: Plan, table: Table, linked: Linked, key: bytes | None) -> Counts:
+def _count(plan: Plan, table: Table, linked: Linked, key: bytes | None) -> Ints:
     rows = counted_rows(table, linked)
     if table.has_tau:
         rows = truncated(rows, plan.config.tau[table.name], plan.truncation, key)
@@ -133,7 +134,7 @@ def measure(
     return (*tables.values(), *more)
 
 
-def _draw(key: bytes, law: Law, level: Level, shape: tuple[int, ...]) -> Counts:
+def _draw(key: bytes, law: Law, level: Level, shape: tuple[int, ...]) -> Ints:
     """Draw the noise of one level: int64 (regions, groups, cells)."""
     regions, groups, cells = shape
     table = SamplerTable.build(law)

@@ -16,6 +16,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from opendas.arrays import Ints
 from opendas.errors import DataError
 from opendas.geography.states import STATES
 from opendas.phsafe.findings import CSV_FILES, InputFiles
@@ -46,7 +47,6 @@ STATE_CODES = frozenset(state.fips for state in STATES)
 Int8 = npt.NDArray[np.int8]
 Int16 = npt.NDArray[np.int16]
 Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
 
 
 class _Columns:
@@ -129,12 +129,12 @@ class Persons(_Columns):
     """
 
     rtype: Int8
-    mafid: Int64
+    mafid: Ints
     qage: Int16
     cenhisp: Int8
     cenrace: Int8
     relship: Int8
-    line: Int64
+    line: Ints
 
     @classmethod
     def dtypes(cls) -> dict[str, Any]:
@@ -174,7 +174,7 @@ class Units(_Columns):
     """
 
     rtype: Int8
-    mafid: Int64
+    mafid: Ints
     final_pop: Int32
     npf: Int8
     hhspan: Int8
@@ -183,7 +183,7 @@ class Units(_Columns):
     hht: Int8
     hht2: Int8
     cplt: Int8
-    line: Int64
+    line: Ints
 
     @classmethod
     def dtypes(cls) -> dict[str, Any]:
@@ -219,9 +219,9 @@ class Places(_Columns):
     """
 
     rtype: Int8
-    mafid: Int64
+    mafid: Ints
     state: Int8
-    line: Int64
+    line: Ints
 
     @classmethod
     def dtypes(cls) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from opendas.io.atomic import fsync_folder, make_folder, write_atomic
+from opendas.files.atomic import fsync_folder, make_folder, write_atomic
 from opendas.phsafe.model import Level, regions
 from opendas.phsafe.tables import OUTPUTS, Derived, Table
 

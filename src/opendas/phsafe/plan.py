@@ -6,11 +6,11 @@ import hashlib
 from dataclasses import dataclass
 from functools import cached_property
 
+from opendas.custody.ledger_entries import Loss
 from opendas.errors import ConfigError
 from opendas.phsafe.config import Config
 from opendas.phsafe.sensitivity import LevelNoise, Sensitivity, plan_noise, total_loss
 from opendas.phsafe.truncation import Truncation
-from opendas.privacy.entries import Loss
 from opendas.privacy.exact import canonical_json
 from opendas.privacy.relations import Mechanism, Neighbours
 

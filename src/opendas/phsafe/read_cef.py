@@ -31,22 +31,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from opendas.arrays import Ints
 from opendas.errors import DataError, EnvironmentFailure, Finding, FormatError, GeographyError
-from opendas.io.readers.cef_layout import OID_COLUMN, PERSONS, UNITS, RecordLayout
-from opendas.io.readers.cef_records import Records, read_records
-from opendas.io.readers.coding import whole_numbers
-from opendas.io.readers.findings import FindingLog
-from opendas.io.readers.lookup import Lookup
-from opendas.io.readers.paths import is_file, is_folder
-from opendas.io.readers.tables import column_names, read_batches
 from opendas.phsafe.codes import RELATIVES
 from opendas.phsafe.findings import InputFiles, Source, list_lines
 from opendas.phsafe.model import PUERTO_RICO, Inputs, Persons, Places, Units
+from opendas.readers.cef.layout import OID_COLUMN, PERSONS, UNITS, RecordLayout
+from opendas.readers.cef.records import Records, read_records
+from opendas.readers.columns.coding import whole_numbers
+from opendas.readers.columns.csv_parquet import column_names, read_batches
+from opendas.readers.columns.findings import FindingLog
+from opendas.readers.counting.entries import Lookup
+from opendas.readers.paths import is_file, is_folder
 
 __all__ = ["CefPaths", "read_cef"]
 
 Tell = Callable[[str, int, int], None]
-Numbers = npt.NDArray[np.int64]
 
 _KEYS = (
     "per_dir",
@@ -219,7 +219,7 @@ def _columns(path: Path) -> Sequence[str]:
 
 def _read_blocks(
     paths: Iterable[Path], states: set[int], log: FindingLog
-) -> tuple[Numbers, npt.NDArray[np.int8]]:
+) -> tuple[Ints, npt.NDArray[np.int8]]:
     """Return the numbers of the blocks in some states, each once, and their states."""
     numbers, codes = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
     for path in paths:
@@ -281,7 +281,7 @@ def _unit_columns(records: Records) -> dict[str, npt.NDArray[Any]]:
     }
 
 
-def _numbers(records: Records, field: str, largest: int, blank: int | None = None) -> Numbers:
+def _numbers(records: Records, field: str, largest: int, blank: int | None = None) -> Ints:
     """Return whole numbers, -1 where there is none; validation, which knows the mode, tells."""
     return records.numbers(field, 0, largest, FindingLog(), blank=blank)
 
@@ -299,7 +299,7 @@ def _codes(records: Records, field: str, blank: int = _NO_CODE) -> npt.NDArray[n
     return np.where(known, value, np.where(blanks, blank, _NO_CODE)).astype(np.int8)
 
 
-def _refuse_elsewhere(lines: Numbers, files: Source, config: Path) -> None:
+def _refuse_elsewhere(lines: Ints, files: Source, config: Path) -> None:
     findings = list_lines(
         files, lines, "OIDTB", "expected a block of the GRF-C in the states of state_filter"
     )

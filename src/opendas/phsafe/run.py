@@ -16,9 +16,11 @@ from secrets import token_hex
 from typing import Any
 
 from opendas.budget.changes import ADDRESS
+from opendas.custody.ledger_entries import INFINITE, LedgerEntry, Loss
+from opendas.custody.passphrase import Passphrase
+from opendas.custody.run_key import RunKey
 from opendas.errors import ConfigError, Finding, PrivacyError
-from opendas.io.atomic import write_atomic
-from opendas.io.readers.remote import PASSWORD_RULE, holds_password
+from opendas.files.atomic import write_atomic
 from opendas.phsafe.certificate import issue_certificate, run_stamps
 from opendas.phsafe.config import Config, Mode, read_config
 from opendas.phsafe.exact import exact_declarations, lay_out
@@ -33,15 +35,13 @@ from opendas.phsafe.sensitivity import Sensitivity
 from opendas.phsafe.tables import DERIVED, TABLES, Derived, Table
 from opendas.phsafe.truncation import Truncation
 from opendas.phsafe.validate import Validation
-from opendas.privacy.entries import INFINITE, LedgerEntry, Loss
 from opendas.privacy.exact import format_fraction
 from opendas.privacy.relations import Mechanism, Neighbours
-from opendas.random.keys import RunKey
-from opendas.random.sealing import Passphrase
-from opendas.run_log import RunLog, log_path
-from opendas.timing import Clock
+from opendas.readers.remote import PASSWORD_RULE, holds_password
+from opendas.runs.progress.clock import Clock
+from opendas.runs.progress.log import RunLog, log_path
+from opendas.runs.workspace import RunState, check_custody
 from opendas.version import __version__, commit
-from opendas.workspace import RunState, check_custody
 
 __all__ = ["HouseholdOptions", "run_exact", "run_private", "validate_input"]
 

@@ -15,13 +15,13 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import Any
 
+from opendas.custody.ledger_entries import INFINITE, Loss
 from opendas.errors import BudgetError, ConfigError
 from opendas.phsafe.model import Level
 from opendas.phsafe.tables import Kind, Table
-from opendas.privacy.entries import INFINITE, Loss
 from opendas.privacy.exact import format_fraction
 from opendas.privacy.relations import Mechanism, Neighbours
-from opendas.random.distributions import DiscreteGaussian, DiscreteLaplace
+from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
 
 __all__ = ["Answers", "Law", "LevelNoise", "Sensitivity", "noise_for", "plan_noise", "spent", "total_loss"]
 

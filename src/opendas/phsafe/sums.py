@@ -17,8 +17,8 @@ from itertools import pairwise
 from math import comb
 
 from opendas.errors import ConfigError
-from opendas.random.distributions import DiscreteGaussian, DiscreteLaplace
-from opendas.random.intervals import ceil_shift, exp_neg
+from opendas.sampling.interval_arithmetic import ceil_shift, exp_neg
+from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
 
 __all__ = ["margin_of_sum"]
 

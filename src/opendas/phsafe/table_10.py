@@ -19,7 +19,7 @@ from opendas.phsafe.model import Geography, Iteration, Level
 from opendas.phsafe.sensitivity import Answers, Sensitivity, noise_for
 from opendas.phsafe.tables import TABLES, Kind, Table
 from opendas.privacy.relations import Mechanism, Neighbours
-from opendas.random.distributions import DiscreteGaussian
+from opendas.sampling.laws import DiscreteGaussian
 
 __all__ = ["PRODUCTION_TAU", "Row", "budget_totals", "markdown", "published_row", "table_10"]
 

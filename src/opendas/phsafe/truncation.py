@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opendas.errors import ConfigError, PrivacyError
-from opendas.random.ordering import keyed_labels
+from opendas.sampling.ordering import keyed_labels
 
 __all__ = ["KEY_PURPOSE", "Truncation", "select"]
 

@@ -18,16 +18,17 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
+from opendas.arrays import Ints
 from opendas.errors import ConfigError
-from opendas.phsafe.counting import Counts, count_cube, counted_rows, level_counts
+from opendas.phsafe.counting import count_cube, counted_rows, level_counts
 from opendas.phsafe.linking import Linked
 from opendas.phsafe.margins import Solution, solve
 from opendas.phsafe.model import LEVELS, Geography, Iteration, Level
 from opendas.phsafe.sensitivity import Answers, Law, Sensitivity, noise_for
 from opendas.phsafe.tables import Joined, Kind, Table
 from opendas.privacy.relations import Mechanism, Neighbours
-from opendas.random.noise import NoiseSource
-from opendas.random.tables import SamplerTable
+from opendas.sampling.inverse_cdf import SamplerTable
+from opendas.sampling.noise import NoiseSource
 
 __all__ = [
     "DroppedAnswer",
@@ -151,7 +152,7 @@ class TruncationError:
     dropped: int
     households: int
     cut: int
-    counts: Counts
+    counts: Ints
     bias: npt.NDArray[np.float64]
 
     def __repr__(self) -> str:
@@ -162,7 +163,7 @@ class TruncationError:
         """Share of the persons that are left out."""
         return self.dropped / self.persons if self.persons else 0.0
 
-    def level_counts(self, level: Level) -> Counts:
+    def level_counts(self, level: Level) -> Ints:
         """Return the answers of a level without truncation, (regions, groups, cells)."""
         return level_counts(self.counts, level)
 

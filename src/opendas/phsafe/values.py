@@ -12,13 +12,12 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from opendas.arrays import Bools
 from opendas.errors import Finding
 from opendas.phsafe.findings import list_lines
 from opendas.phsafe.model import Inputs, Persons, Places, Units
 
 __all__ = ["check_values", "usable_rows"]
-
-Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +28,7 @@ class _Field:
     allowed: tuple[tuple[int, int], ...]
     rule: str
 
-    def wrong(self, rows: Persons | Units | Places) -> Mask | None:
+    def wrong(self, rows: Persons | Units | Places) -> Bools | None:
         """Return which rows hold something else, None where no row does."""
         values: npt.NDArray[Any] = getattr(rows, self.column)
         (low, high), *_ = self.allowed
@@ -101,7 +100,7 @@ def check_values(inputs: Inputs) -> list[Finding]:
     return findings
 
 
-def usable_rows(rows: Persons | Units) -> Mask:
+def usable_rows(rows: Persons | Units) -> Bools:
     """Return which rows hold values of their lists only, bool (rows,)."""
     good = np.ones(len(rows), dtype=np.bool_)
     for column in _PERSONS if isinstance(rows, Persons) else _UNITS:

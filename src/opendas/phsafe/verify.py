@@ -15,9 +15,9 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from opendas.custody.ledger_entries import INFINITE, Loss
+from opendas.custody.stamps import NOT_FOR_RELEASE
 from opendas.errors import CheckFailed, ConfigError
-from opendas.io.verification.check import Check, require, run_check, some
-from opendas.io.verification.files import check_digests
 from opendas.phsafe.certificate import FORMAT, household_certificate, run_stamps
 from opendas.phsafe.config import Config, Mode
 from opendas.phsafe.folder import stored_mode
@@ -26,10 +26,10 @@ from opendas.phsafe.plan import Plan
 from opendas.phsafe.sensitivity import Sensitivity
 from opendas.phsafe.tables import DERIVED, TABLES, Derived, Table, find_table
 from opendas.phsafe.truncation import Truncation
-from opendas.privacy.entries import INFINITE, Loss
 from opendas.privacy.relations import Mechanism
 from opendas.report.certificate import CERTIFICATE
-from opendas.stamps import NOT_FOR_RELEASE
+from opendas.verify.check import Check, require, run_check, some
+from opendas.verify.files import check_digests
 
 __all__ = ["holds_household_tables", "verify_output"]
 

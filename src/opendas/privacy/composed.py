@@ -23,7 +23,7 @@ from opendas.errors import ConfigError, PrivacyError
 from opendas.privacy.exact import format_fraction, parse_fraction
 from opendas.privacy.grid import GRID_POINTS, TiltedGrid
 from opendas.privacy.loss import IntegerNoise, LossLaw, loss_law
-from opendas.random.distributions import DiscreteGaussian
+from opendas.sampling.laws import DiscreteGaussian
 
 __all__ = ["Bounds", "ComposedLoss"]
 
@@ -93,7 +93,7 @@ class ComposedLoss:
 
         Examples
         --------
-        >>> from opendas.random.distributions import DiscreteGaussian
+        >>> from opendas.sampling.laws import DiscreteGaussian
         >>> loss = ComposedLoss.of({(DiscreteGaussian(Fraction(1, 2)), 1): 1})
         >>> round(loss.epsilon("1e-10").upper, 3)
         8.999

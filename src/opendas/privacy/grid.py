@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy  # its fft and special load when they are first named
 
+from opendas.arrays import Floats
 from opendas.errors import PrivacyError
 from opendas.privacy.loss import UNIT, LossLaw
 
@@ -26,7 +27,6 @@ __all__ = ["GRID_POINTS", "DeltaBounds", "TiltedGrid"]
 GRID_POINTS = 1 << 18
 """Points of a grid unless a caller says otherwise."""
 
-Floats = npt.NDArray[np.float64]
 
 _HALF_WIDTHS = (10.0, 15.0, 25.0, 60.0, math.inf)
 """Half-widths of the circle to try, in standard deviations of the tilted sum."""

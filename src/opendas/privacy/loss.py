@@ -17,14 +17,13 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-import numpy.typing as npt
 
+from opendas.arrays import Floats
 from opendas.errors import PrivacyError
-from opendas.random.distributions import DiscreteGaussian, DiscreteLaplace
+from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
 
 __all__ = ["IntegerNoise", "LossLaw", "loss_law"]
 
-Floats = npt.NDArray[np.float64]
 IntegerNoise = DiscreteGaussian | DiscreteLaplace
 
 UNIT = 2.0**-53

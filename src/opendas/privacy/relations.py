@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from opendas.errors import BudgetError
 from opendas.privacy.exact import format_fraction
-from opendas.random.distributions import DiscreteGaussian, DiscreteLaplace
+from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
 
 __all__ = ["Mechanism", "Neighbours", "noise_distribution"]
 

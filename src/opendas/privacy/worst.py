@@ -18,7 +18,7 @@ from opendas.privacy.composed import Bounds, ComposedLoss
 from opendas.privacy.exact import format_fraction, parse_fraction
 from opendas.privacy.grid import GRID_POINTS
 from opendas.privacy.loss import IntegerNoise
-from opendas.random.distributions import DiscreteGaussian, DiscreteLaplace
+from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
 
 __all__ = ["ChangedAnswers", "Spare", "WorstLoss"]
 

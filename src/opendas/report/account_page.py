@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from opendas.io.atomic import write_atomic
+from opendas.files.atomic import write_atomic
 from opendas.measurement.account import PlanAccount
 from opendas.report.html import environment
-from opendas.report.power_svg import POWER_LEVELS, power_svg
+from opendas.report.pictures import POWER_LEVELS, power_svg
 
 __all__ = ["account_page", "write_account_page"]
 

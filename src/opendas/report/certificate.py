@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from opendas.budget.changes import CENSUS_CHANGES
+from opendas.custody.ledger_entries import INFINITE, LedgerEntry, Loss, Spent, total_spent
 from opendas.errors import ConfigError, FormatError
-from opendas.io.atomic import PARTIAL_SUFFIX, sha256_file, write_atomic
-from opendas.privacy.entries import INFINITE, LedgerEntry, Loss, Spent, total_spent
+from opendas.files.atomic import PARTIAL_SUFFIX, sha256_file, write_atomic
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.report.facts import RunFacts, loss_json
 from opendas.report.guarantee import LEDGER_SCOPE

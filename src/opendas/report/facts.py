@@ -13,13 +13,13 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Self
 
+from opendas.custody.stamps import NOT_FOR_RELEASE
 from opendas.errors import FormatError, OpendasError
 from opendas.geography.summary import SpineSummary
 from opendas.privacy.exact import format_fraction, parse_fraction
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.privacy.zcdp import Account, PureAccount
 from opendas.report.guarantee import guarantee_text
-from opendas.stamps import NOT_FOR_RELEASE
 
 __all__ = ["NoiseRow", "RunFacts", "loss_json"]
 
@@ -142,7 +142,7 @@ class RunFacts:
     estimator : str
     invariants, dropped_invariants : tuple of str
         By name, for instance ``"total@state"``; dropped ones belong to the product and do not hold here.
-        A frame taken from the records adds :data:`opendas.stamps.POPULATED_LEAVES`.
+        A frame taken from the records adds :data:`opendas.custody.stamps.POPULATED_LEAVES`.
     declared : tuple of str
         Public constraints: bounds from unit counts, structural zeros.
     records : int

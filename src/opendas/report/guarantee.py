@@ -10,9 +10,9 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from opendas.custody.stamps import DEMONSTRATION_FRAME, NOT_FOR_RELEASE, POPULATED_LEAVES
 from opendas.privacy.exact import format_fraction
 from opendas.privacy.zcdp import Account
-from opendas.stamps import DEMONSTRATION_FRAME, NOT_FOR_RELEASE, POPULATED_LEAVES
 
 if TYPE_CHECKING:
     from opendas.report.facts import RunFacts

@@ -8,14 +8,20 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from opendas.privacy.tradeoff import zcdp_power_bound
+from opendas.privacy.attacker import zcdp_power_bound
 from opendas.report import views
 from opendas.report.facts import RunFacts
 from opendas.report.guarantee import STAMP_MEANING, guarantee_paragraphs, limits
-from opendas.report.power_svg import POWER_LEVELS, power_svg
-from opendas.report.spine_svg import distances_svg, levels_svg
+from opendas.report.pictures import (
+    POWER_LEVELS,
+    curve_svg,
+    distances_svg,
+    levels_svg,
+    margin_bars,
+    power_svg,
+    share_bar,
+)
 from opendas.report.spine_views import ENTITY_HEAD, LEVEL_HEAD, entity_rows, level_rows, spine_sentence
-from opendas.report.svg import curve_svg, margin_bars, share_bar
 
 __all__ = ["environment", "report_html", "templates"]
 

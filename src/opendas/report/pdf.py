@@ -21,7 +21,6 @@ from reportlab.platypus import (
 
 from opendas.report.facts import NoiseRow, RunFacts
 from opendas.report.guarantee import STAMP_MEANING, guarantee_paragraphs
-from opendas.report.pdf_curve import curve_drawing
 from opendas.report.pdf_parts import (
     BAND,
     CELL_HEAD,
@@ -39,6 +38,7 @@ from opendas.report.pdf_parts import (
     box,
     breakable,
     canvas_with,
+    curve_drawing,
     pairs,
     paragraph,
     table,

@@ -13,7 +13,7 @@ from fractions import Fraction
 from opendas.budget.resolve import BudgetSpec
 from opendas.privacy.exact import format_fraction
 from opendas.privacy.relations import Mechanism
-from opendas.products.product import Product
+from opendas.schema.product import Product
 
 __all__ = ["Candidate", "Strategy", "as_measured", "bureau_strategies", "rounded_loss"]
 

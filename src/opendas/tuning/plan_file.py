@@ -7,9 +7,9 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from opendas.config.model import BUILT_IN_PRODUCTS
-from opendas.config.released import toml_document
-from opendas.io.readers.base import FRAME_FROM_RECORDS
+from opendas.readers.base import FRAME_FROM_RECORDS
+from opendas.runs.config.model import BUILT_IN_PRODUCTS
+from opendas.runs.config.released import toml_document
 from opendas.tuning.tune import Tuning
 
 __all__ = ["plan_toml"]

@@ -11,22 +11,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from opendas.config.resolve import Resolved
 from opendas.constraints.feasible import check_feasible
 from opendas.constraints.table import ConstraintTable, bound_table
+from opendas.custody.run_key import RunKey
 from opendas.engines.drive import estimate_spine
 from opendas.engines.work import KeyedSource, Worker
 from opendas.errors import ConfigError
 from opendas.geography.spine import Spine
-from opendas.io.readers.base import InputData
 from opendas.measurement.invariants import declared_invariants
 from opendas.measurement.noisy import measured_levels
 from opendas.measurement.plan import MeasurementPlan
 from opendas.metrics.errors import level_errors
-from opendas.products.product import PassPlan
-from opendas.random.keys import RunKey
-from opendas.run import Run, make_budget, make_model, make_rules, make_spine
+from opendas.readers.base import InputData
+from opendas.runs.config.resolve import Resolved
+from opendas.runs.run import Run, make_budget, make_model, make_rules, make_spine
 from opendas.schema.histogram import Histogram
+from opendas.schema.product import PassPlan
 from opendas.tuning.candidate import Candidate
 from opendas.tuning.targets import Tally, Target
 

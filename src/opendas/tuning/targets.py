@@ -17,14 +17,14 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from opendas.config.load import config_error, parse_toml, read_text
-from opendas.config.model import Exact, Name, Section
 from opendas.errors import ConfigError, Finding
 from opendas.metrics.aggregate import project
 from opendas.metrics.diversity import group_counts, has_groups
 from opendas.metrics.errors import LevelErrors
 from opendas.privacy.exact import format_fraction
-from opendas.products.product import Product
+from opendas.runs.config.load import config_error, parse_toml, read_text
+from opendas.runs.config.model import Exact, Name, Section
+from opendas.schema.product import Product
 
 __all__ = ["MEASURES", "Tally", "Target", "load_targets"]
 

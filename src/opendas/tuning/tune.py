@@ -9,11 +9,11 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from opendas.config.words import checked_line
 from opendas.errors import ConfigError, EstimationError
 from opendas.metrics.errors import levels_of
 from opendas.privacy.exact import format_fraction
-from opendas.run import Run
+from opendas.runs.config.words import checked_line
+from opendas.runs.run import Run
 from opendas.tuning.candidate import Candidate, Strategy, as_measured, bureau_strategies, rounded_loss
 from opendas.tuning.judge import Judge, Step
 from opendas.tuning.level_by_level import level_by_level

@@ -13,7 +13,6 @@ from support.mini import write_mini
 
 import opendas
 from opendas.budget.plan import attribute_rho, within_rho
-from opendas.config.templates import pl94_run_file
 from opendas.demo.generator import write_demo
 from opendas.explore.answers import Answers, answer
 from opendas.explore.budget_page import answered, start_state
@@ -22,15 +21,16 @@ from opendas.explore.subjects import EXACT_POINTS, RunSubject
 from opendas.geography.draft import standard_spine
 from opendas.geography.frame import Frame
 from opendas.geography.states import STATES
+from opendas.gls.expected_error import ExpectedError
 from opendas.measurement.loss import attribute_losses, plan_loss
 from opendas.measurement.plan import MeasurementPlan
+from opendas.privacy.attacker import pure_power_bound, zcdp_power_bound
 from opendas.privacy.relations import Mechanism
-from opendas.privacy.tradeoff import pure_power_bound, zcdp_power_bound
 from opendas.privacy.zcdp import epsilon_cks
-from opendas.products.pl94 import pl94_persons
-from opendas.publish import noise_rows
-from opendas.run import Run
-from opendas.uncertainty.expected import ExpectedError
+from opendas.runs.config.templates import pl94_run_file
+from opendas.runs.plan import noise_rows
+from opendas.runs.run import Run
+from opendas.schema.pl94 import pl94_persons
 
 SPINES = {
     "standard": '"standard"',

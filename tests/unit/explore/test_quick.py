@@ -14,7 +14,7 @@ from opendas.phsafe import margins
 from opendas.phsafe.sensitivity import Answers, Sensitivity
 from opendas.privacy.relations import Mechanism
 from opendas.privacy.zcdp import epsilon_bun_steinke, epsilon_cks
-from opendas.random.distributions import DiscreteGaussian, DiscreteLaplace
+from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
 
 
 @settings(max_examples=60)

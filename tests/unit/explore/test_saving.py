@@ -12,7 +12,7 @@ from support.data import shared_data
 from support.mini import write_mini
 
 import opendas
-import opendas.config.released
+import opendas.runs.config.released
 from opendas.budget.allocation import Budget
 from opendas.errors import ConfigError
 from opendas.explore.saving import opened, run_file, write
@@ -73,7 +73,7 @@ def _inline(text: str) -> str:
     document = tomllib.loads(text)
     head, _, rest = text.partition("[budget]")
     after = rest.partition("\n[budget.queries]")[2].partition("\n[")
-    inline = opendas.config.released.toml_value(document["budget"])
+    inline = opendas.runs.config.released.toml_value(document["budget"])
     return f"budget = {inline}\n{head}" + (f"[{after[2]}" if after[2] else "")
 
 

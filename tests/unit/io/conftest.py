@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from opendas.geography.frame import Frame, official_codes
-from opendas.products.pl94 import pl94_persons, pl94_units
-from opendas.products.product import PassPlan, Product
 from opendas.schema.attributes import Attribute, Recode, Schema
 from opendas.schema.histogram import Histogram
+from opendas.schema.pl94 import pl94_persons, pl94_units
+from opendas.schema.product import PassPlan, Product
 
 BLOCKS = (
     b"440010301001000",

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from opendas.errors import ConfigError, DataError, FormatError, GeographyError
+from opendas.files.geography.areas import area_weights, read_area_file
 from opendas.geography.frame import Frame
-from opendas.io.area_files import area_weights, read_area_file
 
 CODES = ("010010201001000", "010010201001001", "010010201002000")
 FRAME = Frame(np.array(CODES, dtype="S15"), {}, "block")

@@ -7,7 +7,7 @@ from threading import Event
 import pytest
 
 from opendas.errors import CheckFailed
-from opendas.io.verification.check import Check, CheckBeside, require
+from opendas.verify.check import Check, CheckBeside, require
 
 
 def test_a_check_beside_others_tells_what_it_found() -> None:

@@ -17,20 +17,20 @@ from support.release_builder import add_product, issue_release, level_shares
 
 from opendas.constraints.table import bound_table
 from opendas.errors import FormatError, GeographyError
+from opendas.files.atomic import sha256_file
+from opendas.files.geography.reading import read_constraint_table, read_constraints, read_spine
+from opendas.files.geography.writing import write_constraints, write_spine
+from opendas.files.release_folder import ReleaseFolder
 from opendas.geography.bypass import bypass_general, bypass_only_children
 from opendas.geography.frame import Frame
 from opendas.geography.recipe import NAMED_SPINES, Recipe, SpineStep, build_spine
-from opendas.io.atomic import sha256_file
-from opendas.io.geography_files import read_constraint_table, read_constraints, read_spine
-from opendas.io.release_folder import ReleaseFolder
-from opendas.io.tables.cells import query_table
-from opendas.io.tables.counting import group_leaves
-from opendas.io.tables.margins import margins
-from opendas.io.tables.tabulate import write_tables
-from opendas.io.verify import verify_release
-from opendas.io.writers.geography import write_constraints, write_spine
 from opendas.measurement.invariants import declared_invariants
-from opendas.random.distributions import DiscreteGaussian
+from opendas.sampling.laws import DiscreteGaussian
+from opendas.tables.cells import query_table
+from opendas.tables.counting import group_leaves
+from opendas.tables.margins import margins
+from opendas.tables.tabulate import write_tables
+from opendas.verify.release import verify_release
 
 PERSONS = "measurements/pl94-persons"
 

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-import opendas.io.family_table as module
-from opendas.estimation.model import FamilyRecord
-from opendas.io.family_table import FAMILY_FIELDS, SCHEMA, family_batch, family_table
+import opendas.engines.family_table as module
+from opendas.engines.family_table import FAMILY_FIELDS, SCHEMA, family_batch, family_table
+from opendas.topdown.model import FamilyRecord
 
 
 def record(number: int) -> FamilyRecord:

@@ -8,18 +8,18 @@ import pytest
 
 from opendas.constraints.table import bound_table, invariant_geolevels
 from opendas.errors import FormatError, GeographyError
-from opendas.geography.draft import standard_spine
-from opendas.geography.frame import Frame
-from opendas.geography.spine import Shares, Spine, SpineLevel
-from opendas.io.geography_files import (
+from opendas.files.geography.reading import (
     read_constraint_table,
     read_constraints,
     read_frame,
     read_product,
     read_spine,
 )
-from opendas.io.product_json import product_from_json, product_to_json
-from opendas.io.writers.geography import write_constraints, write_frame, write_spine
+from opendas.files.geography.writing import write_constraints, write_frame, write_spine
+from opendas.files.product_json import product_from_json, product_to_json
+from opendas.geography.draft import standard_spine
+from opendas.geography.frame import Frame
+from opendas.geography.spine import Shares, Spine, SpineLevel
 
 
 def reordered_spine(example) -> Spine:

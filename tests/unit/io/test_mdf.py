@@ -13,12 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from opendas.errors import ConfigError, EnvironmentFailure, FormatError, GeographyError, SchemaError
+from opendas.files.mdf import layout as mdf_layout
+from opendas.files.mdf import writing as mdf_writer
+from opendas.files.mdf.reading import read_mdf, read_mdf_records
+from opendas.files.mdf.writing import write_mdf
 from opendas.geography.frame import Frame, official_codes
-from opendas.io import mdf_layout
-from opendas.io.mdf_files import read_mdf, read_mdf_records
-from opendas.io.writers import mdf as mdf_writer
-from opendas.io.writers.mdf import write_mdf
-from opendas.products.pl94 import GQ_COLUMNS
+from opendas.schema.pl94 import GQ_COLUMNS
 
 PERSON_COLUMNS = [
     "SCHEMA_TYPE_CODE", "SCHEMA_BUILD_ID", "TABBLKST", "TABBLKCOU", "TABTRACTCE", "TABBLKGRPCE", "TABBLK",
@@ -181,7 +181,7 @@ def test_full_disk_leaves_no_half_part(persons, tmp_path, monkeypatch):
     def full(descriptor):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("opendas.io.atomic.os.fsync", full)
+    monkeypatch.setattr("opendas.files.atomic.os.fsync", full)
     for fmt in ("parquet", "pipe"):
         with pytest.raises(EnvironmentFailure):
             write_mdf(tmp_path, persons.product, persons.frame, persons.estimate, fmt=fmt)

@@ -10,19 +10,19 @@ import pyarrow.parquet as pq
 import pytest
 
 from opendas.budget.allocation import Budget
+from opendas.engines.measurement_source import FileSource, check_measurement_files
 from opendas.engines.subtree import Part, PartLevel
 from opendas.engines.used import UsedColumns
 from opendas.errors import FormatError
+from opendas.files.nmf import writing as writer_module
+from opendas.files.nmf.reading import Answers, MeasurementFile, measurement_metadata
+from opendas.files.nmf.writing import MeasurementWriter
 from opendas.geography.draft import standard_spine
 from opendas.geography.spine import Shares, Spine
-from opendas.io.measurement_files import Answers, MeasurementFile, measurement_metadata
-from opendas.io.measurement_source import FileSource, check_measurement_files
-from opendas.io.writers import measurements as writer_module
-from opendas.io.writers.measurements import MeasurementWriter
 from opendas.measurement.family import UsedAnswers
 from opendas.measurement.noisy import NoisyMeasurements, measured_levels
 from opendas.measurement.plan import MeasurementPlan
-from opendas.random.noise import NoiseSource
+from opendas.sampling.noise import NoiseSource
 
 
 def make_plan(example, mechanism="discrete-gaussian", shares=None):

@@ -14,10 +14,10 @@ from support.bureau_layout import FOLDERS, constraint_rows, measurement_rows, wr
 from support.release_builder import add_product
 
 from opendas.errors import ConfigError, DataError, FormatError
-from opendas.io.bureau_tree import bureau_tree
-from opendas.io.noisy_files import noisy_tree
-from opendas.io.parquet import METADATA_KEY
-from opendas.io.release_folder import ReleaseFolder
+from opendas.files.nmf.bureau_tree import bureau_tree
+from opendas.files.nmf.trees import noisy_tree
+from opendas.files.parquet import METADATA_KEY
+from opendas.files.release_folder import ReleaseFolder
 
 
 @pytest.fixture

@@ -14,18 +14,18 @@ from support.data import shared_data
 from support.release_builder import add_product
 
 from opendas.errors import ConfigError
+from opendas.files.release_folder import ReleaseFolder
 from opendas.geography.frame import Frame, official_codes
 from opendas.geography.spine import Spine, SpineLevel
-from opendas.io.readers.base import ReaderSpec
-from opendas.io.readers.pl94_layout import RACE_CELLS, cell_names
-from opendas.io.readers.registry import make_reader
-from opendas.io.release_folder import ReleaseFolder
-from opendas.io.tables.cells import PL94_TABLES, pl94_cells, pl94_table, query_table
-from opendas.io.tables.counting import count_batches, count_table, group_leaves
-from opendas.io.tables.tabulate import tabulate, write_tables
-from opendas.products.pl94 import pl94_persons, pl94_units
-from opendas.random.distributions import DiscreteGaussian
+from opendas.readers.base import ReaderSpec
+from opendas.readers.pl94.layout import RACE_CELLS, cell_names
+from opendas.readers.registry import make_reader
+from opendas.sampling.laws import DiscreteGaussian
 from opendas.schema.histogram import Histogram
+from opendas.schema.pl94 import pl94_persons, pl94_units
+from opendas.tables.cells import PL94_TABLES, pl94_cells, pl94_table, query_table
+from opendas.tables.counting import count_batches, count_table, group_leaves
+from opendas.tables.tabulate import tabulate, write_tables
 
 SIZES = {"P1": 71, "P2": 73, "P3": 71, "P4": 73, "P5": 10, "H1": 3}
 
@@ -88,7 +88,7 @@ def test_small_batches_give_the_same_table(persons, monkeypatch):
     table = pl94_table(persons.product, "P2")
     grouping = group_leaves(persons.frame, "block")
     whole = count_table(persons.estimate, table, grouping)
-    monkeypatch.setattr("opendas.io.tables.counting.VALUES_PER_BATCH", 2 * len(table.columns))
+    monkeypatch.setattr("opendas.tables.counting.VALUES_PER_BATCH", 2 * len(table.columns))
     batches = list(count_batches(persons.estimate, table, grouping))
     assert len(batches) > 1
     assert np.array_equal(np.concatenate([counts for _, counts in batches]), whole)

@@ -12,15 +12,15 @@ import pytest
 from support.release_builder import add_product, issue_release
 
 from opendas.errors import ConfigError
+from opendas.files.atomic import sha256_file
+from opendas.files.mdf.reading import read_mdf
+from opendas.files.mdf.writing import write_mdf
 from opendas.geography.spine import Shares, Spine, SpineLevel
-from opendas.io.atomic import sha256_file
-from opendas.io.mdf_files import read_mdf
-from opendas.io.tables.tabulate import write_tables
-from opendas.io.verification.machine import check_machine, machine_names
-from opendas.io.verify import verify_release
-from opendas.io.writers.mdf import write_mdf
 from opendas.report.certificate import issue
 from opendas.schema.histogram import Histogram
+from opendas.tables.tabulate import write_tables
+from opendas.verify.machine import check_machine, machine_names
+from opendas.verify.release import verify_release
 
 
 def failures(out, **kwargs):

@@ -8,10 +8,10 @@ import json
 import pytest
 from support.release_builder import add_product, issue_release
 
-from opendas.io.release_folder import ReleaseFolder
-from opendas.io.verification.check import run_check
-from opendas.io.verification.spine import check_spine
-from opendas.io.verify import verify_release
+from opendas.files.release_folder import ReleaseFolder
+from opendas.verify.check import run_check
+from opendas.verify.release import verify_release
+from opendas.verify.spine import check_spine
 
 NAME = "pl94-persons: spine"
 

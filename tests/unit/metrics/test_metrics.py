@@ -16,10 +16,10 @@ from opendas.metrics.diversity import GROUPS, blau_index, group_of_cell, has_gro
 from opendas.metrics.errors import BLOCK_BINS, COUNTY_BINS, population_bins
 from opendas.metrics.redistricting import Criterion, CriterionBin, population_interval, within_five_points
 from opendas.metrics.statistics import QUANTILES, quantiles
-from opendas.products.pl94 import pl94_persons, pl94_units
-from opendas.products.product import PassPlan, Product
 from opendas.schema.attributes import Attribute, Recode, Schema
 from opendas.schema.histogram import Histogram
+from opendas.schema.pl94 import pl94_persons, pl94_units
+from opendas.schema.product import PassPlan, Product
 
 BLOCKS = np.array(
     [

@@ -16,8 +16,8 @@ from opendas.errors import EnvironmentFailure
 from opendas.geography.frame import Frame, official_codes
 from opendas.metrics import Evaluation, evaluate
 from opendas.metrics.output import CONFIDENTIAL, evaluation_files, write_evaluation
-from opendas.products.pl94 import pl94_persons
 from opendas.schema.histogram import Histogram
+from opendas.schema.pl94 import pl94_persons
 
 
 @pytest.fixture(scope="module")

@@ -15,12 +15,13 @@ import pyarrow as pa
 import pytest
 from support.households import configuration, random_world, write_world
 
+from opendas.arrays import Ints
 from opendas.cli.failures import guarded
 from opendas.cli.main import cli
+from opendas.custody.run_key import RunKey
 from opendas.engines.spark import session
 from opendas.errors import EnvironmentFailure, Finding, PrivacyError
 from opendas.phsafe.config import Config, Mode, parse_config
-from opendas.phsafe.counting import Counts
 from opendas.phsafe.digest import bucket_digests
 from opendas.phsafe.exact import exact_cubes, exact_declarations
 from opendas.phsafe.findings import CSV_FILES, MOST_LINES, Source, list_lines
@@ -43,7 +44,6 @@ from opendas.phsafe.spark.parts import (
 from opendas.phsafe.spark.rows import KINDS, ROW_SCHEMA, Block, ReadLines, VersionsDiffer
 from opendas.phsafe.truncation import Truncation
 from opendas.phsafe.validate import validate
-from opendas.random.keys import RunKey
 
 STATES = ["06", "44"]
 
@@ -70,7 +70,7 @@ def configured() -> Config:
     return parse_config(json.dumps(configuration(tau=2)), Mode.PRIVATE)
 
 
-def summed(answers: Iterator[pa.RecordBatch], inputs: Inputs) -> dict[str, Counts]:
+def summed(answers: Iterator[pa.RecordBatch], inputs: Inputs) -> dict[str, Ints]:
     cubes, digests = add_counts(unpack(answer) for batch in answers for answer in batch.column(0).to_pylist())
     assert digests == bucket_digests(inputs), "what was counted is not what was read"
     return cubes

@@ -11,9 +11,9 @@ from opendas.budget.allocation import Budget
 from opendas.budget.plan import attribute_rho, plan_rows, within_rho
 from opendas.budget.presets import preset
 from opendas.privacy.relations import Mechanism, Neighbours
-from opendas.products.pl94 import pl94_persons, pl94_units
-from opendas.products.product import Product
 from opendas.report import NoiseRow, RunFacts
+from opendas.schema.pl94 import pl94_persons, pl94_units
+from opendas.schema.product import Product
 
 RHODE_ISLAND = {"state": 1, "county": 5, "tract": 241, "block_group": 812, "block": 17850}
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from opendas.custody.stamps import DEMONSTRATION_FRAME, NOT_FOR_RELEASE, POPULATED_LEAVES
 from opendas.errors import ConfigError, FormatError
 from opendas.privacy.zcdp import epsilon_bun_steinke, epsilon_cks
 from opendas.report import (
@@ -20,7 +21,6 @@ from opendas.report import (
     released_files,
 )
 from opendas.report.certificate import build_certificate, certificate_bytes, issue_date, totals
-from opendas.stamps import DEMONSTRATION_FRAME, NOT_FOR_RELEASE, POPULATED_LEAVES
 
 
 @pytest.fixture

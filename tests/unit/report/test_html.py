@@ -8,11 +8,11 @@ from html.parser import HTMLParser
 
 import pytest
 
+from opendas.custody.stamps import DEMONSTRATION_FRAME, NOT_FOR_RELEASE
 from opendas.report import RunFacts
 from opendas.report.certificate import ReleasedFile, build_certificate
 from opendas.report.html import report_html
 from opendas.report.views import TotalMargin, decimal, file_groups, invariant_words, plural, total_margins
-from opendas.stamps import DEMONSTRATION_FRAME, NOT_FOR_RELEASE
 
 DIGEST = "0123456789abcdef" * 4
 VOID = {"meta", "br", "line", "rect", "polyline", "circle"}

@@ -7,11 +7,11 @@ import io
 
 import pytest
 
+from opendas.custody.stamps import DEMONSTRATION_FRAME, NOT_FOR_RELEASE
 from opendas.report import RunFacts
 from opendas.report.certificate import ReleasedFile, build_certificate
 from opendas.report.pdf import certificate_pdf
 from opendas.report.views import ticks
-from opendas.stamps import DEMONSTRATION_FRAME, NOT_FOR_RELEASE
 
 pypdf = pytest.importorskip("pypdf")
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import re
 
-from opendas.privacy.tradeoff import zcdp_power_bound
+from opendas.custody.stamps import NOT_FOR_RELEASE
+from opendas.privacy.attacker import zcdp_power_bound
 from opendas.report.facts import RunFacts
 from opendas.report.html import _power_picture
-from opendas.report.power_svg import POWER_LEVELS, power_svg
-from opendas.stamps import NOT_FOR_RELEASE
+from opendas.report.pictures import POWER_LEVELS, power_svg
 
 
 def points(svg: str) -> list[list[tuple[float, float]]]:

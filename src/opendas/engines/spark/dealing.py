@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from opendas.engines.garbage import keep_modules
+from opendas.arrays import Ints
+from opendas.engines.local import keep_modules
 from opendas.engines.spark.parts import COUNT_TYPES, Batches, Counts, pack_counts, unpack_counts
 from opendas.engines.spark.slots import slots
 from opendas.engines.tasks import Stage
@@ -28,8 +29,6 @@ __all__ = ["Cut", "Redeal", "deal", "hand_out", "split"]
 
 _SENT_AT_ONCE = 1 << 26
 """Bytes of counts that the driver hands to Spark at a time."""
-
-Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,7 +44,7 @@ class Cut:
     """
 
     level: int
-    starts: Integers
+    starts: Ints
 
     @classmethod
     def of(cls, spine: Spine, stages: Sequence[Stage]) -> Cut:
@@ -73,7 +72,7 @@ class Redeal:
     starts : int64 (t + 1,)
     """
 
-    starts: Integers
+    starts: Ints
 
     def __call__(self, batches: Batches) -> Batches:
         """Split rows."""
@@ -84,7 +83,7 @@ class Redeal:
         keep_modules()
 
 
-def split(counts: Counts, starts: Integers, slot: npt.NDArray[np.int32]) -> Iterator[tuple[int, int, Counts]]:
+def split(counts: Counts, starts: Ints, slot: npt.NDArray[np.int32]) -> Iterator[tuple[int, int, Counts]]:
     """Yield (slot, task, counts) for each task that some counts belong to."""
     task = np.searchsorted(starts, counts.leaf, side="right") - 1
     for number in np.unique(task).tolist():

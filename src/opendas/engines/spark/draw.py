@@ -16,6 +16,7 @@ from secrets import token_hex
 import numpy as np
 import numpy.typing as npt
 
+from opendas.arrays import Ints
 from opendas.engines.spark.engine import NOISE_KEY
 from opendas.engines.spark.exact import SparkCounts, TaskCounts
 from opendas.engines.spark.key_service import KeyService, KeyTicket
@@ -26,8 +27,6 @@ from opendas.measurement.noisy import MeasuredLevel
 from opendas.schema.histogram import Histogram
 
 __all__ = ["SparkDraw"]
-
-Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -57,8 +56,8 @@ class _DrawTask:
     counts: TaskCounts
     unchanged: Callable[[int, Histogram], None]
     level: int
-    starts: Integers | None
-    cuts: Integers
+    starts: Ints | None
+    cuts: Ints
     step: int
     folder: Path
     files: RunFiles
@@ -97,11 +96,11 @@ class SparkDraw:
         keys.offer({NOISE_KEY: source.key})
         self._ticket = keys.ticket
 
-    def __call__(self, level: int, step: int) -> Iterator[tuple[int, int, list[Integers]]]:
+    def __call__(self, level: int, step: int) -> Iterator[tuple[int, int, list[Ints]]]:
         """Yield first geounit, the one behind the last, and all noisy answers of each query group."""
         return self._here(level, step) if level <= self._counts.cut.level else self._there(level, step)
 
-    def _here(self, level: int, step: int) -> Iterator[tuple[int, int, list[Integers]]]:
+    def _here(self, level: int, step: int) -> Iterator[tuple[int, int, list[Ints]]]:
         geounits = len(self._counts.spine.levels[level])
         table = self._counts.at(level)
         for start in range(0, geounits, step):
@@ -109,7 +108,7 @@ class SparkDraw:
             measured = self._source.at(level, start, table.slice(start, stop))
             yield start, stop, measured.full(level, start, stop - start)
 
-    def _there(self, level: int, step: int) -> Iterator[tuple[int, int, list[Integers]]]:
+    def _there(self, level: int, step: int) -> Iterator[tuple[int, int, list[Ints]]]:
         counts, spine = self._counts, self._counts.spine
         leaves = spine.leaf_starts(level)
         cuts = np.searchsorted(leaves, counts.cut.starts)
@@ -148,7 +147,7 @@ def _path(folder: Path, task: int, number: int) -> Path:
     return folder / f"task{task:06d}-{number:06d}.npz"
 
 
-def _narrow(values: Integers) -> npt.NDArray[np.integer]:
+def _narrow(values: Ints) -> npt.NDArray[np.integer]:
     """Return the same integers in the fewest bytes that hold all."""
     low, high = (int(values.min()), int(values.max())) if values.size else (0, 0)
     for kind in (np.int8, np.int16, np.int32):

@@ -204,7 +204,7 @@ class SparkEngine:
     def apply(
         self, function: Callable[[Item], Result], items: Iterable[Item], count: int
     ) -> Iterator[tuple[Item, Result]]:
-        """Yield each item with the function's answer; see :class:`opendas.engines.engine.Engine`."""
+        """Yield each item with the function's answer; see :class:`opendas.engines.protocol.Engine`."""
         if self._alone:  # what they are made of is here, and here they belong
             return self._local.apply(function, items, count)
         numbers, folder = iter(range(count)), self._new_folder()

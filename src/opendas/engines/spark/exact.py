@@ -17,8 +17,10 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
+from opendas.arrays import Ints
+from opendas.custody.input_tag import TagSum, tag_entries, tag_key, tag_of
+from opendas.custody.run_key import RunKey
 from opendas.engines.spark.dealing import Cut, Redeal, deal
 from opendas.engines.spark.key_service import KeyService, KeyTicket
 from opendas.engines.spark.parts import (
@@ -35,10 +37,8 @@ from opendas.engines.spark.session import spark_failures
 from opendas.errors import Finding, PrivacyError
 from opendas.geography.spine import Spine
 from opendas.measurement.invariants import exact_answers
-from opendas.queries.groups import QueryGroup
-from opendas.random.keys import RunKey
-from opendas.random.tags import TagSum, tag_entries, tag_key, tag_of
 from opendas.schema.histogram import Histogram
+from opendas.schema.query_groups import QueryGroup
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -47,7 +47,6 @@ __all__ = ["SparkCounts", "TaskCounts"]
 
 _TAG_KEY = "input tag"
 Check = Callable[[int, int, Histogram], Any]
-Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -61,7 +60,7 @@ class TaskCounts:
         Cells.
     """
 
-    starts: Integers
+    starts: Ints
     size: int
 
     def __call__(self, task: int, batches: Batches) -> Histogram:
@@ -100,8 +99,8 @@ class _SumUp:
     """
 
     counts: TaskCounts
-    tops: Integers
-    declared: tuple[tuple[QueryGroup, Integers | None], ...]
+    tops: Ints
+    declared: tuple[tuple[QueryGroup, Ints | None], ...]
     folder: Path
     files: RunFiles
     check: Check | None
@@ -135,14 +134,14 @@ class _Tag:
 
     counts: TaskCounts
     ticket: KeyTicket
-    frame: Integers
+    frame: Ints
 
     def __call__(self, task: int, batches: Batches) -> TagSum:
         low, high = self.counts.leaves(task)
         return tag_counts(self.ticket.fetch(_TAG_KEY), self.frame[low:high], self.counts(task, batches))
 
 
-def tag_counts(key: bytes, frame: Integers, table: Histogram) -> TagSum:
+def tag_counts(key: bytes, frame: Ints, table: Histogram) -> TagSum:
     """Return the sum of the tags of all entries of some leaves."""
     leaf = np.repeat(frame, np.diff(table.indptr))
     return tag_entries(key, leaf, table.cells, table.counts)
@@ -157,8 +156,8 @@ class _Unchanged:
     """
 
     ticket: KeyTicket
-    frame: Integers
-    starts: Integers
+    frame: Ints
+    starts: Ints
 
     def __call__(self, task: int, table: Histogram) -> None:
         low, high = int(self.starts[task]), int(self.starts[task + 1])
@@ -178,7 +177,7 @@ def _as_key(total: TagSum) -> bytes:
     return total.blocks.to_bytes(16, "little") + total.entries.to_bytes(16, "little")
 
 
-def _within(starts: Integers, low: int, high: int) -> Integers:
+def _within(starts: Ints, low: int, high: int) -> Ints:
     """Return those of ``starts`` from leaf `low` to leaf `high`, both of them among these."""
     first, last = np.searchsorted(starts, [low, high])
     return np.asarray(starts[first : last + 1] - low)
@@ -255,7 +254,7 @@ class SparkCounts:
         """
         last = len(self.spine.levels) - 1
         self._declared_groups = dict(declared)
-        groups: list[tuple[QueryGroup, Integers | None]] = []
+        groups: list[tuple[QueryGroup, Ints | None]] = []
         for level, some in declared.items():
             starts = None if level == last else self.spine.leaf_starts(level)
             for group in some:
@@ -297,11 +296,11 @@ class SparkCounts:
                 self._sums[level] = self.at(level + 1).aggregate(self.spine.child_starts(level))
         return self._sums[level]
 
-    def some(self, level: int, start: int, stop: int) -> Histogram | None:
+    def slice(self, level: int, start: int, stop: int) -> Histogram | None:
         """Return the counts of geounits ``start:stop`` of a geolevel; None where executors have them."""
         return self.at(level).slice(start, stop) if level <= self.cut.level else None
 
-    def answers(self, group: QueryGroup, level: int) -> Integers:
+    def answers(self, group: QueryGroup, level: int) -> Ints:
         """Return the exact answers of a query group at a geolevel, int64 (g, m): of declared ones alone."""
         if level <= self.cut.level:
             return exact_answers(group, self.at(level))

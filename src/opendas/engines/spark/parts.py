@@ -22,8 +22,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from opendas import errors
-from opendas.core_files import forbid_core_files
-from opendas.engines.garbage import keep_modules
+from opendas.custody.core_files import forbid_core_files
+from opendas.engines.local import keep_modules
 from opendas.errors import EnvironmentFailure, OpendasError
 from opendas.schema.histogram import Histogram
 from opendas.version import __version__
@@ -176,7 +176,7 @@ _SAID: Final = frozenset(
     {
         ("opendas.engines.spark.parts", "Answer"),
         ("opendas.engines.work", "Saved"),
-        ("opendas.large_files", "Solved"),
+        ("opendas.engines.outputs", "Solved"),
         *(("opendas.errors", name) for name in errors.__all__),
     }
 )

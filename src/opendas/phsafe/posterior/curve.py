@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from opendas.arrays import Floats
 from opendas.errors import EstimationError
 from opendas.phsafe.posterior.density import (
     DROP,
@@ -28,7 +29,6 @@ from opendas.phsafe.posterior.lattice import Lattice
 
 __all__ = ["Curve", "fit_curve", "log_densities"]
 
-Floats = npt.NDArray[np.float64]
 
 _MOST_PANELS = 400
 

@@ -23,9 +23,9 @@ import math
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 from numba import njit
 
+from opendas.arrays import Floats
 from opendas.phsafe.posterior.gauss import interval, log_interval, log_upper
 
 __all__ = [
@@ -51,7 +51,6 @@ __all__ = [
     "log_density",
 ]
 
-Floats = npt.NDArray[np.float64]
 
 AVERAGE: Final = 0
 """S / D."""

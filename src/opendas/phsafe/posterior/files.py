@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from opendas.errors import ConfigError, DataError, EnvironmentFailure, Finding, FormatError
-from opendas.io.atomic import write_atomic
+from opendas.files.atomic import write_atomic
 from opendas.phsafe.model import PUERTO_RICO
 from opendas.phsafe.posterior.lattice import Noise
 from opendas.phsafe.tables import OUTPUTS

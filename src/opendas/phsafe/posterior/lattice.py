@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import fft
 
+from opendas.arrays import Floats
 from opendas.errors import ConfigError
 
 __all__ = [
@@ -32,7 +33,6 @@ __all__ = [
     "sum_of",
 ]
 
-Floats = npt.NDArray[np.float64]
 
 _DROP = 40.0
 """Weights below exp(-40) of the largest are left out."""

@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import ndtri
 
 from opendas.phsafe.posterior import density
@@ -23,7 +22,6 @@ from opendas.phsafe.posterior.truncated import Z95
 
 __all__ = ["pair_average", "pair_count"]
 
-Floats = npt.NDArray[np.float64]
 
 _POINTS_A_SCALE = 256
 _MOST_POINTS = 1 << 20

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from opendas.arrays import Floats
 from opendas.errors import ConfigError, DataError
 from opendas.phsafe.posterior import density
 from opendas.phsafe.posterior.counts import LEVEL
@@ -32,7 +32,6 @@ __all__ = [
     "mean_inverse",
 ]
 
-Floats = npt.NDArray[np.float64]
 
 FREE_FROM = 9.0
 """Distance of the measurement from each constraint, in its standard deviations, from which constraints are

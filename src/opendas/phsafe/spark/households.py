@@ -16,10 +16,11 @@ from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from opendas.arrays import Ints
+from opendas.engines.local import default_workers
 from opendas.engines.spark.session import open_session, spark_failures
 from opendas.errors import ConfigError, Finding, FormatError, PrivacyError
 from opendas.phsafe.config import Config
-from opendas.phsafe.counting import Counts
 from opendas.phsafe.digest import BUCKETS, canonical_bytes
 from opendas.phsafe.findings import InputFiles
 from opendas.phsafe.plan import Plan
@@ -38,7 +39,6 @@ from opendas.phsafe.spark.parts import (
 from opendas.phsafe.spark.rows import ROW_TYPES, ReadLines
 from opendas.phsafe.tables import Table
 from opendas.phsafe.validate import Validation
-from opendas.timing import default_workers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -159,15 +159,15 @@ class SparkHouseholds:
         """Return what the input tag is made of; after :meth:`validate`."""
         return canonical_bytes(self._digests)
 
-    def count(self, plan: Plan, keys: dict[str, bytes]) -> dict[str, Counts]:
+    def count(self, plan: Plan, keys: dict[str, bytes]) -> dict[str, Ints]:
         """Return the cube of each table with a budget, after truncation."""
         return self._count(CountPart(self._config, self._files, plan=plan, keys=keys))
 
-    def count_exactly(self, tables: dict[str, Table]) -> dict[str, Counts]:
+    def count_exactly(self, tables: dict[str, Table]) -> dict[str, Ints]:
         """Return the cube of each table as the non-private mode counts it."""
         return self._count(CountExactly(self._config, self._files, tables=tables))
 
-    def _count(self, part: CountPart | CountExactly) -> dict[str, Counts]:
+    def _count(self, part: CountPart | CountExactly) -> dict[str, Ints]:
         self._report("counting", 0, 1)
         with spark_failures():
             answers = self._run(part)

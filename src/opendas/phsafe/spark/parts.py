@@ -15,11 +15,11 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from opendas.core_files import forbid_core_files
-from opendas.engines.garbage import keep_modules
+from opendas.arrays import Ints
+from opendas.custody.core_files import forbid_core_files
+from opendas.engines.local import keep_modules
 from opendas.errors import Finding
 from opendas.phsafe.config import Config
-from opendas.phsafe.counting import Counts
 from opendas.phsafe.digest import bucket_digests
 from opendas.phsafe.exact import exact_cubes
 from opendas.phsafe.findings import InputFiles
@@ -46,7 +46,7 @@ ANSWER_TYPES: Final = "answer binary"
 _SCHEMA: Final = pa.schema([("answer", pa.binary())])
 
 Batches = Iterator[pa.RecordBatch]
-Cubes = dict[str, Counts]
+Cubes = dict[str, Ints]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

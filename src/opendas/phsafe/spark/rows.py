@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from opendas.engines.garbage import keep_modules
+from opendas.engines.local import keep_modules
 from opendas.phsafe.digest import bucket_of
 from opendas.phsafe.findings import InputFiles
 from opendas.phsafe.model import Inputs, Persons, Places, Units

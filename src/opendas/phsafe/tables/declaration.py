@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from opendas.arrays import Bools
 from opendas.errors import ConfigError
 from opendas.phsafe.model import LEVELS, Iteration, Level, Persons, Units
 
 __all__ = ["Derived", "IteratesBy", "Joined", "Kind", "Table"]
 
-Mask = npt.NDArray[np.bool_]
 Cells = npt.NDArray[np.int8]
 
 
@@ -131,10 +131,10 @@ class Table:
     cell_rule: str
     cell_field: str
     iterates_by: IteratesBy | None = None
-    person_filter: Callable[[Persons], Mask] | None = None
-    unit_filter: Callable[[Units], Mask] | None = None
+    person_filter: Callable[[Persons], Bools] | None = None
+    unit_filter: Callable[[Units], Bools] | None = None
     shell: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
-    truth_filter: Callable[[Units], Mask] | None = None
+    truth_filter: Callable[[Units], Bools] | None = None
     weight: str | None = None
 
     def __post_init__(self) -> None:

@@ -1,0 +1,240 @@
+"""Programs (6) and (7) as a search for one number: the marginal value of budget.
+
+The objective is separable and convex, so that at the optimum every level has the same weighted slope,
+``-w F'(b) = exp(t)``. Given t, each level's budget is the root of a decreasing function of one variable, and
+both the sum of the budgets and the objective are decreasing in t. All searches run in logarithms, where
+these functions are close to straight lines, by Newton's method within brackets: it cannot leave them, so it
+cannot fail, and it takes a handful of steps.
+
+Ko, Ziani & Fioretto, equations (6) and (7), who use an interior-point solver.
+
+Axes: ``l`` levels, all with a positive weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from opendas.allocation.separable import Separable
+from opendas.arrays import Floats
+from opendas.errors import BudgetError
+from opendas.privacy.exact import format_fraction, parse_fraction
+
+__all__ = [
+    "LARGEST_BUDGET",
+    "SMALLEST_BUDGET",
+    "Optimum",
+    "checked_total",
+    "minimise_budget",
+    "minimise_error",
+]
+
+
+SMALLEST_BUDGET, LARGEST_BUDGET = 1e-12, 1e15
+"""Totals outside are refused: one buys nothing, the other protects nobody."""
+
+
+def checked_total(total: Fraction | int | str, what: str = "total") -> Fraction:
+    """Read a total budget that can be shared out.
+
+    Raises
+    ------
+    BudgetError
+        If it is not positive, or outside ``SMALLEST_BUDGET`` to ``LARGEST_BUDGET``: floats then still hold
+        every share and every error.
+    ConfigError
+        If it is no exact number.
+    """
+    exact = parse_fraction(total, what)
+    if exact <= 0:
+        raise BudgetError(f"{what}: {format_fraction(exact)} is not positive.")
+    if not SMALLEST_BUDGET <= exact <= LARGEST_BUDGET:
+        raise BudgetError(
+            f"{what}: expected a number from {SMALLEST_BUDGET:.0e} to {LARGEST_BUDGET:.0e}; less buys "
+            "nothing, and more protects nobody."
+        )
+    return exact
+
+
+_CLOSE = 2e-14
+_STEPS = 200
+_LONGEST = 4.0  # of one step, in the logarithm
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Optimum:
+    """Where all slopes are equal.
+
+    Parameters
+    ----------
+    budgets : float64 (l,)
+    multiplier : float
+        By how much the objective falls per unit of budget, at the margin; 0 below the smallest double.
+    """
+
+    budgets: Floats
+    multiplier: float
+
+
+def minimise_error(problem: Separable, total: float) -> Optimum:
+    """Program (6): the least weighted error at a total budget.
+
+    Parameters
+    ----------
+    problem : Separable
+    total : float, > 0
+
+    Returns
+    -------
+    Optimum
+        Budgets sum to the total to the last digits.
+    """
+
+    def spent(t: float, log_budgets: Floats, rates: Floats) -> tuple[float, float]:
+        budgets = np.exp(log_budgets)
+        whole = budgets.sum()
+        return float(np.log(whole / total)), float(np.dot(budgets, rates) / whole)
+
+    log_budgets, t = _search(problem, np.log(_power_rule(problem, total)), spent)
+    budgets = np.exp(log_budgets)
+    return Optimum(budgets * (total / budgets.sum()), _exp(t))
+
+
+def minimise_budget(problem: Separable, target: float) -> Optimum:
+    """Program (7): the least total budget at which the weighted error is at most a target.
+
+    Parameters
+    ----------
+    problem : Separable
+    target : float, > 0
+
+    Returns
+    -------
+    Optimum
+
+    Raises
+    ------
+    BudgetError
+        If the budget would lie outside ``SMALLEST_BUDGET`` to ``LARGEST_BUDGET``.
+    """
+    reach = [problem.objective(_power_rule(problem, total)) for total in (SMALLEST_BUDGET, LARGEST_BUDGET)]
+    if target <= reach[1]:  # the rule is no optimum, above all for whole-number noise
+        reach[1] = problem.objective(minimise_error(problem, LARGEST_BUDGET).budgets)
+    if not reach[1] < target < reach[0]:
+        which = "large" if target >= reach[0] else "small"
+        raise BudgetError(
+            f"mse: the target {target:.6g} is too {which}: total budgets from {SMALLEST_BUDGET:.0e} to "
+            f"{LARGEST_BUDGET:.0e} give errors from about {reach[0]:.3g} down to {reach[1]:.3g}."
+        )
+
+    def excess(t: float, log_budgets: Floats, rates: Floats) -> tuple[float, float]:
+        budgets = np.exp(log_budgets)
+        error = problem.objective(budgets)
+        if error == 0:  # below all doubles: too much budget, by an unknown amount
+            return -np.inf, 1.0
+        # d error = -exp(t) d budget, and d budget = budget * rate * d t
+        gain = -np.sum(np.exp(t + log_budgets - np.log(error)) * rates)
+        return float(np.log(error / target)), float(gain)
+
+    start = np.log(_power_rule(problem, _guess(problem, target)))
+    log_budgets, t = _search(problem, start, excess)
+    return Optimum(np.exp(log_budgets), _exp(t))
+
+
+def _power_rule(problem: Separable, total: float) -> Floats:
+    """Budgets by weighted number of nodes, which is nearly optimal at small budgets."""
+    shares = (problem.weights * problem.nodes) ** (1 / (problem.kind.order + 1))
+    return np.asarray(total * shares / shares.sum(), dtype=np.float64)
+
+
+def _guess(problem: Separable, target: float) -> float:
+    """Return a total whose error is within a factor of the target, by bisection along the power rule."""
+    low, high = np.log(SMALLEST_BUDGET), np.log(LARGEST_BUDGET)
+    for _ in range(12):
+        middle = 0.5 * (low + high)
+        if problem.objective(_power_rule(problem, float(np.exp(middle)))) > target:
+            low = middle
+        else:
+            high = middle
+    return float(np.exp(low))
+
+
+def _search(
+    problem: Separable, start: Floats, condition: Callable[[float, Floats, Floats], tuple[float, float]]
+) -> tuple[Floats, float]:
+    """Find t where a monotone condition on the budgets is 0; return the logarithms of the budgets, and t."""
+    slopes, _ = problem.log_slopes(start)
+    t = float(np.dot(np.exp(start - start.max()), slopes) / np.exp(start - start.max()).sum())
+    log_budgets, low, high = start, -np.inf, np.inf
+    for _ in range(_STEPS):
+        log_budgets, rates = _level_budgets(problem, t, log_budgets)
+        value, slope = condition(t, log_budgets, rates)
+        if abs(value) <= _CLOSE * max(1.0, abs(t)):
+            break
+        # The value falls or rises with t throughout; `slope` has the sign.
+        if (value > 0) == (slope < 0):
+            low = t
+        else:
+            high = t
+        longest = 4 * _LONGEST + 0.5 * abs(t)
+        step = -value / slope if np.isfinite(value) else longest
+        following = _within(t + float(np.clip(step, -longest, longest)), low, high)
+        if following == t:
+            break
+        # Start the next inner search where the straight lines lead.
+        log_budgets = log_budgets + _step((following - t) * rates, 1 / rates, problem.kind.order)
+        t = following
+    return log_budgets, t
+
+
+def _level_budgets(problem: Separable, t: float, start: Floats) -> tuple[Floats, Floats]:
+    """Find the budget of each level at which its log slope is t.
+
+    Returns
+    -------
+    log_budgets, rates : float64 (l,)
+        Logarithm of the budget, and its derivative in t.
+    """
+    u = start
+    low, high = np.full(len(u), -np.inf), np.full(len(u), np.inf)
+    for _ in range(_STEPS):
+        slopes, derivative = problem.log_slopes(u)
+        excess = slopes - t
+        low, high = np.where(excess > 0, u, low), np.where(excess < 0, u, high)
+        # Of whole-number noise, the slope has the budget itself as a term, and its rounding.
+        scale = np.maximum(1.0, np.maximum(np.abs(slopes), np.abs(derivative)))
+        if bool(np.all(np.abs(excess) <= _CLOSE * scale)):
+            break
+        following = u + _step(-excess / derivative, derivative, problem.kind.order)
+        with np.errstate(invalid="ignore"):
+            middle = np.where(np.isfinite(low + high), 0.5 * (low + high), following)
+        following = np.where((following > low) & (following < high), following, middle)
+        if bool(np.all(following == u)):
+            break
+        u = following
+    return u, 1 / derivative
+
+
+def _step(change: Floats, derivative: Floats, order: int) -> Floats:
+    """Return Newton's step in the logarithm of each budget.
+
+    Where the noise is whole numbers and mostly 0, slopes fall exponentially: there they are straight in the
+    budget itself, not in its logarithm.
+    """
+    steep = (derivative < -2.0 * (order + 1)) & (change > -0.9)
+    straight = np.log1p(np.where(steep, change, 0.0))
+    return np.clip(np.where(steep, straight, change), -_LONGEST, _LONGEST)
+
+
+def _within(value: float, low: float, high: float) -> float:
+    if low < value < high:
+        return value
+    return 0.5 * (low + high) if np.isfinite(low + high) else value
+
+
+def _exp(t: float) -> float:
+    return float(np.exp(min(t, 700.0)))

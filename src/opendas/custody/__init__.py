@@ -1,0 +1,1 @@
+"""Keys, ledger and stamps: what an office keeps and may be asked for."""

@@ -1,0 +1,290 @@
+"""The ledger: every privacy act is written down, for good, before it happens.
+
+``ledger.jsonl`` holds one JSON object a line. Each line carries the SHA-256 of the line before it and of
+its own content, so that a changed, removed or reordered line shows. An *intent* is written and forced to
+disk before the first draw of a run and counts as spent from then on, whether or not the run ends well; a
+*finished* note is no privacy act. A line without its newline was never acknowledged, so nothing was drawn
+after it: it is cut. Any other damage stops the run. What this does and does not prove:
+``docs/proofs/ledger.md``.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from opendas.custody.ledger_entries import Change, LedgerEntry, LedgerLine, Spent, read_lines, total_spent
+from opendas.errors import EnvironmentFailure, PrivacyError
+
+__all__ = ["Ledger"]
+
+_LOCK_NAME = ".opendas.lock"
+
+
+class Ledger:
+    """An open ledger, with the output folder locked for as long as it is open.
+
+    Use :meth:`open`, as a context manager. The folder's lock keeps two runs out of one output folder. The
+    ledger file has its own lock, held only while a line is written or read, so that several folders
+    may share one ledger; each operation reads the file again, because another folder may have added to it.
+    """
+
+    def __init__(self, path: Path, folder: Path, lock: int) -> None:
+        self._path = path
+        self._folder = folder
+        self._lock: int | None = lock
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], *, folder: str | os.PathLike[str] | None = None) -> Self:
+        """Lock an output folder and open its ledger, creating the file if there is none.
+
+        Parameters
+        ----------
+        path : path
+            The ledger file. Created with mode 0600; its folder must exist.
+        folder : path, optional
+            The output folder to lock; the ledger's own folder if left out. Differs from it when
+            ``--ledger`` shares one ledger over several output folders.
+
+        Raises
+        ------
+        EnvironmentFailure
+            If another process holds the folder, or the disk or the permissions refuse.
+        PrivacyError
+            If the ledger is damaged other than by a torn last line.
+        """
+        ledger_path = Path(path)
+        locked = Path(folder) if folder is not None else ledger_path.parent
+        ledger = cls(ledger_path, locked, _lock_folder(locked))
+        try:
+            with ledger._file() as descriptor:
+                ledger._load(descriptor)
+                _sync(descriptor, ledger_path)
+        except BaseException:
+            ledger.close()
+            raise
+        return ledger
+
+    @property
+    def path(self) -> Path:
+        """The ledger file."""
+        return self._path
+
+    def close(self) -> None:
+        """Release the output folder. Closing twice is harmless."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def intend(self, entry: LedgerEntry) -> None:
+        """Write a privacy act and force it to disk. Draw only after this returns.
+
+        An entry already there in every field is the resumption of the same act, which repeats the same
+        draws: it is not written, or charged, again.
+
+        Parameters
+        ----------
+        entry : LedgerEntry
+
+        Raises
+        ------
+        PrivacyError
+            If the run id stands there with other fields (another plan, input, key or version), the key
+            was used by another run, or seeded and real runs would share the ledger.
+        EnvironmentFailure
+            If the line cannot be forced to disk: then nothing may be drawn.
+        """
+        with self._file() as descriptor:
+            lines = self._load(descriptor)
+            earlier = [line.entry for line in lines if line.entry is not None]
+            known = next((found for found in earlier if found.run_id == entry.run_id), None)
+            if known is not None:
+                _check_same_act(known, entry)
+                return
+            _check_fresh_act(earlier, entry)
+            self._append(descriptor, LedgerLine.intent(lines, entry))
+
+    def finished(self, run_id: str) -> None:
+        """Note that a run has its result. No privacy act; noting it twice writes one line.
+
+        Raises
+        ------
+        PrivacyError
+            If no intent has this run id.
+        """
+        with self._file() as descriptor:
+            lines = self._load(descriptor)
+            if not any(line.entry is not None and line.run_id == run_id for line in lines):
+                raise PrivacyError(f"Ledger {self._path.name}: run {run_id} was never started in it.")
+            if not any(line.entry is None and line.run_id == run_id for line in lines):
+                self._append(descriptor, LedgerLine.finish(lines, run_id))
+
+    def entries(self) -> tuple[LedgerEntry, ...]:
+        """All privacy acts, oldest first."""
+        return tuple(line.entry for line in self._lines() if line.entry is not None)
+
+    def find(self, run_id: str) -> LedgerEntry | None:
+        """Return the act of a run, or None."""
+        return next((entry for entry in self.entries() if entry.run_id == run_id), None)
+
+    def is_finished(self, run_id: str) -> bool:
+        """Whether a run has its finished note."""
+        return any(line.entry is None and line.run_id == run_id for line in self._lines())
+
+    def spent(self, changes: Iterable[Change] = ()) -> tuple[Spent, ...]:
+        """Exact totals per relation and change; see :func:`opendas.custody.ledger_entries.total_spent`."""
+        return total_spent(self.entries(), changes)
+
+    @staticmethod
+    def read(path: str | os.PathLike[str]) -> tuple[LedgerEntry, ...]:
+        """Read the acts of a ledger without locking its folder or changing it.
+
+        Parameters
+        ----------
+        path : path
+
+        Raises
+        ------
+        PrivacyError
+            If the ledger is damaged other than by a torn last line, which is passed over.
+        EnvironmentFailure
+            If the file cannot be read.
+        """
+        try:
+            data = Path(path).read_bytes()
+        except OSError as error:
+            raise _disk_failure(Path(path), error) from error
+        lines, _ = read_lines(data, Path(path).name)
+        return tuple(line.entry for line in lines if line.entry is not None)
+
+    def _lines(self) -> tuple[LedgerLine, ...]:
+        with self._file() as descriptor:
+            return self._load(descriptor)
+
+    @contextmanager
+    def _file(self) -> Iterator[int]:
+        """Open and lock the ledger file for one operation."""
+        if self._lock is None:
+            raise PrivacyError(f"Ledger {self._path.name} is closed: its output folder is no longer locked.")
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            descriptor = os.open(self._path, flags, 0o600)
+        except OSError as error:
+            raise _disk_failure(self._path, error) from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            os.fchmod(descriptor, 0o600)
+            yield descriptor
+        except OSError as error:
+            raise _disk_failure(self._path, error) from error
+        finally:
+            os.close(descriptor)
+
+    def _load(self, descriptor: int) -> tuple[LedgerLine, ...]:
+        data = _read_all(descriptor)
+        lines, whole = read_lines(data, self._path.name)
+        if whole < len(data):
+            os.ftruncate(descriptor, whole)
+            _sync(descriptor, self._path)
+        return lines
+
+    def _append(self, descriptor: int, line: LedgerLine) -> None:
+        """Write a line, force it to disk, and only then its newline.
+
+        A power cut may leave any part of what was not yet forced to disk, in any order of sectors. With the
+        newline last, a line that has one is whole: whatever else is found in it is damage, and never a torn
+        write.
+        """
+        size = os.fstat(descriptor).st_size
+        try:
+            for data in (line.data, b"\n"):
+                written = 0
+                while written < len(data):
+                    written += os.write(descriptor, data[written:])
+                _sync(descriptor, self._path)
+        except OSError:
+            # The caller must not draw, so the line may go; if even that fails it stays and counts as spent.
+            os.ftruncate(descriptor, size)
+            raise
+
+
+def _lock_folder(folder: Path) -> int:
+    lock = folder / _LOCK_NAME
+    try:
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise _disk_failure(lock, error) from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(descriptor)
+        raise EnvironmentFailure(
+            f"Another run is at work in the output folder {folder.name!r}. Wait until it ends, or choose "
+            "another folder with --out."
+        ) from error
+    except OSError as error:
+        os.close(descriptor)
+        raise _disk_failure(lock, error) from error
+    return descriptor
+
+
+def _read_all(descriptor: int) -> bytes:
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    parts = []
+    while part := os.read(descriptor, 1 << 20):
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _sync(descriptor: int, path: Path) -> None:
+    """Force a file and its directory entry to disk."""
+    os.fsync(descriptor)
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def _disk_failure(path: Path, error: OSError) -> EnvironmentFailure:
+    return EnvironmentFailure(
+        f"Ledger {path.name}: {error.strerror or error}. Nothing may be drawn without it; "
+        "check disk and permissions."
+    )
+
+
+def _check_same_act(known: LedgerEntry, entry: LedgerEntry) -> None:
+    differing = known.differing_fields(entry)
+    if differing:
+        raise PrivacyError(
+            f"Run {entry.run_id} was started with another {' and '.join(differing)}. A run resumes only "
+            "unchanged; start a new run in a new folder, which is charged in full."
+        )
+
+
+def _check_fresh_act(earlier: Iterable[LedgerEntry], entry: LedgerEntry) -> None:
+    for other in earlier:
+        if other.seeded != entry.seeded:
+            raise PrivacyError(
+                "Seeded and real runs cannot share a ledger or an output folder. Give the seeded run a "
+                "folder and a ledger of its own."
+            )
+        # A seed is not secret and is meant to be used again; a real key covers one run only.
+        if not entry.seeded and other.key_commitment == entry.key_commitment:
+            raise PrivacyError(
+                f"The key of run {entry.run_id} was already used by run {other.run_id}. Every run needs "
+                "its own key: two runs under one key give the difference of their inputs away."
+            )

@@ -1,0 +1,192 @@
+"""The execution backend of a run: this machine, or Spark. The release is the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from opendas.constraints.table import ConstraintTable
+from opendas.custody.run_key import RunKey
+from opendas.engines.local import LocalEngine, WorkerPool, workers_for
+from opendas.engines.outputs import Draw, UsedFile
+from opendas.engines.protocol import Engine
+from opendas.engines.truth import LeafCounts
+from opendas.engines.work import KeyedSource, Worker
+from opendas.errors import Finding
+from opendas.files.atomic import write_atomic
+from opendas.files.mdf.writing import PartFile
+from opendas.geography.spine import Spine
+from opendas.gls.model import TreeModel
+from opendas.measurement.plan import MeasurementPlan
+from opendas.readers.base import InputData, ReaderSpec
+from opendas.readers.registry import make_reader
+from opendas.schema.histogram import Histogram
+from opendas.schema.query_groups import QueryGroup
+
+__all__ = ["Backend", "ExactInput", "LocalBackend", "open_backend"]
+
+
+class ExactInput(Protocol):
+    """The confidential counts of a run, wherever they stand."""
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """Warnings that came of counting, beside those of reading."""
+        ...
+
+    def total(self) -> int:
+        """Return the number of records."""
+        ...
+
+    def tag(self, key: RunKey) -> str:
+        """Return the keyed tag of the input."""
+        ...
+
+    def answers(self, group: QueryGroup, level: int) -> npt.NDArray[np.int64]:
+        """Return the exact answers of a query group that is declared invariant at a geolevel, (g, m)."""
+        ...
+
+    def slice(self, level: int, start: int, stop: int) -> Histogram | None:
+        """Return the counts of geounits ``start:stop`` of a geolevel; None where workers have them."""
+        ...
+
+
+class Backend(Protocol):
+    """Reads, counts and works for a run."""
+
+    def read(self, spec: ReaderSpec, cache: Path) -> InputData:
+        """Return the frame and what goes with it; also the histogram, where this process has it."""
+        ...
+
+    def warm_up(self, leaves: int | None = None) -> None:
+        """Start what takes a while to start: so many leaves will be estimated, if that is known already."""
+        ...
+
+    def count(self, data: InputData, plan: MeasurementPlan, estimator: str, cache: Path) -> ExactInput:
+        """Return the counts of the input that was read."""
+        ...
+
+    def partition(
+        self, counts: ExactInput, constraints: ConstraintTable, estimator: str, model: TreeModel | None
+    ) -> None:
+        """Partition the counts as the run is cut into tasks, now that constraints and model are known."""
+        ...
+
+    def engine(
+        self, worker: Worker, folder: Path, counts: ExactInput | None, spine: Spine
+    ) -> AbstractContextManager[Engine]:
+        """Return what does the tasks of the run whose checkpoints stand in a folder."""
+        ...
+
+    def draw(self, source: KeyedSource, counts: ExactInput, folder: Path, spine: Spine) -> Draw:
+        """Return what draws full measurements."""
+        ...
+
+    @property
+    def write(self) -> Callable[[Path, bytes], None]:
+        """What writes a result file in one step; it goes to other processes."""
+        ...
+
+
+class LocalBackend:
+    """The machine that the run was started on; use it as a context manager.
+
+    Parameters
+    ----------
+    workers : int or None
+        Processes; None: the machine's cores, at most two, and one for a small spine.
+    """
+
+    def __init__(self, workers: int | None) -> None:
+        self._workers = workers
+        self._pool: WorkerPool | None = None
+
+    def __enter__(self) -> LocalBackend:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = None
+
+    @property
+    def write(self) -> Callable[[Path, bytes], None]:
+        """What writes a result file in one step."""
+        return write_atomic
+
+    def read(self, spec: ReaderSpec, cache: Path) -> InputData:
+        """Read the input; what is too large for memory is mapped from a folder."""
+        return make_reader(spec).read(cache)
+
+    def warm_up(self, leaves: int | None = None) -> None:
+        """Start worker processes, once their number is known: they load while this one reads and plans."""
+        workers = self._workers if leaves is None else workers_for(leaves, self._workers)
+        if workers is not None and workers > 1 and self._pool is None:
+            self._pool = WorkerPool(workers, [UsedFile.__module__, PartFile.__module__])
+
+    def count(self, data: InputData, plan: MeasurementPlan, estimator: str, cache: Path) -> LeafCounts:
+        """Return the counts."""
+        return LeafCounts(data.histogram, plan.spine)
+
+    def partition(
+        self, counts: ExactInput, constraints: ConstraintTable, estimator: str, model: TreeModel | None
+    ) -> None:
+        """Nothing is partitioned beforehand here: the counts stand in this process."""
+
+    @contextmanager
+    def engine(
+        self, worker: Worker, folder: Path, counts: ExactInput | None, spine: Spine
+    ) -> Iterator[Engine]:
+        """Put worker processes to work."""
+        with LocalEngine(worker, workers_for(len(spine.leaf), self._workers), self._pool) as engine:
+            self._pool = None  # the engine ends it
+            yield engine
+
+    def draw(self, source: KeyedSource, counts: ExactInput, folder: Path, spine: Spine) -> Draw:
+        """Draw in this process."""
+
+        def draw(level: int, step: int) -> Iterator[tuple[int, int, list[npt.NDArray[np.int64]]]]:
+            for start in range(0, len(spine.levels[level]), step):
+                stop = min(start + step, len(spine.levels[level]))
+                table = counts.slice(level, start, stop)
+                if table is None:
+                    raise AssertionError("the counts of a local run are here")
+                yield start, stop, source.at(level, start, table).full(level, start, stop - start)
+
+        return draw
+
+
+@contextmanager
+def open_backend(
+    engine: str, master: str | None, workers: int | None, folder: Path, cache: Path
+) -> Iterator[Backend]:
+    """Open the execution backend of a run.
+
+    Parameters
+    ----------
+    engine : str
+        ``local`` or ``spark``.
+    master : str or None
+        URL of a Spark master.
+    workers : int or None
+    folder, cache : Path
+        Of the run, under ``state/`` and ``confidential/`` of the output.
+
+    Raises
+    ------
+    EnvironmentFailure
+        If it cannot start.
+    """
+    if engine == "local":
+        with LocalBackend(workers) as backend:
+            yield backend
+        return
+    from opendas.engines.spark.backend import open_on_spark
+
+    with open_on_spark(folder, cache, master, workers) as on_spark:
+        yield on_spark

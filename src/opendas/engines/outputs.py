@@ -1,0 +1,233 @@
+"""The files of a run that grow with the nation: measurements, microdata, families; each written from parts.
+
+What a file takes is put together here; that files are independent lets workers write them side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from opendas.engines.drive import Estimation, FinishedTask, TaskPart
+from opendas.engines.family_table import family_batch, family_table
+from opendas.files.nmf.reading import Answers, measurement_metadata
+from opendas.files.nmf.writing import MeasurementWriter
+from opendas.geography.spine import Spine
+from opendas.measurement.plan import MeasurementPlan
+from opendas.schema.histogram import Histogram
+from opendas.topdown.model import FamilyRecord
+
+__all__ = ["Draw", "FamilyFile", "Leaves", "Solved", "UsedFile", "used_files", "write_full"]
+
+Progress = Callable[[str, int, int], None]
+
+Draw = Callable[[int, int], Iterator[tuple[int, int, list[npt.NDArray[np.int64]]]]]
+"""Takes a geolevel and about how many geounits to draw at a time; yields first geounit, the one behind the
+last, and all noisy answers of each measured query group, in the spine's order."""
+
+_PARTS_KEPT = 8
+"""Results of tasks that are kept: neighbours in the frame are mostly neighbours on the spine."""
+
+_VALUES_AT_ONCE = 1 << 22
+"""Noisy answers drawn at a time when the full file is written."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _LevelNoise:
+    """Variances of one geolevel's noise, geounit by geounit when asked.
+
+    Parameters
+    ----------
+    queries : tuple of str
+    by_multiple : float64 (c, q)
+        Per budget multiple and query group; infinite without budget.
+    which : int64 (g,)
+        Multiple of each geounit.
+    """
+
+    queries: tuple[str, ...]
+    by_multiple: npt.NDArray[np.float64]
+    which: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, plan: MeasurementPlan, level: int) -> _LevelNoise:
+        return cls(
+            tuple(planned.query.name for planned in plan.levels[level].queries), *plan.variances(level)
+        )
+
+    def measured(self, some: slice) -> npt.NDArray[np.bool_]:
+        """Return which geounits are measured: one whose share went to its parent is not in the file."""
+        return np.asarray(np.isfinite(self.by_multiple).all(axis=1))[self.which[some]]
+
+    def variances(self, some: slice) -> dict[str, npt.NDArray[np.float64]]:
+        """Return the variance of each query group's noise in some geounits, float64 (g,)."""
+        found = self.by_multiple[self.which[some]]
+        return {query: found[:, k] for k, query in enumerate(self.queries)}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UsedFile:
+    """The file of the noisy answers of one geolevel that estimation read, with all that it takes.
+
+    Parameters
+    ----------
+    path : Path
+    level : int
+    metadata : mapping
+    geocodes : bytes array (g,)
+    noise : _LevelNoise
+    parts : tuple of TaskPart
+        Results of tasks, in the spine's order.
+    """
+
+    path: Path
+    level: int
+    metadata: Mapping[str, object]
+    geocodes: npt.NDArray[np.bytes_]
+    noise: _LevelNoise
+    parts: tuple[TaskPart, ...]
+
+    def write(self) -> None:
+        """Write the file, a task's part at a time."""
+        with MeasurementWriter(self.path, self.metadata) as writer:
+            for part in self.parts:
+                here = slice(part.first, part.first + part.geounits)
+                keep = self.noise.measured(here)
+                used = part.used()
+                answers = {}
+                for query, variance in self.noise.variances(here).items():
+                    offsets, rows, values = used.of_query(self.level, query, part.first, part.geounits)
+                    answers[query] = Answers(values, offsets, rows, variance).select(keep)
+                writer.write(self.geocodes[here][keep], answers)
+
+
+@dataclass(frozen=True, slots=True)
+class Solved:
+    """What the certificate says of families.
+
+    Parameters
+    ----------
+    families, fallbacks : int
+    failsafe : tuple of mappings
+        Records of families that the failsafe relaxed, by level and place on the spine.
+    """
+
+    families: int
+    fallbacks: int
+    failsafe: tuple[dict[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FamilyFile:
+    """The file of how families were solved and how long they took, with all that it takes.
+
+    Parameters
+    ----------
+    path : Path
+        Under ``confidential/timings``.
+    geolevels : tuple of str
+        From the top.
+    tasks : tuple of FinishedTask
+    """
+
+    path: Path
+    geolevels: tuple[str, ...]
+    tasks: tuple[FinishedTask, ...]
+
+    def write(self) -> Solved:
+        """Write the file, a task at a time."""
+        families = fallbacks = 0
+        relaxed: list[FamilyRecord] = []
+        with family_table(self.path) as table:
+            for task in self.tasks:
+                result = task.read()
+                table.add(family_batch(result.records, result.seconds, stage=task.stage, task=task.number))
+                families += len(result.records)
+                fallbacks += sum(record.fallback for record in result.records)
+                relaxed += [record for record in result.records if record.failsafe]
+        relaxed.sort(key=lambda record: self.geolevels.index(record.geolevel))
+        return Solved(families, fallbacks, tuple(asdict(record) for record in relaxed))
+
+
+def used_files(folder: Path, plan: MeasurementPlan, estimation: Estimation) -> list[UsedFile]:
+    """Return the measurement files of a run that measured lazily, the largest first."""
+    files = [
+        UsedFile(
+            folder / f"{level.geolevel}.parquet",
+            number,
+            measurement_metadata(plan, number, stored="used"),
+            plan.spine.levels[number].geocodes,
+            _LevelNoise.of(plan, number),
+            estimation.parts_at(number),
+        )
+        for number, level in enumerate(plan.levels)
+        if level.queries
+    ]
+    return files[::-1]
+
+
+def write_full(folder: Path, plan: MeasurementPlan, draw: Draw, progress: Progress) -> None:
+    """Draw and write every noisy answer of the plan, geolevel by geolevel."""
+    spine = plan.spine
+    total = sum(len(level) for level in spine.levels)
+    done = 0
+    for number, level in enumerate(plan.levels):
+        geocodes = spine.levels[number].geocodes
+        done += len(geocodes)
+        if not level.queries:
+            continue
+        step = max(1, _VALUES_AT_ONCE // sum(q.query.size for q in level.queries))
+        law = _LevelNoise.of(plan, number)
+        metadata = measurement_metadata(plan, number, stored="full")
+        with MeasurementWriter(folder / f"{level.geolevel}.parquet", metadata) as writer:
+            for start, stop, drawn in draw(number, step):
+                here = law.measured(slice(start, stop))
+                variances = law.variances(slice(start, stop))
+                answers = {
+                    planned.query.name: Answers.full(values[here], variances[planned.query.name][here])
+                    for planned, values in zip(level.queries, drawn, strict=True)
+                }
+                writer.write(geocodes[start:stop][here], answers)
+                progress("measuring", done - len(geocodes) + stop, total)
+
+
+class Leaves:
+    """Estimates of leaves at positions of the frame, read from the results of tasks as they are asked for.
+
+    Parameters
+    ----------
+    estimation : Estimation
+    spine : Spine
+    """
+
+    def __init__(self, estimation: Estimation, spine: Spine) -> None:
+        self._place = spine.place_of_leaf
+        self._parts = estimation.parts_at(len(spine.levels) - 1)
+        self._firsts = np.array([part.first for part in self._parts], dtype=np.int64)
+        self._kept: dict[int, Histogram] = {}
+
+    def __call__(self, leaves: npt.NDArray[np.int64]) -> Histogram:
+        """Return the estimates of leaves of the frame, one or more, in the order given."""
+        places = self._place[leaves]
+        parts = np.searchsorted(self._firsts, places, side="right") - 1
+        tables = [
+            self._part(part).take(places[parts == part] - self._firsts[part])
+            for part in np.unique(parts).tolist()
+        ]
+        order = np.argsort(parts, kind="stable")  # that of the tables; its inverse leads back
+        return Histogram.concatenate(tables).take(np.argsort(order))
+
+    def _part(self, number: int) -> Histogram:
+        """Return the estimates of a part; the one that was asked for longest ago makes room."""
+        table = self._kept.pop(number, None)
+        if table is None:
+            table = self._parts[number].task.read().estimates
+        self._kept[number] = table
+        if len(self._kept) > _PARTS_KEPT:
+            del self._kept[next(iter(self._kept))]
+        return table

@@ -1,0 +1,1 @@
+"""The geography of a release in files: frame, spine, areas."""

@@ -1,0 +1,1 @@
+"""Microdata detail files: layout, reading and writing."""

@@ -1,0 +1,301 @@
+"""The layouts of microdata detail files (MDF): which columns a record has and what they mean.
+
+Axes: ``leaves`` of the frame, ``r`` kinds of record of the layout. A record is fully described by its leaf
+and its kind, so that every column is constant, a function of the leaf, a function of the kind, or the
+record's number in the file.
+
+``persons`` and ``units`` have the column names and codes of the 2020 production files (see
+docs/formats/outputs.md); any other product has its geocode and one label column per attribute.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+from urllib.parse import quote
+
+import numpy as np
+import numpy.typing as npt
+
+from opendas.errors import ConfigError, GeographyError
+from opendas.geography.frame import CENSUS_PREFIX, Frame
+from opendas.schema.histogram import Histogram
+from opendas.schema.pl94 import GQ_COLUMNS
+from opendas.schema.product import Product
+
+__all__ = ["Column", "Layout", "Part", "check_mdf", "mdf_layout", "mdf_parts", "part_name"]
+
+SCHEMA_BUILD_ID = "1.1.0"
+"""Version of the record layout that the production files carry."""
+
+MOST_PARTS = 5_000
+"""Part files that a folder takes; there are 3,234 counties."""
+LONGEST_NAME = 200
+"""Characters of a part's file name without its ending; file systems take 255 with all that is added."""
+
+_BLOCK = (
+    ("TABBLKST", 0, 2),
+    ("TABBLKCOU", 2, 5),
+    ("TABTRACTCE", 5, 11),
+    ("TABBLKGRPCE", 11, 12),
+    ("TABBLK", 11, 15),
+)
+"""Columns that name a block, and the characters of its geocode they hold. Where leaves are tracts or block
+groups, the columns below them are left out."""
+
+_ATTRIBUTES = {
+    "persons": (("hhgq", "votingage", "hispanic", "cenrace"), (8, 2, 2, 63)),
+    "units": (("occupancy",), (2,)),
+}
+"""What the records of the production layouts need: attributes, and how many levels each has."""
+
+Source = Literal["constant", "leaf", "kind", "number"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Column:
+    """One column of a layout.
+
+    Parameters
+    ----------
+    name : str
+    source : ``"constant"``, ``"leaf"``, ``"kind"`` or ``"number"``
+        What decides its value.
+    values : tuple of str
+        Distinct values; empty for ``number``, which is the record's 0-based position.
+    index : int32 (leaves,) or (r,)
+        Position in `values` per leaf or kind; empty otherwise.
+    """
+
+    name: str
+    source: Source
+    values: tuple[str, ...] = ()
+    index: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layout:
+    """The columns of a product's records.
+
+    Parameters
+    ----------
+    name : str
+        ``persons``, ``units`` or the product's name.
+    columns : tuple of Column
+        In file order.
+    kinds : int
+        Number of kinds of record ``r``.
+    """
+
+    name: str
+    columns: tuple[Column, ...]
+    kinds: int
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Column names in file order."""
+        return tuple(column.name for column in self.columns)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """One part file.
+
+    Parameters
+    ----------
+    name : str
+        File name without its ending.
+    leaves : int64 (k,)
+        Positions in the frame, ascending.
+    """
+
+    name: str
+    leaves: npt.NDArray[np.int64]
+
+
+def part_name(code: str) -> str:
+    """Return a geocode as a file name that is legal everywhere and that no reader skips as hidden."""
+    name = quote(code, safe="")
+    if len(name) > LONGEST_NAME:
+        digest = hashlib.sha256(code.encode()).hexdigest()[:32]
+        name = f"{name[: LONGEST_NAME - len(digest) - 1]}-{digest}"
+    return name if name[:1] not in ("", ".", "_") else f"%{name}"
+
+
+def mdf_parts(product: Product, frame: Frame) -> tuple[Part, ...]:
+    """Divide the frame into part files: by county, or by the geolevel below the root for other products.
+
+    A frame of two geolevels makes one file per root, a frame of leaves only a single file ``all``; and a
+    geolevel of more than :data:`MOST_PARTS` geounits leaves it to the one above.
+    """
+    if product.layout in ("persons", "units") and "county" in frame.levels:
+        geolevels = ["county"]
+    else:
+        geolevels = list(reversed(frame.geolevels[:-1][:2]))
+    for geolevel in geolevels:
+        codes, part_of_leaf = np.unique(frame.codes(geolevel), return_inverse=True)
+        if len(codes) <= MOST_PARTS:
+            break
+    else:
+        return (Part("all", np.arange(len(frame), dtype=np.int64)),)
+    order = np.argsort(part_of_leaf, kind="stable")
+    stops = np.cumsum(np.bincount(part_of_leaf, minlength=len(codes)))[:-1]
+    return tuple(
+        Part(part_name(code.decode()), leaves.astype(np.int64))
+        for code, leaves in zip(codes, np.split(order, stops), strict=True)
+    )
+
+
+def check_mdf(product: Product, frame: Frame) -> None:
+    """Check that the records of `product` on `frame` can be written.
+
+    Raises
+    ------
+    GeographyError
+        If ``persons`` or ``units`` is asked of leaves that are no census geounits.
+    ConfigError
+        If the product's attributes do not fit its layout.
+    """
+    if product.layout in _ATTRIBUTES:
+        _check_attributes(product, *_ATTRIBUTES[product.layout])
+        _check_blocks(frame)
+    elif "geocode" in product.schema.names:
+        raise ConfigError("an attribute called 'geocode' would collide with that column of the microdata.")
+
+
+def mdf_layout(product: Product, frame: Frame) -> Layout:
+    """Return the layout of `product` on `frame`.
+
+    Raises
+    ------
+    GeographyError, ConfigError
+        See :func:`check_mdf`.
+    """
+    check_mdf(product, frame)
+    if product.layout == "persons":
+        return _persons(product, frame)
+    if product.layout == "units":
+        return _units(product, frame)
+    return _generic(product, frame)
+
+
+def _kinds(name: str, values: Sequence[str], index: npt.NDArray[np.integer | np.bool_]) -> Column:
+    return Column(name, "kind", tuple(values), np.asarray(index, dtype=np.int32))
+
+
+def _check_blocks(frame: Frame) -> None:
+    width = CENSUS_PREFIX.get(frame.leaf, 0)
+    if width == 0 or bool(np.any(np.char.str_len(frame.geocodes) != width)):
+        raise GeographyError(
+            "the census microdata layouts need blocks as leaves, with 15-character geocodes, or block groups "
+            "(12), tracts (11), counties (5) or states (2)."
+        )
+
+
+def _block_columns(schema_type: str, frame: Frame) -> list[Column]:
+    width = CENSUS_PREFIX[frame.leaf]
+    codes = np.ascontiguousarray(frame.geocodes.astype(f"S{width}"))
+    columns = [
+        Column("SCHEMA_TYPE_CODE", "constant", (schema_type,)),
+        Column("SCHEMA_BUILD_ID", "constant", (SCHEMA_BUILD_ID,)),
+    ]
+    characters = codes.view("S1").reshape(len(codes), width)
+    for name, start, stop in _BLOCK:
+        if stop > width:
+            continue
+        piece = np.ascontiguousarray(characters[:, start:stop]).view(f"S{stop - start}").ravel()
+        values, index = np.unique(piece, return_inverse=True)
+        columns.append(
+            Column(name, "leaf", tuple(v.decode() for v in values.tolist()), index.astype(np.int32))
+        )
+    return columns
+
+
+def _check_attributes(product: Product, expected: tuple[str, ...], sizes: tuple[int, ...]) -> None:
+    if product.schema.names != expected or product.schema.shape != sizes:
+        raise ConfigError(
+            f"the microdata layout {product.layout!r} needs the attributes {', '.join(expected)} with "
+            f"{', '.join(map(str, sizes))} levels; product {product.name!r} has "
+            f"{', '.join(product.schema.names)}."
+        )
+
+
+def _persons(product: Product, frame: Frame) -> Layout:
+    hhgq, votingage, hispanic, cenrace = product.schema.codes(np.arange(product.schema.size))
+    columns = (
+        *_block_columns("MPD", frame),
+        Column("EPNUM", "number"),
+        _kinds("RTYPE", ("3", "5"), hhgq > 0),
+        _kinds("GQTYPE_PL", tuple("01234567"), hhgq),
+        _kinds("VOTING_AGE", ("1", "2"), votingage),
+        _kinds("CENHISP", ("1", "2"), hispanic),
+        _kinds("CENRACE", tuple(f"{code:02d}" for code in range(1, 64)), cenrace),
+    )
+    return Layout(product.layout, columns, product.schema.size)
+
+
+def _units(product: Product, frame: Frame) -> Layout:
+    columns = (
+        *_block_columns("MUD", frame),
+        _kinds("RTYPE", ("2", "4"), np.array([0, 0, 1])),
+        _kinds("HH_STATUS", ("0", "1", "2"), np.array([1, 2, 0])),
+    )
+    return Layout(product.layout, columns, 3)
+
+
+def _generic(product: Product, frame: Frame) -> Layout:
+    codes = product.schema.codes(np.arange(product.schema.size))
+    columns = (
+        Column(
+            "geocode",
+            "leaf",
+            tuple(code.decode() for code in frame.geocodes.tolist()),
+            np.arange(len(frame), dtype=np.int32),
+        ),
+        *(
+            _kinds(attribute.name, attribute.levels, code)
+            for attribute, code in zip(product.schema.attributes, codes, strict=True)
+        ),
+    )
+    return Layout(product.layout, columns, product.schema.size)
+
+
+def record_frame(product: Product, frame: Frame) -> Frame:
+    """Return what records are made of: the leaves, and for ``units`` their group quarters."""
+    wanted = GQ_COLUMNS if product.layout == "units" else ()
+    units = {column: frame.units[column] for column in wanted if column in frame.units}
+    return Frame(frame.geocodes, {}, frame.leaf, units)
+
+
+def record_counts(product: Product, frame: Frame, estimate: Histogram) -> Histogram:
+    """Return the number of records of each kind, ``leaves x r``.
+
+    The kinds are the cells of the schema, but for ``units``: occupied units, vacant units, and the occupied
+    group quarters of the frame, in the order of the file.
+    """
+    if product.layout != "units":
+        return estimate
+    leaf = np.repeat(np.arange(estimate.rows), np.diff(estimate.indptr))
+    quarters = sum(
+        (frame.units[column] for column in GQ_COLUMNS if column in frame.units),
+        np.zeros(len(frame), dtype=np.int64),
+    )
+    return Histogram.from_entries(
+        np.concatenate([leaf, np.arange(len(frame))]),
+        np.concatenate([1 - estimate.cells, np.full(len(frame), 2)]),
+        np.concatenate([estimate.counts, quarters]),
+        shape=(len(frame), 3),
+    )
+
+
+def estimate_of_records(product: Product, counts: Histogram) -> Histogram:
+    """Return the estimate behind record counts: undoes :func:`record_counts`."""
+    if product.layout != "units":
+        return counts
+    leaf = np.repeat(np.arange(counts.rows), np.diff(counts.indptr))
+    units = counts.cells < 2
+    return Histogram.from_entries(
+        leaf[units], 1 - counts.cells[units], counts.counts[units], shape=(counts.rows, 2)
+    )

@@ -1,0 +1,248 @@
+"""Reading microdata detail files back into an estimate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.csv as pacsv
+
+from opendas.errors import Finding, FormatError, GeographyError, SchemaError
+from opendas.files.mdf.layout import Column, Layout, estimate_of_records, mdf_layout
+from opendas.files.parquet import open_parquet, reading
+from opendas.geography.frame import Frame
+from opendas.schema.histogram import Histogram
+from opendas.schema.product import Product
+
+__all__ = ["MdfRecords", "mdf_files", "read_mdf", "read_mdf_records"]
+
+_BATCH = 1 << 20
+
+Keys = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
+"""Numbers, ascending, and whose each is."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MdfRecords:
+    """Records of a microdata folder, counted, and what was seen of their order.
+
+    Parameters
+    ----------
+    counts : Histogram
+        Records by leaf of the frame and kind of record of the layout.
+    records : int
+        Number of rows.
+    sorted_by_leaf : bool
+        Within each file, leaves ascend and the kinds of a leaf ascend.
+    numbered : bool
+        ``EPNUM``, where the layout has it, counts the records from 0 in file order.
+    """
+
+    counts: Histogram
+    records: int
+    sorted_by_leaf: bool
+    numbered: bool
+
+
+def mdf_files(folder: Path) -> tuple[Path, ...]:
+    """Return the part files of a microdata folder, by name.
+
+    Raises
+    ------
+    FormatError
+        If there is none, or two formats are mixed.
+    """
+    files = sorted(p for p in folder.glob("*") if p.suffix in (".parquet", ".txt") and p.name[0] not in "._")
+    if not files:
+        raise FormatError(f"{folder.name}: no microdata here; expected part files *.parquet or *.txt.")
+    if len({path.suffix for path in files}) > 1:
+        raise FormatError(f"{folder.name}: microdata in two formats; keep *.parquet or *.txt.")
+    return tuple(files)
+
+
+def read_mdf(folder: Path, product: Product, frame: Frame) -> Histogram:
+    """Read the microdata of a product back into its estimate: a histogram over the leaves of `frame`.
+
+    Raises
+    ------
+    FormatError, SchemaError, GeographyError
+        If a column is missing, a code is illegal, or a geocode is outside the frame.
+    """
+    return estimate_of_records(product, read_mdf_records(folder, product, frame).counts)
+
+
+def read_mdf_records(folder: Path, product: Product, frame: Frame) -> MdfRecords:
+    """Read and check the microdata of a product; see :func:`read_mdf`."""
+    layout = mdf_layout(product, frame)
+    known_leaves, known_kinds = _sorted_keys(layout, "leaf"), _sorted_keys(layout, "kind")
+    keys: list[npt.NDArray[np.int64]] = []
+    sums: list[npt.NDArray[np.int64]] = []
+    records, ascending, numbered = 0, True, True
+    for path in mdf_files(folder):
+        last = -1
+        with reading(path):
+            for batch in _batches(path, layout):
+                leaf = _leaves(batch, layout, known_leaves, path)
+                kind = _kind_codes(batch, layout, known_kinds, path)
+                key = leaf * layout.kinds + kind
+                if len(key) == 0:
+                    continue
+                ascending = ascending and int(key[0]) >= last and bool(np.all(key[1:] >= key[:-1]))
+                last = int(key[-1])
+                numbered = numbered and _numbered(batch, layout, records)
+                records += len(key)
+                unique, count = _counted(key)
+                keys.append(unique)
+                sums.append(count)
+    key = np.concatenate(keys) if keys else np.zeros(0, dtype=np.int64)
+    counts = Histogram.from_entries(
+        key // layout.kinds,
+        key % layout.kinds,
+        np.concatenate(sums) if sums else np.zeros(0, dtype=np.int64),
+        shape=(len(frame), layout.kinds),
+    )
+    return MdfRecords(counts, records, ascending, numbered)
+
+
+def _counted(key: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return distinct keys, ascending, and how often each comes; sorted ones are only looked through."""
+    if not bool(np.all(key[1:] >= key[:-1])):
+        unique, count = np.unique(key, return_counts=True)
+        return unique, count.astype(np.int64)
+    starts = np.flatnonzero(np.concatenate([[True], key[1:] != key[:-1]]))
+    return key[starts], np.diff(np.append(starts, len(key)))
+
+
+def _batches(path: Path, layout: Layout) -> Iterator[Any]:
+    """Yield record batches with the layout's columns, text as dictionaries."""
+    text = [column.name for column in layout.columns if column.source != "number"]
+    if path.suffix == ".parquet":
+        file = open_parquet(path, dictionaries=text)
+        _check_names(path, file.schema_arrow.names, layout)
+        yield from _whole(path, file.iter_batches(batch_size=_BATCH))
+        return
+    with open(path, "rb") as stream:
+        skip = 0
+        while stream.readline().startswith(b"#"):
+            skip += 1
+    types = {name: pa.dictionary(pa.int32(), pa.string()) for name in text}
+    types |= {column.name: pa.int64() for column in layout.columns if column.source == "number"}
+    try:
+        reader = pacsv.open_csv(
+            path,
+            read_options=pacsv.ReadOptions(skip_rows=skip, use_threads=False),
+            parse_options=pacsv.ParseOptions(delimiter="|"),
+            convert_options=pacsv.ConvertOptions(column_types=types, strings_can_be_null=False),
+        )
+    except pa.ArrowInvalid as error:
+        raise FormatError(f"{path.name}: no '|'-separated text with a line of names.") from error
+    _check_names(path, reader.schema.names, layout)
+    yield from _whole(path, reader)
+
+
+def _whole(path: Path, batches: Iterator[Any]) -> Iterator[Any]:
+    try:
+        yield from batches
+    except (pa.ArrowInvalid, OSError) as error:
+        raise FormatError(f"{path.name}: the file is damaged or a field has the wrong type.") from error
+
+
+def _check_names(path: Path, found: list[str], layout: Layout) -> None:
+    if tuple(found) != layout.names:
+        raise FormatError(
+            f"{path.name}: columns {', '.join(found)}; layout {layout.name!r} has {', '.join(layout.names)}."
+        )
+
+
+def _decode(batch: Any, column: Column, position: int, path: Path) -> npt.NDArray[np.int64]:
+    """Return positions in the column's values; -1 where a value is none of them."""
+    array = batch.column(position)
+    if array.null_count:
+        raise FormatError(f"{path.name}: empty fields.", [Finding(path.name, None, column.name, "no value")])
+    if not pa.types.is_dictionary(array.type):
+        array = array.cast(pa.string()).dictionary_encode()
+    place = {value: i for i, value in enumerate(column.values)}
+    lookup = np.array([place.get(value, -1) for value in array.dictionary.to_pylist()], dtype=np.int64)
+    indices = array.indices.to_numpy(zero_copy_only=False)
+    return lookup[indices] if len(lookup) else np.zeros(len(indices), dtype=np.int64)
+
+
+def _sources(layout: Layout, source: str) -> list[tuple[int, Column]]:
+    return [(i, column) for i, column in enumerate(layout.columns) if column.source == source]
+
+
+def _mixed(columns: list[tuple[int, Column]], indices: list[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
+    """Combine several codes to one number, the first column slowest."""
+    key = np.zeros(len(indices[0]), dtype=np.int64)
+    for (_, column), index in zip(columns, indices, strict=True):
+        key = key * len(column.values) + index
+    return key
+
+
+def _sorted_keys(layout: Layout, source: str) -> Keys:
+    """Return the codes of all leaves, or of all kinds, each as one number: ascending, and whose they are."""
+    columns = _sources(layout, source)
+    key = _mixed(columns, [column.index.astype(np.int64) for _, column in columns])
+    order = np.argsort(key, kind="stable").astype(np.int64)
+    return key[order], order
+
+
+def _found(known: Keys, key: npt.NDArray[np.int64]) -> npt.NDArray[np.int64] | None:
+    """Return whose each number is; None if one is nobody's."""
+    keys, order = known
+    place = np.minimum(np.searchsorted(keys, key), len(keys) - 1)
+    return None if bool(np.any(keys[place] != key)) else np.asarray(order[place])
+
+
+def _legal(batch: Any, columns: list[tuple[int, Column]], path: Path) -> list[npt.NDArray[np.int64]]:
+    indices = []
+    for position, column in columns:
+        index = _decode(batch, column, position, path)
+        if bool(np.any(index < 0)):
+            error = GeographyError if column.source == "leaf" else SchemaError
+            rule = "a code of the frame" if column.source == "leaf" else "a code of the layout"
+            raise error(
+                "a code outside its list.", [Finding(path.name, None, column.name, f"expected {rule}")]
+            )
+        indices.append(index)
+    return indices
+
+
+def _leaves(batch: Any, layout: Layout, leaves: Keys, path: Path) -> npt.NDArray[np.int64]:
+    _legal(batch, _sources(layout, "constant"), path)
+    columns = _sources(layout, "leaf")
+    found = _found(leaves, _mixed(columns, _legal(batch, columns, path)))
+    if found is None:
+        raise GeographyError(
+            "a record lies outside the frame.",
+            [Finding(path.name, None, columns[-1][1].name, "expected a leaf of the frame")],
+        )
+    return found
+
+
+def _kind_codes(batch: Any, layout: Layout, kinds: Keys, path: Path) -> npt.NDArray[np.int64]:
+    columns = _sources(layout, "kind")
+    found = _found(kinds, _mixed(columns, _legal(batch, columns, path)))
+    if found is None:
+        names = ", ".join(column.name for _, column in columns)
+        raise SchemaError(
+            "codes that do not go together.",
+            [Finding(path.name, None, names, "expected a kind of the layout")],
+        )
+    return found
+
+
+def _numbered(batch: Any, layout: Layout, first: int) -> bool:
+    for position, _ in _sources(layout, "number"):
+        numbers = batch.column(position)
+        if numbers.null_count:
+            return False
+        found = numbers.to_numpy(zero_copy_only=False)
+        if not bool(np.array_equal(found, np.arange(first, first + len(found)))):
+            return False
+    return True

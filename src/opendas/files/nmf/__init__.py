@@ -1,0 +1,1 @@
+"""Noisy measurement files: ours and the Bureau's."""

@@ -1,0 +1,258 @@
+"""Parquet files whose bytes are a function of their content.
+
+Row groups, compression and encodings are fixed here; the Arrow schema is not embedded, so that text
+written from dictionaries is read back as plain text everywhere. What remains is the version of the
+Parquet library, which the lock file fixes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from opendas.errors import DataError, EnvironmentFailure, FormatError
+from opendas.files.atomic import atomic_file
+
+__all__ = [
+    "METADATA_KEY",
+    "ROW_GROUP",
+    "bytes_column",
+    "open_parquet",
+    "parquet_sink",
+    "read_metadata",
+    "reading",
+    "text_column",
+    "to_bytes",
+    "write_parquet",
+]
+
+METADATA_KEY = b"opendas"
+"""Key of the JSON object in the metadata of every Parquet file of a release."""
+
+ROW_GROUP = 1 << 17
+"""Rows a row group."""
+
+_ZSTD_LEVEL = 3
+
+_OF_OTHER_CONTENT = (
+    pa.ArrowException, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError,
+)  # fmt: skip
+"""What meets those who take a file at its word: columns and metadata are there, and of their types."""
+
+
+def canonical_json(value: object) -> bytes:
+    """Return `value` as JSON with sorted keys and without blanks: one text for one value."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
+
+
+class ParquetSink:
+    """A Parquet file being written; made by :func:`parquet_sink`."""
+
+    def __init__(self, writer: Any, schema: Any, row_group: int) -> None:
+        self._writer = writer
+        self._row_group = row_group
+        self.schema = schema
+
+    def write(self, table: Any) -> None:
+        """Append a table; it starts a new row group."""
+        self._writer.write_table(table, row_group_size=self._row_group)
+
+
+@contextlib.contextmanager
+def parquet_sink(
+    path: Path,
+    schema: Any,
+    *,
+    metadata: Mapping[str, object] | None = None,
+    delta: Collection[str] = (),
+    bounds: Collection[str] | None = None,
+    row_group: int = ROW_GROUP,
+) -> Iterator[ParquetSink]:
+    """Open a Parquet file for writing; it appears whole when the block ends without an error.
+
+    Parameters
+    ----------
+    path : Path
+    schema : pyarrow.Schema
+    metadata : mapping, optional
+        JSON values, stored under the key ``opendas``.
+    delta : collection of str
+        Leaf columns of integers that are packed as differences; all others use a dictionary.
+    bounds : collection of str, optional
+        Leaf columns whose least and greatest value each row group tells, so that readers may skip it; by
+        default all. They cost as much as the values: name those that somebody searches by.
+    row_group : int
+        Most rows of a row group.
+
+    Raises
+    ------
+    EnvironmentFailure
+        If the disk is full, or a permission is missing.
+    """
+    leaves = _leaf_paths(schema)
+    with atomic_file(path) as file:
+        writer = pq.ParquetWriter(
+            file,
+            schema,
+            version="2.6",
+            compression="zstd",
+            compression_level=_ZSTD_LEVEL,
+            use_dictionary=[leaf for leaf in leaves if leaf not in delta],
+            column_encoding=dict.fromkeys(delta, "DELTA_BINARY_PACKED") or None,
+            data_page_version="1.0",
+            write_statistics=True if bounds is None else list(bounds),
+            store_schema=False,
+        )
+        try:
+            yield ParquetSink(writer, schema, row_group)
+            if metadata is not None:
+                writer.add_key_value_metadata({METADATA_KEY: canonical_json(dict(metadata))})
+            writer.close()
+        except BaseException:
+            # The library would otherwise close the writer later, onto a file that is gone.
+            with contextlib.suppress(Exception):
+                writer.close()
+            raise
+
+
+def _leaf_paths(schema: Any) -> list[str]:
+    return [f"{field.name}.list.element" if pa.types.is_list(field.type) else field.name for field in schema]
+
+
+def write_parquet(
+    path: Path, table: Any, *, metadata: Mapping[str, object] | None = None, delta: Collection[str] = ()
+) -> None:
+    """Write one table; see :func:`parquet_sink`."""
+    with parquet_sink(path, table.schema, metadata=metadata, delta=delta) as sink:
+        sink.write(table)
+
+
+def open_parquet(path: Path, *, memory_map: bool = False, dictionaries: Collection[str] = ()) -> Any:
+    """Open a Parquet file.
+
+    Raises
+    ------
+    FormatError
+        If the file is missing or is no Parquet file.
+    EnvironmentFailure
+        If it may not be read.
+    """
+    try:
+        return pq.ParquetFile(path, memory_map=memory_map, read_dictionary=list(dictionaries) or None)
+    except FileNotFoundError as error:
+        raise FormatError(f"{path.name}: no such file in the release.") from error
+    except (pa.ArrowException, ValueError) as error:
+        raise FormatError(f"{path.name}: not a whole Parquet file.") from error
+    except OSError as error:
+        if error.errno is None:
+            # The library's own word for content that it cannot decode.
+            raise FormatError(f"{path.name}: not a whole Parquet file.") from error
+        raise EnvironmentFailure(f"{path.name} cannot be read: {error.strerror or 'read error'}.") from error
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Blame `path` for what goes wrong while it is understood: it was damaged, or written by others.
+
+    Errors of OpenDAS go through, with the name of the file where they lack it, and memory that is not there
+    is no fault of a file.
+
+    Raises
+    ------
+    FormatError
+        If its columns, types, values or metadata are not those that are expected.
+    EnvironmentFailure
+        If it cannot be read.
+    """
+    try:
+        yield
+    except MemoryError:
+        raise
+    except DataError as error:
+        if path.name in str(error):
+            raise
+        named = type(error)(f"{path.name}: {error}")
+        named.findings = error.findings
+        raise named from error
+    except OSError as error:
+        if error.errno is not None:
+            raise EnvironmentFailure(
+                f"{path.name} cannot be read: {error.strerror or 'read error'}."
+            ) from error
+        raise FormatError(f"{path.name}: not a whole Parquet file.") from error
+    except _OF_OTHER_CONTENT as error:
+        raise FormatError(
+            f"{path.name}: damaged, or written by another program: a column, a type, a value or the metadata "
+            "are not those of this kind of file."
+        ) from error
+
+
+def read_metadata(path: Path) -> dict[str, Any]:
+    """Return the JSON object under the key ``opendas``.
+
+    Raises
+    ------
+    FormatError
+        If there is none.
+    """
+    stored = open_parquet(path).metadata.metadata or {}
+    if METADATA_KEY not in stored:
+        raise FormatError(f"{path.name}: no 'opendas' metadata; the file was not written by opendas.")
+    try:
+        value = json.loads(stored[METADATA_KEY])
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"{path.name}: the 'opendas' metadata are no JSON.") from error
+    if not isinstance(value, dict):
+        raise FormatError(f"{path.name}: the 'opendas' metadata are no JSON object.")
+    return value
+
+
+def bytes_column(values: npt.NDArray[np.bytes_]) -> Any:
+    """Return a bytes array as an Arrow string array."""
+    width = values.dtype.itemsize
+    data = np.ascontiguousarray(values)
+    if len(data) and width and bool(np.all(np.char.str_len(data) == width)):
+        offsets = np.arange(len(data) + 1, dtype=np.int64) * width
+        if offsets[-1] < 1 << 31:
+            return pa.StringArray.from_buffers(
+                len(data), pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data.tobytes())
+            )
+    return pa.array(values.tolist(), type=pa.binary()).cast(pa.string())
+
+
+def text_column(indices: npt.NDArray[np.integer], values: Any) -> Any:
+    """Return an Arrow string column given as positions into a list of values."""
+    dictionary = values if isinstance(values, pa.Array) else pa.array(list(values), type=pa.string())
+    return pa.DictionaryArray.from_arrays(pa.array(indices.astype(np.int32, copy=False)), dictionary)
+
+
+def to_bytes(column: Any) -> npt.NDArray[np.bytes_]:
+    """Return an Arrow string column, without nulls, as a bytes array.
+
+    Raises
+    ------
+    FormatError
+        If it has nulls.
+    """
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if len(array) == 0:
+        return np.zeros(0, dtype="S1")
+    if array.null_count:
+        raise FormatError("a column of geocodes with a gap in it.")
+    if pa.types.is_string(array.type):
+        stop = array.offset + len(array) + 1
+        offsets = np.frombuffer(array.buffers()[1], dtype=np.int32)[array.offset : stop]
+        lengths = np.diff(offsets)
+        width = int(lengths[0])
+        if width and bool(np.all(lengths == width)):
+            raw = np.frombuffer(array.buffers()[2], dtype=np.uint8)[int(offsets[0]) : int(offsets[-1])]
+            return raw.copy().view(f"S{width}")
+    return np.array([value.encode("utf-8") for value in array.to_pylist()])

@@ -1,0 +1,156 @@
+"""What lies under ``release/``, opened from the folder alone: no run file, no input, no key."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+
+from opendas.errors import ConfigError, FormatError
+from opendas.files.geography.reading import (
+    ConstraintRows,
+    read_constraints,
+    read_frame,
+    read_product,
+    read_spine,
+)
+from opendas.files.mdf.reading import read_mdf
+from opendas.files.nmf.reading import MeasurementFile
+from opendas.geography.frame import Frame
+from opendas.geography.spine import Spine
+from opendas.schema.histogram import Histogram
+from opendas.schema.product import Product
+
+__all__ = ["ReleaseFolder", "ReleasedProduct", "release_path"]
+
+
+def release_path(path: Path) -> Path:
+    """Return the folder ``release/`` of an output folder, or `path` itself if it is one.
+
+    Raises
+    ------
+    ConfigError
+        If neither is there.
+    """
+    for folder in (path / "release", path):
+        if (folder / "geography").is_dir():
+            return folder
+    raise ConfigError(
+        f"{path} holds no release of opendas: expected a folder release/ with geography/ in it."
+    )
+
+
+class ReleasedProduct:
+    """One product of a release; everything is read when it is first asked for.
+
+    Parameters
+    ----------
+    release : Path
+        The folder ``release/``.
+    name : str
+        Product name.
+    """
+
+    def __init__(self, release: Path, name: str) -> None:
+        self.release = release
+        self.name = name
+
+    @property
+    def geography(self) -> Path:
+        """File with frame and declaration."""
+        return self.release / "geography" / f"{self.name}.parquet"
+
+    @property
+    def measurements(self) -> Path:
+        """Folder of the measurement files."""
+        return self.release / "measurements" / self.name
+
+    @property
+    def mdf(self) -> Path:
+        """Folder of the microdata."""
+        return self.release / "mdf" / self.product.layout
+
+    @cached_property
+    def product(self) -> Product:
+        """The declaration, with the invariants that this run held."""
+        return read_product(self.geography)
+
+    @cached_property
+    def frame(self) -> Frame:
+        """The leaves."""
+        return read_frame(self.geography)
+
+    @cached_property
+    def spine(self) -> Spine:
+        """The hierarchy that was measured."""
+        return read_spine(self.measurements / "spine.parquet", self.frame)
+
+    @cached_property
+    def estimate(self) -> Histogram:
+        """The estimate over the leaves of the frame, read from the microdata."""
+        return read_mdf(self.mdf, self.product, self.frame)
+
+    @cached_property
+    def constraints(self) -> tuple[ConstraintRows, ...]:
+        """Bounds and invariant answers."""
+        return read_constraints(self.measurements / "constraints.parquet")
+
+    def measurement(self, geolevel: str) -> MeasurementFile | None:
+        """Return a geolevel's measurement file; None where nothing was measured."""
+        path = self.measurements / f"{geolevel}.parquet"
+        if geolevel in ("spine", "constraints") or not path.is_file():
+            return None
+        return MeasurementFile(path)
+
+
+class ReleaseFolder:
+    """The products of a release.
+
+    Parameters
+    ----------
+    path : Path
+        The output folder, or ``release/`` in it.
+
+    Raises
+    ------
+    ConfigError
+        If there is no release.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = release_path(path)
+        names = sorted(file.stem for file in (self.path / "geography").glob("*.parquet"))
+        self._products = {name: ReleasedProduct(self.path, name) for name in names if name[0] != "."}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the products that were run."""
+        return tuple(self._products)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._products
+
+    def __getitem__(self, name: str) -> ReleasedProduct:
+        if name not in self._products:
+            raise ConfigError(
+                f"this release holds {', '.join(self.names) or 'no product'}; run {name} into it first."
+            )
+        return self._products[name]
+
+    def with_layout(self, layout: str) -> ReleasedProduct | None:
+        """Return the product with a microdata layout, if it was run."""
+        for product in self._products.values():
+            if product.product.layout == layout:
+                return product
+        return None
+
+    def only(self) -> ReleasedProduct:
+        """Return the one product of the release.
+
+        Raises
+        ------
+        FormatError
+            If there are several.
+        """
+        if len(self._products) != 1:
+            raise FormatError(f"this release holds {', '.join(self.names)}; name one of them.")
+        return next(iter(self._products.values()))

@@ -1,0 +1,266 @@
+"""The cell space split into small blocks on which every query group of a plan acts.
+
+``Q'Q`` of a query group is a Kronecker product with one factor per attribute. In the bases of the attributes
+(:mod:`opendas.gls.basis`) these products couple only few coordinates. Coordinates that no query group
+couples are blocks of their own, and blocks on which all query groups do the same are solved once. So a schema
+of 2,016 cells comes down to some fifteen numbers and one matrix of dimension three, exactly.
+
+Axes: ``q`` query groups, ``b`` blocks of one dimension, ``d`` that dimension, ``k`` classes of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from opendas.arrays import Floats
+from opendas.errors import ConfigError
+from opendas.gls.basis import AttributeBasis, Partition, attribute_basis
+from opendas.gls.extended import Extended
+from opendas.schema.attributes import Recode, Schema
+from opendas.schema.query_groups import QueryGroup
+
+__all__ = ["Algebra", "Blocks", "RowClasses", "build_algebra"]
+
+LARGEST_BLOCK = 1000
+"""Beyond it, one matrix a geounit would not fit; a schema with so many crossing recodes is refused."""
+
+_DIGITS = 9
+_CHUNK = 20_000_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Blocks:
+    """The blocks of one dimension.
+
+    Parameters
+    ----------
+    matrices : float64 (q, b, d, d)
+        ``Q'Q`` of each query group on each block.
+    coordinates : int64 (copies, d)
+        Coordinates of every copy of every block, copies of one block side by side.
+    starts : int64 (b,)
+        First copy of each block.
+    """
+
+    matrices: Floats
+    coordinates: npt.NDArray[np.int64]
+    starts: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowClasses:
+    """The rows of a query group, alike rows together.
+
+    Parameters
+    ----------
+    of_row : int64 (m,)
+        Class of each row. Rows of one class have the same variance in every geounit.
+    outer : tuple of float64 (k, b, d, d)
+        For each dimension of blocks, the sum over copies of the outer product of a row's coefficients.
+    """
+
+    of_row: npt.NDArray[np.int64]
+    outer: tuple[Floats, ...]
+
+    def __len__(self) -> int:
+        return len(self.outer[0])
+
+    def variances(self, covariance: Extended) -> npt.NDArray[np.float64]:
+        """Return the variance of each class of rows, float64 (c, k); infinite where nothing is known."""
+        found = np.zeros((len(covariance), len(self)))
+        unknown = np.zeros_like(found)
+        for outer, finite, infinite in zip(self.outer, covariance.finite, covariance.infinite, strict=True):
+            weights = outer.reshape(len(outer), -1).T
+            found += finite.reshape(len(finite), -1) @ weights
+            if infinite.any():
+                unknown += infinite.reshape(len(infinite), -1) @ weights
+        found = np.maximum(found, 0.0)
+        found[unknown > 1e-6 * max(1.0, float(unknown.max(initial=0.0)))] = np.inf
+        return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Algebra:
+    """Blocks of a schema under some query groups.
+
+    Parameters
+    ----------
+    partitions : tuple of mapping of factor name to int (n_a,)
+        Per attribute, the partitions that factors of query groups stand for.
+    bases : tuple of AttributeBasis
+    queries : tuple of str
+        Query groups that the blocks were made for, in the order of the matrices.
+    blocks : tuple of Blocks
+        By dimension, the smallest first.
+    """
+
+    partitions: tuple[Mapping[str, Partition], ...]
+    bases: tuple[AttributeBasis, ...]
+    queries: tuple[str, ...]
+    blocks: tuple[Blocks, ...]
+
+    def information(self, weights: npt.NDArray[np.float64]) -> Extended:
+        """Return the information of measurements, one class for each row of weights.
+
+        Parameters
+        ----------
+        weights : float64 (c, q)
+            Per query group one over the variance of its noise; 0 where it is not measured, infinite where
+            it is known exactly.
+        """
+        exact = np.isinf(weights)
+        some = np.where(exact, 0.0, weights)
+        return Extended(
+            tuple(np.tensordot(some, blocks.matrices, axes=(1, 0)) for blocks in self.blocks),
+            tuple(np.tensordot(exact * 1.0, _unit(blocks.matrices), axes=(1, 0)) for blocks in self.blocks),
+        )
+
+    def rows(self, query: QueryGroup) -> RowClasses:
+        """Describe the rows of any query group of the schema, measured or not."""
+        codes = np.zeros(1, dtype=np.int64)
+        kinds: list[npt.NDArray[np.float64]] = []
+        for names, basis in zip(self.partitions, self.bases, strict=True):
+            factor = next((name for name in query.factors if name in names), None)
+            whole = Partition.total(len(basis.vectors))
+            coefficients = basis.coefficients(whole if factor is None else names[factor])
+            rounded = np.round(coefficients, _DIGITS) + 0.0
+            _, first, which = np.unique(rounded, axis=0, return_index=True, return_inverse=True)
+            kinds.append(coefficients[first])
+            codes = (codes[:, None] * len(first) + which.reshape(1, -1)).ravel()
+        return RowClasses(codes, tuple(_outer(kinds, blocks) for blocks in self.blocks))
+
+
+def _unit(matrices: Floats) -> Floats:
+    """Scale each query group's matrices so that their eigenvalues are of the order of one."""
+    largest = np.abs(matrices).max(axis=(2, 3), keepdims=True)
+    unit: Floats = np.divide(matrices, largest, out=np.zeros_like(matrices), where=largest > 0)
+    return unit
+
+
+def _outer(kinds: Sequence[npt.NDArray[np.float64]], blocks: Blocks) -> Floats:
+    """Return float64 (k, b, d, d): sums of outer products of coefficients, for all combinations of kinds."""
+    shape = tuple(kind.shape[1] for kind in kinds)
+    places = np.unravel_index(blocks.coordinates, shape)
+    combinations = np.indices([len(kind) for kind in kinds]).reshape(len(kinds), -1)
+    copies, dimension = blocks.coordinates.shape
+    step = max(1, _CHUNK // (copies * dimension * dimension))
+    found = np.empty((combinations.shape[1], len(blocks.starts), dimension, dimension))
+    for start in range(0, combinations.shape[1], step):
+        part = combinations[:, start : start + step]
+        value = np.ones((part.shape[1], copies, dimension))
+        for kind, codes, place in zip(kinds, part, places, strict=True):
+            value *= kind[codes][:, place]
+        products = value[:, :, :, None] * value[:, :, None, :]
+        found[start : start + step] = np.add.reduceat(products, blocks.starts, axis=1)
+    return found
+
+
+def _partitions(schema: Schema, recodes: Sequence[Recode]) -> tuple[dict[str, Partition], ...]:
+    """Per attribute: the partition of its levels that each factor name stands for."""
+    found: list[dict[str, Partition]] = []
+    for attribute in schema.attributes:
+        levels = np.arange(len(attribute), dtype=np.int64)
+        names = {attribute.name: Partition(levels, len(attribute))}
+        for recode in recodes:
+            if recode.attribute == attribute.name:
+                of_level = recode.group_of_level(attribute).astype(np.int64)
+                names[recode.name] = Partition(of_level, len(recode.groups))
+        found.append(names)
+    return tuple(found)
+
+
+def build_algebra(schema: Schema, recodes: Sequence[Recode], queries: Sequence[QueryGroup]) -> Algebra:
+    """Split the cell space into blocks for the query groups that are measured or published exactly.
+
+    Parameters
+    ----------
+    schema : Schema
+    recodes : sequence of Recode
+        Those that the query groups, or those asked for later, use.
+    queries : sequence of QueryGroup
+
+    Raises
+    ------
+    ConfigError
+        If recodes cross so much that a block is too large for one matrix per geounit.
+    """
+    partitions = _partitions(schema, recodes)
+    factors = [
+        [next((name for name in query.factors if name in names), None) for names in partitions]
+        for query in queries
+    ]
+    bases = tuple(
+        attribute_basis(
+            len(attribute),
+            [names[name] for name in dict.fromkeys(used[place] for used in factors) if name is not None],
+        )
+        for place, (attribute, names) in enumerate(zip(schema.attributes, partitions, strict=True))
+    )
+    matrices = [_matrix(used, partitions, bases) for used in factors]
+    blocks = _blocks(matrices, int(np.prod([basis.coordinates for basis in bases])), bases)
+    return Algebra(partitions, bases, tuple(query.name for query in queries), blocks)
+
+
+def _matrix(
+    factors: Sequence[str | None],
+    partitions: Sequence[Mapping[str, Partition]],
+    bases: Sequence[AttributeBasis],
+) -> sparse.csr_array:
+    """Return ``Q'Q`` of one query group in the product of the attributes' coordinates."""
+    small = []
+    for factor, names, basis in zip(factors, partitions, bases, strict=True):
+        partition = Partition.total(len(basis.vectors)) if factor is None else names[factor]
+        small.append(sparse.csr_array(basis.matrix(partition)))
+    product: sparse.csr_array = reduce(lambda a, b: sparse.csr_array(sparse.kron(a, b)), small)
+    product.eliminate_zeros()
+    return product
+
+
+def _blocks(
+    matrices: Sequence[sparse.csr_array], size: int, bases: Sequence[AttributeBasis]
+) -> tuple[Blocks, ...]:
+    """Find which coordinates hang together, and merge blocks on which all query groups do the same."""
+    pattern = sum((abs(matrix) for matrix in matrices), start=sparse.csr_array((size, size)))
+    _, component = sparse.csgraph.connected_components(pattern, directed=False)
+    order = np.argsort(component, kind="stable").astype(np.int64)
+    starts = np.flatnonzero(np.diff(component[order], prepend=-1))
+    sizes = np.diff(np.append(starts, size))
+    if sizes.max() > LARGEST_BLOCK:
+        raise ConfigError(
+            f"the recodes of this product cross so much that {sizes.max()} kinds of functions of the cells "
+            f"hang together; expected error is found for at most {LARGEST_BLOCK}. Use nested recodes, or "
+            "measure fewer of them."
+        )
+    found = []
+    for dimension in np.unique(sizes):
+        chosen = starts[sizes == dimension]
+        coordinates = order[chosen[:, None] + np.arange(dimension)]
+        stack = np.stack([_dense(matrix, coordinates) for matrix in matrices])
+        found.append(_merged(stack, coordinates))
+    return tuple(found)
+
+
+def _dense(matrix: sparse.csr_array, coordinates: npt.NDArray[np.int64]) -> Floats:
+    """Return the matrix on each set of coordinates, float64 (b, d, d)."""
+    count, dimension = coordinates.shape
+    row = np.repeat(coordinates, dimension, axis=1).ravel()
+    column = np.tile(coordinates, (1, dimension)).ravel()
+    entries = np.asarray(matrix[row, column]) if len(row) else np.zeros(0)
+    return entries.reshape(count, dimension, dimension)
+
+
+def _merged(stack: Floats, coordinates: npt.NDArray[np.int64]) -> Blocks:
+    """Merge equal blocks; `stack` is (q, b, d, d)."""
+    scale = np.maximum(np.abs(stack).max(axis=(1, 2, 3)), 1.0)
+    rounded = np.round(np.swapaxes(stack / scale[:, None, None, None], 0, 1), _DIGITS) + 0.0
+    flat = rounded.reshape(len(coordinates), -1)
+    _, first, which = np.unique(flat, axis=0, return_index=True, return_inverse=True)
+    order = np.argsort(which.ravel(), kind="stable")
+    starts = np.searchsorted(which.ravel()[order], np.arange(len(first))).astype(np.int64)
+    return Blocks(np.ascontiguousarray(stack[:, first]), coordinates[order], starts)

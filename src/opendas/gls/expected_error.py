@@ -1,0 +1,320 @@
+"""Expected error of a plan, before any noise is drawn.
+
+The variance of the least-squares estimate from all measurements of a plan depends on the plan alone, on no
+data and no noise (equations 3.3 and 3.4 of the spines paper). What a TopDown release does with the same
+measurements differs: docs/explanation/expected-error.md.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from opendas.arrays import Floats, Ints
+from opendas.constraints.table import invariant_geolevels
+from opendas.errors import GeographyError
+from opendas.geography.frame import Frame
+from opendas.geography.spine import Spine
+from opendas.gls.blocks import Algebra, RowClasses, build_algebra
+from opendas.gls.extended import Extended
+from opendas.gls.leaf_sets import leaf_sets
+from opendas.gls.variances import Context, Subtree, TreeLevel, contexts, subtrees
+from opendas.measurement.plan import MeasurementPlan
+from opendas.schema.query_groups import QueryGroup
+
+__all__ = ["ExpectedError", "ExpectedRow", "expected_rows", "precision"]
+
+
+_NARROWEST = 1e-30
+"""Variance, in squared counts, of noise that is zero in all draws anybody will ever make."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedRow:
+    """Expected error of one query group in the geounits of one geolevel or the areas of one entity category.
+
+    Parameters
+    ----------
+    kind : str
+        ``"geolevel"`` or ``"entity"``.
+    name : str
+        Geolevel or entity category.
+    query : str
+    areas : int
+        Number of geounits or entities.
+    mean_sd, max_sd : float
+        Mean and largest standard error of an answer over areas and rows, in counts; infinite where an answer
+        cannot be estimated from what is measured.
+    """
+
+    kind: str
+    name: str
+    query: str
+    areas: int
+    mean_sd: float
+    max_sd: float
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the row for JSON."""
+        return dataclasses.asdict(self)
+
+
+@dataclass(frozen=True, eq=False)
+class ExpectedError:
+    """Variances of the least-squares estimate of a plan.
+
+    Made by :meth:`build`. Variances are exact for the integer noise of the plan and in squared counts.
+
+    Parameters
+    ----------
+    plan : MeasurementPlan
+    algebra : Algebra
+    tree : tuple of TreeLevel
+        The spine's levels, and one more above divided geounits whose total is published together.
+    place : tuple of int
+        Position in `tree` of each level of the spine.
+    fixed : tuple of str
+        Invariants that are taken as known exactly.
+    """
+
+    plan: MeasurementPlan
+    algebra: Algebra
+    tree: tuple[TreeLevel, ...]
+    place: tuple[int, ...]
+    fixed: tuple[str, ...]
+
+    @classmethod
+    def build(
+        cls, plan: MeasurementPlan, *, fixed: bool = True, algebra: Algebra | None = None
+    ) -> ExpectedError:
+        """Prepare the blocks and the tree of a plan.
+
+        Parameters
+        ----------
+        plan : MeasurementPlan
+        fixed : bool
+            Take the product's invariants as known exactly, where they are published, and, as sums, above.
+        algebra : Algebra, optional
+            Blocks made before, for these query groups or more of the same product.
+
+        Raises
+        ------
+        ConfigError
+            If an invariant holds at a geolevel that the spine does not have, or the product's recodes cross
+            too much.
+        """
+        workload = plan.product.workload
+        declared = invariant_geolevels(plan.product, plan.spine) if fixed else {}
+        held = {workload.canonical(query): level for query, level in declared.items()}
+        if algebra is None:
+            queries = {q.query.name: q.query for level in plan.levels for q in level.queries}
+            queries |= {name: workload.group(name) for name in held}
+            algebra = build_algebra(plan.product.schema, plan.product.recodes, tuple(queries.values()))
+        tree, place = _tree(plan, algebra, held)
+        names = tuple(f"{name}@{plan.spine.names[level]}" for name, level in held.items())
+        return cls(plan, algebra, tree, place, names)
+
+    @property
+    def spine(self) -> Spine:
+        """The spine of the plan."""
+        return self.plan.spine
+
+    @cached_property
+    def known(self) -> tuple[Subtree, ...]:
+        """What subtrees know, per level of the tree."""
+        return subtrees(self.tree)
+
+    @cached_property
+    def contexts(self) -> tuple[Context, ...]:
+        """What everything knows, per level of the tree."""
+        return contexts(self.tree, self.known, len(self.tree) - 1)
+
+    def rows(self, query: str) -> RowClasses:
+        """Return the rows of any query group of the product, alike rows together."""
+        return self.algebra.rows(self._group(query))
+
+    def geounits(self, geolevel: str, query: str, positions: Sequence[int] | Ints | None = None) -> Floats:
+        """Return the variance of each answer in each geounit of a geolevel of the spine.
+
+        Parameters
+        ----------
+        geolevel, query : str
+            The query group may be any that the product's attributes and recodes can express.
+        positions : sequence of int, optional
+            Only these geounits.
+
+        Returns
+        -------
+        float64 (g, m)
+            In squared counts; infinite where the measurements say nothing.
+        """
+        context = self.contexts[self.place[self.spine.index(geolevel)]]
+        rows = self.rows(query)
+        chosen = context.of_geounit if positions is None else context.of_geounit[np.asarray(positions)]
+        classes, which = np.unique(chosen, return_inverse=True)
+        found = rows.variances(context.covariance.take(classes))
+        return np.asarray(found[which][:, rows.of_row])
+
+    def leaf_set(self, leaves: Sequence[int] | npt.NDArray[np.integer], query: str) -> Floats:
+        """Return the variance of each answer in an area made of leaves.
+
+        Parameters
+        ----------
+        leaves : sequence of int
+            Positions on the spine's leaf level. A list of frame positions is turned into these by
+            inverting ``spine.leaf_order``.
+        query : str
+
+        Returns
+        -------
+        float64 (m,)
+
+        Raises
+        ------
+        GeographyError
+            If a leaf is not on the spine.
+        """
+        chosen = np.unique(np.asarray(leaves, dtype=np.int64))
+        if len(chosen) and not 0 <= int(chosen[0]) <= int(chosen[-1]) < len(self.spine.leaf):
+            raise GeographyError(
+                f"a leaf of the area is not on the spine, whose leaves are numbered 0 to "
+                f"{len(self.spine.leaf) - 1}."
+            )
+        rows = self.rows(query)
+        found = rows.variances(self._leaf_sets((np.zeros(len(chosen), dtype=np.int64), chosen), 1))
+        return np.asarray(found[0, rows.of_row])
+
+    def areas(self, codes: npt.NDArray[np.bytes_]) -> tuple[npt.NDArray[np.bytes_], Extended]:
+        """Return areas named by a column of codes, and the covariance of each area's total.
+
+        Parameters
+        ----------
+        codes : bytes array (leaves,)
+            Code of the area of each leaf of the frame; empty for none.
+
+        Returns
+        -------
+        names : bytes array (areas,)
+        covariance : Extended
+            For :meth:`rows` (``rows(query).variances(covariance)`` is float64 (areas, classes)).
+        """
+        ordered = codes[self.spine.leaf_order]
+        names, which = np.unique(ordered, return_inverse=True)
+        leaves = np.flatnonzero(ordered != b"")
+        skipped = 1 if len(names) and names[0] == b"" else 0
+        sets = which[leaves] - skipped
+        return names[skipped:], self._leaf_sets((sets, leaves), len(names) - skipped)
+
+    def _leaf_sets(
+        self, members: tuple[npt.NDArray[np.integer], npt.NDArray[np.integer]], sets: int
+    ) -> Extended:
+        top = contexts(self.tree, self.known, 0)[0]
+        return leaf_sets(self.tree, self.known, top, members, sets)
+
+    def _group(self, query: str) -> QueryGroup:
+        return self.plan.product.workload.group(query)
+
+    def summary(self, geolevel: str, queries: Iterable[str]) -> tuple[ExpectedRow, ...]:
+        """Summarise query groups over the geounits of a geolevel of the spine."""
+        context = self.contexts[self.place[self.spine.index(geolevel)]]
+        counts = np.bincount(context.of_geounit, minlength=len(context.subtree))
+        return self._summaries("geolevel", geolevel, queries, context.covariance, counts)
+
+    def area_summary(
+        self, kind: str, name: str, codes: npt.NDArray[np.bytes_], queries: Iterable[str]
+    ) -> tuple[ExpectedRow, ...]:
+        """Summarise query groups over areas named by a column of codes, as in :meth:`areas`."""
+        areas, covariance = self.areas(codes)
+        return self._summaries(kind, name, queries, covariance, np.ones(len(areas), dtype=np.int64))
+
+    def _summaries(
+        self, kind: str, name: str, queries: Iterable[str], covariance: Extended, counts: Ints
+    ) -> tuple[ExpectedRow, ...]:
+        found = []
+        for query in queries:
+            rows = self.rows(query)
+            errors = np.sqrt(rows.variances(covariance))
+            weights = np.bincount(rows.of_row, minlength=len(rows))
+            number = int(counts.sum())
+            mean = float(counts @ errors @ weights) / (number * len(rows.of_row)) if number else 0.0
+            largest = float(errors.max(initial=0.0))
+            found.append(ExpectedRow(kind, name, self._group(query).name, number, mean, largest))
+        return tuple(found)
+
+
+def expected_rows(
+    expected: ExpectedError,
+    frame: Frame,
+    queries: Sequence[str] = ("total",),
+    categories: Iterable[str] | None = None,
+) -> tuple[ExpectedRow, ...]:
+    """Summarise expected errors per official geolevel and per entity category.
+
+    Parameters
+    ----------
+    expected : ExpectedError
+    frame : Frame
+        The public frame that the spine was made of: its official codes and entities.
+    queries : sequence of str
+    categories : iterable of str, optional
+        Entity categories; all that the frame has by default. One without a code gives no row.
+
+    Returns
+    -------
+    tuple of ExpectedRow
+        Geolevels from the top, then entity categories. Official geounits that the spine divides or leaves
+        out are summed from the leaves, as every entity is.
+    """
+    found: list[ExpectedRow] = []
+    spine = expected.spine
+    for geolevel in frame.geolevels:
+        if geolevel in spine.names and spine.levels[spine.index(geolevel)].official:
+            found += expected.summary(geolevel, queries)
+        else:
+            found += expected.area_summary("geolevel", geolevel, frame.codes(geolevel), queries)
+    for category in frame.entities if categories is None else categories:
+        codes = frame.codes(category)
+        if (codes != b"").any():
+            found += expected.area_summary("entity", category, codes, queries)
+    return tuple(found)
+
+
+def _tree(
+    plan: MeasurementPlan, algebra: Algebra, held: Mapping[str, int]
+) -> tuple[tuple[TreeLevel, ...], tuple[int, ...]]:
+    tree: list[TreeLevel] = []
+    place: list[int] = []
+    for number, level in enumerate(plan.spine.levels):
+        exact = np.isin(algebra.queries, [name for name, at in held.items() if at == number])
+        parent = level.parent
+        weights, own = _weights(plan, algebra, number)
+        if level.whole is not None and exact.any():
+            # What is published holds for the divided geounits: they stand above their parts, unmeasured.
+            starts = np.flatnonzero(np.diff(level.whole, prepend=-1))
+            whole = algebra.information(np.where(exact, np.inf, 0.0)[None])
+            tree.append(TreeLevel(parent[starts], np.zeros(len(starts), dtype=np.int64), whole))
+            parent = level.whole
+        else:
+            weights[:, exact] = np.inf
+        place.append(len(tree))
+        tree.append(TreeLevel(parent, own, algebra.information(weights)))
+    return tuple(tree), tuple(place)
+
+
+def precision(variance: float) -> float:
+    """Return one over a variance; where no draw will ever differ from zero, the answer is exact."""
+    return 1.0 / variance if variance > _NARROWEST else np.inf
+
+
+def _weights(plan: MeasurementPlan, algebra: Algebra, number: int) -> tuple[Floats, Ints]:
+    """Return one over the variance per distinct share and query group, and each geounit's share."""
+    variances, which = plan.variances(number)
+    weights = np.zeros((len(variances), len(algebra.queries)))
+    columns = [algebra.queries.index(planned.query.name) for planned in plan.levels[number].queries]
+    weights[:, columns] = [[precision(variance) for variance in row] for row in variances]
+    return weights, which

@@ -1,0 +1,149 @@
+"""What a subtree knows about its total, with directions that are exact and directions that are unknown.
+
+Information comes in two parts: a finite one, ``P x = b`` with weight, and an infinite one, ``M x = r``, for
+what is published exactly. Its inverse is a covariance with an unknown part ``U`` where nothing is said:
+
+    e = M^+ r,    V = (P on the null space of M)^+,    x = e + V (b - P e).
+
+Where a level's information has full rank and nothing is exact, this is plain inversion, and that is what is
+done there (``plain``). See :mod:`opendas.gls.extended` for the inverses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from opendas.arrays import Bools, Floats, Ints
+from opendas.gls.cells import Domain
+from opendas.gls.extended import Extended
+from opendas.gls.kernels import add_groups
+from opendas.gls.operators import Operators, mask_codes
+
+__all__ = ["Known", "dual", "known", "pooled"]
+
+
+def dual(
+    finite: Operators, infinite: Operators | None, allowed: Bools, *, plain: bool
+) -> tuple[Operators, Operators | None]:
+    """Invert information to covariance, or covariance to information, on the allowed categories.
+
+    Parameters
+    ----------
+    finite : Operators
+        Zero outside the allowed categories.
+    infinite : Operators or None
+        Positive where the operator is infinite; None for nowhere.
+    allowed : bool (N, k)
+    plain : bool
+        Every operator is positive definite on its allowed categories, and infinite nowhere.
+
+    Returns
+    -------
+    finite, infinite : Operators, Operators or None
+        Of the inverses; a direction in which the one is zero is one in which the other is infinite.
+    """
+    if plain:
+        return finite.inverse(allowed), None
+    domain = finite.domain
+    other = finite.which * 0 if infinite is None else infinite.which
+    codes = mask_codes(allowed)
+    triples = (finite.which * (int(other.max(initial=0)) + 1) + other) * (int(codes.max(initial=0)) + 1)
+    _, first, which = np.unique(triples + codes, return_index=True, return_inverse=True)
+    rows = allowed[first]
+    found, unknown = [], []
+    for number, kind in enumerate(domain.kinds):
+        stack = finite.stacks[number][finite.which[first]]
+        loose = np.zeros_like(stack) if infinite is None else infinite.stacks[number][other[first]]
+        wide = np.repeat(rows, kind.dimension, axis=1)
+        keep = wide[:, None, :, None] & wide[:, None, None, :]
+        # What is not allowed is set apart with an eigenvalue of the size of the others.
+        size = stack.shape[-1]
+        scale = np.trace(stack, axis1=2, axis2=3) / np.maximum(wide.sum(axis=1), 1)[:, None]
+        scale[scale == 0.0] = 1.0
+        filled = stack.copy()
+        filled[:, :, np.arange(size), np.arange(size)] += np.where(wide[:, None, :], 0.0, scale[:, :, None])
+        inverse = Extended((filled,), (loose.copy(),)).dual()
+        result = np.where(keep, inverse.finite[0], 0.0)
+        # An eigenvalue of the inverse is at least one over the trace: anything less is rounding, and would
+        # be taken for a direction known almost exactly one level further.
+        least = np.trace(stack, axis1=2, axis2=3)
+        result[np.trace(result, axis1=2, axis2=3) * least < 0.5] = 0.0
+        found.append(result)
+        unknown.append(np.where(keep, inverse.infinite[0], 0.0))
+    which = which.ravel().astype(np.int64)
+    return Operators(domain, tuple(found), which), Operators(domain, tuple(unknown), which)
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """Estimates of consecutive geounits, or of groups of them, from their subtrees.
+
+    Parameters
+    ----------
+    covariance : Operators
+        ``V``.
+    unknown : Operators or None
+        ``U``: directions of which nothing is known; None for none.
+    mean : float64 (N, k, e)
+        ``x`` in block order; without meaning in unknown directions.
+    """
+
+    covariance: Operators
+    unknown: Operators | None
+    mean: Floats
+
+    @classmethod
+    def joined(cls, parts: Sequence[Known]) -> Known:
+        """Return the estimates of several runs of geounits, one after the other."""
+        unknown = [part.unknown for part in parts if part.unknown is not None]
+        return cls(
+            Operators.joined([part.covariance for part in parts]),
+            Operators.joined(unknown) if unknown else None,
+            np.concatenate([part.mean for part in parts]),
+        )
+
+    @property
+    def domain(self) -> Domain:
+        """The cell space."""
+        return self.covariance.domain
+
+
+def known(
+    precision: Operators,
+    linear: Floats,
+    exact: Operators | None,
+    exact_linear: Floats | None,
+    allowed: Bools,
+    *,
+    plain: bool,
+) -> Known:
+    """Turn information into an estimate.
+
+    Parameters
+    ----------
+    precision, exact : Operators
+        ``P`` and ``M``, zero outside the allowed categories.
+    linear, exact_linear : float64 (N, k, e)
+        ``b`` and ``r`` in block order.
+    allowed : bool (N, k)
+    plain : bool
+        See :func:`dual`.
+    """
+    covariance, unknown = dual(precision, exact, allowed, plain=plain)
+    if exact is None or exact_linear is None:
+        return Known(covariance, unknown, covariance.apply_blocks(linear))
+    held = dual(exact, None, allowed, plain=False)[0].apply_blocks(exact_linear)
+    rest = linear - precision.apply_blocks(held)
+    return Known(covariance, unknown, held + covariance.apply_blocks(rest))
+
+
+def pooled(part: Known, starts: Ints, allowed: Bools) -> Known:
+    """Return the sums of the estimates of consecutive geounits ``starts[i]:starts[i + 1]``, in order."""
+    family = np.repeat(np.arange(len(starts) - 1, dtype=np.int64), np.diff(starts))
+    mean = np.zeros((len(starts) - 1, *part.mean.shape[1:]))
+    add_groups(part.mean, family, allowed, mean)
+    unknown = None if part.unknown is None else part.unknown.sum(starts)
+    return Known(part.covariance.sum(starts), unknown, mean)

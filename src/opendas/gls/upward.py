@@ -1,0 +1,654 @@
+"""Up the tree: what each subtree says about its own total.
+
+With ``w = 1 / variance``, a geounit's own measurements say ``P = sum_q w_q Q_q'Q_q`` and
+``b = sum_q w_q Q_q' m_q``. A subtree says
+
+    V_c = (P*_c)^-1,  S = sum_c V_c,  y = sum_c V_c b*_c,  P* = P + S^-1,  b* = b + S^-1 y,
+
+with ``P* = P`` and ``b* = b`` at the leaves, all inverses on the allowed cells, zero elsewhere; what is
+exact or unknown is carried beside (:mod:`opendas.gls.subtree_estimate`). Leaves of one parent with the same
+mask and noise have the same ``V``, so their answers are summed, as integers, before anything else is done
+with them; equal matrices are inverted once.
+
+Axes: ``g`` geounits, ``q`` query groups, ``n`` cells; see also :mod:`opendas.gls.cells`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from opendas.arrays import Bools, Floats, Ints
+from opendas.errors import EstimationError
+from opendas.gls.kernels import add_groups, add_integers, add_segments, spread
+from opendas.gls.model import ModelLevel, Range, TreeModel
+from opendas.gls.operators import Operators
+from opendas.gls.subtree_estimate import Known, dual, known, pooled
+from opendas.solvers.blas import one_blas_thread
+
+__all__ = [
+    "Below",
+    "Full",
+    "LevelStatistics",
+    "Sums",
+    "Sweep",
+    "own_linear",
+    "up_pass",
+    "up_statistics",
+    "up_sweep",
+]
+
+Full = Callable[[int, int, int], list[npt.NDArray[np.int64]]]
+"""All answers, int64 (geounits, m_q), of each measured query group: of (level, first, geounits)."""
+
+Sums = Callable[[int, int, Ints], list[npt.NDArray[np.int64]]]
+"""Sums, int64 (G, m_q), of the answers of consecutive leaves over their groups: of (level, first, group).
+
+Of answers that touch no cell that the group may use anything may be given: they are not looked at.
+"""
+
+CHUNK = 250_000
+"""Numbers that are worked on at once: few, so that what is made of them stays in the cache."""
+
+
+@dataclass(frozen=True, eq=False)
+class LevelStatistics:
+    """What the subtrees of consecutive geounits say about their own totals.
+
+    Parameters
+    ----------
+    level, first : int
+    precision : Operators
+        ``P*`` of each geounit, zero outside its allowed cells.
+    linear : float64 (g, n) or None
+        ``b*``, zero outside the allowed cells. None at the leaves, where it is that of a geounit's own
+        answers and found when needed (:func:`own_linear`).
+    weights : float64 (g, q)
+        Weight that each query group would have in ``P*`` if nothing were masked and all children were alike.
+    exact : Operators or None
+        ``M``: positive on what the subtree knows exactly; None where nothing is. A solver that holds the
+        constraints of the run needs no more: what is exact is among them, or follows from them.
+    exact_linear : float64 (g, n) or None
+        ``r``, with ``M x = r``. None at the leaves.
+    """
+
+    level: int
+    first: int
+    precision: Operators
+    linear: Floats | None
+    weights: Floats
+    exact: Operators | None = None
+    exact_linear: Floats | None = None
+
+    def __len__(self) -> int:
+        return len(self.precision)
+
+    @property
+    def last(self) -> int:
+        """The number after that of the last geounit."""
+        return self.first + len(self)
+
+
+@dataclass(frozen=True, eq=False)
+class Below:
+    """What all children of consecutive geounits say together about the geounits.
+
+    Parameters
+    ----------
+    level, first : int
+        Of the parents.
+    covariance : Operators
+        ``S``, one for each parent.
+    mean : float64 (g, n)
+        ``y``.
+    weights : float64 (g, q)
+        One over the sum, over the children, of one over their weights.
+    unknown : Operators or None
+        Positive on what the children say nothing about; None for nothing.
+    """
+
+    level: int
+    first: int
+    covariance: Operators
+    mean: Floats
+    weights: Floats
+    unknown: Operators | None = None
+
+    def __len__(self) -> int:
+        return len(self.covariance)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Below]) -> Below:
+        """Put together what tasks found for consecutive parents, in order."""
+        for one, other in itertools.pairwise(parts):
+            if other.level != one.level or other.first != one.first + len(one):
+                raise EstimationError(
+                    f"what lies below level {other.level} does not join: geounit {other.first} follows "
+                    f"{one.first + len(one)}."
+                )
+        unknown = [part.unknown for part in parts if part.unknown is not None]
+        return cls(
+            parts[0].level,
+            parts[0].first,
+            Operators.joined([part.covariance for part in parts]),
+            np.concatenate([part.mean for part in parts]),
+            np.concatenate([part.weights for part in parts]),
+            Operators.joined(unknown) if unknown else None,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Sweep:
+    """All that one pass up a part of the tree found, for the pass down.
+
+    Parameters
+    ----------
+    model : TreeModel
+    statistics : mapping of level to LevelStatistics
+    below : mapping of level to Below
+        What lies below the geounits of each level, and below the parents of the highest.
+    """
+
+    model: TreeModel
+    statistics: Mapping[int, LevelStatistics]
+    below: Mapping[int, Below]
+
+    @property
+    def numbers(self) -> list[int]:
+        """Levels of the part, highest first."""
+        return sorted(self.statistics)
+
+
+def own_linear(model: TreeModel, level: int, first: int, answers: Sequence[npt.NDArray[np.int64]]) -> Floats:
+    """Return ``b = sum_q w_q Q_q' m_q`` of consecutive geounits on their allowed cells, float64 (g, n).
+
+    Parameters
+    ----------
+    model : TreeModel
+    level, first : int
+    answers : sequence of int64 (g, m_q)
+        Of each query group that is measured at the level, as :data:`Full` gives them.
+    """
+    here = model.levels[level]
+    count = len(answers[0]) if answers else 0
+    place = slice(first - here.first, first - here.first + count)
+    return model.domain.unplaced(
+        placed_linear(model, level, here.own[place], here.allowed(first, first + count), answers)
+    )
+
+
+def placed_linear(
+    model: TreeModel, level: int, own: Ints, allowed: Bools, answers: Sequence[npt.NDArray[np.int64]]
+) -> Floats:
+    """Return ``b`` by dense category, float64 (N, k, e), of geounits, or of groups that are alike."""
+    here = model.levels[level]
+    out = np.zeros((len(own), *model.domain.cell.shape))
+    for query, values in zip(here.measured, answers, strict=True):
+        weights = np.ascontiguousarray(here.weights[own, query])
+        spread(values, weights, model.rows[query], allowed, out)
+    return out
+
+
+def exact_placed(model: TreeModel, answers: Mapping[int, Ints], allowed: Bools) -> Floats:
+    """Return ``r = sum_q w_q Q_q' a_q`` by dense category, float64 (N, k, e); `answers` by query group."""
+    out = np.zeros((len(allowed), *model.domain.cell.shape))
+    for query, values in answers.items():
+        weights = np.full(len(values), model.unit_weight(query))
+        spread(values, weights, model.rows[query], allowed, out)
+    return out
+
+
+def up_pass(
+    model: TreeModel,
+    ranges: Mapping[int, Range],
+    full: Full,
+    below: Below | None = None,
+    sums: Sums | None = None,
+) -> tuple[tuple[LevelStatistics, ...], Below | None]:
+    """Pass information up a part of the tree.
+
+    Parameters
+    ----------
+    model : TreeModel
+    ranges : mapping of level to (first, stop)
+        Consecutive levels; the children of the geounits of one are the geounits of the next. The families
+        of the highest must be whole, unless it is the top of the tree.
+    full : callable
+        Gives the noisy answers (:data:`Full`).
+    below : Below, optional
+        What lies below the lowest level named, where it is not that of the leaves.
+    sums : callable, optional
+        Gives sums of the leaves' answers (:data:`Sums`), where they need not be taken from `full`.
+
+    Returns
+    -------
+    statistics : tuple of LevelStatistics
+        One for each level named, highest first.
+    below : Below or None
+        What the geounits of the highest level named say about their parents; None at the top of the tree.
+
+    Raises
+    ------
+    EstimationError
+        If the levels do not follow each other, or what lies below does not fit.
+
+    Notes
+    -----
+    The same bytes however a tree is cut into parts: sums run over the children of one geounit, in order.
+    """
+    sweep = up_sweep(model, ranges, full, below, sums)
+    numbers = sweep.numbers
+    return tuple(sweep.statistics[number] for number in numbers), sweep.below.get(numbers[0] - 1)
+
+
+def up_sweep(
+    model: TreeModel,
+    ranges: Mapping[int, Range],
+    full: Full,
+    below: Below | None = None,
+    sums: Sums | None = None,
+) -> Sweep:
+    """Pass information up a part of the tree and keep all of it (see :func:`up_pass`)."""
+    numbers = _consecutive(ranges)
+    if (below is None) != (numbers[-1] == len(model.levels) - 1):
+        raise EstimationError("what lies below is given where the lowest level is not that of the leaves.")
+    take = sums or _summed(model, full)
+    with one_blas_thread():
+        statistics, lower = _climb(model, numbers, ranges, full, take, below)
+        if numbers[0]:
+            lower[numbers[0] - 1] = _below(model, statistics[numbers[0]], take)
+    return Sweep(model, statistics, lower)
+
+
+def up_statistics(
+    model: TreeModel,
+    ranges: Mapping[int, Range],
+    full: Full,
+    lowest: LevelStatistics | None = None,
+    sums: Sums | None = None,
+) -> tuple[LevelStatistics, ...]:
+    """Return what the subtrees of some geounits say about them, highest level first.
+
+    As :func:`up_pass`, but the geounits of the highest level need not be whole families, and where the lowest
+    is not that of the leaves, what is known of its own geounits is given.
+
+    Raises
+    ------
+    EstimationError
+        If the levels do not follow each other, or what is given of the lowest does not fit.
+    """
+    numbers = _consecutive(ranges)
+    if (lowest is None) != (numbers[-1] == len(model.levels) - 1):
+        raise EstimationError("what is known is given where the lowest level is not that of the leaves.")
+    with one_blas_thread():
+        statistics, _ = _climb(model, numbers, ranges, full, sums or _summed(model, full), None, lowest)
+    return tuple(statistics[number] for number in numbers)
+
+
+def _consecutive(ranges: Mapping[int, Range]) -> list[int]:
+    """Return the numbers of the levels of a pass, highest level first."""
+    numbers = sorted(ranges)
+    if not numbers or numbers != list(range(numbers[0], numbers[-1] + 1)):
+        raise EstimationError(f"the levels of one pass follow each other, found {numbers}.")
+    return numbers
+
+
+def _climb(
+    model: TreeModel,
+    numbers: Sequence[int],
+    ranges: Mapping[int, Range],
+    full: Full,
+    sums: Sums,
+    below: Below | None,
+    lowest: LevelStatistics | None = None,
+) -> tuple[dict[int, LevelStatistics], dict[int, Below]]:
+    """Return what is known of the geounits of each level, and what lies below them."""
+    statistics: dict[int, LevelStatistics] = {}
+    lower: dict[int, Below] = {}
+    for number in reversed(numbers):
+        start, stop = ranges[number]
+        if number == len(model.levels) - 1:
+            statistics[number] = _leaves(model, start, stop)
+        elif lowest is not None and number == numbers[-1]:
+            if (lowest.level, lowest.first, len(lowest)) != (number, start, stop - start):
+                raise EstimationError(f"what is known at level {number} is not that of its geounits.")
+            statistics[number] = lowest
+        else:
+            if below is None or (below.level, below.first, len(below)) != (number, start, stop - start):
+                raise EstimationError(f"what lies below level {number} is not that of its geounits.")
+            lower[number] = below
+            statistics[number] = _inner(model, number, start, stop, full, below)
+        if number > numbers[0]:
+            below = _below(model, statistics[number], sums)
+    return statistics, lower
+
+
+def _leaves(model: TreeModel, start: int, stop: int) -> LevelStatistics:
+    level = model.levels[-1]
+    own = level.own[start - level.first : stop - level.first]
+    allowed = level.allowed(start, stop)
+    precision = model.own_information[-1].take(own).masked(allowed)
+    exact = None
+    if level.exact:
+        exact = model.exact_information(len(model.levels) - 1, stop - start).masked(allowed)
+    return LevelStatistics(len(model.levels) - 1, start, precision, None, level.weights[own], exact)
+
+
+def _inner(model: TreeModel, number: int, start: int, stop: int, full: Full, below: Below) -> LevelStatistics:
+    level, domain = model.levels[number], model.domain
+    step = _step(model)
+    linear = np.empty((stop - start, domain.cells))
+    parts: list[tuple[Operators, Operators | None, Floats | None]] = []
+    for low in range(start, stop, step):
+        high = min(low + step, stop)
+        found = _inner_part(model, number, low, high, full, below)
+        linear[low - start : high - start] = domain.unplaced(found[1])
+        exact_linear = None if found[3] is None else domain.unplaced(found[3])
+        parts.append((found[0], found[2], exact_linear))
+    exact = [part[1] for part in parts if part[1] is not None]
+    exact_linears = [part[2] for part in parts if part[2] is not None]
+    return LevelStatistics(
+        number,
+        start,
+        Operators.joined([part[0] for part in parts]),
+        linear,
+        level.weights[level.own[start - level.first : stop - level.first]] + below.weights,
+        Operators.joined(exact) if exact else None,
+        np.concatenate(exact_linears) if exact_linears else None,
+    )
+
+
+def _step(model: TreeModel) -> int:
+    """Return how many inner geounits are worked on at once."""
+    return max(1, CHUNK // (4 * model.domain.cells))
+
+
+def _inner_part(
+    model: TreeModel, number: int, start: int, stop: int, full: Full, below: Below
+) -> tuple[Operators, Floats, Operators | None, Floats | None]:
+    """Return ``P*``, ``b*``, ``M`` and ``r`` of some inner geounits, vectors by dense category."""
+    level, domain = model.levels[number], model.domain
+    here, there = (slice(start - first, stop - first) for first in (level.first, below.first))
+    own, allowed = level.own[here], level.allowed(start, stop)
+    unknown = None if below.unknown is None else below.unknown.take(there)
+    information, exact = dual(below.covariance.take(there), unknown, allowed, plain=model.plain_below[number])
+    precision = model.own_information[number].take(own).masked(allowed) + information
+    mean = domain.forward(below.mean[there], allowed)
+    linear = domain.from_blocks(information.apply_blocks(mean), allowed)
+    if level.measured:
+        linear += placed_linear(model, number, own, allowed, full(number, start, stop - start))
+    exact_linear = None
+    if exact is not None:
+        exact_linear = domain.from_blocks(exact.apply_blocks(mean), allowed)
+    if level.exact:
+        answers = {held.query: np.ascontiguousarray(held.answers[here]) for held in level.exact}
+        added = exact_placed(model, answers, allowed)
+        mine = model.exact_information(number, stop - start).masked(allowed)
+        exact = mine if exact is None else exact + mine
+        exact_linear = added if exact_linear is None else exact_linear + added
+    return precision, linear, exact, exact_linear
+
+
+def inner_known(model: TreeModel, children: LevelStatistics, chosen: Ints | None = None) -> Known:
+    """Return the estimates of inner geounits from their subtrees; of some of them, by their numbers."""
+    level, domain = model.levels[children.level], model.domain
+    if children.linear is None:
+        raise EstimationError("leaves are looked at some at a time")
+    at = np.arange(len(children)) if chosen is None else chosen - children.first
+    exact, exact_linear = children.exact, children.exact_linear
+    allowed = level.patterns[level.pattern[children.first - level.first + at]]
+    return known(
+        children.precision.take(at),
+        domain.forward(children.linear[at], allowed),
+        None if exact is None else exact.take(at),
+        None if exact_linear is None else domain.forward(exact_linear[at], allowed),
+        allowed,
+        plain=model.plain[children.level],
+    )
+
+
+def leaf_known(
+    model: TreeModel, leaves: LevelStatistics, chosen: Ints, answers: Sequence[npt.NDArray[np.int64]]
+) -> Known:
+    """Return the estimates of leaves, by their numbers, from their own answers."""
+    level, domain = model.levels[-1], model.domain
+    place = chosen - level.first
+    allowed = level.patterns[level.pattern[place]]
+    linear = domain.to_blocks(placed_linear(model, leaves.level, level.own[place], allowed, answers), allowed)
+    exact, exact_linear = None, None
+    if leaves.exact is not None:
+        exact = leaves.exact.take(chosen - leaves.first)
+        held = {e.query: np.ascontiguousarray(e.answers[place]) for e in level.exact}
+        exact_linear = domain.to_blocks(exact_placed(model, held, allowed), allowed)
+    precision = leaves.precision.take(chosen - leaves.first)
+    return known(precision, linear, exact, exact_linear, allowed, plain=model.plain[-1])
+
+
+def families(level: ModelLevel, first: int, last: int) -> tuple[Ints, Ints, Ints]:
+    """Return how consecutive geounits, whole families, are put together.
+
+    Returns
+    -------
+    parents : int64 (p,)
+    starts : int64 (t + 1,)
+        Where each family begins, among the geounits; where a divided geounit's parts hold a total together,
+        where each divided geounit begins.
+    groups : int64 (p + 1,)
+        Where the families (or the divided geounits) of each parent begin.
+    """
+    parent = level.parent[first - level.first : last - level.first]
+    cuts = np.flatnonzero(np.diff(parent, prepend=-1))
+    parents = parent[cuts]
+    if level.joint is not None:
+        whole = level.joint.group[first - level.first : last - level.first]
+        starts = np.flatnonzero(np.diff(whole, prepend=-1))
+        groups = np.searchsorted(starts, np.append(cuts, len(parent)))
+    else:
+        starts, groups = cuts, np.arange(len(cuts) + 1)
+    return parents, np.append(starts, len(parent)).astype(np.int64), groups.astype(np.int64)
+
+
+def union(allowed: Bools, starts: Ints) -> Bools:
+    """Return where any of the geounits ``starts[i]:starts[i + 1]`` is allowed."""
+    return np.asarray(np.logical_or.reduceat(allowed, starts[:-1], axis=0))
+
+
+def conditioned(model: TreeModel, number: int, chosen: Ints, parts: Known, allowed: Bools) -> Known:
+    """Condition the sums over the parts of divided geounits on their exact totals.
+
+    Parameters
+    ----------
+    model : TreeModel
+    number : int
+        Level of the parts.
+    chosen : int64 (t,)
+        Numbers of the divided geounits.
+    parts : Known
+        The sums.
+    allowed : bool (t, k)
+    """
+    joint = model.levels[number].joint
+    if joint is None:
+        raise EstimationError("no geounits of this level hold a total together")
+    information, exact, exact_linear = whole_information(model, number, chosen, parts, allowed)
+    linear = information.apply_blocks(parts.mean)
+    return known(information, linear, exact, exact_linear, allowed, plain=False)
+
+
+def whole_information(
+    model: TreeModel, number: int, chosen: Ints, parts: Known, allowed: Bools
+) -> tuple[Operators, Operators, Floats]:
+    """Return ``P*``, ``M`` and ``r`` of divided geounits (see :func:`conditioned`)."""
+    joint = model.levels[number].joint
+    if joint is None:
+        raise EstimationError("no geounits of this level hold a total together")
+    information, exact = dual(
+        parts.covariance, parts.unknown, allowed, plain=model.plain[number] and parts.unknown is None
+    )
+    query = model.total
+    totals = np.asarray(joint.totals[chosen, None], dtype=np.int64)
+    linear = model.domain.to_blocks(exact_placed(model, {query: totals}, allowed), allowed)
+    held = model.exact_operator([query]).take(np.zeros(len(allowed), dtype=np.int64)).masked(allowed)
+    if exact is not None:
+        linear += exact.apply_blocks(parts.mean)
+        held = held + exact
+    return information, held, linear
+
+
+def _below(model: TreeModel, children: LevelStatistics, sums: Sums) -> Below:
+    """Sum what geounits say over their parents."""
+    number = children.level
+    level, domain = model.levels[number], model.domain
+    parents, starts, groups = families(level, children.first, children.last)
+    mask = level.allowed(children.first, children.last)
+    if number == len(model.levels) - 1:
+        together = _pooled_leaves(model, children, starts, sums)
+    else:
+        together = _pooled_inner(model, children, starts)
+    if level.joint is not None:
+        chosen = level.joint.group[children.first - level.first + starts[:-1]].astype(np.int64)
+        allowed = union(mask, starts)
+        together = pooled(conditioned(model, number, chosen, together, allowed), groups, allowed)
+        starts = starts[groups]
+    return Below(
+        number - 1,
+        int(parents[0]),
+        together.covariance,
+        domain.backward(together.mean, union(mask, starts)),
+        _series(children.weights, starts),
+        together.unknown,
+    )
+
+
+def _pooled_inner(model: TreeModel, children: LevelStatistics, starts: Ints) -> Known:
+    """Sum the estimates of inner geounits over their families, some families at a time."""
+    parts = []
+    for first, last in chunks(starts, 4 * model.domain.cells):
+        low, high = children.first + int(starts[first]), children.first + int(starts[last])
+        own = inner_known(model, children, np.arange(low, high))
+        allowed = model.levels[children.level].allowed(low, high)
+        parts.append(pooled(own, starts[first : last + 1] - starts[first], allowed))
+    return Known.joined(parts)
+
+
+def _pooled_leaves(model: TreeModel, leaves: LevelStatistics, starts: Ints, sums: Sums) -> Known:
+    """Sum the estimates of leaves over their families, some families at a time."""
+    level = model.levels[-1]
+    allowed = level.allowed(leaves.first, leaves.last)
+    covariance, unknown = dual(leaves.precision, leaves.exact, allowed, plain=model.plain[-1])
+    groups = _Groups.of(covariance.which, starts)
+    mean = np.zeros((len(starts) - 1, *model.domain.cell.shape))
+    for first, last in chunks(groups.starts, model.domain.cells):
+        _sum_leaves(model, leaves, covariance, groups.of_families(first, last), sums, mean[first:last])
+    return Known(covariance.pooled(starts), None if unknown is None else unknown.pooled(starts), mean)
+
+
+@dataclass(frozen=True, eq=False)
+class _Groups:
+    """Leaves of one family with the same mask and noise: one sum of integers, one right-hand side.
+
+    Parameters
+    ----------
+    low : int
+        Place of the first leaf.
+    group : int64 (g,)
+        Of each leaf; those of one family follow each other.
+    first : int64 (G,)
+        Place of the first leaf of each group.
+    family : int64 (G,)
+        Of each group.
+    leaf_starts, starts : int64 (families + 1,)
+        Where the leaves, and the groups, of each family begin.
+    """
+
+    low: int
+    group: Ints
+    first: Ints
+    family: Ints
+    leaf_starts: Ints
+    starts: Ints
+
+    @classmethod
+    def of(cls, which: Ints, leaf_starts: Ints) -> _Groups:
+        """Put leaves together by family and operator."""
+        count = int(which.max(initial=0)) + 1
+        family = np.repeat(np.arange(len(leaf_starts) - 1, dtype=np.int64), np.diff(leaf_starts))
+        pairs, first, group = np.unique(family * count + which, return_index=True, return_inverse=True)
+        mine = pairs // count
+        starts = np.searchsorted(mine, np.arange(len(leaf_starts))).astype(np.int64)
+        return cls(0, group.ravel().astype(np.int64), first.astype(np.int64), mine, leaf_starts, starts)
+
+    def of_families(self, start: int, stop: int) -> _Groups:
+        """Return those of some families, numbered from 0."""
+        leaves, some = self.leaf_starts[start : stop + 1], self.starts[start : stop + 1]
+        here = slice(int(some[0]), int(some[-1]))
+        return _Groups(
+            int(leaves[0]),
+            self.group[leaves[0] - self.low : leaves[-1] - self.low] - some[0],
+            self.first[here],
+            self.family[here] - start,
+            leaves,
+            some - some[0],
+        )
+
+
+def chunks(starts: Ints, width: int) -> Iterator[Range]:
+    """Cut families into runs whose geounits have no more than a set number of answers, `width` each."""
+    first = 0
+    while first < len(starts) - 1:
+        last = int(np.searchsorted(starts, starts[first] + CHUNK // width, side="right")) - 1
+        last = min(max(last, first + 1), len(starts) - 1)
+        yield first, last
+        first = last
+
+
+def _sum_leaves(
+    model: TreeModel, leaves: LevelStatistics, covariance: Operators, groups: _Groups, sums: Sums, out: Floats
+) -> None:
+    """Add the estimates of leaves over some families to `out`, float64 (families, k, e) in block order."""
+    level, domain = model.levels[-1], model.domain
+    answers = sums(leaves.level, leaves.first + groups.low, groups.group) if level.measured else []
+    place = leaves.first - level.first + groups.first
+    allowed = level.patterns[level.pattern[place]]
+    linear = domain.to_blocks(placed_linear(model, leaves.level, level.own[place], allowed, answers), allowed)
+    if leaves.exact is None:
+        means = covariance.take(groups.first).apply_blocks(linear)
+    else:
+        held_answers = {}
+        for held in level.exact:
+            low = leaves.first - level.first + groups.low
+            here = np.ascontiguousarray(held.answers[low : low + len(groups.group)])
+            held_answers[held.query] = np.zeros((len(groups.first), here.shape[1]), dtype=np.int64)
+            add_integers(here, groups.group, held_answers[held.query])
+        exact_linear = domain.to_blocks(exact_placed(model, held_answers, allowed), allowed)
+        precision, exact = leaves.precision.take(groups.first), leaves.exact.take(groups.first)
+        means = known(precision, linear, exact, exact_linear, allowed, plain=False).mean
+    add_groups(means, groups.family, allowed, out)
+
+
+def _summed(model: TreeModel, full: Full) -> Sums:
+    """Return what sums answers over groups of leaves, some leaves at a time."""
+    step = max(1, CHUNK // max(1, sum(model.sizes(len(model.levels) - 1))))
+
+    def sums(level: int, first: int, group: Ints) -> list[Ints]:
+        groups = int(group.max(initial=-1)) + 1
+        out = [np.zeros((groups, size), dtype=np.int64) for size in model.sizes(level)]
+        for low in range(0, len(group), step):
+            part = group[low : low + step]
+            for values, total in zip(full(level, first + low, len(part)), out, strict=True):
+                add_integers(values, part, total)
+        return out
+
+    return sums
+
+
+def _series(weights: Floats, starts: Ints) -> Floats:
+    """Return one over the sum of one over the children's weights; zero where one of them has none."""
+    with np.errstate(divide="ignore"):
+        out = np.zeros((len(starts) - 1, weights.shape[1]))
+        add_segments(1.0 / weights, np.arange(len(weights), dtype=np.int64), starts, out)
+        return np.asarray(1.0 / out)

@@ -1,0 +1,177 @@
+"""Least-squares estimates of a noisy tree, by the passes over the whole tree, with the laws of their errors.
+
+Axes: ``g`` geounits, ``a`` areas, ``t`` sums of cells asked for, ``r`` kinds of these, ``n`` cells, ``U``
+different covariances.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from opendas.arrays import Bools, Floats, Ints
+from opendas.gls.areas import area_estimates
+from opendas.gls.downward import Estimates, down_pass, whole_ranges
+from opendas.gls.model import LEAST_VARIANCE, TreeModel
+from opendas.gls.upward import Sweep, up_sweep
+from opendas.intervals.answers import Areas, Estimated
+from opendas.intervals.error_laws import ErrorLaws
+from opendas.intervals.noisy_tree import NoisyTree
+from opendas.intervals.rows import Rows
+from opendas.schema.query_groups import QueryGroup
+
+__all__ = ["TreeEstimates", "tree_model"]
+
+
+_UNKNOWN = 1e-6
+
+
+def tree_model(tree: NoisyTree) -> TreeModel:
+    """Return the model of least squares of a noisy tree: its noise, masks and exact answers."""
+    queries: dict[str, QueryGroup] = {}
+    for level in tree.levels:
+        queries |= {query.name: query for query in level.queries}
+    names = list(queries)
+    weights = []
+    for level in tree.levels:
+        table = np.zeros((len(level.laws), len(names)))
+        columns = [names.index(query.name) for query in level.queries]
+        table[:, columns] = 1.0 / np.maximum(level.variances, LEAST_VARIANCE)
+        weights.append((table, level.which))
+    return TreeModel.build(
+        tree.product,
+        tree.spine,
+        tuple(queries.values()),
+        [tuple(query.name for query in level.queries) for level in tree.levels],
+        weights,
+        tree.constraints,
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Level:
+    """Answers to one request for a whole geolevel."""
+
+    value: Floats
+    variance: Floats
+    kind: Ints
+    which: Ints
+    rows: Rows
+
+    def take(self, geounits: Ints) -> tuple[Floats, Floats, Ints]:
+        which = self.which[geounits]
+        columns = self.rows.of_row
+        return self.value[geounits], self.variance[which][:, columns], self.kind[which][:, columns]
+
+
+class TreeEstimates:
+    """Least-squares estimates of a noisy tree; an :class:`opendas.intervals.answers.Estimates`.
+
+    Parameters
+    ----------
+    tree : NoisyTree
+
+    Notes
+    -----
+    Every noisy answer is read once on the way up, those of the leaves once more on the way down. Estimates of
+    all geounits above the leaves are kept; of the leaves, only the sums asked for last.
+    """
+
+    def __init__(self, tree: NoisyTree) -> None:
+        self.tree = tree
+        self._laws = ErrorLaws(tree)
+        self._last: tuple[bytes, _Level] | None = None
+        self._upper: dict[int, Estimates] = {}
+        self._down: Iterator[Estimates] | None = None
+
+    @cached_property
+    def model(self) -> TreeModel:
+        """Noise, masks and exact answers."""
+        return tree_model(self.tree)
+
+    @cached_property
+    def sweep(self) -> Sweep:
+        """What the pass up the tree found."""
+        return up_sweep(self.model, whole_ranges(self.model), self.tree.full)
+
+    def geounits(self, level: int, geounits: Ints, members: Bools) -> Estimated:
+        """Return sums over `members`, bool (t, n), in geounits of a geolevel of the spine."""
+        found = self._whole_level(level, members)
+        value, variance, kind = found.take(geounits)
+        return Estimated(value, variance, self._laws.kinds, kind)
+
+    def areas(self, areas: Areas, members: Bools) -> Estimated:
+        """Return weighted sums over `members` in sets of leaves."""
+        rows = Rows.build(self.model.domain, members)
+        found = area_estimates(
+            self.sweep, self.tree.full, areas.which, areas.leaf, areas.weight, areas.number
+        )
+        variance = np.maximum(rows.quadratic(found.covariance), 0.0)[found.covariance.which]
+        if found.unknown is not None:
+            variance[rows.quadratic(found.unknown)[found.unknown.which] > _UNKNOWN] = np.inf
+        roots = next(self.estimates(0)).covariance
+        kind = self._laws.of_areas(self.sweep, roots, areas, rows, variance)
+        columns = rows.of_row
+        return Estimated(rows.values(found.mean), variance[:, columns], self._laws.kinds, kind[:, columns])
+
+    def estimates(self, level: int) -> Iterator[Estimates]:
+        """Yield the estimates of a geolevel: above the leaves in one piece, the leaves in runs."""
+        last = len(self.model.levels) - 1
+        if level < last:
+            yield self._above(level)
+            return
+        down = down_pass(self.sweep, self.tree.full)
+        for found in down:
+            if found.level == last:
+                yield found
+            else:
+                self._upper.setdefault(found.level, found)
+
+    def _above(self, level: int) -> Estimates:
+        if self._down is None:
+            self._down = down_pass(self.sweep, self.tree.full)
+        while level not in self._upper:
+            found = next(self._down)
+            self._upper[found.level] = found
+        return self._upper[level]
+
+    def _whole_level(self, level: int, members: Bools) -> _Level:
+        key = bytes([level]) + np.packbits(members).tobytes() + bytes(str(members.shape), "ascii")
+        if self._last is not None and self._last[0] == key:
+            return self._last[1]
+        rows = Rows.build(self.model.domain, members)
+        values, variances, kinds, which = [], [], [], []
+        shift = 0
+        for run in self.estimates(level):
+            own, covariance = self._laws.classes(level, run.first, run.covariance.which)
+            variance = rows.quadratic(run.covariance)
+            if run.unknown is not None:
+                loose = rows.quadratic(run.unknown)
+                pairs = _first_of(own, run.unknown.which)
+                each = np.maximum(variance[covariance], 0.0)
+                each[loose[pairs] > _UNKNOWN] = np.inf
+            else:
+                each = np.maximum(variance[covariance], 0.0)
+            kinds.append(self._laws.of(self.sweep, run, rows, own, covariance, each))
+            variances.append(each)
+            values.append(rows.values(run.mean))
+            which.append(own + shift)
+            shift += len(each)
+        found = _Level(
+            np.concatenate(values),
+            np.concatenate(variances),
+            np.concatenate(kinds),
+            np.concatenate(which),
+            rows,
+        )
+        self._last = (key, found)
+        return found
+
+
+def _first_of(own: Ints, which: Ints) -> Ints:
+    """Return the entry of `which` at the first place of each class of `own`."""
+    _, first = np.unique(own, return_index=True)
+    return np.asarray(which[first])

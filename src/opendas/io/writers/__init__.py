@@ -1,1 +1,0 @@
-"""Writers: microdata, measurements and tables of a release."""

@@ -1,7 +1,0 @@
-"""General solvers behind one protocol, in order of preference."""
-
-from __future__ import annotations
-
-from opendas.optimize.solvers.protocol import ADAPTERS, Adapter, load
-
-__all__ = ["ADAPTERS", "Adapter", "load"]

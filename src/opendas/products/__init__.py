@@ -1,1 +1,0 @@
-"""Products: declarations of schema, query groups, constraints, budget and passes."""

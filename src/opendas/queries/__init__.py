@@ -1,1 +1,0 @@
-"""Query groups: partitions of the cells, built as Kronecker products of recodes."""

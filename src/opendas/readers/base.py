@@ -1,0 +1,163 @@
+"""What every reader takes and gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from opendas.errors import Finding
+from opendas.geography.frame import Frame, LevelRule
+from opendas.readers.remote import RemoteInput
+from opendas.schema.histogram import Histogram
+from opendas.schema.product import Product
+
+__all__ = [
+    "FRAME_FROM_RECORDS",
+    "InputData",
+    "MemoryTable",
+    "Reader",
+    "ReaderSpec",
+    "Source",
+    "UnitsSpec",
+]
+
+FRAME_FROM_RECORDS = "from-records"
+"""Value of ``frame`` that takes the leaves from the input and thereby publishes which are populated."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class MemoryTable:
+    """A table that is in memory already, read like a file.
+
+    Parameters
+    ----------
+    name : str
+        How findings name it.
+    table : pyarrow.Table
+        Shared with its owner, not copied. Confidential where it holds counts or records.
+    """
+
+    name: str
+    table: Any
+
+
+Source = Path | MemoryTable
+"""Where rows come from."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnitsSpec:
+    """Where public unit counts per leaf come from: ``[input] units`` of the run file.
+
+    Parameters
+    ----------
+    path : Source
+        CSV or Parquet file, or a table in memory.
+    geocode : str
+        Its geocode column.
+    columns : mapping of frame column to file column
+        Frame columns are ``housing`` (short for ``hu``), ``gq1`` ... or a product's own; unnamed ones keep
+        their name.
+    """
+
+    path: Source
+    geocode: str = "geocode"
+    columns: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderSpec:
+    """A reader's part of the run file, resolved.
+
+    Parameters
+    ----------
+    reader : str
+        ``pl94-2010``, ``pl94-2020``, ``ppmf``, ``mdf``, ``cef``, ``records`` or ``histogram``.
+    paths : tuple of Source
+        Existing files (folders and globs already expanded, sorted), or tables in memory.
+    product : Product
+    root : str
+        Topmost census geolevel, ``us`` or ``state``.
+    levels : tuple of LevelRule
+        For users' own hierarchies, top first, the last one being the leaf; empty for census readers.
+    frame : Source, ``"from-records"`` or None
+    geocode, count : str
+        Column names for ``records`` and ``histogram``.
+    columns : mapping of attribute to file column
+    constants : mapping of attribute to level label
+    units : UnitsSpec or None
+    strict : bool
+        A disagreement with a published summary record is an error rather than a warning.
+    unit_records, block_files : tuple of Source
+        For ``cef``: the files of unit records, and those of the GRF-C.
+    block_assignment : tuple of Path
+        Files, folders or patterns: files that say in which areas blocks lie, in place of the areas that the
+        input names.
+    remote : RemoteInput
+        What only Spark reads, in place of `paths`, `frame` and the path of `units`.
+    """
+
+    reader: str
+    paths: tuple[Source, ...]
+    product: Product
+    root: str = "state"
+    levels: tuple[LevelRule, ...] = ()
+    frame: Source | str | None = None
+    geocode: str = "geocode"
+    count: str = "count"
+    columns: Mapping[str, str] = field(default_factory=dict)
+    constants: Mapping[str, str] = field(default_factory=dict)
+    units: UnitsSpec | None = None
+    strict: bool = False
+    unit_records: tuple[Source, ...] = ()
+    block_files: tuple[Source, ...] = ()
+    block_assignment: tuple[Path, ...] = ()
+    remote: RemoteInput = field(default_factory=RemoteInput)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class InputData:
+    """What a reader gives. Confidential, but for the frame.
+
+    Parameters
+    ----------
+    frame : Frame
+        Public: the leaves of the run in ascending order, with unit counts and entity codes.
+    histogram : Histogram
+        Confidential: one row per leaf of `frame`, in its order.
+    stamps : tuple of str
+        Stamps that the certificate must show, for instance ``DEMONSTRATION FRAME``.
+    declared : tuple of str
+        What the input itself publishes beside the product's invariants, for instance
+        ``"populated leaves"`` with a frame taken from records.
+    findings : tuple of Finding
+        Warnings; written under ``confidential/`` only.
+    """
+
+    frame: Frame
+    histogram: Histogram
+    stamps: tuple[str, ...] = ()
+    declared: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
+
+
+class Reader(Protocol):
+    """Reads one kind of input."""
+
+    def frame(self) -> tuple[Frame, tuple[str, ...]]:
+        """Return the public frame and its stamps, for planning."""
+        ...
+
+    def read(self, cache: Path | None = None) -> InputData:
+        """Return everything.
+
+        Parameters
+        ----------
+        cache : Path, optional
+            A folder for confidential scratch files, which the caller removes when the run is finished. With
+            it a reader may put a large histogram there and return it memory mapped; without it the histogram
+            is in memory. Values are the same.
+        """
+        ...

@@ -1,0 +1,1 @@
+"""Census Edited Files: persons, units and blocks."""

@@ -1,0 +1,134 @@
+"""The blocks of a GRF-C, the geographic reference file that goes with the Census Edited File.
+
+Axes: ``b`` blocks, ``r`` rows of a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from opendas.arrays import Codes, Ints
+from opendas.errors import GeographyError
+from opendas.readers.base import Source
+from opendas.readers.cef.layout import AREA_COLUMNS, BLOCK_COLUMNS, GROUP_COLUMN, OID_COLUMN
+from opendas.readers.columns.coding import geocodes_of, text_of, whole_numbers
+from opendas.readers.columns.csv_parquet import Batch, column_names, no_rows, read_batches
+from opendas.readers.columns.findings import FindingLog, Origin, tell_rows
+from opendas.readers.frame.assignment_files import national_codes
+
+__all__ = ["CefBlocks", "read_blocks"]
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class CefBlocks:
+    """Every block of the GRF-C, in ascending order of geocode. Public.
+
+    Parameters
+    ----------
+    geocodes : bytes array (b,)
+        15 characters: state, county, tract, block.
+    oids : int64 (b,)
+        The numbers by which units name their blocks.
+    entities : mapping of entity category to bytes array (b,)
+    """
+
+    geocodes: Codes
+    oids: Ints
+    entities: dict[str, Codes]
+
+
+def read_blocks(paths: Sequence[Source]) -> CefBlocks:
+    """Read the files of a GRF-C: separated by bars, with a header; columns are found by name.
+
+    A row that repeats another one in all columns that are used is passed over.
+
+    Raises
+    ------
+    DataError
+        With everything that is wrong in a file.
+    """
+    oids: list[Ints] = []
+    geocodes: list[Codes] = []
+    areas: dict[str, list[Codes]] = {}
+    origins: list[Origin] = []
+    columns = [_area_columns(column_names(path)) for path in paths]
+    categories = [category for category in AREA_COLUMNS if any(category in known for known in columns)]
+    for path, known in zip(paths, columns, strict=True):
+        log = FindingLog()
+        wanted = [OID_COLUMN, *(name for name, _ in BLOCK_COLUMNS), GROUP_COLUMN, *known.values()]
+        for batch in read_batches(path, wanted, log):
+            codes = _geocodes(batch, log)
+            oids.append(whole_numbers(batch, OID_COLUMN, log))
+            geocodes.append(codes)
+            for category in categories:
+                found = _areas(batch, category, known.get(category), codes, log)
+                areas.setdefault(category, []).append(found)
+            origins.append(Origin(batch.where, batch.first, batch.rows))
+        log.raise_if_any(f"{path.name} cannot be read as a GRF-C.")
+    if not geocodes:
+        raise no_rows(paths[0])
+    joined = {category: np.concatenate(parts) for category, parts in areas.items()}
+    return _unique(np.concatenate(geocodes), np.concatenate(oids), joined, origins)
+
+
+def _area_columns(known: Sequence[str]) -> dict[str, str]:
+    """Return the column of each category that a file has."""
+    found = {}
+    for category, names in AREA_COLUMNS.items():
+        present = [name for name in names if name in known]
+        if present:
+            found[category] = present[0]
+    return found
+
+
+def _geocodes(batch: Batch, log: FindingLog) -> Codes:
+    """Return the 15 digits of each block, empty where they are not usable."""
+    parts = []
+    wrong = np.zeros(batch.rows, dtype=bool)
+    for name, width in BLOCK_COLUMNS:
+        part = geocodes_of(batch, name, width, log).astype(f"S{width}")
+        letters = (part != b"") & ~np.strings.isdigit(part)
+        rule = f"expected {width} digits"
+        log.add_where(GeographyError, batch.where, letters, name, rule, first=batch.first)
+        wrong |= letters | (part == b"")
+        parts.append(part.view(np.uint8).reshape(batch.rows, -1))
+    codes = np.concatenate(parts, axis=1).view("S15").ravel()
+    group = geocodes_of(batch, GROUP_COLUMN, 1, log).astype("S1")
+    apart = ~wrong & (group != b"") & (group != parts[-1][:, :1].copy().view("S1").ravel())
+    rule = "expected the first digit of the block: a block is a child of its block group"
+    log.add_where(GeographyError, batch.where, apart, GROUP_COLUMN, rule, first=batch.first)
+    return np.where(wrong, b"", codes)
+
+
+def _areas(batch: Batch, category: str, column: str | None, geocodes: Codes, log: FindingLog) -> Codes:
+    if column is None:
+        return np.zeros(batch.rows, dtype="S1")
+    codes, wrong = national_codes(category, np.strings.strip(text_of(batch, column)), geocodes)
+    rule = f"expected the code of a {category}"
+    log.add_where(GeographyError, batch.where, wrong & (geocodes != b""), column, rule, first=batch.first)
+    return codes
+
+
+def _unique(geocodes: Codes, oids: Ints, areas: dict[str, Codes], origins: list[Origin]) -> CefBlocks:
+    """Return each block once, or tell which rows contradict others."""
+    _, first, index = np.unique(geocodes, return_index=True, return_inverse=True)
+    same = oids == oids[first[index]]
+    log = FindingLog()
+    tell_rows(~same, origins, OID_COLUMN, "expected one number for each block", log, GeographyError)
+    for category, codes in areas.items():
+        apart = codes != codes[first[index]]
+        rule = f"expected one {category} for each block, as in its first row"
+        tell_rows(apart, origins, AREA_COLUMNS[category][0], rule, log, GeographyError)
+    repeated = np.ones(len(first), dtype=bool)
+    repeated[np.unique(oids[first], return_index=True)[1]] = False
+    twice = np.zeros(len(geocodes), dtype=bool)
+    twice[first[repeated]] = True
+    rule = "expected each number for one block only"
+    tell_rows(twice, origins, OID_COLUMN, rule, log, GeographyError)
+    log.raise_if_any("The GRF-C contradicts itself.")
+    return CefBlocks(
+        geocodes[first], oids[first], {category: codes[first] for category, codes in areas.items()}
+    )

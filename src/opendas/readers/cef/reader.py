@@ -1,0 +1,234 @@
+"""Reader ``cef``: person and unit records of the Census Edited File, and the GRF-C.
+
+The leaves are the blocks with at least one unit record. How many units of which type every block has is
+taken from the records themselves and published, as a census declares; the certificate lists it. People are
+placed by the unit they live in.
+
+Axes: ``p`` persons of a chunk, ``u`` units, ``l`` leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from opendas.arrays import Ints
+from opendas.custody.stamps import POPULATED_LEAVES
+from opendas.errors import ConfigError, DataError, SchemaError
+from opendas.geography.frame import Frame, official_codes
+from opendas.readers.base import InputData, MemoryTable, ReaderSpec, Source
+from opendas.readers.cef.blocks import CefBlocks, read_blocks
+from opendas.readers.cef.layout import GQ_CODES, MAFID_RANGE, PERSONS
+from opendas.readers.cef.records import Records, read_records
+from opendas.readers.cef.units import CefUnits, read_units
+from opendas.readers.census import CensusKind, census_kind
+from opendas.readers.columns.csv_parquet import no_rows
+from opendas.readers.columns.findings import FindingLog, tell_rows
+from opendas.readers.counting.entries import Counter, Lookup
+from opendas.readers.frame.frame_file import CENSUS_UNITS
+from opendas.readers.frame.residence import check_units
+from opendas.readers.frame.units_file import replace_units
+from opendas.schema.histogram import Histogram
+
+__all__ = ["QUARTERS_COUNTS", "UNIT_COUNTS", "CefReader"]
+
+
+UNIT_COUNTS = "housing units and group quarters of each type in every block"
+"""What the frame of this reader publishes of the records."""
+
+QUARTERS_COUNTS = "group quarters of each type in every block"
+"""The same for a units product that does not hold the number of units in a block invariant."""
+
+_OLDEST, _ADULT = 115, 18
+_RACES = 63
+
+
+@dataclass(frozen=True, slots=True)
+class CefReader:
+    """Reads the Census Edited File.
+
+    Parameters
+    ----------
+    spec : ReaderSpec
+        ``paths`` are person records, ``unit_records`` unit records, ``block_files`` the GRF-C. For the units
+        product ``paths`` may themselves be unit records.
+    """
+
+    spec: ReaderSpec
+
+    def frame(self) -> tuple[Frame, tuple[str, ...]]:
+        """Return the frame and its stamps, of which there are none.
+
+        Raises
+        ------
+        DataError
+            With everything that is wrong in a file.
+        """
+        return self._land()[0], ()
+
+    def read(self, cache: Path | None = None) -> InputData:
+        """Return frame and histogram.
+
+        Parameters
+        ----------
+        cache : Path, optional
+            Not used: this reader keeps its histogram in memory.
+
+        Raises
+        ------
+        ConfigError
+            If a file is missing, or the product is none of the census.
+        DataError
+            With everything that is wrong in a file; with ``strict`` also where units and people disagree.
+        """
+        kind = self._kind()
+        frame, units, leaf = self._land()
+        log = FindingLog()
+        if kind == "units":
+            histogram = _occupancy(units, leaf, len(frame))
+            people = units.people
+        else:
+            histogram, people = _people(_files(self.spec.paths), self.spec, units, leaf, len(frame))
+        _compare(units, people, log)
+        warnings = log.findings
+        if kind == "persons":
+            where = units.origins[0].where
+            warnings += check_units(frame, histogram, self.spec.product, kind, where)
+        if warnings and self.spec.strict:
+            raise DataError("Units and people contradict each other.", warnings)
+        return InputData(frame, histogram, (), self._declared(), warnings)
+
+    def _publishes_units(self) -> bool:
+        """Whether the number of housing units in a block may be published.
+
+        Not where they are what is protected, and the run does not hold their number invariant.
+        """
+        product = self.spec.product
+        held = any(i.query == "total" and i.geolevel in ("leaf", "block") for i in product.invariants)
+        return held or self._kind() == "persons"
+
+    def _declared(self) -> tuple[str, ...]:
+        return (UNIT_COUNTS,) if self._publishes_units() else (POPULATED_LEAVES, QUARTERS_COUNTS)
+
+    def _kind(self) -> CensusKind:
+        kind = census_kind(self.spec.product)
+        if kind is None:
+            raise ConfigError(
+                'reader "cef" reads for pl94-persons and pl94-units (or a product with the same attributes), '
+                f"not for {self.spec.product.name!r}."
+            )
+        return kind
+
+    def _land(self) -> tuple[Frame, CefUnits, Ints]:
+        """Return (frame, units, leaf of each unit)."""
+        kind, spec = self._kind(), self.spec
+        paths = spec.unit_records or (spec.paths if kind == "units" else ())
+        if not paths:
+            raise ConfigError('[input] units is missing: reader "cef" needs the file with the unit records.')
+        if not spec.block_files:
+            raise ConfigError('[geography] frame is missing: reader "cef" needs the GRF-C.')
+        blocks = read_blocks(spec.block_files)
+        units = read_units(_files(paths), blocks)
+        frame, leaf = _frame(blocks, units, spec.root)
+        if not self._publishes_units():
+            frame = replace_units(frame, {**frame.units, "hu": np.ones(len(frame), dtype=np.int64)})
+        return frame, units, leaf
+
+
+def _files(sources: Sequence[Source]) -> list[Path]:
+    files = [source for source in sources if not isinstance(source, MemoryTable)]
+    if len(files) < len(sources):
+        raise ConfigError('reader "cef" reads files of records, not tables in memory.')
+    return files
+
+
+def _frame(blocks: CefBlocks, units: CefUnits, root: str) -> tuple[Frame, Ints]:
+    """Return (frame, leaf of each unit)."""
+    counts = units.by_block(len(blocks.geocodes))
+    inhabited = counts.any(axis=1)
+    geocodes = blocks.geocodes[inhabited]
+    frame = Frame(
+        geocodes,
+        official_codes(geocodes, root),
+        "block",
+        {name: counts[inhabited, k] for k, name in enumerate(CENSUS_UNITS)},
+        {category: codes[inhabited] for category, codes in blocks.entities.items()},
+    )
+    return frame, (np.cumsum(inhabited) - 1)[units.block]
+
+
+def _occupancy(units: CefUnits, leaf: Ints, leaves: int) -> Histogram:
+    """Count housing units: cell 0 vacant, 1 occupied. A unit is vacant where VACS says why."""
+    housing = units.hhgq == 0
+    cell = (~units.vacant[housing]).astype(np.int64)
+    return Histogram.from_entries(leaf[housing], cell, np.ones(len(cell), np.int64), shape=(leaves, 2))
+
+
+def _people(
+    paths: Sequence[Path], spec: ReaderSpec, units: CefUnits, leaf: Ints, leaves: int
+) -> tuple[Histogram, npt.NDArray[np.int32]]:
+    """Count people by leaf and cell; return the histogram, and the number of people in each unit."""
+    size = spec.product.schema.size
+    known = Lookup.of(units.mafid)
+    counter = Counter()
+    people = np.zeros(len(units), dtype=np.int32)
+    for path in paths:
+        log = FindingLog()
+        for records in read_records(path, PERSONS, log):
+            unit, cell = _cells(records, units, known, spec.product.possible, log)
+            counted = (unit >= 0) & (cell >= 0)
+            counter.add(leaf[unit[counted]] * size + cell[counted])
+            lived_in, number = np.unique(unit[counted], return_counts=True)
+            people[lived_in] += number.astype(np.int32)
+        log.raise_if_any(f"{path.name} cannot be read as person records.")
+    if counter.total == 0:
+        raise no_rows(paths[0])
+    key, count = counter.result()
+    return Histogram.from_entries(key // size, key % size, count, shape=(leaves, size)), people
+
+
+def _cells(
+    records: Records, units: CefUnits, known: Lookup, possible: npt.NDArray[np.bool_], log: FindingLog
+) -> tuple[Ints, Ints]:
+    """Return (unit, cell) of each person, int64 (p,) each; -1 where it is not usable."""
+    mafid = records.numbers("MAFID", *MAFID_RANGE, log)
+    unit = known.positions(mafid)
+    rule = "expected the MAFID of a unit record"
+    records.tell((mafid >= 0) & (unit < 0), "MAFID", rule, log, DataError)
+    hhgq = np.where(unit >= 0, units.hhgq[unit], 0).astype(np.int64)
+    _check_type(records, unit, hhgq, log)
+    age = records.numbers("QAGE", 0, _OLDEST, log)
+    hispanic = records.codes("CENHISP", {1: 0, 2: 1}, "expected 1 (not Hispanic) or 2 (Hispanic)", log)
+    race = records.numbers("CENRACE", 1, _RACES, log) - 1
+    cell = ((hhgq * 2 + (age >= _ADULT)) * 2 + hispanic) * _RACES + race
+    usable = (unit >= 0) & (age >= 0) & (hispanic >= 0) & (race >= 0)
+    impossible = usable & ~possible[np.where(usable, cell, 0)]
+    rule = "this age is a structural zero in the type of group quarters of its unit"
+    records.tell(impossible, "QAGE", rule, log)
+    return unit, np.where(usable & ~impossible, cell, -1)
+
+
+def _check_type(records: Records, unit: Ints, hhgq: Ints, log: FindingLog) -> None:
+    """Record persons whose own record says that they live in another kind of unit."""
+    rule = "expected 3 (person in a housing unit) or 5 (person in group quarters)"
+    quarters = records.codes("RTYPE", {3: 0, 5: 1}, rule, log)
+    apart = (unit >= 0) & (quarters >= 0) & ((quarters == 1) != (hhgq > 0))
+    rule = "expected 3 in a unit with RTYPE 2 and 5 in a unit with RTYPE 4"
+    records.tell(apart, "RTYPE", rule, log)
+    rule = "expected a code of group quarters, or blanks or 000"
+    own = records.codes("QGQTYP", {0: 0, **GQ_CODES}, rule, log, blank=0)
+    rule = "expected blanks, or a type of group quarters as in the unit record"
+    records.tell(~apart & (unit >= 0) & (own > 0) & (own != hhgq), "QGQTYP", rule, log)
+
+
+def _compare(units: CefUnits, people: npt.NDArray[np.int32], log: FindingLog) -> None:
+    """Record units of which FINAL_POP disagrees with VACS or with the person records."""
+    vacant = (units.hhgq == 0) & (units.vacant != (units.people == 0))
+    rule = "expected 0 in a housing unit that VACS calls vacant, and more in others"
+    tell_rows(vacant, units.origins, "FINAL_POP", rule, log, SchemaError)
+    rule = "expected the number of person records with this MAFID"
+    tell_rows(people != units.people, units.origins, "FINAL_POP", rule, log, SchemaError)

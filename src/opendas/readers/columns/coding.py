@@ -1,0 +1,227 @@
+"""From the values in a column to codes, whole numbers and geocodes.
+
+Every function takes one Arrow column and gives one array, with -1 or the empty code where a value is not
+usable, after it has told the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from opendas.arrays import Codes
+from opendas.errors import FormatError, GeographyError, SchemaError
+from opendas.readers.columns.csv_parquet import Batch
+from opendas.readers.columns.findings import FindingLog
+from opendas.schema.attributes import Attribute
+
+__all__ = [
+    "Geocodes",
+    "attribute_keys",
+    "coded_geocodes",
+    "codes_of",
+    "geocodes_of",
+    "text_of",
+    "whole_numbers",
+]
+
+MAX_COUNT = 1 << 62
+_MOST_TEXT = 1 << 30
+_AS_BYTES = {
+    pa.string(): pa.binary(),
+    pa.large_string(): pa.large_binary(),
+    pa.string_view(): pa.binary_view(),
+}
+_SMALL = 1 << 12  # whole numbers below are looked up in a table
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Geocodes:
+    """The geocode of every row, as distinct codes where the file has them so.
+
+    Parameters
+    ----------
+    values : bytes array (k,)
+        Empty where a value is not usable.
+    index : integer (rows,) or None
+        Where each row's code stands in `values`; None if they are one for each row.
+    """
+
+    values: Codes
+    index: npt.NDArray[np.integer] | None = None
+
+    def rows(self) -> Codes:
+        """Return the geocode of each row, (rows,)."""
+        return self.values if self.index is None else np.asarray(self.values[self.index])
+
+    def used(self) -> Codes:
+        """Return the distinct geocodes of the rows, ascending; a file may list codes that no row has."""
+        return np.unique(self.values if self.index is None else self.values[np.unique(self.index)])
+
+    def spread(self, found: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return what was found for every one of `values`, for each row."""
+        return found if self.index is None else np.asarray(found[self.index])
+
+
+def attribute_keys(attribute: Attribute) -> dict[str, int]:
+    """Return the code of every text that may stand for a level of `attribute`.
+
+    Level labels, and 0-based codes unless a label itself looks like one: what a value means must not
+    depend on the other values of the data.
+    """
+    keys = {label: code for code, label in enumerate(attribute.levels)}
+    numbers = {str(code): code for code in range(len(attribute))}
+    return keys if keys.keys() & numbers.keys() else numbers | keys
+
+
+def _distinct(column: Any) -> tuple[npt.NDArray[np.int64], list[Any]]:
+    """Return (position of each row, distinct values); nulls have their own position."""
+    array = column if pa.types.is_dictionary(column.type) else column.dictionary_encode("encode")
+    words = array.dictionary
+    if words.type in _AS_BYTES:
+        words = words.cast(_AS_BYTES[words.type])  # a file may say of any bytes that they are text
+    values = words.to_pylist()
+    if array.indices.null_count == 0:
+        return array.indices.to_numpy().astype(np.int64), values
+    indices = pc.fill_null(array.indices, len(values)).to_numpy().astype(np.int64)
+    return indices, [*values, None]
+
+
+def _text(value: Any) -> str | None:
+    if isinstance(value, bytes):
+        try:
+            return value.decode("utf-8")
+        except UnicodeDecodeError:
+            return None
+    if isinstance(value, float):
+        return str(int(value)) if value.is_integer() else None
+    return None if value is None else str(value)
+
+
+def text_of(batch: Batch, name: str) -> npt.NDArray[np.bytes_]:
+    """Return a column as text, UTF-8; null is the empty text."""
+    index, values = _distinct(batch.columns[name])
+    texts = np.array([(_text(value) or "").encode() for value in values] or [b""], dtype=np.bytes_)
+    return np.asarray(texts[index])
+
+
+def codes_of(
+    batch: Batch, name: str, keys: Mapping[str, int], rule: str, log: FindingLog
+) -> npt.NDArray[np.int64]:
+    """Return the code of every row, -1 where the value is outside `keys`."""
+    column = batch.columns[name]
+    codes = _small_numbers(column, keys)
+    if codes is None:
+        index, values = _distinct(column)
+        known = np.array([keys.get(_text(value) or "", -1) for value in values] or [-1], dtype=np.int64)
+        codes = known[index]
+    log.add_where(SchemaError, batch.where, codes < 0, name, rule, first=batch.first)
+    return np.asarray(codes)
+
+
+def _small_numbers(column: Any, keys: Mapping[str, int]) -> npt.NDArray[np.int64] | None:
+    """Return the codes of whole numbers that are all small, by a table, or None where they are not."""
+    if not pa.types.is_integer(column.type) or column.null_count or len(column) == 0:
+        return None
+    numbers = column.to_numpy()
+    if numbers.min() < 0 or numbers.max() >= _SMALL:
+        return None
+    table = [keys.get(str(number), -1) for number in range(int(numbers.max()) + 1)]
+    return np.asarray(np.array(table, dtype=np.int64)[numbers])
+
+
+def whole_numbers(batch: Batch, name: str, log: FindingLog) -> npt.NDArray[np.int64]:
+    """Return a column of counts, -1 where a value is no whole number from 0 to 2**62 - 1."""
+    column = batch.columns[name]
+    kind = column.type
+    if pa.types.is_integer(kind) and column.null_count == 0 and not pa.types.is_uint64(kind):
+        numbers = column.cast(pa.int64()).to_numpy()
+        usable = (numbers >= 0) & (numbers < MAX_COUNT)
+    else:
+        index, values = _distinct(column)
+        parsed = np.array([_count(value) for value in values] or [-1], dtype=np.int64)
+        numbers = parsed[index]
+        usable = numbers >= 0
+    rule = "expected a whole number, not negative, below 2**62"
+    log.add_where(FormatError, batch.where, ~usable, name, rule, first=batch.first)
+    return np.where(usable, numbers, -1)
+
+
+def _count(value: Any) -> int:
+    """Return a count, or -1."""
+    if isinstance(value, bool):
+        return -1
+    text = _text(value)
+    if text is None or not text.isascii() or len(text) > 40:
+        return -1
+    whole, point, fraction = text.strip().partition(".")
+    if not whole.isdigit() or (point and fraction.strip("0")):
+        return -1
+    return int(whole) if int(whole) < MAX_COUNT else -1
+
+
+def _fixed_width(column: Any, width: int | None) -> npt.NDArray[np.bytes_] | None:
+    """Return text of one width in visible ASCII as it lies in memory, or None where it is anything else."""
+    if column.type in (pa.large_binary(), pa.large_string()) and column.nbytes < _MOST_TEXT:
+        column = column.cast(pa.binary() if column.type == pa.large_binary() else pa.string())
+    if len(column) == 0 or column.null_count or column.type not in (pa.binary(), pa.string()):
+        return None
+    offsets = np.frombuffer(column.buffers()[1], dtype=np.int32)[
+        column.offset : column.offset + len(column) + 1
+    ]
+    size = int(offsets[1] - offsets[0])
+    if size == 0 or width not in (None, size) or not np.all(np.diff(offsets) == size):
+        return None
+    raw = np.frombuffer(column.buffers()[2], dtype=np.uint8)[int(offsets[0]) : int(offsets[-1])]
+    if raw.min() <= ord(" ") or raw.max() >= 127:
+        return None
+    return raw.copy().view(f"S{size}")
+
+
+def geocodes_of(batch: Batch, name: str, width: int | None, log: FindingLog) -> npt.NDArray[np.bytes_]:
+    """Return a column of geocodes, empty where a value is not usable.
+
+    Parameters
+    ----------
+    width : int or None
+        Expected number of characters. Whole numbers of Parquet files are padded with zeros to it; text is
+        not, since a lost leading zero is an error of the file.
+    """
+    return coded_geocodes(batch, name, width, log).rows()
+
+
+def coded_geocodes(batch: Batch, name: str, width: int | None, log: FindingLog) -> Geocodes:
+    """Return a column of geocodes as :func:`geocodes_of` does, but each only as often as the file has it."""
+    column = batch.columns[name]
+    if pa.types.is_dictionary(column.type) and column.null_count == 0:
+        words = _fixed_width(column.dictionary, width)
+        if words is not None:
+            return Geocodes(words, column.indices.to_numpy())
+    fast = _fixed_width(column, width)
+    if fast is not None:
+        return Geocodes(fast)
+    index, values = _distinct(column)
+    pad = width or 0
+    texts = [
+        str(value).zfill(pad)
+        if isinstance(value, int) and not isinstance(value, bool)
+        else (_text(value) or "")
+        for value in values
+    ]
+    usable = np.array(
+        [text.isascii() and text.isprintable() and text != "" and text == text.strip() for text in texts]
+        or [True]
+    )
+    sized = np.array([width is None or len(text) == width for text in texts] or [True])
+    rule = "expected a geocode of plain ASCII characters"
+    log.add_where(GeographyError, batch.where, ~usable[index], name, rule, first=batch.first)
+    rule = f"expected a geocode of {width} characters"
+    log.add_where(GeographyError, batch.where, (usable & ~sized)[index], name, rule, first=batch.first)
+    codes = [text.encode() if good else b"" for text, good in zip(texts, usable & sized, strict=False)]
+    return Geocodes(np.array(codes or [b""], dtype=np.bytes_), index)

@@ -1,0 +1,410 @@
+"""CSV and Parquet files as batches of the columns that are wanted.
+
+CSV may be compressed with gzip, separated by commas, bars, semicolons or tabs, and start with lines of
+metadata that begin with ``#``. Columns of a partitioned data set may come from folders named
+``column=value``. Every error is told in our own words: the library's messages quote the row.
+"""
+
+from __future__ import annotations
+
+import csv as textcsv
+import gzip
+import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, TextIO
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyarrow import csv
+
+from opendas.errors import EnvironmentFailure, FormatError
+from opendas.readers.base import MemoryTable, Source
+from opendas.readers.columns.findings import FindingLog
+
+__all__ = [
+    "MOST_RATIO",
+    "PUBLIC_ROWS",
+    "SMALL",
+    "Batch",
+    "column_names",
+    "no_rows",
+    "read_batches",
+    "shown_name",
+    "unpacked",
+]
+
+# Members of zip files, and those that unpack to far more than a text would.
+
+
+SMALL = 1 << 24
+"""Bytes that any member may have."""
+
+MOST_RATIO = 250
+"""Larger members are at most so many times their packed size; the official files are 8 to 17 times theirs."""
+
+
+def unpacked(archive: zipfile.ZipFile, name: str) -> bytes:
+    """Return the content of a member.
+
+    The size that an archive states is a limit: the library unpacks no more, and checks the sum.
+
+    Raises
+    ------
+    zipfile.BadZipFile
+        If the member is damaged, or would unpack to so much that it can be no table.
+    """
+    member = archive.getinfo(name)
+    if member.file_size > max(SMALL, MOST_RATIO * member.compress_size):
+        raise zipfile.BadZipFile(f"{name} unpacks to {member.file_size} bytes")
+    return archive.read(member)
+
+
+BATCH_ROWS = 1 << 20
+PUBLIC_ROWS = 1 << 17
+"""Rows of a batch where batches become large arrays: what the batch itself takes is small beside them."""
+
+_BLOCK_BYTES = 1 << 24
+_LEAST_ROWS = 1 << 16  # of a file whose columns are worth a thread each
+_TEXT = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
+_DAMAGED = "expected a whole CSV or Parquet file; this one is damaged or of another kind"
+_LIBRARY_ERRORS = (pa.ArrowException, OSError, EOFError, zlib.error, UnicodeDecodeError, textcsv.Error)
+_PARQUET = (".parquet", ".pq")
+_COMPARED = 1000
+"""Column names that a missing one is compared with; a file of more is no table of ours."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Batch:
+    """Consecutive rows of one file.
+
+    Parameters
+    ----------
+    where : str
+        File name, as findings name it.
+    first : int
+        Line of the first row: 1-based, the header of a CSV file being a line too.
+    columns : mapping of name to Arrow array
+    rows : int
+    """
+
+    where: str
+    first: int
+    columns: Mapping[str, Any]
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Dialect:
+    skip: int
+    delimiter: str
+    names: tuple[str, ...]
+
+
+def column_names(path: Source) -> tuple[str, ...]:
+    """Return the columns a file has, those from its folders included.
+
+    Raises
+    ------
+    FormatError
+        If it is no whole CSV or Parquet file, or has no header.
+    EnvironmentFailure
+        If it cannot be read.
+    """
+    return (*_own_names(path), *_folder_columns(path))
+
+
+def _own_names(path: Source) -> tuple[str, ...]:
+    if isinstance(path, MemoryTable):
+        return tuple(path.table.column_names)
+    if path.name.lower().endswith(_PARQUET):
+        with _Told(path):
+            return tuple(pq.read_schema(path).names)
+    return _dialect(path).names
+
+
+def _folder_columns(path: Source) -> dict[str, str]:
+    if isinstance(path, MemoryTable):
+        return {}
+    pairs = (part.split("=", 1) for part in path.parent.parts if "=" in part)
+    return {name: unquote(value) for name, value in pairs}
+
+
+def shown_name(path: Source) -> str:
+    """Return how findings name a file: its own name, behind those of the folders of a partitioned data set.
+
+    Examples
+    --------
+    >>> shown_name(Path("/data/persons/state=01/county=003/part-0.parquet"))
+    'state=01/county=003/part-0.parquet'
+    """
+    if isinstance(path, MemoryTable):
+        return path.name
+    folders = [part for part in path.parent.parts if "=" in part]
+    return "/".join([*folders, path.name])
+
+
+class _Told:
+    """Turns the library's errors into ours."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None or isinstance(error, FormatError):
+            return
+        if isinstance(error, PermissionError | FileNotFoundError | IsADirectoryError):
+            raise EnvironmentFailure(f"{self.path}: {error.strerror or 'cannot be read'}.") from None
+        if isinstance(error, _LIBRARY_ERRORS):
+            log = FindingLog()
+            log.add(FormatError, shown_name(self.path), None, None, _DAMAGED)
+            raise FormatError(f"{shown_name(self.path)} cannot be read.", log.findings) from None
+
+
+def _dialect(path: Path) -> _Dialect:
+    opener = gzip.open if path.name.lower().endswith(".gz") else open
+    skip = 0
+    with _Told(path), opener(path, "rb") as file:
+        line = file.readline(1 << 20)
+        while line.startswith(b"#"):
+            skip += 1
+            line = file.readline(1 << 20)
+        text = line.decode("utf-8-sig").rstrip("\r\n")
+    delimiter = max(",|;\t", key=text.count)
+    with _Told(path):
+        names = next(textcsv.reader([text], delimiter=delimiter), [])
+    log = FindingLog()
+    if not text.strip() or "\0" in text:
+        rule = "expected a header with column names, found an empty file" if not text else _DAMAGED
+        log.add(FormatError, shown_name(path), None, None, rule)
+    if len(set(names)) < len(names):
+        # Names are not quoted: without its header, the first line of a file is a record.
+        times = Counter(names)
+        again = [str(at) for at, name in enumerate(names, start=1) if times[name] > 1][:12]
+        rule = f"expected a header with each column name once; columns {', '.join(again)} have another's"
+        log.add(FormatError, shown_name(path), skip + 1, None, rule)
+    log.raise_if_any(f"{shown_name(path)} cannot be read.")
+    return _Dialect(skip, delimiter, tuple(names))
+
+
+def read_batches(
+    path: Source, columns: Sequence[str], log: FindingLog, *, coded: bool = False, rows: int | None = None
+) -> Iterator[Batch]:
+    """Yield the wanted columns of a file, batch by batch.
+
+    Text comes as Arrow binary, numbers of Parquet files in their own type. Rows of CSV files with a wrong
+    number of fields are recorded in `log` and left out.
+
+    Parameters
+    ----------
+    path : Source
+    columns : sequence of str
+    log : FindingLog
+    coded : bool
+        Text of Parquet files comes as dictionaries, which is faster where values repeat.
+    rows : int, optional
+        Most rows of a batch, except of CSV files, which are cut by bytes.
+
+    Raises
+    ------
+    FormatError
+        If the file is damaged, empty or of another kind, or lacks a column.
+    EnvironmentFailure
+        If it cannot be read.
+    """
+    file = _open_parquet(path)
+    own = _own_names(path) if file is None else tuple(file.schema_arrow.names)
+    folders = _folder_columns(path)
+    _check_columns(path, own, folders, columns)
+    wanted = [name for name in columns if name in own]
+    if isinstance(path, MemoryTable):
+        yield from _memory_batches(path, wanted, rows or BATCH_ROWS)
+        return
+    with _Told(path):
+        if file is None:
+            batches = _csv_batches(path, wanted, log)
+        else:
+            file = _with_dictionaries(path, file, wanted) if coded else file
+            batches = _parquet_batches(file, wanted, rows or BATCH_ROWS)
+        for first, batch in batches:
+            _check_types(path, batch.schema)
+            arrays = {name: batch.column(i) for i, name in enumerate(batch.schema.names)}
+            for name in columns:
+                if name not in own:
+                    arrays[name] = pa.array([folders[name].encode()] * batch.num_rows, type=pa.binary())
+            yield Batch(shown_name(path), first, arrays, batch.num_rows)
+
+
+def _memory_batches(source: MemoryTable, wanted: list[str], rows: int) -> Iterator[Batch]:
+    first = 1
+    _check_types(source, source.table.select(wanted).schema)
+    for batch in source.table.select(wanted).to_batches(max_chunksize=rows):
+        arrays = {
+            name: array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+            for name, array in zip(batch.schema.names, batch.columns, strict=True)
+        }
+        yield Batch(source.name, first, arrays, batch.num_rows)
+        first += batch.num_rows
+
+
+def no_rows(path: Source) -> FormatError:
+    """Return the error of an input without any row; a part of a data set may be empty, the whole may not."""
+    log = FindingLog()
+    log.add(FormatError, shown_name(path), None, None, "expected rows, found none")
+    return FormatError("the input is empty.", log.findings)
+
+
+def _check_columns(
+    path: Source, own: Sequence[str], folders: Mapping[str, str], wanted: Sequence[str]
+) -> None:
+    log = FindingLog()
+    known = [*own, *folders]
+    for name in dict.fromkeys(wanted):
+        if name in known:
+            continue
+        near = get_close_matches(name, known[:_COMPARED], n=1)
+        # Digits that a name does not have may be those of a record, run into the header.
+        same = near and set(filter(str.isdigit, near[0])) <= set(name)
+        hint = f'; did you mean "{near[0]}"?' if same else _shown_columns(path, known)
+        log.add(FormatError, shown_name(path), None, name, f"this column is missing{hint}")
+    log.raise_if_any(f"{shown_name(path)} lacks columns.")
+
+
+def _shown_columns(path: Source, known: Sequence[str]) -> str:
+    """Name the columns there are, but not those of a text file: without its header, they are a record."""
+    if isinstance(path, MemoryTable) or path.name.lower().endswith(_PARQUET):
+        return f"; the file has {', '.join(known[:12])}"
+    return f" among the {len(known)} of the first line, where a header with names is expected"
+
+
+def _check_types(path: Source, schema: Any) -> None:
+    """Refuse columns of lists and of records: a field is one text or one number."""
+    log = FindingLog()
+    for name, kind in zip(schema.names, schema.types, strict=True):
+        if pa.types.is_nested(kind):
+            log.add(
+                FormatError, shown_name(path), None, name, "expected text or numbers, found lists or records"
+            )
+    log.raise_if_any(f"{shown_name(path)} cannot be read.")
+
+
+def _open_parquet(path: Source) -> Any:
+    """Open a Parquet file; None for other sources."""
+    if isinstance(path, MemoryTable) or not path.name.lower().endswith(_PARQUET):
+        return None
+    with _Told(path):
+        return pq.ParquetFile(path)
+
+
+def _with_dictionaries(path: Path, file: Any, wanted: Sequence[str]) -> Any:
+    """Open a file again, so that text comes as dictionaries; its own types are known only once it is open."""
+    schema = file.schema_arrow
+    texts = {name for name, kind in zip(schema.names, schema.types, strict=True) if kind in _TEXT}
+    flat = {file.schema.column(i).path for i in range(len(file.schema))}
+    coded = [name for name in wanted if name in texts & flat]
+    return pq.ParquetFile(path, metadata=file.metadata, read_dictionary=coded) if coded else file
+
+
+def _parquet_batches(file: Any, wanted: list[str], rows: int) -> Iterator[tuple[int, Any]]:
+    first = 1
+    threads = file.metadata.num_rows >= _LEAST_ROWS
+    for batch in file.iter_batches(batch_size=rows, columns=wanted, use_threads=threads):
+        _check_dictionaries(batch)
+        yield first, batch
+        first += batch.num_rows
+
+
+def _check_dictionaries(batch: Any) -> None:
+    """Refuse codes that point to nothing: the library takes them from a file as they are."""
+    for array in batch.columns:
+        if pa.types.is_dictionary(array.type):
+            least, most = pc.min_max(array.indices).as_py().values()
+            if most is not None and (least < 0 or most >= len(array.dictionary)):
+                raise pa.ArrowInvalid("a code outside its dictionary")
+
+
+def _csv_batches(path: Path, wanted: list[str], log: FindingLog) -> Iterator[tuple[int, Any]]:
+    dialect = _dialect(path)
+    first = dialect.skip + 2
+    try:
+        reader = csv.open_csv(
+            path,
+            read_options=csv.ReadOptions(
+                block_size=_BLOCK_BYTES, skip_rows=dialect.skip + 1, column_names=list(dialect.names)
+            ),
+            parse_options=csv.ParseOptions(delimiter=dialect.delimiter),
+            convert_options=csv.ConvertOptions(
+                column_types={name: pa.binary() for name in dialect.names},
+                include_columns=wanted,
+                null_values=[],
+                strings_can_be_null=False,
+            ),
+        )
+        for batch in reader:
+            yield first, batch
+            first += batch.num_rows
+        _check_quotes(path, dialect, first - dialect.skip - 2, log)
+    except pa.ArrowInvalid as error:
+        if "Empty CSV file" not in str(error) and not _ragged_rows(path, dialect, log):
+            raise
+
+
+def _rows_of(path: Path, file: TextIO, dialect: _Dialect) -> Iterator[str]:
+    """Yield the lines behind the header; one that fills a block is none of a table, and might never end."""
+    number = 0
+    while line := file.readline(_BLOCK_BYTES):
+        number += 1
+        if len(line) == _BLOCK_BYTES:
+            log = FindingLog()
+            log.add(FormatError, shown_name(path), number, None, "expected lines of less than 16 MiB")
+            log.raise_if_any(f"{shown_name(path)} cannot be read.")
+        if number > dialect.skip + 1:
+            yield line
+
+
+def _check_quotes(path: Path, dialect: _Dialect, rows: int, log: FindingLog) -> None:
+    """Record a quotation mark that does not close: all rows up to the next one were taken for its field.
+
+    Only a file with fewer rows than lines, or an odd number of marks, is read again, the slow way.
+    """
+    opener = gzip.open if path.name.lower().endswith(".gz") else open
+    lines, marks, last = 0, 0, b"\n"
+    with opener(path, "rb") as file:
+        while chunk := file.read(_BLOCK_BYTES):
+            lines += chunk.count(b"\n")
+            marks += chunk.count(b'"')
+            last = chunk[-1:]
+    if lines + (last != b"\n") == rows + dialect.skip + 1 and marks % 2 == 0:
+        return
+    with opener(path, "rt", encoding="latin-1", newline="") as file:
+        found = textcsv.reader(_rows_of(path, file, dialect), delimiter=dialect.delimiter, strict=True)
+        line = count = 0
+        try:
+            for row in found:
+                line = found.line_num
+                count += bool(row)
+        except textcsv.Error:
+            count = -1
+    if count != rows:
+        rule = "expected a closing quotation mark for every one that opens a field"
+        log.add(FormatError, shown_name(path), line + dialect.skip + 2, None, rule)
+
+
+def _ragged_rows(path: Path, dialect: _Dialect, log: FindingLog) -> bool:
+    """Record the rows with a wrong number of fields, the slow way; return whether there is one."""
+    before = len(log)
+    opener = gzip.open if path.name.lower().endswith(".gz") else open
+    with opener(path, "rt", encoding="latin-1", newline="") as file:
+        rows = textcsv.reader(_rows_of(path, file, dialect), delimiter=dialect.delimiter)
+        wrong = (rows.line_num + dialect.skip + 1 for row in rows if row and len(row) != len(dialect.names))
+        log.add_rows(FormatError, shown_name(path), wrong, None, f"expected {len(dialect.names)} fields")
+    return len(log) > before

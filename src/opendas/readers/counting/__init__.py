@@ -1,0 +1,1 @@
+"""From records to cells: entries that are counted in bounded memory."""

@@ -1,0 +1,283 @@
+"""Sums of counts by leaf and cell, in memory while they are few and on disk beyond.
+
+Entries may come in any order. On disk they stand as runs, each sorted and each with the places where pieces
+of the histogram begin in it; the pieces, consecutive leaves, are then merged over all runs, one after the
+other. Memory is bounded by a constant, whatever the input's order and size.
+
+Axes: ``e`` entries; ``p`` pieces.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from opendas.arrays import Ints
+from opendas.errors import EnvironmentFailure
+from opendas.files.histogram_files import HistogramWriter, open_histogram
+from opendas.readers.columns.findings import joined
+from opendas.schema.histogram import Histogram
+
+__all__ = [
+    "IN_MEMORY",
+    "Counter",
+    "Entries",
+    "Lookup",
+    "summed",
+]
+
+# Finds numbers in a long list, again and again.
+#
+# Axes: ``k`` known numbers, ``q`` numbers looked for.
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Lookup:
+    """Known numbers in ascending order, and where each stands in the list.
+
+    Parameters
+    ----------
+    ordered : integer (k,)
+        Ascending, at least one.
+    order : int64 (k,)
+        Position of each in the list.
+    """
+
+    ordered: npt.NDArray[np.integer]
+    order: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, known: npt.NDArray[np.integer]) -> Lookup:
+        """Prepare a list of distinct numbers."""
+        order = np.argsort(known, kind="stable")
+        return cls(known[order], order)
+
+    def positions(self, wanted: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
+        """Return the position of each wanted number in the list, int64 (q,); -1 where it is not in it."""
+        if len(wanted) == 0:
+            return np.empty(0, dtype=np.int64)
+        # Records of one household stand together: each run of equal numbers is looked up once.
+        starts = np.flatnonzero(np.concatenate([[True], wanted[1:] != wanted[:-1]]))
+        heads = wanted[starts].astype(self.ordered.dtype)
+        found = np.minimum(np.searchsorted(self.ordered, heads), len(self.ordered) - 1)
+        position = np.where(self.ordered[found] == heads, self.order[found], -1)
+        return np.repeat(position, np.diff(starts, append=len(wanted)))
+
+
+# Counts how often each key comes, over many chunks, without keeping the chunks.
+#
+# Axes: ``k`` distinct keys.
+
+
+_LEAST_PENDING = 1 << 22
+
+
+class Counter:
+    """A growing count of int64 keys; memory follows the number of distinct ones."""
+
+    def __init__(self) -> None:
+        self._keys: list[Ints] = [np.empty(0, np.int64)]
+        self._counts: list[Ints] = [np.empty(0, np.int64)]
+        self._pending = 0
+        self.total = 0
+
+    def add(self, keys: Ints) -> None:
+        """Count every key once more."""
+        distinct, counts = np.unique(keys, return_counts=True)
+        self._keys.append(distinct)
+        self._counts.append(counts.astype(np.int64))
+        self._pending += len(distinct)
+        self.total += len(keys)
+        # What waits to be merged is never more than what is merged already, so the work stays linear
+        # up to a logarithm.
+        if self._pending > max(_LEAST_PENDING, len(self._keys[0])):
+            self._merge()
+
+    def result(self) -> tuple[Ints, Ints]:
+        """Return distinct keys, ascending, and how often each came; int64 (k,) both."""
+        self._merge()
+        return self._keys[0], self._counts[0]
+
+    def _merge(self) -> None:
+        keys, counts = np.concatenate(self._keys), np.concatenate(self._counts)
+        order = np.argsort(keys, kind="stable")
+        keys, counts = keys[order], counts[order]
+        first = np.flatnonzero(np.diff(keys, prepend=keys[:1] - 1)) if len(keys) else np.empty(0, np.int64)
+        summed = np.add.reduceat(counts, first) if len(first) else counts
+        self._keys, self._counts, self._pending = [keys[first]], [summed], 0
+
+
+IN_MEMORY = 1 << 21
+"""Entries that are held in memory where there is a folder for more: 32 MiB, and thrice that to sort them."""
+
+HISTOGRAM = "histogram"
+_RUNS = ".entries.partial"
+_PIECES = 1 << 14
+_NOTHING = np.empty(0, np.int64)
+
+
+def summed(keys: Ints, counts: Ints) -> tuple[Ints, Ints]:
+    """Return distinct keys, ascending, and the sums of their counts; int64 (e,) both."""
+    if len(keys) > 1 and not bool(np.all(keys[1:] > keys[:-1])):
+        order = np.argsort(keys, kind="stable")
+        keys, counts = keys[order], counts[order]
+        first = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
+        if len(first) < len(keys):
+            keys, counts = keys[first], np.add.reduceat(counts, first)
+    return keys, counts
+
+
+class Entries:
+    """A histogram that grows; a context manager, which removes what it put on disk but for the result.
+
+    Parameters
+    ----------
+    leaves, size : int
+        Shape of the histogram.
+    cache : Path or None
+        Folder for what is more than `limit` entries; without one everything stays in memory.
+    limit : int, optional
+        Entries held in memory; by default :data:`IN_MEMORY`.
+    """
+
+    def __init__(self, leaves: int, size: int, cache: Path | None, limit: int | None = None) -> None:
+        limit = IN_MEMORY if limit is None else limit
+        self._leaves, self._size, self._limit = leaves, size, limit
+        self._cache = cache
+        self._pending = _Pending(limit)
+        # Pieces have no more cells than entries may be in memory, unless that made too many of them.
+        self._piece = max(1, limit // size, leaves // _PIECES)
+        self._runs: list[_Run] = []
+        self._files: tuple[BinaryIO, BinaryIO] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for file in self._files or ():
+            file.close()
+        if self._cache is not None:
+            shutil.rmtree(self._cache / _RUNS, ignore_errors=True)
+
+    def add(self, keys: Ints, counts: Ints) -> None:
+        """Add counts, positive ones, by ``leaf * size + cell``; distinct keys, ascending.
+
+        Raises
+        ------
+        EnvironmentFailure
+            If the disk is full.
+        """
+        self._pending.add(keys, counts)
+        if self._cache is not None and self._pending.waiting > self._limit:
+            self._flush(self._cache)
+
+    def histogram(self) -> Histogram:
+        """Return the histogram; memory mapped if it did not stay in memory.
+
+        Raises
+        ------
+        EnvironmentFailure
+            If the disk is full.
+        """
+        if self._cache is None or not self._runs:
+            return self._rows(0, self._leaves, *self._pending.result())
+        self._flush(self._cache)
+        with HistogramWriter(self._cache / HISTOGRAM, self._size) as writer:
+            for first, end, keys, counts in self._pieces(self._cache / _RUNS):
+                writer.write(self._rows(first, end, keys, counts))
+        return open_histogram(self._cache / HISTOGRAM)
+
+    def _rows(self, first: int, end: int, keys: Ints, counts: Ints) -> Histogram:
+        """Return the leaves ``first:end`` as a histogram of their own, from their entries."""
+        starts = np.arange(first, end + 1, dtype=np.int64) * self._size
+        indptr = np.searchsorted(keys, starts).astype(np.int64)
+        return Histogram(indptr, (keys % self._size).astype(np.int32), counts, self._size)
+
+    def _flush(self, cache: Path) -> None:
+        """Append what is in memory to the runs on disk."""
+        keys, counts = self._pending.result()
+        self._pending = _Pending(self._limit)
+        ends = np.arange(self._piece, self._leaves, self._piece, dtype=np.int64) * self._size
+        inner = np.searchsorted(keys, ends)
+        start = self._runs[-1].starts[-1] if self._runs else 0
+        self._runs.append(_Run(start + np.concatenate([[0], inner, [len(keys)]]).astype(np.int64)))
+        try:
+            if self._files is None:
+                for folder in (cache, cache / _RUNS):
+                    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                self._files = ((cache / _RUNS / "keys").open("wb"), (cache / _RUNS / "counts").open("wb"))
+            for file, array in zip(self._files, (keys, counts), strict=True):
+                file.write(np.ascontiguousarray(array, dtype="<i8").data)
+                file.flush()
+        except OSError as error:
+            raise EnvironmentFailure(
+                f"Could not write to {cache.name}: {error.strerror or type(error).__name__}. Check free "
+                "space and permissions of the output folder."
+            ) from error
+
+    def _pieces(self, folder: Path) -> Iterator[tuple[int, int, Ints, Ints]]:
+        """Yield (first leaf, leaf behind the last, keys, counts) of runs of leaves, all of them, in order.
+
+        Neighbouring pieces come together as long as they are small.
+        """
+        lengths = np.sum([np.diff(run.starts) for run in self._runs], axis=0)
+        files = tuple(np.memmap(folder / name, dtype="<i8", mode="r") for name in ("keys", "counts"))
+        first = 0
+        while first < len(lengths):
+            many = np.cumsum(lengths[first:])
+            last = first + max(1, int(np.searchsorted(many, self._limit, side="right")))
+            merged = _Pending(self._limit)
+            for run in self._runs:
+                low, high = int(run.starts[first]), int(run.starts[last])
+                if high > low:
+                    merged.add(*(np.array(file[low:high]) for file in files))
+            end = min(last * self._piece, self._leaves)
+            yield first * self._piece, end, *merged.result()
+            first = last
+
+
+class _Run:
+    """A sorted run on disk: where each piece begins in the files, and its end; int64 (p + 1,)."""
+
+    def __init__(self, starts: Ints) -> None:
+        self.starts = starts
+
+
+class _Pending:
+    """Sums in memory: sorted parts, merged now and then."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._keys: list[Ints] = []
+        self._counts: list[Ints] = []
+        self._merged = 0
+        self.waiting = 0
+        """Entries held."""
+
+    def add(self, keys: Ints, counts: Ints) -> None:
+        """Take distinct keys, ascending, and their counts."""
+        if len(keys) == 0:
+            return
+        self._keys.append(keys)
+        self._counts.append(counts)
+        self.waiting += len(keys)
+        # What waits to be merged is never much more than what is merged already, so that the work stays
+        # linear up to a logarithm.
+        if self.waiting > max(self._limit, 2 * self._merged):
+            self.result()
+
+    def result(self) -> tuple[Ints, Ints]:
+        """Return distinct keys, ascending, and their sums."""
+        keys, counts = summed(joined(self._keys or [_NOTHING]), joined(self._counts or [_NOTHING]))
+        self._keys, self._counts = [keys], [counts]
+        self._merged = self.waiting = len(keys)
+        return keys, counts

@@ -1,0 +1,1 @@
+"""The public frame of leaves: declared lists, units per leaf, block assignment files."""

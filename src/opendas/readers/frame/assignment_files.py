@@ -1,0 +1,318 @@
+"""Block assignment files: which areas blocks lie in, one row a block.
+
+The official files come in a zip file a state, one member a kind of area, named
+``BlockAssign_ST44_RI_INCPLACE_CDP.txt`` and so on. A table of one's own has a column of geocodes and one
+column per category.
+
+Axes: ``r`` rows.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyarrow import csv
+
+from opendas.arrays import Codes
+from opendas.errors import EnvironmentFailure, Finding, FormatError, GeographyError
+from opendas.geography.frame import ENTITY_CATEGORIES
+from opendas.readers.columns.coding import geocodes_of, text_of
+from opendas.readers.columns.csv_parquet import Batch, column_names, read_batches, unpacked
+from opendas.readers.columns.findings import FindingLog, Origin
+
+__all__ = [
+    "AREA_FORMS",
+    "NO_AREA",
+    "Assignment",
+    "national_codes",
+    "read_assignments",
+]
+
+# Codes of areas off the spine: what makes them unique in the nation, and which say "none".
+#
+# The frame names an area as the official GEOID does: by the code of its state, or of its state and county,
+# wherever codes repeat between states or counties, and then by its own.
+
+
+AREA_FORMS: Mapping[str, tuple[int, int]] = MappingProxyType(
+    {
+        "cousub": (5, 5),
+        "place": (2, 5),
+        "aianhh": (0, 4),
+        "cd": (2, 2),
+        "sldu": (2, 3),
+        "sldl": (2, 3),
+        "vtd": (5, 6),
+        "sdelm": (2, 5),
+        "sdsec": (2, 5),
+        "sduni": (2, 5),
+    }
+)
+"""Characters of the block's geocode that precede an area's own code, and characters of that code.
+
+Voting districts may have fewer characters than six, and blanks between them.
+"""
+
+NO_AREA = np.array([b"", b"9999", b"99999", b"99998", b"99997", b"999999", b"ZZ", b"ZZZ", b"ZZZZZZ"])
+"""Codes that say "in no such area", "remainder" or "not defined"."""
+
+
+def national_codes(category: str, own: Codes, blocks: Codes) -> tuple[Codes, npt.NDArray[np.bool_]]:
+    """Return the codes of areas as the frame has them, from their own codes and their blocks.
+
+    Parameters
+    ----------
+    category : str
+    own : bytes array (r,)
+        With or without the code of the state (and county) in front.
+    blocks : bytes array (r,)
+        15-character geocode of each row's block.
+
+    Returns
+    -------
+    (bytes array (r,), bool (r,))
+        Codes, empty for none; and where a code has a wrong form or lies in another state or county than its
+        block, so that it is empty too.
+    """
+    before, width = AREA_FORMS[category]
+    none = np.isin(own, NO_AREA)
+    length = np.strings.str_len(own)
+    short = (length > 0) & (length <= width) if category == "vtd" else length == width
+    front = blocks.astype(f"S{max(before, 1)}")
+    usable = _is_code(own, ord(" ") if category == "vtd" else ord("!"))
+    if before == 0:
+        codes, good = own, usable & short
+    else:
+        whole = (length == before + width) & (own.astype(f"S{before}") == front)
+        codes = np.where(whole, own, np.strings.add(front, own))
+        good = usable & (short | whole)
+    return np.where(none | ~good, b"", codes), ~none & ~good
+
+
+def _is_code(own: Codes, least: int) -> npt.NDArray[np.bool_]:
+    """Return where a code consists of ASCII characters from `least` on."""
+    width = max(own.dtype.itemsize, 1)
+    letters = np.ascontiguousarray(own).view(np.uint8).reshape(len(own), width)
+    return np.asarray(np.all((letters == 0) | ((letters >= least) & (letters < 127)), axis=1))
+
+
+_MEMBER = re.compile(r"(?:^|/)BlockAssign_ST\d\d_[A-Z]{2}_(\w+)\.txt$", re.IGNORECASE)
+_OFFICIAL = {
+    "AIANNH": ("aianhh", "AIANNHCE"),
+    "CD": ("cd", "DISTRICT"),
+    "INCPLACE_CDP": ("place", "PLACEFP"),
+    "MCD": ("cousub", "COUSUBFP"),
+    "SDELM": ("sdelm", "DISTRICT"),
+    "SDSEC": ("sdsec", "DISTRICT"),
+    "SDUNI": ("sduni", "DISTRICT"),
+    "SLDL": ("sldl", "DISTRICT"),
+    "SLDU": ("sldu", "DISTRICT"),
+    "VTD": ("vtd", "DISTRICT"),
+}
+"""Category and column of codes of each official file; other kinds of area are passed over."""
+
+_BLOCK, _COUNTY = "BLOCKID", "COUNTYFP"
+_BLOCK_NAMES = ("GEOID", "BLOCKID", "GEOID20", "geocode")
+_WIDTH = 15
+_DAMAGED = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, LookupError, RuntimeError, ValueError)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Assignment:
+    """What one file, or a part of it, says about one category. Public.
+
+    Parameters
+    ----------
+    category : str
+    field : str
+        Column of the codes.
+    blocks : bytes array (r,)
+        Geocodes; empty where the row was not usable.
+    codes : bytes array (r,)
+        Codes as the frame has them; empty for none.
+    origin : Origin
+    official : bool
+        An official file, which lists every block of its state.
+    """
+
+    category: str
+    field: str
+    blocks: Codes
+    codes: Codes
+    origin: Origin
+    official: bool
+
+
+def read_assignments(paths: Sequence[Path], geocode: str, *, census: bool) -> list[Assignment]:
+    """Read block assignment files.
+
+    Parameters
+    ----------
+    paths : sequence of Path
+        Zip files, official text files, or tables.
+    geocode : str
+        A further name that the column of geocodes of a table may have.
+    census : bool
+        Leaves are census blocks, whose geocodes and areas have official forms.
+
+    Raises
+    ------
+    DataError
+        With everything that is wrong in a file.
+    EnvironmentFailure
+        If a file cannot be read.
+    """
+    found: list[Assignment] = []
+    for path in paths:
+        log = FindingLog()
+        if path.name.lower().endswith(".zip"):
+            members = _members(path)
+            found += [part for where, kind, data in members for part in _official(where, kind, data, log)]
+        elif match := _MEMBER.search(path.name):
+            found += _official(path.name, match.group(1), _read(path), log)
+        else:
+            found += _table(path, geocode, log, census=census)
+        log.raise_if_any(f"{path.name} cannot be read as a block assignment.")
+    if not found:
+        rule = f"expected block assignments of {', '.join(ENTITY_CATEGORIES)}"
+        raise FormatError("no block assignment found.", [Finding(paths[0].name, None, None, rule)])
+    return found
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise EnvironmentFailure(f"{path}: {error.strerror or 'cannot be read'}.") from None
+
+
+def _members(path: Path) -> Iterator[tuple[str, str, bytes]]:
+    """Yield (name for findings, kind of area, content) of the members that are known."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = [(name, match.group(1)) for name in archive.namelist() if (match := _MEMBER.search(name))]
+            if not names:
+                rule = "expected members called BlockAssign_ST.._.._....txt"
+                raise FormatError(
+                    f"{path.name}: no block assignment.", [Finding(path.name, None, None, rule)]
+                )
+            for name, kind in names:
+                if kind.upper() in _OFFICIAL:
+                    yield f"{path.name}!{name}", kind, unpacked(archive, name)
+    except _DAMAGED:
+        rule = "expected a zip file, whole and not encrypted"
+        raise FormatError(
+            f"{path.name} cannot be unpacked.", [Finding(path.name, None, None, rule)]
+        ) from None
+    except OSError as error:
+        # No number: a damaged stream. EINVAL: the directory of the archive points to before its beginning.
+        if error.errno in (None, errno.EINVAL):
+            rule = "expected a zip file, whole"
+            finding = Finding(path.name, None, None, rule)
+            raise FormatError(f"{path.name} cannot be unpacked.", [finding]) from None
+        raise EnvironmentFailure(f"{path}: {error.strerror or 'cannot be read'}.") from None
+
+
+def _official(where: str, kind: str, data: bytes, log: FindingLog) -> list[Assignment]:
+    """Return what an official file says."""
+    if kind.upper() not in _OFFICIAL:
+        return []
+    category, field = _OFFICIAL[kind.upper()]
+    columns = _columns(where, data, (_BLOCK, field), log)
+    if columns is None:
+        return []
+    batch = Batch(where, 2, columns, len(columns[_BLOCK]))
+    blocks = _blocks(batch, _BLOCK, log)
+    if _COUNTY in columns:
+        county = text_of(batch, _COUNTY)
+        apart = (blocks != b"") & (county != _part(blocks, 2, 5))
+        log.add_where(GeographyError, where, apart, _COUNTY, "expected the county of the block", first=2)
+    codes = _codes(batch, category, field, blocks, log)
+    return [Assignment(category, field, blocks, codes, Origin(where, 2, batch.rows), True)]
+
+
+def _columns(where: str, data: bytes, wanted: Sequence[str], log: FindingLog) -> dict[str, pa.Array] | None:
+    """Parse delimited text; on failure record why and return None."""
+    header, _, body = data.partition(b"\n")
+    text = header.decode("utf-8-sig", "replace").rstrip("\r")
+    delimiter = max("|,;\t", key=text.count)
+    names = [name.strip('"') for name in text.split(delimiter)]
+    missing = [name for name in wanted if name not in names]
+    if missing or len(set(names)) != len(names):
+        rule = f"expected a header with {' and '.join(wanted)}, each once"
+        log.add(FormatError, where, 1, None, rule)
+        return None
+    if not body.strip():
+        log.add(FormatError, where, None, None, "expected rows, found none")
+        return None
+    try:
+        table = csv.read_csv(
+            pa.BufferReader(body),
+            read_options=csv.ReadOptions(column_names=names, block_size=1 << 24),
+            parse_options=csv.ParseOptions(delimiter=delimiter),
+            convert_options=csv.ConvertOptions(
+                column_types={name: pa.binary() for name in names}, null_values=[], strings_can_be_null=False
+            ),
+        )
+    except pa.ArrowInvalid:
+        rows = enumerate(body.splitlines(), start=2)
+        wrong = [line for line, row in rows if row.count(delimiter.encode()) != len(names) - 1]
+        log.add_rows(FormatError, where, wrong or [2], None, f"expected {len(names)} fields")
+        return None
+    arrays = (column.combine_chunks() for column in table.columns)
+    return dict(zip(table.column_names, arrays, strict=True))
+
+
+def _table(path: Path, geocode: str, log: FindingLog, *, census: bool) -> list[Assignment]:
+    """Return what a table says: one assignment per batch and category."""
+    known = column_names(path)
+    block = next((name for name in (geocode, *_BLOCK_NAMES) if name in known), None)
+    fields = {name.lower(): name for name in known if name.lower() in ENTITY_CATEGORIES}
+    if block is None or not fields:
+        rule = (
+            f"expected a column {geocode} or {', '.join(_BLOCK_NAMES[:-1])}, and columns called "
+            f"{', '.join(ENTITY_CATEGORIES)}; official files keep their names (BlockAssign_ST44_RI_VTD.txt)"
+        )
+        log.add(FormatError, path.name, None, None, rule)
+        return []
+    found = []
+    for batch in read_batches(path, [block, *fields.values()], log):
+        blocks = _blocks(batch, block, log) if census else geocodes_of(batch, block, None, log)
+        origin = Origin(batch.where, batch.first, batch.rows)
+        for category, field in fields.items():
+            plain = np.strings.strip(text_of(batch, field))
+            codes = _codes(batch, category, field, blocks, log) if census else plain
+            found.append(Assignment(category, field, blocks, codes, origin, False))
+    return found
+
+
+def _blocks(batch: Batch, name: str, log: FindingLog) -> Codes:
+    blocks = geocodes_of(batch, name, _WIDTH, log).astype(f"S{_WIDTH}")
+    wrong = (blocks != b"") & ~np.strings.isdigit(blocks)
+    rule = "expected the 15 digits of a census block"
+    log.add_where(GeographyError, batch.where, wrong, name, rule, first=batch.first)
+    return np.where(wrong, b"", blocks)
+
+
+def _codes(batch: Batch, category: str, field: str, blocks: Codes, log: FindingLog) -> Codes:
+    codes, wrong = national_codes(category, np.strings.strip(text_of(batch, field)), blocks)
+    rule = f"expected the code of a {category}, in the state (and county) of the block"
+    log.add_where(GeographyError, batch.where, wrong & (blocks != b""), field, rule, first=batch.first)
+    return codes
+
+
+def _part(blocks: Codes, start: int, stop: int) -> Codes:
+    """Return characters of 15-character geocodes."""
+    letters = np.ascontiguousarray(blocks).view(np.uint8).reshape(len(blocks), _WIDTH)
+    return np.ascontiguousarray(letters[:, start:stop]).view(f"S{stop - start}").ravel()

@@ -1,0 +1,182 @@
+"""Puts the areas of block assignment files in place of those that an input names.
+
+Axes: ``l`` leaves, ``r`` rows of the files about one category, ``k`` known blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from opendas.arrays import Codes
+from opendas.errors import DataError, Finding, GeographyError
+from opendas.geography.frame import ENTITY_CATEGORIES, Frame
+from opendas.readers.base import InputData, Reader, ReaderSpec
+from opendas.readers.columns.findings import FindingLog, tell_rows
+from opendas.readers.frame.assignment_files import Assignment, read_assignments
+from opendas.readers.frame.official_blocks import known_blocks
+from opendas.readers.paths import expand_paths
+
+__all__ = ["AssignedReader", "with_assignments"]
+
+
+_BLOCK_WIDTH = 15
+
+
+@dataclass(frozen=True, slots=True)
+class AssignedReader:
+    """A reader whose areas come from block assignment files.
+
+    Parameters
+    ----------
+    reader : Reader
+        Reads everything else.
+    spec : ReaderSpec
+        With ``block_assignment``.
+    """
+
+    reader: Reader
+    spec: ReaderSpec
+
+    def frame(self) -> tuple[Frame, tuple[str, ...]]:
+        """Return the public frame and its stamps.
+
+        Raises
+        ------
+        DataError
+            With everything that is wrong in a file.
+        """
+        frame, stamps = self.reader.frame()
+        return self._assigned(frame)[0], stamps
+
+    def read(self, cache: Path | None = None) -> InputData:
+        """Return frame and histogram.
+
+        Parameters
+        ----------
+        cache : Path, optional
+            Folder for a histogram that is too large for memory; see :class:`~opendas.readers.base.Reader`.
+
+        Raises
+        ------
+        DataError
+            With everything that is wrong in a file; with ``strict`` also for leaves that an official file
+            does not list.
+        """
+        data = self.reader.read(cache)
+        frame, findings = self._assigned(data.frame)
+        return replace(data, frame=frame, findings=(*data.findings, *findings))
+
+    def _assigned(self, frame: Frame) -> tuple[Frame, tuple[Finding, ...]]:
+        spec = self.spec
+        paths = expand_paths(spec.block_assignment, Path(), "[geography] block_assignment")
+        frame, findings = with_assignments(frame, paths, known=known_blocks(spec), geocode=spec.geocode)
+        if findings and spec.strict:
+            raise GeographyError("Block assignment and input do not fit together.", findings)
+        return frame, findings
+
+
+def with_assignments(
+    frame: Frame, paths: Sequence[Path], *, known: Codes | None = None, geocode: str = "geocode"
+) -> tuple[Frame, tuple[Finding, ...]]:
+    """Return `frame` with the areas of block assignment files, and warnings.
+
+    A category that a file speaks of is replaced as a whole: a leaf that no row lists lies in no such area.
+
+    Parameters
+    ----------
+    frame : Frame
+    paths : sequence of Path
+        Zip files, official text files, or tables.
+    known : bytes array (k,), optional
+        Every block that exists, ascending. Without it, blocks outside the states of the frame are unknown.
+    geocode : str
+        A further name that the column of geocodes of a table may have.
+
+    Raises
+    ------
+    DataError
+        With everything that is wrong in a file, with every block that lies in two areas of one category, and
+        with every area that names an unknown block.
+    """
+    census = frame.leaf == "block" and frame.geocodes.dtype.itemsize == _BLOCK_WIDTH
+    found = read_assignments(paths, geocode, census=census)
+    log, warnings = FindingLog(), FindingLog()
+    entities = dict(frame.entities)
+    for category in ENTITY_CATEGORIES:
+        parts = [part for part in found if part.category == category]
+        if parts:
+            _check_known(parts, frame, known, log, census=census)
+            blocks, codes = _one_code_each(parts, log)
+            entities[category], listed = _of_leaves(frame, blocks, codes)
+            _warn_of_missing(parts, listed, warnings)
+    log.raise_if_any("The block assignment is not usable.")
+    ordered = {category: entities[category] for category in ENTITY_CATEGORIES if category in entities}
+    return replace(frame, entities=ordered), warnings.findings
+
+
+def _joined(parts: Sequence[Assignment]) -> tuple[Codes, Codes]:
+    return np.concatenate([part.blocks for part in parts]), np.concatenate([part.codes for part in parts])
+
+
+def _check_known(
+    parts: Sequence[Assignment], frame: Frame, known: Codes | None, log: FindingLog, *, census: bool
+) -> None:
+    """Record rows that put an unknown block into an area; rows that say "none" put it nowhere."""
+    blocks, codes = _joined(parts)
+    if known is not None:
+        wrong = ~_is_in(blocks, known)
+        rule = "expected a block that the input knows; files of another census have other blocks"
+    elif census:
+        wrong = ~_is_in(blocks.astype("S2"), np.unique(frame.geocodes.astype("S2")))
+        rule = "expected a block in a state of the input"
+    else:
+        wrong = np.full(len(blocks), not bool(_is_in(blocks, frame.geocodes).any()))
+        rule = "expected geocodes of the input; none of the files' is one"
+    wrong &= (codes != b"") & (blocks != b"")
+    tell_rows(wrong, [part.origin for part in parts], parts[0].field, rule, log, GeographyError)
+
+
+def _is_in(wanted: Codes, ascending: Codes) -> npt.NDArray[np.bool_]:
+    found = np.minimum(np.searchsorted(ascending, wanted), len(ascending) - 1)
+    return np.asarray(ascending[found] == wanted)
+
+
+def _one_code_each(parts: Sequence[Assignment], log: FindingLog) -> tuple[Codes, Codes]:
+    """Return (listed blocks ascending, code of each), after telling which lie in two areas.
+
+    A row that says "none" does not contradict one that names an area.
+    """
+    blocks, codes = _joined(parts)
+    order = np.lexsort((np.arange(len(blocks)), codes == b"", blocks))  # an area before "none"
+    unique, first, index = np.unique(blocks[order], return_index=True, return_inverse=True)
+    ordered = codes[order]
+    wrong = np.zeros(len(blocks), dtype=bool)
+    wrong[order] = (ordered != ordered[first][index]) & (ordered != b"")
+    category = parts[0].category
+    rule = f"expected one {category} for each block; an earlier row puts this block into another"
+    tell_rows(wrong, [part.origin for part in parts], parts[0].field, rule, log, DataError)
+    return unique, ordered[first]
+
+
+def _of_leaves(frame: Frame, blocks: Codes, codes: Codes) -> tuple[Codes, npt.NDArray[np.bool_]]:
+    """Return the code of each leaf, and whether it is listed, (l,) both."""
+    found = np.minimum(np.searchsorted(blocks, frame.geocodes), len(blocks) - 1)
+    listed = blocks[found] == frame.geocodes
+    return np.where(listed, codes[found], b""), listed
+
+
+def _warn_of_missing(
+    parts: Sequence[Assignment], listed: npt.NDArray[np.bool_], warnings: FindingLog
+) -> None:
+    """Warn of leaves that are not listed by files that list every block, those outside all areas too."""
+    complete = any(part.official or bool(np.any(part.codes == b"")) for part in parts)
+    missing = int(np.count_nonzero(~listed))
+    if complete and missing:
+        category = parts[0].category
+        rule = f"{missing:,} of {len(listed):,} leaves are not listed, and so lie in no {category}"
+        warnings.add(GeographyError, parts[0].origin.where, None, parts[0].field, rule)

@@ -1,0 +1,339 @@
+"""The public frame of records and histograms: a list of leaves, their levels, units and areas.
+
+Axes: ``l`` leaves.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from opendas.arrays import Codes, Ints
+from opendas.errors import ConfigError, GeographyError
+from opendas.geography.frame import (
+    CENSUS_GEOLEVELS,
+    CENSUS_PREFIX,
+    ENTITY_CATEGORIES,
+    Frame,
+    LevelRule,
+    official_codes,
+)
+from opendas.readers.base import FRAME_FROM_RECORDS, ReaderSpec, Source
+from opendas.readers.census import census_kind
+from opendas.readers.columns.coding import geocodes_of, text_of, whole_numbers
+from opendas.readers.columns.csv_parquet import PUBLIC_ROWS, column_names, no_rows, read_batches
+from opendas.readers.columns.findings import FindingLog, Lines, joined
+from opendas.schema.pl94 import GQ_COLUMNS
+
+__all__ = [
+    "CENSUS_UNITS",
+    "Hierarchy",
+    "LeafColumns",
+    "arrange",
+    "frame_path",
+    "hierarchy",
+    "leaf_positions",
+    "read_frame_file",
+    "unit_names",
+]
+
+# The public leaves in the making: columns of which never two versions stand beside each other.
+#
+# They are put in order, and leaves without any unit are taken out, one column at a time: for a nation a
+# second frame beside the first is a gigabyte.
+#
+# Axes: ``l`` leaves.
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class LeafColumns:
+    """Leaves in ascending order of geocode, and their public columns; not frozen.
+
+    Parameters
+    ----------
+    geocodes : bytes array (l,)
+    leaf : str
+        Name of the leaf geolevel.
+    levels : dict of geolevel to bytes array (l,)
+        Codes of levels above; empty where `root` is given.
+    root : str or None
+        Topmost census geolevel, from which the levels of census blocks follow; None for other hierarchies.
+    units : dict of column to int64 array (l,)
+    entities : dict of category to bytes array (l,)
+    """
+
+    geocodes: Codes
+    leaf: str
+    levels: dict[str, Codes] = field(default_factory=dict)
+    root: str | None = None
+    units: dict[str, Ints] = field(default_factory=dict)
+    entities: dict[str, Codes] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.geocodes)
+
+    def take(self, chosen: npt.NDArray[Any]) -> None:
+        """Keep the leaves at some positions, in their order, or those where a mask is true."""
+        self.geocodes = self.geocodes[chosen]
+        columns: dict[str, npt.NDArray[Any]]
+        for columns in (self.levels, self.units, self.entities):
+            for name in columns:
+                columns[name] = columns[name][chosen]
+
+    def frame(self) -> Frame:
+        """Return the frame; it takes over the columns."""
+        levels = self.levels if self.root is None else official_codes(self.geocodes, self.root)
+        return Frame(self.geocodes, levels, self.leaf, self.units, self.entities)
+
+
+CENSUS_UNITS = ("hu", *GQ_COLUMNS)
+"""Unit columns of the census products."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hierarchy:
+    """How the official codes of a leaf are found.
+
+    Parameters
+    ----------
+    leaf : str
+        Name of the leaf geolevel.
+    width : int or None
+        Characters of a leaf geocode, where all have the same number.
+    above : tuple of LevelRule
+        Levels above the leaf, top first.
+    root : str or None
+        Topmost census geolevel for census blocks, None for other hierarchies.
+    """
+
+    leaf: str
+    width: int | None
+    above: tuple[LevelRule, ...]
+    root: str | None = None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns of the frame that hold codes of levels."""
+        return tuple(rule.column for rule in self.above if rule.column is not None)
+
+
+def hierarchy(spec: ReaderSpec) -> Hierarchy:
+    """Return the levels of a run; the products of the census have official ones.
+
+    Raises
+    ------
+    ConfigError
+        If levels are missing or do not nest.
+    """
+    if not spec.levels:
+        if census_kind(spec.product) is None:
+            raise ConfigError(
+                f"[geography] levels is missing: product {spec.product.name!r} has no official geolevels; "
+                'give for instance levels = [{ name = "region", prefix = 2 }, { name = "ward", prefix = 5 }].'
+            )
+        return Hierarchy("block", CENSUS_PREFIX["block"], (), spec.root)
+    names = [rule.name for rule in spec.levels]
+    if len(set(names)) != len(names):
+        raise ConfigError("[geography] levels: each name once.")
+    *above, leaf = spec.levels
+    if leaf.column not in (None, spec.geocode):
+        raise ConfigError(
+            f"[geography] levels: the last level, {leaf.name!r}, is the leaf; its column is the geocode "
+            f"column {spec.geocode!r}, not {leaf.column!r}."
+        )
+    prefixes = [rule.prefix for rule in spec.levels if rule.prefix is not None]
+    if prefixes != sorted(set(prefixes)):
+        raise ConfigError("[geography] levels: prefixes grow from the top to the leaf, so that levels nest.")
+    for rule in above:
+        if (rule.prefix is None) == (rule.column is None):
+            raise ConfigError(f"[geography] levels: {rule.name!r} needs either a prefix or a column.")
+    if census_kind(spec.product) is not None and _are_official(spec.levels):
+        return Hierarchy("block", CENSUS_PREFIX["block"], (), names[0])
+    return Hierarchy(leaf.name, leaf.prefix, tuple(above))
+
+
+def _are_official(levels: Sequence[LevelRule]) -> bool:
+    """Return whether `levels` spell out the official geolevels, from some root to the block."""
+    names = tuple(rule.name for rule in levels)
+    if names != CENSUS_GEOLEVELS[-len(names) :]:
+        return False
+    prefixes = [rule.prefix for rule in levels]
+    official = [CENSUS_PREFIX[name] for name in names]
+    return prefixes[:-1] == official[:-1] and prefixes[-1] in (None, official[-1])
+
+
+def arrange(
+    geocodes: Codes,
+    levels: Hierarchy,
+    where: str,
+    log: FindingLog,
+    *,
+    columns: Mapping[str, Codes] | None = None,
+    units: dict[str, Ints] | None = None,
+    entities: dict[str, Codes] | None = None,
+    lines: Lines | None = None,
+) -> LeafColumns:
+    """Return the leaves `geocodes`, given in any order, with their columns in ascending order of geocode.
+
+    Raises
+    ------
+    GeographyError
+        With every leaf that is listed twice, has an unusable geocode, or whose codes do not nest.
+    """
+    if lines is None:
+        lines = Lines()
+        lines.add(1, len(geocodes))
+    order = None if bool(np.all(geocodes[1:] > geocodes[:-1])) else np.argsort(geocodes, kind="stable")
+    if order is not None:
+        repeated = np.zeros(len(order), dtype=bool)
+        repeated[order[1:]] = geocodes[order[1:]] == geocodes[order[:-1]]
+        log.add_where(GeographyError, where, repeated, levels.leaf, "expected each leaf once", lines=lines)
+    codes = _level_codes(geocodes, levels, columns or {}, where, lines, log)
+    _check_nesting(codes, geocodes, levels, where, lines, log)
+    log.raise_if_any(f"{where}: the list of leaves is not usable.")
+    arranged = LeafColumns(geocodes, levels.leaf, codes, levels.root, units or {}, entities or {})
+    if order is not None:
+        arranged.take(order)
+    return arranged
+
+
+def _level_codes(
+    geocodes: Codes,
+    levels: Hierarchy,
+    columns: Mapping[str, Codes],
+    where: str,
+    lines: Lines,
+    log: FindingLog,
+) -> dict[str, Codes]:
+    """Return the codes of each leaf at the levels above; none for census blocks, whose digits tell them."""
+    if levels.root is not None:
+        wrong = ~np.strings.isdigit(geocodes) & (geocodes != b"")
+        rule = "expected the 15 digits of a census block"
+        log.add_where(GeographyError, where, wrong, levels.leaf, rule, lines=lines)
+        return {}
+    lengths = np.strings.str_len(geocodes)
+    codes: dict[str, Codes] = {}
+    for level in levels.above:
+        if level.column is not None:
+            code = columns[level.column]
+            wrong = code == b""
+            log.add_where(GeographyError, where, wrong, level.column, "expected a code", lines=lines)
+        elif level.prefix == 0:
+            code = np.full(len(geocodes), b"1", dtype="S1")
+        else:
+            wrong = (lengths < (level.prefix or 0)) & (lengths > 0)
+            text = f"expected at least {level.prefix} characters, to have a {level.name}"
+            log.add_where(GeographyError, where, wrong, levels.leaf, text, lines=lines)
+            code = geocodes.astype(f"S{level.prefix}")
+        codes[level.name] = code
+    return codes
+
+
+def _check_nesting(
+    codes: Mapping[str, Codes],
+    geocodes: Codes,
+    levels: Hierarchy,
+    where: str,
+    lines: Lines,
+    log: FindingLog,
+) -> None:
+    """Record every leaf whose code at some level lies in another unit above than that code's first leaf.
+
+    Codes that begin a longer code of the same leaf nest by their form.
+    """
+    known = [(level.name, codes.get(level.name), level.column is None) for level in levels.above]
+    for (above, parents, begins), (name, own, follows) in itertools.pairwise(
+        [*known, (levels.leaf, geocodes, True)]
+    ):
+        if (begins and follows) or parents is None or own is None:
+            continue
+        _, first, index = np.unique(own, return_index=True, return_inverse=True)
+        wrong = parents != parents[first[index]]
+        text = f"expected one {above} for each {name}: a geounit is a child of one parent"
+        log.add_where(GeographyError, where, wrong, name, text, lines=lines)
+
+
+def read_frame_file(path: Source, spec: ReaderSpec, levels: Hierarchy) -> LeafColumns:
+    """Read the public list of leaves.
+
+    Beside the geocode and the columns that levels name, columns called as a unit column of the census
+    (``hu``, ``gq1`` to ``gq7``), of the product, or as an entity category are taken; others are ignored.
+
+    Raises
+    ------
+    DataError
+        With everything that is wrong in the file.
+    """
+    known = column_names(path)
+    kinds = [] if spec.units else [n for n in unit_names(spec) if n in known]
+    entity_names = [name for name in ENTITY_CATEGORIES if name in known and name not in levels.columns]
+    wanted = list(dict.fromkeys((spec.geocode, *levels.columns, *kinds, *entity_names)))
+    log = FindingLog()
+    geocodes: list[Codes] = []
+    codes: dict[str, list[Codes]] = {name: [] for name in (*levels.columns, *entity_names)}
+    units: dict[str, list[Ints]] = {name: [] for name in kinds}
+    lines = Lines()
+    for batch in read_batches(path, wanted, log, rows=PUBLIC_ROWS):
+        geocodes.append(geocodes_of(batch, spec.geocode, levels.width, log))
+        for name, parts in codes.items():
+            parts.append(text_of(batch, name))
+        for name, numbers in units.items():
+            numbers.append(whole_numbers(batch, name, log))
+        lines.add(batch.first, batch.rows)
+    log.raise_if_any(f"{path.name}: the list of leaves is not usable.")
+    if not geocodes:
+        raise no_rows(path)
+    whole = joined(geocodes)
+    columns = {name: whole if name == spec.geocode else joined(codes[name]) for name in levels.columns}
+    return arrange(
+        whole,
+        levels,
+        path.name,
+        log,
+        columns=columns,
+        units={name: joined(parts) for name, parts in units.items()},
+        entities={name: joined(codes[name]) for name in entity_names},
+        lines=lines,
+    )
+
+
+def unit_names(spec: ReaderSpec) -> tuple[str, ...]:
+    """Return the kinds of unit a run may have: those of the census and of the product."""
+    return tuple(dict.fromkeys((*CENSUS_UNITS, *spec.product.unit_columns)))
+
+
+def leaf_positions(leaves: Codes, geocodes: Codes) -> npt.NDArray[np.int64]:
+    """Return the position of each geocode among `leaves`, ascending, -1 where it is none."""
+    if len(geocodes) == 0:
+        return np.empty(0, dtype=np.int64)
+    # Files are mostly sorted: each run of equal codes is looked up once.
+    starts = np.flatnonzero(np.concatenate([[True], geocodes[1:] != geocodes[:-1]]))
+    heads = geocodes[starts]
+    found = np.minimum(np.searchsorted(leaves, heads), len(leaves) - 1)
+    position = np.where(leaves[found] == heads, found, -1)
+    return np.repeat(position, np.diff(starts, append=len(geocodes)))
+
+
+def frame_path(spec: ReaderSpec) -> Source | None:
+    """Return the path of the frame, or None for ``from-records``.
+
+    Raises
+    ------
+    ConfigError
+        If the run names none.
+    """
+    if spec.frame is None:
+        raise ConfigError(
+            f'reader "{spec.reader}" needs [geography] frame: the public list of leaf geocodes, empty leaves '
+            f'included. frame = "{FRAME_FROM_RECORDS}" takes it from the input, and publishes which leaves '
+            "are populated."
+        )
+    if spec.frame == FRAME_FROM_RECORDS:
+        return None
+    return Path(spec.frame) if isinstance(spec.frame, str) else spec.frame

@@ -1,0 +1,273 @@
+"""Geographic headers of the redistricting files: who the records are about, without any count.
+
+Axes: ``r`` records of the header.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyarrow import csv
+
+from opendas.arrays import Codes
+from opendas.errors import FormatError, GeographyError
+from opendas.geography.frame import ENTITY_CATEGORIES
+from opendas.readers.columns.findings import FindingLog
+from opendas.readers.frame.assignment_files import NO_AREA
+from opendas.readers.pl94.layout import DROPPED, GEO_2010, GEO_2010_WIDTH, GEO_2020, KEY_FIELDS
+from opendas.readers.pl94.segments import Member
+
+__all__ = [
+    "BLOCK",
+    "Header",
+    "area_names",
+    "block_geocodes",
+    "entity_codes",
+    "parse_header_2010",
+    "parse_header_2020",
+]
+
+# Off-spine areas and names from a redistricting header.
+
+
+_PREFIX = {
+    "cousub": ("STATE", "COUNTY"), "place": ("STATE",), "aianhh": (), "cd": ("STATE",), "sldu": ("STATE",),
+    "sldl": ("STATE",), "vtd": ("STATE", "COUNTY"), "sdelm": ("STATE",), "sdsec": ("STATE",),
+    "sduni": ("STATE",),
+}  # fmt: skip
+"""What makes an area's code unique in the nation, as in the official GEOID."""
+
+_LEVELS = {
+    b"040": ("state", ("STATE",)),
+    b"050": ("county", ("STATE", "COUNTY")),
+    b"140": ("tract", ("STATE", "COUNTY", "TRACT")),
+    b"060": ("cousub", ("STATE", "COUNTY", "COUSUB")),
+    b"160": ("place", ("STATE", "PLACE")),
+    b"280": ("aianhh", ("AIANHH",)),
+    b"500": ("cd", ("STATE", "CD")),
+    b"610": ("sldu", ("STATE", "SLDU")),
+    b"620": ("sldl", ("STATE", "SLDL")),
+    b"700": ("vtd", ("STATE", "COUNTY", "VTD")),
+    b"950": ("sdelm", ("STATE", "SDELM")),
+    b"960": ("sdsec", ("STATE", "SDSEC")),
+    b"970": ("sduni", ("STATE", "SDUNI")),
+}
+"""Summary levels whose records name an area."""
+
+
+def entity_codes(header: Header, rows: npt.NDArray[np.integer]) -> dict[str, Codes]:
+    """Return the codes of the areas that the records `rows` lie in; the empty code means none.
+
+    Codes are prefixed by state, or state and county, wherever they repeat between states or counties, so
+    that they stay unique in a run of several states.
+    """
+    areas = {}
+    for category in ENTITY_CATEGORIES:
+        own = header.fields[category.upper()][rows]
+        code = own
+        for name in reversed(_PREFIX[category]):
+            code = np.strings.add(header.fields[name][rows], code)
+        areas[category] = np.where(np.isin(own, NO_AREA), b"", code)
+    return areas
+
+
+def area_names(header: Header) -> dict[str, dict[str, str]]:
+    """Return the names of states, counties, tracts and off-spine areas, by category and code."""
+    names: dict[str, dict[str, str]] = {}
+    for level, (category, fields) in _LEVELS.items():
+        rows = np.flatnonzero((header.fields["SUMLEV"] == level) & (header.fields["GEOCOMP"] == b"00"))
+        own = header.fields[fields[-1]][rows]
+        rows = rows[~np.isin(own, NO_AREA)]
+        if len(rows) == 0:
+            continue
+        codes = [b"".join(parts) for parts in zip(*(header.fields[f][rows] for f in fields), strict=True)]
+        labels = header.fields["NAME"][rows]
+        named = zip(codes, labels, strict=True)
+        names[category] = {code.decode("latin-1"): _text(label) for code, label in named if label}
+    return names
+
+
+def _text(label: bytes) -> str:
+    try:
+        return label.decode("utf-8")
+    except UnicodeDecodeError:
+        return label.decode("latin-1")
+
+
+BLOCK = b"750"
+"""Summary level of blocks."""
+
+_WANTED = ("FILEID", "STUSAB", "SUMLEV", "GEOCOMP", "LOGRECNO", *KEY_FIELDS, "BLOCK", "NAME")
+_VINTAGED = {
+    "CD": ("CD116", "CD118", "CD119", "CD120", "CD121"),
+    "SLDU": ("SLDU18", "SLDU22", "SLDU24", "SLDU26", "SLDU28"),
+    "SLDL": ("SLDL18", "SLDL22", "SLDL24", "SLDL26", "SLDL28"),
+}
+"""Districts of 2020 come with one field a plan; the first that is filled in counts."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Header:
+    """A parsed header.
+
+    Parameters
+    ----------
+    where : str
+        ``archive!member``.
+    records : int64 (r,)
+        Logical record numbers.
+    fields : mapping of field name to bytes array (r,)
+        Geography only, stripped of blanks. Published counts are not among them.
+    lines : int64 (r,)
+        1-based line of each record.
+    """
+
+    where: str
+    records: npt.NDArray[np.int64]
+    fields: Mapping[str, Codes]
+    lines: npt.NDArray[np.int64]
+
+    @property
+    def is_block(self) -> npt.NDArray[np.bool_]:
+        """Bool (r,): the records of blocks."""
+        return np.asarray(self.fields["SUMLEV"] == BLOCK)
+
+
+def parse_header_2010(member: Member, log: FindingLog) -> Header | None:
+    """Parse the fixed-width header of 2010, or record what is wrong with it and return None."""
+    lines = _fixed_width_lines(member, log)
+    if lines is None:
+        return None
+    fields: dict[str, Codes] = {}
+    start = 0
+    for name, width in GEO_2010:
+        if name in _WANTED and name not in DROPPED:
+            column = np.ascontiguousarray(lines[:, start : start + width]).view(f"S{width}").ravel()
+            fields[name] = np.strings.strip(column)
+        start += width
+    return _header(member.where, fields, log)
+
+
+def _fixed_width_lines(member: Member, log: FindingLog) -> npt.NDArray[np.uint8] | None:
+    """Return the characters of the records, uint8 (r, 500)."""
+    data = member.data if member.data.endswith(b"\n") else member.data + b"\n"
+    end = 2 if data.endswith(b"\r\n") else 1
+    width = GEO_2010_WIDTH + end
+    flat = np.frombuffer(data, dtype=np.uint8)
+    if len(flat) % width == 0:
+        lines = flat.reshape(-1, width)
+        newline = np.uint8(ord("\n"))
+        if np.all(lines[:, -1] == newline) and np.count_nonzero(flat == newline) == len(lines):
+            return lines[:, :GEO_2010_WIDTH]
+    rows = data.splitlines()
+    if rows[0].count(b"|") > 50:
+        rule = 'expected the fixed-width header of 2010, found a pipe-delimited one: use reader = "pl94-2020"'
+        log.add(FormatError, member.where, 1, None, rule)
+        return None
+    wrong = [number for number, row in enumerate(rows, start=1) if len(row) != GEO_2010_WIDTH]
+    log.add_rows(FormatError, member.where, wrong, None, f"expected {GEO_2010_WIDTH} characters")
+    return None
+
+
+def parse_header_2020(member: Member, log: FindingLog) -> Header | None:
+    """Parse the pipe-delimited header of 2020, or record what is wrong with it and return None."""
+    vintaged = [name for names in _VINTAGED.values() for name in names]
+    wanted = [name for name in GEO_2020 if name in _WANTED or name in vintaged]
+    try:
+        table = csv.read_csv(
+            pa.BufferReader(member.data),
+            read_options=csv.ReadOptions(column_names=GEO_2020, block_size=1 << 22),
+            parse_options=csv.ParseOptions(delimiter="|", quote_char=False),
+            convert_options=csv.ConvertOptions(
+                column_types={name: pa.binary() for name in GEO_2020},
+                include_columns=wanted,
+                null_values=[],
+                strings_can_be_null=False,
+            ),
+        )
+    except pa.ArrowInvalid:
+        rows = member.data.splitlines()
+        if b"|" not in rows[0] and len(rows[0]) == GEO_2010_WIDTH:
+            rule = 'expected the header of 2020 with "|", found fixed width: use reader = "pl94-2010"'
+            log.add(FormatError, member.where, 1, None, rule)
+            return None
+        wrong = [n for n, row in enumerate(rows, start=1) if row and row.count(b"|") != len(GEO_2020) - 1]
+        log.add_rows(FormatError, member.where, wrong, None, f"expected {len(GEO_2020)} fields")
+        if not wrong:
+            log.add(FormatError, member.where, None, None, "expected pipe-delimited text")
+        return None
+    columns: dict[str, Codes] = {}
+    for name, column in zip(wanted, table.columns, strict=True):
+        values: Codes = np.asarray(column.to_numpy(), dtype=np.bytes_)
+        columns[name] = np.strings.strip(values)
+    fields = {name: codes for name, codes in columns.items() if name in _WANTED}
+    for name, plans in _VINTAGED.items():
+        filled = [plan for plan in plans if np.any(columns[plan] != b"")]
+        fields[name] = columns[filled[0] if filled else plans[0]]
+    return _header(member.where, fields, log)
+
+
+def _header(where: str, fields: dict[str, Codes], log: FindingLog) -> Header | None:
+    numbers = fields.pop("LOGRECNO")
+    before = len(log)
+    digits = np.strings.isdigit(numbers) & (np.strings.str_len(numbers) < 18)
+    log.add_where(FormatError, where, ~digits, "LOGRECNO", "expected a record number")
+    log.add_where(FormatError, where, fields["FILEID"] != b"PLST", "FILEID", "expected PLST")
+    levels = fields["SUMLEV"]
+    wrong = (np.strings.str_len(levels) != 3) | ~np.strings.isdigit(levels)
+    log.add_where(FormatError, where, wrong, "SUMLEV", "expected three digits")
+    if len(log) > before:
+        return None
+    records = numbers.astype(np.int64)
+    if len(np.unique(records)) != len(records):
+        seen = np.ones(len(records), dtype=bool)
+        seen[np.unique(records, return_index=True)[1]] = False
+        log.add_where(FormatError, where, seen, "LOGRECNO", "expected each record number once")
+        return None
+    lines = np.arange(1, len(records) + 1, dtype=np.int64)
+    return Header(where, records, fields, lines)
+
+
+_PARTS = (("STATE", 2), ("COUNTY", 3), ("TRACT", 6), ("BLOCK", 4))
+
+
+def block_geocodes(header: Header, log: FindingLog) -> Codes | None:
+    """Return the 15-character geocodes of the block records, in the header's order.
+
+    Returns
+    -------
+    bytes array (blocks,) or None
+        None if a code has the wrong form, a block lies in another block group than its number says, or a
+        block is listed twice; `log` then tells.
+    """
+    blocks = header.is_block
+    lines = header.lines[blocks]
+    before = len(log)
+    if len(lines) == 0:
+        log.add(GeographyError, header.where, None, "SUMLEV", "expected block records (summary level 750)")
+        return None
+    codes = np.zeros(len(lines), dtype="S1")
+    for name, width in _PARTS:
+        part = header.fields[name][blocks]
+        wrong = (np.strings.str_len(part) != width) | ~np.strings.isdigit(part)
+        log.add_where(GeographyError, header.where, wrong, name, f"expected {width} digits", lines=lines)
+        codes = part if name == "STATE" else np.strings.add(codes, part)
+    group = header.fields["BLKGRP"][blocks]
+    first = header.fields["BLOCK"][blocks].astype("S1")
+    rule = "expected the first digit of the block: a block is a child of its block group"
+    log.add_where(GeographyError, header.where, group != first, "BLKGRP", rule, lines=lines)
+    if len(log) > before:
+        return None
+    codes = codes.astype("S15")
+    repeated = np.ones(len(codes), dtype=bool)
+    repeated[np.unique(codes, return_index=True)[1]] = False
+    log.add_where(GeographyError, header.where, repeated, "BLOCK", "expected each block once", lines=lines)
+    state = header.fields["STATE"]
+    log.add_where(
+        GeographyError, header.where, state != codes[0][:2], "STATE", "expected one state in one file"
+    )
+    return codes if len(log) == before else None

@@ -1,0 +1,358 @@
+"""What the readers of the 2010 and the 2020 redistricting files share.
+
+Axes: ``b`` blocks of a state in the header's order, ``l`` leaves of the run in ascending order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from opendas.arrays import Ints
+from opendas.custody.stamps import DEMONSTRATION_FRAME
+from opendas.errors import ConfigError, DataError, Finding, FormatError, GeographyError
+from opendas.geography.frame import Frame, official_codes
+from opendas.readers.base import InputData, MemoryTable, ReaderSpec
+from opendas.readers.census import CensusKind, census_kind
+from opendas.readers.columns.findings import FindingLog
+from opendas.readers.pl94.header import Header, area_names, block_geocodes, entity_codes
+from opendas.readers.pl94.layout import KEY_FIELDS, cell_names
+from opendas.readers.pl94.people import check_tables, people
+from opendas.readers.pl94.segments import Cells
+from opendas.schema.histogram import Histogram
+from opendas.schema.pl94 import GQ_COLUMNS
+
+__all__ = [
+    "Blocks",
+    "Entries",
+    "Parsed",
+    "Residence",
+    "compare_summaries",
+    "read_states",
+]
+
+# Compares sums of block records with the published summary records of the same file.
+#
+# Axes: ``b`` blocks, ``p`` parts (distinct combinations of areas), ``s`` summary records, ``c`` cells.
+
+
+_KINDS = {
+    b"040": "state", b"050": "county", b"060": "county subdivision", b"140": "tract", b"150": "block group",
+    b"155": "part of a place", b"160": "place", b"280": "American Indian or Alaska Native area",
+    b"500": "congressional district", b"610": "upper legislative district",
+    b"620": "lower legislative district", b"700": "voting district", b"950": "elementary school district",
+    b"960": "secondary school district", b"970": "unified school district",
+}  # fmt: skip
+
+
+def compare_summaries(header: Header, tables: dict[str, Cells]) -> list[Finding]:
+    """Return a finding for every summary record that its blocks do not add up to.
+
+    A summary record counts the blocks that agree with it in all geographic fields it fills in. Records of
+    geographic components (GEOCOMP other than 00) are left out.
+
+    Parameters
+    ----------
+    header : Header
+    tables : mapping of table name to integers (records, cells)
+
+    Returns
+    -------
+    list of Finding
+        With line and first differing cell of the record; never a count.
+    """
+    blocks = header.is_block
+    summaries = np.flatnonzero(~blocks & (header.fields["GEOCOMP"] == b"00"))
+    if len(summaries) == 0:
+        return []
+    keys = [name for name in KEY_FIELDS if name in header.fields]
+    # Codes become small integers; 0 is "not filled in".
+    codes = np.stack([_numbered(header.fields[name]) for name in keys], axis=1)
+    first, part_of_block = _groups(codes[blocks])
+    parts = codes[blocks][first]
+    counts = np.concatenate(
+        [_sums(table[blocks], part_of_block, len(parts)) for table in tables.values()], axis=1
+    )
+    published = np.concatenate([table[summaries] for table in tables.values()], axis=1)
+    names = [name for table in tables for name in cell_names(table)]
+    wrong = _differences(codes[summaries], parts, counts, published)
+    findings = []
+    for row in np.flatnonzero(wrong.any(axis=1)):
+        record = summaries[row]
+        cells = np.flatnonzero(wrong[row])
+        more = f" (so do {len(cells) - 1} more cells)" if len(cells) > 1 else ""
+        area = _describe(header, record, keys)
+        rule = f"{area}: the sum of the blocks differs from the published record{more}"
+        findings.append(Finding(header.where, int(header.lines[record]), names[cells[0]], rule))
+    return findings
+
+
+def _numbered(column: npt.NDArray[np.bytes_]) -> npt.NDArray[np.int64]:
+    values, index = np.unique(column, return_inverse=True)
+    return np.asarray(index if values[0] == b"" else index + 1, dtype=np.int64)
+
+
+def _groups(codes: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Number the distinct rows of `codes`; return (a row of each number, the number of each row)."""
+    key = np.zeros(len(codes), dtype=np.int64)
+    first = np.zeros(min(1, len(codes)), dtype=np.int64)
+    for column in codes.T:
+        # Numbers stay below rows * codes: no overflow, and no slow sort of whole rows.
+        combined = key * (int(column.max(initial=0)) + 1) + column
+        _, first, key = np.unique(combined, return_index=True, return_inverse=True)
+    return first.astype(np.int64), key.astype(np.int64)
+
+
+def _sums(counts: Cells, group: npt.NDArray[np.int64], groups: int) -> npt.NDArray[np.int64]:
+    """Add up the rows of each group: int64 (groups, c)."""
+    ones = np.ones(len(group), dtype=np.int64)
+    indicator = sparse.csr_array((ones, (group, np.arange(len(group)))), shape=(groups, len(group)))
+    return np.asarray(indicator @ np.ascontiguousarray(counts, dtype=np.int64), dtype=np.int64)
+
+
+def _differences(
+    wanted: npt.NDArray[np.int64],
+    parts: npt.NDArray[np.int64],
+    counts: npt.NDArray[np.int64],
+    published: npt.NDArray[np.int64],
+) -> npt.NDArray[np.bool_]:
+    """Return bool (s, c): the cells of each summary record that its parts do not add up to."""
+    wrong = np.zeros(published.shape, dtype=bool)
+    filled = wanted > 0
+    first, pattern_of = _groups(filled.astype(np.int64))
+    for number, pattern in enumerate(filled[first]):
+        records = np.flatnonzero(pattern_of == number)
+        areas, index = _groups(np.concatenate([wanted[records][:, pattern], parts[:, pattern]]))
+        sums = _sums(counts, index[len(records) :], len(areas))
+        wrong[records] = sums[index[: len(records)]] != published[records]
+    return wrong
+
+
+def _describe(header: Header, record: int, keys: list[str]) -> str:
+    level = header.fields["SUMLEV"][record]
+    code = " ".join(value for key in keys if (value := header.fields[key][record].decode("latin-1")))
+    return f"{_KINDS.get(level, f'summary level {level.decode()}')} {code}"
+
+
+Entries = tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], Ints]
+"""(block, cell, count) triples, one array each."""
+
+_CHUNK = 1 << 15  # blocks held dense at a time: 0.5 GB at most
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Parsed:
+    """One state's file: header and tables, aligned record by record. Confidential.
+
+    Parameters
+    ----------
+    header : Header
+    tables : mapping of table name to integers (records, cells)
+    """
+
+    header: Header
+    tables: dict[str, Cells]
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Blocks:
+    """Block records of one state. Confidential.
+
+    Parameters
+    ----------
+    header : Header
+    rows : int64 (b,)
+        Positions of the blocks among the header's records.
+    tables : mapping of table name to integers (b, cells)
+    """
+
+    header: Header
+    rows: npt.NDArray[np.int64]
+    tables: dict[str, Cells]
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Residence:
+    """Where a format's rule puts people: public facilities and confidential counts.
+
+    Parameters
+    ----------
+    facilities : callable
+        ``Blocks -> int64 (b, 7)``, number of group quarters of types 1 to 7.
+    place : callable
+        ``(Blocks, slice, int64 (s, 4, 63), log) -> (block, cell, count)``: puts the people of a slice of the
+        blocks into cells of the persons product; blocks count from the start of the slice.
+    """
+
+    facilities: Callable[[Blocks], Ints]
+    place: Callable[[Blocks, slice, Ints, FindingLog], Entries]
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class _State:
+    """One state, ready to be joined with others: leaves in the header's order."""
+
+    geocodes: npt.NDArray[np.bytes_]
+    units: dict[str, Ints]
+    entities: dict[str, npt.NDArray[np.bytes_]]
+    names: dict[str, dict[str, str]]
+    entries: Entries
+
+
+def _required_kind(spec: ReaderSpec) -> CensusKind:
+    kind = census_kind(spec.product)
+    if kind is None:
+        raise ConfigError(
+            f'reader "{spec.reader}" reads for pl94-persons and pl94-units (or a product with the same '
+            f'attributes), not for {spec.product.name!r}; try reader = "records" or "histogram".'
+        )
+    return kind
+
+
+def read_states(
+    spec: ReaderSpec,
+    parse: Callable[[Path, FindingLog], Parsed | None],
+    residence: Residence,
+    *,
+    with_counts: bool,
+) -> InputData:
+    """Read the files of one or several states.
+
+    Parameters
+    ----------
+    spec : ReaderSpec
+    parse : callable
+        Reads one file, or records what is wrong with it.
+    residence : Residence
+        The format's group-quarters rule.
+    with_counts : bool
+        False leaves the histogram empty and skips the comparison with summary records.
+
+    Raises
+    ------
+    ConfigError
+        If the product is none of the census.
+    DataError
+        With everything wrong in a file; with ``spec.strict`` also for a summary record that differs.
+    """
+    kind = _required_kind(spec)
+    wanted = kind if with_counts else None
+    states: list[_State] = []
+    warnings: list[Finding] = []
+    seen: dict[bytes, str] = {}
+    for path in spec.paths:
+        if isinstance(path, MemoryTable):
+            raise ConfigError(f"reader {spec.reader!r} reads official zips, not tables in memory.")
+        log = FindingLog()
+        parsed = parse(path, log)
+        if parsed is None:
+            log.raise_if_any(f"{path.name} cannot be read as redistricting data.")
+            raise FormatError(f"{path.name} cannot be read as redistricting data.")
+        if with_counts:
+            warnings += compare_summaries(parsed.header, parsed.tables)
+        state = _read_state(parsed, residence, wanted, log)
+        log.raise_if_any(f"{path.name}: the redistricting data are not consistent.")
+        code = state.geocodes[0][:2]
+        if code in seen:
+            rule = f"state {code.decode()} has been read from {seen[code]} already"
+            raise GeographyError("each state is read once.", [Finding(path.name, None, "STATE", rule)])
+        seen[code] = path.name
+        states.append(state)
+    if spec.strict and warnings:
+        raise DataError("Blocks do not add up to the published summary records.", warnings)
+    return _join(states, spec, wanted, tuple(warnings))
+
+
+def _read_state(parsed: Parsed, residence: Residence, kind: CensusKind | None, log: FindingLog) -> _State:
+    header = parsed.header
+    codes = block_geocodes(header, log)
+    rows = np.flatnonzero(header.is_block)
+    # Taken out one by one, so that a large state is not held twice.
+    tables = {name: parsed.tables.pop(name)[rows] for name in list(parsed.tables)}
+    blocks = Blocks(header, rows, tables)
+    log.raise_if_any(f"{header.where}: the geography is not usable.")
+    assert codes is not None
+    facilities = residence.facilities(blocks)
+    housing = blocks.tables["H1"][:, 0].astype(np.int64)
+    leaf = (housing > 0) | facilities.any(axis=1)
+    row_of_block = np.cumsum(leaf) - 1
+    units = {"hu": housing[leaf]} | {name: facilities[leaf, k] for k, name in enumerate(GQ_COLUMNS)}
+    if kind == "units":
+        entries = _unit_entries(blocks)
+    elif kind == "persons":
+        entries = _person_entries(blocks, residence, log)
+    else:
+        entries = _no_entries()
+    entries = (row_of_block[entries[0]], entries[1], entries[2])
+    return _State(codes[leaf], units, entity_codes(header, rows[leaf]), area_names(header), entries)
+
+
+def _no_entries() -> Entries:
+    return np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.int64)
+
+
+def _unit_entries(blocks: Blocks) -> Entries:
+    """Return (block, cell, count) of the units product: cell 0 vacant, 1 occupied."""
+    counts = blocks.tables["H1"][:, [2, 1]].astype(np.int64)
+    rows, cells = np.nonzero(counts)
+    return rows.astype(np.int64), cells.astype(np.int32), counts[rows, cells]
+
+
+def _person_entries(blocks: Blocks, residence: Residence, log: FindingLog) -> Entries:
+    """Return (block, cell, count) of the persons product, a chunk of blocks at a time."""
+    found = [_no_entries()]
+    for start in range(0, len(blocks.rows), _CHUNK):
+        part = slice(start, start + _CHUNK)
+        tables = {name: table[part] for name, table in blocks.tables.items()}
+        implied = people(tables)
+        lines = blocks.header.lines[blocks.rows[part]]
+        before = len(log)
+        check_tables(tables, implied, blocks.header.where, lines, log)
+        if len(log) > before:
+            continue
+        rows, cells, counts = residence.place(blocks, part, implied, log)
+        found.append((rows + start, cells, counts))
+    return (
+        np.concatenate([rows for rows, _, _ in found]),
+        np.concatenate([cells for _, cells, _ in found]),
+        np.concatenate([counts for _, _, counts in found]),
+    )
+
+
+def _join(
+    states: list[_State], spec: ReaderSpec, kind: CensusKind | None, warnings: tuple[Finding, ...]
+) -> InputData:
+    geocodes = np.concatenate([state.geocodes for state in states])
+    order = np.argsort(geocodes, kind="stable")
+    geocodes = geocodes[order]
+    names: dict[str, dict[str, str]] = {}
+    for state in states:
+        for category, known in state.names.items():
+            names.setdefault(category, {}).update(known)
+    frame = Frame(
+        geocodes,
+        official_codes(geocodes, spec.root),
+        "block",
+        {name: np.concatenate([state.units[name] for state in states])[order] for name in states[0].units},
+        {
+            name: np.concatenate([state.entities[name] for state in states])[order]
+            for name in states[0].entities
+        },
+        names,
+    )
+    position = np.empty(len(order), dtype=np.int64)
+    position[order] = np.arange(len(order))
+    offsets = np.cumsum([0, *(len(state.geocodes) for state in states)])
+    rows = np.concatenate(
+        [position[state.entries[0] + offset] for state, offset in zip(states, offsets, strict=False)]
+    )
+    cells = np.concatenate([state.entries[1] for state in states])
+    counts = np.concatenate([state.entries[2] for state in states])
+    size = spec.product.schema.size if kind else 1
+    histogram = Histogram.from_entries(rows, cells, counts, shape=(len(frame), size))
+    return InputData(frame, histogram, (DEMONSTRATION_FRAME,), (), warnings)

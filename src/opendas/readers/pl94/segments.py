@@ -1,0 +1,291 @@
+"""Data segments of the redistricting files: numbers keyed by logical record number.
+
+Axes: ``r`` records, ``c`` cells of the segment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import lzma
+import re
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyarrow import csv
+
+from opendas.errors import EnvironmentFailure, Finding, FormatError
+from opendas.readers.columns.csv_parquet import unpacked
+from opendas.readers.columns.findings import FindingLog
+from opendas.readers.pl94.layout import SEGMENT_KEYS, TABLE_SIZES, cell_names
+
+__all__ = [
+    "Cells",
+    "Member",
+    "Segment",
+    "align",
+    "check_members",
+    "parse_segment",
+    "read_members",
+]
+
+# Opens the official redistricting zip files and finds their members.
+
+
+_GEO = re.compile(r"(?:^|/)([a-z]{2})geo\d{4}[^/]*\.pl$", re.IGNORECASE)
+_SEGMENT = re.compile(r"(?:^|/)([a-z]{2})0000(\d)\d{4}[^/]*\.pl$", re.IGNORECASE)
+
+
+_DAMAGED = (
+    zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, OSError, LookupError,
+    RuntimeError, ValueError, OverflowError,
+)  # fmt: skip
+"""What the zip library raises on damaged archives; encryption is a RuntimeError."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Member:
+    """One file of an archive.
+
+    Parameters
+    ----------
+    where : str
+        ``archive!member``, as findings name it.
+    data : bytes
+    """
+
+    where: str
+    data: bytes
+
+
+def _role(name: str) -> str | None:
+    if _GEO.search(name):
+        return "geo"
+    match = _SEGMENT.search(name)
+    return match.group(2) if match else None
+
+
+def read_members(path: Path, roles: Iterable[str]) -> dict[str, Member]:
+    """Read the geographic header and the data segments of an official zip file.
+
+    Parameters
+    ----------
+    path : Path
+    roles : iterable of str
+        ``"geo"`` and the segment numbers wanted: ``"1"``, ``"2"``, ``"3"``.
+
+    Returns
+    -------
+    dict of role to Member
+
+    Raises
+    ------
+    FormatError
+        If the file is no zip, is damaged, or lacks a member or holds one twice.
+    EnvironmentFailure
+        If the file cannot be opened.
+    """
+    with _opened(path) as archive:
+        found = _select(path, archive.namelist(), tuple(roles))
+        return {
+            role: Member(f"{path.name}!{name}", _extract(archive, path, name)) for role, name in found.items()
+        }
+
+
+def check_members(path: Path, roles: Iterable[str]) -> None:
+    """Check that a zip file is whole and holds the members wanted; see :func:`read_members`."""
+    with _opened(path) as archive:
+        for name in _select(path, archive.namelist(), tuple(roles)).values():
+            _extract(archive, path, name)
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
+    try:
+        stream = open(path, "rb")  # noqa: SIM115 - closed below
+    except OSError as error:
+        raise EnvironmentFailure(f"{path}: {error.strerror or 'cannot be read'}.") from None
+    with stream:
+        try:
+            with zipfile.ZipFile(stream) as archive:
+                yield archive
+        except _DAMAGED:
+            raise FormatError(
+                "The redistricting file cannot be unpacked.",
+                [Finding(path.name, None, None, "expected the official zip file, whole; download it again")],
+            ) from None
+
+
+def _extract(archive: zipfile.ZipFile, path: Path, name: str) -> bytes:
+    try:
+        data = unpacked(archive, name)
+    except _DAMAGED:
+        raise FormatError(
+            "The redistricting file cannot be unpacked.",
+            [Finding(f"{path.name}!{name}", None, None, "this member is damaged or encrypted, or no text")],
+        ) from None
+    if not data.strip():
+        raise FormatError(
+            "The redistricting file holds an empty member.",
+            [Finding(f"{path.name}!{name}", None, None, "expected records, found an empty file")],
+        )
+    return data
+
+
+def _select(path: Path, names: Iterable[str], roles: tuple[str, ...]) -> dict[str, str]:
+    by_role: dict[str, list[str]] = {}
+    for name in names:
+        role = _role(name)
+        if role is not None:
+            by_role.setdefault(role, []).append(name)
+    findings = []
+    for role in roles:
+        what = (
+            "geographic header (..geo20??.pl)"
+            if role == "geo"
+            else f"data segment {role} (..0000{role}20??.pl)"
+        )
+        count = len(by_role.get(role, []))
+        if count != 1:
+            rule = f"expected one {what}, found {count or 'none'}"
+            findings.append(Finding(path.name, None, None, rule))
+    if findings:
+        raise FormatError("The archive is not an official redistricting file of one state.", findings)
+    return {role: by_role[role][0] for role in roles}
+
+
+Cells = npt.NDArray[np.int32 | np.int64]
+
+MAX_COUNT = 1 << 62
+_ROWS_AT_ONCE = 1 << 12
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Segment:
+    """One parsed segment.
+
+    Parameters
+    ----------
+    where : str
+        ``archive!member``.
+    records : int64 (r,)
+        Logical record numbers.
+    tables : mapping of table name to int32 or int64 (r, c)
+        The narrower type where all counts fit.
+    """
+
+    where: str
+    records: npt.NDArray[np.int64]
+    tables: dict[str, Cells]
+
+
+def parse_segment(
+    member: Member, number: int, tables: tuple[str, ...], delimiter: str, log: FindingLog
+) -> Segment | None:
+    """Parse a segment, or record in `log` what is wrong with it and return None.
+
+    Parameters
+    ----------
+    member : Member
+    number : int
+        Segment number, which every row repeats as CIFSN.
+    tables : tuple of str
+        Names of the tables of this segment, in order.
+    delimiter : str
+    log : FindingLog
+    """
+    cells = [name for table in tables for name in cell_names(table)]
+    columns = [*SEGMENT_KEYS, *cells]
+    if b"0x" in member.data or b"0X" in member.data or b'"' in member.data:
+        # Arrow reads hexadecimal numbers and quoted fields; the layout knows neither.
+        _diagnose(member, number, columns, delimiter, log)
+        return None
+    types = {name: pa.int64() for name in columns[3:]} | {name: pa.binary() for name in columns[:3]}
+    try:
+        table = csv.read_csv(
+            pa.BufferReader(member.data),
+            read_options=csv.ReadOptions(column_names=columns, block_size=1 << 22),
+            parse_options=csv.ParseOptions(delimiter=delimiter, quote_char=False),
+            convert_options=csv.ConvertOptions(column_types=types, null_values=[], strings_can_be_null=False),
+        )
+    except pa.ArrowInvalid:  # its message quotes the row: say it in our own words
+        _diagnose(member, number, columns, delimiter, log)
+        return None
+    arrays = [column.combine_chunks().to_numpy() for column in table.columns[3:]]
+    most = max(int(array.max()) for array in arrays[2:])
+    if min(int(array.min()) for array in arrays[2:]) < 0 or most >= MAX_COUNT or np.any(arrays[0] != number):
+        _diagnose(member, number, columns, delimiter, log)
+        return None
+    kind = np.int32 if most < 1 << 31 else np.int64  # a large state fits half the memory
+    counts = np.empty((len(arrays[0]), len(cells)), dtype=kind)
+    for start in range(0, len(counts), _ROWS_AT_ONCE):  # by rows too: a transposition that stays in the cache
+        rows = slice(start, start + _ROWS_AT_ONCE)
+        for position, array in enumerate(arrays[2:]):
+            counts[rows, position] = array[rows]
+    parts: dict[str, Cells] = {}
+    start = 0
+    for name in tables:
+        parts[name] = counts[:, start : start + TABLE_SIZES[name]]
+        start += TABLE_SIZES[name]
+    return Segment(member.where, arrays[1], parts)
+
+
+def align(
+    segment: Segment, records: npt.NDArray[np.int64], header: str, log: FindingLog
+) -> dict[str, Cells] | None:
+    """Return the segment's tables in the order of the header's records, joined on record number."""
+    if np.array_equal(segment.records, records):
+        return segment.tables
+    order = np.argsort(segment.records, kind="stable")
+    numbers = segment.records[order]
+    repeated = np.zeros(len(numbers), dtype=bool)
+    repeated[order[1:]] = numbers[1:] == numbers[:-1]
+    before = len(log)
+    log.add_where(FormatError, segment.where, repeated, "LOGRECNO", "expected each record number once")
+    known = np.isin(segment.records, records)
+    rule = f"expected a record number that {header} lists"
+    log.add_where(FormatError, segment.where, ~known, "LOGRECNO", rule)
+    found = np.isin(records, segment.records)
+    rule = f"this record has no counts in {segment.where}; is that member whole?"
+    log.add_where(FormatError, header, ~found, "LOGRECNO", rule)
+    if len(log) > before:
+        return None
+    position = order[np.searchsorted(numbers, records)]
+    return {name: table[position] for name, table in segment.tables.items()}
+
+
+def _diagnose(
+    member: Member, number: int, columns: list[str], delimiter: str, log: FindingLog, limit: int = 50
+) -> None:
+    """Find the wrong rows one by one: the slow way, taken only once something is known to be wrong."""
+    before = len(log)
+    expected = f"expected {len(columns)} columns"
+    rows = (line.split(delimiter) if line else [] for line in member.data.decode("latin-1").splitlines())
+    for line, row in enumerate(rows, start=1):
+        if not row:
+            continue
+        if len(log) - before >= limit:
+            log.add(FormatError, member.where, None, None, f"stopped after {limit} wrong fields")
+            return
+        if len(row) != len(columns):
+            log.add(FormatError, member.where, line, None, expected)
+            if line == 1:
+                rule = f"expected data segment {number}; are the members of the archive swapped?"
+                log.add(FormatError, member.where, None, None, rule)
+                return
+            continue
+        if row[3].strip() not in (str(number), f"{number:02d}"):
+            log.add(FormatError, member.where, line, "CIFSN", f"expected segment number {number:02d}")
+        for name, value in zip(columns[4:], row[4:], strict=True):
+            if not (value.isascii() and value.isdigit()):
+                log.add(FormatError, member.where, line, name, "expected a whole number, not negative")
+            elif int(value) >= MAX_COUNT:
+                log.add(FormatError, member.where, line, name, "expected a number below 2**62")
+    if len(log) == before:
+        log.add(FormatError, member.where, None, None, "expected rows of plain numbers")

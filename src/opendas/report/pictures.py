@@ -1,0 +1,312 @@
+"""Small pictures of the report as inline SVG, without script or request; colours come from the page's CSS."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+
+from markupsafe import Markup
+
+from opendas.geography.summary import PERCENTS, EntitySummary, LevelSummary
+from opendas.privacy.zcdp import CurvePoint
+from opendas.report.spine_views import entity_words
+from opendas.report.views import TotalMargin, percent, ticks, words
+
+__all__ = [
+    "POWER_LEVELS",
+    "WIDTH",
+    "closed",
+    "curve_svg",
+    "distances_svg",
+    "levels_svg",
+    "line",
+    "margin_bars",
+    "opened",
+    "power_svg",
+    "rect",
+    "share_bar",
+    "text",
+]
+
+# The trade-off of an attacker's two errors, drawn: how often right at most, for how often wrong.
+
+
+POWER_LEVELS = (
+    *(
+        1e-4,
+        3e-4,
+        0.001,
+        0.002,
+        0.004,
+        0.007,
+        0.01,
+        0.015,
+        0.02,
+        0.03,
+        0.04,
+        0.05,
+        0.065,
+        0.08,
+        0.1,
+        0.125,
+        0.15,
+    ),
+    *(0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95),
+)
+"""False-positive rates at which trade-off curves are drawn."""
+
+_MARKS = (0.0, 0.25, 0.5, 0.75, 1.0)
+
+
+def power_svg(levels: Sequence[float], series: Mapping[str, Sequence[float]]) -> Markup:
+    """Draw the largest power of a test against its false-positive rate.
+
+    Parameters
+    ----------
+    levels : sequence of float
+        False-positive rates, ascending, in (0, 1).
+    series : mapping of str to sequence of float
+        Name of a bound -> power at each level. Two at most.
+    """
+    left, right, top, bottom = 60.0, WIDTH - 150.0, 34.0, 350.0
+
+    def x(level: float) -> float:
+        return left + (right - left) * level
+
+    def y(power: float) -> float:
+        return bottom - (bottom - top) * power
+
+    parts = [opened(396, "Right at most, against wrong; a table gives the numbers")]
+    for mark in _MARKS:
+        parts.append(line(left, y(mark), right, y(mark), "grid"))
+        parts.append(text(left - 8, y(mark) + 4, f"{mark * 100:g} %", "end"))
+        parts.append(text(x(mark), bottom + 18, f"{mark * 100:g} %", "middle"))
+    parts.append(text((left + right) / 2, bottom + 38, "wrongly taken for true", "middle", "muted"))
+    parts.append(text(left - 52, top - 18, "rightly taken for true, at most", "start", "muted"))
+    parts.append(line(x(0.0), y(0.0), x(1.0), y(1.0), "grid"))
+    parts.append(text(x(0.62), y(0.56), "without a release", "start", "muted"))
+    for number, (name, powers) in enumerate(series.items()):
+        points = [(0.0, 0.0), *zip(levels, powers, strict=True), (1.0, 1.0)]
+        path = " ".join(f"{x(level):.1f},{y(power):.1f}" for level, power in points)
+        parts.append(Markup('<polyline points="{}" class="line{}"/>').format(path, number))
+        parts.append(text(right + 10, y(0.93 - 0.08 * number), name, "start", f"line{number} label"))
+    return closed(parts)
+
+
+# Pictures of a spine: how many geounits and children, and how far areas lie from it.
+
+
+Scale = Callable[[float], float]
+
+_ROW = 30
+_HEAD = 24
+_LOW, _QUARTER, _HALF, _THREE_QUARTERS, _HIGH = (PERCENTS.index(p) for p in (0, 25, 50, 75, 100))
+
+
+def _log_scale(left: float, right: float, most: float) -> Scale:
+    """Place values from 1 to `most` on a logarithmic axis."""
+    span = math.log10(max(most, 2))
+    return lambda value: left + (right - left) * math.log10(max(value, 1)) / span
+
+
+def _marks(most: float) -> list[int]:
+    """Return the values at which a logarithmic axis is marked: powers of ten, on a short one also between."""
+    powers = [10**k for k in range(int(math.log10(max(most, 2))) + 1)]
+    if len(powers) > 3:
+        return powers
+    return [value * step for value in powers for step in (1, 2, 5) if value * step <= most]
+
+
+def _axis(scale: Scale, most: float, top: float, bottom: float) -> list[Markup]:
+    parts = []
+    for mark in _marks(most):
+        parts.append(line(scale(mark), top, scale(mark), bottom, "grid"))
+        parts.append(text(scale(mark), bottom + 16, f"{mark:,}", "middle", "muted"))
+    return parts
+
+
+def _box(scale: Scale, values: Sequence[int], y: float, height: float, style: str) -> list[Markup]:
+    """Draw a distribution: a line from least to most, a box over the middle half, a mark at the median."""
+    middle = y + height / 2
+    left, right, half = (scale(values[k]) for k in (_QUARTER, _THREE_QUARTERS, _HALF))
+    parts = [
+        line(scale(values[_LOW]), middle, scale(values[_HIGH]), middle, f"{style} whisker"),
+        rect(left, y, right - left, height, style) if right > left else rect(left - 3, y, 6, height, style),
+    ]
+    if right - left < 4:
+        return parts
+    mark = min(max(half, left + 2), right - 2)
+    return [*parts, line(mark, y, mark, y + height, "median")]
+
+
+def levels_svg(levels: Sequence[LevelSummary]) -> Markup:
+    """Draw the number of geounits of each level, and how many children they have, on logarithmic axes."""
+    most = max(level.geounits for level in levels)
+    most_children = max(level.max_fanout for level in levels)
+    bottom = _HEAD + _ROW * len(levels)
+    sizes = _log_scale(146, 360, most)
+    children = _log_scale(462, WIDTH - 20, most_children)
+    parts = [opened(bottom + 26, "Geounits and children at each geolevel; a table follows")]
+    parts += [text(146, 14, "geounits", style="muted"), text(462, 14, "children of one", style="muted")]
+    parts += _axis(children, most_children, _HEAD - 2, bottom)
+    for number, level in enumerate(levels):
+        y = _HEAD + _ROW * number + 4
+        parts.append(text(134, y + 16, words(level.geolevel), "end"))
+        end = max(sizes(level.geounits), 149)
+        parts.append(rect(146, y, end - 146, 22, "tint tint1" if level.official else "tint tint2"))
+        parts.append(text(end + 8, y + 16, f"{level.geounits:,}"))
+        if level.fanouts:
+            parts += _box(children, level.fanouts, y + 3, 16, "after")
+    return closed(parts)
+
+
+def distances_svg(entities: Sequence[EntitySummary]) -> Markup:
+    """Draw the off-spine distances of each category: from the official spine, and from the one used.
+
+    Where no distance differs, one of the two is enough.
+    """
+    most = max(max(entity.distances[-1], entity.standard[-1]) for entity in entities)
+    both = any(entity.distances != entity.standard for entity in entities)
+    scale = _log_scale(196, WIDTH - 120, most)
+    row = 44 if both else _ROW
+    bottom = _HEAD + row * len(entities)
+    parts = [opened(bottom + 26, "Distances of areas from the spine; a table follows")]
+    parts += _axis(scale, most, _HEAD - 2, bottom)
+    parts.append(text(WIDTH, 14, "mean", "end", "muted"))
+    if both:
+        parts += [
+            rect(196, 4, 14, 10, "before"),
+            text(216, 14, "before: official levels"),
+            rect(378, 4, 14, 10, "after"),
+            text(398, 14, "spine of this run"),
+        ]
+    for number, entity in enumerate(entities):
+        y = _HEAD + row * number
+        parts.append(text(184, y + row / 2 + 5, entity_words(entity.category), "end"))
+        if both:
+            parts += _box(scale, entity.standard, y + 6, 13, "before")
+            parts.append(text(WIDTH, y + 17, f"{entity.standard_mean:,.1f}", "end", "muted"))
+        y += row - 20
+        parts += _box(scale, entity.distances, y, 13, "after")
+        parts.append(text(WIDTH, y + 11, f"{entity.mean_distance:,.1f}", "end"))
+    return closed(parts)
+
+
+# The elements that the pictures of the report are made of; all text in them is escaped.
+
+
+WIDTH = 720
+"""Width of every picture, in the units of its view box."""
+
+
+def opened(height: float, label: str) -> Markup:
+    """Open a picture; `label` says what it shows to who cannot see it."""
+    return Markup('<svg viewBox="0 0 {} {:g}" role="img" aria-label="{}">').format(WIDTH, height, label)
+
+
+def text(x: float, y: float, value: object, anchor: str = "start", style: str = "") -> Markup:
+    """Write text; `anchor` is ``start``, ``middle`` or ``end``, `style` a class of the page."""
+    return Markup('<text x="{:.1f}" y="{:.1f}" text-anchor="{}" class="{}">{}</text>').format(
+        x, y, anchor, style, value
+    )
+
+
+def line(x1: float, y1: float, x2: float, y2: float, style: str) -> Markup:
+    """Draw a straight line."""
+    shape = '<line x1="{:.1f}" y1="{:.1f}" x2="{:.1f}" y2="{:.1f}" class="{}"/>'
+    return Markup(shape).format(x1, y1, x2, y2, style)
+
+
+def rect(x: float, y: float, width: float, height: float, style: str) -> Markup:
+    """Draw a rectangle."""
+    shape = '<rect x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}" class="{}"/>'
+    return Markup(shape).format(x, y, max(width, 0.0), height, style)
+
+
+def closed(parts: Sequence[Markup]) -> Markup:
+    """Join the elements of a picture and close it."""
+    return Markup("").join([*parts, Markup("</svg>")])
+
+
+def share_bar(shares: Mapping[str, Fraction]) -> Markup:
+    """Draw how a budget is split over the geolevels, as one bar.
+
+    Parameters
+    ----------
+    shares : mapping of geolevel to Fraction
+        Summing to 1.
+    """
+    parts = [opened(66, "Share of the budget at each geolevel")]
+    at = 0.0
+    for number, (level, share) in enumerate(shares.items()):
+        width = float(share) * WIDTH
+        parts.append(rect(at, 4, width - 1.5, 30, f"tint tint{number % 6}"))
+        if width >= 92:
+            parts.append(text(at + 7, 24, percent(share), style="on-tint"))
+            parts.append(text(at, 54, words(level)))
+        at += width
+    return closed(parts)
+
+
+def margin_bars(margins: Sequence[TotalMargin]) -> Markup:
+    """Draw how far a geounit's total may be off, one bar per geolevel; an invariant has none."""
+    row = 30
+    parts = [opened(row * len(margins) + 6, "Margin of the total at each geolevel")]
+    longest = max((entry.margin or 0 for entry in margins), default=0) or 1
+    for number, entry in enumerate(margins):
+        y = row * number + 4
+        parts.append(text(132, y + 16, entry.label, "end"))
+        if entry.margin is None:
+            parts.append(text(144, y + 16, "exact", style="muted"))
+            continue
+        width = (WIDTH - 230) * entry.margin / longest
+        parts.append(rect(144, y, max(width, 2), 22, "tint tint1"))
+        parts.append(text(152 + max(width, 2), y + 16, f"\u00b1{entry.margin:,}"))
+    return closed(parts)
+
+
+def curve_svg(points: Sequence[CurvePoint], delta: float) -> Markup:
+    """Draw epsilon against delta by both named formulas, and mark one delta.
+
+    Parameters
+    ----------
+    points : sequence of CurvePoint
+    delta : float
+        Marked where a point has it.
+    """
+    ordered = sorted(points, key=lambda point: point.delta, reverse=True)
+    exponents = [-math.log10(float(point.delta)) for point in ordered]
+    left, right, top, bottom = 44.0, WIDTH - 12.0, 14.0, 232.0
+    marks = ticks(0.0, max(point.bun_steinke for point in ordered))
+
+    def x(exponent: float) -> float:
+        return left + (right - left) * (exponent - exponents[0]) / (exponents[-1] - exponents[0])
+
+    def y(epsilon: float) -> float:
+        return bottom - (bottom - top) * epsilon / marks[-1]
+
+    parts = [opened(272, "Epsilon against delta by both conversions; a table follows")]
+    for mark in marks:
+        parts.append(line(left, y(mark), right, y(mark), "grid"))
+        parts.append(text(left - 8, y(mark) + 4, f"{mark:g}", "end"))
+    for exponent in exponents:
+        if round(exponent) % 2 == 0:
+            anchor = "end" if exponent == exponents[-1] else "middle"
+            parts.append(text(x(exponent), bottom + 18, f"1e-{round(exponent)}", anchor))
+    parts.append(text((left + right) / 2, bottom + 37, "delta", "middle", "muted"))
+    parts.append(text(left + 6, top + 4, "epsilon", "start", "muted"))
+    series = (
+        ("bun-steinke", "line0", [point.bun_steinke for point in ordered], -9),
+        ("cks", "line1", [point.cks for point in ordered], 19),
+    )
+    for name, style, values, shift in series:
+        path = " ".join(f"{x(e):.1f},{y(v):.1f}" for e, v in zip(exponents, values, strict=True))
+        parts.append(Markup('<polyline points="{}" class="{}"/>').format(path, style))
+        parts.append(text(right, y(values[-1]) + shift, name, "end", f"{style} label"))
+        for exponent, value in zip(exponents, values, strict=True):
+            if math.isclose(exponent, -math.log10(delta), abs_tol=1e-9):
+                dot = Markup('<circle cx="{:.1f}" cy="{:.1f}" r="4" class="{} dot"/>')
+                parts.append(dot.format(x(exponent), y(value), style))
+                parts.append(text(x(exponent), y(value) + shift, f"{value:.2f}", "middle", f"{style} label"))
+    return closed(parts)

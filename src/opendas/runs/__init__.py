@@ -1,0 +1,1 @@
+"""Runs: from a run file to a finished release, one step a module."""

@@ -1,0 +1,323 @@
+"""The run file as types: every documented key, its default and its form.
+
+Only form is judged here. What a value means together with a product, a reader or a budget is settled in
+:mod:`opendas.runs.config.resolve`. Exact numbers become :class:`~fractions.Fraction` when they are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    ValidationInfo,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from opendas.errors import ConfigError
+from opendas.geography.frame import CENSUS_GEOLEVELS, ENTITY_CATEGORIES
+from opendas.geography.recipe import NAMED_SPINES, SpineStep
+from opendas.geography.tract_groups import METHODS
+from opendas.privacy.exact import parse_fraction
+from opendas.readers.base import FRAME_FROM_RECORDS
+from opendas.readers.remote import RemoteAddress
+from opendas.runs.config.words import LONGEST, is_one_line
+
+__all__ = [
+    "BUILT_IN_PRODUCTS",
+    "CENSUS_READERS",
+    "READERS",
+    "SPINES",
+    "BudgetSection",
+    "GeographySection",
+    "InputSection",
+    "PassesSection",
+    "RunFile",
+    "RunSection",
+    "Section",
+    "SpineSection",
+    "StepSection",
+]
+
+BUILT_IN_PRODUCTS = ("pl94-persons", "pl94-units")
+"""Products that need no product file."""
+
+CENSUS_READERS = ("pl94-2010", "pl94-2020", "ppmf", "mdf", "cef")
+"""Readers whose leaves are census blocks, so that the geolevels are known beforehand."""
+
+READERS = (*CENSUS_READERS, "records", "histogram")
+"""Every reader a run file may name."""
+
+LONGEST_GEOCODE = 10_000
+"""Characters of a geocode that a run file may speak of: arrays of codes are that wide."""
+
+SPINES = tuple(NAMED_SPINES)
+"""Every spine a run file may name, beside a recipe."""
+
+_STEP_KEYS: Mapping[str, tuple[str, ...]] = {
+    "aian": ("areas", "codes", "level"),
+    "split": ("level", "name", "entities"),
+    "intersect": ("level", "name", "entities"),
+    "group": ("level", "name", "entities", "fanout_cutoff", "off_by_one"),
+    "block_groups": ("name", "entities", "fanout_cutoff", "off_by_one"),
+    "tract_groups": ("level", "name", "entities", "method", "fanout_cutoff", "entity_threshold"),
+    "bypass": ("largest_family",),
+}
+
+
+def _exact(value: object) -> Fraction:
+    try:
+        return parse_fraction(value)
+    except ConfigError as error:
+        rule = str(error).removeprefix("value: ")
+        raise PydanticCustomError("exact_number", "{rule}", {"rule": rule}) from None
+
+
+def _one_line(value: str) -> str:
+    """Words that stand in a certificate: one line, neither empty nor a page."""
+    if not is_one_line(value):
+        raise PydanticCustomError("words", "expected one line of 1 to {most} characters", {"most": LONGEST})
+    return value.strip()
+
+
+def _source(value: object, info: ValidationInfo) -> Path | RemoteAddress:
+    """Keep an address; anything else is a path."""
+    address = RemoteAddress.of(value) if isinstance(value, str) else None
+    return _path(value, info) if address is None else address
+
+
+def _path(value: object, info: ValidationInfo) -> Path:
+    if not isinstance(value, str) or not value:
+        raise PydanticCustomError("path", "expected a path in quotes")
+    folder = (info.context or {}).get("folder", Path())
+    return Path(folder) / Path(value).expanduser()
+
+
+def _several(value: object) -> object:
+    return (value,) if isinstance(value, str) else value
+
+
+def _product(value: object, info: ValidationInfo) -> object:
+    """Keep the name of a built-in product; anything else is the path of a product file."""
+    if not isinstance(value, str) or value in BUILT_IN_PRODUCTS:
+        return value
+    return str(_path(value, info))
+
+
+def _frame(value: object, info: ValidationInfo) -> object:
+    """Keep the word for a frame taken from the records, and an address; anything else is a file's path."""
+    if not isinstance(value, str) or value == FRAME_FROM_RECORDS:
+        return value
+    return str(_source(value, info))
+
+
+Exact = Annotated[Fraction, PlainValidator(_exact)]
+RunPath = Annotated[Path, PlainValidator(_path)]
+RunSource = Annotated[Path | RemoteAddress, PlainValidator(_source)]
+Name = Annotated[str, Field(min_length=1)]
+Words = Annotated[str, AfterValidator(_one_line)]
+PassTable = Mapping[str, tuple[tuple[str, ...], ...]]
+
+
+class Section(BaseModel):
+    """Common form of all sections: strict types, nothing unknown, nothing changed afterwards."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
+
+
+class RunSection(Section):
+    """``[run]``: what is released, and how."""
+
+    product: Annotated[Name, BeforeValidator(_product)]
+    mechanism: Literal["discrete-gaussian", "discrete-laplace"] = "discrete-gaussian"
+    neighbours: Literal["bounded", "unbounded"] = "bounded"
+    estimator: Literal["topdown", "block-by-block", "informed"] = "topdown"
+    drop_invariants: tuple[Name, ...] = ()
+    failsafe: bool = False
+
+
+class UnitsSection(Section):
+    """``[input] units``: public counts of housing units and facilities per leaf; ``cef``: unit records."""
+
+    path: Annotated[tuple[RunSource, ...], BeforeValidator(_several), Field(min_length=1)]
+    geocode: Name = "geocode"
+    columns: Mapping[str, Name] = Field(default_factory=dict)
+
+
+class InputSection(Section):
+    """``[input]``: where the confidential table lies."""
+
+    reader: Literal["pl94-2010", "pl94-2020", "ppmf", "mdf", "cef", "records", "histogram"]
+    path: Annotated[tuple[RunSource, ...], BeforeValidator(_several), Field(min_length=1)]
+    geocode: Name = "geocode"
+    count: Name = "count"
+    columns: Mapping[str, Name] = Field(default_factory=dict)
+    constants: Mapping[str, Name] = Field(default_factory=dict)
+    units: UnitsSection | None = None
+
+
+class StepSection(Section):
+    """One step of a spine recipe; which keys belong to it depends on ``step``."""
+
+    step: Literal["aian", "split", "intersect", "group", "block_groups", "tract_groups", "bypass"]
+    areas: Literal[ENTITY_CATEGORIES] | None = None  # type: ignore[valid-type]
+    codes: Annotated[tuple[Name, ...], Field(min_length=1)] | None = None
+    fanout_cutoff: Annotated[int, Field(ge=1)] | None = None
+    entity_threshold: Annotated[int, Field(ge=0)] | None = None
+    off_by_one: bool | None = None
+    level: Name | None = None
+    name: Name | None = None
+    entities: Annotated[tuple[Name, ...], Field(min_length=1)] | None = None
+    method: Literal[METHODS] | None = None  # type: ignore[valid-type]
+    largest_family: Annotated[int, Field(ge=2)] | None = None
+
+    @model_validator(mode="after")
+    def _keys_of_the_step(self) -> StepSection:
+        allowed = _STEP_KEYS[self.step]
+        for key in sorted(self.model_fields_set - {"step"} - set(allowed)):
+            known = ", ".join(allowed) or "no further key"
+            raise PydanticCustomError(
+                "step_key",
+                "step {step} has no key {key}; it takes {known}",
+                {"step": self.step, "key": key, "known": known},
+            )
+        return self
+
+    @property
+    def step_of_recipe(self) -> SpineStep:
+        """The step with its defaults."""
+        given = self.model_dump(exclude_none=True)
+        return SpineStep(**given)
+
+
+class SpineSection(Section):
+    """A spine by name, or as steps from the standard spine."""
+
+    name: Literal["standard", "aian", "optimized"] | None = None
+    steps: tuple[StepSection, ...] = ()
+
+    @property
+    def recipe_steps(self) -> tuple[SpineStep, ...]:
+        """The steps, those of a named spine included."""
+        if self.name is not None:
+            return NAMED_SPINES[self.name]
+        return tuple(step.step_of_recipe for step in self.steps)
+
+    @property
+    def is_standard(self) -> bool:
+        """Whether this is the official hierarchy, unchanged."""
+        return not self.recipe_steps
+
+
+def _recipe(value: object) -> object:
+    if isinstance(value, str):
+        return {"name": value}
+    if isinstance(value, tuple):
+        return {"steps": value}
+    if isinstance(value, SpineSection):
+        return value
+    raise PydanticCustomError("spine", "expected the name of a spine or a list of steps")
+
+
+class LevelSection(Section):
+    """One geolevel of a user's own hierarchy: a code prefix or a column."""
+
+    name: Name
+    prefix: Annotated[int, Field(ge=0, le=LONGEST_GEOCODE)] | None = None
+    column: Name | None = None
+
+    @model_validator(mode="after")
+    def _one_rule(self) -> LevelSection:
+        if self.prefix is not None and self.column is not None:
+            raise PydanticCustomError("level", "a geolevel is found by prefix or by column, not by both")
+        return self
+
+
+class GeographySection(Section):
+    """``[geography]``: the hierarchy and the public list of leaves."""
+
+    spine: Annotated[SpineSection, BeforeValidator(_recipe)] = SpineSection(name="standard")
+    root: Literal["us", "state"] = "state"
+    entities: tuple[Literal[ENTITY_CATEGORIES], ...] | None = None  # type: ignore[valid-type]
+    levels: tuple[LevelSection, ...] = ()
+    frame: Annotated[str, BeforeValidator(_frame)] | None = None
+    block_assignment: Annotated[tuple[RunPath, ...], BeforeValidator(_several)] = ()
+
+    @model_validator(mode="after")
+    def _levels_are_usable(self) -> GeographySection:
+        names = [level.name for level in self.levels]
+        if len(set(names)) != len(names):
+            raise PydanticCustomError("levels", "levels names each geolevel once")
+        reserved = {"root", "leaf", "*", *ENTITY_CATEGORIES} & set(names)
+        if reserved:
+            raise PydanticCustomError(
+                "levels", "levels: {name} is a reserved word", {"name": sorted(reserved)[0]}
+            )
+        for level in self.levels[:-1]:
+            if level.prefix is None and level.column is None:
+                raise PydanticCustomError(
+                    "levels",
+                    "levels: {name} needs a prefix or a column (only the last, the leaf, may do without)",
+                    {"name": level.name},
+                )
+        prefixes = [level.prefix for level in self.levels if level.prefix is not None]
+        if prefixes != sorted(set(prefixes)):
+            raise PydanticCustomError(
+                "levels", "levels are listed top first, so that their prefixes grow from one to the next"
+            )
+        return self
+
+
+class BudgetSection(Section):
+    """``[budget]``: a preset, or exact numbers, or a preset with parts replaced."""
+
+    preset: Name | None = None
+    rho: Exact | None = None
+    epsilon: Exact | None = None
+    geolevels: Mapping[str, Exact] | None = None
+    delta: Exact | None = None
+    normalise: bool | None = None
+    source: Words | None = None
+    queries: Mapping[str, Mapping[str, Exact]] | None = None
+
+
+class PassesSection(Section):
+    """``[passes]``: the order of estimation."""
+
+    least_squares: PassTable | None = None
+    rounder: PassTable | None = None
+    slack: Annotated[Exact, Field(ge=0)] = Fraction(0)
+    milp: bool = False
+
+
+class RunFile(Section):
+    """A run file."""
+
+    run: RunSection
+    input: InputSection
+    geography: GeographySection = GeographySection()
+    budget: BudgetSection = BudgetSection()
+    passes: PassesSection = PassesSection()
+
+    @property
+    def geolevels(self) -> tuple[str, ...]:
+        """Official geolevels of the run, top first, the leaf last."""
+        if self.input.reader in CENSUS_READERS:
+            return CENSUS_GEOLEVELS[CENSUS_GEOLEVELS.index(self.geography.root) :]
+        return tuple(level.name for level in self.geography.levels)
+
+
+def freeze(value: Any) -> Any:
+    """Return TOML data with its lists made tuples, as the strict models expect."""
+    if isinstance(value, dict):
+        return {key: freeze(item) for key, item in value.items()}
+    return tuple(freeze(item) for item in value) if isinstance(value, list) else value

@@ -1,0 +1,312 @@
+"""Product files: a user's own attributes, query groups and constraints, declared in TOML."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, ParamSpec, TypeVar
+
+from pydantic import Field, StringConstraints
+
+from opendas.errors import ConfigError, Finding
+from opendas.readers.paths import is_file
+from opendas.runs.config.lines import Path as KeyPath
+from opendas.runs.config.lines import line_of
+from opendas.runs.config.load import config_error, parse_document, parse_toml, read_text
+from opendas.runs.config.model import BUILT_IN_PRODUCTS, BudgetSection, Name, PassesSection, Section
+from opendas.runs.config.nearest import nearest
+from opendas.runs.config.passes import pass_table
+from opendas.schema.attributes import Attribute, Recode, Schema
+from opendas.schema.declarations import MAX_PEOPLE_PER_UNIT, Bound, Invariant, StructuralZero
+from opendas.schema.pl94 import pl94_persons, pl94_units
+from opendas.schema.product import PassPlan, Product
+from opendas.schema.query_groups import Workload
+
+__all__ = ["ProductFile", "load_product"]
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_TAKEN = (*BUILT_IN_PRODUCTS, "persons", "units")
+_Levels = Annotated[tuple[Name, ...], Field(min_length=1)]
+
+DEFAULT_PASSES = PassPlan(
+    least_squares={"root": (("rest",),), "leaf": (("rest",),), "*": (("total",), ("rest",))},
+    rounder={"*": (("total",), ("detailed",))},
+)
+"""Root and leaf in one pass, the rest total first; rounding total first."""
+
+
+class ProductSection(Section):
+    """``[product]``."""
+
+    name: Annotated[str, StringConstraints(min_length=1, max_length=100)]
+    protected_unit: Name = "record"
+
+
+class RecodeSection(Section):
+    """``[recodes.NAME]``: a partition of one attribute's levels."""
+
+    attribute: Name
+    levels: Mapping[str, _Levels] = Field(min_length=1)
+
+
+class QueriesSection(Section):
+    """``[queries]``."""
+
+    groups: tuple[Name, ...] = ()
+
+
+class InvariantSection(Section):
+    """``[[invariants]]``."""
+
+    query: Name
+    geolevel: Name
+
+
+class BoundSection(Section):
+    """``[[bounds]]``."""
+
+    query: Name
+    cell: Name
+    column: Name
+    lower: Annotated[int, Field(ge=0)] = 0
+    upper: Annotated[int, Field(ge=0)] = MAX_PEOPLE_PER_UNIT
+
+
+class ProductFile(Section):
+    """A product file."""
+
+    product: ProductSection
+    attributes: Mapping[str, _Levels] = Field(min_length=1)
+    recodes: Mapping[str, RecodeSection] = Field(default_factory=dict)
+    queries: QueriesSection = QueriesSection()
+    structural_zeros: tuple[Mapping[str, _Levels], ...] = ()
+    invariants: tuple[InvariantSection, ...] = ()
+    bounds: tuple[BoundSection, ...] = ()
+    budget: BudgetSection | None = None
+    passes: PassesSection | None = None
+
+
+class _Checker:
+    """Collects what is wrong with the parts of a product file."""
+
+    def __init__(self, file: str, lines: dict[KeyPath, int]) -> None:
+        self.file = file
+        self.lines = lines
+        self.findings: list[Finding] = []
+
+    def refuse(self, where: KeyPath, rule: str) -> None:
+        """Note that a key breaks a rule."""
+        field = ".".join(str(part) for part in where)
+        self.findings.append(Finding(self.file, line_of(self.lines, where), field, rule))
+
+    def attempt(
+        self, where: KeyPath, build: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs
+    ) -> _T | None:
+        """Return what `build` makes of its arguments, or note why it refuses them."""
+        try:
+            return build(*args, **kwargs)
+        except ConfigError as error:
+            self.refuse(where, str(error))
+            return None
+
+    def error(self) -> ConfigError:
+        """Return one error that holds everything found so far."""
+        return config_error(self.file, sorted(self.findings, key=lambda finding: finding.line or 0))
+
+    def finish(self) -> None:
+        """Stop here if anything is wrong."""
+        if self.findings:
+            raise self.error()
+
+
+def load_product(name_or_path: str | Path) -> Product:
+    """Return a product by name, or from a product file.
+
+    Parameters
+    ----------
+    name_or_path : str or Path
+        ``pl94-persons``, ``pl94-units``, or the path of a TOML file.
+
+    Returns
+    -------
+    Product
+
+    Raises
+    ------
+    ConfigError
+        If there is no such product, or everything wrong with its file together: names that are taken, recodes
+        that are no partition, queries, cells and levels that do not exist.
+    """
+    name = str(name_or_path)
+    if name in BUILT_IN_PRODUCTS:
+        return pl94_persons() if name == "pl94-persons" else pl94_units()
+    path = Path(name_or_path)
+    if not is_file(path):
+        hint = nearest(path.name, BUILT_IN_PRODUCTS)
+        raise ConfigError(f"[run] product: no built-in product and no product file {name!r}; {hint}")
+    text = read_text(path, "product file")
+    declared, lines = parse_toml(text, ProductFile, path.name, path.resolve().parent)
+    return _product(declared, _Checker(path.name, lines))
+
+
+def declare_product(document: Mapping[str, Any]) -> Product:
+    """Return the product that a mapping in the form of a product file declares.
+
+    Raises
+    ------
+    ConfigError
+        As for :func:`load_product`.
+    """
+    declared, lines = parse_document(document, ProductFile, "product", Path())
+    return _product(declared, _Checker("product", lines))
+
+
+def _product(declared: ProductFile, check: _Checker) -> Product:
+    name = declared.product.name
+    if not _FOLDER_NAME.fullmatch(name):
+        check.refuse(
+            ("product", "name"),
+            "a name is letters, digits, '-', '_' and '.', since folders are named after it",
+        )
+    if name.lower() in _TAKEN:
+        check.refuse(
+            ("product", "name"), f"{name!r} is the name of a built-in product or layout; choose another"
+        )
+    workload = _workload(declared, check)
+    if workload is None:
+        raise check.error()
+    product = Product(
+        name=name,
+        schema=workload.schema,
+        recodes=tuple(workload.recodes.values()),
+        query_names=_query_names(declared, workload, check),
+        invariants=_invariants(declared, workload, check),
+        bounds=_bounds(declared, workload, check),
+        structural_zeros=_structural_zeros(declared, workload.schema, check),
+        protected_unit=declared.product.protected_unit,
+        layout=name,
+        passes=_passes(declared, workload, check),
+        budget=None if declared.budget is None else _written(declared.budget),
+    )
+    check.finish()
+    if not product.possible.any():
+        check.refuse(("structural_zeros",), "together they forbid every cell of the schema")
+    check.finish()
+    return product
+
+
+def _workload(declared: ProductFile, check: _Checker) -> Workload | None:
+    attributes: dict[str, Attribute] = {}
+    for name, levels in declared.attributes.items():
+        attribute = check.attempt(("attributes", name), Attribute, name, levels)
+        if attribute is not None:
+            attributes[name] = attribute
+    schema = check.attempt(("attributes",), Schema, tuple(attributes.values()))
+    recodes = []
+    for name, section in declared.recodes.items():
+        recode = _recode(name, section, attributes, check)
+        if recode is not None:
+            recodes.append(recode)
+    return None if check.findings or schema is None else Workload(schema, recodes)
+
+
+def _recode(
+    name: str, section: RecodeSection, attributes: Mapping[str, Attribute], check: _Checker
+) -> Recode | None:
+    where = ("recodes", name)
+    if name in attributes:
+        check.refuse(where, f"{name!r} names both an attribute and a recode")
+        return None
+    if section.attribute not in attributes:
+        hint = nearest(section.attribute, attributes)
+        check.refuse((*where, "attribute"), f"no attribute {section.attribute!r}; {hint}")
+        return None
+    recode = check.attempt(where, Recode, name, section.attribute, tuple(section.levels.items()))
+    if recode is not None:
+        check.attempt((*where, "levels"), recode.group_of_level, attributes[section.attribute])
+    return recode
+
+
+def _query_names(declared: ProductFile, workload: Workload, check: _Checker) -> tuple[str, ...]:
+    names = ["total"]
+    for number, name in enumerate(declared.queries.groups):
+        canonical = check.attempt(("queries", "groups", number), workload.canonical, name)
+        if canonical is not None and canonical != "detailed":
+            names.append(canonical)
+    return (*dict.fromkeys(names), "detailed")
+
+
+def _invariants(declared: ProductFile, workload: Workload, check: _Checker) -> tuple[Invariant, ...]:
+    found = []
+    for number, section in enumerate(declared.invariants):
+        canonical = check.attempt(("invariants", number, "query"), workload.canonical, section.query)
+        if canonical is not None:
+            found.append(Invariant(canonical, section.geolevel))
+    if len({invariant.name for invariant in found}) < len(found):
+        check.refuse(("invariants",), "an invariant is listed twice")
+    return tuple(found)
+
+
+def _bounds(declared: ProductFile, workload: Workload, check: _Checker) -> tuple[Bound, ...]:
+    found = []
+    for number, section in enumerate(declared.bounds):
+        where: KeyPath = ("bounds", number)
+        group = check.attempt((*where, "query"), workload.group, section.query)
+        if group is None:
+            continue
+        labels = [group.row_label(row) for row in range(group.size)]
+        cell = " * ".join(part.strip() for part in section.cell.split("*"))
+        if section.cell in labels:
+            cell = section.cell
+        if cell not in labels:
+            check.refuse(
+                (*where, "cell"),
+                f"query {group.name!r} has no cell {section.cell!r}; {nearest(cell, labels)}",
+            )
+            continue
+        if section.lower > section.upper:
+            check.refuse((*where, "lower"), "lower is greater than upper")
+            continue
+        found.append(Bound(group.name, cell, section.column, section.lower, section.upper))
+    return tuple(found)
+
+
+def _structural_zeros(declared: ProductFile, schema: Schema, check: _Checker) -> tuple[StructuralZero, ...]:
+    for number, levels in enumerate(declared.structural_zeros):
+        where: KeyPath = ("structural_zeros", number)
+        if not levels:
+            check.refuse(where, "names no attribute, so that it would forbid every cell")
+        for name, labels in levels.items():
+            if name not in schema.names:
+                check.refuse((*where, name), f"no attribute {name!r}; {nearest(name, schema.names)}")
+                continue
+            known = schema.attribute(name).levels
+            for label in labels:
+                if label not in known:
+                    check.refuse(
+                        (*where, name), f"{label!r} is no level of {name!r}; {nearest(label, known)}"
+                    )
+    return tuple(StructuralZero(dict(levels)) for levels in declared.structural_zeros)
+
+
+def _passes(declared: ProductFile, workload: Workload, check: _Checker) -> PassPlan:
+    section = declared.passes
+    if section is None:
+        return DEFAULT_PASSES
+    for key in ("slack", "milp"):
+        if key in section.model_fields_set:
+            check.refuse(("passes", key), f"{key} is set in a run file, not in a product file")
+    tables = {}
+    for kind in ("least_squares", "rounder"):
+        given, default = getattr(section, kind), getattr(DEFAULT_PASSES, kind)
+        tables[kind] = default
+        if given is not None:
+            tables[kind] = check.attempt(("passes", kind), pass_table, given, workload, kind)
+    return PassPlan(tables["least_squares"] or {}, tables["rounder"] or {})
+
+
+def _written(budget: BudgetSection) -> dict[str, object]:
+    return {key: getattr(budget, key) for key in BudgetSection.model_fields if key in budget.model_fields_set}

@@ -1,0 +1,161 @@
+"""The released copy of a run file: everything that decides the release, nothing about the machine."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import TypeGuard
+
+from opendas.budget.allocation import Budget
+from opendas.privacy.exact import format_fraction
+from opendas.readers.base import FRAME_FROM_RECORDS
+from opendas.runs.config.resolve import Resolved
+from opendas.schema.product import Passes, Product
+
+__all__ = ["released_toml", "toml_document", "toml_key", "toml_text", "toml_value"]
+
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
+
+
+def toml_text(value: str) -> str:
+    """Write a TOML string."""
+    escaped = "".join(
+        _ESCAPES.get(char, f"\\u{ord(char):04x}" if ord(char) < 32 or ord(char) == 127 else char)
+        for char in value
+    )
+    return f'"{escaped}"'
+
+
+def toml_key(name: str) -> str:
+    """Write a TOML key, bare where that is possible."""
+    return name if _BARE.fullmatch(name) else toml_text(name)
+
+
+def toml_value(value: object) -> str:
+    """Write a TOML value; a fraction becomes text, a mapping an inline table."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float):
+        return repr(value)
+    if isinstance(value, Fraction):
+        return toml_text(format_fraction(value))
+    if isinstance(value, Mapping):
+        pairs = ", ".join(f"{toml_key(str(name))} = {toml_value(item)}" for name, item in value.items())
+        return f"{{ {pairs} }}" if pairs else "{}"
+    if isinstance(value, str):
+        return toml_text(value)
+    if isinstance(value, Sequence):
+        return f"[{', '.join(toml_value(item) for item in value)}]"
+    raise TypeError(f"no TOML form for {type(value).__name__}")
+
+
+def _table(header: str, values: Mapping[str, object]) -> list[str]:
+    return ["", header, *(f"{toml_key(name)} = {toml_value(item)}" for name, item in values.items())]
+
+
+def toml_document(document: Mapping[str, Mapping[str, object]]) -> str:
+    """Write a document of sections; a table of tables becomes a section of its own (``[budget.queries]``)."""
+    lines: list[str] = []
+    for name, section in document.items():
+        nested = {key: value for key, value in section.items() if _is_table_of_tables(value)}
+        lines += _table(f"[{toml_key(name)}]", {key: section[key] for key in section if key not in nested})
+        for key, values in nested.items():
+            lines += _table(f"[{toml_key(name)}.{toml_key(key)}]", values)
+    return "\n".join(lines) + "\n"
+
+
+def _is_table_of_tables(value: object) -> TypeGuard[Mapping[str, object]]:
+    return isinstance(value, Mapping) and any(isinstance(item, Mapping) for item in value.values())
+
+
+def released_toml(resolved: Resolved, budget: Budget) -> str:
+    """Write the resolved plan for ``release/run/<product>.toml``.
+
+    Parameters
+    ----------
+    resolved : Resolved
+    budget : Budget
+        What :func:`opendas.budget.resolve.resolve_budget` made of the run's budget.
+
+    Returns
+    -------
+    str
+        TOML: the run, its geography, the exact budget at every geolevel, the passes and the product's
+        declaration. The same text for the same plan: no path, engine, worker count, command or clock.
+    """
+    product, reader = resolved.product, resolved.reader
+    run: dict[str, object] = {
+        "product": product.name,
+        "mechanism": resolved.mechanism.value,
+        "neighbours": resolved.neighbours.value,
+        "estimator": resolved.estimator,
+        "drop_invariants": [invariant.name for invariant in resolved.dropped],
+        "failsafe": resolved.failsafe,
+    }
+    steps = [step.to_dict() for step in resolved.recipe.steps]
+    geography: dict[str, object] = {
+        "spine": resolved.spine_name or steps or "standard",
+        "geolevels": resolved.geolevels,
+    }
+    if reader.frame == FRAME_FROM_RECORDS:
+        geography["frame"] = FRAME_FROM_RECORDS
+    if resolved.recipe.entities is not None:
+        geography["entities"] = resolved.recipe.entities
+    spent: dict[str, object] = {
+        resolved.mechanism.loss_name: budget.total,
+        "delta": budget.delta,
+        "geolevels": budget.geolevels,
+    }
+    if resolved.budget.source is not None:
+        spent["source"] = resolved.budget.source
+    passes: dict[str, object] = {"slack": resolved.slack, "milp": resolved.milp}
+    lines = [
+        "# The plan of this release, with every default written out. Numbers in quotes are exact.",
+        *_table("[run]", run),
+        *_table("[input]", {"reader": reader.reader}),
+        *_table("[geography]", geography),
+        *_table("[budget]", spent),
+        *_table("[budget.queries]", budget.queries),
+        *_table("[passes]", passes),
+        *_table("[passes.least_squares]", _sorted_passes(product.passes.least_squares)),
+        *_table("[passes.rounder]", _sorted_passes(product.passes.rounder)),
+        *_declaration(product),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _sorted_passes(passes: Mapping[str, Passes]) -> dict[str, Passes]:
+    return {level: passes[level] for level in sorted(passes)}
+
+
+def _declaration(product: Product) -> list[str]:
+    """Write the product as a product file would declare it."""
+    attributes = {attribute.name: attribute.levels for attribute in product.schema.attributes}
+    lines = [
+        *_table("[product]", {"name": product.name, "protected_unit": product.protected_unit}),
+        *_table("[attributes]", attributes),
+    ]
+    for recode in product.recodes:
+        lines += _table(
+            f"[recodes.{toml_key(recode.name)}]",
+            {"attribute": recode.attribute, "levels": dict(recode.groups)},
+        )
+    lines += _table("[queries]", {"groups": product.query_names})
+    for zero in product.structural_zeros:
+        lines += _table("[[structural_zeros]]", dict(zero.levels))
+    for invariant in product.invariants:
+        lines += _table("[[invariants]]", {"query": invariant.query, "geolevel": invariant.geolevel})
+    for bound in product.bounds:
+        limits = {
+            "query": bound.query,
+            "cell": bound.cell,
+            "column": bound.column,
+            "lower": bound.lower,
+            "upper": bound.upper,
+        }
+        lines += _table("[[bounds]]", limits)
+    return lines

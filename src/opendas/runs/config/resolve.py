@@ -1,0 +1,319 @@
+"""What a run file means: product, reader, budget and rules together, checked against each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from opendas.budget.resolve import BudgetSpec
+from opendas.errors import ConfigError, PrivacyError
+from opendas.geography.frame import ENTITY_CATEGORIES
+from opendas.geography.recipe import Recipe, recipe_levels, stand_ins
+from opendas.privacy.relations import Mechanism, Neighbours
+from opendas.readers.base import ReaderSpec
+from opendas.readers.census import census_kind
+from opendas.runs.config.inputs import reader_spec
+from opendas.runs.config.model import SPINES, BudgetSection, RunFile
+from opendas.runs.config.nearest import nearest
+from opendas.runs.config.passes import pass_table
+from opendas.runs.config.product_file import load_product
+from opendas.schema.declarations import Invariant
+from opendas.schema.product import PassPlan, Product
+
+__all__ = ["AVAILABLE", "Resolved", "resolve"]
+
+AVAILABLE: Mapping[str, tuple[str, ...]] = {
+    "estimator": ("topdown", "informed", "block-by-block"),
+    "reader": ("pl94-2010", "pl94-2020", "ppmf", "mdf", "cef", "records", "histogram"),
+    "spine": SPINES,
+}
+"""What this version has of the things that a run file may name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """A run, ready to be planned.
+
+    Parameters
+    ----------
+    product : Product
+        With the invariants that this run holds, each at a geolevel of the run, and its passes.
+    dropped : tuple of Invariant
+        Invariants of the product that this run does not hold.
+    reader : ReaderSpec
+    geolevels : tuple of str
+        Official geolevels, top first, the leaf last.
+    spine_name : str or None
+        Where the spine has a name.
+    recipe : Recipe
+    levels : tuple of str
+        Geolevels of the spine, top first: those of the recipe.
+    stand_ins : mapping of str to str
+        For each level that the recipe adds, the official one whose query groups and passes it takes where
+        it has none of its own.
+    budget : BudgetSpec
+    mechanism : Mechanism
+    neighbours : Neighbours
+    estimator : str
+        ``topdown``, ``informed`` or ``block-by-block``.
+    failsafe : bool
+        Relax the parent equality of an infeasible family, and report it.
+    slack : Fraction, >= 0
+        Added to the optimum of equation (7.6) of the TopDown paper, in counts.
+    milp : bool
+        Allow rounder passes that are not laminar.
+    """
+
+    product: Product
+    dropped: tuple[Invariant, ...]
+    reader: ReaderSpec
+    geolevels: tuple[str, ...]
+    spine_name: str | None
+    recipe: Recipe
+    levels: tuple[str, ...]
+    stand_ins: Mapping[str, str]
+    budget: BudgetSpec
+    mechanism: Mechanism
+    neighbours: Neighbours
+    estimator: str
+    failsafe: bool
+    slack: Fraction
+    milp: bool
+
+    @property
+    def leaf(self) -> str:
+        """The lowest geolevel."""
+        return self.geolevels[-1]
+
+
+def resolve(
+    run_file: RunFile, *, strict: bool = False, need_input: bool = True, product: Product | None = None
+) -> Resolved:
+    """Settle what a run file means.
+
+    Parameters
+    ----------
+    run_file : RunFile
+    strict : bool
+        A disagreement of the input with a published summary record is an error.
+    need_input : bool
+        False where the input will not be read: its files may then be absent.
+    product : Product, optional
+        In place of the one that the run file names.
+
+    Returns
+    -------
+    Resolved
+
+    Raises
+    ------
+    ConfigError
+        If something is not available in this version, is missing, or does not fit together.
+    PrivacyError
+        If the relation ``unbounded`` meets an invariant that fixes a total: there would be no neighbouring
+        pair, and the guarantee would say nothing.
+    """
+    _refuse_unavailable(run_file)
+    product = load_product(run_file.run.product) if product is None else product
+    reader = replace(reader_spec(run_file, product, need_input=need_input), strict=strict)
+    geolevels = run_file.geolevels
+    held, dropped = _invariants(run_file, product, geolevels)
+    _check_relations(run_file, product, held, geolevels)
+    recipe = _recipe(run_file, product)
+    levels = recipe_levels(geolevels, recipe.steps)
+    product = replace(product, invariants=held, passes=_passes(run_file, product, levels))
+    mechanism, neighbours = Mechanism(run_file.run.mechanism), Neighbours(run_file.run.neighbours)
+    return Resolved(
+        product=product,
+        dropped=dropped,
+        reader=replace(reader, product=product),
+        geolevels=geolevels,
+        spine_name=run_file.geography.spine.name,
+        recipe=recipe,
+        levels=levels,
+        stand_ins=stand_ins(geolevels, recipe.steps),
+        budget=_budget(run_file.budget, product, geolevels, mechanism, neighbours),
+        mechanism=mechanism,
+        neighbours=neighbours,
+        estimator=run_file.run.estimator,
+        failsafe=run_file.run.failsafe,
+        slack=run_file.passes.slack,
+        milp=run_file.passes.milp,
+    )
+
+
+def _recipe(run_file: RunFile, product: Product) -> Recipe:
+    """Return how the spine is made; entities must be categories or official geolevels."""
+    geography = run_file.geography
+    known = (*ENTITY_CATEGORIES, *run_file.geolevels)
+    for step in geography.spine.recipe_steps:
+        for name in step.entities or ():
+            if name not in known:
+                raise ConfigError(
+                    f"[geography] spine: the step {step.step} knows no entities {name!r}; "
+                    f"{nearest(name, known)}"
+                )
+    return Recipe(
+        geography.spine.recipe_steps,
+        geography.entities,
+        facilities=census_kind(product) != "units",
+    )
+
+
+def _refuse_unavailable(run_file: RunFile) -> None:
+    wanted = [
+        ("[run] estimator", "estimator", run_file.run.estimator),
+        ("[input] reader", "reader", run_file.input.reader),
+    ]
+    refused = [
+        f"{where}: {value!r} is not available in this version; available are {', '.join(AVAILABLE[kind])}."
+        for where, kind, value in wanted
+        if value not in AVAILABLE[kind]
+    ]
+    if refused:
+        raise ConfigError("\n".join(refused))
+
+
+def _invariants(
+    run_file: RunFile, product: Product, geolevels: Sequence[str]
+) -> tuple[tuple[Invariant, ...], tuple[Invariant, ...]]:
+    """Return the invariants this run holds, and those it drops."""
+    drop = run_file.run.drop_invariants
+    known = {name for invariant in product.invariants for name in (invariant.query, invariant.name)}
+    for name in drop:
+        if name not in known:
+            hint = nearest(name, sorted(known))
+            raise ConfigError(f"[run] drop_invariants: {product.name} has no invariant {name!r}; {hint}")
+    dropped = tuple(item for item in product.invariants if item.query in drop or item.name in drop)
+    held = tuple(
+        _placed(invariant, product, geolevels) for invariant in product.invariants if invariant not in dropped
+    )
+    return held, dropped
+
+
+def _placed(invariant: Invariant, product: Product, geolevels: Sequence[str]) -> Invariant:
+    """Return an invariant at a geolevel of the run."""
+    level = {"leaf": geolevels[-1], "root": geolevels[0]}.get(invariant.geolevel, invariant.geolevel)
+    if level not in geolevels:
+        raise ConfigError(
+            f"{product.name} holds {invariant.query!r} invariant at geolevel {level!r}, which this run does "
+            f"not have; it has {', '.join(geolevels)}. Change [geography], or set "
+            f'drop_invariants = ["{invariant.query}"] in [run].'
+        )
+    return Invariant(invariant.query, level)
+
+
+def fixed_by_bounds(product: Product) -> str | None:
+    """Return a query group of which equal bounds fix every row, and so the number of records of each leaf."""
+    equal: dict[str, set[int]] = {}
+    for bound in product.bounds:
+        if bound.lower == bound.upper:
+            name = product.workload.canonical(bound.query)
+            equal.setdefault(name, set()).add(product.bound_row(bound))
+    return next(
+        (name for name, rows in equal.items() if len(rows) == product.workload.group(name).size), None
+    )
+
+
+def _check_relations(
+    run_file: RunFile, product: Product, held: Sequence[Invariant], geolevels: Sequence[str]
+) -> None:
+    """Refuse a vacuous relation, and an estimator that cannot hold what the run promises.
+
+    Every record counts in exactly one row of a query group, so that any invariant fixes a number of records.
+    """
+    names = ", ".join(invariant.name for invariant in held)
+    if held and run_file.run.neighbours == "unbounded":
+        raise PrivacyError(
+            f'neighbours = "unbounded" together with the invariant {names}: adding or removing a record '
+            "would change a total that is published exactly, so no two data sets would be neighbours and the "
+            'guarantee would be empty. Use neighbours = "bounded", or drop the invariant with '
+            "drop_invariants in [run]."
+        )
+    fixed = fixed_by_bounds(product)
+    if fixed and run_file.run.neighbours == "unbounded":
+        raise PrivacyError(
+            f'neighbours = "unbounded" together with bounds that fix the number of records of {fixed!r} in '
+            "every leaf (lower = upper): no record could be added or removed, and the guarantee is empty. "
+            'Use neighbours = "bounded", or bounds with room between lower and upper.'
+        )
+    if run_file.run.estimator == "informed":
+        _refuse_passes(run_file)
+    above = [invariant for invariant in held if invariant.geolevel != geolevels[-1]]
+    if above and run_file.run.estimator == "block-by-block":
+        queries = ", ".join(f'"{invariant.query}"' for invariant in above)
+        raise ConfigError(
+            f"estimator block-by-block solves each {geolevels[-1]} on its own, without the invariants above: "
+            f"{', '.join(invariant.name for invariant in above)}. Set drop_invariants = [{queries}] "
+            "in [run], or use estimator topdown."
+        )
+
+
+def _refuse_passes(run_file: RunFile) -> None:
+    """Refuse what the informed estimator could not follow: it fits everything that is known at once."""
+    section = run_file.passes
+    given = [
+        name
+        for name, there in (
+            ("least_squares", section.least_squares is not None),
+            ("slack", section.slack > 0),
+        )
+        if there
+    ]
+    if given:
+        raise ConfigError(
+            f"[passes] {' and '.join(given)}: estimator informed fits all that is known of a family in one "
+            "pass, so that nothing is held for a later one. Remove it, or use estimator topdown; passes of "
+            "the rounder are followed by both."
+        )
+
+
+def _passes(run_file: RunFile, product: Product, geolevels: Sequence[str]) -> PassPlan:
+    section = run_file.passes
+    plan = product.passes
+    for kind, given in (("least_squares", section.least_squares), ("rounder", section.rounder)):
+        if given is None:
+            continue
+        known = (*geolevels, "root", "leaf", "*")
+        for level in given:
+            if level not in known:
+                raise ConfigError(
+                    f"[passes] {kind}: no geolevel {level!r} in this run; {nearest(level, known)}"
+                )
+        try:
+            table = pass_table(given, product.workload, kind)
+        except ConfigError as error:
+            raise ConfigError(f"[passes] {kind}: {error}") from None
+        plan = replace(plan, **{kind: table})
+    return plan
+
+
+def _budget(
+    section: BudgetSection,
+    product: Product,
+    geolevels: Sequence[str],
+    mechanism: Mechanism,
+    neighbours: Neighbours,
+) -> BudgetSpec:
+    """Put the run file's budget over the product's own, part by part."""
+    parts: dict[str, object] = dict(product.budget or {})
+    if section.model_fields_set & {"preset", "geolevels", "queries"}:
+        # What the product says about its own shares is not true of other ones.
+        parts.pop("source", None)
+    parts.update({key: getattr(section, key) for key in section.model_fields_set})
+    complete = all(parts.get(key) is not None for key in (mechanism.loss_name, "geolevels", "queries"))
+    if "preset" not in parts and not complete and product.preset is not None:
+        parts["preset"] = _default_preset(product.preset, geolevels)
+    if not parts:
+        raise ConfigError(
+            f"[budget] is missing: the product {product.name} brings none. Give {mechanism.loss_name}, "
+            "geolevels and [budget.queries], or a preset."
+        )
+    parts["normalise"] = bool(parts.get("normalise"))
+    return BudgetSpec(**parts, mechanism=mechanism, neighbours=neighbours)  # type: ignore[arg-type]
+
+
+def _default_preset(preset: str, geolevels: Sequence[str]) -> str:
+    """Return the production preset for the run's root: the national one, or the one for a state."""
+    return preset if geolevels[0] == "us" else preset.replace("us2020-", "pr2020-")

@@ -1,0 +1,334 @@
+"""A finished release: the folder, read from Python.
+
+Tables, intervals and checks are imported when they are asked for: a run, which ends with one of these, waits
+for none of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from opendas.errors import ConfigError, FormatError
+from opendas.files.geography.reading import read_frame, read_product
+from opendas.files.mdf.reading import read_mdf
+from opendas.files.nmf.reading import MeasurementFile
+from opendas.geography.frame import Frame
+from opendas.schema.histogram import Histogram
+from opendas.schema.product import Product
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+
+    from opendas.files.geography.areas import AreaWeights
+    from opendas.tables.intervals import Measured
+    from opendas.verify.check import Check
+
+__all__ = ["NoisyFile", "Release", "Table", "exact_level"]
+
+
+class Table:
+    """A table of a release, in the frame library you use.
+
+    Parameters
+    ----------
+    data : pyarrow.Table or pyarrow.dataset.Dataset
+    """
+
+    def __init__(self, data: Any) -> None:
+        self._data = data
+
+    def to_arrow(self) -> pa.Table:
+        """Return a pyarrow table."""
+        return self._data if isinstance(self._data, pa.Table) else self._data.to_table()
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return a pandas frame."""
+        return self.to_arrow().to_pandas()
+
+    def to_polars(self) -> pl.DataFrame:
+        """Return a polars frame, without copying where the types allow."""
+        try:
+            import polars
+        except ImportError as error:
+            raise _missing("polars") from error
+        frame = polars.from_arrow(self.to_arrow())
+        return frame if isinstance(frame, polars.DataFrame) else frame.to_frame()
+
+    def to_polars_lazy(self) -> pl.LazyFrame:
+        """Return a polars lazy frame that reads the files when it is collected."""
+        try:
+            import polars
+        except ImportError as error:
+            raise _missing("polars") from error
+        if isinstance(self._data, pa.Table):
+            return self.to_polars().lazy()
+        return polars.scan_pyarrow_dataset(self._data)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Hand the table to any library that speaks the Arrow stream interface."""
+        return self.to_arrow().__arrow_c_stream__(requested_schema)
+
+
+def _missing(name: str) -> Exception:
+    from opendas.errors import EnvironmentFailure
+
+    return EnvironmentFailure(f"{name} is not installed; pip install 'opendas[frames]'.")
+
+
+def exact_level(level: str | float | Fraction) -> Fraction:
+    """Return the level of an interval as an exact number.
+
+    Raises
+    ------
+    ConfigError
+        If it is no number strictly between 0 and 1.
+    """
+    from opendas.intervals.laws import confidence_level
+
+    try:
+        found = Fraction(str(level))
+    except (ValueError, ZeroDivisionError) as error:
+        raise ConfigError(f"the level of an interval is a number such as 0.90, not {level!r}.") from error
+    confidence_level(found)
+    return found
+
+
+class NoisyFile:
+    """Published noisy measurements: estimates and intervals, from nothing confidential.
+
+    Parameters
+    ----------
+    path : path
+        An output folder, its ``release/``, a folder ``measurements/<product>``, or a noisy measurement file
+        of the Bureau's layout (a folder with ``State.parquet`` and so on).
+    product : str, optional
+        Which product of a release, where a query alone does not decide.
+
+    Notes
+    -----
+    Measurements are read when the first question is asked, once for each product.
+    """
+
+    def __init__(self, path: str | Path, product: str | None = None) -> None:
+        self.path = Path(path)
+        self._product = product
+        self._open: dict[str, Measured] = {}
+
+    def _measured(self, query: str) -> tuple[Measured, str]:
+        from opendas.tables.intervals import open_measured
+
+        measured, name = open_measured(self.path, query, self._product)
+        return self._open.setdefault(measured.tree.product.name, measured), name
+
+    def intervals(self, query: str, *, geolevel: str, level: str | float | Fraction = "0.90") -> Table:
+        """Return estimates and intervals at a geolevel, or in the areas of an entity category.
+
+        Parameters
+        ----------
+        query : str
+            A redistricting table (``P1`` ... ``H1``) or a query group, measured or not.
+        geolevel : str
+        level : str, float or Fraction
+            Strictly between 0 and 1.
+
+        Returns
+        -------
+        Table
+            One row for each area and cell: geocode, cell, estimate, variance, lower, upper, margin, law, and
+            the published count.
+        """
+        exact = exact_level(level)
+        measured, name = self._measured(query)
+        return Table(measured.at(name, geolevel, exact))
+
+    def interval(
+        self,
+        query: str,
+        *,
+        blocks: Any,
+        level: str | float | Fraction = "0.90",
+        skip_unknown: bool = False,
+    ) -> Table:
+        """Return estimates and intervals for sets of leaves that somebody drew.
+
+        Parameters
+        ----------
+        query : str
+        blocks : path, sequence of geocodes, or frame
+            A file as for ``opendas interval --blocks``; or a frame (pandas, polars, Arrow) with a column
+            ``geocode`` and, if wanted, ``area`` and ``weight``.
+        level : str, float or Fraction
+        skip_unknown : bool
+            Leave out geocodes that the release does not have; see :mod:`opendas.files.geography.areas`.
+
+        Returns
+        -------
+        Table
+            As of :meth:`intervals`; geocode holds the name of the area.
+        """
+        exact = exact_level(level)
+        measured, name = self._measured(query)
+        measured.table(name)
+        areas = _areas(blocks, measured.tree.frame, skip_unknown)
+        return Table(measured.of_areas(name, areas, exact))
+
+
+def _areas(blocks: Any, frame: Frame, skip_unknown: bool) -> AreaWeights:
+    from opendas.files.geography.areas import area_table, area_weights, read_area_file
+
+    if isinstance(blocks, str | Path):
+        return read_area_file(Path(blocks), frame, skip_unknown=skip_unknown)
+    if hasattr(blocks, "__arrow_c_stream__"):
+        return area_table(pa.table(blocks), frame, skip_unknown=skip_unknown)
+    if isinstance(blocks, Mapping):
+        return area_table(pa.table(dict(blocks)), frame, skip_unknown=skip_unknown)
+    if not isinstance(blocks, Sequence | np.ndarray):
+        raise ConfigError("blocks are a file, a list of geocodes, or a frame with a column geocode.")
+    codes = [code.decode() if isinstance(code, bytes) else str(code) for code in blocks]
+    return area_weights(frame, codes, skip_unknown=skip_unknown)
+
+
+class Release:
+    """An output folder with a finished run.
+
+    Parameters
+    ----------
+    path : path of the output folder
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        if not (self.folder / "certificate.json").is_file():
+            raise ConfigError(f"{self.path} holds no finished release: there is no release/certificate.json.")
+
+    def __repr__(self) -> str:
+        return f"Release({', '.join(self.products)} in {self.path.name!r})"
+
+    @property
+    def folder(self) -> Path:
+        """What may be published."""
+        return self.path / "release"
+
+    @cached_property
+    def certificate(self) -> Mapping[str, Any]:
+        """The certificate."""
+        try:
+            document: Mapping[str, Any] = json.loads((self.folder / "certificate.json").read_bytes())
+            if not all(isinstance(run["product"], str) for run in document["runs"]):
+                raise TypeError
+        except (ValueError, LookupError, TypeError, RecursionError) as error:
+            raise FormatError(
+                "certificate.json is damaged. Restore it from a copy of the release."
+            ) from error
+        return document
+
+    @property
+    def products(self) -> tuple[str, ...]:
+        """Names of the products released."""
+        return tuple(run["product"] for run in self.certificate["runs"])
+
+    def product_name(self, name: str | None = None) -> str:
+        """Return a product's full name from a name, a layout (``persons``) or, with one product, nothing."""
+        if name is None:
+            if len(self.products) == 1:
+                return self.products[0]
+            raise ConfigError(f"name one of the products {', '.join(self.products)}.")
+        for product in self.products:
+            if name in (product, self.product(product).layout):
+                return product
+        raise ConfigError(f"no product {name!r} in this release; it has {', '.join(self.products)}.")
+
+    def product(self, name: str) -> Product:
+        """Return a product's declaration."""
+        return read_product(self._geography(name))
+
+    def frame(self, name: str | None = None) -> Frame:
+        """Return a product's public frame of leaves."""
+        return read_frame(self._geography(self.product_name(name)))
+
+    def _geography(self, name: str) -> Path:
+        path = self.folder / "geography" / f"{name}.parquet"
+        if not path.is_file():
+            raise ConfigError(f"no product {name!r} in this release.")
+        return path
+
+    def estimate(self, name: str | None = None) -> Histogram:
+        """Return the released counts, one row per leaf of the frame."""
+        product = self.product(self.product_name(name))
+        return read_mdf(self.folder / "mdf" / product.layout, product, self.frame(product.name))
+
+    def verify(self, *, allow_seeded: bool = False) -> tuple[Check, ...]:
+        """Check the release from its own files."""
+        from opendas.verify.release import verify_release
+
+        return verify_release(self.path, allow_seeded=allow_seeded)
+
+    def mdf(self, name: str | None = None) -> Table:
+        """Return the microdata of a product."""
+        product = self.product(self.product_name(name))
+        files = sorted((self.folder / "mdf" / product.layout).glob("*.parquet"))
+        if not files:
+            raise ConfigError("the microdata are in the pipe layout; read them with your own tools.")
+        from pyarrow.dataset import dataset
+
+        return Table(dataset([str(file) for file in files], format="parquet"))
+
+    def table(self, name: str, *, geolevel: str) -> Table:
+        """Tabulate a published table (``P1`` ... ``H1``) or a query group, without writing a file."""
+        from opendas.tables.tabulate import tabulate
+
+        return Table(tabulate(self.path, name, geolevel))
+
+    @cached_property
+    def _noisy(self) -> NoisyFile:
+        return NoisyFile(self.path)
+
+    def intervals(self, query: str, *, geolevel: str, level: str | float | Fraction = "0.90") -> Table:
+        """Return estimates and intervals at a geolevel or entity category; see :class:`NoisyFile`."""
+        return self._noisy.intervals(query, geolevel=geolevel, level=level)
+
+    def interval(
+        self,
+        query: str,
+        *,
+        blocks: Any,
+        level: str | float | Fraction = "0.90",
+        skip_unknown: bool = False,
+    ) -> Table:
+        """Return estimates and intervals for sets of leaves; see :class:`NoisyFile`."""
+        return self._noisy.interval(query, blocks=blocks, level=level, skip_unknown=skip_unknown)
+
+    def measurements(self, geolevel: str, query: str, *, product: str | None = None) -> Table:
+        """Return the noisy measurements of a query group at a geolevel of the run's spine.
+
+        One row per geounit: geocode, values, cells (null where the answers are full), variance.
+        """
+        name = self.product_name(product)
+        path = self.folder / "measurements" / name / f"{geolevel}.parquet"
+        if not path.is_file():
+            raise ConfigError(f"{name} has no measurements at geolevel {geolevel!r}.")
+        canonical = self.product(name).workload.canonical(query)
+        file = MeasurementFile(path)
+        if canonical not in file.queries:
+            raise ConfigError(
+                f"{query!r} was not measured at {geolevel!r}; it has {', '.join(file.queries)}."
+            )
+        answers = file.read()[canonical]
+        offsets = pa.array(answers.offsets.astype(np.int64))
+        columns = {
+            "geocode": pa.array([bytes(code).decode() for code in file.geocodes]),
+            "values": pa.LargeListArray.from_arrays(offsets, pa.array(answers.values)),
+            "variance": pa.array(answers.variance),
+        }
+        if answers.cells is not None:
+            columns["cells"] = pa.LargeListArray.from_arrays(offsets, pa.array(answers.cells))
+        return Table(pa.table(columns))

@@ -1,0 +1,339 @@
+"""How far the runs in an output folder are: read from outside, without its lock, and without writing.
+
+The log says what the process at work told last, ``run.json`` what is settled, the ledger what is spent. None
+of them needs to be there: a folder of an earlier version has no log, a run that is still reading its input
+has no state.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from opendas.custody.ledger import Ledger
+from opendas.errors import ConfigError, EnvironmentFailure, PrivacyError
+from opendas.runs.progress.clock import TimeLeft
+from opendas.runs.progress.log import LogFile, read_log
+from opendas.runs.progress.processes import is_alive, memory_mb
+from opendas.runs.workspace import RunState, read_state
+
+__all__ = ["RunStatus", "folder_status"]
+
+_PARTS = "*.part"
+_INTERRUPTED = 130
+
+
+@dataclass(frozen=True, slots=True)
+class RunStatus:
+    """How far a run is.
+
+    Parameters
+    ----------
+    product : str
+    phase : str
+        ``preparing`` (nothing spent yet), ``started`` (budget spent), ``measured``, ``finished`` or
+        ``damaged``.
+    state : str
+        ``running``, ``stopped`` (interrupted, or no process is at it any more), ``failed`` (it ended with an
+        error), ``finished``, or ``unknown`` (it runs or ran on another machine, or has no log).
+    rho, epsilon : str or None
+        Loss by the folder's own ledger.
+    seeded, key : bool
+        Whether noise comes from a seed; whether the run key is there.
+    tasks_finished : int
+        Result files of tasks.
+    version : str or None
+    stage : str or None
+        What is, or was last, being done: `done` of `total` parts of it, `rate` a second, for another
+        `stage_left` seconds.
+    seconds_left : float or None
+        Of the whole run, where it was forecast.
+    workers : int or None
+    engine : str or None
+    memory_mb, peak_rss_mb : float or None
+        Memory of all processes now; largest resident set of one process as last logged.
+    started, updated : str or None
+        When the last attempt began, and when it last logged something: UTC.
+    elapsed : float or None
+        Seconds since the last attempt began, or that it took.
+    attempts : int
+    last_event : str or None
+    error : str or None
+        Class and message of the error it ended with.
+    advice : str
+        What to do next; empty where nothing is to be done.
+    problem : str or None
+        What could not be read.
+    """
+
+    product: str
+    phase: str
+    state: str
+    rho: str | None = None
+    epsilon: str | None = None
+    seeded: bool = False
+    key: bool = False
+    tasks_finished: int = 0
+    version: str | None = None
+    stage: str | None = None
+    done: int | None = None
+    total: int | None = None
+    rate: float | None = None
+    stage_left: float | None = None
+    seconds_left: float | None = None
+    workers: int | None = None
+    engine: str | None = None
+    memory_mb: float | None = None
+    peak_rss_mb: float | None = None
+    started: str | None = None
+    updated: str | None = None
+    elapsed: float | None = None
+    attempts: int = 0
+    last_event: str | None = None
+    error: str | None = None
+    advice: str = ""
+    problem: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields, in order."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Where things of one product are."""
+
+    product: str
+    state: Path | None
+    log: Path | None
+
+
+def folder_status(out: Path, now: Callable[[], float] = time.time) -> tuple[RunStatus, ...]:
+    """Return how far each run in an output folder is.
+
+    Parameters
+    ----------
+    out : Path
+    now : callable
+        Seconds since 1970.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such folder, or it is no output folder of a run.
+    EnvironmentFailure
+        If it may not be read.
+    """
+    try:
+        found = _find(out)
+        losses, trouble = _losses(out)
+        return tuple(_status(out, one, losses, trouble, now) for one in found)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise EnvironmentFailure(f"{out} cannot be read: {reason}. Ask as the user who runs it.") from error
+
+
+def _find(out: Path) -> list[_Found]:
+    if not out.exists():
+        raise ConfigError(f"{out}: there is no such folder.")
+    if not out.is_dir():
+        raise ConfigError(f"{out} is no folder; give the output folder of a run.")
+    # A folder that is closed to us would look empty to a pattern.
+    names = {path.name for path in out.iterdir()}
+    for inner in ("state", "confidential"):
+        if inner in names and (out / inner).is_dir():
+            next((out / inner).iterdir(), None)
+    # A folder of household tables has the published layout, and its state under confidential/.
+    states = {
+        path.parent.name: path
+        for path in sorted([*out.glob("state/*/run.json"), *out.glob("confidential/state/*/run.json")])
+    }
+    logs = {path.stem: path for path in sorted(out.glob("confidential/logs/*.jsonl"))}
+    products = sorted({*states, *logs})
+    if not products:
+        raise ConfigError(f"{out} is no output folder of a run.")
+    return [_Found(name, states.get(name), logs.get(name)) for name in products]
+
+
+def _losses(out: Path) -> tuple[dict[str, Mapping[str, Any]], str | None]:
+    """Return the ledger's entries by run, and what is wrong with the ledger."""
+    path = out / "ledger.jsonl"
+    if not path.is_file():
+        return {}, None
+    try:
+        return {entry.run_id: entry.as_json() for entry in Ledger.read(path)}, None
+    except PrivacyError as error:
+        return {}, str(error)
+
+
+def _status(
+    out: Path,
+    found: _Found,
+    losses: Mapping[str, Mapping[str, Any]],
+    trouble: str | None,
+    now: Callable[[], float],
+) -> RunStatus:
+    log = LogFile() if found.log is None else read_log(found.log)
+    state, problem = _read(found.state)
+    phase = "damaged" if problem is not None else "preparing" if state is None else state.phase
+    entry: Mapping[str, Any] = {} if state is None else losses.get(state.run_id, {})
+    start = log.attempt[0] if log.attempt else {}
+    life = _life(log, phase)
+    told = log.last("progress", "stage") or {}
+    memory = log.last("progress", "stage", "step", "end", "error") or {}
+    seen = _time_left(log, now() if life == "running" else None)
+    last = log.last()
+    running = life == "running"
+    return RunStatus(
+        product=found.product if state is None else state.product,
+        phase=phase,
+        state=life,
+        rho=entry.get("rho"),
+        epsilon=entry.get("epsilon"),
+        seeded=bool(start.get("seeded")) if state is None else state.seed is not None,
+        key=(out / "confidential" / "keys" / f"{found.product}.key").exists(),
+        tasks_finished=0 if found.state is None else len(list(found.state.parent.glob(_PARTS))),
+        version=_version(start) if state is None else state.version,
+        stage=told.get("stage"),
+        done=told.get("done"),
+        total=told.get("total"),
+        **seen,
+        workers=_known(log, "workers"),
+        engine=start.get("engine"),
+        memory_mb=_memory(log) if running else None,
+        peak_rss_mb=memory.get("peak_rss_mb"),
+        started=start.get("ts"),
+        updated=None if last is None else last["ts"],
+        elapsed=_elapsed(log, now() if running else None),
+        attempts=sum(line["event"] == "start" for line in log.lines),
+        last_event=None if last is None else last["event"],
+        error=_error(log),
+        advice=_advice(life, phase, log),
+        problem=problem or trouble,
+    )
+
+
+def _read(path: Path | None) -> tuple[RunState | None, str | None]:
+    if path is None or not path.is_file():
+        return None, None
+    try:
+        state = read_state(path)
+    except PrivacyError as error:
+        return None, str(error)
+    if not all(isinstance(v, str) for v in (state.run_id, state.product, state.version, state.phase)):
+        return None, f"run.json of {path.parent.name} is damaged: it is none of this program's."
+    return state, None
+
+
+def _command(log: LogFile) -> str | None:
+    return log.attempt[0].get("command") if log.attempt else None
+
+
+def _settled(log: LogFile, phase: str) -> bool:
+    """Whether a run has what its last command was to give it."""
+    return phase == "finished" or (phase == "measured" and _command(log) != "estimate")
+
+
+def _life(log: LogFile, phase: str) -> str:
+    """Whether a process is at work on a run."""
+    settled = "finished" if _settled(log, phase) else None
+    ended = log.last("end", "error")
+    if ended is not None:
+        failed = ended["event"] == "error" and ended.get("exit_code") != _INTERRUPTED
+        return settled or ("failed" if failed else "stopped")
+    alive = None if log.process is None else is_alive(log.process)
+    if alive is None:
+        return settled or "unknown"
+    return "running" if alive else settled or "stopped"
+
+
+def _version(start: Mapping[str, Any]) -> str | None:
+    versions = start.get("versions") or {}
+    found = versions.get("opendas")
+    return found if isinstance(found, str) else None
+
+
+def _known(log: LogFile, name: str) -> Any:
+    """Return the newest value of a field of the attempt."""
+    return next((line[name] for line in reversed(log.attempt) if line.get(name) is not None), None)
+
+
+def _memory(log: LogFile) -> float | None:
+    process = log.process
+    found = None if process is None else memory_mb(process.pid)
+    return None if found is None else round(found, 1)
+
+
+def _seconds(timestamp: Any) -> float | None:
+    try:
+        return datetime.fromisoformat(str(timestamp)).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def _elapsed(log: LogFile, now: float | None) -> float | None:
+    """Return how long the attempt has been going on, or how long it was seen at work."""
+    if not log.attempt:
+        return None
+    began = _seconds(log.attempt[0]["ts"])
+    if now is not None and began is not None:
+        return round(max(0.0, now - began), 1)
+    return round(max(0.0, float(log.attempt[-1]["mono"]) - float(log.attempt[0]["mono"])), 1)
+
+
+def _time_left(log: LogFile, now: float | None) -> dict[str, float | None]:
+    """Return the rate of the stage under way, and what is left of it and of the run."""
+    forecast = log.last("forecast") or {}
+    left = TimeLeft(_numbers(forecast.get("steps")), _numbers(forecast.get("levels")))
+    last = None
+    for line in log.attempt:
+        told: list[Any] = [line.get(name) for name in ("stage", "done", "total")]
+        if line["event"] in ("stage", "progress") and None not in told:
+            left.see(float(line["mono"]), *told)
+            last = line
+    if last is None or now is None:
+        return {"rate": None, "stage_left": None, "seconds_left": None}
+    mono = float(last["mono"])
+    waited = max(0.0, now - (_seconds(last["ts"]) or now))
+    rate, here, whole = left.rate(mono), left.stage_left(mono), left.run_left(mono)
+    return {
+        "rate": None if rate is None else round(rate, 3),
+        "stage_left": None if here is None else round(max(0.0, here - waited), 1),
+        "seconds_left": None if whole is None else round(max(0.0, whole - waited), 1),
+    }
+
+
+def _numbers(value: Any) -> dict[str, float]:
+    if not isinstance(value, Mapping):
+        return {}
+    return {str(name): float(found) for name, found in value.items() if isinstance(found, int | float)}
+
+
+def _error(log: LogFile) -> str | None:
+    line = log.last("error")
+    if line is None:
+        return None
+    message = line.get("message") or (f"at {line['place']}" if line.get("place") else "")
+    return f"{line.get('error')}: {message}" if message else str(line.get("error"))
+
+
+def _advice(life: str, phase: str, log: LogFile) -> str:
+    if life == "unknown" and phase != "damaged":
+        host = log.attempt[0].get("host") if log.attempt else None
+        if host is not None:
+            return f"it was started on the machine {host}: ask there whether it is still at work"
+        return "" if phase in ("finished", "measured") else "no log says whether a process is at work"
+    if life not in ("stopped", "failed"):
+        return ""
+    if phase == "preparing":
+        return "nothing was spent: start it again"
+    if phase == "damaged":
+        return "the run cannot be resumed; a new run in a new folder is charged in full"
+    command = _command(log) or "run"
+    files = "CONFIG.json DATA OUT" if command == "phsafe" else "RUN.toml --out OUT"
+    first = "put right what it says; then " if life == "failed" else ""
+    return f"{first}the same command with --resume finishes it: opendas {command} {files} --resume"

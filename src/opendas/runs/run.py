@@ -1,0 +1,273 @@
+"""A run: the one place where a run file becomes objects."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from opendas.budget.allocation import Budget
+from opendas.budget.resolve import resolve_budget
+from opendas.constraints.table import ConstraintTable, invariant_geolevels
+from opendas.errors import ConfigError
+from opendas.geography.bypass import LARGEST_FAMILY, bypass_general, bypass_only_children
+from opendas.geography.frame import Frame
+from opendas.geography.recipe import build_spine
+from opendas.geography.spine import Spine
+from opendas.gls.model import TreeModel
+from opendas.measurement.plan import MeasurementPlan
+from opendas.privacy.relations import Mechanism
+from opendas.readers.base import InputData, MemoryTable, Reader
+from opendas.readers.paths import expand_paths
+from opendas.readers.registry import make_reader
+from opendas.runs.config.load import load_run_file, parse_document
+from opendas.runs.config.model import RunFile
+from opendas.runs.config.product_file import declare_product
+from opendas.runs.config.resolve import Resolved, resolve
+from opendas.schema.product import Product
+from opendas.topdown.model import LevelRules
+
+__all__ = ["Run", "bypassed", "define", "load", "make_budget", "make_model", "make_rules", "make_spine"]
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A run file, understood.
+
+    Parameters
+    ----------
+    path : Path
+        The run file.
+    resolved : Resolved
+        Product, reader, geography, budget and rules.
+    """
+
+    path: Path
+    resolved: Resolved
+
+    @property
+    def product(self) -> Product:
+        """What is counted, asked and held."""
+        return self.resolved.product
+
+    @cached_property
+    def reader(self) -> Reader:
+        """The reader of the input. What its ``read`` gives is confidential."""
+        return make_reader(self.resolved.reader)
+
+    @cached_property
+    def frame(self) -> Frame:
+        """The public frame of leaves."""
+        return self.reader.frame()[0]
+
+    @cached_property
+    def spine(self) -> Spine:
+        """The spine that measurements are taken on."""
+        return make_spine(self.resolved, self.frame)
+
+    @cached_property
+    def budget(self) -> Budget:
+        """The exact budget."""
+        return make_budget(self.resolved)
+
+    @cached_property
+    def plan(self) -> MeasurementPlan:
+        """What is asked of every geounit, with what noise."""
+        return MeasurementPlan(self.product, self.spine, self.budget)
+
+    def read(self, cache: Path | None = None) -> InputData:
+        """Read the confidential input.
+
+        Parameters
+        ----------
+        cache : Path, optional
+            A folder for confidential scratch files, which the caller removes when the run is finished: a
+            large histogram is put there and memory mapped.
+        """
+        return self.reader.read(cache)
+
+    def estimation_digest(self, plan: MeasurementPlan) -> str:
+        """Return the SHA-256 of the plan and of everything estimation adds to it."""
+        resolved = self.resolved
+        document = {
+            "plan": plan.digest(),
+            "estimator": resolved.estimator,
+            "least_squares": sorted((k, v) for k, v in self.product.passes.least_squares.items()),
+            "rounder": sorted((k, v) for k, v in self.product.passes.rounder.items()),
+            "slack": str(resolved.slack),
+            "milp": resolved.milp,
+            "failsafe": resolved.failsafe,
+            "invariants": [invariant.name for invariant in self.product.invariants],
+            "bounds": [[b.name, b.lower, b.upper] for b in self.product.bounds],
+        }
+        return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
+
+
+def load(path: str | Path, *, strict: bool = False, need_input: bool = True) -> Run:
+    """Load a run file.
+
+    Parameters
+    ----------
+    path : path of a TOML run file
+    strict : bool
+        A disagreement of the input with a published summary record is an error rather than a warning.
+    need_input : bool
+        False to estimate from measurements: the input's files may then be absent.
+
+    Raises
+    ------
+    ConfigError
+        Naming file, line, field and rule; everything wrong comes together.
+    """
+    return Run(Path(path), resolve(load_run_file(path), strict=strict, need_input=need_input))
+
+
+def define(
+    run: Mapping[str, Any] | str,
+    *,
+    input: Any = None,  # noqa: A002  # the section's name
+    frame: Any = None,
+    units: Any = None,
+    product: Product | Mapping[str, Any] | None = None,
+    folder: str | Path = ".",
+) -> Run:
+    """Define a run from objects: what a run file says, with tables that are in memory already.
+
+    Parameters
+    ----------
+    run : mapping or str
+        The sections of a run file, or its TOML text. ``[input] path``, ``[geography] frame`` and ``[input]
+        units`` may be left out where a table is given below.
+    input, frame, units : table, optional
+        pandas, polars or pyarrow frames, or anything else that speaks the Arrow stream interface. Arrow data
+        are shared, not copied. `units` is taken under the name ``units`` of the run file's section.
+    product : Product or mapping, optional
+        A product, or the sections of a product file. By default the one that the run names.
+    folder : path
+        What relative paths start from.
+
+    Raises
+    ------
+    ConfigError
+        Naming everything that is wrong.
+    """
+    document = copy.deepcopy(dict(tomllib.loads(run) if isinstance(run, str) else run))
+    tables = {
+        name: MemoryTable(name, _arrow(table))
+        for name, table in (("input", input), ("frame", frame), ("units", units))
+        if table is not None
+    }
+    declared = declare_product(product) if isinstance(product, Mapping) else product
+    if declared is not None:
+        document.setdefault("run", {})["product"] = "pl94-persons"  # a name in its place; `declared` is used
+    if "input" in tables:
+        document.setdefault("input", {})["path"] = "table in memory"
+    if "frame" in tables:
+        document.setdefault("geography", {})["frame"] = "table in memory"
+    if "units" in tables:
+        document.setdefault("input", {}).setdefault("units", {})["path"] = "table in memory"
+    run_file, _ = parse_document(document, RunFile, "run", Path(folder).resolve())
+    resolved = resolve(run_file, need_input=not tables, product=declared)
+    reader = resolved.reader
+    if tables and "input" not in tables:
+        reader = replace(reader, paths=expand_paths(run_file.input.path, Path()))
+    if "input" in tables:
+        reader = replace(reader, paths=(tables["input"],))
+    if "frame" in tables:
+        reader = replace(reader, frame=tables["frame"])
+    if "units" in tables and reader.units is not None:
+        reader = replace(reader, units=replace(reader.units, path=tables["units"]))
+    return Run(Path(folder) / "run", replace(resolved, reader=reader))
+
+
+def _arrow(table: Any) -> pa.Table:
+    try:
+        return table if isinstance(table, pa.Table) else pa.table(table)
+    except (TypeError, pa.ArrowInvalid):
+        raise ConfigError(
+            "a table must be a pandas, polars or pyarrow frame, or speak the Arrow stream interface."
+        ) from None
+
+
+def make_spine(resolved: Resolved, frame: Frame) -> Spine:
+    """Build the spine that the run file asks for."""
+    return build_spine(frame, resolved.recipe, partial(bypassed, resolved))
+
+
+def bypassed(resolved: Resolved, spine: Spine) -> Spine:
+    """Apply the bypass rule of the mechanism; a geounit with an invariant of its own is kept."""
+    budget = make_budget(resolved)
+    shares = [budget.geolevels[name] for name in spine.names]
+    if budget.mechanism is Mechanism.DISCRETE_GAUSSIAN:
+        return bypass_only_children(spine, shares)
+    held = [
+        level for level in invariant_geolevels(resolved.product, spine).values() if level < len(shares) - 1
+    ]
+    step = resolved.recipe.bypass
+    most = LARGEST_FAMILY if step is None else step.largest_family
+    return bypass_general(spine, shares, top=1 + max(held, default=0), largest_family=most)
+
+
+def make_budget(resolved: Resolved) -> Budget:
+    """Resolve the budget on the levels of the spine; block-by-block gives all of it to the leaves."""
+    spec, levels = resolved.budget, resolved.levels
+    if resolved.estimator == "block-by-block":
+        shares = {name: Fraction(int(name == levels[-1])) for name in levels}
+        spec = replace(spec, geolevels=shares, normalise=False)
+    return resolve_budget(spec, levels, resolved.product.workload.canonical, resolved.stand_ins)
+
+
+def make_model(resolved: Resolved, plan: MeasurementPlan, constraints: ConstraintTable) -> TreeModel | None:
+    """Return the model of the whole tree, where the estimator needs one.
+
+    Raises
+    ------
+    ConfigError
+        If bounds, structural zeros and recodes hang together so much that least squares over the whole tree
+        is out of reach.
+    """
+    return TreeModel.of_plan(plan, constraints) if resolved.estimator == "informed" else None
+
+
+def make_rules(
+    resolved: Resolved, plan: MeasurementPlan, constraints: ConstraintTable
+) -> tuple[LevelRules, ...]:
+    """Return how families at each geolevel are estimated."""
+    product, passes = resolved.product, resolved.product.passes
+    if resolved.estimator == "informed":  # one pass, at the leaves as above
+        passes = replace(passes, least_squares={"*": (("rest",),)})
+    last = len(plan.levels) - 1
+    rules = []
+    for number, level in enumerate(plan.levels):
+        named = level.geolevel in {**product.passes.least_squares, **product.passes.rounder}
+        least_squares, rounder = passes.for_geolevel(
+            level.geolevel if named else resolved.stand_ins.get(level.geolevel, level.geolevel),
+            level.measured,
+            is_root=number == 0,
+            is_leaf=number == last,
+        )
+        rules.append(
+            LevelRules(
+                level.geolevel,
+                least_squares,
+                tuple(
+                    tuple((name, product.workload.group(name).row_of_cell) for name in names)
+                    for names in rounder
+                ),
+                constraints.bound_names,
+                constraints.bound_cells,
+                constraints.possible,
+                float(resolved.slack),
+                resolved.milp,
+            )
+        )
+    return tuple(rules)

@@ -1,0 +1,441 @@
+"""The output folder: key, ledger and state of the runs in it, and what may be resumed.
+
+Order of events: lock the folder; key on disk; what the run is a function of in ``state/<product>/run.json``;
+intent in the ledger; only then draws. Whatever a crash leaves, a second start either finds no intent, and
+nothing was drawn, or finds it, and repeats the same draws.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import stat
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from opendas.custody.core_files import forbid_core_files
+from opendas.custody.ledger import Ledger
+from opendas.custody.ledger_entries import LedgerEntry
+from opendas.custody.passphrase import Passphrase
+from opendas.custody.run_key import KEY_BYTES, RunKey
+from opendas.custody.secret_files import destroy_secret, private_folder
+from opendas.errors import ConfigError, EnvironmentFailure, PrivacyError
+from opendas.files.atomic import make_folder, settle, write_atomic
+
+__all__ = [
+    "RunState",
+    "Workspace",
+    "check_custody",
+    "check_passphrase",
+    "forget_keys",
+    "read_state",
+    "refuse_foreign",
+    "remove_cache",
+    "remove_checkpoints",
+]
+
+
+_PHASES = ("started", "measured", "finished")
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """What a run is a function of, and how far it is: ``state/<product>/run.json``.
+
+    Parameters
+    ----------
+    run_id : str
+        Random.
+    product, version : str
+    plan_digest, estimation_digest : str
+        Of the measurement plan, and of everything estimation adds.
+    input_tag, key_commitment : str
+        Keyed digests of the input and of the key.
+    seed : int or None
+    phase : str
+        ``started``, ``measured`` or ``finished``.
+    result : mapping or None
+        Answer of a finished run.
+    """
+
+    run_id: str
+    product: str
+    version: str
+    plan_digest: str
+    estimation_digest: str
+    input_tag: str
+    key_commitment: str
+    seed: int | None
+    phase: str = "started"
+    result: Mapping[str, Any] | None = None
+
+    def differing(self, other: RunState) -> tuple[str, ...]:
+        """Name what differs between two runs of one product, apart from identity and progress."""
+        names = {
+            "version": "version",
+            "plan_digest": "plan",
+            "estimation_digest": "estimation settings",
+            "input_tag": "input",
+            "seed": "seed",
+        }
+        return tuple(text for name, text in names.items() if getattr(self, name) != getattr(other, name))
+
+
+def read_state(path: Path) -> RunState:
+    """Read ``state/<product>/run.json``.
+
+    Raises
+    ------
+    PrivacyError
+        If it is damaged.
+    """
+    try:
+        state = RunState(**json.loads(path.read_bytes()))
+        names = [each.name for each in fields(state) if each.type == "str"]
+        right = all(isinstance(getattr(state, name), str) for name in names) and state.phase in _PHASES
+        right = right and state.product == path.parent.name
+        right = right and (state.seed is None or type(state.seed) is int)
+        if not right or not (state.result is None or isinstance(state.result, Mapping)):
+            raise TypeError
+        return state
+    except (ValueError, TypeError, RecursionError) as error:
+        raise PrivacyError(
+            f"{path.name} of {path.parent.name} is damaged: the run cannot be resumed. "
+            "A new run in a new folder is charged in full."
+        ) from error
+
+
+class Workspace:
+    """An output folder, locked while it is open.
+
+    Parameters
+    ----------
+    out : Path
+    ledger : Path, optional
+        A ledger shared by several folders; by default ``ledger.jsonl`` in the folder.
+
+    Raises
+    ------
+    ConfigError
+        If the folder holds something that is not a release of ours.
+    PrivacyError
+        If another process is at work in it, or others could exchange the folders of keys and counts.
+    """
+
+    def __init__(self, out: Path, ledger: Path | None = None) -> None:
+        forbid_core_files()
+        self.out = out
+        self.refuse(out)
+        if ledger is not None and ledger.resolve().is_relative_to(self.release.resolve()):
+            raise ConfigError(
+                f"--ledger {ledger}: a ledger is not for publication, and this path lies in the release."
+            )
+        if ledger is not None:
+            _check_ledger(ledger)
+        self._fresh = not out.exists() or not any(out.iterdir())
+        make_folder(out)
+        _close_to_others(out)
+        for folder in (self.confidential, self.confidential / "keys", self.state):
+            private_folder(folder)
+        make_folder(self.release)
+        self.ledger = Ledger.open(ledger or out / "ledger.jsonl", folder=out)
+        settle(out)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.ledger.close()
+        if kind is not None and self._fresh and not any(self.state.rglob("run.json")):
+            # Nothing was drawn or promised: leave no trace of a run that never started.
+            shutil.rmtree(self.out, ignore_errors=True)
+
+    def refuse(self, out: Path) -> None:
+        """Refuse a folder that is not ours; see :func:`refuse_foreign`."""
+        refuse_foreign(out)
+
+    @property
+    def release(self) -> Path:
+        """What may be published."""
+        return self.out / "release"
+
+    @property
+    def confidential(self) -> Path:
+        """What must not leave the office; mode 0700."""
+        return self.out / "confidential"
+
+    @property
+    def state(self) -> Path:
+        """Checkpoints of noisy and estimated values, input tag and key commitment; mode 0700."""
+        return self.out / "state"
+
+    def cache(self, product: str) -> Path:
+        """Return where a run may put its input while it works on it: confidential, and removed at the end."""
+        return self.confidential / "cache" / product
+
+    def key_path(self, product: str) -> Path:
+        """Return the key file of a product's run."""
+        return self.confidential / "keys" / f"{product}.key"
+
+    def state_path(self, product: str) -> Path:
+        """Return the state file of a product's run."""
+        return self.state / product / "run.json"
+
+    def load_state(self, product: str) -> RunState | None:
+        """Return the state of a product's run, or None where there is none.
+
+        What a death between the last result and the end of that run left undone is done first.
+        """
+        path = self.state_path(product)
+        if not path.is_file():
+            return None
+        state = read_state(path)
+        if state.phase != "started":
+            self.close(state)
+        return state
+
+    def close(self, state: RunState) -> None:
+        """Note in the ledger that a run is finished, and remove what only an unfinished one needs.
+
+        Harmless when done again. An act that stands in another ledger gets no note: none is needed, since an
+        act counts from its intent on.
+        """
+        if state.phase == "finished":
+            if self.ledger.find(state.run_id) is not None:
+                self.ledger.finished(state.run_id)
+            remove_checkpoints(self.state / state.product)
+        remove_cache(self.cache(state.product))
+
+    def begin(self, state: RunState, entry: LedgerEntry) -> None:
+        """Write the state of a new run, then its intent; draw only after this returns.
+
+        Raises
+        ------
+        PrivacyError
+            If the ledger refuses the act: then it is as if the run had never been started.
+        """
+        self.save_state(state)
+        try:
+            self.ledger.intend(entry)
+        except PrivacyError:
+            self.state_path(state.product).unlink()
+            raise
+
+    def save_state(self, state: RunState) -> None:
+        """Write the state of a product's run."""
+        text = json.dumps(
+            {name: getattr(state, name) for name in RunState.__slots__}, indent=1, sort_keys=True
+        )
+        write_atomic(self.state_path(state.product), text.encode())
+
+    def key_at_hand(self, product: str, passphrase: Passphrase | None) -> bool:
+        """Whether the key of a run is stored here, in clear or with a passphrase given for it."""
+        path = self.key_path(product)
+        return path.exists() and (passphrase is not None or not RunKey.is_encrypted(path))
+
+    def new_key(
+        self, product: str, seed: int | None, command: str | None, passphrase: Passphrase | None = None
+    ) -> RunKey:
+        """Return the key of a new run, on disk unless a key command keeps it elsewhere.
+
+        A key left by a run that never reached the ledger was never used and is replaced.
+        """
+        if command is not None:
+            return key_from_command(command)
+        path = self.key_path(product)
+        if path.exists():
+            entries = self.ledger.entries()
+            old = RunKey.load(path, passphrase) if entries else None
+            # Runs with one seed have one key, those of other products too: that it was used means nothing.
+            if old is not None and not old.is_seeded and _used(old, entries):
+                raise PrivacyError(
+                    f"the key of {product} in this folder was used before and its run's state is gone; "
+                    "start a new run in a new folder, which is charged in full."
+                )
+            destroy_secret(path)
+        key = RunKey.generate() if seed is None else RunKey.seeded(seed)
+        key.save(path, passphrase)
+        return key
+
+    def known_key(self, state: RunState, command: str | None, passphrase: Passphrase | None = None) -> RunKey:
+        """Return the key of an unfinished run.
+
+        Raises
+        ------
+        PrivacyError
+            If it is lost, forgotten or another one, or the passphrase does not open it.
+        """
+        path = self.key_path(state.product)
+        if command is None and not path.exists():
+            raise PrivacyError(
+                f"the key of {state.product} is not there (lost, or destroyed with forget-key): an "
+                "unfinished run cannot be resumed without it. A new run in a new folder is charged in full."
+            )
+        key = key_from_command(command) if command is not None else RunKey.load(path, passphrase)
+        if key.commitment() != state.key_commitment:
+            raise PrivacyError(
+                f"the key of {state.product} is not the one its run started with: resuming would draw new "
+                "noise. A new run in a new folder is charged in full."
+            )
+        return key
+
+
+def _used(key: RunKey, entries: Sequence[LedgerEntry]) -> bool:
+    commitment = key.commitment()
+    return any(entry.key_commitment == commitment for entry in entries)
+
+
+def refuse_foreign(out: Path) -> None:
+    """Refuse an output folder that is none, or holds something else than runs of ours.
+
+    Raises
+    ------
+    ConfigError
+    """
+    if not out.exists():
+        return
+    if not out.is_dir():
+        raise ConfigError(f"{out} is not a folder; choose another --out.")
+    ours = {"release", "confidential", "state", "ledger.jsonl"}
+    found = {path.name for path in out.iterdir() if not path.name.startswith(".")}
+    if found and not (found <= ours and "state" in found):
+        other = sorted(found - ours)
+        raise ConfigError(
+            f"{out} holds {'other things, for instance ' + other[0] if other else 'no run of this program'}; "
+            "choose an empty or new folder with --out."
+        )
+
+
+def check_custody(seed: int | None, command: str | None, passphrase: Passphrase | None) -> None:
+    """Refuse two answers to the question where the key comes from.
+
+    Raises
+    ------
+    ConfigError
+    """
+    if seed is not None and command is not None:
+        raise ConfigError("a seeded run takes no key command.")
+    if passphrase is not None and seed is not None:
+        raise ConfigError("a seeded run takes no passphrase: its key is no secret.")
+    if passphrase is not None and command is not None:
+        raise ConfigError("a passphrase goes with a stored key; that of a key command is kept elsewhere.")
+
+
+def check_passphrase(key_file: Path, passphrase: Passphrase) -> None:
+    """Try a passphrase on the key of an earlier run, or on none: a wrong one is better known at once.
+
+    Raises
+    ------
+    PrivacyError
+    """
+    if key_file.exists():
+        RunKey.load(key_file, passphrase)
+    else:
+        passphrase.check_new()
+
+
+def _close_to_others(out: Path) -> None:
+    """Let nobody else exchange the folders in OUT: no writing by everybody.
+
+    Raises
+    ------
+    PrivacyError
+        If it is open for that, and another user's.
+    """
+    status = out.stat()
+    if not status.st_mode & stat.S_IWOTH or status.st_mode & stat.S_ISVTX:
+        return
+    try:
+        out.chmod(stat.S_IMODE(status.st_mode) & ~stat.S_IWOTH)
+    except OSError:
+        raise PrivacyError(
+            f"everybody may write into {out}, and could exchange the folder of keys; choose another output "
+            "folder, or let its owner run chmod o-w on it."
+        ) from None
+
+
+def _check_ledger(path: Path) -> None:
+    """Refuse a ledger that cannot be one before the output folder is touched."""
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise ConfigError(f"--ledger {path}: give a file, there already or new, in a folder that exists.")
+    if path.exists():
+        Ledger.read(path)
+
+
+def key_from_command(command: str) -> RunKey:
+    """Return the key that an external command prints: 64 hexadecimal digits.
+
+    The command is not run through a shell. Its output is never logged.
+
+    Raises
+    ------
+    ConfigError
+        If it is empty.
+    EnvironmentFailure
+        If it cannot be run or fails.
+    PrivacyError
+        If it prints something else.
+    """
+    try:
+        words = shlex.split(command)
+        if not words:
+            raise ConfigError("--key-command is empty; give the command that prints the run key.")
+        done = subprocess.run(words, capture_output=True, check=False, timeout=300)
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        raise EnvironmentFailure(f"the key command could not be run ({type(error).__name__}).") from None
+    if done.returncode != 0:
+        raise EnvironmentFailure(f"the key command ended with status {done.returncode}.")
+    try:
+        secret = bytes.fromhex(done.stdout.decode("ascii").strip())
+    except ValueError:
+        secret = b""
+    if len(secret) != KEY_BYTES:
+        raise PrivacyError(f"the key command must print {2 * KEY_BYTES} hexadecimal digits and nothing else.")
+    return RunKey(secret)
+
+
+def forget_keys(out: Path, kind: type[Workspace] = Workspace) -> tuple[str, ...]:
+    """Destroy the keys of a folder: measurements can then no longer be unmade, nor more be drawn.
+
+    The file is overwritten before it is removed; what the file system or a backup keeps is beyond reach. An
+    encrypted key needs no passphrase for that.
+
+    Parameters
+    ----------
+    out : Path
+    kind : type of Workspace
+        Layout of the folder.
+
+    Returns
+    -------
+    tuple of str
+        Products whose key was destroyed.
+    """
+    folder = out / "confidential" / "keys"
+    if not folder.is_dir():
+        raise ConfigError(f"{out} is no output folder of a run.")
+    gone = []
+    with kind(out):
+        for path in sorted(folder.glob("*.key")):
+            destroy_secret(path)
+            gone.append(path.stem)
+    return tuple(gone)
+
+
+def remove_checkpoints(folder: Path) -> None:
+    """Remove finished tasks once the release stands."""
+    for path in folder.glob("*.part"):
+        path.unlink()
+
+
+def remove_cache(folder: Path) -> None:
+    """Remove what a run put aside of its input."""
+    if folder.is_dir():
+        shutil.rmtree(folder)

@@ -1,0 +1,331 @@
+"""The two integer noise laws: discrete Gaussian (zCDP) and discrete Laplace (pure DP).
+
+Parameters are exact fractions. Probabilities and variances come as doubles for reporting and weighting;
+sampling and margins use the integer thresholds of :mod:`opendas.sampling.interval_arithmetic` only.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from typing import Protocol, runtime_checkable
+
+from opendas.errors import PrivacyError
+from opendas.sampling.interval_arithmetic import (
+    exp_neg,
+    gaussian_tail_floors,
+    gaussian_weights,
+    laplace_tail_floors,
+)
+
+__all__ = ["MAX_FLOORS", "WORD_BITS", "DiscreteGaussian", "DiscreteLaplace", "NoiseDistribution"]
+
+WORD_BITS = 64
+"""Bits of the first word that a draw takes."""
+
+MAX_FLOORS = 1 << 21
+"""Most thresholds on one side of 0: 16 MB of them, a variance of about 5e10 (Gaussian) or 4e9 (Laplace)."""
+
+# From here on the variance is sigma2 and the normaliser sqrt(2 pi sigma2) to far below one unit of a double:
+# by Poisson summation the relative corrections are of order sigma2 * exp(-2 pi**2 sigma2) < 1e-60.
+_WIDE = 8
+# The smallest positive double is 2**-1074: enough bits that even it keeps a full significand.
+_DOUBLE_PRECISION = 1400
+# Longest list of thresholds that a margin is searched in: half a minute and some hundred megabytes.
+_WIDEST = 1 << 24
+
+
+@runtime_checkable
+class NoiseDistribution(Protocol):
+    """A symmetric law on the integers that can be sampled exactly; hashable, and equal by value.
+
+    ``tail_floors(bits)`` returns ``floor(2**bits * P(X > k))`` for ``k = 0, 1, ...`` down to the first 0 and
+    is all the sampler needs; ``tail_length(bits)`` bounds the length of that list without computing it.
+    """
+
+    @property
+    def name(self) -> str:
+        """Name written into measurement files."""
+        ...
+
+    @property
+    def variance(self) -> float:
+        """Variance of the integer law, in squared counts."""
+        ...
+
+    def pmf(self, k: int) -> float:
+        """Return ``P(X = k)``."""
+        ...
+
+    def margin(self, confidence: Fraction) -> int:
+        """Return the smallest ``m`` with ``P(|X| <= m) >= confidence``."""
+        ...
+
+    def tail_floors(self, bits: int) -> list[int]:
+        """Return ``floor(2**bits * P(X > k))`` for ``k = 0, 1, ...`` to the first 0."""
+        ...
+
+    def tail_length(self, bits: int) -> int:
+        """Return an upper bound of ``len(tail_floors(bits))``, up to a few per cent."""
+        ...
+
+    def __hash__(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class DiscreteGaussian:
+    """The discrete Gaussian, ``P(k)`` proportional to ``exp(-k**2 / (2 sigma2))``.
+
+    Parameters
+    ----------
+    sigma2 : Fraction, > 0
+        Variance parameter, in squared counts. ``1 / (2 sigma2)`` is the zCDP cost per unit of squared
+        sensitivity.
+
+    Raises
+    ------
+    PrivacyError
+        If ``sigma2`` is not an exact positive number.
+
+    Notes
+    -----
+    Canonne, Kamath & Steinke (2020), Definition 1 and Theorem 14.
+
+    Examples
+    --------
+    >>> DiscreteGaussian(Fraction(10)).variance
+    10.0
+    >>> DiscreteGaussian(Fraction(10)).margin(Fraction(95, 100))
+    6
+    """
+
+    sigma2: Fraction
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sigma2", _positive("sigma2", self.sigma2))
+
+    @property
+    def name(self) -> str:
+        """Name written into measurement files."""
+        return "discrete-gaussian"
+
+    @property
+    def variance(self) -> float:
+        """Variance of the integer law, in squared counts: below ``sigma2``, equal to it when wide.
+
+        Below ``sigma2`` of about 0.0007 it is smaller than the smallest positive double and comes as 0.0.
+        """
+        return float(self.sigma2) if self.sigma2 >= _WIDE else _narrow_gaussian(self.sigma2)[1]
+
+    def pmf(self, k: int) -> float:
+        """Return ``P(X = k)`` to a few units in the last place.
+
+        Parameters
+        ----------
+        k : int
+            Value.
+
+        Returns
+        -------
+        float
+            Probability; 0.0 where it is below the smallest positive double.
+        """
+        weight = _exp_neg_double(Fraction(k * k) / (2 * self.sigma2))
+        if self.sigma2 >= _WIDE:
+            return weight / math.sqrt(2 * math.pi * float(self.sigma2))
+        return weight / _narrow_gaussian(self.sigma2)[0]
+
+    def margin(self, confidence: Fraction) -> int:
+        """Return the smallest ``m`` with ``P(|X| <= m) >= confidence``, decided exactly.
+
+        Parameters
+        ----------
+        confidence : Fraction, in [0, 1)
+            For instance ``Fraction(95, 100)``.
+
+        Returns
+        -------
+        int
+            Half-width, in counts.
+
+        Raises
+        ------
+        PrivacyError
+            If the confidence is not an exact number in [0, 1).
+
+        Notes
+        -----
+        Takes a number of steps proportional to the standard deviation (half a second at a variance of
+        ``10**9``), once per law and confidence.
+        """
+        return _margin(self, _confidence(confidence))
+
+    def tail_floors(self, bits: int) -> list[int]:
+        """Return ``floor(2**bits * P(X > k))`` for ``k = 0, 1, ...`` to the first 0."""
+        return gaussian_tail_floors(self.sigma2, bits)
+
+    def tail_length(self, bits: int) -> int:
+        """Return an upper bound of ``len(tail_floors(bits))``: ``P(X > k) <= exp(-k**2 / (2 sigma2))``."""
+        return 2 + math.isqrt(int(2 * bits * self.sigma2 * Fraction(7, 10)))
+
+
+@dataclass(frozen=True, slots=True)
+class DiscreteLaplace:
+    """The discrete Laplace (two-sided geometric) law, ``P(k)`` proportional to ``exp(-|k| / scale)``.
+
+    Parameters
+    ----------
+    scale : Fraction, > 0
+        Scale in counts: L1 sensitivity over epsilon.
+
+    Raises
+    ------
+    PrivacyError
+        If ``scale`` is not an exact positive number.
+
+    Notes
+    -----
+    Ghosh, Roughgarden & Sundararajan (2012), the geometric mechanism.
+
+    Examples
+    --------
+    >>> DiscreteLaplace(Fraction(2)).margin(Fraction(9, 10))
+    4
+    """
+
+    scale: Fraction
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "scale", _positive("scale", self.scale))
+
+    @property
+    def name(self) -> str:
+        """Name written into measurement files."""
+        return "discrete-laplace"
+
+    @property
+    def variance(self) -> float:
+        """Variance of the integer law in squared counts: ``2 q / (1 - q)**2``, ``q = exp(-1 / scale)``."""
+        return _laplace_variance(self.scale)
+
+    def pmf(self, k: int) -> float:
+        """Return ``P(X = k)`` to a few units in the last place.
+
+        Parameters
+        ----------
+        k : int
+            Value.
+
+        Returns
+        -------
+        float
+            Probability; 0.0 where it is below the smallest positive double.
+        """
+        half = float(1 / (2 * self.scale))
+        return math.tanh(half) * _exp_neg_double(Fraction(abs(k)) / self.scale)
+
+    def margin(self, confidence: Fraction) -> int:
+        """Return the smallest ``m`` with ``P(|X| <= m) >= confidence``, decided exactly.
+
+        Parameters
+        ----------
+        confidence : Fraction, in [0, 1)
+            For instance ``Fraction(95, 100)``.
+
+        Returns
+        -------
+        int
+            Half-width, in counts.
+
+        Raises
+        ------
+        PrivacyError
+            If the confidence is not an exact number in [0, 1).
+
+        Notes
+        -----
+        Takes a number of steps proportional to the standard deviation (half a second at a variance of
+        ``10**9``), once per law and confidence.
+        """
+        return _margin(self, _confidence(confidence))
+
+    def tail_floors(self, bits: int) -> list[int]:
+        """Return ``floor(2**bits * P(X > k))`` for ``k = 0, 1, ...`` to the first 0."""
+        return laplace_tail_floors(self.scale, bits)
+
+    def tail_length(self, bits: int) -> int:
+        """Return an upper bound of ``len(tail_floors(bits))``: ``P(X > k) <= exp(-k / scale)``."""
+        return 2 + int(bits * self.scale * Fraction(7, 10))
+
+
+def _positive(field: str, value: Fraction | int) -> Fraction:
+    if isinstance(value, bool) or not isinstance(value, int | Fraction):
+        raise PrivacyError(
+            f"{field} is a {type(value).__name__}; noise parameters are exact. Give a Fraction or an int."
+        )
+    if value <= 0:
+        raise PrivacyError(
+            f"{field} = {value}; expected a positive number: without noise there is no guarantee."
+        )
+    return Fraction(value)
+
+
+def _confidence(value: Fraction) -> Fraction:
+    if isinstance(value, bool) or not isinstance(value, int | Fraction):
+        raise PrivacyError(f"confidence is a {type(value).__name__}; give a Fraction, for instance 95/100.")
+    if not 0 <= value < 1:
+        raise PrivacyError(f"confidence = {value}; expected a number from 0 up to, but not including, 1.")
+    return Fraction(value)
+
+
+@lru_cache(maxsize=1024)
+def _margin(law: DiscreteGaussian | DiscreteLaplace, confidence: Fraction) -> int:
+    if law.tail_length(64) > _WIDEST:
+        raise PrivacyError(
+            f"A {law.name} of variance {law.variance:.3g} is too wide for an exact margin; "
+            "the limit is a variance of about 3e12 (discrete-gaussian) or 2.8e11 (discrete-laplace)."
+        )
+    # P(|X| <= m) >= c  <=>  S(m) <= (1 - c) / 2. A floor f at some precision decides this except when
+    # f < 2**bits (1 - c) / 2 < f + 1; then more bits are taken.
+    for bits in (64, 128, 256, 512, 1024, 2048):
+        bound = (1 - confidence) / 2 * 2**bits
+        floors = law.tail_floors(bits)
+        low, high = 0, len(floors) - 1
+        if floors[high] + 1 > bound:
+            continue
+        while low < high:
+            middle = (low + high) // 2
+            if floors[middle] + 1 <= bound:
+                high = middle
+            else:
+                low = middle + 1
+        # All before `low` are undecided or too small a margin; the last of them must be surely too small.
+        if low == 0 or floors[low - 1] >= bound:
+            return low
+    raise PrivacyError(f"The margin at confidence {confidence} could not be decided at 2048 bits.")
+
+
+def _exp_neg_double(x: Fraction) -> float:
+    precision = 70 + 3 * min(int(x), 800) // 2
+    low, high = exp_neg(x, precision)
+    return float(Fraction(low + high, 2 << precision))
+
+
+@lru_cache(maxsize=1024)
+def _narrow_gaussian(sigma2: Fraction) -> tuple[float, float]:
+    """Return the normaliser and the variance of a discrete Gaussian with ``sigma2 < 8``, by direct sums."""
+    one = 1 << _DOUBLE_PRECISION
+    weights = list(gaussian_weights(sigma2, _DOUBLE_PRECISION, 1))
+    # Weights beyond the list are below 2**-1400 and fall by more than half a step: no double sees them.
+    total = one + sum(low + high for low, high in weights)
+    second = sum(k * k * (low + high) for k, (low, high) in enumerate(weights, start=1))
+    return float(Fraction(total, one)), float(Fraction(second, total))
+
+
+@lru_cache(maxsize=1024)
+def _laplace_variance(scale: Fraction) -> float:
+    low, high = exp_neg(1 / scale, _DOUBLE_PRECISION)
+    q = Fraction(low + high, 2 << _DOUBLE_PRECISION)
+    return float(2 * q / (1 - q) ** 2)

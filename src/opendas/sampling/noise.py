@@ -1,0 +1,340 @@
+"""Noise as a pure function of a key and an address.
+
+A draw encrypts its address (:mod:`opendas.sampling.addresses`) as one AES-256 block. The first 8 bytes of the
+ciphertext, little-endian, are the word that :mod:`opendas.sampling.inverse_cdf` turns into an integer; the
+other
+8 bytes are not used. A word that does not decide the draw is extended by the words of the same address with
+refinement 1, 2, ...
+
+Axes: ``C`` geounits, ``m`` cells.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from functools import partial
+from threading import local
+from typing import NamedTuple, NoReturn
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from numpy.typing import ArrayLike, NDArray
+
+from opendas.errors import EnvironmentFailure, PrivacyError
+from opendas.sampling.addresses import (
+    CELL_BITS,
+    LEVEL_BITS,
+    QUERY_BITS,
+    UNIT_BITS,
+    add_to_groups,
+    fill_addresses,
+    fill_pairs,
+    index_array,
+    pack_addresses,
+    scalar_index,
+)
+from opendas.sampling.inverse_cdf import SamplerTable
+
+__all__ = ["NoiseSource", "pack_addresses"]
+
+_KEY_BYTES = 32
+_BLOCK_BYTES = 16
+#: Blocks encrypted in one call: addresses and words together stay in a core's second-level cache.
+_CHUNK = 8192
+
+Request = tuple[SamplerTable, ArrayLike, int, ArrayLike]
+SumRequest = tuple[SamplerTable, ArrayLike, int, ArrayLike, NDArray[np.int64], NDArray[np.int64]]
+
+
+class NoiseSource:
+    """Exact noise under one derived key.
+
+    The same key, table and address give the same value in whatever call, order, thread or process. Threads
+    may share a source; a worker process makes its own from the key bytes.
+
+    Parameters
+    ----------
+    key : bytes, 32 of them
+        From :meth:`opendas.custody.run_key.RunKey.derive`.
+
+    Raises
+    ------
+    PrivacyError
+        If the key is not 32 bytes.
+    EnvironmentFailure
+        On a big-endian machine, where addresses would have other bytes.
+    """
+
+    __slots__ = ("_cipher", "_local")
+
+    def __init__(self, key: bytes) -> None:
+        if not isinstance(key, bytes) or len(key) != _KEY_BYTES:
+            raise PrivacyError(
+                f"A noise key is {_KEY_BYTES} bytes; what was given is not. Nothing was drawn."
+            )
+        if sys.byteorder != "little":
+            raise EnvironmentFailure("Noise addresses are little-endian; this machine is not supported.")
+        # ECB on distinct blocks is the block cipher itself used as a pseudo-random function: that is what an
+        # addressable source needs, and there is no plaintext to hide.
+        self._cipher = Cipher(algorithms.AES(key), modes.ECB())
+        self._local = local()
+
+    def __repr__(self) -> str:
+        return "NoiseSource(<key>)"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("A noise source is not pickled. Pass its key bytes to the worker and make one there.")
+
+    def draw(
+        self, table: SamplerTable, level: int, unit: ArrayLike, query: int, cells: ArrayLike
+    ) -> NDArray[np.int64]:
+        """Draw the noise of a grid of geounits and cells.
+
+        Parameters
+        ----------
+        table : SamplerTable
+            The law.
+        level : int
+            Geolevel, 8 bits.
+        unit : int or array of int, shape (C,)
+            Geounit indices in the spine of the run, 40 bits.
+        query : int
+            Query group, 16 bits.
+        cells : array of int, shape (m,)
+            Cell indices in the *full* query, 48 bits.
+
+        Returns
+        -------
+        ndarray of int64
+            Shape ``unit.shape + cells.shape``: (m,) for a single geounit, (C, m) for several. In counts.
+
+        Raises
+        ------
+        PrivacyError
+            If an index does not fit its field.
+        """
+        request = _Prepared.of(level, (table, unit, query, cells))
+        self._run((request,))
+        return request.out.reshape(request.shape)
+
+    def draw_many(self, level: int, requests: Sequence[Request]) -> list[NDArray[np.int64]]:
+        """Draw several grids of one geolevel; small ones share one call of the cipher.
+
+        Parameters
+        ----------
+        level : int
+            Geolevel, 8 bits.
+        requests : sequence of (table, units, query, cells)
+            As for :meth:`draw`.
+
+        Returns
+        -------
+        list of ndarray of int64
+            One array a request, shaped as by :meth:`draw`.
+
+        Raises
+        ------
+        PrivacyError
+            If an index does not fit its field. Nothing is drawn then.
+        """
+        prepared: list[_Prepared] = []
+        for request in requests:
+            # Often all requests have the same geounits: they are checked once.
+            alike = bool(prepared) and request[1] is requests[len(prepared) - 1][1]
+            prepared.append(_Prepared.of(level, request, prepared[-1] if alike else None))
+        self._run(prepared)
+        return [request.out.reshape(request.shape) for request in prepared]
+
+    def draw_pairs(self, level: int, requests: Sequence[Request]) -> list[NDArray[np.int64]]:
+        """Draw the noise of pairs of a geounit and a cell, of several query groups of one geolevel.
+
+        Parameters
+        ----------
+        level : int
+            Geolevel, 8 bits.
+        requests : sequence of (table, units, query, cells)
+            As for :meth:`draw`, but with as many geounits as cells, int arrays (N,).
+
+        Returns
+        -------
+        list of ndarray of int64, shape (N,)
+            The draw of each pair, one array a request.
+
+        Raises
+        ------
+        PrivacyError
+            If an index does not fit its field, or geounits and cells differ in number. Nothing is drawn then.
+        """
+        prepared = [_Prepared.paired(level, request) for request in requests]
+        self._run(prepared)
+        return [request.out for request in prepared]
+
+    def add_sums(self, level: int, requests: Sequence[SumRequest]) -> None:
+        """Add the draws of several grids of one geolevel to sums over groups of geounits; keep none of them.
+
+        Parameters
+        ----------
+        level : int
+            Geolevel, 8 bits.
+        requests : sequence of (table, units, query, cells, group, sums)
+            The first four as for :meth:`draw`; ``group``, int64 (C,), tells to which row of ``sums``, int64
+            (G, M), each geounit's draws are added, each in the column with the number of its cell.
+
+        Raises
+        ------
+        PrivacyError
+            If an index does not fit its field, or sums have no place for a draw. Nothing is drawn then.
+        """
+        prepared: list[_Prepared] = []
+        for i, request in enumerate(requests):
+            alike = i > 0 and request[1] is requests[i - 1][1] and request[4] is requests[i - 1][4]
+            prepared.append(_Prepared.summing(level, request, prepared[-1] if alike else None))
+        self._run(prepared)
+
+    def _run(self, requests: Sequence[_Prepared]) -> None:
+        scratch = self._scratch()
+        pending: list[_Piece] = []
+        used = 0
+        for request in requests:
+            start = 0
+            while start < request.size:
+                size = min(_CHUNK - used, request.size - start)
+                blocks = scratch.blocks[used : used + size]
+                fill = fill_pairs if request.pairs else fill_addresses
+                fill(blocks, request.level, request.query, request.units, request.cells, start)
+                pending.append(_Piece(request, start, used, size))
+                start += size
+                used += size
+                if used == _CHUNK:
+                    self._finish(scratch, pending, used)
+                    pending, used = [], 0
+        if used:
+            self._finish(scratch, pending, used)
+
+    def _finish(self, scratch: _Scratch, pending: Sequence[_Piece], used: int) -> None:
+        scratch.encrypt(used)
+        for request, start, first, size in pending:
+            words = scratch.words[first : first + size]
+            keep = request.group is None
+            out = request.out[start : start + size] if keep else scratch.values[:size]
+            undecided = request.table.lookup(words, out, scratch.ties)
+            for i in scratch.ties[:undecided].tolist():
+                more = partial(self._word, scratch.blocks[first + i].tobytes())
+                out[i] = request.table.resolve(int(words[i, 0]), more)
+            if request.group is not None:
+                add_to_groups(out, start, request.group, request.cells, request.out)
+
+    def _word(self, block: bytes, refinement: int) -> int:
+        low = int.from_bytes(block[8:], "little") | refinement
+        refined = self._cipher.encryptor().update(block[:8] + low.to_bytes(8, "little"))
+        return int.from_bytes(refined[:8], "little")
+
+    def _scratch(self) -> _Scratch:
+        scratch: _Scratch | None = getattr(self._local, "scratch", None)
+        if scratch is None:
+            scratch = self._local.scratch = _Scratch(self._cipher)
+        return scratch
+
+
+class _Prepared(NamedTuple):
+    """A checked request and the place for its draws, or, with groups, for their sums."""
+
+    table: SamplerTable
+    level: int
+    query: int
+    units: NDArray[np.int64]
+    cells: NDArray[np.int64]
+    shape: tuple[int, ...]
+    out: NDArray[np.int64]
+    unit_shape: tuple[int, ...] = ()
+    group: NDArray[np.int64] | None = None
+    groups: int = 0
+    pairs: bool = False
+
+    @property
+    def size(self) -> int:
+        """Number of draws."""
+        return self.cells.size if self.pairs else self.units.size * self.cells.size
+
+    @classmethod
+    def of(cls, level: int, request: Request, alike: _Prepared | None = None) -> _Prepared:
+        """Check a request; `alike` has the same geounits, and was checked."""
+        table, unit, query, cells = request
+        if alike is None:
+            units, unit_shape = index_array("geounit", unit, UNIT_BITS)
+        else:
+            units, unit_shape = alike.units, alike.unit_shape
+        indices, cell_shape = index_array("cell", cells, CELL_BITS)
+        return cls(
+            table,
+            scalar_index("geolevel", level, LEVEL_BITS),
+            scalar_index("query", query, QUERY_BITS),
+            units,
+            indices,
+            unit_shape + cell_shape,
+            np.empty(units.size * indices.size, dtype=np.int64),
+            unit_shape,
+        )
+
+    @classmethod
+    def paired(cls, level: int, request: Request) -> _Prepared:
+        """Check a request for pairs."""
+        table, unit, query, cells = request
+        units, _ = index_array("geounit", unit, UNIT_BITS)
+        indices, _ = index_array("cell", cells, CELL_BITS)
+        if units.size != indices.size:
+            raise PrivacyError("Pairs of geounits and cells differ in number. Nothing was drawn.")
+        geolevel = scalar_index("geolevel", level, LEVEL_BITS)
+        number = scalar_index("query", query, QUERY_BITS)
+        out = np.empty(indices.size, dtype=np.int64)
+        return cls(table, geolevel, number, units, indices, out.shape, out, pairs=True)
+
+    @classmethod
+    def summing(cls, level: int, request: SumRequest, alike: _Prepared | None = None) -> _Prepared:
+        """Check a request for sums; `alike` has the same geounits and groups, and was checked."""
+        table, unit, query, cells, group, sums = request
+        if alike is None or alike.group is None:
+            units, _ = index_array("geounit", unit, UNIT_BITS)
+            if len(group) != units.size or (units.size and group.min() < 0):
+                raise PrivacyError("Sums of draws need a group for every geounit. Nothing was drawn.")
+            group = np.ascontiguousarray(group, dtype=np.int64)
+            groups = int(group.max(initial=-1)) + 1
+        else:
+            units, group, groups = alike.units, alike.group, alike.groups
+        indices, _ = index_array("cell", cells, CELL_BITS)
+        if groups > len(sums) or int(indices.max(initial=-1)) >= sums.shape[1]:
+            raise PrivacyError("Sums of draws need a place for every group and cell. Nothing was drawn.")
+        geolevel = scalar_index("geolevel", level, LEVEL_BITS)
+        number = scalar_index("query", query, QUERY_BITS)
+        return cls(table, geolevel, number, units, indices, sums.shape, sums, (), group, groups)
+
+
+class _Piece(NamedTuple):
+    """Draws ``start ... start + size`` of a request, at ``first`` in the scratch blocks."""
+
+    request: _Prepared
+    start: int
+    first: int
+    size: int
+
+
+class _Scratch:
+    """The buffers and cipher context of one thread."""
+
+    __slots__ = ("_blocks_bytes", "_encryptor", "_words_bytes", "blocks", "ties", "values", "words")
+
+    def __init__(self, cipher: Cipher[modes.ECB]) -> None:
+        self.blocks = np.zeros((_CHUNK, 2), dtype=np.uint64)
+        # The cipher asks for room for one block more than it writes.
+        self.words = np.zeros((_CHUNK + 1, 2), dtype=np.uint64)
+        self.ties = np.zeros(_CHUNK, dtype=np.int64)
+        self.values = np.zeros(_CHUNK, dtype=np.int64)
+        self._blocks_bytes = self.blocks.reshape(-1).view(np.uint8).data
+        self._words_bytes = self.words.reshape(-1).view(np.uint8).data
+        # Whole blocks in ECB leave no state behind, so a context can be used again, and survives a fork.
+        self._encryptor = cipher.encryptor()
+
+    def encrypt(self, count: int) -> None:
+        """Encrypt the first ``count`` addresses into words."""
+        self._encryptor.update_into(self._blocks_bytes[: count * _BLOCK_BYTES], self._words_bytes)

@@ -1,0 +1,141 @@
+"""A product is a declaration only: what is counted, asked and held."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from opendas.errors import ConfigError
+from opendas.schema.attributes import Recode, Schema
+from opendas.schema.declarations import Bound, Invariant, StructuralZero
+from opendas.schema.query_groups import Workload
+
+__all__ = ["PassPlan", "Passes", "Product"]
+
+Passes = tuple[tuple[str, ...], ...]
+"""Query group names of each pass, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassPlan:
+    """The order of estimation, by geolevel of the children being solved.
+
+    Beside geolevel names, ``root`` and ``leaf`` are the topmost and the lowest level of the run's spine,
+    and ``"*"`` every other; a geolevel's own name comes first.
+
+    Parameters
+    ----------
+    least_squares, rounder : mapping of geolevel to passes
+        The word ``rest`` stands for every measured query group that no earlier pass of the geolevel names.
+    """
+
+    least_squares: Mapping[str, Passes]
+    rounder: Mapping[str, Passes]
+
+    def for_geolevel(
+        self, geolevel: str, measured: tuple[str, ...], *, is_root: bool, is_leaf: bool
+    ) -> tuple[Passes, Passes]:
+        """Return (least-squares passes, rounder passes) at one geolevel, with ``rest`` resolved.
+
+        A query group without budget at this geolevel is skipped in the least-squares passes.
+
+        Raises
+        ------
+        ConfigError
+            If a measured query group is in no pass.
+        """
+        keys = (geolevel, *(("root",) if is_root else ()), *(("leaf",) if is_leaf else ()), "*")
+        chosen = next((self.least_squares[key] for key in keys if key in self.least_squares), (("rest",),))
+        resolved: list[tuple[str, ...]] = []
+        used: set[str] = set()
+        for names in chosen:
+            group: list[str] = []
+            for name in names:
+                found = [q for q in measured if q not in used] if name == "rest" else [name]
+                group += [q for q in found if q in measured and q not in used]
+                used.update(group)
+            if group:
+                resolved.append(tuple(group))
+        unused = [q for q in measured if q not in used]
+        if unused:
+            raise ConfigError(
+                f"[passes] least_squares at {geolevel!r}: measured query group {unused[0]!r} is in no pass; "
+                'name it, or end with ["rest"].'
+            )
+        default = (("total",), ("detailed",))
+        rounder = next((self.rounder[key] for key in keys if key in self.rounder), default)
+        return tuple(resolved), rounder
+
+
+@dataclass(frozen=True, eq=False)
+class Product:
+    """Everything that defines a product.
+
+    Parameters
+    ----------
+    name : str
+        For instance ``pl94-persons``.
+    schema : Schema
+    recodes : tuple of Recode
+    query_names : tuple of str
+        Declared query groups, canonical, ``total`` and ``detailed`` included.
+    invariants, bounds, structural_zeros : tuples of declarations
+    protected_unit : str
+        What one record is, in words: ``person``, ``housing unit``.
+    layout : str
+        Microdata layout: ``persons``, ``units`` or the product's own name (generic).
+    preset : str or None
+        Default budget preset by name.
+    budget : mapping or None
+        A product file's own ``[budget]``, as written.
+    passes : PassPlan
+    """
+
+    name: str
+    schema: Schema
+    recodes: tuple[Recode, ...]
+    query_names: tuple[str, ...]
+    invariants: tuple[Invariant, ...]
+    bounds: tuple[Bound, ...]
+    structural_zeros: tuple[StructuralZero, ...]
+    protected_unit: str
+    layout: str
+    passes: PassPlan
+    preset: str | None = None
+    budget: Mapping[str, object] | None = field(default=None)
+
+    @cached_property
+    def workload(self) -> Workload:
+        """The query groups of this product by name."""
+        return Workload(self.schema, self.recodes)
+
+    @cached_property
+    def possible(self) -> npt.NDArray[np.bool_]:
+        """Bool (n,): cells that are no structural zero."""
+        possible = np.ones(self.schema.shape, dtype=bool)
+        for zero in self.structural_zeros:
+            index: list[list[int]] = []
+            for attribute in self.schema.attributes:
+                labels = zero.levels.get(attribute.name, attribute.levels)
+                index.append([attribute.levels.index(label) for label in labels])
+            possible[np.ix_(*index)] = False
+        flat = possible.ravel()
+        flat.flags.writeable = False
+        return flat
+
+    @cached_property
+    def unit_columns(self) -> tuple[str, ...]:
+        """Frame columns of public unit counts that the bounds use."""
+        return tuple(dict.fromkeys(bound.column for bound in self.bounds))
+
+    def bound_row(self, bound: Bound) -> int:
+        """Return the row of the bound's query group."""
+        group = self.workload.group(bound.query)
+        for row in range(group.size):
+            if group.row_label(row) == bound.cell:
+                return row
+        raise ConfigError(f"bound on {bound.query!r}: no cell {bound.cell!r}.")

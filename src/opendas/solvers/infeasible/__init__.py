@@ -1,0 +1,1 @@
+"""Why a family's constraints contradict each other."""

@@ -1,0 +1,361 @@
+"""Why constraints on counts cannot hold together: the smallest set of them that contradicts itself.
+
+Constraints are ranges ``lower <= A x <= upper`` on sums of non-negative integers. Floating point is believed
+neither way: integers that keep all constraints are checked in exact arithmetic, and so is the Farkas
+certificate of a contradiction. Where real numbers could keep the constraints and only whole ones cannot, the
+word of branch and bound is taken, for counts that it holds with room to spare.
+
+The smallest set is found by implicit hitting sets: every set of constraints that can hold leaves out at least
+one constraint of each contradiction, so that a smallest set that hits all that was left out, and contradicts
+itself, is a smallest contradiction (A. Ignatiev, A. Previti, M. Liffiton, J. Marques-Silva, "Smallest MUS
+extraction with minimal hitting set dualization", CP 2015).
+
+No limit of time is used: what is found does not depend on the machine's load.
+
+Letters: ``m`` constraints, ``v`` variables.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy  # its optimize, a third of the time of all imports, loads when it is first named
+from scipy import sparse
+
+from opendas.arrays import Floats, Ints
+from opendas.solvers.quiet import chatter_to_stderr
+
+__all__ = ["NO_LIMIT", "Conflict", "RangeSystem", "can_hold", "find_conflict"]
+
+
+NO_LIMIT = 1 << 61
+"""An upper bound from here on is none."""
+
+MOST_STEPS = 200
+"""Rounds of the search for a smallest set; then an irreducible one is reported."""
+MOST_ROWS = 2_000
+"""The search for a smallest set looks at so many constraints, the deletion filter at a fifth of them."""
+MOST_NODES = 2_000
+"""Nodes of branch and bound in one question; a question that is not answered then counts as "can hold"."""
+NEAR = 1 << 20
+"""Counts below it need no point to be taken from."""
+SHARES = 1_000
+"""Sum of the multipliers of a contradiction before they are made whole."""
+EASY = 1 << 31
+"""Below it, the tolerance of branch and bound (1e-6) is far from what a count can be off by."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RangeSystem:
+    """Constraints ``lower <= A x <= upper`` on non-negative integers ``x``.
+
+    Parameters
+    ----------
+    matrix : sparse int64 (m, v)
+    lower, upper : int64 (m,)
+        ``lower = 0`` says nothing where the row of `matrix` is not negative; ``upper >= NO_LIMIT`` is none.
+    """
+
+    matrix: sparse.csr_array
+    lower: npt.NDArray[np.int64]
+    upper: npt.NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        if self.matrix.shape[0] != len(self.lower) or len(self.lower) != len(self.upper):
+            raise ValueError("a system of ranges has one lower and one upper bound a row")
+
+    def __len__(self) -> int:
+        return len(self.lower)
+
+    def take(self, rows: Ints) -> RangeSystem:
+        """Return some of the constraints, on the variables that they touch."""
+        part = sparse.csr_array(self.matrix[rows])
+        return RangeSystem(
+            sparse.csr_array(part[:, np.unique(part.indices)]), self.lower[rows], self.upper[rows]
+        )
+
+    def kept(self, x: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Return which constraints integers keep, bool (m,), exactly."""
+        sums = self.matrix @ x
+        return np.asarray((sums >= self.lower) & ((sums <= self.upper) | (self.upper >= NO_LIMIT)))
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """Constraints that cannot hold together.
+
+    Parameters
+    ----------
+    rows : tuple of int
+        Ascending.
+    smallest : bool
+        No conflict of the system has fewer constraints: proved.
+    irreducible : bool
+        Without any one of them the others can hold.
+    least, most : int or None
+        Where it is that simple: together they ask for at least so many counts, and leave room for at most so
+        many.
+    """
+
+    rows: tuple[int, ...]
+    smallest: bool
+    irreducible: bool
+    least: int | None = None
+    most: int | None = None
+
+
+def can_hold(system: RangeSystem) -> bool:
+    """Return whether non-negative integers keep all constraints; true also where it could not be decided."""
+    state, x = _search(system)
+    if state == "found" and system.kept(x).all():
+        return True
+    if _proved(system)[0]:
+        return False
+    return not (state == "none" and _largest(system) < EASY)
+
+
+def _largest(system: RangeSystem) -> int:
+    finite = system.upper[system.upper < NO_LIMIT]
+    return max(int(system.lower.max(initial=0)), int(finite.max(initial=0)))
+
+
+def find_conflict(
+    system: RangeSystem, *, most_steps: int = MOST_STEPS, most_rows: int = MOST_ROWS
+) -> Conflict | None:
+    """Return the smallest set of constraints that cannot hold together, or None if all can.
+
+    Parameters
+    ----------
+    system : RangeSystem
+        Of several smallest sets one with earlier constraints is preferred.
+    most_steps, most_rows : int
+        Limits of the search for a smallest set; beyond them the set is irreducible, and one of more than a
+        fifth of `most_rows` may have a constraint too many.
+
+    Returns
+    -------
+    Conflict or None
+        None also where a contradiction is likely but could not be proved.
+    """
+    alone = _alone(system)
+    if alone is not None:
+        return _described(system, np.array([alone]), smallest=True, irreducible=True)
+    if can_hold(system):
+        return None
+    found = _farkas_support(system)
+    if found is None:
+        found = np.arange(len(system))
+    irreducible = len(found) <= most_rows // 5
+    if irreducible:
+        found = _filtered(system, found)
+    smallest = irreducible and len(found) == 2  # a single constraint is none: that was looked at
+    if irreducible and len(system) <= most_rows:
+        better = _smallest(system, found, most_steps)
+        smallest |= better is not None
+        found = found if better is None else better
+    return _described(system, found, smallest=smallest, irreducible=irreducible)
+
+
+def _alone(system: RangeSystem) -> int | None:
+    """Return the first constraint that contradicts itself, or non-negativity."""
+    signs = system.matrix.sign()
+    positive = np.asarray((signs > 0).sum(axis=1)).ravel() > 0
+    negative = np.asarray((signs < 0).sum(axis=1)).ravel() > 0
+    wrong = system.lower > system.upper
+    wrong |= (system.lower > 0) & ~positive
+    wrong |= (system.upper < 0) & ~negative
+    return int(wrong.argmax()) if wrong.any() else None
+
+
+def _search(system: RangeSystem, soft: Ints | None = None) -> tuple[str, npt.NDArray[np.int64]]:
+    """Look for integers that keep all constraints but the soft ones, and those as nearly as possible.
+
+    Returns
+    -------
+    str
+        ``"found"``, ``"none"`` or ``"unknown"``.
+    int64 (v,)
+        What was found.
+    """
+    rows, width = system.matrix.shape
+    soft = np.zeros(0, np.int64) if soft is None else soft
+    count = len(soft)
+    if width == 0 or rows == 0:
+        hard = np.setdiff1d(np.arange(rows), soft)
+        good = bool(system.kept(np.zeros(width, np.int64))[hard].all())
+        return ("found" if good else "none"), np.zeros(width, np.int64)
+    matrix: Any = system.matrix.astype(np.float64)
+    if count:
+        ones, place = np.ones(count), (soft, np.arange(count))
+        give: Any = sparse.csr_array((ones, place), shape=(rows, count))
+        matrix = sparse.hstack([matrix, give, -give], format="csr")
+    lower = system.lower.astype(np.float64)
+    upper = np.where(system.upper >= NO_LIMIT, np.inf, system.upper.astype(np.float64))
+    cost = np.concatenate([np.zeros(width), np.ones(2 * count)])
+    with chatter_to_stderr():
+        answer = scipy.optimize.milp(
+            cost,
+            constraints=scipy.optimize.LinearConstraint(matrix, lower, upper),
+            bounds=scipy.optimize.Bounds(0.0, np.inf),
+            integrality=np.repeat([1, 0], [width, 2 * count]),
+            options={"node_limit": MOST_NODES, "mip_rel_gap": 0.0},
+        )
+    if answer.x is not None:
+        return "found", np.rint(answer.x[:width]).astype(np.int64)
+    return ("none" if answer.status == 2 else "unknown"), np.zeros(width, np.int64)
+
+
+def _filtered(system: RangeSystem, rows: Ints) -> Ints:
+    """Delete each constraint without which the others still contradict each other."""
+    for row in rows[::-1].tolist():
+        rest = rows[rows != row]
+        if not can_hold(system.take(rest)):
+            rows = rest
+    return rows
+
+
+def _grown(system: RangeSystem, rows: Ints) -> npt.NDArray[np.bool_] | None:
+    """Return constraints that can hold together, bool (m,), the given ones among them; None if unknown."""
+    soft = np.setdiff1d(np.arange(len(system)), rows)
+    state, x = _search(system, soft)
+    kept = system.kept(x)
+    if state != "found" or not kept[rows].all():
+        return None
+    for row in np.flatnonzero(~kept)[:20].tolist():
+        trial = kept.copy()
+        trial[row] = True
+        state, x = _search(system, np.flatnonzero(~trial))
+        now = system.kept(x)
+        if state == "found" and now[trial].all():
+            kept = now
+    return kept
+
+
+def _smallest(system: RangeSystem, known: Ints, most_steps: int) -> Ints | None:
+    """Return a smallest contradiction, or None where the search gave up."""
+    m = len(system)
+    left_out: list[Ints] = []
+    for row in known.tolist():
+        kept = _grown(system, known[known != row])
+        if kept is not None:
+            left_out.append(np.flatnonzero(~kept))
+    for _ in range(most_steps):
+        chosen = _hitting(m, left_out)
+        if chosen is None:
+            return None
+        if not can_hold(system.take(chosen)):
+            return chosen
+        kept = _grown(system, chosen)
+        if kept is None or kept.all():
+            return None
+        left_out.append(np.flatnonzero(~kept))
+    return None
+
+
+def _hitting(m: int, sets: list[Ints]) -> Ints | None:
+    """Return a smallest set that meets every given set, of several one with early members."""
+    if not sets:
+        return np.zeros(0, np.int64)
+    row = np.repeat(np.arange(len(sets)), [len(one) for one in sets])
+    place = (row, np.concatenate(sets))
+    meets: Any = sparse.csr_array((np.ones(len(row)), place), shape=(len(sets), m))
+    with chatter_to_stderr():
+        answer = scipy.optimize.milp(
+            1.0 + np.arange(m) / (m * m),  # all the preferences together count for less than one member
+            constraints=scipy.optimize.LinearConstraint(meets, 1.0, np.inf),
+            bounds=scipy.optimize.Bounds(0.0, 1.0),
+            integrality=np.ones(m, np.int64),
+            options={"node_limit": 10 * MOST_NODES, "mip_rel_gap": 0.0},
+        )
+    return np.flatnonzero(np.rint(answer.x)) if answer.status == 0 else None
+
+
+# Proofs -----------------------------------------------------------------------------------------------------
+
+
+def _sides(system: RangeSystem) -> tuple[Any, npt.NDArray[np.int64], Ints, Ints]:
+    """Return ``A x >= b``: the matrix, b, the constraint of each side, and its sign."""
+    low = np.arange(len(system))
+    high = np.flatnonzero(system.upper < NO_LIMIT)
+    matrix = sparse.vstack([system.matrix, -system.matrix[high]], format="csr")
+    b = np.concatenate([system.lower, -system.upper[high]])
+    sign = np.concatenate([np.ones(len(low), np.int64), -np.ones(len(high), np.int64)])
+    return matrix, b, np.concatenate([low, high]), sign
+
+
+def _multipliers(system: RangeSystem) -> tuple[Floats, Ints, Ints] | None:
+    """Return y >= 0 with ``y'A <= 0`` and ``y'b > 0``, as near as floating point comes, with few entries.
+
+    The counts are taken from a point that nearly keeps the constraints, so that one record too many shows
+    beside half a million million.
+    """
+    matrix, b, row, sign = _sides(system)
+    width = matrix.shape[1]
+    near = np.zeros(width, np.int64)
+    if _largest(system) >= NEAR and width:
+        near = np.maximum(_search(system, np.arange(len(system)))[1], 0)
+    lack = np.maximum((b - matrix @ near).astype(np.float64), -float(NEAR))
+    # Variables: y (sides), then z (cells): y'A + z = 0 and z >= 0, no z where the point leaves room below.
+    wide = sparse.hstack([matrix.T, sparse.eye_array(width)], format="csr").astype(np.float64)
+    wide = sparse.vstack([wide, sparse.csr_array(np.repeat([[1.0, 0.0]], [len(b), width], axis=1))])
+    solver: Any = scipy.optimize.linprog
+    answer = solver(
+        np.concatenate([-lack, near.astype(np.float64)]),
+        A_eq=wide,
+        b_eq=np.concatenate([np.zeros(width), [float(SHARES)]]),
+        bounds=np.array([(0.0, np.inf)] * len(b) + [(0.0, 0.0 if far else np.inf) for far in near >= NEAR]),
+        method="highs-ds",
+    )
+    if answer.x is None or answer.fun > -1e-6:
+        return None
+    return answer.x[: len(b)], row, sign
+
+
+def _farkas_support(system: RangeSystem) -> Ints | None:
+    found = _multipliers(system)
+    if found is None:
+        return None
+    y, row, _ = found
+    support = np.unique(row[y > 1e-9 * y.max()])
+    return support if len(support) and not can_hold(system.take(support)) else None
+
+
+def _proved(system: RangeSystem) -> tuple[bool, int | None, int | None]:
+    """Check in exact integers that no real numbers solve a system; what it asks for, and what it leaves."""
+    found = _multipliers(system)
+    if found is None:
+        return False, None, None
+    y, row, sign = found
+    used = np.flatnonzero(y > 1e-9 * y.max())
+    shares = [Fraction(float(y[i] / y[used].min())).limit_denominator(360) for i in used]
+    common = np.lcm.reduce([share.denominator for share in shares]).item()
+    whole = [int(share * common) for share in shares]
+    combined: dict[int, int] = {}
+    ask, leave = 0, 0
+    for i, times in zip(used.tolist(), whole, strict=True):
+        r, s = int(row[i]), int(sign[i])
+        start, stop = system.matrix.indptr[r : r + 2]
+        for place in range(start, stop):
+            j = int(system.matrix.indices[place])
+            combined[j] = combined.get(j, 0) + s * times * int(system.matrix.data[place])
+        if s > 0:
+            ask += times * int(system.lower[r])
+        else:
+            leave += times * int(system.upper[r])
+    if max(combined.values(), default=0) > 0 or ask <= leave:
+        return False, None, None
+    simple = all(times == whole[0] for times in whole)
+    return True, ask // whole[0] if simple else None, leave // whole[0] if simple else None
+
+
+def _described(system: RangeSystem, rows: Ints, *, smallest: bool, irreducible: bool) -> Conflict | None:
+    """Return a conflict with its arithmetic; None where it cannot be proved."""
+    part = system.take(rows)
+    proved, least, most = _proved(part)
+    if not proved and can_hold(part):
+        return None
+    return Conflict(tuple(sorted(rows.tolist())), smallest, irreducible, least, most)

@@ -1,0 +1,383 @@
+"""The linear algebra of an active set, child by child: inverses of the free cells, active rows.
+
+Notation as in :mod:`opendas.solvers.least_squares.primal_dual_active_set`. The inverse ``P_c = (H_FF)^-1`` of
+every child lies in one pool
+of memory, in the child's own order of cells, and is changed by the cells that enter or leave. With
+``Y = P G'`` and ``M = (G P G')^-1`` of the active rows, the optimum of a child on its active set at mu is
+
+    v = b - (mu + tau) / scale,   lambda = M (Y' v - bound),   x = P v - Y lambda,
+
+where tau is the multiplier of the joint total that the child has a part in, the same in all its cells.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from opendas.arrays import Bools, Floats, Ints
+from opendas.solvers.least_squares.kernels import (
+    DEPENDENT,
+    SINGULAR,
+    insert,
+    remove,
+    symmetric_times,
+)
+from opendas.solvers.least_squares.paired import paired_inverse, paired_times
+
+__all__ = ["UNPAIRED", "Family", "Work", "child_optimum", "factorise", "inverse_of", "recover", "workspace"]
+
+Sides = NDArray[np.int8]
+
+SIZE, OFFSET, ROOM, ROWS = 0, 1, 2, 3
+"""Columns of ``Work.place``: cells in the inverse, where it starts, its leading dimension, active rows."""
+
+
+RESEED = 20
+"""Changes of a free set from which a new inverse from the structure of H is cheaper."""
+PAIRED = 20
+"""Likewise, and least size of the set, where H is in the form of pairs."""
+_NONE = np.zeros(0, np.int64)
+_NO_MATRIX = np.zeros((0, 0, 0))
+UNPAIRED: tuple[Ints, Ints, Ints, Floats, Floats] = (_NONE, _NONE, _NONE, _NO_MATRIX, _NO_MATRIX)
+"""The last fields of a Family whose H is not in the form of pairs."""
+EQUAL = 2
+"""Side of a row whose two bounds are the same."""
+
+
+class Family(NamedTuple):
+    """The reduced problem; H has unit diagonal up to a ridge, everything is in counts."""
+
+    H: Floats  # (1, n, n); (C, n, n) where every child has its own, of unit mean diagonal; (0, n, n): paired
+    B: Floats  # (C, n)
+    parent: Floats  # (n,), or (0,) where there is no parent row
+    scale: Floats  # (C,)
+    mask: Bools  # (C, n)
+    groups: Bools  # (K, n)
+    lower: Floats  # (C, K)
+    upper: Floats  # (C, K)
+    fine: (
+        Ints  # (T, n) H as diagonal I + A' W A, see lowrank: the rows of A of each cell; T = 0 where unknown
+    )
+    core: Floats  # (r, r) diagonal times the inverse of W
+    diagonal: float
+    joint: Ints  # (C,) joint total that each child has a part in, -1 for none; (0,) where there are none
+    joint_total: Floats  # (J,)
+    kind: Ints  # (n,) every child's own H, in the form of pairs, see paired; this and the rest (0,) if not
+    begin: Ints  # (n,) first cell of the place of each cell
+    end: Ints  # (n,) one past its last
+    alpha: Floats  # (C, K, K)
+    beta: Floats  # (C, K, K)
+
+
+class Work(NamedTuple):
+    """The active set and everything computed from it."""
+
+    free: Bools  # (C, n) cell may be positive
+    side: Sides  # (C, K) 0 inactive, -1 on the lower bound, 1 on the upper bound, 2 equality
+    dirty: Bools  # (C,) active set changed since the inverse was made
+    order: Ints  # (C, n) cells of the inverse, in its order
+    place: Ints  # (C, 4)
+    rows: Ints  # (C, K) active rows that are independent
+    rhs: Floats  # (C, K) their bounds
+    Y: Floats  # (C, K, n)
+    M: Floats  # (C, K, K)
+    dependent: Bools  # (C, K) active rows that depend on earlier ones
+    relation: Floats  # (C, K, K) for those: coefficients that sum the active rows to zero on the free cells
+    place_in_s: Ints  # (n,) row of S of each column of the family
+    S: Floats  # (n + J, n + J) factor of the coupling rows, see coupling; (J, J) where there is no parent
+    lost: Bools  # (n + J,) its lost pivots
+    r: Floats  # (n + J,) its right-hand side, joint totals last; the first n of no meaning without a parent
+    x: Floats  # (C, n)
+    z: Floats  # (C, n) reduced costs
+    mu: Floats  # (n,)
+    tau: Floats  # (J,)
+    lam: Floats  # (C, K)
+    scratch: Floats  # (4, max(n + J, K))
+
+
+@njit(cache=True, nogil=True)
+def workspace(p: Family, free: Bools, side: Sides) -> Work:
+    """Nothing factorised yet; the first reduced costs are those of x = 0."""
+    C, n = p.B.shape
+    K = p.groups.shape[0]
+    J = len(p.joint_total)
+    return Work(
+        free,
+        side,
+        np.ones(C, np.bool_),
+        np.zeros((C, n), np.int64),
+        np.zeros((C, 4), np.int64),
+        np.zeros((C, K), np.int64),
+        np.zeros((C, K)),
+        np.zeros((C, K, n)),
+        np.zeros((C, K, K)),
+        np.zeros((C, K), np.bool_),
+        np.zeros((C, K, K)),
+        np.zeros(n, np.int64),
+        np.empty((len(p.parent) + J, len(p.parent) + J)),
+        np.zeros(n + J, np.bool_),
+        np.zeros(n + J),
+        np.zeros((C, n)),
+        -p.B,
+        np.zeros(n),
+        np.zeros(J),
+        np.zeros((C, K)),
+        np.zeros((4, max(n + J, K))),
+    )
+
+
+@njit(cache=True, nogil=True)
+def _make_room(w: Work, pool: Floats) -> Floats:
+    """Room for the inverse of every child; where one has outgrown its own, all move to a new pool."""
+    C, n = w.free.shape
+    room = np.empty(C, np.int64)
+    enough = True
+    used = 0
+    for c in range(C):
+        need = 0
+        for j in range(n):
+            if w.free[c, j]:
+                need += 1
+        room[c] = w.place[c, ROOM]
+        if need > room[c]:
+            enough = False
+            room[c] = min(n, need + (need // 4 + 8 if need < 128 else need // 8))
+        used += room[c] * room[c]
+    if enough:
+        return pool
+    larger = np.empty(used)
+    at = 0
+    for c in range(C):
+        m = w.place[c, SIZE]
+        old = w.place[c, OFFSET]
+        stride = w.place[c, ROOM]
+        for a in range(m):
+            for b in range(m):
+                larger[at + a * room[c] + b] = pool[old + a * stride + b]
+        w.place[c, OFFSET] = at
+        w.place[c, ROOM] = room[c]
+        at += room[c] * room[c]
+    return larger
+
+
+@njit(cache=True, nogil=True)
+def inverse_of(w: Work, pool: Floats, c: int) -> Floats:
+    """Inverse of child c, with its leading dimension."""
+    room = w.place[c, ROOM]
+    at = w.place[c, OFFSET]
+    return pool[at : at + room * room].reshape((room, room))
+
+
+@njit(cache=True, nogil=True)
+def _seed_inverse(p: Family, w: Work, P: Floats, c: int) -> None:
+    """First inverse of a child with many free cells, by the Woodbury formula: O(m^2) where rows are few."""
+    n = p.B.shape[1]
+    T = p.fine.shape[0]
+    r = p.core.shape[0]
+    order = w.order[c]
+    m = 0
+    for j in range(n):
+        if w.free[c, j]:
+            order[m] = j
+            m += 1
+    A = p.core.copy()
+    for a in range(m):
+        for t in range(T):
+            for u in range(T):
+                A[p.fine[t, order[a]], p.fine[u, order[a]]] += 1.0
+    N = np.empty((r, r))
+    along = np.empty(r)
+    for k in range(len(along)):
+        insert(N, k, A[k], A[k, k], along, 0.0)
+    for a in range(m):
+        for k in range(r):
+            along[k] = 0.0
+        for t in range(T):
+            for k in range(r):
+                along[k] -= N[p.fine[t, order[a]], k] / p.diagonal
+        for b in range(m):
+            P[a, b] = 0.0
+            for t in range(T):
+                P[a, b] += along[p.fine[t, order[b]]]
+        P[a, a] += 1.0 / p.diagonal
+    w.place[c, SIZE] = m
+
+
+@njit(cache=True, nogil=True)
+def _paired_column(p: Family, c: int, j: int, index: Ints, m: int, h: Floats) -> float:
+    """Set h to the entries of row j on the first m cells of `index`; returns the one on the diagonal."""
+    along = p.alpha[c, p.kind[j]]
+    here = p.beta[c, p.kind[j]]
+    for a in range(m):
+        i = index[a]
+        h[a] = along[p.kind[i]]
+        if p.begin[i] == p.begin[j]:
+            h[a] += here[p.kind[i]]
+    return float(along[p.kind[j]] + here[p.kind[j]])
+
+
+@njit(cache=True, nogil=True)
+def _update_inverse(p: Family, w: Work, P: Floats, c: int) -> bool:
+    """Bring the inverse of child c to its free set. False where a submatrix is singular."""
+    n = p.B.shape[1]
+    index = w.order[c]
+    inside, work, h = w.scratch[0], w.scratch[1], w.scratch[2]
+    need = 0
+    for j in range(n):
+        inside[j] = 0.0
+        need += w.free[c, j]
+    m = w.place[c, SIZE]
+    if p.fine.shape[0] and need > p.core.shape[0]:
+        stay = 0
+        for a in range(m):
+            stay += w.free[c, index[a]]
+        if m + need - 2 * stay > RESEED:
+            _seed_inverse(p, w, P, c)
+            return True
+    paired = len(p.kind) > 0
+    if paired and need > PAIRED:
+        stay = 0
+        for a in range(m):
+            stay += w.free[c, index[a]]
+        if m + need - 2 * stay > PAIRED:
+            m, fine = paired_inverse(p.alpha[c], p.beta[c], p.kind, p.end, w.free[c], index, P)
+            w.place[c, SIZE] = m
+            return fine
+    for k in range(m - 1, -1, -1):
+        if w.free[c, index[k]]:
+            inside[index[k]] = 1.0
+        else:
+            remove(P, m, k, work)
+            m -= 1
+            index[k] = index[m]
+    fine = True
+    for j in range(n):
+        if w.free[c, j] and inside[j] == 0.0:
+            if paired:
+                diagonal = _paired_column(p, c, j, index, m, h)
+            else:
+                H = p.H[c if p.H.shape[0] > 1 else 0]
+                diagonal = H[j, j]
+                for a in range(m):
+                    h[a] = H[j, index[a]]
+            if insert(P, m, h, diagonal, work, SINGULAR):
+                index[m] = j
+                m += 1
+            else:
+                fine = False
+    w.place[c, SIZE] = m
+    return fine
+
+
+@njit(cache=True, nogil=True)
+def _active_rows(p: Family, w: Work, P: Floats, c: int) -> None:
+    """Set rows, bounds, Y and M of child c; rows that depend on earlier ones are set aside."""
+    m = w.place[c, SIZE]
+    index = w.order[c]
+    cross, work = w.scratch[0], w.scratch[1]
+    w.place[c, ROWS] = 0
+    for k in range(p.groups.shape[0]):
+        w.dependent[c, k] = False
+        if w.side[c, k] == 0:
+            continue
+        q = w.place[c, ROWS]
+        y = w.Y[c, q]
+        for b in range(m):
+            y[b] = 0.0
+        for a in range(m):
+            if p.groups[k, index[a]]:
+                for b in range(m):
+                    y[b] += P[a, b]
+        diagonal = 0.0
+        for a in range(m):
+            if p.groups[k, index[a]]:
+                diagonal += y[a]
+        for u in range(q):
+            cross[u] = 0.0
+            for a in range(m):
+                if p.groups[w.rows[c, u], index[a]]:
+                    cross[u] += y[a]
+        if insert(w.M[c], q, cross, diagonal, work, DEPENDENT * diagonal):
+            w.rows[c, q] = k
+            w.rhs[c, q] = p.lower[c, k] if w.side[c, k] < 0 else p.upper[c, k]
+            w.place[c, ROWS] = q + 1
+            continue
+        symmetric_times(w.M[c], q, cross, work)
+        w.dependent[c, k] = True
+        for u in range(p.groups.shape[0]):
+            w.relation[c, k, u] = 0.0
+        for u in range(q):
+            w.relation[c, k, w.rows[c, u]] = -work[u]
+        w.relation[c, k, k] = 1.0
+
+
+@njit(cache=True, nogil=True)
+def factorise(p: Family, w: Work, pool: Floats) -> tuple[Floats, bool]:
+    """Refresh the children whose active set changed. Returns the pool, and False where H is singular."""
+    pool = _make_room(w, pool)
+    fine = True
+    for c in range(len(w.dirty)):
+        if w.dirty[c]:
+            P = inverse_of(w, pool, c)
+            fine = _update_inverse(p, w, P, c) and fine
+            _active_rows(p, w, P, c)
+            w.dirty[c] = False
+    return pool, fine
+
+
+@njit(cache=True, nogil=True)
+def child_optimum(p: Family, w: Work, P: Floats, c: int, f: float) -> None:
+    """Set x and lambda of child c on its active set, at the linear term ``b - f (mu + tau)``."""
+    m = w.place[c, SIZE]
+    index = w.order[c]
+    v, y, t = w.scratch[0], w.scratch[1], w.scratch[2]
+    for a in range(m):
+        v[a] = p.B[c, index[a]] - f * w.mu[index[a]]
+    if len(p.joint) and p.joint[c] >= 0:
+        for a in range(m):
+            v[a] -= f * w.tau[p.joint[c]]
+    symmetric_times(P, m, v, y)
+    for k in range(p.groups.shape[0]):
+        w.lam[c, k] = 0.0
+    q = w.place[c, ROWS]
+    for u in range(q):
+        t[u] = -w.rhs[c, u]
+        for a in range(m):
+            t[u] += w.Y[c, u, a] * v[a]
+    for u in range(q):
+        force = 0.0
+        for r in range(q):
+            force += w.M[c, u, r] * t[r]
+        w.lam[c, w.rows[c, u]] = force * p.scale[c]
+        for a in range(m):
+            y[a] -= force * w.Y[c, u, a]
+    for j in range(p.B.shape[1]):
+        w.x[c, j] = 0.0
+    for a in range(m):
+        w.x[c, index[a]] = y[a]
+
+
+@njit(cache=True, nogil=True)
+def recover(p: Family, w: Work, pool: Floats) -> None:
+    """Set x, lambda and the gradients ``H x - b`` (in z) at the current mu and tau."""
+    C, n = p.B.shape
+    for c in range(C):
+        child_optimum(p, w, inverse_of(w, pool, c), c, 1.0 / p.scale[c])
+        z = w.z[c]
+        for j in range(n):
+            z[j] = -p.B[c, j]
+        if len(p.kind):
+            paired_times(
+                p.alpha[c], p.beta[c], p.kind, p.begin, p.end, w.order[c], w.place[c, SIZE], w.x[c], z
+            )
+            continue
+        H = p.H[c if p.H.shape[0] > 1 else 0]
+        for a in range(w.place[c, SIZE]):
+            i = w.order[c, a]
+            t = w.x[c, i]
+            for j in range(n):
+                z[j] += t * H[i, j]

@@ -1,0 +1,171 @@
+"""Dependent active rows: multipliers that are not unique, or an active set that no point satisfies.
+
+The parent's rows, joint totals and the active group rows of all children may depend on each other on the free
+cells: a total held in every child repeats the parent's total, as do joint totals of all children; a group
+whose cells are all of a child's free cells repeats its total, and so on. Every such dependency is a direction
+``(dmu, dtau, dlambda)`` that leaves x as it is.
+
+Where the bounds agree, the multipliers are not unique: move along the direction to where no sign is wrong, or
+as little as can be. Where they disagree, no x satisfies the active set, and the dual objective grows along
+the direction without limit until a sign turns: the first cell or row whose sign turns changes sides (the
+ratio test of the dual simplex method). If none turns, the family is infeasible, which the caller proves by
+other means.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from opendas.arrays import Floats
+from opendas.solvers.least_squares.active_set import ROWS, SIZE, Family, Work
+from opendas.solvers.least_squares.kernels import null_vector
+
+__all__ = ["CHANGED", "UNBOUNDED", "UNCHANGED", "settle"]
+
+UNCHANGED, CHANGED, UNBOUNDED = 0, 1, 2
+ROUNDING = 1e-9
+"""Entries of a direction below this are zero."""
+SUM = 1e-10
+"""Error of a joint total, relative to it, that is rounding: it sums thousands of cells."""
+
+
+@njit(cache=True, nogil=True)
+def _first_turn(p: Family, w: Work, dmu: Floats, dtau: Floats, dlam: Floats) -> tuple[float, int, int]:
+    """Step at which the first sign turns along a direction, and the child and cell (n + row) that turns."""
+    n = p.B.shape[1]
+    K = p.groups.shape[0]
+    step, child, place = np.inf, -1, -1
+    for c in range(p.B.shape[0]):
+        together = dtau[p.joint[c]] if len(p.joint) and p.joint[c] >= 0 else 0.0
+        for j in range(n):
+            if w.free[c, j] or not p.mask[c, j]:
+                continue
+            d = dmu[j] + together
+            for k in range(K):
+                if p.groups[k, j]:
+                    d += dlam[c, k]
+            if d < -ROUNDING and -w.z[c, j] / d < step:
+                step, child, place = -w.z[c, j] / d, c, j
+        for k in range(K):
+            d = w.side[c, k] * dlam[c, k]
+            if abs(w.side[c, k]) == 1 and d < -ROUNDING and -w.side[c, k] * w.lam[c, k] / d < step:
+                step, child, place = -w.side[c, k] * w.lam[c, k] / d, c, n + k
+    return step, child, place
+
+
+@njit(cache=True, nogil=True)
+def _move(p: Family, w: Work, dmu: Floats, dtau: Floats, dlam: Floats, step: float) -> None:
+    n = p.B.shape[1]
+    for j in range(n):
+        w.mu[j] += step * dmu[j]
+    for s in range(len(dtau)):
+        w.tau[s] += step * dtau[s]
+    for c in range(p.B.shape[0]):
+        for k in range(p.groups.shape[0]):
+            w.lam[c, k] += step * dlam[c, k]
+        together = dtau[p.joint[c]] if len(p.joint) and p.joint[c] >= 0 else 0.0
+        for j in range(n):
+            d = dmu[j] + together
+            for k in range(p.groups.shape[0]):
+                if p.groups[k, j]:
+                    d += dlam[c, k]
+            w.z[c, j] += step * d
+
+
+@njit(cache=True, nogil=True)
+def _resolve(
+    p: Family, w: Work, dmu: Floats, dtau: Floats, dlam: Floats, gap: float, tolerance: float
+) -> int:
+    """Deal with one direction, of slope `gap` of the dual objective."""
+    n = p.B.shape[1]
+    if abs(gap) <= tolerance:
+        up, _, _ = _first_turn(p, w, dmu, dtau, dlam)
+        dmu *= -1.0
+        dtau *= -1.0
+        dlam *= -1.0
+        down, _, _ = _first_turn(p, w, dmu, dtau, dlam)
+        down = -down  # admissible: down <= step <= up, along the first orientation
+        step = 0.5 * (up + down) if up < down else min(max(0.0, down), up)
+        if step != 0.0:
+            _move(p, w, dmu, dtau, dlam, -step)
+        return UNCHANGED
+    if gap < 0.0:
+        dmu *= -1.0
+        dtau *= -1.0
+        dlam *= -1.0
+    _, c, place = _first_turn(p, w, dmu, dtau, dlam)
+    if c < 0:
+        return UNBOUNDED
+    if place < n:
+        w.free[c, place] = True
+    else:
+        w.side[c, place - n] = 0
+    w.dirty[c] = True
+    return CHANGED
+
+
+@njit(cache=True, nogil=True)
+def settle(p: Family, w: Work, lost: int, tolerance: float) -> int:
+    """Deal with every dependency of the active set.
+
+    Returns ``CHANGED`` if the active set changed, so that x means nothing yet, and ``UNBOUNDED`` if some
+    direction increases the dual objective for ever: up to rounding, a proof that the family is infeasible.
+    """
+    C, n = p.B.shape
+    K = p.groups.shape[0]
+    result = UNCHANGED
+    J = len(p.joint_total)
+    dmu = np.zeros(n)
+    dtau = np.zeros(J)
+    dlam = np.zeros((C, K))
+    for c in range(C):
+        for k in range(K):
+            if not w.dependent[c, k]:
+                continue
+            gap = 0.0
+            for u in range(K):
+                dlam[c, u] = w.relation[c, k, u]
+                gap -= (
+                    dlam[c, u] * (p.lower[c, u] if w.side[c, u] < 0 else p.upper[c, u])
+                    if dlam[c, u] != 0.0
+                    else 0.0
+                )
+            found = _resolve(p, w, dmu, dtau, dlam, gap, tolerance)
+            if result == UNCHANGED:  # once the active set has changed, the other directions prove nothing
+                result = found
+            for u in range(K):
+                dlam[c, u] = 0.0
+    if lost == 0:
+        return result
+    t = w.scratch[0]
+    columns = len(p.parent)
+    for i in range(columns + J):
+        if not w.lost[i]:
+            continue
+        null_vector(w.S, i, t)
+        gap = 0.0
+        for j in range(columns):
+            dmu[j] = t[w.place_in_s[j]]
+            gap += dmu[j] * w.r[j]
+        size = 0.0
+        for s in range(J):
+            dtau[s] = t[columns + s]
+            gap += dtau[s] * w.r[n + s]
+            size += abs(dtau[s]) * p.joint_total[s]
+        for c in range(C):
+            q = w.place[c, ROWS]
+            together = dtau[p.joint[c]] if len(p.joint) and p.joint[c] >= 0 else 0.0
+            for k in range(K):
+                dlam[c, k] = 0.0
+            for u in range(q):
+                t[u] = 0.0
+                for a in range(w.place[c, SIZE]):
+                    t[u] += w.Y[c, u, a] * (dmu[w.order[c, a]] + together)
+            for u in range(q):
+                for v in range(q):
+                    dlam[c, w.rows[c, u]] -= w.M[c, u, v] * t[v]
+        found = _resolve(p, w, dmu, dtau, dlam, gap, max(tolerance, SUM * size))
+        if result == UNCHANGED:
+            result = found
+    return result

@@ -1,0 +1,329 @@
+"""Primal-dual active set for one family: exact when it stops, and it stops in a handful of steps.
+
+In units where ``diag(H) = 1`` the optimality conditions are, for every child c,
+
+    scale_c (H x_c - b_c) + mu + tau_s(c) + G' lambda_c = z_c,   x_c >= 0,  z_c >= 0,  x_c z_c = 0,
+    sum_c x_c = parent,   lower <= G x_c <= upper,  lambda_ck <= 0 on a lower bound, >= 0 on an upper one,
+    sum of all cells of the children of group s = T_s,   for every joint total s.
+
+Guess which cells are positive (``free``) and which group rows sit on a bound (``side``). The conditions are
+then linear: with ``P_c = (H_FF)^-1``, projected on the active rows, x_c is affine in the multiplier mu of the
+parent row, and the parent row gives ``S mu = r`` with ``S = sum_c P_c / scale_c``; joint totals are further
+rows of that system, with the multipliers tau. Cells and rows whose sign
+is wrong change sides, and the loop repeats. There is no proof of termination for these block changes, so
+after a stall one wrong sign at a time is changed, and after that the caller takes over.
+
+Where H is singular a ridge is added to it and taken back by proximal steps, ``x <- argmin f(x) + ridge/2
+|x - x_previous|^2``: the optimality error of a point is the ridge times its last step, so the loop stops at
+an exact optimum, not at that of the ridged problem. Hintermüller, Ito & Kunisch (2002) for the active set;
+Rockafellar (1976) for the proximal steps.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from opendas.arrays import Bools, Floats, Ints
+from opendas.solvers.least_squares.active_set import EQUAL, Family, Work, factorise, recover, workspace
+from opendas.solvers.least_squares.coupling import coupling_multipliers
+from opendas.solvers.least_squares.degenerate import UNBOUNDED, UNCHANGED, settle
+
+__all__ = ["INFEASIBLE", "OK", "SINGULAR", "STALLED", "cover_rows", "flip", "pdas", "price", "proximal_step"]
+
+Sides = NDArray[np.int8]
+
+OK, STALLED, SINGULAR, INFEASIBLE = 0, 1, 2, 3
+PATIENCE = 6
+"""Block changes without progress before one change at a time is tried."""
+SINGLE = 60
+"""Single changes without progress before giving up."""
+
+
+@njit(cache=True, nogil=True)
+def _cover_columns(p: Family, w: Work) -> None:
+    """Give every column of the family a free child: where none is, the one whose reduced cost is least."""
+    C, n = p.B.shape
+    covered = np.zeros(n, np.bool_)
+    for c in range(C):
+        for j in range(n):
+            covered[j] |= w.free[c, j]
+    for j in range(n):
+        if covered[j]:
+            continue
+        best = -1
+        for c in range(C):
+            if p.mask[c, j] and (best < 0 or w.z[c, j] < w.z[best, j]):
+                best = c
+        if best >= 0:
+            w.free[best, j] = True
+            w.dirty[best] = True
+
+
+@njit(cache=True, nogil=True)
+def _cover_joint(p: Family, w: Work) -> None:
+    """Give every joint total a free cell."""
+    C, n = p.B.shape
+    J = len(p.joint_total)
+    child, cell = np.full(J, -1), np.full(J, -1)
+    covered = np.zeros(J, np.bool_)
+    for c in range(C):
+        s = p.joint[c]
+        if s < 0 or covered[s]:
+            continue
+        for j in range(n):
+            if w.free[c, j]:
+                covered[s] = True
+                break
+            if p.mask[c, j] and (child[s] < 0 or w.z[c, j] < w.z[child[s], cell[s]]):
+                child[s], cell[s] = c, j
+    for s in range(J):
+        if not covered[s] and child[s] >= 0:
+            w.free[child[s], cell[s]] = True
+            w.dirty[child[s]] = True
+
+
+@njit(cache=True, nogil=True)
+def cover_rows(p: Family, w: Work) -> None:
+    """Give every active row a free cell."""
+    C, n = p.B.shape
+    for c in range(C):
+        for k in range(p.groups.shape[0]):
+            if w.side[c, k] == 0:
+                continue
+            best = -1
+            for j in range(n):
+                if not p.groups[k, j]:
+                    continue
+                if w.free[c, j]:
+                    best = -1
+                    break
+                if p.mask[c, j] and (best < 0 or w.z[c, j] < w.z[c, best]):
+                    best = j
+            if best >= 0:
+                w.free[c, best] = True
+                w.dirty[c] = True
+
+
+@njit(cache=True, nogil=True)
+def price(p: Family, w: Work) -> None:
+    """Finish the reduced costs: ``z = scale (H x - b) + mu + tau + G' lambda``."""
+    C, n = p.B.shape
+    for c in range(C):
+        z = w.z[c]
+        f = p.scale[c]
+        for j in range(n):
+            z[j] = f * z[j] + w.mu[j]
+        if len(p.joint) and p.joint[c] >= 0:
+            for j in range(n):
+                z[j] += w.tau[p.joint[c]]
+        for k in range(p.groups.shape[0]):
+            t = w.lam[c, k]
+            if t != 0.0:
+                for j in range(n):
+                    if p.groups[k, j]:
+                        z[j] += t
+
+
+@njit(cache=True, nogil=True)
+def _right_side(p: Family, w: Work, c: int, k: int, tolerance: float) -> int:
+    """Side on which row k of child c belongs, given x and lambda."""
+    side = int(w.side[c, k])
+    if side == EQUAL:
+        return side
+    if side != 0:
+        wrong = side * w.lam[c, k] < -tolerance * p.scale[c]
+        return 0 if wrong else side
+    total = 0.0
+    for j in range(p.B.shape[1]):
+        if p.groups[k, j]:
+            total += w.x[c, j]
+    if total < p.lower[c, k] - tolerance:
+        side = -1
+    elif total > p.upper[c, k] + tolerance:
+        side = 1
+    return EQUAL if side != 0 and p.lower[c, k] == p.upper[c, k] else side
+
+
+@njit(cache=True, nogil=True)
+def flip(p: Family, w: Work, tolerance: float, least: float, single: int) -> int:
+    """Change the side of every wrong sign (of the last one only, if `single`). Returns how many are wrong.
+
+    Of the cells that want to enter, only those enter whose reduced cost is at least `least` times the child's
+    worst: entering cells compete for the same counts, and most of the weak ones would have to leave again.
+    """
+    C, n = p.B.shape
+    wrong = 0
+    last_c, last_j, last_side = -1, -1, 0
+    for c in range(C):
+        ztol = tolerance * p.scale[c]
+        worst = 0.0
+        for j in range(n):
+            if p.mask[c, j] and not w.free[c, j]:
+                worst = min(worst, w.z[c, j])
+        enter = min(least * worst, -ztol)
+        for j in range(n):
+            leaves = w.free[c, j] and w.x[c, j] < -tolerance
+            if leaves or (p.mask[c, j] and not w.free[c, j] and w.z[c, j] < -ztol):
+                wrong += 1
+                if single:
+                    last_c, last_j = c, j
+                elif leaves or w.z[c, j] <= enter:
+                    w.free[c, j] = not w.free[c, j]
+                    w.dirty[c] = True
+        for k in range(p.groups.shape[0]):
+            side = _right_side(p, w, c, k, tolerance)
+            if side != w.side[c, k]:
+                wrong += 1
+                if single:
+                    last_c, last_j, last_side = c, n + k, side
+                else:
+                    w.side[c, k] = side
+                    w.dirty[c] = True
+    if last_c >= 0:
+        if last_j < n:
+            w.free[last_c, last_j] = not w.free[last_c, last_j]
+        else:
+            w.side[last_c, last_j - n] = last_side
+        w.dirty[last_c] = True
+    return wrong
+
+
+@njit(cache=True, nogil=True)
+def proximal_step(p: Family, w: Work, center: Floats, ridge: float) -> float:
+    """Move the centre to x. Returns the optimality error of x: ridge times the longest step."""
+    C, n = p.B.shape
+    moved = 0.0
+    for c in range(C):
+        for j in range(n):
+            step = w.x[c, j] - center[c, j]
+            moved = max(moved, abs(step))
+            center[c, j] += step
+            p.B[c, j] += ridge * step
+    return ridge * moved
+
+
+@njit(cache=True, nogil=True)
+def pdas(
+    H: Floats,
+    B: Floats,
+    parent: Floats,
+    scale: Floats,
+    mask: Bools,
+    groups: Bools,
+    lower: Floats,
+    upper: Floats,
+    fine: Ints,
+    core: Floats,
+    diagonal: float,
+    joint: Ints,
+    joint_total: Floats,
+    kind: Ints,
+    begin: Ints,
+    end: Ints,
+    alpha: Floats,
+    beta: Floats,
+    free: Bools,
+    side: Sides,
+    center: Floats,
+    ridge: float,
+    limit: int,
+    tolerance: float,
+) -> tuple[int, int, Floats, Floats, Floats, Floats]:
+    """Solve a reduced family.
+
+    Parameters
+    ----------
+    H : ndarray, shape (1, n, n) or (C, n, n)
+        Unit diagonal (on the mean of its cells, where every child has its own) plus `ridge`, definite.
+    B : ndarray, shape (C, n)
+        In counts, plus ridge times `center`; changed in place.
+    parent : ndarray, shape (n,) or (0,)
+        Empty: no parent row.
+    scale, mask, groups, lower, upper
+        As in :class:`~opendas.solvers.problem.problem.FamilyProblem`.
+    fine, core, diagonal
+        Structure of H, see :class:`opendas.solvers.least_squares.active_set.Family`.
+    joint, joint_total : ndarray, shapes (C,) and (J,), or both (0,)
+        Joint total that each child has a part in, -1 for none, and their values.
+    kind, begin, end, alpha, beta
+        H in the form of pairs, see :mod:`opendas.solvers.least_squares.paired`; empty otherwise.
+    free : ndarray of bool, shape (C, n)
+        Guess of the cells that may be positive; the final set on return.
+    side : ndarray of int8, shape (C, K)
+        Guess of the rows on a bound: 0 inactive, -1 lower, 1 upper; likewise.
+    center : ndarray, shape (C, n)
+        First centre of the proximal steps; changed in place.
+    ridge : float
+        0 where H is definite by itself: one solve, no proximal steps.
+    limit : int
+        Most iterations.
+    tolerance : float
+        In counts: a sign is wrong beyond it.
+
+    Returns
+    -------
+    status, iterations, x, mu, tau, lam
+        ``OK``, ``STALLED``, ``SINGULAR``, or ``INFEASIBLE`` (not yet proved); shapes (C, n), (n,), (J,),
+        (C, K).
+    """
+    p = Family(
+        H, B, parent, scale, mask, groups, lower, upper, fine, core, diagonal, joint, joint_total,
+        kind, begin, end, alpha, beta,
+    )  # fmt: skip
+    w = workspace(p, free, side)
+    C, n = B.shape
+    K = groups.shape[0]
+    J = len(joint_total)
+    tied = len(parent) > 0
+    for k in range(K):
+        fixed = 0
+        for c in range(C):
+            if lower[c, k] == upper[c, k]:
+                side[c, k] = EQUAL
+                fixed += 1
+        if tied and fixed == C:  # one of them follows from the parent; if it does not, its sign will be wrong
+            side[0, k] = 0
+    pool = np.empty(0)
+    best = C * (n + K) + 1
+    patience = PATIENCE
+    single = False
+    least = 0.5
+    for iteration in range(1, limit + 1):
+        if tied:
+            _cover_columns(p, w)
+        if J:
+            _cover_joint(p, w)
+        cover_rows(p, w)
+        pool, regular = factorise(p, w, pool)
+        if not regular:
+            return SINGULAR, iteration, w.x, w.mu, w.tau, w.lam
+        lost = coupling_multipliers(p, w, pool) if tied or J else 0
+        recover(p, w, pool)
+        price(p, w)
+        settled = settle(p, w, lost, 10.0 * tolerance) if K or J else UNCHANGED
+        if settled == UNBOUNDED:
+            return INFEASIBLE, iteration, w.x, w.mu, w.tau, w.lam
+        if settled != UNCHANGED:
+            continue
+        wrong = flip(p, w, tolerance, least, int(single))
+        least = 0.4 * least if iteration < 4 else 0.0
+        if wrong == 0:
+            if ridge == 0.0 or proximal_step(p, w, center, ridge) <= tolerance:
+                return OK, iteration, w.x, w.mu, w.tau, w.lam
+            best = C * (n + K) + 1
+            patience = PATIENCE
+            single = False
+        elif wrong < best:
+            best = wrong
+            patience = PATIENCE
+            single = False
+        else:
+            patience -= 1
+            if patience < 0:
+                if single:
+                    return STALLED, iteration, w.x, w.mu, w.tau, w.lam
+                single = True
+                patience = SINGLE
+    return STALLED, limit, w.x, w.mu, w.tau, w.lam

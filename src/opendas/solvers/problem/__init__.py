@@ -1,0 +1,1 @@
+"""The family problem, its Hessian and the certificate of its optimum."""

@@ -1,0 +1,121 @@
+"""Hessians that differ from child to child.
+
+In least squares over a whole tree every child comes with the precision of all that is known below it, and no
+two children are alike. What a solver needs of such Hessians is stated here; how they are stored is left to
+whoever has them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opendas.arrays import Floats
+from opendas.errors import EstimationError
+from opendas.solvers.problem.problem import FamilyProblem
+
+__all__ = ["Curvature", "DenseCurvature", "Entries", "SharedCurvature", "blocks"]
+
+
+class Curvature(Protocol):
+    """One symmetric, positive semi-definite Hessian per child, on the cells of a family."""
+
+    def apply(self, x: Floats) -> Floats:
+        """``A_c x_c`` of every child, shape (C, n), given x of shape (C, n)."""
+        ...
+
+    def diagonal(self) -> Floats:
+        """Diagonal of every A_c, shape (C, n)."""
+        ...
+
+
+@runtime_checkable
+class Entries(Protocol):
+    """A curvature whose entries are at hand, without products with unit vectors."""
+
+    def blocks(self, cells: NDArray[np.intp]) -> Floats:
+        """``A_c[cells, cells]`` of every child, a new array of shape (C, m, m)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DenseCurvature:
+    """Every Hessian written out: small families, and the slow twin of everything else.
+
+    Parameters
+    ----------
+    matrices : ndarray, shape (C, n, n)
+        Symmetric.
+    """
+
+    matrices: Floats
+
+    def apply(self, x: Floats) -> Floats:
+        """See :class:`Curvature`."""
+        # einsum, not BLAS: a fixed order of summation
+        return np.asarray(np.einsum("cij,cj->ci", self.matrices, x))
+
+    def diagonal(self) -> Floats:
+        """See :class:`Curvature`."""
+        return np.array(np.einsum("cii->ci", self.matrices))
+
+    def blocks(self, cells: NDArray[np.intp]) -> Floats:
+        """See :class:`Entries`."""
+        return np.ascontiguousarray(self.matrices[:, cells[:, None], cells[None, :]])
+
+
+@dataclass(frozen=True, slots=True)
+class SharedCurvature:
+    """The problem's own Hessian, ``scale_c H``: a special case, to compare with.
+
+    Parameters
+    ----------
+    problem : FamilyProblem
+    """
+
+    problem: FamilyProblem
+
+    def apply(self, x: Floats) -> Floats:
+        """See :class:`Curvature`."""
+        result = np.zeros(x.shape)
+        for weight, rows in self.problem.terms:
+            for c in range(len(x)):
+                result[c] += weight * np.bincount(rows, x[c])[rows]
+        return result * self.problem.scale[:, None]
+
+    def diagonal(self) -> Floats:
+        """See :class:`Curvature`."""
+        return np.repeat(self.problem.scale[:, None] * self.problem.weight, self.problem.cells, axis=1)
+
+
+def blocks(curvature: Curvature, cells: NDArray[np.intp], shape: tuple[int, int]) -> Floats:
+    """``A_c[cells, cells]`` of every child, shape (C, m, m), symmetric to the last bit.
+
+    Parameters
+    ----------
+    curvature : Curvature
+        One product for each cell, where it is not :class:`Entries` too.
+    cells : ndarray, shape (m,)
+    shape : (int, int)
+        C and n.
+
+    Raises
+    ------
+    EstimationError
+        If an entry is not finite.
+    """
+    if isinstance(curvature, Entries):
+        found = curvature.blocks(cells)
+    else:
+        found = np.empty((shape[0], len(cells), len(cells)))
+        unit = np.zeros(shape)
+        for a, j in enumerate(cells):
+            unit[:, j] = 1.0
+            found[:, a, :] = curvature.apply(unit)[:, cells]
+            unit[:, j] = 0.0
+    if not np.isfinite(found).all():
+        raise EstimationError("an entry of a Hessian is not finite")
+    return np.asarray(0.5 * (found + found.transpose(0, 2, 1)))

@@ -1,0 +1,266 @@
+"""The least-squares problem of one family, and its answer.
+
+Letters: ``n`` cells, ``C`` children, ``K`` groups, ``J`` joint totals. The problem is equation (7.2), and
+with held margins (7.5), of the TopDown paper, written for any family of nested tables:
+
+    minimise    sum_c scale_c (1/2 x_c' H x_c - b_c' x_c)
+    subject to  x >= 0, x_cj = 0 where not mask_cj,
+                sum_c x_c = parent,
+                lower_ck <= sum_{j in group k} x_cj <= upper_ck,
+                sum_{c in part s} sum_j x_cj = T_s,
+
+with ``H = sum_q weight_q [row_q(i) == row_q(j)]``: every cell lies in exactly one row of every term. The
+last line are joint totals: what the parts of a divided geounit hold together, each child in at most one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opendas.arrays import Bools, Floats
+from opendas.errors import EstimationError
+
+__all__ = ["ConstraintRow", "FamilyProblem", "Solution", "Status"]
+
+Ints = NDArray[np.int32]
+
+
+_NO_JOINT: tuple[NDArray[np.int64], Floats] = (np.zeros(0, np.int64), np.zeros(0))
+"""Writable, as compiled code is specialised on it; there is nothing to write to."""
+
+
+class Status(Enum):
+    """What a solver found."""
+
+    OPTIMAL = "optimal"
+    """An optimum, certified by :func:`opendas.solvers.problem.certificate.certify`."""
+    INFEASIBLE = "infeasible"
+    """No point satisfies the constraints: proved, see :attr:`Solution.conflict`."""
+    FAILED = "failed"
+    """No certified optimum and no proof: `x` is the best point reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConstraintRow:
+    """One scalar constraint, as named in a conflict.
+
+    Parameters
+    ----------
+    kind : str
+        ``"parent"``, ``"lower"``, ``"upper"`` or ``"joint"``.
+    child : int
+        Index of the child, -1 for a parent row and for a joint total.
+    index : int
+        Cell for a parent row, joint total, or group.
+    name : str
+        Name of the group or joint total where the problem names them, else ``""``.
+    """
+
+    kind: str
+    child: int
+    index: int
+    name: str = ""
+
+    def __str__(self) -> str:
+        if self.kind == "parent":
+            return f"parent total of cell {self.index}"
+        if self.kind == "joint":
+            return self.name or f"joint total {self.index}"
+        group = self.name or f"group {self.index}"
+        return f"{self.kind} bound of {group} in child {self.child}"
+
+
+def _frozen(value: Any, dtype: type, name: str, shape: tuple[int, ...]) -> NDArray[Any]:
+    array: NDArray[Any] = np.ascontiguousarray(value, dtype=dtype)
+    if array.shape != shape:
+        raise EstimationError(f"{name} has shape {array.shape}, expected {shape}")
+    if array.flags.writeable:
+        array = array.view()
+        array.flags.writeable = False
+    return array
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyProblem:
+    """Constrained non-negative least squares of one family.
+
+    Parameters
+    ----------
+    terms : tuple of (float, ndarray)
+        Weight (> 0, inverse squared counts) and compact row index, int32 of shape ``(n,)``, of each query
+        group in the objective.
+    linear : ndarray, shape (C, n)
+        ``b``: the weighted answers, ``sum_q weight_q answer_q[row_q(j)]``.
+    parent : ndarray, shape (n,), or None
+        Counts of the parent. None: a root, or roots that share no more than joint totals.
+    mask : ndarray of bool, shape (C, n), optional
+        Cells a child may use. Default: all.
+    groups : ndarray of bool, shape (K, n), optional
+        Sets of cells with bounded sums. Default: none.
+    lower, upper : ndarray, shape (C, K), optional
+        Bounds in counts; infinite where absent; equal for an equality.
+    scale : ndarray, shape (C,), optional
+        Multiplier of each child's objective (> 0). Default: 1.
+    group_names : tuple of str, optional
+        For messages.
+    joint : ndarray of int32, shape (C,), optional
+        Joint total that each child has a part in, -1 for none. Default: none.
+    joint_total : ndarray, shape (J,), optional
+        Counts in all cells of the children of each joint total.
+    joint_names : tuple of str, optional
+        For messages.
+
+    Raises
+    ------
+    EstimationError
+        If shapes disagree, or a weight, scale, bound or answer is not a number of the stated range.
+    """
+
+    terms: tuple[tuple[float, Ints], ...]
+    linear: Floats
+    parent: Floats | None = None
+    mask: Bools = None  # type: ignore[assignment]
+    groups: Bools = None  # type: ignore[assignment]
+    lower: Floats = None  # type: ignore[assignment]
+    upper: Floats = None  # type: ignore[assignment]
+    scale: Floats = None  # type: ignore[assignment]
+    group_names: tuple[str, ...] = ()
+    joint: Ints | None = None
+    joint_total: Floats | None = None
+    joint_names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        put = object.__setattr__
+        if np.ndim(self.linear) != 2:
+            raise EstimationError(f"linear has {np.ndim(self.linear)} axes, expected (children, cells)")
+        C, n = np.shape(self.linear)
+        K = 0 if self.groups is None else len(self.groups)
+        linear = _frozen(self.linear, np.float64, "linear", (C, n))
+        put(self, "linear", linear)
+        put(self, "terms", tuple(_term(weight, rows, n) for weight, rows in self.terms))
+        finite = [linear]
+        if self.parent is not None:
+            put(self, "parent", _frozen(self.parent, np.float64, "parent", (n,)))
+            finite.append(self.parent)
+        mask = np.ones((C, n), np.bool_) if self.mask is None else self.mask
+        put(self, "mask", _frozen(mask, np.bool_, "mask", (C, n)))
+        groups = np.zeros((0, n), np.bool_) if self.groups is None else self.groups
+        put(self, "groups", _frozen(groups, np.bool_, "groups", (K, n)))
+        lower = np.full((C, K), -np.inf) if self.lower is None else self.lower
+        upper = np.full((C, K), np.inf) if self.upper is None else self.upper
+        put(self, "lower", _frozen(lower, np.float64, "lower", (C, K)))
+        put(self, "upper", _frozen(upper, np.float64, "upper", (C, K)))
+        scale = np.ones(C) if self.scale is None else self.scale
+        put(self, "scale", _frozen(scale, np.float64, "scale", (C,)))
+        if self.group_names and len(self.group_names) != K:
+            raise EstimationError(f"{len(self.group_names)} group names for {K} groups")
+        if self.joint is not None:
+            self._freeze_joint(C)
+        elif self.joint_total is not None:
+            raise EstimationError("joint totals without the children that share them (joint)")
+        if not all(np.isfinite(array).all() for array in finite):
+            raise EstimationError("linear and parent must be finite")
+        if K and (np.isnan(self.lower).any() or np.isnan(self.upper).any()):
+            raise EstimationError("a bound is not a number; use -inf or inf where there is none")
+        if C and not (np.isfinite(self.scale).all() and self.scale.min() > 0.0):
+            raise EstimationError("scale must be finite and > 0")
+
+    def _freeze_joint(self, children: int) -> None:
+        J = 0 if self.joint_total is None else len(self.joint_total)
+        joint = _frozen(self.joint, np.int32, "joint", (children,))
+        total = _frozen(np.zeros(0) if J == 0 else self.joint_total, np.float64, "joint_total", (J,))
+        object.__setattr__(self, "joint", joint)
+        object.__setattr__(self, "joint_total", total)
+        if children and not (joint.min() >= -1 and joint.max() < J):
+            raise EstimationError(
+                f"joint totals are numbered from {joint.min()} to {joint.max()}, there are {J}"
+            )
+        if not np.isfinite(total).all():
+            raise EstimationError("joint totals must be finite")
+        if self.joint_names and len(self.joint_names) != J:
+            raise EstimationError(f"{len(self.joint_names)} names for {J} joint totals")
+
+    @property
+    def joint_rows(self) -> tuple[NDArray[np.int64], Floats]:
+        """``joint`` and ``joint_total`` as new arrays, both empty where there is no joint total."""
+        if self.joint is None or self.joint_total is None or not len(self.joint_total):
+            return _NO_JOINT
+        return self.joint.astype(np.int64), self.joint_total.copy()
+
+    @property
+    def children(self) -> int:
+        """Number of children."""
+        return int(self.linear.shape[0])
+
+    @property
+    def cells(self) -> int:
+        """Number of cells."""
+        return int(self.linear.shape[1])
+
+    @property
+    def weight(self) -> float:
+        """Sum of the weights: the diagonal of H, and the unit of the multipliers."""
+        return float(sum(weight for weight, _ in self.terms))
+
+    def hessian(self) -> Floats:
+        """H, shape (n, n): the slow, plain definition."""
+        H = np.zeros((self.cells, self.cells))
+        for weight, rows in self.terms:
+            H += weight * (rows[:, None] == rows[None, :])
+        return H
+
+    def objective(self, x: Floats) -> float:
+        """Value of the objective at `x`, shape (C, n); constant terms left out."""
+        value = -np.einsum("c,cj,cj->", self.scale, self.linear, x)
+        for weight, rows in self.terms:
+            for c in range(self.children):
+                margin = np.bincount(rows, x[c])
+                value += 0.5 * weight * self.scale[c] * (margin @ margin)
+        return float(value)
+
+
+def _term(weight: float, rows: Ints, n: int) -> tuple[float, Ints]:
+    if not (np.isfinite(weight) and weight > 0.0):
+        raise EstimationError(f"a term has weight {weight}, expected a finite number > 0")
+    rows = _frozen(rows, np.int32, "rows of a term", (n,))
+    if n and rows.min() < 0:
+        raise EstimationError("rows of a term must be >= 0")
+    return float(weight), rows
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """Answer to a :class:`FamilyProblem`.
+
+    Parameters
+    ----------
+    x : ndarray, shape (C, n)
+        Counts; exactly 0 outside the mask and never negative.
+    status : Status
+        See there.
+    residual : float
+        Relative Karush-Kuhn-Tucker residual, from an independent check.
+    iterations : int
+        Of the last method of the chain.
+    method : str
+        For instance ``"pdas"``, ``"admm+pdas"``, ``"clarabel"``.
+    conflict : tuple of ConstraintRow
+        Where infeasible: rows that cannot hold together.
+    """
+
+    x: Floats
+    status: Status
+    residual: float
+    iterations: int
+    method: str
+    conflict: tuple[ConstraintRow, ...] = ()
+
+    @property
+    def constraints(self) -> tuple[str, ...]:
+        """The rows in conflict, in words."""
+        return tuple(str(row) for row in self.conflict)

@@ -1,0 +1,1 @@
+"""Controlled rounding of one family (TopDown, equation 7.7)."""

@@ -1,0 +1,237 @@
+"""Controlled rounding of a family: integers that keep the parent, the constraints, and the queries close.
+
+The estimate x (C, n) of the children becomes floor(x) + y with y in {0, 1}, as in equation (7.7) of Abowd
+et al. (2022), *The 2020 Census Disclosure Avoidance System TopDown Algorithm*. In each pass the L1 distance
+of the pass's queries from their fractional targets is minimised, interpolated linearly between integers,
+with the answers of earlier passes held. Where all rows form a laminar family this is a convex min-cost flow
+and is solved exactly in integers (``docs/proofs/rounding.md``). Ties are broken by a public hash of child
+and cell, so the result is a function of its arguments alone and not of the solver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from opendas.errors import EstimationError, InfeasibleFamily
+from opendas.solvers.rounding import kernels, snapping
+from opendas.solvers.rounding.laminar import Rows, check_laminar
+from opendas.solvers.rounding.milp import round_by_milp
+from opendas.solvers.rounding.problem import UNBOUNDED, RoundingNames, RoundingProblem, RoundingResult
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["UNBOUNDED", "RoundingNames", "RoundingResult", "round_family"]
+
+_NO_NAMES = RoundingNames()
+_REFUSALS: dict[int, tuple[type[Exception], str]] = {
+    snapping.OUT_OF_RANGE: (
+        ValueError,
+        "the estimate must be finite, non-negative, below 2**40, and zero outside its mask",
+    ),
+    snapping.MISMATCH: (ValueError, "the estimate does not add up to the parent"),
+    kernels.TOO_LARGE: (
+        EstimationError,
+        "rounding it as one flow problem does not fit 64-bit integers. Choose a spine with smaller fan-out",
+    ),
+    kernels.BROKEN: (EstimationError, "the rounded table does not add up to its parent: please report it"),
+}
+
+
+def round_family(
+    x: NDArray[np.float64],
+    parent: NDArray[np.int64] | None,
+    mask: NDArray[np.bool_],
+    passes: Sequence[Sequence[NDArray[np.int32]]],
+    groups: NDArray[np.bool_] | None,
+    lower: NDArray[np.int64] | None,
+    upper: NDArray[np.int64] | None,
+    tie_keys: NDArray[np.uint64],
+    *,
+    cell_keys: NDArray[np.uint64] | None = None,
+    names: RoundingNames = _NO_NAMES,
+    milp: bool = False,
+    joint: NDArray[np.int32] | None = None,
+    joint_total: NDArray[np.int64] | None = None,
+) -> RoundingResult:
+    """Round the least-squares estimate of a family to integers.
+
+    Parameters
+    ----------
+    x : float64 array, (C, n), >= 0
+        Estimate in counts: C children, n cells. Values within 1e-6 of an integer become it; the rest is
+        rounded to
+        multiples of 2**-20, and what a column then lacks to its parent is spread over its fractional cells.
+    parent : int64 array, (n,), or None
+        Counts of the parent, which the children add up to. None for a root, whose total an equality group
+        fixes.
+    mask : bool array, (C, n)
+        Cells that may be non-zero.
+    passes : sequence of sequences of int32 array, (n,)
+        For each pass its row maps: the row of each cell, numbered from 0, -1 for none. A map named twice
+        counts
+        double.
+    groups : bool array, (K, n), or None
+        Cells of each constraint row, enforced in every pass.
+    lower, upper : int64 array, (C, K), or None
+        Bounds of each constraint row in each child, :data:`UNBOUNDED` for no upper bound.
+    tie_keys : uint64 array, (C,)
+        Public key of each child.
+    cell_keys : uint64 array, (n,), optional
+        Public key of each cell, its position by default.
+    names : RoundingNames, optional
+        Names for error messages.
+    milp : bool, default False
+        Where rows cross, solve a mixed-integer program instead of refusing.
+    joint : int32 array, (C,), optional
+        Joint total that each child has a part in, -1 for none.
+    joint_total : int64 array, (J,), optional
+        Counts in all cells of the children of each joint total, enforced in every pass.
+
+    Returns
+    -------
+    RoundingResult
+        The rounded values, the objective of each pass, and the method.
+
+    Raises
+    ------
+    ConfigError
+        If rows cross and ``milp`` is false.
+    InfeasibleFamily
+        If no rounding satisfies the groups and joint totals; the error names a smallest set in conflict.
+    EstimationError
+        If the problem does not fit 64-bit integers.
+    ValueError
+        If shapes disagree, or the estimate is negative, outside its mask, or does not add up to the parent.
+
+    Notes
+    -----
+    Abowd et al. (2022), equation (7.7). With ``h(c, S) = mix(mix(tie_keys[c]) ^ sum of mix(cell_keys[j]), j
+    in S)``
+    shifted right by 24 bits (sums modulo 2**64, ``mix`` as in :func:`opendas.solvers.rounding.snapping.mix`),
+    ties of the
+    last pass are broken by the least sum of h(c, {j}) y[c, j] over cells, ties of earlier passes by the
+    least sum
+    of h(c, S) (Q y)[c, S] over the distinct rows S of the pass.
+
+    Examples
+    --------
+    >>> x = np.array([[0.6, 1.5], [1.4, 0.5]])
+    >>> total, detailed = np.zeros(2, np.int32), np.arange(2, dtype=np.int32)
+    >>> keys = np.arange(2, dtype=np.uint64)
+    >>> parent, mask = np.array([2, 2]), np.ones((2, 2), bool)
+    >>> round_family(x, parent, mask, ((total,), (detailed,)), None, None, None, keys).values
+    array([[1, 1],
+           [1, 1]])
+    """
+    problem = _problem(x, parent, mask, passes, groups, lower, upper, tie_keys, cell_keys, joint, joint_total)
+    status, values, quanta = kernels.round_passes(*problem)
+    if status == kernels.CROSSING:
+        if milp:
+            return round_by_milp(problem, names)
+        map_names = [name for one in names.passes for name in one]
+        check_laminar(Rows(problem.maps, problem.groups), map_names, names.groups)
+    if status == kernels.VIOLATED:
+        in_groups, in_joint = _conflict(problem)
+        conflict = [*map(names.joint_total, in_joint), *map(names.group, in_groups)]
+        raise InfeasibleFamily(names.family, f"rounding, pass 1 of {problem.passes}", conflict)
+    if status != snapping.DONE:
+        error, reason = _REFUSALS[status]
+        raise error(f"family {names.family}: {reason}")
+    return RoundingResult(values, tuple(float(q) / snapping.ONE for q in quanta), "flow")
+
+
+def _problem(
+    x: NDArray[np.float64],
+    parent: NDArray[np.int64] | None,
+    mask: NDArray[np.bool_],
+    passes: Sequence[Sequence[NDArray[np.int32]]],
+    groups: NDArray[np.bool_] | None,
+    lower: NDArray[np.int64] | None,
+    upper: NDArray[np.int64] | None,
+    tie_keys: NDArray[np.uint64],
+    cell_keys: NDArray[np.uint64] | None,
+    joint: NDArray[np.int32] | None,
+    joint_total: NDArray[np.int64] | None,
+) -> RoundingProblem:
+    """Check shapes; return contiguous arrays of the types that the compiled code expects."""
+    if x.ndim != 2:
+        raise ValueError(f"the estimate must be a (C, n) array, not of shape {x.shape}")
+    children, n = x.shape
+    k = 0 if groups is None else len(groups)
+    maps = np.empty((sum(map(len, passes)), n), np.int32)
+    map_pass = np.empty(len(maps), np.int64)
+    q = 0
+    for number, one in enumerate(passes):
+        for rows in one:
+            maps[q] = rows
+            map_pass[q] = number
+            q += 1
+    problem = RoundingProblem(
+        np.ascontiguousarray(x, dtype=np.float64),
+        np.zeros(n, np.int64) if parent is None else np.ascontiguousarray(parent, dtype=np.int64),
+        parent is not None,
+        np.ascontiguousarray(mask, dtype=np.bool_),
+        maps,
+        map_pass,
+        len(passes),
+        np.zeros((0, n), np.bool_) if groups is None else np.ascontiguousarray(groups, dtype=np.bool_),
+        np.zeros((children, k), np.int64) if lower is None else np.ascontiguousarray(lower, dtype=np.int64),
+        np.full((children, k), UNBOUNDED) if upper is None else np.ascontiguousarray(upper, dtype=np.int64),
+        np.ascontiguousarray(tie_keys, dtype=np.uint64),
+        np.arange(n, dtype=np.uint64)
+        if cell_keys is None
+        else np.ascontiguousarray(cell_keys, dtype=np.uint64),
+        np.full(children, -1) if joint is None else np.array(joint, dtype=np.int64),
+        np.zeros(0, np.int64) if joint_total is None else np.array(joint_total, dtype=np.int64),
+    )
+    shapes = (
+        problem.mask.shape,
+        problem.total.shape,
+        problem.groups.shape,
+        problem.lower.shape,
+        problem.upper.shape,
+    )
+    keys = (problem.child_keys.shape, problem.cell_keys.shape)
+    if shapes != ((children, n), (n,), (k, n), (children, k), (children, k)) or keys != ((children,), (n,)):
+        raise ValueError(f"mask, parent, groups, bounds or keys do not fit an estimate of shape {x.shape}")
+    totals = problem.joint_total
+    if problem.joint.shape != (children,) or not (
+        totals.ndim == 1 and np.all((problem.joint >= -1) & (problem.joint < len(totals)))
+    ):
+        raise ValueError(f"joint totals do not fit an estimate of {children} children")
+    return problem
+
+
+def _conflict(problem: RoundingProblem) -> tuple[list[int], list[int]]:
+    """Find an irreducible set of groups and joint totals in conflict: leave out each that it survives."""
+    groups, totals = list(range(len(problem.groups))), list(range(len(problem.joint_total)))
+    for g in range(len(problem.groups)):
+        without = [k for k in groups if k != g]
+        if _violated(problem, without, totals):
+            groups = without
+    for s in range(len(problem.joint_total)):
+        without = [k for k in totals if k != s]
+        if _violated(problem, groups, without):
+            totals = without
+    return groups, totals
+
+
+def _violated(problem: RoundingProblem, groups: list[int], totals: list[int]) -> bool:
+    """Whether some of the groups and joint totals allow no rounding."""
+    number = np.full(len(problem.joint_total) + 1, -1)
+    number[totals] = np.arange(len(totals))
+    reduced = problem._replace(
+        maps=problem.maps[:0],
+        map_pass=problem.map_pass[:0],
+        passes=1,
+        groups=np.ascontiguousarray(problem.groups[groups]),
+        lower=np.ascontiguousarray(problem.lower[:, groups]),
+        upper=np.ascontiguousarray(problem.upper[:, groups]),
+        joint=number[problem.joint],
+        joint_total=problem.joint_total[totals],
+    )
+    return bool(kernels.round_passes(*reduced)[0] == kernels.VIOLATED)

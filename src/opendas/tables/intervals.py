@@ -1,0 +1,226 @@
+"""Estimates and intervals as tables: for geolevels, entities and sets of leaves that somebody drew.
+
+Made from published files alone: noisy measurements, public geography, and the microdata where they are there.
+
+Axes: ``a`` areas, ``t`` columns of the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from opendas.errors import ConfigError
+from opendas.files.geography.areas import AreaWeights
+from opendas.files.mdf.reading import read_mdf
+from opendas.files.nmf.bureau import is_bureau_folder
+from opendas.files.nmf.bureau_tree import bureau_tree
+from opendas.files.nmf.trees import noisy_tree
+from opendas.files.release_folder import ReleasedProduct, ReleaseFolder
+from opendas.intervals.answers import LAWS, Areas, Intervals, area_intervals, batches
+from opendas.intervals.laws import confidence_level
+from opendas.intervals.noisy_tree import NoisyTree
+from opendas.intervals.tree_estimates import TreeEstimates
+from opendas.schema.histogram import Histogram
+from opendas.tables.cells import PL94_TABLES, Table, pl94_table, query_table, table_layout
+from opendas.tables.counting import Grouping, count_table, group_leaves
+from opendas.tables.resolve import find_query, nearest_geolevel
+
+__all__ = ["INTERVAL_SCHEMA", "Measured", "open_measured"]
+
+DEFAULT_LEVEL = Fraction(9, 10)
+
+INTERVAL_SCHEMA = pa.schema(
+    [
+        ("geocode", pa.string()),
+        ("cell", pa.string()),
+        ("estimate", pa.float64()),
+        ("variance", pa.float64()),
+        ("lower", pa.float64()),
+        ("upper", pa.float64()),
+        ("margin", pa.float64()),
+        ("law", pa.string()),
+        ("count", pa.float64()),
+    ]
+)
+"""One row for each area and cell. Null: variance, margin and estimate where the measurements say nothing,
+`upper` where nothing bounds a count, `count` where there are no microdata."""
+
+
+@dataclass(eq=False)
+class Measured:
+    """One product's noisy measurements, ready to be asked.
+
+    Parameters
+    ----------
+    tree : NoisyTree
+    released : ReleasedProduct or None
+        The release they are in; None for measurements on their own.
+    """
+
+    tree: NoisyTree
+    released: ReleasedProduct | None = None
+
+    @cached_property
+    def estimates(self) -> TreeEstimates:
+        """Least-squares estimates; the answers are read when the first is asked for."""
+        return TreeEstimates(self.tree)
+
+    @cached_property
+    def microdata(self) -> Histogram | None:
+        """Published counts, one row for each leaf of the frame; None where there are none."""
+        if self.released is None or not self.released.mdf.is_dir():
+            return None
+        return read_mdf(self.released.mdf, self.tree.product, self.tree.frame)
+
+    def table(self, name: str) -> Table:
+        """Return the columns of a redistricting table or of a query group.
+
+        Raises
+        ------
+        ConfigError
+            If it is neither, or a table of another product.
+        """
+        if name in PL94_TABLES:
+            if self.tree.product.layout != table_layout(name):
+                raise ConfigError(
+                    f"table {name} is made from pl94-{table_layout(name)}, and these are measurements of "
+                    f"{self.tree.product.name}."
+                )
+            return pl94_table(self.tree.product, name)
+        return query_table(self.tree.product, name)
+
+    def grouping(self, geolevel: str) -> Grouping:
+        """Return the areas of an official geolevel or entity category.
+
+        Raises
+        ------
+        ConfigError
+            If the frame has no such codes.
+        """
+        nearest_geolevel(self.tree.frame, geolevel)
+        return group_leaves(self.tree.frame, geolevel)
+
+    def batches(
+        self, table: Table, grouping: Grouping, level: float | Fraction
+    ) -> Iterator[tuple[int, Intervals]]:
+        """Yield (first area, intervals) for the areas of a grouping."""
+        return batches(
+            self.tree, self.estimates, grouping.unit, len(grouping), table.members, confidence_level(level)
+        )
+
+    def at(self, query: str, geolevel: str, level: float | Fraction = DEFAULT_LEVEL) -> pa.Table:
+        """Return the intervals of a query at a geolevel or entity category (:data:`INTERVAL_SCHEMA`)."""
+        confidence_level(level)
+        table, grouping = self.table(query), self.grouping(geolevel)
+        found = [part for _, part in self.batches(table, grouping, level)]
+        whole = Intervals.joined(found, float(level), len(table.columns))
+        counts = None if self.microdata is None else count_table(self.microdata, table, grouping)
+        names = [bytes(code).decode() for code in grouping.geocodes]
+        return interval_rows(names, table, whole, counts)
+
+    def of_areas(self, query: str, areas: AreaWeights, level: float | Fraction = DEFAULT_LEVEL) -> pa.Table:
+        """Return the intervals of a query in sets of leaves (:data:`INTERVAL_SCHEMA`)."""
+        confidence_level(level)
+        table = self.table(query)
+        place = self.tree.spine.place_of_leaf
+        number = len(areas.names)
+        members = Areas(number, areas.which, place[areas.leaf], areas.weight)
+        found = area_intervals(self.tree, self.estimates, members, table.members, float(level))
+        return interval_rows(list(areas.names), table, found, self._counts(table, areas))
+
+    def _counts(self, table: Table, areas: AreaWeights) -> npt.NDArray[np.float64] | None:
+        if self.microdata is None:
+            return None
+        used, leaf = np.unique(areas.leaf, return_inverse=True)
+        alone = Grouping("leaf", self.tree.frame.geocodes[used], np.arange(len(used), dtype=np.int64))
+        counts = count_table(self.microdata.take(used), table, alone)
+        found = np.zeros((len(areas.names), len(table.columns)))
+        np.add.at(found, areas.which, areas.weight[:, None] * counts[leaf.ravel()])
+        return found
+
+
+def interval_rows(
+    names: list[str], table: Table, found: Intervals, counts: npt.NDArray[np.number] | None
+) -> pa.Table:
+    """Return intervals in long form, area by area."""
+    areas, columns = found.estimate.shape
+    unknown = ~np.isfinite(found.variance).ravel()
+    upper = found.upper.ravel()
+    none = pa.nulls(areas * columns, pa.float64())
+    geocode = pa.DictionaryArray.from_arrays(
+        pa.array(np.repeat(np.arange(areas, dtype=np.int32), columns)), pa.array(names, pa.string())
+    )
+    cell = pa.DictionaryArray.from_arrays(
+        pa.array(np.tile(np.arange(columns, dtype=np.int32), areas)), pa.array(table.columns, pa.string())
+    )
+    law = pa.DictionaryArray.from_arrays(pa.array(found.law.ravel()), pa.array(LAWS, pa.string()))
+    return pa.Table.from_arrays(
+        [
+            geocode.cast(pa.string()),
+            cell.cast(pa.string()),
+            pa.array(np.where(unknown, 0.0, found.estimate.ravel()), mask=unknown),
+            pa.array(np.where(unknown, 0.0, found.variance.ravel()), mask=unknown),
+            pa.array(found.lower.ravel(), mask=np.isinf(found.lower.ravel())),
+            pa.array(upper, mask=np.isinf(upper)),
+            pa.array(np.where(unknown, 0.0, found.margin.ravel()), mask=unknown),
+            law.cast(pa.string()),
+            none if counts is None else pa.array(counts.ravel().astype(np.float64)),
+        ],
+        schema=INTERVAL_SCHEMA,
+    )
+
+
+def open_measured(path: Path, query: str, product: str | None = None) -> tuple[Measured, str]:
+    """Open what a query is asked of: a release, or a noisy measurement file of the Bureau's layout or ours.
+
+    Parameters
+    ----------
+    path : Path
+        Output folder, ``release/`` in it, ``measurements/<product>`` in that, or a folder with
+        ``State.parquet`` and so on.
+    query : str
+        A redistricting table, a query group, or ``PRODUCT:QUERY`` where a release has it in several.
+    product : str, optional
+        The product, where the path does not decide.
+
+    Returns
+    -------
+    measured : Measured
+    query : str
+        Its name without a product.
+
+    Raises
+    ------
+    ConfigError
+        If nothing is there, or the query is unknown.
+    FormatError
+        If the files are damaged, or hold only what an estimate used.
+    """
+    if is_bureau_folder(path):
+        return Measured(bureau_tree(path)), query
+    if (path / "spine.parquet").is_file():
+        release = ReleaseFolder(path.parent.parent)
+        released = release[path.name]
+    else:
+        release = ReleaseFolder(path)
+        if product is not None:
+            released = release[product]
+        elif query in PL94_TABLES:
+            found = release.with_layout(table_layout(query))
+            if found is None:
+                raise ConfigError(
+                    f"table {query} needs the product pl94-{table_layout(query)}, and this release holds "
+                    f"{', '.join(release.names)}; run pl94-{table_layout(query)} into the same folder first."
+                )
+            released = found
+        else:
+            released, query, _ = find_query(release, query)
+    return Measured(noisy_tree(released), released), query

@@ -1,0 +1,342 @@
+"""Published tables: one per table name and geolevel, made from a release folder alone."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from urllib.parse import quote
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pacsv
+
+from opendas.errors import ConfigError
+from opendas.files.atomic import atomic_file
+from opendas.files.nmf.trees import noisy_tree
+from opendas.files.parquet import bytes_column, parquet_sink
+from opendas.files.release_folder import ReleasedProduct, ReleaseFolder
+from opendas.intervals.answers import Intervals
+from opendas.tables.cells import PL94_TABLES, Table, pl94_table, query_table, table_layout
+from opendas.tables.counting import Grouping, count_batches, group_leaves
+from opendas.tables.intervals import Measured
+from opendas.tables.legacy import write_legacy
+from opendas.tables.margins import NO_MARGIN, margins
+from opendas.tables.resolve import find_query, nearest_geolevel
+
+__all__ = [
+    "INTERVALS",
+    "TABLE_FORMATS",
+    "TableRequest",
+    "margin_suffix",
+    "table_batches",
+    "table_request",
+    "tabulate",
+    "write_table",
+    "write_tables",
+]
+
+TABLE_FORMATS = ("parquet", "csv", "pl94")
+"""``pl94`` is the legacy format, which holds all redistricting tables in one zip file a state."""
+
+DEFAULT_CONFIDENCE = Fraction(9, 10)
+
+INTERVALS = "_intervals"
+"""Ending of the name of a table with intervals, before that of its format."""
+
+_DECIMALS = 4
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TableRequest:
+    """One table at one geolevel.
+
+    Parameters
+    ----------
+    released : ReleasedProduct
+    table : Table
+    grouping : Grouping
+    stem : str
+        File name without its ending.
+    confidence : Fraction
+        Of the margins of error, and the level of intervals.
+    measured : Measured or None
+        What intervals are made from; None for a table without.
+    """
+
+    released: ReleasedProduct
+    table: Table
+    grouping: Grouping
+    stem: str
+    confidence: Fraction
+    measured: Measured | None = None
+
+
+def margin_suffix(confidence: Fraction) -> str:
+    """Return the ending of a margin column, for instance ``_MOE90``.
+
+    Raises
+    ------
+    ConfigError
+        If the confidence does not lie strictly between 0 and 1.
+    """
+    if not 0 < confidence < 1:
+        raise ConfigError(
+            f"the confidence of margins lies between 0 and 1, for instance 0.90; not {confidence}."
+        )
+    percent = confidence * 100
+    return f"_MOE{percent.numerator}" if percent.denominator == 1 else f"_MOE{float(percent):g}"
+
+
+def table_request(
+    release: ReleaseFolder,
+    name: str,
+    geolevel: str,
+    confidence: Fraction = DEFAULT_CONFIDENCE,
+    *,
+    measured: dict[str, Measured] | None = None,
+) -> TableRequest:
+    """Resolve a table name and a geolevel.
+
+    Parameters
+    ----------
+    release : ReleaseFolder
+    name : str
+        ``P1`` to ``P5``, ``H1``, a query group, or ``PRODUCT:QUERY`` where several products have it.
+    geolevel : str
+        Official geolevel or entity category of the frame.
+    confidence : Fraction
+    measured : dict of product name to Measured, optional
+        Give it to have intervals: measurements are opened into it once, for all tables of a product.
+
+    Raises
+    ------
+    ConfigError
+        If the table is unknown, its product was not run, or the frame has no such geolevel.
+    FormatError
+        If intervals are wanted and the measurement files do not hold all answers.
+    """
+    margin_suffix(confidence)
+    if name in PL94_TABLES:
+        released = release.with_layout(table_layout(name))
+        if released is None:
+            raise ConfigError(
+                f"table {name} needs the product pl94-{table_layout(name)}, and this release holds "
+                f"{', '.join(release.names)}; run pl94-{table_layout(name)} into the same folder first."
+            )
+        table, slug = pl94_table(released.product, name), name
+    else:
+        released, query, explicit = find_query(release, name)
+        table = query_table(released.product, query)
+        slug = "+".join(quote(factor, safe="") for factor in query.split(" * "))
+        if explicit:
+            slug = f"{released.name}.{slug}"
+    nearest_geolevel(released.frame, geolevel)
+    grouping = group_leaves(released.frame, geolevel)
+    if measured is None:
+        return TableRequest(released, table, grouping, f"{slug}_{geolevel}", confidence)
+    if released.name not in measured:
+        measured[released.name] = Measured(noisy_tree(released), released)
+    stem = f"{slug}_{geolevel}{INTERVALS}"
+    return TableRequest(released, table, grouping, stem, confidence, measured[released.name])
+
+
+def _percent(confidence: Fraction) -> str:
+    return margin_suffix(confidence).removeprefix("_MOE")
+
+
+def _schema(request: TableRequest, known: Sequence[bool]) -> pa.Schema:
+    fields = [("GEOID", pa.string())]
+    suffix, level = margin_suffix(request.confidence), _percent(request.confidence)
+    for column, has_margin in zip(request.table.columns, known, strict=True):
+        fields.append((column, pa.int64()))
+        if has_margin:
+            fields.append((column + suffix, pa.int64()))
+        if request.measured is not None:
+            fields.append((f"{column}_EST", pa.float64()))
+            fields.append((f"{column}_EST{suffix}", pa.float64()))
+            fields += [(f"{column}_{end}{level}", pa.int64()) for end in ("LOW", "HIGH")]
+    return pa.schema(fields)
+
+
+def _metadata(request: TableRequest) -> dict[str, object]:
+    metadata: dict[str, object] = {
+        "format": "opendas table 1",
+        "table": request.table.name,
+        "product": request.released.name,
+        "geolevel": request.grouping.geolevel,
+        "labels": dict(zip(request.table.columns, request.table.labels, strict=True)),
+        "confidence": str(request.confidence),
+        "margin": "noise of the one measurement that answers the cell directly, before post-processing",
+    }
+    if request.measured is not None:
+        metadata["intervals"] = (
+            "_EST is the unbiased least-squares estimate from all noisy measurements, _EST_MOE half the "
+            "width of its interval; _LOW and _HIGH are that interval for the true count, cut off at what is "
+            "public"
+        )
+    return metadata
+
+
+def table_batches(request: TableRequest) -> Iterator[pa.Table]:
+    """Yield the rows of a table in batches: ``GEOID``, then each cell with its margin beside it.
+
+    A margin column is there if the margin of its cell is known for some geounit. With intervals follow the
+    estimate, its margin, and the ends of the interval for the true count. The first batch may be empty; all
+    have the same schema.
+    """
+    margin = margins(request.released, request.table, request.grouping, request.confidence)
+    known = (margin != NO_MARGIN).any(axis=0).tolist()
+    schema = _schema(request, known)
+    if len(request.grouping) == 0:
+        yield schema.empty_table()
+    found = _interval_columns(request)
+    batches = count_batches(request.released.estimate, request.table, request.grouping)
+    for start, counts in batches:
+        stop = start + len(counts)
+        arrays = [bytes_column(request.grouping.geocodes[start:stop])]
+        for column, has_margin in enumerate(known):
+            arrays.append(pa.array(np.ascontiguousarray(counts[:, column])))
+            if has_margin:
+                one = np.ascontiguousarray(margin[start:stop, column])
+                arrays.append(pa.array(one, mask=one == NO_MARGIN))
+            if found is not None:
+                arrays += _interval_arrays(found, slice(start, stop), column)
+        yield pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _interval_columns(request: TableRequest) -> Intervals | None:
+    if request.measured is None:
+        return None
+    found = [
+        part for _, part in request.measured.batches(request.table, request.grouping, request.confidence)
+    ]
+    return Intervals.joined(found, float(request.confidence), len(request.table.columns))
+
+
+def _interval_arrays(found: Intervals, rows: slice, column: int) -> list[pa.Array]:
+    unknown = ~np.isfinite(found.variance[rows, column])
+    arrays = []
+    for values in (found.estimate, found.margin):
+        # The last digits of a sum of doubles depend on the machine: they are not published.
+        one = np.round(np.where(unknown, 0.0, values[rows, column]), _DECIMALS) + 0.0
+        arrays.append(pa.array(one, mask=unknown))
+    for values in (found.lower, found.upper):
+        open_end = np.isinf(values[rows, column])
+        whole = np.where(open_end, 0.0, values[rows, column]).astype(np.int64)
+        arrays.append(pa.array(whole, mask=open_end))
+    return arrays
+
+
+def write_table(
+    release: ReleaseFolder,
+    name: str,
+    geolevel: str,
+    *,
+    fmt: str = "parquet",
+    confidence: Fraction = DEFAULT_CONFIDENCE,
+    measured: dict[str, Measured] | None = None,
+    to: Path | None = None,
+) -> Path:
+    """Write one table, for instance ``tables/P1_block.parquet``, and return its path.
+
+    Parameters
+    ----------
+    release : ReleaseFolder
+    name, geolevel, confidence, measured
+        As in :func:`table_request`.
+    fmt : ``"parquet"`` or ``"csv"``
+    to : Path, optional
+        Folder to write into; by default ``tables/`` of the release, whose certificate must then be issued
+        again.
+    """
+    if fmt not in ("parquet", "csv"):
+        raise ConfigError(f"unknown format {fmt!r} of a single table; known are parquet and csv.")
+    request = table_request(release, name, geolevel, confidence, measured=measured)
+    folder = release.path / "tables" if to is None else to
+    path = folder / f"{request.stem}.{fmt}"
+    batches = table_batches(request)
+    first = next(batches)
+    if fmt == "parquet":
+        with parquet_sink(path, first.schema, metadata=_metadata(request)) as sink:
+            sink.write(first)
+            for batch in batches:
+                sink.write(batch)
+        return path
+    header = io.StringIO()
+    csv.writer(header, lineterminator="\n").writerow(first.schema.names)
+    options = pacsv.WriteOptions(include_header=False, quoting_style="needed")
+    with atomic_file(path) as file:
+        file.write(header.getvalue().encode("utf-8"))
+        for batch in (first, *batches):
+            pacsv.write_csv(batch, file, options)
+    return path
+
+
+def tabulate(path: Path, name: str, geolevel: str, *, confidence: Fraction = DEFAULT_CONFIDENCE) -> pa.Table:
+    """Return one table as an Arrow table, without writing a file.
+
+    Parameters
+    ----------
+    path : Path
+        Output folder, or ``release/`` in it.
+    name, geolevel, confidence
+        As in :func:`table_request`.
+    """
+    return pa.concat_tables(table_batches(table_request(ReleaseFolder(path), name, geolevel, confidence)))
+
+
+def write_tables(
+    path: Path,
+    tables: Sequence[str],
+    geolevel: str,
+    *,
+    fmt: str = "parquet",
+    confidence: Fraction = DEFAULT_CONFIDENCE,
+    intervals: bool = False,
+    to: Path | None = None,
+) -> tuple[Path, ...]:
+    """Write tables at one geolevel and return their paths.
+
+    Parameters
+    ----------
+    path : Path
+        Output folder, or ``release/`` in it.
+    tables : sequence of str
+        As in :func:`table_request`. With ``pl94`` they must be redistricting tables; the file holds all six.
+    geolevel : str
+    fmt : str
+        One of :data:`TABLE_FORMATS`.
+    confidence : Fraction
+    intervals : bool
+        Put estimate and interval beside each count; not with ``pl94``.
+    to : Path, optional
+        Folder to write into; by default ``tables/`` of the release, whose certificate must then be issued
+        again.
+
+    Raises
+    ------
+    ConfigError
+        Before anything is written, if a table is unknown or its product was not run.
+    """
+    if fmt not in TABLE_FORMATS:
+        raise ConfigError(f"unknown table format {fmt!r}; known are {', '.join(TABLE_FORMATS)}.")
+    if intervals and fmt == "pl94":
+        raise ConfigError("the pl94 format has no columns for intervals; try parquet or csv.")
+    release = ReleaseFolder(path)
+    measured: dict[str, Measured] | None = {} if intervals else None
+    for name in tables:
+        if fmt == "pl94" and name not in PL94_TABLES:
+            raise ConfigError(
+                f"the pl94 format holds {', '.join(PL94_TABLES)}, not {name!r}; try parquet or csv."
+            )
+        table_request(release, name, geolevel, confidence, measured=measured)
+    if fmt == "pl94":
+        return write_legacy(release, geolevel, to=to)
+    return tuple(
+        write_table(release, name, geolevel, fmt=fmt, confidence=confidence, measured=measured, to=to)
+        for name in tables
+    )

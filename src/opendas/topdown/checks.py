@@ -1,0 +1,104 @@
+"""Checks of families: of a root's size before anything is drawn, and of an estimate's integers, exactly."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from opendas.errors import ConfigError, EstimationError
+from opendas.schema.query_groups import Workload
+from opendas.topdown.model import Family, LevelRules
+
+__all__ = ["LARGEST_WRITTEN", "check_family", "check_roots"]
+
+LARGEST_WRITTEN = 30_000
+"""Cells of a root whose matrix is written out: 7 GB. Below a root, cells without records are left out."""
+
+
+def check_roots(workload: Workload, rules: LevelRules, *, together: bool) -> None:
+    """Refuse roots whose least squares would fill the memory.
+
+    Where some query group asks every cell and roots are estimated one by one, no matrix is written.
+
+    Parameters
+    ----------
+    workload : Workload
+    rules : LevelRules
+        Of the geolevel of the roots.
+    together : bool
+        Whether roots hold a total together.
+
+    Raises
+    ------
+    ConfigError
+        Naming the geolevel, the number of cells and what would help.
+    """
+    measured = dict.fromkeys(name for names in rules.least_squares for name in names)
+    apart = np.zeros(int(rules.possible.sum()), dtype=np.int64)
+    single = False
+    for group in workload.groups(measured):
+        rows = group.row_of_cell[rules.possible].astype(np.int64)
+        single = single or len(np.unique(rows)) == len(rows)
+        apart = np.unique(apart * group.size + rows, return_inverse=True)[1].reshape(-1)
+    cells = int(apart.max(initial=-1)) + 1
+    if cells <= LARGEST_WRITTEN or (single and not together):
+        return
+    why = "roots hold a total together" if together else "no query group asks every cell"
+    raise ConfigError(
+        f"at geolevel {rules.geolevel!r}, where estimation starts, {cells:,} cells are told apart and {why}: "
+        f"least squares would take {8 * cells**2 / 1e9:,.0f} GB; up to {LARGEST_WRITTEN:,} cells it is done. "
+        + (
+            "Choose a spine that does not divide the topmost geounits, or coarser attributes."
+            if together
+            else "Measure 'detailed' there, or use coarser attributes."
+        )
+    )
+
+
+def check_family(family: Family, rules: LevelRules, counts: npt.NDArray[np.int64]) -> None:
+    """Check integers against every constraint of a family.
+
+    Parameters
+    ----------
+    family : Family
+    rules : LevelRules
+    counts : int64 (C, s)
+
+    Raises
+    ------
+    EstimationError
+        Naming the family and the first constraint that does not hold. It is a defect of the solver, never
+        of the data: infeasible data are found before.
+    """
+
+    def fail(constraint: str) -> EstimationError:
+        return EstimationError(
+            f"Family {family.label}, {rules.geolevel}: the integer estimate breaks {constraint}. "
+            "Nothing was released. Please report it with the measurements of this family."
+        )
+
+    if counts.size and counts.min() < 0:
+        raise fail("non-negativity")
+    if family.parent is not None and not np.array_equal(counts.sum(axis=0), family.parent):
+        raise fail("the sum to the parent")
+    if counts[:, ~rules.possible[family.support]].any():
+        raise fail("a structural zero")
+    inside = rules.bound_cells[:, family.support]
+    sums = counts @ inside.T.astype(np.int64)
+    for k, name in enumerate(rules.bound_names):
+        if np.any(sums[:, k] < family.constraints.lower[:, k]):
+            raise fail(f"the lower bound {name}")
+        if np.any(sums[:, k] > family.constraints.upper[:, k]):
+            raise fail(f"the upper bound {name}")
+    for invariant in family.constraints.invariants:
+        rows = invariant.query.row_of_cell[family.support]
+        answers = np.zeros_like(invariant.answers)
+        np.add.at(answers.T, rows, counts.T)
+        if not np.array_equal(answers, invariant.answers):
+            raise fail(f"the invariant {invariant.name}")
+    joint = family.constraints.joint
+    if joint is not None:
+        totals = np.zeros_like(joint.totals)
+        np.add.at(totals, joint.group, counts.sum(axis=1))
+        if not np.array_equal(totals, joint.totals):
+            raise fail(f"the invariant {joint.name} that parts hold together")

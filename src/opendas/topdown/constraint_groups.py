@@ -1,0 +1,190 @@
+"""Constraint groups of one family: which sums of cells are bounded, and by what.
+
+Letters: ``C`` children, ``s`` support cells, ``K`` groups.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from opendas.constraints.table import JointTotal, LevelConstraints
+from opendas.errors import InfeasibleFamily
+from opendas.topdown.model import LevelRules
+
+__all__ = ["NO_UPPER", "Groups"]
+
+NO_UPPER = 1 << 62
+"""Upper bound of a group without one, in integers."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Groups:
+    """Groups of cells with bounded sums, per child.
+
+    Parameters
+    ----------
+    names : tuple of str, length K
+    cells : bool (K, s)
+    lower, upper : float64 (C, K)
+    mask : bool (C, s)
+        Cells a child may use.
+    whole_lower, whole_upper : int64 (C, K0)
+        The integer bounds of the first ``K0`` groups: declared constraints, not held margins.
+    joint : JointTotal or None
+        Totals that several children hold together. That of an only child is a group.
+    """
+
+    names: tuple[str, ...]
+    cells: npt.NDArray[np.bool_]
+    lower: npt.NDArray[np.float64]
+    upper: npt.NDArray[np.float64]
+    mask: npt.NDArray[np.bool_]
+    whole_lower: npt.NDArray[np.int64]
+    whole_upper: npt.NDArray[np.int64]
+    joint: JointTotal | None = None
+
+    @classmethod
+    def build(
+        cls,
+        support: npt.NDArray[np.int32],
+        parent: npt.NDArray[np.int64] | None,
+        constraints: LevelConstraints,
+        rules: LevelRules,
+        label: str,
+    ) -> Groups:
+        """Collect the declared constraints that can bind on a support.
+
+        Raises
+        ------
+        InfeasibleFamily
+            If a constraint asks for records where the support has no cell, or joint totals do not add up to
+            the parent.
+        """
+        children = constraints.lower.shape[0]
+        bound_cells = rules.bound_cells[:, support]
+        closed = constraints.upper == 0
+        mask = ~(closed.astype(np.int64) @ bound_cells.astype(np.int64)).astype(bool)
+        mask &= rules.possible[support]
+        names: list[str] = []
+        cells: list[npt.NDArray[np.bool_]] = []
+        lower: list[npt.NDArray[np.int64]] = []
+        upper: list[npt.NDArray[np.int64]] = []
+        for k, name in enumerate(rules.bound_names):
+            inside = bound_cells[k]
+            low, high = constraints.lower[:, k], constraints.upper[:, k]
+            if not inside.any():
+                if low.any():
+                    raise InfeasibleFamily(label, "constraints", (f"lower bound of {name}",))
+                continue
+            available = int(parent[inside].sum()) if parent is not None else NO_UPPER
+            binding = (high < available) & ~closed[:, k]
+            if low.any() or binding.any():
+                names.append(name)
+                cells.append(inside)
+                lower.append(low)
+                upper.append(np.where(binding, high, NO_UPPER))
+        for invariant in constraints.invariants:
+            rows = invariant.query.row_of_cell[support]
+            for row in range(invariant.query.size):
+                inside = rows == row
+                answers = invariant.answers[:, row]
+                if not inside.any():
+                    if answers.any():
+                        raise InfeasibleFamily(label, "constraints", (f"invariant {invariant.name}",))
+                    continue
+                names.append(f"invariant {invariant.name}")
+                cells.append(inside)
+                lower.append(answers)
+                upper.append(answers)
+        joint = constraints.joint
+        if joint is not None:
+            _check_joint(joint, len(support), parent, label)
+            if children == 1 and len(support):
+                names.append(f"invariant {joint.name}")
+                cells.append(np.ones(len(support), dtype=bool))
+                lower.append(joint.totals)
+                upper.append(joint.totals)
+        whole_lower = np.stack(lower, axis=1) if lower else np.zeros((children, 0), np.int64)
+        whole_upper = np.stack(upper, axis=1) if upper else np.zeros((children, 0), np.int64)
+        upper_real = np.where(whole_upper >= NO_UPPER, np.inf, whole_upper.astype(np.float64))
+        return cls(
+            tuple(names),
+            np.array(cells, dtype=bool).reshape(len(cells), len(support)),
+            whole_lower.astype(np.float64),
+            upper_real,
+            mask,
+            whole_lower,
+            whole_upper,
+            joint if children > 1 else None,
+        )
+
+    def hold(
+        self,
+        name: str,
+        compact: npt.NDArray[np.int32],
+        answers: npt.NDArray[np.float64],
+        slack: float,
+    ) -> Groups:
+        """Return the groups with a query group's answers, float64 (C, r), held within `slack`.
+
+        A row that is already a group narrows that group instead of repeating it: repeated equalities
+        would make the problem degenerate.
+        """
+        position = {row.tobytes(): k for k, row in enumerate(self.cells)}
+        names = list(self.names)
+        cells = list(self.cells)
+        lower = list(self.lower.T)
+        upper = list(self.upper.T)
+        for row in range(answers.shape[1]):
+            inside = compact == row
+            low, high = answers[:, row] - slack, answers[:, row] + slack
+            at = position.get(inside.tobytes())
+            if at is None:
+                names.append(f"held {name}")
+                cells.append(inside)
+                lower.append(low)
+                upper.append(high)
+            else:
+                # Rounding errors of the earlier pass must not push the held value past a declared bound.
+                old_low, old_high = lower[at], upper[at]
+                lower[at] = np.clip(low, old_low, old_high)
+                upper[at] = np.clip(high, old_low, old_high)
+        return Groups(
+            tuple(names),
+            np.array(cells, dtype=bool).reshape(len(cells), self.mask.shape[1]),
+            np.stack(lower, axis=1),
+            np.stack(upper, axis=1),
+            self.mask,
+            self.whole_lower,
+            self.whole_upper,
+            self.joint,
+        )
+
+    @property
+    def joint_names(self) -> tuple[str, ...]:
+        """Joint totals in words, for messages."""
+        return () if self.joint is None else joint_names(self.joint)
+
+
+def joint_names(joint: JointTotal) -> tuple[str, ...]:
+    """Return each joint total in words, with the positions of its children in the family, from 1."""
+    names = []
+    for s in range(len(joint.totals)):
+        parts = np.flatnonzero(joint.group == s) + 1
+        which = f"child {parts[0]}" if len(parts) == 1 else f"children {parts[0]} to {parts[-1]} together"
+        names.append(f"invariant {joint.name} of {which}")
+    return tuple(names)
+
+
+def _check_joint(joint: JointTotal, cells: int, parent: npt.NDArray[np.int64] | None, label: str) -> None:
+    """Refuse joint totals where there is no cell, or another sum than the parent's."""
+    wrong = np.flatnonzero(joint.totals < 0)
+    if cells == 0:
+        wrong = np.flatnonzero(joint.totals)
+    elif parent is not None and int(parent.sum()) != int(joint.totals.sum()):
+        raise InfeasibleFamily(label, "constraints", (f"invariant {joint.name}", "the sum to the parent"))
+    if len(wrong):
+        raise InfeasibleFamily(label, "constraints", (joint_names(joint)[wrong[0]],))

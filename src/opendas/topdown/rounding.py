@@ -1,0 +1,120 @@
+"""Controlled rounding of a family (TopDown, equation 7.7), by :mod:`opendas.solvers.rounding.rounding`."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from opendas.constraints.table import LevelConstraints
+from opendas.solvers.rounding.laminar import Rows, check_laminar
+from opendas.solvers.rounding.rounding import UNBOUNDED, RoundingNames, round_family
+from opendas.solvers.rows import without_gaps
+from opendas.topdown.constraint_groups import NO_UPPER, Groups
+from opendas.topdown.model import Family, LevelRules
+
+__all__ = ["check_rounder_passes", "round_estimate"]
+
+
+def check_rounder_passes(rules: LevelRules, constraints: LevelConstraints) -> None:
+    """Refuse rounder passes that no family of a geolevel could be sure to round, before anything is drawn.
+
+    All possible cells and all declared constraints are looked at. A family has some of both, so that what
+    passes here cannot cross later.
+
+    Raises
+    ------
+    ConfigError
+        If two row groups cross; the message names them.
+    """
+    if rules.milp:
+        return
+    named = [query for queries in rules.rounder for query in queries]
+    maps = [np.where(rules.possible, rows, -1) for _, rows in named]
+    names = list(rules.bound_names)
+    groups = [cells & rules.possible for cells in rules.bound_cells]
+    for invariant in constraints.invariants:
+        for row in range(invariant.query.size):
+            names.append(f"invariant {invariant.name}")
+            groups.append((invariant.query.row_of_cell == row) & rules.possible)
+    n = len(rules.possible)
+    check_laminar(
+        Rows(
+            np.array([_without_gaps(rows) for rows in maps], dtype=np.int32).reshape(-1, n),
+            np.array(groups, dtype=np.bool_).reshape(-1, n),
+        ),
+        [name for name, _ in named],
+        names,
+    )
+
+
+def _without_gaps(rows: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    inside = rows >= 0
+    numbered = np.full(len(rows), -1, dtype=np.int32)
+    # Not the compiled function: this runs in the main process, which may have no other use for compiled code.
+    numbered[inside] = np.unique(rows[inside], return_inverse=True)[1]
+    return numbered
+
+
+def round_estimate(
+    family: Family, rules: LevelRules, groups: Groups, estimate: npt.NDArray[np.float64]
+) -> npt.NDArray[np.int64]:
+    """Round a least-squares estimate in the passes of (7.7).
+
+    Parameters
+    ----------
+    family : Family
+    rules : LevelRules
+    groups : Groups
+        Declared constraints; held margins of the least squares do not bind the rounder.
+    estimate : float64 (C, s)
+
+    Returns
+    -------
+    int64 (C, s)
+    """
+    estimate = _close_columns(np.where(groups.mask, estimate, 0.0), family.parent)
+    count = groups.whole_lower.shape[1]
+    passes = tuple(
+        tuple(without_gaps(rows[family.support]) for _, rows in queries)
+        for queries in rules.rounder
+        if queries
+    )
+    names = RoundingNames(
+        family.label,
+        tuple(tuple(name for name, _ in queries) for queries in rules.rounder if queries),
+        groups.names[:count],
+        groups.joint_names,
+    )
+    result = round_family(
+        estimate,
+        # A writable copy: compiled code is specialised on it, and would else be compiled twice.
+        None if family.parent is None else family.parent.copy(),
+        groups.mask,
+        passes,
+        groups.cells[:count],
+        groups.whole_lower,
+        np.where(groups.whole_upper >= NO_UPPER, UNBOUNDED, groups.whole_upper),
+        family.tie_keys,
+        cell_keys=family.support.astype(np.uint64),
+        names=names,
+        milp=rules.milp,
+        joint=None if groups.joint is None else groups.joint.group,
+        joint_total=None if groups.joint is None else groups.joint.totals,
+    )
+    return result.values
+
+
+def _close_columns(
+    estimate: npt.NDArray[np.float64], parent: npt.NDArray[np.int64] | None
+) -> npt.NDArray[np.float64]:
+    """Rescale each cell's column to sum to the parent.
+
+    A certified solution is exact relative to the family's largest count; beside a cell with millions of
+    records that leaves room for an error of a tenth of a record in a small one. Zeros stay zero.
+    """
+    if parent is None:
+        return estimate
+    sums = estimate.sum(axis=0)
+    factors = np.ones(len(sums))
+    np.divide(parent, sums, out=factors, where=sums > 0.0)
+    return np.asarray(estimate * factors)

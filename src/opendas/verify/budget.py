@@ -1,0 +1,226 @@
+"""The certified budget adds up exactly, and the noise is what it buys."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections import Counter
+from collections.abc import Mapping
+from fractions import Fraction
+from operator import mul
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from opendas.budget.allocation import Budget
+from opendas.errors import CheckFailed, ConfigError
+from opendas.files.release_folder import ReleasedProduct
+from opendas.geography.spine import Spine
+from opendas.measurement.plan import MeasurementPlan
+from opendas.privacy.exact import parse_fraction
+from opendas.privacy.relations import Mechanism, Neighbours
+from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
+from opendas.verify.check import require
+
+__all__ = ["certified_plan", "check_budget", "check_losses", "check_plan", "check_rows", "check_totals"]
+
+Run = Mapping[str, Any]
+
+_CONFIDENCE = Fraction(9, 10)
+
+
+def _total(run: Run) -> Fraction:
+    key = "pure_epsilon" if run["mechanism"] == Mechanism.DISCRETE_LAPLACE else "rho"
+    require(run.get(key) is not None, f"the certificate states no finite {key}.")
+    return parse_fraction(run[key], key)
+
+
+def check_budget(run: Run) -> str:
+    """Geolevel shares, and the query shares of every geolevel with budget, sum to exactly one."""
+    _total(run)
+    levels = {name: parse_fraction(share, name) for name, share in run["budget"]["geolevels"].items()}
+    require(all(share >= 0 for share in levels.values()), "a geolevel share is negative.")
+    require(sum(levels.values()) == 1, f"the geolevel shares sum to {sum(levels.values())}, not to 1.")
+    for name, share in levels.items():
+        queries = run["budget"]["queries"].get(name, {})
+        if share == 0 and not queries:
+            continue
+        parts = [parse_fraction(part, f"{name}, {query}") for query, part in queries.items()]
+        require(all(part >= 0 for part in parts), f"geolevel {name}: a query share is negative.")
+        require(sum(parts) == 1, f"geolevel {name}: the query shares sum to {sum(parts)}, not to 1.")
+    unknown = set(run["budget"]["queries"]) - set(levels)
+    require(not unknown, f"query shares at geolevels without share: {', '.join(sorted(unknown))}.")
+    return f"{len(levels)} geolevels; all shares sum to exactly 1"
+
+
+def _expected_rows(run: Run, spine: Spine) -> Counter[tuple[str, str, Fraction]]:
+    """Return how many geounits have each (geolevel, query, loss)."""
+    total = _total(run)
+    expected: Counter[tuple[str, str, Fraction]] = Counter()
+    for number, level in enumerate(spine.levels):
+        share = Fraction(run["budget"]["geolevels"].get(level.name, "0"))
+        shares = spine.shares[number]
+        counts = {Fraction(1): len(level)}
+        if shares is not None:
+            each = np.bincount(shares.which, minlength=len(shares.multiples)).tolist()
+            counts = dict(zip(shares.multiples, each, strict=True))
+        for query, part in run["budget"]["queries"].get(level.name, {}).items():
+            for multiple, geounits in counts.items():
+                loss = share * multiple * Fraction(part) * total
+                if loss:
+                    expected[level.name, query, loss] += geounits
+    return expected
+
+
+def check_rows(run: Run, spine: Spine) -> str:
+    """Every noise row is the product of shares, for as many geounits as the spine has; paths sum to one."""
+    levels = [Fraction(run["budget"]["geolevels"].get(name, "0")) for name in spine.names]
+    absent = set(run["budget"]["geolevels"]) - set(spine.names)
+    require(not absent, f"budget at geolevels that the spine does not have: {', '.join(sorted(absent))}.")
+    spine.check_paths(levels)
+    require(
+        dict(run["geounits"]) == {level.name: len(level) for level in spine.levels},
+        "the numbers of geounits are not those of the spine.",
+    )
+    gaussian = run["mechanism"] == Mechanism.DISCRETE_GAUSSIAN
+    bounded = run["neighbours"] == Neighbours.BOUNDED
+    stated: Counter[tuple[str, str, Fraction]] = Counter()
+    for row in run["rows"]:
+        where = f"{row['geolevel']}, {row['query']}"
+        loss = parse_fraction(row["rho"] if gaussian else row["epsilon"], where)
+        stated[row["geolevel"], row["query"], loss] += int(row["geounits"])
+        # Written out, not taken from the accountant: squared L2 (L1) distance of neighbours is 2 or 1.
+        distance = 2 if bounded else 1
+        parameter = Fraction(distance) / (2 * loss) if gaussian else Fraction(distance) / loss
+        noise = DiscreteGaussian(parameter) if gaussian else DiscreteLaplace(parameter)
+        stated_parameter = row["sigma2"] if gaussian else row["scale"]
+        require(
+            math.isclose(float(stated_parameter), float(parameter), rel_tol=1e-12),
+            f"{where}: the noise parameter is not what its loss buys.",
+        )
+        require(
+            math.isclose(row["variance"], noise.variance, rel_tol=1e-9)
+            and row["moe90"] == noise.margin(_CONFIDENCE),
+            f"{where}: variance or margin of error is not that of the noise.",
+        )
+    require(
+        stated == _expected_rows(run, spine), "a noise row is not the product of its shares and the total."
+    )
+    return f"{len(run['rows'])} noise rows, each the exact product of its shares"
+
+
+def certified_plan(run: Run, released: ReleasedProduct) -> MeasurementPlan:
+    """Rebuild the measurement plan from certificate, spine and product declaration."""
+    levels = {name: parse_fraction(share, name) for name, share in run["budget"]["geolevels"].items()}
+    queries = {
+        level: {query: parse_fraction(share, query) for query, share in shares.items()}
+        for level, shares in run["budget"]["queries"].items()
+    }
+    ordered = {name: levels[name] for name in released.spine.names if name in levels}
+    budget = Budget(Mechanism(run["mechanism"]), Neighbours(run["neighbours"]), _total(run), ordered, queries)
+    return MeasurementPlan(released.product, released.spine, budget)
+
+
+def _same_shares(stated: Mapping[str, Any], certified: Mapping[str, str]) -> bool:
+    left = {name: Fraction(share) for name, share in stated.items() if Fraction(share)}
+    return left == {name: Fraction(share) for name, share in certified.items() if Fraction(share)}
+
+
+def check_plan(run: Run, released: ReleasedProduct) -> str:
+    """The digests of plan and spine, and the released run file, say the same as the certificate."""
+    require(released.spine.digest() == run["spine_digest"], "the spine is not the certified one.")
+    plan = certified_plan(run, released)
+    require(plan.digest() == run["plan_digest"], "the measurement plan is not the certified one.")
+    path = released.release / "run" / f"{run['product']}.toml"
+    _check_run_file(path, run)
+    return f"plan {run['plan_digest'][:16]}"
+
+
+def _check_run_file(path: Path, run: Run) -> None:
+    require(path.is_file(), f"run/{path.name} is missing.")
+    try:
+        stated = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise CheckFailed(f"run/{path.name} is no TOML.") from error
+    try:
+        budget = stated["budget"]
+        key = Mechanism(run["mechanism"]).loss_name
+        agree = (
+            Fraction(budget[key]) == _total(run)
+            and stated["run"]["mechanism"] == run["mechanism"]
+            and stated["run"]["neighbours"] == run["neighbours"]
+            and budget.get("source") == run["budget"].get("source")
+            and _same_shares(budget["geolevels"], run["budget"]["geolevels"])
+            and all(
+                _same_shares(budget["queries"][level], shares)
+                for level, shares in run["budget"]["queries"].items()
+            )
+        )
+    except (KeyError, ConfigError) as error:
+        raise CheckFailed(f"run/{path.name}: an entry of the budget is missing.") from error
+    require(agree, f"run/{path.name}: its budget is not the certified one.")
+
+
+def check_losses(run: Run, released: ReleasedProduct) -> str:
+    """The losses by attribute and within geounits are the sums of shares that they should be."""
+    total = _total(run)
+    key = "pure_epsilon" if run["mechanism"] == Mechanism.DISCRETE_LAPLACE else "rho"
+    product = released.product
+    attribute_of = {recode.name: recode.attribute for recode in product.recodes}
+    # Unbounded noise is made for one changed row of a group, and a record that changes in part changes two.
+    change = total * (2 if run["neighbours"] == Neighbours.UNBOUNDED else 1)
+    shares = [Fraction(run["budget"]["geolevels"].get(level, "0")) for level in released.spine.names]
+    apart: dict[str, list[Fraction]] = {}  # attribute -> share of each geolevel that tells it apart
+    below = Fraction(1)
+    for number, (level, share) in enumerate(zip(released.spine.names, shares, strict=True)):
+        below -= share
+        if level in run["within"]:
+            stated = parse_fraction(run["within"][level][key], level)
+            require(stated == below * change, f"the loss within one {level} is not that of the budget.")
+        for query, part in run["budget"]["queries"].get(level, {}).items():
+            factors = product.workload.group(query).factors
+            for name in {attribute_of.get(factor, factor) for factor in factors}:
+                apart.setdefault(name, [Fraction(0)] * len(shares))[number] += share * Fraction(part)
+    paths = released.spine.path_kinds()
+    for name, loss in run["attributes"].items():
+        parts = apart.get(name, [])
+        worst = max(sum(map(mul, path, parts), start=Fraction(0)) for path in paths) if parts else None
+        stated = parse_fraction(loss[key], name)
+        agree = worst is not None and stated == worst * change
+        require(agree, f"the loss of attribute {name} is not that of the budget.")
+    return f"{len(run['attributes'])} attributes, {len(run['within'])} geolevels"
+
+
+def check_totals(certificate: Mapping[str, Any]) -> str:
+    """Every total is the exact sum of the runs it covers; a seeded run makes it unbounded."""
+    for total in certificate["totals"]:
+        change = total["change"]
+        pure = "pure_epsilon" in total
+        covered = Fraction(0)
+        bounded = True
+        for run in certificate["runs"]:
+            times = _times(change, run["protected_unit"])
+            if times == 0 or run["neighbours"] != total["neighbours"]:
+                continue
+            if (run["mechanism"] == Mechanism.DISCRETE_LAPLACE) == pure:
+                covered += times * _total(run)
+            bounded = bounded and "NOT FOR RELEASE" not in run["stamps"]
+        if total["unbounded"]:
+            require(not bounded, f"total for {change}: stated as unbounded, but every run is bounded.")
+            continue
+        require(bounded, f"total for {change}: a run not for release has no finite loss.")
+        key = "pure_epsilon" if pure else "rho"
+        require(
+            parse_fraction(total[key], change) == covered, f"total for {change}: not the sum of the runs."
+        )
+    return f"{len(certificate['totals'])} totals"
+
+
+def _times(change: str, unit: str) -> int:
+    """Return how many records of a kind a change touches; two units, where a person moves house."""
+    if change == f"one {unit} record":
+        return 1
+    if change.startswith("one person with the unit changes"):
+        return {"person": 1, "housing unit": 2}.get(unit, 0)
+    return 0

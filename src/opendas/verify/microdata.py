@@ -1,0 +1,232 @@
+"""The microdata obey everything that is declared about them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from opendas.constraints.table import bound_table, invariant_geolevels
+from opendas.files.geography.reading import ConstraintRows
+from opendas.files.mdf.layout import estimate_of_records, mdf_parts
+from opendas.files.mdf.reading import MdfRecords, mdf_files, read_mdf_records
+from opendas.files.release_folder import ReleasedProduct
+from opendas.geography.frame import official_codes, official_geolevels
+from opendas.geography.spine import SpineLevel
+from opendas.schema.histogram import Histogram
+from opendas.schema.pl94 import GQ_COLUMNS, HHGQ_LEVELS
+from opendas.verify.check import require, some
+
+__all__ = ["Microdata", "check_bounds", "check_constraints", "check_frame", "check_quarters", "check_records"]
+
+
+_LEAVES_AT_ONCE = 1 << 16
+
+
+@dataclass(frozen=True)
+class Microdata:
+    """The records of one product, read once.
+
+    Parameters
+    ----------
+    released : ReleasedProduct
+    """
+
+    released: ReleasedProduct
+
+    @cached_property
+    def records(self) -> MdfRecords:
+        """Records counted by leaf and kind."""
+        return read_mdf_records(self.released.mdf, self.released.product, self.released.frame)
+
+    @cached_property
+    def estimate(self) -> Histogram:
+        """The estimate they describe."""
+        return estimate_of_records(self.released.product, self.records.counts)
+
+    def answers(self, query: str, unit_of_leaf: npt.NDArray[np.int64], units: int) -> npt.NDArray[np.int64]:
+        """Return the answers of a query group for groups of leaves, int64 (units, m)."""
+        group = self.released.product.workload.group(query)
+        out = np.zeros(units * group.size, dtype=np.int64)
+        for first, rows in self.estimate.pieces(_LEAVES_AT_ONCE):
+            unit = np.repeat(unit_of_leaf[first : first + rows.rows], np.diff(rows.indptr))
+            np.add.at(out, unit * group.size + group.row_of_cell[rows.cells], rows.counts)
+        return out.reshape(units, group.size)
+
+
+def check_frame(released: ReleasedProduct) -> str:
+    """Leaves ascend; census codes are prefixes of the leaf's; spine and frame have the same leaves."""
+    frame = released.frame
+    if released.product.layout in ("persons", "units"):
+        require(
+            frame.geolevels == official_geolevels(frame.geolevels[0], frame.leaf),
+            "the geolevels are not the official ones.",
+        )
+        official = official_codes(frame.geocodes, frame.geolevels[0], frame.leaf)
+        wrong = [name for name, codes in official.items() if not np.array_equal(codes, frame.levels[name])]
+        require(not wrong, f"codes that are no prefix of their leaf: {some(wrong)}.")
+    for number in range(len(released.spine.levels)):
+        _check_official(released, number)
+    negative = [name for name, counts in frame.units.items() if counts.size and counts.min() < 0]
+    require(not negative, f"negative unit counts: {some(negative)}.")
+    levels = ", ".join(f"{len(level)} {level.name}" for level in released.spine.levels)
+    return f"{len(frame)} leaves; spine: {levels}"
+
+
+def _check_official(released: ReleasedProduct, number: int) -> None:
+    """Geounits that are said to be official are, and so are those whose parts are said to belong together."""
+    spine, frame = released.spine, released.frame
+    level = spine.levels[number]
+    if level.name not in frame.geolevels or not (level.official or level.whole is not None):
+        return
+    unit = np.repeat(np.arange(len(level)), np.diff(spine.leaf_starts(number)))
+    codes = frame.codes(level.name)[spine.leaf_order]
+    if level.whole is None:
+        same = np.array_equal(level.geocodes[unit], codes)
+    else:
+        whole = level.whole[unit]
+        same = np.array_equal(whole[1:] != whole[:-1], codes[1:] != codes[:-1])
+        same = same and len(np.unique(codes)) == int(level.whole[-1]) + 1
+    require(same, f"the geounits of {level.name!r} are not those of the frame.")
+
+
+def check_records(run: Mapping[str, Any], data: Microdata) -> str:
+    """Columns and codes are legal, records are sorted and numbered, and as many as certified."""
+    released = data.released
+    files = [path.stem for path in mdf_files(released.mdf)]
+    parts = [part.name for part in mdf_parts(released.product, released.frame)]
+    require(sorted(files) == sorted(parts), "the part files are not those of the frame.")
+    records = data.records
+    require(records.sorted_by_leaf, "records are not in order.")
+    require(records.numbered, "EPNUM does not count the records from 0.")
+    require(
+        records.records == run["records"],
+        f"{records.records} records, but the certificate says {run['records']}.",
+    )
+    impossible = ~released.product.possible[data.estimate.cells]
+    require(not bool(impossible.any()), "a record with a combination of levels that is declared impossible.")
+    return f"{records.records} records in {len(files)} part files"
+
+
+def check_bounds(released: ReleasedProduct) -> str:
+    """The bounds on file are those that follow from frame and product; invariants are the declared ones."""
+    spine, product = released.spine, released.product
+    blocks = {(block.geolevel, block.name): block for block in released.constraints}
+    for level in spine.levels:
+        for block in (b for b in blocks.values() if b.geolevel == level.name):
+            require(
+                np.array_equal(block.geocodes, level.geocodes),
+                f"{level.name}, {block.name}: not every geounit of the spine has its row.",
+            )
+    invariants = {}
+    for query, number in invariant_geolevels(product, spine).items():
+        key = (spine.names[number], f"{query}@{spine.names[number]}")
+        require(key in blocks, f"the declared invariant {query!r} is not on file.")
+        whole = spine.levels[number].whole
+        held = blocks[key].lower
+        # A total that parts hold together stands at each of them; once for every geounit is enough.
+        invariants[query] = held if whole is None else held[np.flatnonzero(np.diff(whole, prepend=-1))]
+    expected = bound_table(product, released.frame, spine, invariants)
+    for level, wanted_level in zip(spine.levels, expected.levels, strict=True):
+        for k, bound in enumerate(product.bounds):
+            require((level.name, bound.name) in blocks, f"{level.name}: no row for {bound.name}.")
+            bounded = blocks[level.name, bound.name]
+            same = np.array_equal(bounded.lower[:, 0], wanted_level.lower[:, k])
+            same = same and np.array_equal(bounded.upper[:, 0], wanted_level.upper[:, k])
+            require(same, f"{level.name}, {bound.name}: not what the frame says.")
+    declared = {
+        (i.query, spine.leaf.name if i.geolevel == "leaf" else i.geolevel) for i in product.invariants
+    }
+    wanted = {
+        (level.name, f"{query}@{geolevel}")
+        for query, geolevel in declared
+        for level in spine.levels[: spine.index(geolevel) + 1]
+    }
+    exact = ("invariant", "joint")
+    found = {key for key, block in blocks.items() if block.kind in exact}
+    require(found == wanted, "the invariants on file are not the declared ones.")
+    known = {bound.name for bound in product.bounds}
+    others = {b.name for b in blocks.values() if b.kind not in exact} - known
+    require(not others, f"bounds that the product does not declare: {some(sorted(others))}.")
+    return f"{len(known)} bounds and {len(declared)} invariants, as declared"
+
+
+def _violations(
+    block: ConstraintRows, answers: npt.NDArray[np.int64], level: SpineLevel
+) -> npt.NDArray[np.bool_]:
+    if block.kind == "joint" and level.whole is not None:
+        together = np.bincount(level.whole, answers[:, 0]).astype(np.int64)
+        answers = together[level.whole][:, None]
+    own = answers if block.row < 0 else answers[:, block.row : block.row + 1]
+    return np.asarray(((own < block.lower) | (own > block.upper)).any(axis=1))
+
+
+def check_constraints(run: Mapping[str, Any], data: Microdata) -> str:
+    """Sums of the records obey every bound and invariant at every geolevel of the spine."""
+    released = data.released
+    spine = released.spine
+    relaxed, rows = 0, 0
+    for number, level in enumerate(spine.levels):
+        starts = spine.leaf_starts(number)
+        unit_of_leaf = np.repeat(np.arange(len(level)), np.diff(starts))[spine.place_of_leaf]
+        answers: dict[str, npt.NDArray[np.int64]] = {}
+        for block in (b for b in released.constraints if b.geolevel == level.name):
+            if block.query not in answers:
+                answers[block.query] = data.answers(block.query, unit_of_leaf, len(level))
+            require(len(block.geocodes) == len(level), f"{level.name}, {block.name}: rows are missing.")
+            broken = _violations(block, answers[block.query], level)
+            rows += len(broken)
+            if not bool(broken.any()):
+                continue
+            if run["failsafe"] and number < len(spine.levels) - 1:
+                relaxed += int(broken.sum())
+                continue
+            where = some(code.decode() for code in block.geocodes[broken])
+            require(False, f"{level.name}: {block.name} does not hold in {where}.")
+    note = f"; {relaxed} do not hold above families that the failsafe relaxed" if relaxed else ""
+    return f"{rows} rows hold{note}" if not relaxed else f"{rows - relaxed} of {rows} rows hold{note}"
+
+
+def check_quarters(data: Microdata) -> str:
+    """People and units agree with the frame, block by block."""
+    released = data.released
+    frame = released.frame
+    leaves = np.arange(len(frame), dtype=np.int64)
+    if released.product.layout not in ("persons", "units"):
+        return "not declared for this product"
+    if released.product.layout == "persons":
+        people = data.answers("hhgq", leaves, len(frame))
+        for code, column in enumerate(("hu", *GQ_COLUMNS)):
+            if column not in frame.units:
+                continue
+            units = frame.units[column]
+            homeless = (units == 0) & (people[:, code] > 0)
+            require(
+                not bool(homeless.any()),
+                _places(frame.geocodes, homeless, HHGQ_LEVELS[code], "without a unit"),
+            )
+            short = people[:, code] < units if code else np.zeros(len(frame), dtype=bool)
+            require(
+                not bool(short.any()),
+                _places(frame.geocodes, short, HHGQ_LEVELS[code], "fewer than facilities"),
+            )
+        return "nobody where there is no unit; no group quarters without people"
+    facilities = data.records.counts
+    quarters = np.zeros(len(frame), dtype=np.int64)
+    kind = facilities.cells == 2
+    leaf = np.repeat(leaves, np.diff(facilities.indptr))
+    np.add.at(quarters, leaf[kind], facilities.counts[kind])
+    wanted = sum((frame.units[c] for c in GQ_COLUMNS if c in frame.units), np.zeros(len(frame), np.int64))
+    require(np.array_equal(quarters, wanted), "group-quarters rows of a block differ from the frame.")
+    if any(invariant.query == "total" for invariant in released.product.invariants) and "hu" in frame.units:
+        same = np.array_equal(data.estimate.row_totals(), frame.units["hu"])
+        require(same, "housing-unit rows of a block differ from the frame.")
+    return "unit rows of every block equal the frame"
+
+
+def _places(codes: npt.NDArray[np.bytes_], where: npt.NDArray[np.bool_], level: str, what: str) -> str:
+    return f"{level} people {what} in block {some(code.decode() for code in codes[where])}."

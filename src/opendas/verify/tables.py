@@ -1,0 +1,130 @@
+"""The published tables follow from the microdata."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import re
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pacsv
+
+from opendas.errors import OpendasError
+from opendas.files.parquet import open_parquet, read_metadata
+from opendas.files.release_folder import ReleaseFolder
+from opendas.tables.cells import PL94_TABLES
+from opendas.tables.intervals import Measured
+from opendas.tables.legacy import legacy_members
+from opendas.tables.tabulate import (
+    DEFAULT_CONFIDENCE,
+    INTERVALS,
+    table_batches,
+    table_request,
+    write_table,
+)
+
+__all__ = ["same_table"]
+
+_MARGIN = re.compile(r"_MOE([0-9.]+)$")
+_INTERVAL = re.compile(r"_(EST|EST_MOE[0-9.]+|LOW[0-9.]+|HIGH[0-9.]+)$")
+
+
+def same_table(release: ReleaseFolder, path: Path) -> bool:
+    """Tabulate a table of a release again and return whether its file is the same."""
+    if path.suffix == ".parquet":
+        return _same_parquet(release, path)
+    if path.suffix == ".csv":
+        return _same_csv(release, path)
+    if path.suffix == ".zip" and path.parent.name.startswith("pl94_"):
+        return _same_legacy(release, path)
+    return False
+
+
+def _same_parquet(release: ReleaseFolder, path: Path) -> bool:
+    metadata = read_metadata(path)
+    name, product = metadata["table"], metadata["product"]
+    full = name if name in PL94_TABLES else f"{product}:{name}"
+    measured: dict[str, Measured] | None = {} if "intervals" in metadata else None
+    confidence = Fraction(metadata["confidence"])
+    request = table_request(release, full, metadata["geolevel"], confidence, measured=measured)
+    found = open_parquet(path).read().replace_schema_metadata(None)
+    stems = (request.stem, request.stem.removeprefix(f"{product}."))
+    return path.stem in stems and _equal(found, pa.concat_tables(table_batches(request)))
+
+
+def _equal(found: pa.Table, again: pa.Table) -> bool:
+    """Compare two tables: what is counted exactly, estimates but for the last digits of the machine."""
+    if found.schema != again.schema or len(found) != len(again):
+        return False
+    return all(
+        _close(found.column(name), again.column(name))
+        if _INTERVAL.search(name)
+        else found.column(name).equals(again.column(name))
+        for name in found.column_names
+    )
+
+
+def _close(one: Any, other: Any) -> bool:
+    if not one.is_null().equals(other.is_null()):
+        return False
+    values = [np.asarray(pc.cast(pc.fill_null(column, 0), pa.float64())) for column in (one, other)]
+    whole = pa.types.is_integer(one.type)  # the end of an interval may lie on a whole number
+    return bool(np.all(np.abs(values[0] - values[1]) <= (1.0 if whole else 1e-3)))
+
+
+def _candidates(release: ReleaseFolder, stem: str) -> Iterator[tuple[str, str]]:
+    """Yield the (table, geolevel) that a file name may stand for; a query may belong to several products."""
+    for product in release.names:
+        frame = release[product].frame
+        for geolevel in (*frame.geolevels, *frame.entities):
+            if stem.endswith(f"_{geolevel}"):
+                slug = stem.removesuffix(f"_{geolevel}")
+                if slug in PL94_TABLES:
+                    yield slug, geolevel
+                else:
+                    factors = slug.removeprefix(f"{product}.").split("+")
+                    yield f"{product}:{' * '.join(unquote(factor) for factor in factors)}", geolevel
+
+
+def _same_csv(release: ReleaseFolder, path: Path) -> bool:
+    with open(path, encoding="utf-8", newline="") as file:
+        header = next(csv.reader(file))
+    levels = {match[1] for match in map(_MARGIN.search, header) if match}
+    confidence = Fraction(levels.pop()) / 100 if levels else DEFAULT_CONFIDENCE
+    measured: dict[str, Measured] | None = {} if path.stem.endswith(INTERVALS) else None
+    for name, geolevel in _candidates(release, path.stem.removesuffix(INTERVALS)):
+        with tempfile.TemporaryDirectory() as folder, contextlib.suppress(OpendasError):
+            again = write_table(
+                release,
+                name,
+                geolevel,
+                fmt="csv",
+                confidence=confidence,
+                measured=measured,
+                to=Path(folder),
+            )
+            if again.read_bytes() == path.read_bytes():
+                return True
+            if measured is not None and _equal(*(_read_csv(file) for file in (path, again))):
+                return True
+    return False
+
+
+def _read_csv(path: Path) -> pa.Table:
+    return pacsv.read_csv(path, convert_options=pacsv.ConvertOptions(column_types={"GEOID": pa.string()}))
+
+
+def _same_legacy(release: ReleaseFolder, path: Path) -> bool:
+    wanted = legacy_members(release, path.parent.name.removeprefix("pl94_"))
+    with zipfile.ZipFile(path) as archive:
+        found = {name: archive.read(name) for name in archive.namelist()}
+    return wanted.get(path.name) == found
