@@ -230,7 +230,7 @@ def test_threads_that_solve_families_side_by_side_change_nothing():
 def test_number_of_blas_threads_changes_no_byte():
     script = (
         "import runpy, sys, hashlib\n"
-        "from opendas.solvers import solve as s\n"
+        "from opendas.solvers.least_squares import solve as s\n"
         f"family = runpy.run_path({str(ROOT / 'benchmarks' / 'families.py')!r})['family']\n"
         "problems = [family('block', 14, 30, 1200.0, 0).problem, family('tract', 40, 450, 2e5, 0).problem]\n"
         "first = [s.solve(p).x for p in problems]\n"

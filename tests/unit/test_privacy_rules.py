@@ -177,6 +177,7 @@ def test_keys_are_derived_in_one_place_with_product_plan_and_tag() -> None:
     others = ("custody/run_key.py", "custody/passphrase.py", "engines/spark/channel.py")
     found = [(path, ast.unparse(call)) for path, call in calls_of("derive") if path not in others]
     assert found == [
+        ("custody/input_tag.py", "key.derive('input tag, entries')"),
         ("phsafe/measure.py", "key.derive(KEY_PURPOSE, name.encode())"),
         ("phsafe/measure.py", "key.derive(f'noise/phsafe/{table.name}/{level.name}', *bound)"),
         (
@@ -184,7 +185,6 @@ def test_keys_are_derived_in_one_place_with_product_plan_and_tag() -> None:
             "key.derive('noise/' + product.name, bytes.fromhex(now.plan_digest), "
             "bytes.fromhex(now.input_tag))",
         ),
-        ("custody/input_tag.py", "key.derive('input tag, entries')"),
         # Seeded only: the noise of a seed is meant to be the same for every plan that is tried.
         ("tuning/simulate.py", "RunKey.seeded(seed).derive('tuning/' + product.name)"),
     ]
@@ -248,9 +248,9 @@ def test_the_table_is_serialised_for_the_keyed_tag_only() -> None:
     assert outside == ["households.canonical_bytes()"]
     tagged = [(path, ast.unparse(call)) for path, call in calls_of("tag") if path != "custody/run_key.py"]
     assert sorted(tagged) == [
+        ("custody/input_tag.py", "key.tag(b'opendas histogram 2' + b''.join(fields))"),
         ("phsafe/run.py", "key.tag(households.canonical_bytes())"),
         ("runs/prepare.py", "counts.tag(key)"),
-        ("custody/input_tag.py", "key.tag(b'opendas histogram 2' + b''.join(fields))"),
     ]
 
 

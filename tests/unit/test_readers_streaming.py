@@ -13,18 +13,12 @@ import pytest
 
 from opendas.demo import write_nation
 from opendas.errors import DataError, GeographyError
-from opendas.readers import (
-    ReaderSpec,
-    UnitsSpec,
-    entries,
-    frame_file,
-    make_reader,
-    residence,
-    tables,
-    units_file,
-)
+from opendas.readers import ReaderSpec, UnitsSpec, make_reader
 from opendas.readers.base import InputData
+from opendas.readers.columns import csv_parquet
 from opendas.readers.columns.findings import Lines, joined
+from opendas.readers.counting import entries
+from opendas.readers.frame import frame_file, residence, units_file
 from opendas.runs.run import load
 from opendas.schema.pl94 import pl94_persons, pl94_units
 
@@ -40,8 +34,8 @@ def nation(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def little(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hold little in memory, and read few rows at a time."""
     monkeypatch.setattr(entries, "IN_MEMORY", 100)
-    monkeypatch.setattr(tables, "BATCH_ROWS", 256)
-    monkeypatch.setattr(tables, "_BLOCK_BYTES", 1 << 12)
+    monkeypatch.setattr(csv_parquet, "BATCH_ROWS", 256)
+    monkeypatch.setattr(csv_parquet, "_BLOCK_BYTES", 1 << 12)
     monkeypatch.setattr(residence, "_ROWS", 7)
     monkeypatch.setattr(frame_file, "PUBLIC_ROWS", 50)
     monkeypatch.setattr(units_file, "PUBLIC_ROWS", 33)
