@@ -5,16 +5,18 @@
 VENV ?= .venv
 PYTHON ?=
 PYTEST_ARGS ?= --numprocesses 2
+FAST := --doctest-modules src/opendas tests/unit tests/contract tests/property tests/reference -m "not slow"
 FUZZ_ARGS ?= --runs 2000
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint spark fuzz docs bench clean
+.PHONY: help demo test test-all lint spark fuzz docs bench clean
 
 help:
 	@echo "make demo    release a small made state, end to end"
-	@echo "make test    formatting, types, import layers, tests"
+	@echo "make test    formatting, types, import layers, and the tests that are run while one works: minutes"
+	@echo "make test-all  the same with all tests and all their seeds, as before a change lands: half an hour"
 	@echo "make lint    the same without the tests"
 	@echo "make spark   install what --engine spark and its tests need (beside Java)"
 	@echo "make fuzz    malformed inputs, thousands for each reader (FUZZ_ARGS=...)"
@@ -60,7 +62,10 @@ lint: $(VENV)/.dev
 	$(BIN)/lint-imports
 
 test: lint
-	$(BIN)/python -m pytest -q $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -q $(PYTEST_ARGS) $(FAST)
+
+test-all: lint
+	OPENDAS_SEEDS=all $(BIN)/python -m pytest -q $(PYTEST_ARGS) --doctest-modules src/opendas tests
 
 $(VENV)/.fuzz: $(VENV)/.dev
 	@echo "installing the fuzzer" >&2

@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import tempfile
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
+from numba.core.dispatcher import Dispatcher
 
 settings.register_profile("untimed", deadline=None)  # no test depends on how busy the machine is
 settings.load_profile("untimed")
+
+
+_LOCKS = Path(tempfile.gettempdir()) / f"opendas-kernels-{os.getuid()}"
+_compile = Dispatcher.compile
+
+
+def _compile_in_turn(self: Any, signature: Any) -> Any:
+    """Compile a kernel while no other process does: who waited finds it in the compiler's cache."""
+    _LOCKS.mkdir(exist_ok=True)
+    with (_LOCKS / f"{self.py_func.__module__}.{self.py_func.__qualname__}").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return _compile(self, signature)
+
+
+Dispatcher.compile = _compile_in_turn
 
 
 def _fail_if_skipped(report: Any) -> None:

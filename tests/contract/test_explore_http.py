@@ -16,6 +16,7 @@ pytest.importorskip("starlette")
 pytest.importorskip("httpx")
 
 from support.asgi import Client
+from support.seeds import examples
 
 from opendas.explore.app import Session, make_app
 from opendas.explore.budget_page import start_state
@@ -378,7 +379,7 @@ ACTIONS = st.sampled_from(
 )
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.data())
 def test_whatever_is_sent_is_answered_or_refused(data: st.DataObject) -> None:
     """No request of any content fails inside: it is answered, or it is told what is wrong."""

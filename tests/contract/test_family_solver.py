@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.seeds import seeds
 
 from opendas.errors import EstimationError
 from opendas.solvers.general import clarabel
@@ -39,7 +40,7 @@ def margins(problem, x):
     )
 
 
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.parametrize("seed", seeds(150))
 def test_random_family_is_solved_as_well_as_by_a_general_solver(seed):
     problem = random_family(seed)
     answer = solve(problem)
@@ -54,7 +55,7 @@ def test_random_family_is_solved_as_well_as_by_a_general_solver(seed):
     np.testing.assert_allclose(margins(problem, answer.x), margins(problem, other.x), atol=3e-5 * top)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(40))
 def test_certificate_does_not_need_the_solvers_multipliers(seed):
     problem = random_family(seed)
     assert certify(problem, solve(problem).x) <= 1e-7

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.seeds import seeds
 
 from opendas.solvers.general import clarabel
 from opendas.solvers.infeasible.feasibility import conflict, minimum_tolerance
@@ -47,7 +48,7 @@ def test_made_families_end_in_the_first_method(level, children, cells, populatio
 
 
 @pytest.mark.parametrize("style", ["margins", "one", "total"])
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(12))
 def test_singular_h_has_the_margins_of_a_general_solver(style, seed):
     problem = random_family(1000 + seed, style=style)
     ours, theirs = solve(problem), clarabel.solve(problem)
@@ -58,7 +59,7 @@ def test_singular_h_has_the_margins_of_a_general_solver(style, seed):
             np.testing.assert_allclose(np.bincount(rows, a), np.bincount(rows, b), atol=1e-4)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20))
 def test_merging_cells_does_not_change_the_objective(seed, monkeypatch):
     problem = random_family(seed, style="one")
     merged = solve(problem)
@@ -184,7 +185,7 @@ def test_conflict_is_minimal():
     assert conflict(random_family(2, "bounded", "detailed")) == ()
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20))
 def test_weights_over_five_orders_of_magnitude(seed):
     # The active set alone loses digits where H is definite by little; the second try must not.
     base = random_family(seed)

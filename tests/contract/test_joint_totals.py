@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from support.random_joint import random_joint
+from support.seeds import seeds
 
 from opendas.errors import EstimationError
 from opendas.solvers.general import clarabel, load
@@ -44,7 +45,7 @@ def margins(problem, x):
     )
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", seeds(200))
 def test_random_family_is_solved_as_well_as_by_clarabel(seed):
     problem = random_joint(seed)
     answer = solve(problem)
@@ -71,13 +72,13 @@ def test_every_general_solver_gets_the_rows(name, seed):
     np.testing.assert_allclose(margins(problem, answer.x), margins(problem, other.x), atol=1e-3 * top)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", seeds(30))
 def test_certificate_does_not_need_the_solvers_multipliers(seed):
     problem = random_joint(seed)
     assert certify(problem, solve(problem).x) <= 1e-7
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", seeds(30))
 def test_multipliers_of_joint_totals_are_slopes_of_the_optimum(seed):
     """An independent meaning of tau: what one more record in a joint total costs."""
     problem = random_joint(seed, parent=False, held=False)
@@ -289,7 +290,7 @@ def test_single_child_with_a_parent_must_have_the_joint_total():
         assert solve(problem).status is status
 
 
-@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("seed", seeds(15))
 def test_order_of_children_does_not_matter(seed):
     problem = random_joint(seed)
     order = np.random.default_rng(seed).permutation(problem.children)

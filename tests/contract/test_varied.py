@@ -7,6 +7,7 @@ import pytest
 from support.random_family import random_family
 from support.random_joint import random_joint
 from support.random_varied import SORTS, hessians, random_varied
+from support.seeds import seeds
 
 from opendas.errors import EstimationError
 from opendas.solvers.general import clarabel
@@ -62,13 +63,13 @@ def agree(problem, linear, matrices, answer):
         assert (x - y) @ A @ (x - y) / unit <= (1e-4 * top) ** 2
 
 
-@pytest.mark.parametrize("seed", range(160))
+@pytest.mark.parametrize("seed", seeds(160))
 def test_random_family_is_solved_as_well_as_by_clarabel(seed):
     problem, linear, matrices = random_varied(seed)
     agree(problem, linear, matrices, solve_varied(problem, linear, Products(matrices)))
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(40))
 def test_equal_hessians_give_the_answer_of_the_shared_solver(seed):
     problem = random_family(seed, style="detailed") if seed % 2 else random_joint(seed)
     answer = solve_varied(problem, problem.scale[:, None] * problem.linear, SharedCurvature(problem))
@@ -80,7 +81,7 @@ def test_equal_hessians_give_the_answer_of_the_shared_solver(seed):
         np.testing.assert_allclose(answer.x, plain.x, atol=1e-6 * top)
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", seeds(25))
 def test_certificate_does_not_need_the_solvers_multipliers(seed):
     problem, linear, matrices = random_varied(seed)
     curvature = DenseCurvature(matrices)
@@ -184,7 +185,7 @@ def test_blocks_by_products_are_the_entries(sort):
     )
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(40))
 def test_steps_by_products_reach_the_answer_of_the_active_set(seed, monkeypatch):
     near = seed % 2 == 0
     problem, linear, matrices = random_varied(seed, "near" if near else None, joint=False)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from support.random_family import random_family
 from support.random_joint import random_joint
+from support.seeds import seeds
 
 from opendas.errors import EstimationError
 from opendas.solvers.general import clarabel
@@ -59,7 +60,7 @@ def matrices_of(curvature):
     return A
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20))
 def test_kernels_are_those_of_the_matrices(seed):
     rng = np.random.default_rng(seed)
     C, n = 3, int(rng.integers(1, 60))
@@ -111,7 +112,7 @@ def problem_of(seed, **size):
     return problem, curvature.apply(answers), curvature
 
 
-@pytest.mark.parametrize("seed", range(120))
+@pytest.mark.parametrize("seed", seeds(120))
 def test_pairs_give_the_answer_of_the_matrices(seed):
     size = {"children": 5, "cells": 4 * PAIRED} if seed % 5 == 1 else {}  # some with inverses made at once
     problem, linear, curvature = problem_of(seed, **size)

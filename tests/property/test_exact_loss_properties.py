@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import fft
 from support.privacy_loss import Answer, slow_delta, slow_power
+from support.seeds import examples
 
 from opendas.privacy.attacker import Attacker, loss_tail, zcdp_power_bound
 from opendas.privacy.composed import ComposedLoss
@@ -43,14 +44,14 @@ def rho_of(changes: ChangedAnswers) -> Fraction:
     return sum((n * Fraction(d * d) / (2 * noise.sigma2) for (noise, d), n in changes.items()), Fraction(0))  # type: ignore[union-attr]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(gaussians, deltas)
 def test_the_exact_epsilon_is_at_most_what_rho_gives(changes: ChangedAnswers, delta: str) -> None:
     bounds = ComposedLoss.of(changes, POINTS).epsilon(delta)
     assert 0 <= bounds.lower <= bounds.upper <= epsilon_cks(rho_of(changes), delta) * (1 + 1e-9) + 1e-9
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.one_of(gaussians, laplaces))
 def test_bounds_are_ordered_and_fall(changes: ChangedAnswers) -> None:
     loss = ComposedLoss.of(changes, POINTS)
@@ -62,14 +63,14 @@ def test_bounds_are_ordered_and_fall(changes: ChangedAnswers) -> None:
     assert all(a.upper >= b.lower for a, b in pairwise(curve))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(laplaces)
 def test_no_loss_of_laplace_noise_exceeds_the_sum(changes: ChangedAnswers) -> None:
     whole = sum((n / noise.scale for (noise, _), n in changes.items()), Fraction(0))  # type: ignore[union-attr]
     assert ComposedLoss.of(changes, POINTS).epsilon("1e-12").upper <= float(whole) * (1 + 1e-9)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(gaussians, variances, deltas)
 def test_one_answer_more_never_helps(changes: ChangedAnswers, sigma2: Fraction, delta: str) -> None:
     more = dict(changes)
@@ -81,7 +82,7 @@ def test_one_answer_more_never_helps(changes: ChangedAnswers, sigma2: Fraction, 
     )
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(variances, st.integers(2, 30), deltas)
 def test_equal_answers_joined_or_one_by_one(sigma2: Fraction, count: int, delta: str) -> None:
     """k equal answers as one exact law, and as k laws that are spread on the grid each by itself."""
@@ -101,7 +102,7 @@ def test_finer_grids_agree_with_coarser_ones(changes: ChangedAnswers, delta: str
     assert fine.gap <= coarse.gap + 1e-9
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(
     st.lists(
         st.tuples(
@@ -222,7 +223,7 @@ def test_the_transform_errs_less_than_its_bound() -> None:
             assert bounds.upper <= exact * (1 + 1e-8) + 1e-15
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(
     st.sampled_from([Fraction(1, 3), Fraction(1), Fraction(5, 2), Fraction(9)]),
     st.integers(1, 2),

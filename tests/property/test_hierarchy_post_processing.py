@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.seeds import examples
 
 from opendas.allocation.post_processing_8 import post_process
 from opendas.geography.hierarchy import Hierarchy
@@ -23,7 +24,7 @@ def noisy_trees(draw):
     return Hierarchy.of(parents), noisy
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(noisy_trees(), st.integers(0, 3), st.booleans())
 def test_integers_are_consistent(case, anchor, clamp):
     tree, noisy = case
@@ -31,7 +32,7 @@ def test_integers_are_consistent(case, anchor, clamp):
     check(tree, found, 0)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(noisy_trees(), st.integers(0, 3), st.booleans(), st.floats(0.01, 0.99))
 def test_reals_are_consistent(case, anchor, clamp, part):
     tree, noisy = case
@@ -40,7 +41,7 @@ def test_reals_are_consistent(case, anchor, clamp, part):
     check(tree, post_process(tree, moved, integers=True), 0)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(noisy_trees(), st.randoms(use_true_random=False))
 def test_the_order_of_children_does_not_matter(case, random):
     """With a key that travels with the geounit, leaves may be listed in any order."""
@@ -56,7 +57,7 @@ def test_the_order_of_children_does_not_matter(case, random):
     assert shuffled[-1].tolist() == plain[-1][order].tolist()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(noisy_trees())
 def test_what_is_consistent_stays(case):
     tree, noisy = case
@@ -67,7 +68,7 @@ def test_what_is_consistent_stays(case):
             assert counts.tolist() == np.where(inside, expected, 0).tolist()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(noisy_trees())
 def test_clamped_and_raw_agree_where_the_clamped_sum_suffices(case):
     tree, noisy = case

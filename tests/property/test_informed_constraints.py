@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from reference.dense_informed import DenseTree
 from support.assembled import Assembled, assemble, same
 from support.mini import from_dense, to_dense
+from support.seeds import examples
 
 import opendas.engines.tasks as tasks
 import opendas.engines.upward as upward
@@ -179,7 +180,9 @@ def infeasible(made: Made) -> bool:
 
 
 @given(st.integers(0, 10**9))
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@settings(
+    max_examples=examples(40), suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+)
 def test_every_constraint_holds(seed: int) -> None:
     made = made_run(seed)
     if infeasible(made):
@@ -205,7 +208,9 @@ def test_the_failsafe_gives_up_the_parent_and_no_constraint() -> None:
 
 
 @given(st.integers(0, 10**9))
-@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@settings(
+    max_examples=examples(15), suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+)
 def test_cuts_change_nothing(seed: int) -> None:
     made = made_run(seed)
     if infeasible(made):
@@ -220,7 +225,9 @@ def test_cuts_change_nothing(seed: int) -> None:
 
 
 @given(st.integers(0, 10**9))
-@settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@settings(
+    max_examples=examples(12), suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+)
 def test_dense_algebra_finds_the_same(seed: int) -> None:
     made = made_run(seed)
     measured = {planned.query.name for level in made.run.plan.levels for planned in level.queries}

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.seeds import examples
 
 from opendas.custody import passphrase as sealing
 from opendas.custody.passphrase import Passphrase
@@ -30,7 +31,7 @@ def _cheap() -> Iterator[None]:
 
 
 @given(secrets, texts, texts)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_a_key_opens_with_its_passphrase_and_with_no_other(secret: bytes, text: str, other: str) -> None:
     key = RunKey(secret)
     with tempfile.TemporaryDirectory() as folder:
@@ -54,7 +55,7 @@ damage = st.one_of(
 
 
 @given(secrets, st.booleans(), damage)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_damage_is_refused_and_shows_nothing(
     secret: bytes, is_sealed: bool, change: tuple[str, int, bytes]
 ) -> None:
@@ -87,7 +88,7 @@ def outcome(act: Callable[[], object]) -> tuple[str, object]:
 
 
 @given(st.text(max_size=30))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_every_text_is_a_passphrase_or_refused(text: str) -> None:
     told, passphrase = outcome(lambda: Passphrase(text))
     if passphrase is None:

@@ -9,6 +9,7 @@ from unittest.mock import patch
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.seeds import examples
 
 from opendas.files.mdf import writing as mdf_writer
 from opendas.files.mdf.layout import mdf_parts
@@ -39,7 +40,7 @@ def frames(draw):
     return Frame(geocodes, levels, "leaf")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(products(), frames(), st.data())
 def test_any_counts_come_back(product, frame, data):
     shape = (len(frame), product.schema.size)

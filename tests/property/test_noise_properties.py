@@ -8,6 +8,7 @@ from fractions import Fraction
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.seeds import examples
 
 from opendas.custody.run_key import RunKey
 from opendas.sampling.interval_arithmetic import exp_neg, gaussian_weights
@@ -45,7 +46,7 @@ def test_exp_neg_encloses(x: Fraction, precision: int) -> None:
 
 
 @given(sigma2=positive)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_weights_enclose_and_fall(sigma2: Fraction) -> None:
     previous = 1 << 160
     for k, (low, high) in enumerate(gaussian_weights(sigma2, 160, 1 << 40), start=1):
@@ -57,7 +58,7 @@ def test_weights_enclose_and_fall(sigma2: Fraction) -> None:
 
 
 @given(law=laws)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_more_bits_only_extend_the_floors(law: NoiseDistribution) -> None:
     """Refinement is consistent: cutting 64 bits off the longer thresholds gives the shorter ones."""
     short, long = law.tail_floors(64), law.tail_floors(128)
@@ -69,7 +70,7 @@ def test_more_bits_only_extend_the_floors(law: NoiseDistribution) -> None:
 
 
 @given(law=narrow_laws, first=words, at=st.integers(-1, 100), second=words, third=words)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_a_longer_word_never_changes_a_decided_draw(
     law: NoiseDistribution, first: int, at: int, second: int, third: int
 ) -> None:
@@ -97,7 +98,7 @@ def test_a_longer_word_never_changes_a_decided_draw(
 
 
 @given(law=narrow_laws, confidence=st.fractions(0, Fraction(10**12 - 1, 10**12)))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_a_margin_covers_and_one_less_does_not(law: NoiseDistribution, confidence: Fraction) -> None:
     m = law.margin(confidence)
     bits = 256
@@ -130,7 +131,7 @@ def test_addresses_can_be_read_back(address: tuple[int, int, int, int, int]) -> 
     cut=st.integers(0, 60),
     law=narrow_laws,
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_a_draw_does_not_depend_on_its_batch(
     cells: list[int], units: list[int], cut: int, law: NoiseDistribution
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.pl94_zip import Block, members, some_blocks, tables, write_csv, write_zip
+from support.seeds import examples
 
 from opendas.errors import DataError, OpendasError
 from opendas.geography.frame import LevelRule
@@ -22,7 +23,7 @@ from opendas.schema.pl94 import pl94_persons
 from opendas.schema.product import PassPlan, Product
 
 QUICK = settings(
-    max_examples=60,
+    max_examples=examples(60),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
     derandomize=True,

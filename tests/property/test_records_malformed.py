@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.seeds import examples
 
 from opendas.demo.cef_files import write_cef
 from opendas.errors import DataError, Finding, OpendasError
@@ -20,7 +21,7 @@ from opendas.readers.frame.block_assignment import with_assignments
 from opendas.schema.pl94 import pl94_persons
 
 QUICK = settings(
-    max_examples=60,
+    max_examples=examples(60),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
     derandomize=True,

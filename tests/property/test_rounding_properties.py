@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.seeds import examples
 
 from opendas.solvers.rounding.rounding import UNBOUNDED, round_family
 
@@ -41,7 +42,7 @@ def families(draw):
 
 
 @given(families())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_every_constraint_holds_exactly(case):
     x, parent, mask, _, groups, lower, upper, _ = case
     values = round_family(*case).values
@@ -55,7 +56,7 @@ def test_every_constraint_holds_exactly(case):
 
 
 @given(families(), st.randoms(use_true_random=False))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_order_of_children_and_cells_does_not_matter(case, random):
     x, parent, mask, passes, groups, lower, upper, child_keys = case
     children, n = x.shape
@@ -78,7 +79,7 @@ def test_order_of_children_and_cells_does_not_matter(case, random):
 
 
 @given(families())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_rounding_a_rounding_changes_nothing(case):
     values = round_family(*case).values
     again = round_family(values.astype(float), *case[1:])
@@ -87,7 +88,7 @@ def test_rounding_a_rounding_changes_nothing(case):
 
 
 @given(families())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_noise_of_the_size_of_solver_error_changes_nothing(case):
     """Estimates in coarse fractions, disturbed by less than half a quantum, round to the same table."""
     x, mask = np.round(case[0] * 4) / 4, case[2]

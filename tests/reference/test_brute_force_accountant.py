@@ -13,6 +13,7 @@ from types import ModuleType
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.seeds import examples
 
 from opendas.budget import Budget
 from opendas.privacy import Mechanism, Neighbours
@@ -199,7 +200,7 @@ def plans(draw: st.DrawFn) -> tuple[Budget, object]:
     return made, release(made, ([nation], county_shares, block_shares), parents)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(plans())
 def test_no_plan_whose_paths_sum_to_one_costs_more(plan: tuple[Budget, object]) -> None:
     made, measured = plan

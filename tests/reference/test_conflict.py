@@ -7,6 +7,7 @@ import itertools
 import numpy as np
 import pytest
 from scipy import sparse
+from support.seeds import seeds
 
 from opendas.solvers.infeasible.conflict import NO_LIMIT, RangeSystem, can_hold, find_conflict
 
@@ -43,7 +44,7 @@ def random_system(seed: int) -> RangeSystem:
     return RangeSystem(sparse.csr_array(matrix), lower.astype(np.int64), upper.astype(np.int64))
 
 
-@pytest.mark.parametrize("seed", range(120))
+@pytest.mark.parametrize("seed", seeds(120))
 def test_the_smallest_conflict_is_that_of_brute_force(seed: int) -> None:
     system = random_system(seed)
     expected = brute_force(system)
@@ -67,7 +68,7 @@ def test_brute_force_meets_conflicts_of_several_sizes_and_none() -> None:
     assert {None, 1, 2, 3} <= sizes
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(40))
 def test_without_the_search_a_conflict_is_still_irreducible(seed: int) -> None:
     system = random_system(seed)
     found = find_conflict(system, most_steps=0)

@@ -6,6 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
+from support.seeds import seeds
 
 from opendas.geography.distance import (
     Memberships,
@@ -58,7 +59,7 @@ def pairs_of(inside: np.ndarray) -> Memberships:
     return Memberships(entity[order], leaf[order])
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", seeds(60))
 def test_distance_is_the_least_number_of_signed_geounits(seed: int) -> None:
     rng = np.random.default_rng(seed)
     roots = int(rng.integers(1, 3))
@@ -114,7 +115,7 @@ def larger_tree(rng: np.random.Generator, roots: int) -> list[np.ndarray]:
     return parents
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20))
 def test_touched_geounits_are_enough(seed: int) -> None:
     rng = np.random.default_rng(seed)
     parents = larger_tree(rng, int(rng.integers(1, 4)))

@@ -7,6 +7,7 @@ import pickle
 
 import numpy as np
 import pytest
+from support.seeds import seeds
 
 from opendas.constraints.table import InvariantAnswers, JointTotal, LevelConstraints
 from opendas.errors import InfeasibleFamily
@@ -75,7 +76,7 @@ def some_table_exists(family: Family, rule: LevelRules) -> bool:
     return bool(good.any())
 
 
-@pytest.mark.parametrize("seed", range(80))
+@pytest.mark.parametrize("seed", seeds(80))
 def test_a_conflict_is_told_where_no_table_exists(seed: int) -> None:
     family, rule = random_family(seed)
     found = family_conflict(family, rule)

@@ -6,6 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
+from support.seeds import seeds
 
 from opendas.constraints import feasible
 from opendas.constraints.feasible import check_feasible
@@ -100,7 +101,7 @@ def some_table_exists(product: Product, frame: Frame, answers: dict[str, np.ndar
     return False
 
 
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.parametrize("seed", seeds(150))
 def test_what_is_refused_is_what_no_table_keeps(seed: int) -> None:
     product, frame, answers = made(seed)
     spine = standard_spine(frame)

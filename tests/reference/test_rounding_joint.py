@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from reference import slow_rounding as slow
 from reference.test_rounding_twins import instance, quanta
+from support.seeds import seeds
 
 from opendas.errors import InfeasibleFamily
 from opendas.solvers.rounding.rounding import RoundingNames, round_family
@@ -77,7 +78,7 @@ def test_totals_that_few_tables_hold_agree_with_enumeration(shift):
     assert outcomes == {False, True}
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", seeds(30))
 def test_milp_reaches_the_same_objectives(seed):
     case, joint, totals, pairs = joined(3000 + seed, *[(4, 6), (3, 12), (6, 8)][seed % 3], root=seed % 4 == 0)
     passes = (tuple(rows for one in case[3] for rows in one),)
@@ -90,7 +91,7 @@ def test_milp_reaches_the_same_objectives(seed):
     assert abs(quanta(fast(case, joint, totals))[0] - objectives[0]) <= 1
 
 
-@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("seed", seeds(15))
 def test_crossing_rows_by_milp_agree_with_enumeration(seed):
     rng = np.random.default_rng(seed)
     children, n = 2, 4

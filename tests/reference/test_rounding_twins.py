@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from reference import slow_rounding as slow
+from support.seeds import seeds
 
 from opendas.errors import InfeasibleFamily
 from opendas.solvers.rounding.rounding import UNBOUNDED, round_family
@@ -66,7 +67,7 @@ def quanta(result):
 
 
 @pytest.mark.parametrize("root", [False, True])
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(40))
 def test_enumeration_finds_the_same_table(seed, root):
     shapes = [(2, 3), (3, 3), (2, 4), (4, 2)] if not root else [(1, 6), (2, 3), (1, 9)]
     case = instance(seed, *shapes[seed % len(shapes)], root=root)
@@ -76,7 +77,7 @@ def test_enumeration_finds_the_same_table(seed, root):
     assert quanta(result) == objectives
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(40))
 def test_milp_reaches_the_same_objectives(seed):
     shapes = [(4, 6), (3, 12), (6, 8)]
     case = instance(1000 + seed, *shapes[seed % 3], root=seed % 5 == 0)
@@ -89,7 +90,7 @@ def test_milp_reaches_the_same_objectives(seed):
     assert abs(quanta(result)[0] - objectives[0]) <= 1
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", seeds(30))
 def test_interpolated_lp_has_the_same_optimum(seed):
     case = instance(2000 + seed, 5, 16, root=seed % 5 == 0)
     maps = tuple(rows for one in case[3] for rows in one)
@@ -107,7 +108,7 @@ def test_the_literal_relaxation_is_not_integral():
     assert slow.objective(sets, part, part / slow.ONE) == 0
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(40))
 def test_tight_bounds_agree_with_enumeration_on_feasibility(seed):
     x, parent, mask, passes, groups, lower, upper, child_keys, cell_keys = instance(seed, 3, 3)
     rng = np.random.default_rng(seed)
@@ -129,7 +130,7 @@ def test_tight_bounds_agree_with_enumeration_on_feasibility(seed):
         np.testing.assert_array_equal(fast(case).values, expected)
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", seeds(25))
 def test_crossing_rows_by_milp_agree_with_enumeration(seed):
     """Two attributes that cross; fractions in quarters make ties exact, so the solver is not in doubt."""
     rng = np.random.default_rng(seed)
@@ -149,7 +150,7 @@ def test_crossing_rows_by_milp_agree_with_enumeration(seed):
     np.testing.assert_array_equal(result.values, expected)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(40))
 def test_rows_that_a_mask_makes_equal_keep_both_ties(seed):
     """Two children allow only the first pair: total and pair are one row there, with the ties of both."""
     rng = np.random.default_rng(seed)

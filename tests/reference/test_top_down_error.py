@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.mini import mini_frame, mini_product
+from support.seeds import examples
 
 from opendas.budget.allocation import Budget
 from opendas.geography.bypass import bypass_only_children
@@ -86,7 +87,7 @@ def dense(plan: MeasurementPlan, *, invariant: bool) -> list[np.ndarray]:
     return found
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     st.integers(0, 10_000),
     st.sampled_from(list(Mechanism)),

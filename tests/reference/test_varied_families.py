@@ -22,6 +22,7 @@ from opendas.solvers.problem.problem import FamilyProblem, Status
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from families import family, varied
+from support.seeds import examples
 from varied import lifted
 
 FAMILIES = (
@@ -93,7 +94,7 @@ def test_same_bytes_again_and_beside_other_threads():
         assert list(pool.map(run, some * 3)) == alone * 3
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.integers(0, 2**31), st.sampled_from(SORTS))
 def test_every_answer_is_certified_or_no_answer(seed, sort):
     problem, linear, matrices = random_varied(seed, sort)

@@ -22,6 +22,7 @@ from support.random_tree import (
     random_parents,
     random_product,
 )
+from support.seeds import examples
 
 from opendas.budget.allocation import Budget
 from opendas.constraints.table import bound_table
@@ -107,7 +108,7 @@ def test_what_is_not_measured_is_unknown_and_nothing_else_is(product: str, tree:
     compare(made(product, tree, 5, thin=True, exact=("total", 0)))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     seed=st.integers(0, 10_000),
     masks=st.booleans(),

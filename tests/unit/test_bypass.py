@@ -9,6 +9,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from support.random_land import random_frame
+from support.seeds import seeds
 
 from opendas.errors import BudgetError, GeographyError
 from opendas.geography.bypass import LARGEST_FAMILY, bypass_general, bypass_only_children
@@ -156,7 +157,7 @@ def test_the_general_rule_is_algorithm_3(seed: int, shared_codes: bool) -> None:
             assert again.digest() == found.digest(), "one pass is enough"
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20))
 def test_the_general_rule_contains_the_gaussian_one(seed: int) -> None:
     spine, shares = random_spine(seed)
     alone = bypass_only_children(spine, shares)
@@ -249,7 +250,7 @@ def test_a_root_is_never_replaced() -> None:
         bypass_general(*family(F(1, 2), 3), top=0)
 
 
-@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("seed", seeds(15))
 def test_divided_states(seed: int) -> None:
     frame = random_frame(seed, root="us" if seed % 2 else "state")
     spine = build_spine(frame, Recipe((SpineStep("aian"), SpineStep("block_groups"))), lambda made: made)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.data import shared_data
+from support.seeds import examples
 
 from opendas.errors import GeographyError
 from opendas.geography.distance import (
@@ -145,7 +146,7 @@ def distances_of(parents: list[np.ndarray], inside: np.ndarray) -> np.ndarray:
     return distances(parents, inside.shape[1], Memberships(entity, leaf), len(inside))
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(trees_and_entities(), st.randoms(use_true_random=False))
 def test_properties(case: tuple[list[np.ndarray], np.ndarray], random: object) -> None:
     parents, inside = case
@@ -166,7 +167,7 @@ def test_properties(case: tuple[list[np.ndarray], np.ndarray], random: object) -
     assert np.all(distances_of(fewer, inside) >= found)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(trees_and_entities(), st.integers(0, 2**32 - 1))
 def test_order_does_not_matter(case: tuple[list[np.ndarray], np.ndarray], seed: int) -> None:
     parents, inside = case

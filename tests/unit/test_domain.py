@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.assembled import same
 from support.mini import from_dense, mini_frame, mini_histogram, mini_product, to_dense
+from support.seeds import examples
 
 from opendas.constraints.feasible import check_feasible
 from opendas.constraints.table import bound_table
@@ -125,7 +126,7 @@ def test_entries_add_up_alike_whether_they_are_sorted_or_a_table_is_filled(
 
 
 @given(entries)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_histograms_equal_dense_sums(triples: list[tuple[int, int, int]]) -> None:
     dense = np.zeros((5, 7), dtype=np.int64)
     for row, cell, count in triples:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.seeds import examples
 
 from opendas.errors import EnvironmentFailure
 from opendas.readers.counting.entries import Entries, summed
@@ -42,7 +43,7 @@ def inputs(draw: st.DrawFn) -> tuple[int, int, list[list[tuple[int, int]]]]:
     return leaves, size, draw(st.lists(st.lists(entry, max_size=25), max_size=12))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(inputs(), st.integers(1, 60))
 def test_disk_and_memory_give_the_obvious_sums(
     tmp_path_factory: pytest.TempPathFactory,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy.optimize import linprog
+from support.seeds import seeds
 
 from opendas.errors import EstimationError
 from opendas.solvers.rounding import flow as module
@@ -33,7 +34,7 @@ def balance(tail, head, flow, nodes):
     return np.bincount(tail, flow, nodes) - np.bincount(head, flow, nodes)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", seeds(60))
 def test_optimum_is_that_of_the_linear_program(seed):
     nodes = 4 + seed % 7
     tail, head, capacity, cost, supply = network(seed, nodes, 6 * nodes)
@@ -49,7 +50,7 @@ def test_optimum_is_that_of_the_linear_program(seed):
         assert cost @ flow == pytest.approx(found.fun)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(40))
 def test_second_cost_decides_only_among_optima_of_the_first(seed):
     nodes = 5
     tail, head, capacity, cost, supply = network(100 + seed, nodes, 30)
@@ -103,7 +104,7 @@ def test_costs_that_could_overflow_are_refused():
         check_costs(2**12, costs)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20))
 def test_the_tree_stays_strongly_feasible(seed):
     """The invariant that excludes cycling, after every single pivot of a degenerate problem."""
     rng = np.random.default_rng(seed)

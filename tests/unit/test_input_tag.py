@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.mini import mini_frame, mini_histogram
+from support.seeds import examples
 
 import opendas.engines.truth as truth
 from opendas.custody.input_tag import TagSum, tag_entries, tag_key, tag_of
@@ -55,7 +56,7 @@ entries = st.sets(st.tuples(st.integers(0, 2**34 - 1), st.integers(0, 2**31 - 1)
 
 
 @given(entries, st.randoms(use_true_random=False))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_order_and_partition_do_not_matter(places: set[tuple[int, int]], random) -> None:
     rows = [(leaf, cell, random.randint(1, 2**63 - 1)) for leaf, cell in places]
     secret = tag_key(KEY)

@@ -6,6 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
+from support.seeds import seeds
 
 from opendas.errors import ConfigError
 from opendas.solvers.rounding.laminar import Forest, Rows, check_laminar, crossing, forest
@@ -71,7 +72,7 @@ def crosses(one, two):
     return bool(one & two) and bool(one - two) and bool(two - one)
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", seeds(200))
 def test_agrees_with_all_pairs(seed):
     """Twin: compare every two sets."""
     rng = np.random.default_rng(seed)

@@ -6,6 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
+from support.seeds import seeds
 
 from opendas.solvers.least_squares.kernels import (
     SINGULAR,
@@ -116,7 +117,7 @@ def test_singular_system_is_solved_if_consistent_and_names_its_null_vector(n):
     np.testing.assert_allclose(A @ y, 0.0, atol=1e-9)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", seeds(30))
 def test_projection_of_a_column_is_the_best_over_all_active_sets(seed):
     rng = np.random.default_rng(seed)
     C = int(rng.integers(1, 5))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.households import World, configuration, random_world, write_world
+from support.seeds import seeds
 
 from opendas.errors import DataError, Finding
 from opendas.phsafe.config import Mode, parse_config
@@ -60,7 +61,7 @@ def test_a_sound_world_has_no_errors(tmp_path: Path) -> None:
     assert check(tmp_path, random_world(4, 150)).errors == ()
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(12))
 def test_every_value_outside_its_list_is_found_and_no_other(seed: int, tmp_path: Path) -> None:
     source = random.Random(seed)
     world = random_world(seed, 25)

@@ -80,26 +80,27 @@ def test_attempts_follow_each_other_in_one_file(tmp_path: Path) -> None:
     assert found.process.pid == os.getpid()
 
 
-@pytest.mark.parametrize("cut", range(1, 40))
 def test_a_torn_last_line_is_passed_over_and_the_next_attempt_starts_on_a_line_of_its_own(
-    tmp_path: Path, cut: int
+    tmp_path: Path,
 ) -> None:
     with opened(tmp_path) as log:
         begin(log)
         log.progress("reading", 0, 1)
     path = log_path(tmp_path, "mini")
-    path.write_bytes(path.read_bytes()[:-cut])
-    found = read_log(path)
-    assert found.torn
-    assert found.damaged == 0
-    assert [line["event"] for line in found.lines] == ["start", "stage"]
-    with opened(tmp_path) as log:
-        begin(log)
-    again = read_log(path)
-    assert [line["event"] for line in again.lines][-2:] == ["start", "end"]
-    # A line that lost its newline only is a whole line once the next attempt has ended it.
-    assert again.damaged == (0 if cut == 1 else 1)
-    assert not again.torn
+    whole = path.read_bytes()
+    for cut in range(1, 40):
+        path.write_bytes(whole[:-cut])
+        found = read_log(path)
+        assert found.torn
+        assert found.damaged == 0
+        assert [line["event"] for line in found.lines] == ["start", "stage"]
+        with opened(tmp_path) as log:
+            begin(log)
+        again = read_log(path)
+        assert [line["event"] for line in again.lines][-2:] == ["start", "end"]
+        # A line that lost its newline only is a whole line once the next attempt has ended it.
+        assert again.damaged == (0 if cut == 1 else 1)
+        assert not again.torn
 
 
 def test_whatever_else_is_in_the_file_is_passed_over(tmp_path: Path) -> None:
@@ -180,9 +181,8 @@ def test_digits_that_could_be_a_key_are_left_out() -> None:
     assert safe_message(ValueError("3 people")) is None
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
+def test_exit_codes_are_those_of_the_command_line(capsys: Any) -> None:
+    errors: list[BaseException] = [
         ConfigError("a"),
         DataError("a"),
         PrivacyError("a"),
@@ -192,15 +192,14 @@ def test_digits_that_could_be_a_key_are_left_out() -> None:
         ValueError("a"),
         *(OSError(code, "a", "b") for code in sorted(errno.errorcode) if code != errno.EPIPE),
         *(OSError(code, "a") for code in (errno.ENOENT, errno.ENOSPC, errno.ECONNRESET)),
-    ],
-    ids=repr,
-)
-def test_exit_codes_are_those_of_the_command_line(error: BaseException, capsys: Any) -> None:
-    @click.command()
-    def failing() -> None:
-        raise error
+    ]
+    for error in errors:
 
-    assert exit_code_of(error) == guarded(failing, [])
+        @click.command()
+        def failing(error: BaseException = error) -> None:
+            raise error
+
+        assert exit_code_of(error) == guarded(failing, []), error
 
 
 def test_a_log_that_cannot_be_written_stops_no_run(

@@ -10,6 +10,7 @@ from math import isqrt, sqrt
 import numpy as np
 import pytest
 from support.random_land import random_frame
+from support.seeds import seeds
 
 from opendas.errors import ConfigError, GeographyError
 from opendas.geography import steps
@@ -18,7 +19,7 @@ from opendas.geography.frame import Frame
 from opendas.geography.recipe import STRONG_MCD_STATES, Recipe, SpineStep, build_spine
 from opendas.geography.spine import Spine
 
-SEEDS = range(30)
+SEEDS = seeds(30)
 Partition = list[list[str]]
 
 
@@ -351,7 +352,7 @@ def test_group_joins_geounits_that_hold_the_same_areas(seed: int) -> None:
     assert found == wanted
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(12))
 def test_names_and_order_of_areas_do_not_matter(seed: int) -> None:
     """Renaming areas by a random bijection, or giving categories in another order, regroups nothing."""
     frame = random_frame(seed)

@@ -8,6 +8,7 @@ from math import isqrt
 import numpy as np
 import pytest
 from support.data import shared_data
+from support.seeds import seeds
 
 from opendas.errors import ConfigError, GeographyError
 from opendas.geography.best_first import NONE, merge_best_first, pair_score
@@ -188,7 +189,7 @@ def same_partition(found: np.ndarray, expected: np.ndarray) -> bool:
     return np.array_equal(found, np.unique(expected, return_inverse=True)[1])
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(40))
 def test_greedy_is_algorithm_2(seed: int) -> None:
     parents, level, columns = random_case(seed)
     cutoff = seed % 3 + 1
@@ -196,7 +197,7 @@ def test_greedy_is_algorithm_2(seed: int) -> None:
     assert same_partition(found, literal_greedy(parents, level, columns, cutoff))
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(40))
 def test_production_is_what_the_2020_code_does(seed: int) -> None:
     parents, level, columns = random_case(seed)
     cutoff, threshold = seed % 3 + 1, seed % 4
@@ -205,7 +206,7 @@ def test_production_is_what_the_2020_code_does(seed: int) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20))
 def test_every_grouping_is_within_the_bound_and_no_worse(method: str, seed: int) -> None:
     parents, level, columns = random_case(seed + 100)
     county = parents[level - 1]
@@ -241,7 +242,7 @@ def one_county(seed: int) -> tuple[object, np.ndarray]:
     return state, np.where(state.x <= state.y, state.x, -state.y)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(40))
 def test_best_first_merges_a_best_pair_every_time(seed: int) -> None:
     state, weight = one_county(seed)
     pairs = merge_best_first(state, 8, weight)

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.mini import mini_product
+from support.seeds import examples
 
 from opendas.errors import BudgetError, ConfigError, EstimationError, SolverFailure
 from opendas.privacy.relations import Mechanism
@@ -85,7 +86,7 @@ def test_targets_that_no_budget_meets() -> None:
         least_factor(lambda factor: False, 0.1)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.tuples(*[st.floats(0.05, 5.0)] * 3))
 def test_geolevels_that_do_not_trade_are_found_one_by_one(needs: tuple[float, float, float]) -> None:
     """Each target needs one geolevel: the least budget is the sum of the needs."""

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.mini import mini_frame, mini_product
+from support.seeds import examples
 
 from opendas.budget.allocation import Budget
 from opendas.errors import GeographyError
@@ -104,7 +105,7 @@ def described(outline: Outline) -> list[list[tuple[int, tuple[tuple[int, ...], .
     return found  # type: ignore[return-value]
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.lists(st.integers(0, 25), min_size=1, max_size=5), st.integers(1, 4))
 def test_an_even_tree_is_dealt_out_as_it_would_be_by_hand(growth: list[int], roots: int) -> None:
     sizes = [roots]

@@ -8,6 +8,7 @@ from fractions import Fraction
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.seeds import examples
 
 from opendas.budget.presets import preset, preset_names
 from opendas.explore.drafts import Draft, draft_of, moved, read_draft, rescaled
@@ -56,7 +57,7 @@ def test_numbers_as_people_type_them(text: str, value: str | None) -> None:
     assert found == (None if value is None else Fraction(value))
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.text(max_size=200))
 def test_anything_may_be_typed(text: str) -> None:
     for draft in (
@@ -90,7 +91,7 @@ def test_noise_too_wide_to_draw_is_said_at_its_share() -> None:
 shares = st.lists(st.fractions(0, 3, max_denominator=5000), min_size=5, max_size=5)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(shares)
 def test_rescaled_shares_sum_to_one_in_the_same_proportions(given_shares: list[Fraction]) -> None:
     draft = replace(START, levels=tuple(str(share) for share in given_shares))
@@ -104,7 +105,7 @@ def test_rescaled_shares_sum_to_one_in_the_same_proportions(given_shares: list[F
             assert abs(share - before / total) <= Fraction(1, 1_000_000)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(shares, st.integers(0, 4), st.integers(0, 1000))
 def test_the_others_give_way_in_proportion(given_shares: list[Fraction], place: int, moved_to: int) -> None:
     texts = [str(share) for share in given_shares]

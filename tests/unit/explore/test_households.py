@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.seeds import examples
 
 from opendas.explore.household_answers import HouseholdAnswers, answer_households
 from opendas.explore.household_drafts import (
@@ -192,7 +193,7 @@ def test_nothing_to_tabulate_and_a_formula_that_does_not_fit_are_said() -> None:
     assert "Puerto Rico" in problems.by_field["a.states"]
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.text(max_size=150))
 def test_anything_may_be_typed(text: str) -> None:
     start = production("budget")

@@ -8,6 +8,7 @@ from fractions import Fraction
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from support.seeds import examples
 
 from opendas.explore import quick
 from opendas.phsafe import margins
@@ -17,7 +18,7 @@ from opendas.privacy.zcdp import epsilon_bun_steinke, epsilon_cks
 from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.floats(-3.5, 4.7))
 def test_margins_and_variances_of_gaussian_noise(exponent: float) -> None:
     law = DiscreteGaussian(Fraction(10**exponent).limit_denominator(10**6))
@@ -25,7 +26,7 @@ def test_margins_and_variances_of_gaussian_noise(exponent: float) -> None:
     assert quick.variance(law) == pytest.approx(law.variance, rel=1e-11, abs=1e-250)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.floats(-2.5, 3))
 def test_margins_and_variances_of_laplace_noise(exponent: float) -> None:
     law = DiscreteLaplace(Fraction(10**exponent).limit_denominator(10**6))
@@ -52,7 +53,7 @@ def test_margins_where_they_change(low: int) -> None:
         assert quick.margin(law) == law.margin(quick.CONFIDENCE)
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(st.booleans(), st.floats(-1, 2.5), st.sampled_from([1, 2, 3, 7, 16]))
 def test_margins_of_totals(gaussian: bool, exponent: float, summed: int) -> None:
     parameter = Fraction(10**exponent).limit_denominator(1000)
@@ -60,7 +61,7 @@ def test_margins_of_totals(gaussian: bool, exponent: float, summed: int) -> None
     assert quick.margin_of_total(law, summed) == margins.margin_of_sum([law] * summed, quick.CONFIDENCE)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     st.sampled_from([1, 3, 6, 10]),
     st.sampled_from([1, 2, 14]),
@@ -77,7 +78,7 @@ def test_least_budgets(
     assert found == margins.least_budget(target, answers, sensitivity, mechanism=mechanism, digits=digits)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.floats(-6, 3), st.floats(-17, -0.1))
 def test_conversions(rho_exponent: float, delta_exponent: float) -> None:
     rho = Fraction(10**rho_exponent).limit_denominator(10**9)

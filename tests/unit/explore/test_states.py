@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.seeds import examples
 
 from opendas.errors import ConfigError
 from opendas.explore.budget_page import acted, start_state
@@ -21,7 +22,7 @@ START = start_state(stand_in("state-units"))
 field = st.text(max_size=60)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(field, field, st.lists(field, min_size=5, max_size=5), st.booleans())
 def test_a_link_brings_any_state_back(total: str, delta: str, levels: list[str], two: bool) -> None:
     plan = replace(START.plans[0], total=total, delta=delta, levels=tuple(levels))
@@ -42,7 +43,7 @@ def test_household_states_come_back(text: str, on: bool) -> None:
     assert HouseholdState.of_document(read_link(write_link(state.to_document()))) == state
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.data())
 def test_a_damaged_link_is_an_error_and_nothing_else(data: st.DataObject) -> None:
     link = write_link(START.to_document())
