@@ -1,8 +1,8 @@
 """Write docs/equations.md, from every numbered equation, algorithm and program of the four papers to file and line.
 
-A docstring or comment cites a paper as ``Abowd et al. (2022), equation (7.5)``, ``Cumings-Menon et al. (2024),
-Algorithm 2``, ``Sexton et al. (2024), Algorithm 3`` or ``Ko et al. (2025), programs (6) and (7)``; what it
-cites is found here. With --check, nothing is written: exit 1 if the page is not what the code says.
+A docstring or comment cites a paper as ``Abowd et al. (2022), equation (7.5)``, ``Cumings-Menon et al.
+(2024), Algorithm 2``, ``Sexton et al. (2024), Algorithm 3`` or ``Ko et al. (2025), programs (6) and (7)``;
+what it cites is found here. With --check, nothing is written: exit 1 if the page is not what the code says.
 """
 
 from __future__ import annotations
@@ -159,8 +159,8 @@ def page() -> str:
     lines = [
         "# From the papers to the code",
         "",
-        "Every numbered equation, algorithm and program of the four papers, and where the code cites it. Written",
-        "by `python docs/generate_equations.py` from the package's docstrings and comments; a test compares them.",
+        "Every numbered equation, algorithm and program of the four papers, and where the code cites it.",
+        "Written by `python docs/generate_equations.py` from docstrings and comments; a test compares them.",
     ]
     for paper, items in ITEMS.items():
         lines += ["", f"## {paper}", "", f"*{TITLES[paper]}*", ""]
