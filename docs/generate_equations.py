@@ -1,4 +1,4 @@
-"""Write docs/equations.md, from every numbered equation, algorithm and program of the four papers to file and line.
+"""Write docs/equations.md: from every numbered equation, algorithm and program of a paper to file and line.
 
 A docstring or comment cites a paper as ``Abowd et al. (2022), equation (7.5)``, ``Cumings-Menon et al.
 (2024), Algorithm 2``, ``Sexton et al. (2024), Algorithm 3`` or ``Ko et al. (2025), programs (6) and (7)``;
