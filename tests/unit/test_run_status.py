@@ -100,19 +100,17 @@ def test_a_run_at_work(tmp_path: Path, log: RunLog, hands: Hands) -> None:
     log.close()
 
 
-def test_a_forecast_gives_the_time_left_of_the_whole_run(tmp_path: Path, log: RunLog, hands: Hands) -> None:
+def test_the_last_stage_gives_the_time_left_of_the_whole_estimate(
+    tmp_path: Path, log: RunLog, hands: Hands
+) -> None:
     begin(log)
-    log.write("forecast", seconds=130.0, steps={"reading": 10, "estimating": 100, "writing": 20})
-    log.progress("reading", 0, 1)
-    row = only(tmp_path, hands)
-    assert (row.stage_left, row.seconds_left) == (10, 130)
-    hands.mono = 10
-    log.progress("reading", 1, 1)
-    log.progress("estimating block", 0, 100)
-    hands.mono = 60
-    log.progress("estimating block", 50, 100)
-    row = only(tmp_path, hands)
-    assert (row.stage_left, row.seconds_left) == (50, 70)
+    log.write("phase", phase="started", geounits={"state": 1, "tract": 10, "block": 100})
+    for stage, expected in (("estimating tract", None), ("estimating block", 50)):
+        log.progress(stage, 0, 100)
+        hands.mono += 50
+        log.progress(stage, 50, 100)
+        row = only(tmp_path, hands)
+        assert (row.stage_left, row.seconds_left) == (50, expected)
     log.close()
 
 

@@ -72,7 +72,7 @@ def _percent(row: dict[str, Any]) -> dict[str, Any]:
 def _forecast(forecast: dict[str, Any]) -> Iterator[str]:
     disk = forecast["disk_mb"]
     yield (
-        f"opendas run is expected to take about {duration(forecast['seconds'])} and "
+        f"opendas run is expected to estimate for about {duration(forecast['seconds'])}, with "
         f"{size_text(forecast['memory_mb'])} of memory, and to write {size_text(disk['outputs'])} "
         f"(and {size_text(disk['scratch'])} meanwhile):"
     )

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, TextIO
 
-from opendas.runs.progress.clock import TimeLeft, size_text
+from opendas.runs.progress.clock import StageSpeed, size_text
 
 if TYPE_CHECKING:
     from opendas.runs.progress.forecast import Forecast
@@ -38,7 +38,7 @@ def duration(seconds: float) -> str:
 class Progress:
     """Shows ``(stage, done, total)`` reports: one changing line on a terminal, else a line now and then.
 
-    Time left comes from a forecast at first, where one was announced, then from the stage's own speed.
+    Time left is that of the stage, by its own speed.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class Progress:
         self._stage: str | None = None
         self._started = 0.0
         self._done = 0
-        self._left = TimeLeft()
+        self._speed = StageSpeed()
         self._shown = -_LOG_SECONDS
         self._width = 0
 
@@ -68,13 +68,11 @@ class Progress:
         self.close()
 
     def announce(self, forecast: Forecast, warnings: tuple[str, ...] = ()) -> None:
-        """Say what a run is expected to need, and take its times left from there."""
-        self._left.expect(forecast.steps, forecast.levels)
+        """Say what a run is expected to need."""
         disk = forecast.output_mb + forecast.scratch_mb
         self.close()
         self._stream.write(
-            f"expected: about {duration(forecast.seconds)}, {size_text(forecast.memory_mb)} of memory, "
-            f"{size_text(disk)} of disk\n"
+            f"expected: {size_text(forecast.memory_mb)} of memory, {size_text(disk)} of disk\n"
         )
         for warning in warnings:
             self._stream.write(f"warning: {warning}\n")
@@ -87,7 +85,7 @@ class Progress:
         self._done = done
         if new:
             self._stage, self._started = stage, now
-        self._left.see(now, stage, done, total)
+        self._speed.see(now, stage, done, total)
         pause = _TTY_SECONDS if self._terminal else _LOG_SECONDS
         ended = done >= total
         if new or ended or now - self._shown >= pause:
@@ -101,12 +99,8 @@ class Progress:
         text = f"{stage}: {done:,} of {total:,} ({100 * done // total} %)"
         if done >= total:
             return f"{text}, {duration(elapsed)}"
-        stage_left, run_left = self._left.stage_left(now), self._left.run_left(now)
-        if stage_left is not None:
-            text += f", {duration(stage_left)} left"
-        if run_left is not None and stage_left is not None and run_left > stage_left + 1:
-            text += f"; the whole run {duration(run_left)}"
-        return text
+        left = self._speed.left(now)
+        return text if left is None else f"{text}, {duration(left)} left"
 
     def _show(self, line: str) -> None:
         if self._terminal:

@@ -82,8 +82,6 @@ def _stage(row: Mapping[str, Any]) -> str:
         text += f", {row['rate']:,.3g} a second"
     if row.get("stage_left") is not None:
         text += f", {duration(row['stage_left'])} left"
-    if row.get("seconds_left") is not None:
-        text += f"; the whole run {duration(row['seconds_left'])}"
     return text
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ from opendas.privacy.relations import Mechanism
 from opendas.privacy.zcdp import Account
 from opendas.report.certificate import issue
 from opendas.report.facts import NoiseRow, RunFacts
-from opendas.runs.progress.forecast import Forecast, forecast_run, work_of
+from opendas.runs.progress.forecast import Forecast, forecast_run, measure_small_run
 from opendas.runs.run import Run
 from opendas.version import __version__, commit
 
@@ -173,8 +173,8 @@ class PlanTable:
         Where the budget's shares come from, as the run file says.
     gains : tuple of GainRow
         Expected error by estimator, of every declared query group at the official geolevels of the spine.
-    forecast : Forecast or None
-        What the run is expected to need, with the workers that it would have by itself.
+    forecast : callable, optional
+        Measures and returns what the run is expected to need, with the workers that it would have by itself.
     """
 
     plan: MeasurementPlan
@@ -184,7 +184,7 @@ class PlanTable:
     expected: tuple[ExpectedRow, ...] = ()
     source: str | None = None
     gains: tuple[GainRow, ...] = ()
-    forecast: Forecast | None = None
+    forecast: Callable[[], Forecast] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the answer of ``opendas plan --json``."""
@@ -205,7 +205,7 @@ class PlanTable:
             "rows": [row.to_dict() for row in self.rows],
             "expected": [row.to_dict() for row in self.expected],
             "gains": [row.to_dict() for row in self.gains],
-            "forecast": None if self.forecast is None else self.forecast.to_dict(),
+            "forecast": None if self.forecast is None else self.forecast().to_dict(),
         }
 
     def table(self) -> pd.DataFrame:
@@ -233,8 +233,12 @@ def make_plan(run: Run) -> PlanTable:
     if run.resolved.estimator != "block-by-block":
         gains = gain_rows(error, run.product.query_names)
     workers = workers_for(len(plan.spine.leaf))
-    forecast = forecast_run(work_of(plan, run.resolved.estimator, workers))
     warnings = tuple(_warnings(run, plan))
+
+    def forecast() -> Forecast:
+        seconds = measure_small_run(run)
+        return forecast_run(plan, run.resolved.estimator, workers, geounit_seconds=seconds)
+
     return PlanTable(plan, noise_rows(plan), warnings, stamps, expected, source, gains, forecast)
 
 

@@ -28,7 +28,7 @@ from opendas.measurement.invariants import declared_invariants
 from opendas.measurement.plan import MeasurementPlan
 from opendas.readers.base import InputData
 from opendas.runs.progress.clock import Clock
-from opendas.runs.progress.forecast import Forecast, check_room, forecast_run, work_of
+from opendas.runs.progress.forecast import Forecast, check_room, forecast_run
 from opendas.runs.run import Run, make_budget, make_model, make_rules, make_spine
 from opendas.runs.workspace import RunState, Workspace, check_custody
 from opendas.topdown.checks import check_roots
@@ -237,8 +237,7 @@ def _expect(
         return
     workers = workers_for(len(plan.spine.leaf), options.workers)
     full = options.measurements == "full"
-    work = work_of(plan, run.resolved.estimator, workers, full=full, estimates=estimates)
-    forecast = forecast_run(work)
+    forecast = forecast_run(plan, run.resolved.estimator, workers, full=full, estimates=estimates)
     # Part of what a resumed run needs is there already: how much is not worth finding out.
     warnings = check_room(forecast, space.out) if known is None else ()
     if options.expect is not None:

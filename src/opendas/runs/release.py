@@ -123,9 +123,6 @@ def watched(space: Workspace, product: str, command: str, options: Options) -> I
         def expect(forecast: Forecast, warnings: tuple[str, ...]) -> None:
             log.write(
                 "forecast",
-                seconds=round(forecast.seconds, 1),
-                steps={name: round(seconds, 2) for name, seconds in forecast.steps.items()},
-                levels={name: round(part, 4) for name, part in forecast.levels.items()},
                 peak_rss_mb=round(forecast.peak_rss_mb, 1),
                 memory_mb=round(forecast.memory_mb, 1),
                 disk_mb=round(forecast.output_mb + forecast.scratch_mb, 1),

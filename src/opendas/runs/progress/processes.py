@@ -7,11 +7,12 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 __all__ = ["ProcessMark", "available_memory_mb", "is_alive", "memory_mb", "own_mark"]
 
-_PROC = Path("/proc")
-_GONE = ("Z", "X", "x")
-"""States of a process that has ended and was not collected yet."""
+_TICKS = 100
+"""Of the kernel, a second: what a process's start is counted in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,24 +46,19 @@ def _text(path: Path) -> str | None:
         return None
 
 
-def _stat(pid: int) -> list[str] | None:
-    """Return the fields of a process after its name, which may hold blanks: state first."""
-    text = _text(_PROC / str(pid) / "stat")
-    return None if text is None else text.rpartition(")")[2].split()
-
-
-def _started(fields: list[str] | None) -> int | None:
-    return int(fields[19]) if fields is not None and len(fields) > 19 else None
+def _started(process: psutil.Process) -> int:
+    boot = psutil.boot_time()  # asked for first: the start of a process is counted from the same moment
+    return round((process.create_time() - boot) * _TICKS)
 
 
 def own_mark() -> ProcessMark:
     """Return the mark of this process."""
     try:
-        space = os.readlink(_PROC / "self" / "ns" / "pid")
+        space = os.readlink("/proc/self/ns/pid")
     except OSError:
         space = None
-    boot = _text(_PROC / "sys" / "kernel" / "random" / "boot_id")
-    return ProcessMark(socket.gethostname(), boot, space, os.getpid(), _started(_stat(os.getpid())))
+    boot = _text(Path("/proc/sys/kernel/random/boot_id"))
+    return ProcessMark(socket.gethostname(), boot, space, os.getpid(), _started(psutil.Process()))
 
 
 def is_alive(mark: ProcessMark) -> bool | None:
@@ -80,67 +76,44 @@ def is_alive(mark: ProcessMark) -> bool | None:
         return False  # the machine was started again since
     if mark.space != here.space:
         return None
-    fields = _stat(mark.pid)
-    if fields is not None:
-        same = mark.started is None or mark.started == _started(fields)
-        return same and fields[0] not in _GONE
-    if here.started is not None:  # this system shows its processes, and that one is not among them
-        return False
     try:
-        os.kill(mark.pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
+        process = psutil.Process(mark.pid)
+        same = mark.started is None or mark.started == _started(process)
+        return same and process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except psutil.AccessDenied:
         return True
-    return True
-
-
-def _children(pid: int) -> list[int]:
-    found: list[int] = []
-    for task in (_PROC / str(pid) / "task").glob("*/children"):
-        found.extend(int(word) for word in (_text(task) or "").split())
-    return found
-
-
-def _resident_kb(pid: int, field: str) -> int | None:
-    for line in (_text(_PROC / str(pid) / "status") or "").splitlines():
-        if line.startswith(field):
-            return int(line.split()[1])
-    return None
+    except (psutil.Error, ValueError, OverflowError):
+        return False
 
 
 def memory_mb(pid: int) -> float | None:
     """Return the memory of a process and of all below it in MB; None where the system does not say.
 
-    All that the process itself has resident, and of those below what is not backed by a file: programs and
-    mapped files they have in common.
+    All that the process itself has resident, and of those below what is not shared: programs and mapped files
+    they have in common.
     """
-    own = _resident_kb(pid, "VmRSS:")
-    if own is None:
+    try:
+        process = psutil.Process(pid)
+        total = int(process.memory_info().rss)
+        below = process.children(recursive=True)
+    except (psutil.Error, ValueError, OverflowError):
         return None
-    seen, waiting, total = {pid}, _children(pid), own
-    while waiting:
-        child = waiting.pop()
-        if child in seen:
-            continue
-        seen.add(child)
-        total += _resident_kb(child, "RssAnon:") or 0
-        waiting.extend(_children(child))
-    return total / 1024
+    for child in below:
+        try:
+            found = child.memory_info()
+        except psutil.Error:
+            continue  # ended meanwhile
+        total += found.rss - getattr(found, "shared", 0)
+    return total / (1 << 20)
 
 
-def available_memory_mb() -> float | None:
-    """Return how much memory new work could take without swapping; None where the system does not say.
+def available_memory_mb() -> float:
+    """Return how much memory new work could take without swapping.
 
     The limit of a container counts where it is the smaller one.
     """
-    free = [
-        int(line.split()[1]) / 1024
-        for line in (_text(_PROC / "meminfo") or "").splitlines()
-        if line.startswith("MemAvailable:")
-    ]
-    free += [room for layout in _GROUPS if (room := _group_room(*layout)) is not None]
-    return min(free) if free else None
+    free = psutil.virtual_memory().available / (1 << 20)
+    return min([free, *(room for layout in _GROUPS if (room := _group_room(*layout)) is not None)])
 
 
 _GROUP = Path("/sys/fs/cgroup")

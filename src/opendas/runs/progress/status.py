@@ -16,7 +16,7 @@ from typing import Any
 
 from opendas.custody.ledger import Ledger
 from opendas.errors import ConfigError, EnvironmentFailure, PrivacyError
-from opendas.runs.progress.clock import TimeLeft
+from opendas.runs.progress.clock import StageSpeed
 from opendas.runs.progress.log import LogFile, read_log
 from opendas.runs.progress.processes import is_alive, memory_mb
 from opendas.runs.workspace import RunState, read_state
@@ -51,7 +51,7 @@ class RunStatus:
         What is, or was last, being done: `done` of `total` parts of it, `rate` a second, for another
         `stage_left` seconds.
     seconds_left : float or None
-        Of the whole run, where it was forecast.
+        Of the whole estimate, once its last stage is under way; writing comes on top.
     workers : int or None
     engine : str or None
     memory_mb, peak_rss_mb : float or None
@@ -286,31 +286,26 @@ def _elapsed(log: LogFile, now: float | None) -> float | None:
 
 
 def _time_left(log: LogFile, now: float | None) -> dict[str, float | None]:
-    """Return the rate of the stage under way, and what is left of it and of the run."""
-    forecast = log.last("forecast") or {}
-    left = TimeLeft(_numbers(forecast.get("steps")), _numbers(forecast.get("levels")))
+    """Return the rate of the stage under way, and what is left of it and of the estimate."""
+    speed = StageSpeed()
     last = None
     for line in log.attempt:
         told: list[Any] = [line.get(name) for name in ("stage", "done", "total")]
         if line["event"] in ("stage", "progress") and None not in told:
-            left.see(float(line["mono"]), *told)
+            speed.see(float(line["mono"]), *told)
             last = line
     if last is None or now is None:
         return {"rate": None, "stage_left": None, "seconds_left": None}
     mono = float(last["mono"])
     waited = max(0.0, now - (_seconds(last["ts"]) or now))
-    rate, here, whole = left.rate(mono), left.stage_left(mono), left.run_left(mono)
+    rate, left = speed.rate(mono), speed.left(mono)
+    stage_left = None if left is None else round(max(0.0, left - waited), 1)
+    leaves = next(reversed(_known(log, "geounits") or {"": 0}))
     return {
         "rate": None if rate is None else round(rate, 3),
-        "stage_left": None if here is None else round(max(0.0, here - waited), 1),
-        "seconds_left": None if whole is None else round(max(0.0, whole - waited), 1),
+        "stage_left": stage_left,
+        "seconds_left": stage_left if last["stage"] == f"estimating {leaves}" else None,
     }
-
-
-def _numbers(value: Any) -> dict[str, float]:
-    if not isinstance(value, Mapping):
-        return {}
-    return {str(name): float(found) for name, found in value.items() if isinstance(found, int | float)}
 
 
 def _error(log: LogFile) -> str | None:
