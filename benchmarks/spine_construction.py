@@ -39,9 +39,8 @@ from opendas.demo.land import LARGE_STATE, make_land
 from opendas.demo.people import make_homes
 from opendas.geography.bypass import bypass_only_children
 from opendas.geography.frame import Frame, official_codes
-from opendas.geography.recipe import Recipe, SpineStep, build_spine
+from opendas.geography.recipe import PRODUCTION_AIAN, Recipe, SpineStep, build_spine, in_ranges
 from opendas.geography.spine import Spine
-from opendas.geography.steps import PRODUCTION_AIAN, in_ranges
 from opendas.geography.summary import summarise
 from opendas.schema.pl94 import GQ_COLUMNS
 

@@ -25,7 +25,8 @@ from pathlib import Path
 
 import numpy as np
 
-from opendas.geography.distance import (
+from opendas.geography.block_groups import largest_group
+from opendas.geography.off_spine_distance import (
     Memberships,
     SubtreeCosts,
     distances,
@@ -35,7 +36,7 @@ from opendas.geography.distance import (
     subtree_costs,
 )
 from opendas.geography.spine import Spine, SpineLevel
-from opendas.geography.tract_groups import METHODS, largest_tract_group, tract_groups_for
+from opendas.geography.tract_groups import METHODS, tract_groups_for
 
 
 def made_spine(blocks, seed=0):
@@ -182,7 +183,7 @@ def literal(parents, level, costs, count, cutoff=12):
                 for v in tracts[tracts > u]:
                     if group[u] != u or group[v] != v:
                         continue
-                    if np.sum((group == u) | (group == v)) > largest_tract_group(len(tracts), cutoff):
+                    if np.sum((group == u) | (group == v)) > largest_group(len(tracts), cutoff):
                         continue
                     trial = np.where(group == v, u, group)
                     test = np.sort(distances_with(parents, level, costs, count, trial))[::-1].tolist()
@@ -240,7 +241,7 @@ def part_tract_groups(arguments):
 
 def rhode_island(path, categories):
     """Return the parents of the official spine, state at the top, and columns of entities."""
-    from opendas.geography.draft import standard_spine
+    from opendas.geography.partitions import standard_spine
     from opendas.readers import ReaderSpec, make_reader
     from opendas.schema.pl94 import pl94_persons
 

@@ -39,8 +39,8 @@ from experiment import (
 
 from opendas.budget.presets import preset
 from opendas.geography.bypass import bypass_only_children
-from opendas.geography.distance import EntityDistances, entity_distances
 from opendas.geography.frame import Frame, official_codes
+from opendas.geography.off_spine_distance import EntityDistances, entity_distances
 from opendas.geography.recipe import Recipe, SpineStep, build_spine
 from opendas.geography.spine import Spine
 from opendas.gls.expected_error import ExpectedError, expected_rows

@@ -16,7 +16,7 @@ from opendas.allocation.after_least_squares_joint import allocate_queries_after_
 from opendas.budget.allocation import Budget
 from opendas.errors import BudgetError, ConfigError
 from opendas.geography.bypass import bypass_only_children
-from opendas.geography.draft import standard_spine
+from opendas.geography.partitions import standard_spine
 from opendas.geography.spine import Spine
 from opendas.gls.expected_error import ExpectedError
 from opendas.measurement.plan import MeasurementPlan

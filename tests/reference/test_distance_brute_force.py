@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support.seeds import seeds
 
-from opendas.geography.distance import (
+from opendas.geography.off_spine_distance import (
     Memberships,
     SubtreeCosts,
     distances,

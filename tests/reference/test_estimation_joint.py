@@ -17,7 +17,7 @@ from opendas.engines.drive import estimate_spine
 from opendas.engines.subtree import Part, PartLevel, estimate_part
 from opendas.engines.tasks import cut_leaves, cut_spine, make_part
 from opendas.errors import EstimationError, InfeasibleFamily
-from opendas.geography.draft import standard_spine
+from opendas.geography.partitions import standard_spine
 from opendas.geography.spine import Spine, SpineLevel
 from opendas.topdown.checks import check_family
 from opendas.topdown.constraint_groups import Groups

@@ -12,8 +12,8 @@ from scipy.sparse import linalg as splinalg
 from support.data import shared_data
 
 from opendas.budget.resolve import BudgetSpec, resolve_budget
-from opendas.geography.draft import standard_spine
 from opendas.geography.frame import Frame
+from opendas.geography.partitions import standard_spine
 from opendas.gls.blocks import Algebra, build_algebra
 from opendas.gls.expected_error import ExpectedError
 from opendas.gls.leaf_sets import leaf_sets

@@ -13,8 +13,8 @@ from opendas.constraints.feasible import check_feasible
 from opendas.constraints.table import bound_table
 from opendas.constraints.tiers import Tiers
 from opendas.errors import InfeasibleFamily
-from opendas.geography.draft import standard_spine
 from opendas.geography.frame import Frame
+from opendas.geography.partitions import standard_spine
 from opendas.schema.attributes import Attribute, Recode, Schema
 from opendas.schema.declarations import Bound, Invariant, StructuralZero
 from opendas.schema.product import PassPlan, Product

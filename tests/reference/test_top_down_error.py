@@ -13,8 +13,8 @@ from support.seeds import examples
 
 from opendas.budget.allocation import Budget
 from opendas.geography.bypass import bypass_only_children
-from opendas.geography.draft import standard_spine
 from opendas.geography.frame import Frame
+from opendas.geography.partitions import standard_spine
 from opendas.gls.expected_error import ExpectedError
 from opendas.gls.expected_topdown import gain_rows, top_down_rows, top_down_variances
 from opendas.measurement.plan import MeasurementPlan

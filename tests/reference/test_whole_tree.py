@@ -28,7 +28,7 @@ from opendas.budget.allocation import Budget
 from opendas.constraints.table import bound_table
 from opendas.errors import ConfigError, EstimationError
 from opendas.geography.bypass import bypass_general
-from opendas.geography.draft import standard_spine
+from opendas.geography.partitions import standard_spine
 from opendas.geography.spine import Spine
 from opendas.gls import areas
 from opendas.gls import upward as up

@@ -11,8 +11,8 @@ from opendas.budget.allocation import Budget
 from opendas.constraints.table import ConstraintTable, bound_table
 from opendas.engines.work import KeyedSource, Worker
 from opendas.geography.bypass import bypass_only_children
-from opendas.geography.draft import standard_spine
 from opendas.geography.frame import Frame
+from opendas.geography.partitions import standard_spine
 from opendas.geography.spine import Spine
 from opendas.gls.model import TreeModel
 from opendas.measurement.invariants import declared_invariants

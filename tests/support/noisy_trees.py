@@ -8,7 +8,7 @@ import numpy as np
 
 from opendas.budget.allocation import Budget
 from opendas.constraints.table import bound_table
-from opendas.geography.draft import standard_spine
+from opendas.geography.partitions import standard_spine
 from opendas.intervals.laws import probabilities
 from opendas.intervals.noisy_tree import NoisyLevel, NoisyTree
 from opendas.measurement.invariants import declared_invariants

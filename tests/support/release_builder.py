@@ -15,7 +15,7 @@ from opendas.files.geography.writing import write_constraints, write_frame, writ
 from opendas.files.mdf.writing import write_mdf
 from opendas.files.nmf.reading import Answers, measurement_metadata
 from opendas.files.nmf.writing import MeasurementWriter
-from opendas.geography.draft import standard_spine
+from opendas.geography.partitions import standard_spine
 from opendas.measurement.invariants import declared_invariants
 from opendas.measurement.noisy import NoisyMeasurements, measured_levels
 from opendas.measurement.plan import MeasurementPlan

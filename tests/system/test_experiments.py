@@ -12,8 +12,8 @@ from support.data import shared_data
 
 import opendas as od
 from opendas.budget.presets import preset
-from opendas.geography.draft import standard_spine
 from opendas.geography.frame import Frame, official_codes
+from opendas.geography.partitions import standard_spine
 from opendas.schema.histogram import Histogram
 from opendas.schema.pl94 import pl94_persons, pl94_units
 

@@ -12,7 +12,7 @@ from opendas.cli.failures import guarded
 from opendas.cli.main import cli
 from opendas.cli.spine import _PERCENTILES
 from opendas.demo import write_demo
-from opendas.geography.distance import entity_distances
+from opendas.geography.off_spine_distance import entity_distances
 from opendas.geography.summary import PERCENTS
 from opendas.runs.run import load
 

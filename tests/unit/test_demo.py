@@ -10,7 +10,7 @@ import pytest
 from opendas.demo import DemoState, make_state, write_demo
 from opendas.demo.land import LARGE_STATE, Land, make_land
 from opendas.errors import ConfigError
-from opendas.geography.draft import standard_spine
+from opendas.geography.partitions import standard_spine
 from opendas.readers import ReaderSpec, UnitsSpec, make_reader
 from opendas.schema.pl94 import pl94_persons, pl94_units
 

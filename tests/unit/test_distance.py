@@ -11,7 +11,8 @@ from support.data import shared_data
 from support.seeds import examples
 
 from opendas.errors import GeographyError
-from opendas.geography.distance import (
+from opendas.geography.frame import Frame, official_codes
+from opendas.geography.off_spine_distance import (
     EntityDistances,
     Memberships,
     distances,
@@ -19,8 +20,7 @@ from opendas.geography.distance import (
     memberships_of,
     subtree_costs,
 )
-from opendas.geography.draft import standard_spine
-from opendas.geography.frame import Frame, official_codes
+from opendas.geography.partitions import standard_spine
 from opendas.readers import ReaderSpec, make_reader
 from opendas.schema.pl94 import pl94_persons
 

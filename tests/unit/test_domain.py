@@ -17,8 +17,8 @@ from support.seeds import examples
 from opendas.constraints.feasible import check_feasible
 from opendas.constraints.table import bound_table
 from opendas.errors import BudgetError, ConfigError, DataError, GeographyError, InfeasibleFamily
-from opendas.geography.draft import standard_spine
 from opendas.geography.frame import Frame, official_codes
+from opendas.geography.partitions import standard_spine
 from opendas.geography.spine import Shares, Spine, SpineLevel
 from opendas.measurement.invariants import declared_invariants
 from opendas.schema.attributes import Attribute, Recode, Schema

@@ -11,7 +11,7 @@ from support.dense_intervals import DenseIntervals
 from support.mini import mini_frame, mini_histogram, mini_product
 from support.noisy_trees import MadeTree
 
-from opendas.geography.draft import standard_spine
+from opendas.geography.partitions import standard_spine
 from opendas.geography.spine import Shares, Spine
 from opendas.intervals.answers import Areas, match_geounits
 from opendas.intervals.laws import Draws, NoiseSum

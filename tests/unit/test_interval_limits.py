@@ -8,7 +8,7 @@ from scipy.optimize import linprog
 from support.mini import mini_frame, mini_histogram, mini_product, to_dense
 
 from opendas.constraints.table import bound_table
-from opendas.geography.draft import standard_spine
+from opendas.geography.partitions import standard_spine
 from opendas.intervals.implied import UNBOUNDED, area_limits, cut, geounit_limits
 from opendas.measurement.invariants import declared_invariants
 

@@ -19,7 +19,7 @@ from opendas.demo.nation import (
     write_nation,
 )
 from opendas.errors import ConfigError
-from opendas.geography.steps import PRODUCTION_AIAN, in_ranges
+from opendas.geography.recipe import PRODUCTION_AIAN, in_ranges
 from opendas.runs.run import load
 
 

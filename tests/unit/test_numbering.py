@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from opendas.geography.draft import combine, numbered
+from opendas.geography.partitions import combine, numbered
 
 
 def columns() -> dict[str, np.ndarray]:

@@ -13,10 +13,19 @@ from support.random_land import random_frame
 from support.seeds import seeds
 
 from opendas.errors import ConfigError, GeographyError
-from opendas.geography import steps
-from opendas.geography.draft import Draft, combine, draft_of, standard_spine
+from opendas.geography.block_groups import block_groups
+from opendas.geography.block_groups import group as group_level
 from opendas.geography.frame import Frame
-from opendas.geography.recipe import STRONG_MCD_STATES, Recipe, SpineStep, build_spine
+from opendas.geography.partitions import (
+    Partitions,
+    combine,
+    divide_into_parts,
+    insert_intersections,
+    official_partitions,
+    split,
+    standard_spine,
+)
+from opendas.geography.recipe import STRONG_MCD_STATES, Recipe, SpineStep, build_spine, in_ranges
 from opendas.geography.spine import Spine
 
 SEEDS = seeds(30)
@@ -169,10 +178,10 @@ def test_the_strong_mcd_states_are_the_twelve_of_the_paper() -> None:
 def test_groups_keep_the_bound_and_never_mix_keys(seed: int) -> None:
     frame, cutoff = random_frame(seed, most_blocks=40), 1 + seed % 4
     place = area_of(frame, "place")
-    draft = draft_of(frame)
+    partitions = official_partitions(frame)
     for off_by_one in (False, True):
-        made = steps.block_groups(
-            draft, combine([frame.codes("place")]), fanout_cutoff=cutoff, off_by_one=off_by_one
+        made = block_groups(
+            partitions, combine([frame.codes("place")]), fanout_cutoff=cutoff, off_by_one=off_by_one
         ).spine()
         in_tract = Counter(code[:11] for code in place)
         for group in partition(made, "block_group"):
@@ -191,7 +200,7 @@ def test_a_hundred_alike_blocks_fall_into_groups_of_eleven_and_of_twelve_as_in_p
     frame = Frame(codes, {"county": codes.astype("S5"), "tract": codes.astype("S11")}, "block")
     key = np.zeros(100, dtype=np.int64)
     for off_by_one, sizes in ((False, [11] * 9 + [1]), (True, [12] * 8 + [4])):
-        spine = steps.block_groups(draft_of(frame), key, fanout_cutoff=1, off_by_one=off_by_one).spine()
+        spine = block_groups(official_partitions(frame), key, fanout_cutoff=1, off_by_one=off_by_one).spine()
         assert [len(group) for group in partition(spine, "block_group")] == sizes
 
 
@@ -253,19 +262,19 @@ def test_any_areas_and_any_level_may_divide(seed: int) -> None:
 def test_a_spine_is_divided_once_and_never_at_the_leaves() -> None:
     frame = random_frame(1)
     inside = frame.codes("aianhh") != b""
-    once = steps.divide_into_parts(draft_of(frame), "state", inside)
+    once = divide_into_parts(official_partitions(frame), "state", inside)
     with pytest.raises(ConfigError, match="divided into parts once"):
-        steps.divide_into_parts(once, "county", inside)
+        divide_into_parts(once, "county", inside)
     with pytest.raises(ConfigError, match="leaf level"):
-        steps.divide_into_parts(draft_of(frame), "block", inside)
+        divide_into_parts(official_partitions(frame), "block", inside)
     with pytest.raises(ConfigError, match="needs the level 'parish'"):
-        steps.divide_into_parts(draft_of(frame), "parish", inside)
+        divide_into_parts(official_partitions(frame), "parish", inside)
 
 
 def test_an_empty_part_does_not_exist_and_an_area_without_people_works() -> None:
     frame = random_frame(1)
     for inside in (np.zeros(len(frame), dtype=bool), np.ones(len(frame), dtype=bool)):
-        spine = steps.divide_into_parts(draft_of(frame), "state", inside).spine()
+        spine = divide_into_parts(official_partitions(frame), "state", inside).spine()
         check_spine(spine, frame)
         assert len(spine.levels[0]) == len(set(frame.codes("state").tolist()))
     empty = Frame(
@@ -281,14 +290,14 @@ def test_an_empty_part_does_not_exist_and_an_area_without_people_works() -> None
 @pytest.mark.parametrize("bad", ["", "1-2-3", "4799-0001", "0001-479", "-0001", "0001-", " - ", "0001--4799"])
 def test_ranges_that_are_none(bad: str) -> None:
     with pytest.raises(ConfigError, match="is no range of codes"):
-        steps.in_ranges(np.array([b"0001"]), [bad])
+        in_ranges(np.array([b"0001"]), [bad])
 
 
 def test_ranges_include_their_ends_and_not_the_empty_code() -> None:
     codes = np.array([b"", b"0000", b"0001", b"4799", b"4800", b"479", b"47990", b"9999"])
-    assert steps.in_ranges(codes, ["0001-4799"]).tolist() == [False, False, True, True] + [False] * 4
-    assert steps.in_ranges(codes, ["479", " 9999 "]).tolist() == [False] * 5 + [True, False, True]
-    assert not steps.in_ranges(np.array([b"", b""]), ["0001-4799"]).any()
+    assert in_ranges(codes, ["0001-4799"]).tolist() == [False, False, True, True] + [False] * 4
+    assert in_ranges(codes, ["479", " 9999 "]).tolist() == [False] * 5 + [True, False, True]
+    assert not in_ranges(np.array([b"", b""]), ["0001-4799"]).any()
 
 
 # Split, intersect, group ------------------------------------------------------------------------------------
@@ -385,18 +394,18 @@ def test_names_and_order_of_areas_do_not_matter(seed: int) -> None:
 
 def test_steps_that_do_not_fit() -> None:
     frame = random_frame(1)
-    draft = draft_of(frame)
+    partitions = official_partitions(frame)
     key = combine([frame.codes("place")])
     with pytest.raises(ConfigError, match="topmost level"):
-        steps.group(draft, "state", key, "region", fanout_cutoff=1)
+        group_level(partitions, "state", key, "region", fanout_cutoff=1)
     with pytest.raises(ConfigError, match="at least 1"):
-        steps.group(draft, "tract", key, "zone", fanout_cutoff=0)
+        group_level(partitions, "tract", key, "zone", fanout_cutoff=0)
     with pytest.raises(ConfigError, match="leaf level"):
-        steps.split(draft, "block", key)
+        split(partitions, "block", key)
     with pytest.raises(ConfigError, match="topmost level"):
-        steps.insert_intersections(draft, "state", key, "zone")
+        insert_intersections(partitions, "state", key, "zone")
     with pytest.raises(ConfigError, match="two levels would have the name"):
-        steps.group(draft, "tract", key, "county", fanout_cutoff=1)
+        group_level(partitions, "tract", key, "county", fanout_cutoff=1)
 
 
 def test_official_levels_that_do_not_nest_are_named() -> None:
@@ -407,8 +416,8 @@ def test_official_levels_that_do_not_nest_are_named() -> None:
     assert caught.value.exit_code == 3
 
 
-def nest(draft: Draft) -> Spine:
-    return draft.spine()
+def nest(partitions: Partitions) -> Spine:
+    return partitions.spine()
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 from support.random_land import random_frame
 
+from opendas.geography.block_groups import block_groups
 from opendas.geography.bypass import bypass_only_children
-from opendas.geography.distance import entity_distances
-from opendas.geography.draft import draft_of, standard_spine
+from opendas.geography.off_spine_distance import entity_distances
+from opendas.geography.partitions import official_partitions, standard_spine
 from opendas.geography.spine import Spine
-from opendas.geography.steps import block_groups
 from opendas.geography.summary import PERCENTS, SpineSummary, summarise
 
 
 def regrouped(seed: int) -> tuple[Spine, object]:
     frame = random_frame(seed)
     key = np.unique(frame.entities["place"], return_inverse=True)[1].astype(np.int64)
-    spine = block_groups(draft_of(frame), key, fanout_cutoff=2).spine()
+    spine = block_groups(official_partitions(frame), key, fanout_cutoff=2).spine()
     share = Fraction(1, len(spine.levels))
     return bypass_only_children(spine, [share] * len(spine.levels)), frame
 

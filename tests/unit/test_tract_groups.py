@@ -11,11 +11,11 @@ from support.data import shared_data
 from support.seeds import seeds
 
 from opendas.errors import ConfigError, GeographyError
-from opendas.geography.best_first import NONE, merge_best_first, pair_score
-from opendas.geography.distance import Memberships, distances, memberships_of, subtree_costs
-from opendas.geography.draft import standard_spine
-from opendas.geography.greedy import county_state, merge_pairs
-from opendas.geography.tract_groups import METHODS, largest_tract_group, tract_groups, tract_groups_for
+from opendas.geography.block_groups import largest_group
+from opendas.geography.off_spine_distance import Memberships, distances, memberships_of, subtree_costs
+from opendas.geography.partitions import standard_spine
+from opendas.geography.tract_group_merges import NONE, county_state, merge_best_first, merge_pairs, pair_score
+from opendas.geography.tract_groups import METHODS, tract_groups, tract_groups_for
 from opendas.readers import ReaderSpec, make_reader
 from opendas.schema.pl94 import pl94_persons
 
@@ -219,7 +219,7 @@ def test_every_grouping_is_within_the_bound_and_no_worse(method: str, seed: int)
     for own in range(int(county[-1]) + 1):
         groups = np.unique(found[county == own])
         if method != "production" or touched[own]:
-            assert sizes[groups].max() <= largest_tract_group(int((county == own).sum()), 2)
+            assert sizes[groups].max() <= largest_group(int((county == own).sum()), 2)
         assert not np.isin(groups, found[county != own]).any()
     alone = distances_with(parents, level, columns, np.arange(len(county)))
     grouped = distances_with(parents, level, columns, found)
@@ -316,7 +316,7 @@ def test_bad_calls_are_refused(call: Callable[..., object], error: type[Exceptio
 
 def test_bound_is_the_integer_part() -> None:
     for tracts in range(1, 400):
-        assert largest_tract_group(tracts, 12) == int(np.sqrt(tracts) + 12) == isqrt(tracts) + 12
+        assert largest_group(tracts, 12) == int(np.sqrt(tracts) + 12) == isqrt(tracts) + 12
 
 
 def test_rhode_island() -> None:

@@ -13,8 +13,8 @@ from support.mini import mini_frame, mini_product
 from opendas.budget.allocation import Budget
 from opendas.errors import ConfigError, GeographyError
 from opendas.geography.bypass import bypass_general, bypass_only_children
-from opendas.geography.draft import standard_spine
 from opendas.geography.frame import Frame
+from opendas.geography.partitions import standard_spine
 from opendas.geography.spine import Spine, SpineLevel
 from opendas.gls.expected_error import ExpectedError, expected_rows
 from opendas.gls.leaf_sets import leaf_sets

@@ -15,8 +15,8 @@ from support.seeds import examples
 from opendas.budget.allocation import Budget
 from opendas.errors import GeographyError
 from opendas.geography.bypass import bypass_general, bypass_only_children
-from opendas.geography.draft import standard_spine
 from opendas.geography.frame import Frame
+from opendas.geography.partitions import standard_spine
 from opendas.geography.spine import Spine
 from opendas.gls.expected_error import ExpectedError
 from opendas.gls.outline import Outline, covariances, even_outline, outline_of

@@ -1,7 +1,7 @@
-"""Bypassing: where a parent's budget does more good at its children.
+"""Bypassing, Algorithm 3: where a parent's budget does more good at its children.
 
-Section 5 of "Geographic spines in the 2020 Census Disclosure Avoidance System": Theorem 2, Observation 1 and
-Algorithm 3. To bypass a parent with c children is to put c geounits in its place, each with one child and
+Cumings-Menon et al. (2024), section 5: Theorem 2, Observation 1 and Algorithm 3. To bypass a parent with c
+children is to put c geounits in its place, each with one child and
 the parent's share plus that child's; the child keeps no share. Sums along paths do not change (Theorem 3).
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,13 +32,26 @@ class _Own(NamedTuple):
 
 
 def _own_shares(spine: Spine, level_shares: Sequence[Fraction]) -> list[_Own]:
+    spine.check_paths(level_shares)
     own = []
-    for level, shares, share in zip(spine.levels, spine.shares, level_shares, strict=True):
-        if shares is None:
-            own.append(_Own([share], np.zeros(len(level), dtype=np.int64)))
-        else:
-            own.append(_Own([share * multiple for multiple in shares.multiples], shares.which))
+    for number, share in enumerate(level_shares):
+        multiples, which = spine.multiples(number)
+        own.append(_Own([share * multiple for multiple in multiples], which))
     return own
+
+
+def _moved_up(own: list[_Own], number: int, parent: Ints, child: Ints, which: Ints, place: Any) -> None:
+    """Add the share of each `child` to its `parent`, in place; `which[place]` are the parents' new shares."""
+    parents, children = own[number], own[number + 1]
+    pair = parents.which[parent] * len(children.values) + children.which[child]
+    found, index = np.unique(pair, return_inverse=True)
+    pairs = [divmod(p, len(children.values)) for p in found.tolist()]
+    moved = [parents.values[above] + children.values[below] for above, below in pairs]
+    which[place] = len(parents.values) + index
+    own[number] = _Own([*parents.values, *moved], which)
+    left = children.which.copy()
+    left[child] = len(children.values)
+    own[number + 1] = _Own([*children.values, Fraction(0)], left)
 
 
 def _finished(
@@ -57,7 +70,7 @@ def bypass_only_children(spine: Spine, level_shares: Sequence[Fraction]) -> Spin
     """Move the share of every only child to its parent, from the leaves up.
 
     The rule under the Gaussian mechanism: an only child equals its parent, so what it would measure is never
-    used (Observation 1); with two children or more some variance would grow.
+    used (Observation 1 of the paper); with two children or more some variance would grow.
 
     Parameters
     ----------
@@ -70,28 +83,18 @@ def bypass_only_children(spine: Spine, level_shares: Sequence[Fraction]) -> Spin
     ------
     BudgetError
         If the shares along a path do not sum to one, before or after.
+
+    Notes
+    -----
+    Cumings-Menon et al. (2024), Algorithm 3, for zero-concentrated differential privacy.
     """
-    spine.check_paths(level_shares)
     own = _own_shares(spine, level_shares)
     for number in reversed(range(len(spine.levels) - 1)):
         starts = spine.child_starts(number)
         alone = np.diff(starts) == 1
         if not level_shares[number] or not alone.any():
             continue
-        child = starts[:-1][alone]
-        parents, children = own[number], own[number + 1]
-        pair = parents.which[alone] * len(children.values) + children.which[child]
-        found, place = np.unique(pair, return_inverse=True)
-        moved = [
-            parents.values[p // len(children.values)] + children.values[p % len(children.values)]
-            for p in found.tolist()
-        ]
-        which = parents.which.copy()
-        which[alone] = len(parents.values) + place
-        own[number] = _Own([*parents.values, *moved], which)
-        left = children.which.copy()
-        left[child] = len(children.values)
-        own[number + 1] = _Own([*children.values, Fraction(0)], left)
+        _moved_up(own, number, np.flatnonzero(alone), starts[:-1][alone], own[number].which.copy(), alone)
     return _finished(spine, spine.levels, own, level_shares)
 
 
@@ -113,10 +116,14 @@ def bypass_general(
         moves: a root stays one, and a geounit with an invariant keeps it.
     largest_family : int
         A parent is not bypassed if its own parent would then have more children.
+
+    Notes
+    -----
+    Cumings-Menon et al. (2024), Algorithm 3, for pure differential privacy. Cumings-Menon et al. (2024),
+    Theorem 2, is its rule.
     """
     if top < 1:
         raise BudgetError("a root is not replaced by its children.")
-    spine.check_paths(level_shares)
     levels = list(spine.levels)
     own = _own_shares(spine, level_shares)
     for number in reversed(range(len(levels) - 1)):
@@ -147,7 +154,6 @@ def _bypass_level(
             grown[above] += c - 1
     if not chosen.any():
         return
-    parents, children = own[number], own[number + 1]
     repeat = np.where(chosen, fanout, 1)
     source = np.repeat(np.arange(len(level)), repeat)
     child = (
@@ -157,18 +163,7 @@ def _bypass_level(
     )
     bypassed = chosen[source]
     replaced = bypassed & (fanout[source] > 1)
-    pair = parents.which[source[bypassed]] * len(children.values) + children.which[child[bypassed]]
-    found, place = np.unique(pair, return_inverse=True)
-    moved = [
-        parents.values[p // len(children.values)] + children.values[p % len(children.values)]
-        for p in found.tolist()
-    ]
-    which = parents.which[source]
-    which[bypassed] = len(parents.values) + place
-    own[number] = _Own([*parents.values, *moved], which)
-    left = children.which.copy()
-    left[child[bypassed]] = len(children.values)
-    own[number + 1] = _Own([*children.values, Fraction(0)], left)
+    _moved_up(own, number, source[bypassed], child[bypassed], own[number].which[source], bypassed)
     width = max(level.geocodes.dtype.itemsize, below.geocodes.dtype.itemsize)
     codes = level.geocodes[source].astype(f"S{width}")
     codes[replaced] = below.geocodes[child[replaced]]

@@ -1,6 +1,8 @@
 """Spine recipes: a spine as a list of named steps from the official levels.
 
-A recipe is checked twice: its level names before any data are read (:func:`recipe_levels`), and step by step
+The steps are those of Cumings-Menon et al. (2024): :mod:`~opendas.geography.block_groups` and
+:mod:`~opendas.geography.tract_groups` are Algorithm 2, :mod:`~opendas.geography.bypass` is Algorithm 3. A
+recipe is checked twice: its level names before any data are read (:func:`recipe_levels`), and step by step
 on the frame (:func:`build_spine`).
 """
 
@@ -14,11 +16,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from opendas.arrays import Codes
 from opendas.errors import ConfigError
-from opendas.geography import steps as step_functions
+from opendas.geography.block_groups import block_groups, group
 from opendas.geography.bypass import LARGEST_FAMILY
-from opendas.geography.draft import Draft, combine, draft_of
 from opendas.geography.frame import ENTITY_CATEGORIES, Frame
+from opendas.geography.partitions import (
+    Partitions,
+    combine,
+    divide_into_parts,
+    insert_groups,
+    insert_intersections,
+    official_partitions,
+    split,
+)
 from opendas.geography.spine import Spine
 from opendas.geography.tract_groups import tract_groups_for
 
@@ -33,7 +44,18 @@ __all__ = [
 ]
 
 STRONG_MCD_STATES = ("09", "23", "25", "26", "27", "33", "34", "36", "42", "44", "50", "55")
-"""FIPS codes of the states whose minor civil divisions are governments (paper, section 6)."""
+"""FIPS codes of the states whose minor civil divisions are governments (section 6 of the paper)."""
+
+PRODUCTION_AIAN = (
+    "0001-4799",
+    "4800-4989",
+    "5000-5499",
+    "5500-5899",
+    "5900-5999",
+    "6000-7999",
+    "9000-9499",
+)
+"""AIANNH codes of the AIAN branch in 2020: all kinds but tribal and state designated statistical areas."""
 
 _MADE_BY_DEFAULT = MappingProxyType({"block_groups": "block_group", "tract_groups": "tract_group"})
 
@@ -223,53 +245,53 @@ def build_spine(frame: Frame, recipe: Recipe, finish: Callable[[Spine], Spine]) 
     GeographyError
         If official geounits do not nest.
     """
-    draft = draft_of(frame)
-    recipe_levels(draft.names, recipe.steps)
+    partitions = official_partitions(frame)
+    recipe_levels(partitions.names, recipe.steps)
     for step in recipe.steps:
         if step.step != "bypass":
-            draft = _applied(draft, step, recipe)
-    spine = draft.spine()
+            partitions = _applied(partitions, step, recipe)
+    spine = partitions.spine()
     return spine if recipe.bypass is None else finish(spine)
 
 
-def _applied(draft: Draft, step: SpineStep, recipe: Recipe) -> Draft:
-    frame = draft.frame
+def _applied(partitions: Partitions, step: SpineStep, recipe: Recipe) -> Partitions:
+    frame = partitions.frame
     if step.step == "aian":
-        return step_functions.divide_into_parts(draft, _top_of_parts(step, draft.names), _inside(frame, step))
-    level = _grouped(step, draft.names)
+        return divide_into_parts(partitions, _top_of_parts(step, partitions.names), _inside(frame, step))
+    level = _grouped(step, partitions.names)
     if step.step == "tract_groups":
-        return _with_tract_groups(draft, level, step, recipe)
+        return _with_tract_groups(partitions, level, step, recipe)
     if step.step == "split" and step.entities is None:
         key = np.zeros(len(frame), dtype=np.int64)  # only the name changes
     else:
         key = combine(_columns(frame, step, recipe))
     if step.step == "split":
-        return step_functions.split(draft, level, key, step.name)
+        return split(partitions, level, key, step.name)
     if step.step == "intersect":
-        return step_functions.insert_intersections(draft, level, key, _made(step))
+        return insert_intersections(partitions, level, key, _made(step))
     most, more = step.fanout_cutoff, step.off_by_one
     if step.step == "block_groups":
-        return step_functions.block_groups(draft, key, name=_made(step), fanout_cutoff=most, off_by_one=more)
-    return step_functions.group(draft, level, key, _made(step), fanout_cutoff=most, off_by_one=more)
+        return block_groups(partitions, key, name=_made(step), fanout_cutoff=most, off_by_one=more)
+    return group(partitions, level, key, _made(step), fanout_cutoff=most, off_by_one=more)
 
 
-def _with_tract_groups(draft: Draft, level: str, step: SpineStep, recipe: Recipe) -> Draft:
+def _with_tract_groups(partitions: Partitions, level: str, step: SpineStep, recipe: Recipe) -> Partitions:
     """Insert a level of groups of the geounits of `level` that brings the step's entities closer."""
-    place = draft.index(level, f"the step {step.step}")
-    spine = draft.spine()
+    place = partitions.index(level, f"the step {step.step}")
+    spine = partitions.spine()
     found = tract_groups_for(
         [below.parent for below in spine.levels[1:]],
         place,
-        [column[spine.leaf_order] for column in _columns(draft.frame, step, recipe)],
+        [column[spine.leaf_order] for column in _columns(partitions.frame, step, recipe)],
         step.method,
         step.fanout_cutoff,
         step.entity_threshold,
     )
-    # From the geounits of the spine to those of the draft, by one leaf of each.
+    # From the geounits of the spine to those of the partitions, by one leaf of each.
     leaf = spine.leaf_order[spine.leaf_starts(place)[:-1]]
     number = np.empty(len(found), dtype=np.int64)
-    number[draft.layers[place].label[leaf]] = found
-    return step_functions.insert_groups(draft, level, number, _made(step))
+    number[partitions.levels[place].label[leaf]] = found
+    return insert_groups(partitions, level, number, _made(step))
 
 
 def _area(frame: Frame, category: str, why: str) -> npt.NDArray[np.bytes_]:
@@ -283,13 +305,41 @@ def _area(frame: Frame, category: str, why: str) -> npt.NDArray[np.bytes_]:
     )
 
 
+def in_ranges(codes: Codes, ranges: Sequence[str]) -> npt.NDArray[np.bool_]:
+    """Return which codes lie in ranges such as ``"0001-4799"``, or equal single codes.
+
+    Parameters
+    ----------
+    codes : bytes array (b,)
+        The empty code lies in no range.
+    ranges : sequence of str
+        Both ends included; compared as text of equal length.
+
+    Raises
+    ------
+    ConfigError
+        If the ends of a range have different lengths, or its end is before its start.
+    """
+    inside = np.zeros(len(codes), dtype=np.bool_)
+    lengths = np.char.str_len(codes)
+    for text in ranges:
+        first, dash, last = (part.strip().encode() for part in text.partition("-"))
+        last = last if dash else first
+        if not first or len(first) != len(last) or last < first:
+            raise ConfigError(
+                f'[geography] spine: {text!r} is no range of codes; write "0001-4799", or one code "2415".'
+            )
+        inside |= (lengths == len(first)) & (codes >= first) & (codes <= last)
+    return inside
+
+
 def _inside(frame: Frame, step: SpineStep) -> npt.NDArray[np.bool_]:
     """Return which leaves lie in the areas of an ``aian`` step."""
     areas = step.areas or "aianhh"
     codes = _area(frame, areas, "the step aian")
     if step.codes is None and areas != "aianhh":
         return np.asarray(codes != b"")
-    inside = step_functions.in_ranges(codes, step.codes or step_functions.PRODUCTION_AIAN)
+    inside = in_ranges(codes, step.codes or PRODUCTION_AIAN)
     if step.codes is not None and not inside.any():
         raise ConfigError(
             f"[geography] spine: no leaf of the input lies in the codes {', '.join(step.codes)} of "

@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from operator import mul
 
 import numpy as np
 import numpy.typing as npt
@@ -168,6 +169,13 @@ class Spine:
             starts = starts[self.child_starts(upper)]
         return starts
 
+    def multiples(self, level: int) -> tuple[tuple[Fraction, ...], npt.NDArray[np.int64]]:
+        """Return the distinct multiples of a level's share, and which of them each geounit has, (g,)."""
+        shares = self.shares[level]
+        if shares is None:
+            return (Fraction(1),), np.zeros(len(self.levels[level]), dtype=np.int64)
+        return shares.multiples, shares.which
+
     def share(self, level: int, geounit: int) -> Fraction:
         """Return the geounit's own multiple of its level's budget share."""
         shares = self.shares[level]
@@ -176,28 +184,18 @@ class Spine:
     def check_paths(self, level_shares: Sequence[Fraction]) -> None:
         """Check that the shares along every path from root to leaf sum to exactly one.
 
-        Geounits whose paths have the same sums so far are looked at together, in exact fractions.
+        Notes
+        -----
+        Cumings-Menon et al. (2024), Theorem 3: what bypassing does not change.
 
         Raises
         ------
         BudgetError
             Naming the first leaf whose path does not.
         """
-        sums = [Fraction(0)]
-        path = np.zeros(1, dtype=np.int64)  # index into `sums` of each geounit of the level above
-        for number, level in enumerate(self.levels):
-            above = path[level.parent] if number else np.zeros(len(level), dtype=np.int64)
-            own = self.shares[number] or Shares((Fraction(1),), np.zeros(len(level), dtype=np.int64))
-            kinds = len(own.multiples)
-            pairs, which = np.unique(above * kinds + own.which, return_inverse=True)
-            added = [
-                sums[pair // kinds] + level_shares[number] * own.multiples[pair % kinds]
-                for pair in pairs.tolist()
-            ]
-            sums = sorted(set(added))
-            place = np.array([sums.index(value) for value in added], dtype=np.int64)
-            path = place[which]
-        wrong = np.flatnonzero(np.array([value != 1 for value in sums])[path])
+        kinds, path = self._paths()
+        sums = [sum(map(mul, level_shares, multiples), Fraction(0)) for multiples in kinds]
+        wrong = np.flatnonzero(np.array([total != 1 for total in sums])[path])
         if len(wrong):
             code, total = self.leaf.geocodes[wrong[0]], sums[int(path[wrong[0]])]
             raise BudgetError(f"the shares on the path to leaf {code.decode()} sum to {total}, not to 1.")
@@ -210,15 +208,19 @@ class Spine:
         tuple of tuple of Fraction
             One multiple per level, top first; in descending order.
         """
+        return tuple(sorted(self._paths()[0], reverse=True))
+
+    def _paths(self) -> tuple[list[tuple[Fraction, ...]], npt.NDArray[np.int64]]:
+        """Return the distinct multiples along paths, and the path of each leaf, in exact fractions."""
         found: list[tuple[Fraction, ...]] = [()]
         path = np.zeros(1, dtype=np.int64)  # index into `found` of each geounit of the level above
         for number, level in enumerate(self.levels):
             above = path[level.parent] if number else np.zeros(len(level), dtype=np.int64)
-            own = self.shares[number] or Shares((Fraction(1),), np.zeros(len(level), dtype=np.int64))
-            kinds = len(own.multiples)
-            pairs, path = np.unique(above * kinds + own.which, return_inverse=True)
-            found = [(*found[pair // kinds], own.multiples[pair % kinds]) for pair in pairs.tolist()]
-        return tuple(sorted(found, reverse=True))
+            multiples, which = self.multiples(number)
+            pairs, path = np.unique(above * len(multiples) + which, return_inverse=True)
+            kinds = [divmod(pair, len(multiples)) for pair in pairs.tolist()]
+            found = [(*found[before], multiples[own]) for before, own in kinds]
+        return found, path
 
     def canonical_bytes(self) -> Iterator[bytes]:
         """Yield a canonical serialisation of the (public) spine, for the plan digest."""

@@ -8,9 +8,9 @@ from typing import Any, Self
 
 import numpy as np
 
-from opendas.geography.distance import EntityDistances, entity_distances
-from opendas.geography.draft import standard_spine
 from opendas.geography.frame import Frame
+from opendas.geography.off_spine_distance import EntityDistances, entity_distances
+from opendas.geography.partitions import standard_spine
 from opendas.geography.spine import Spine
 
 __all__ = ["EntitySummary", "LevelSummary", "SpineSummary", "summarise"]

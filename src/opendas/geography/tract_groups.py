@@ -1,7 +1,8 @@
-"""Tract groups: bring entities closer to the spine by a level between counties and tracts.
+"""Tract groups, Algorithm 2: bring entities closer to the spine by a level between counties and tracts.
 
-Algorithm 2 of "Geographic spines in the 2020 Census Disclosure Avoidance System", its variant in the 2020
-production code, and a search that finds closer groupings. Any grouping is at least as good to every entity as
+Algorithm 2 of Cumings-Menon et al. (2024), its variant in the 2020 production code, and a search that finds
+closer groupings; how groups merge is in :mod:`~opendas.geography.tract_group_merges`. Any grouping is at
+least as good to every entity as
 one group a tract: the level only adds geounits that may be used. The level needs a budget share of its own.
 """
 
@@ -10,15 +11,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import replace
-from math import isqrt
 
 import numpy as np
 import numpy.typing as npt
 
 from opendas.arrays import Ints
 from opendas.errors import ConfigError, GeographyError
-from opendas.geography.best_first import merge_best_first
-from opendas.geography.distance import (
+from opendas.geography.block_groups import largest_group
+from opendas.geography.off_spine_distance import (
     Memberships,
     SubtreeCosts,
     memberships_of,
@@ -26,18 +26,20 @@ from opendas.geography.distance import (
     parent_costs,
     subtree_costs,
 )
-from opendas.geography.greedy import County, county_state, merge_pairs, merge_until_final, sweep
+from opendas.geography.tract_group_merges import (
+    County,
+    county_state,
+    merge_best_first,
+    merge_pairs,
+    merge_until_final,
+    sweep,
+)
 
-__all__ = ["METHODS", "largest_tract_group", "tract_groups", "tract_groups_for"]
+__all__ = ["METHODS", "tract_groups", "tract_groups_for"]
 
 
 METHODS = ("greedy", "production", "best_first")
 """Ways to choose tract groups."""
-
-
-def largest_tract_group(tracts: int, fanout_cutoff: int) -> int:
-    """Return how many tracts a group may hold: the integer part of ``sqrt(tracts) + fanout_cutoff``."""
-    return isqrt(tracts) + fanout_cutoff
 
 
 def tract_groups_for(
@@ -159,7 +161,7 @@ class _Counties:
 
     def bound(self, county: int) -> int:
         """Return how many tracts a group of a county may hold."""
-        return largest_tract_group(int(self.starts[county + 1] - self.starts[county]), self.fanout_cutoff)
+        return largest_group(int(self.starts[county + 1] - self.starts[county]), self.fanout_cutoff)
 
     def present(self, county: int) -> Ints:
         """Return the rows of `costs` of a county, by ascending entity."""
@@ -185,7 +187,7 @@ class _Counties:
         number = np.searchsorted(entities, pairs.entity)
         return county_state(self.group[start:end] - start, starts, number, pairs.inside, pairs.outside, base)
 
-    def settle(self, county: int, state: County) -> None:
+    def adopt_groups(self, county: int, state: County) -> None:
         """Take over the groups of a county."""
         start, end = self.starts[county], self.starts[county + 1]
         group = state.group
@@ -193,7 +195,7 @@ class _Counties:
             group = group[group]
         self.group[start:end] = start + group
 
-    def settle_costs(self, county: int, state: County, base: tuple[Ints, Ints]) -> None:
+    def adopt_costs(self, county: int, state: County, base: tuple[Ints, Ints]) -> None:
         """Take over what the entities now cost in a county."""
         rows = self.present(county)
         inside, outside = state.x - base[0], state.y - base[1]
@@ -212,7 +214,12 @@ def _rows(costs: SubtreeCosts, rows: Ints | slice) -> SubtreeCosts:
 
 
 def _group_greedily(counties: _Counties, best_first: bool) -> None:
-    """Run Algorithm 2 in place, after merging best pairs first if asked."""
+    """Merge in place until nothing changes, after merging best pairs first if asked.
+
+    Notes
+    -----
+    Cumings-Menon et al. (2024), Algorithm 2: its passes over the counties.
+    """
     final: dict[int, tuple[Ints, Ints]] = {}  # the base with which a county's last pass changed nothing
     changed, first = True, True
     while changed:
@@ -230,8 +237,8 @@ def _group_greedily(counties: _Counties, best_first: bool) -> None:
                 changed = True
             else:
                 final[county] = base
-            counties.settle(county, state)
-            counties.settle_costs(county, state, base)
+            counties.adopt_groups(county, state)
+            counties.adopt_costs(county, state, base)
         first = False
 
 
@@ -254,7 +261,7 @@ def _group_as_production(counties: _Counties, lists: tuple[Ints, Ints], entity_t
             left = groups[place * bound]
             joined = left != groups
             merge_pairs(state, left[joined], groups[joined])
-        counties.settle(county, state)
+        counties.adopt_groups(county, state)
 
 
 def _equal_lists(tracts: int, tract: Ints, item: Ints) -> Ints:

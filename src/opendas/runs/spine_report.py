@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from opendas.geography.draft import standard_spine
+from opendas.geography.partitions import standard_spine
 from opendas.geography.spine import Spine
 from opendas.geography.summary import SpineSummary, summarise
 from opendas.gls.expected_error import ExpectedError, expected_rows

@@ -18,8 +18,8 @@ from opendas.explore.answers import Answers, answer
 from opendas.explore.budget_page import answered, start_state
 from opendas.explore.stand_ins import StandIn, stand_in
 from opendas.explore.subjects import EXACT_POINTS, RunSubject
-from opendas.geography.draft import standard_spine
 from opendas.geography.frame import Frame
+from opendas.geography.partitions import standard_spine
 from opendas.geography.states import STATES
 from opendas.gls.expected_error import ExpectedError
 from opendas.measurement.loss import attribute_losses, plan_loss

@@ -17,8 +17,8 @@ from opendas.files.geography.reading import (
 )
 from opendas.files.geography.writing import write_constraints, write_frame, write_spine
 from opendas.files.product_json import product_from_json, product_to_json
-from opendas.geography.draft import standard_spine
 from opendas.geography.frame import Frame
+from opendas.geography.partitions import standard_spine
 from opendas.geography.spine import Shares, Spine, SpineLevel
 
 

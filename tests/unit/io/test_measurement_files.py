@@ -17,7 +17,7 @@ from opendas.errors import FormatError
 from opendas.files.nmf import writing as writer_module
 from opendas.files.nmf.reading import Answers, MeasurementFile, measurement_metadata
 from opendas.files.nmf.writing import MeasurementWriter
-from opendas.geography.draft import standard_spine
+from opendas.geography.partitions import standard_spine
 from opendas.geography.spine import Shares, Spine
 from opendas.measurement.family import UsedAnswers
 from opendas.measurement.noisy import NoisyMeasurements, measured_levels

@@ -1,8 +1,9 @@
 # mypy: allow-untyped-defs, allow-untyped-calls
-"""Merging tract groups of one county: what a merge does to the distances, and the greedy searches.
+"""Merging tract groups of one county, for Algorithm 2: compiled, and so a file of its own.
 
-Write ``n = c - c'`` for an entity and a tract, and let ``n`` of a group be the sum over its tracts (a tract
-that the entity does not touch has ``n = -1``). By equations 4.1 and 4.2 a group costs
+What a merge does to the distances, and the searches. Write ``n = c - c'`` for an entity and a tract, and let
+``n`` of a group be the sum over its tracts (a tract that the entity does not touch has ``n = -1``). By
+Cumings-Menon et al. (2024), equation (4.1) and Cumings-Menon et al. (2024), equation (4.2) a group costs
 
     c_g  = sum c  - max(0,  n - 1)
     c'_g = sum c' - max(0, -n - 1)
@@ -30,8 +31,10 @@ __all__ = [
     "county_state",
     "gain",
     "merge",
+    "merge_best_first",
     "merge_pairs",
     "merge_until_final",
+    "pair_score",
     "sweep",
 ]
 
@@ -168,6 +171,19 @@ def _verdict(state, count):
 
 
 @njit(cache=True, nogil=True)
+def _next_entity(state, i, j):
+    """Return a node of the next entity of two lists, its `m` in each, and where the lists go on."""
+    take_u = j == END or (i != END and state.entity[i] <= state.entity[j])
+    take_v = i == END or (j != END and state.entity[j] <= state.entity[i])
+    node, m_u, m_v = (i if take_u else j), 0, 0
+    if take_u:
+        m_u, i = state.m[i], state.following[i]
+    if take_v:
+        m_v, j = state.m[j], state.following[j]
+    return node, m_u, m_v, i, j
+
+
+@njit(cache=True, nogil=True)
 def compare_merge(state, u, v):
     """Return the sign of the change in the sorted distances if groups `u` and `v` become one."""
     size_u, size_v = state.size[u], state.size[v]
@@ -176,17 +192,9 @@ def compare_merge(state, u, v):
     limit = len(state.net) - 2
     count = 0
     while i != END or j != END:
-        take_u = j == END or (i != END and state.entity[i] <= state.entity[j])
-        take_v = i == END or (j != END and state.entity[j] <= state.entity[i])
-        n_u, n_v, k = -size_u, -size_v, END
-        if take_u:
-            k = state.entity[i]
-            n_u += state.m[i]
-            i = state.following[i]
-        if take_v:
-            k = state.entity[j]
-            n_v += state.m[j]
-            j = state.following[j]
+        node, m_u, m_v, i, j = _next_entity(state, i, j)
+        k, n_u, n_v = state.entity[node], m_u - size_u, m_v - size_v
+        # The distance of entity k, before and after: min(x, y), with the maxima of (4.1) and (4.2) above.
         state.stamp[k] = pair
         old = min(state.x[k], state.y[k])
         new = min(
@@ -198,6 +206,7 @@ def compare_merge(state, u, v):
             return 1
         if new != old:
             count = _move(state, old, new, count)
+    # Entities that touch neither group: their complement needs one geounit less.
     for a in range(1, state.active[0] + 1):
         k = state.active[a]
         if state.stamp[k] != pair:
@@ -213,17 +222,9 @@ def merge(state, u, v):
     i, j = state.head[u], state.head[v]
     tail = END
     while i != END or j != END:
-        take_u = j == END or (i != END and state.entity[i] <= state.entity[j])
-        take_v = i == END or (j != END and state.entity[j] <= state.entity[i])
-        node = i if take_u else j
-        k = state.entity[node]
-        m_u = state.m[i] if take_u else 0
-        m_v = state.m[j] if take_v else 0
-        if take_u:
-            i = state.following[i]
-        if take_v:
-            j = state.following[j]
-        n_u, n_v = m_u - size_u, m_v - size_v
+        node, m_u, m_v, i, j = _next_entity(state, i, j)
+        k, n_u, n_v = state.entity[node], m_u - size_u, m_v - size_v
+        # What is saved before and after: the maxima of (4.1) and (4.2) above.
         state.x[k] += gain(n_u) + gain(n_v) - gain(n_u + n_v)
         state.y[k] += 1 + gain(-n_u) + gain(-n_v) - gain(-n_u - n_v)
         state.m[node] = m_u + m_v
@@ -249,9 +250,13 @@ def merge_pairs(state, left, right):
 
 @njit(cache=True, nogil=True)
 def sweep(state, bound):
-    """Go once through all pairs of groups as Algorithm 2 does; return whether any were merged.
+    """Go once through all pairs of groups of a county; return whether any were merged.
 
     A merged group keeps the place of its first tract, and the pass goes on with the next pair.
+
+    Notes
+    -----
+    The inner loop of Cumings-Menon et al. (2024), Algorithm 2.
     """
     tracts = len(state.size)
     changed = False
@@ -284,3 +289,91 @@ def merge_until_final(state, bound):
                 merge(state, u, v)
                 v = u
             v += 1
+
+
+NONE = -(1 << 62)
+
+
+@njit(cache=True, nogil=True)
+def pair_score(state, u, v, weight):
+    """Return the worth of merging two groups: greater is better, `NONE` if nothing is saved.
+
+    Savings count `weight` each; among equal ones the pair with the fewest tracts that pull an entity in
+    opposite directions is best, then the larger one, which fills groups.
+
+    Parameters
+    ----------
+    state : County
+    u, v : int
+        Groups.
+    weight : int64 (entities,)
+        Positive for an entity counted from its own parts, negative for one counted from its complement.
+    """
+    size_u, size_v = state.size[u], state.size[v]
+    i, j = state.head[u], state.head[v]
+    saved, torn = 0, 0
+    while i != END or j != END:
+        node, m_u, m_v, i, j = _next_entity(state, i, j)
+        k, n_u, n_v = state.entity[node], m_u - size_u, m_v - size_v
+        worth = weight[k]
+        if worth < 0:
+            worth, n_u, n_v = -worth, -n_u, -n_v
+        saved += worth * (gain(n_u + n_v) - gain(n_u) - gain(n_v))
+        if n_u * n_v < 0:
+            torn += worth * min(abs(n_u), abs(n_v))
+    if saved <= 0:
+        return NONE
+    return (1000 * saved - torn) * 4096 + size_u + size_v
+
+
+@njit(cache=True, nogil=True)
+def _best_partner(state, u, bound, weight):
+    """Return the best group to merge with `u`, and the score; -1 and `NONE` if there is none."""
+    best, top = -1, NONE
+    for v in range(len(state.size)):
+        if v != u and state.size[v] > 0 and state.size[u] + state.size[v] <= bound:
+            score = pair_score(state, u, v, weight)
+            if score > top:
+                best, top = v, score
+    return best, top
+
+
+@njit(cache=True, nogil=True)
+def merge_best_first(state, bound, weight):
+    """Merge the best pair of groups until none saves anything; return the merged pairs, (merges, 2).
+
+    Algorithm 2 takes the first pair that does no harm, and merges pairs without effect as it meets them,
+    which fills groups with tracts of different entities before the tracts of one entity are together.
+    Every group remembers its best partner. A merge changes the scores of one group only, so that another
+    group looks at all partners again only if its own is gone and the merged one is no better.
+    """
+    tracts = len(state.size)
+    partner = np.empty(tracts, np.int64)
+    score = np.empty(tracts, np.int64)
+    for u in range(tracts):
+        if state.size[u] > 0:
+            partner[u], score[u] = _best_partner(state, u, bound, weight)
+        else:
+            partner[u], score[u] = -1, NONE
+    pairs = np.empty((tracts, 2), np.int64)
+    count = 0
+    while True:
+        best = np.argmax(score)
+        if score[best] == NONE:
+            return pairs[:count]
+        u, v = min(best, partner[best]), max(best, partner[best])
+        pairs[count, 0], pairs[count, 1] = u, v
+        count += 1
+        merge(state, u, v)
+        partner[v], score[v] = -1, NONE
+        partner[u], score[u] = _best_partner(state, u, bound, weight)
+        for w in range(tracts):
+            if state.size[w] == 0 or w == u:
+                continue
+            now = NONE
+            if state.size[u] + state.size[w] <= bound:
+                now = pair_score(state, w, u, weight)
+            if now > score[w] or (now == score[w] and partner[w] in (u, v)):
+                partner[w], score[w] = (u if now != NONE else -1), now
+            elif partner[w] == u or partner[w] == v:
+                partner[w], score[w] = _best_partner(state, w, bound, weight)

@@ -1,7 +1,8 @@
-"""How far entities lie from a spine: the off-spine entity distance of Cumings-Menon et al., section 4.
+"""Off-spine entity distance, Algorithm 1: how far entities lie from a spine.
 
 The distance of an entity is the least number of geounits that must be added to or subtracted from one another
-to give it; that of a geounit of the spine is 1. Equations 4.1 to 4.4 find it from the leaves upwards,
+to give it; that of a geounit of the spine is 1. Equations (4.1) to (4.4) of Cumings-Menon et al. (2024) find
+it from the leaves upwards,
 
     c  = min(sum of the children's c,  1 + sum of the children's c')
     c' = min(sum of the children's c', 1 + sum of the children's c)
@@ -148,7 +149,8 @@ def entity_distances(spine: Spine, codes: npt.NDArray[np.bytes_], category: str 
 
     Notes
     -----
-    Algorithm 1. A spine of several roots has no geounit above them: the costs of the roots add up.
+    Cumings-Menon et al. (2024), Algorithm 1. A spine of several roots has no geounit above them: the costs of
+    the roots add up.
     """
     if len(codes) != len(spine.leaf_order):
         raise GeographyError(
@@ -181,7 +183,7 @@ def memberships_of(codes: npt.NDArray[np.bytes_]) -> tuple[npt.NDArray[np.bytes_
 
 
 def distances(parents: Sequence[Ints], leaf_count: int, memberships: Memberships, entities: int) -> Ints:
-    """Return each entity's distance from a spine: equations 4.3 and 4.4 up to the roots.
+    """Return each entity's distance from a spine: the costs of its parts, added over the roots.
 
     Parameters
     ----------
@@ -197,6 +199,10 @@ def distances(parents: Sequence[Ints], leaf_count: int, memberships: Memberships
     -------
     int64 (entities,)
         An entity in several roots costs the sum over the roots.
+
+    Notes
+    -----
+    Cumings-Menon et al. (2024), Algorithm 1, before it is reduced to a mean or a maximum.
     """
     top = subtree_costs(parents, leaf_count, memberships, 0)
     if len(top.entity) and int(top.entity[-1]) >= entities:
@@ -236,7 +242,13 @@ def subtree_costs(
 
 
 def parent_costs(costs: SubtreeCosts, parent: Ints) -> SubtreeCosts:
-    """Return the costs one level up; `parent` is the parent of every geounit of the level of `costs`."""
+    """Return the costs one level up; `parent` is the parent of every geounit of the level of `costs`.
+
+    Notes
+    -----
+    ``c`` is Cumings-Menon et al. (2024), equation (4.3), ``c'`` is
+    Cumings-Menon et al. (2024), equation (4.4).
+    """
     if len(costs.entity) == 0:
         return costs
     above = parent[costs.geounit]
