@@ -36,7 +36,7 @@ from opendas.runs.run import Run
 from opendas.schema.histogram import Histogram
 from opendas.tables.cells import Table, query_table
 from opendas.tables.counting import count_table, group_leaves
-from opendas.tables.intervals import Measured
+from opendas.tables.interval_tables import MeasuredProduct
 from opendas.tables.margins import NO_MARGIN, margins
 
 QUERIES = ("total", "votingage", "hispanic", "cenrace", "hhgq", "hispanic * cenrace", "detailed")
@@ -128,7 +128,7 @@ def score(
             tallies.setdefault((*place, KINDS[3]), Tally()).add(held_printed)
 
 
-def places(measured: Measured) -> Iterator[str]:
+def places(measured: MeasuredProduct) -> Iterator[str]:
     """Yield the geolevels and categories that there are."""
     frame = measured.tree.frame
     for name in (*LEVELS, *ENTITIES):
@@ -136,7 +136,7 @@ def places(measured: Measured) -> Iterator[str]:
             yield name
 
 
-def together(measured: Measured, queries: Sequence[str]) -> tuple[Table, dict[str, slice]]:
+def together(measured: MeasuredProduct, queries: Sequence[str]) -> tuple[Table, dict[str, slice]]:
     """Return the rows of several query groups as one table, and where each one's stand."""
     tables = [query_table(measured.tree.product, query) for query in queries]
     ends = np.cumsum([0, *(len(table.columns) for table in tables)])
@@ -159,7 +159,7 @@ def columns_of(found: Intervals, chosen: slice) -> Intervals:
 
 
 def one_seed(
-    measured: Measured, truth: Histogram, tallies: Tallies, level: Fraction, queries: Sequence[str]
+    measured: MeasuredProduct, truth: Histogram, tallies: Tallies, level: Fraction, queries: Sequence[str]
 ) -> None:
     """Score every place and query of one release."""
     tree, released, microdata = measured.tree, measured.released, measured.microdata
@@ -205,7 +205,7 @@ def coverage(run: Run, seeds: Sequence[int], level: Fraction, queries: Sequence[
             out = Path(folder) / "out"
             od.release(run, out, seed=seed, measurements="full", workers=1)
             released = ReleaseFolder(out)[run.product.name]
-            measured = Measured(noisy_tree(released), released)
+            measured = MeasuredProduct(noisy_tree(released), released)
             one_seed(measured, truth.histogram, tallies, level, queries)
         note(f"seed {seed}")
     return tallies

@@ -34,9 +34,9 @@ from experiment import (
 )
 
 import opendas as od
+from opendas.files.pl94_layout import P5_TYPES, TABLE_SIZES, cell_names
 from opendas.geography.frame import Frame, official_codes
 from opendas.metrics.evaluate import evaluate
-from opendas.readers.pl94.layout import P5_TYPES, TABLE_SIZES, cell_names
 from opendas.readers.pl94.people import people, place_people
 from opendas.schema.histogram import Histogram
 from opendas.schema.pl94 import GQ_COLUMNS, pl94_persons, pl94_units

@@ -100,14 +100,13 @@ SEES_TRUTH_OR_KEY = (
 def test_what_follows_the_measurement_imports_neither_readers_nor_keys() -> None:
     behind = [name for name in MODULES if within(name, *BEHIND_THE_WALL)]
     assert len(behind) > 40
-    layout = ("opendas.readers.pl94.layout",)  # where the official files have their fields: no data
     for name in behind:
         bad = [
             (module, what)
             for module, what in imported(name)
             if within(module, *SEES_TRUTH_OR_KEY) or within(f"{module}.{what}", *SEES_TRUTH_OR_KEY)
         ]
-        assert [pair for pair in bad if pair[0] not in layout] == [], name
+        assert bad == [], name
         for package in ("opendas.sampling", "opendas.measurement", "opendas.files"):
             names = {what for module, what in imported(name) if module == package}
             assert not names & {"RunKey", "NoiseSource", "NoisyMeasurements", "readers"}, name
@@ -356,4 +355,4 @@ def test_the_layer_contract_of_the_project_names_the_same_wall() -> None:
         sources = {s for c in forbidden if target in c["forbidden_modules"] for s in c["source_modules"]}
         assert sources >= set(BEHIND_THE_WALL), target
     ignored = [edge for c in forbidden for edge in c.get("ignore_imports", [])]
-    assert ignored == ["opendas.tables.legacy -> opendas.readers.pl94.layout"]
+    assert ignored == []

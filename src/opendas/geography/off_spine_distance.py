@@ -246,8 +246,7 @@ def parent_costs(costs: SubtreeCosts, parent: Ints) -> SubtreeCosts:
 
     Notes
     -----
-    ``c`` is Cumings-Menon et al. (2024), equation (4.3), ``c'`` is
-    Cumings-Menon et al. (2024), equation (4.4).
+    Cumings-Menon et al. (2024), equations (4.3) and (4.4); of leaves, (4.1) and (4.2).
     """
     if len(costs.entity) == 0:
         return costs

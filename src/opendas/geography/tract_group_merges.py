@@ -3,7 +3,7 @@
 
 What a merge does to the distances, and the searches. Write ``n = c - c'`` for an entity and a tract, and let
 ``n`` of a group be the sum over its tracts (a tract that the entity does not touch has ``n = -1``). By
-Cumings-Menon et al. (2024), equation (4.1) and Cumings-Menon et al. (2024), equation (4.2) a group costs
+Cumings-Menon et al. (2024), equations (4.1) and (4.2), a group costs
 
     c_g  = sum c  - max(0,  n - 1)
     c'_g = sum c' - max(0, -n - 1)

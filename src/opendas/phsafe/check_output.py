@@ -22,7 +22,7 @@ from opendas.phsafe.model import Level, regions
 from opendas.phsafe.sensitivity import Answers, Sensitivity
 from opendas.phsafe.tables import DERIVED, Derived, Table
 from opendas.privacy.relations import Mechanism, Neighbours
-from opendas.verify.check import Check, require, run_check, some
+from opendas.verify.check import Check, first_few, require, run_check
 
 __all__ = ["ExpectedTable", "check_tables", "expected_tables", "expected_variance", "read_rows"]
 
@@ -167,9 +167,9 @@ def check_tables(
 def _check_folders(out: Path, wanted: Sequence[str], known: set[str]) -> str:
     there = [name for name in sorted(known) if (out / name).is_dir()]
     missing = [name for name in wanted if name not in there]
-    require(not missing, f"missing folders: {some(missing)}.")
+    require(not missing, f"missing folders: {first_few(missing)}.")
     further = [name for name in there if name not in wanted]
-    require(not further, f"folders of tables without a budget: {some(further)}.")
+    require(not further, f"folders of tables without a budget: {first_few(further)}.")
     return f"{len(wanted)} tables"
 
 
@@ -206,7 +206,7 @@ def _check_table(out: Path, expected: ExpectedTable, *, whole_grid: bool) -> str
     seen = {_key(row, expected.name) for _, row in rows}
     if whole_grid and not wrong and len(seen) < len(expected.rows):
         missing = [" ".join(key) for key in expected.rows if key not in seen]
-        wrong.append(f"rows missing: {len(missing)} ({some(missing)})")
+        wrong.append(f"rows missing: {len(missing)} ({first_few(missing)})")
     require(not wrong, "; ".join(wrong[:_SHOWN]) + ("" if len(wrong) <= _SHOWN else "; and others") + ".")
     return f"{len(rows)} rows"
 

@@ -28,7 +28,7 @@ from opendas.phsafe.tables import DERIVED, TABLES, Derived, Table, find_table
 from opendas.phsafe.truncation import Truncation
 from opendas.privacy.relations import Mechanism
 from opendas.report.certificate import CERTIFICATE
-from opendas.verify.check import Check, require, run_check, some
+from opendas.verify.check import Check, first_few, require, run_check
 from opendas.verify.files import check_digests
 
 __all__ = ["holds_household_tables", "verify_output"]
@@ -112,7 +112,7 @@ def _certificate(out: Path) -> dict[str, Any]:
     runs = certificate.get("runs")
     require(isinstance(runs, list) and len(runs) == 1, "the certificate needs one run.")
     missing = [key for key in ("version", "stamps", "totals", "files") if key not in certificate]
-    require(not missing, f"{CERTIFICATE} lacks {some(missing)}.")
+    require(not missing, f"{CERTIFICATE} lacks {first_few(missing)}.")
     found: dict[str, Any] = certificate
     return found
 
@@ -133,8 +133,8 @@ def _check_listing(out: Path, listed: list[str]) -> str:
         if not path.is_dir() and name.as_posix() not in _OURS and not _ESTIMATES.fullmatch(name.as_posix()):
             found.append(name.as_posix())
     unlisted, missing = sorted(set(found) - set(listed)), sorted(set(listed) - set(found))
-    require(not unlisted, f"not listed in the certificate: {some(unlisted)}.")
-    require(not missing, f"listed in the certificate but missing: {some(missing)}.")
+    require(not unlisted, f"not listed in the certificate: {first_few(unlisted)}.")
+    require(not missing, f"listed in the certificate but missing: {first_few(missing)}.")
     return f"{len(found)} files, all listed"
 
 
@@ -146,7 +146,7 @@ def _check_stamps(certificate: Mapping[str, Any], allow_seeded: bool) -> str:
             f"the tables are stamped {NOT_FOR_RELEASE}: their noise can be recomputed, or there is none. "
             "Pass --allow-seeded to check test output."
         )
-    return some(stamps) or "none"
+    return first_few(stamps) or "none"
 
 
 def _plan(run: Mapping[str, Any], tables: tuple[Table, ...]) -> Plan:

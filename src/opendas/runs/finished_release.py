@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from opendas.files.geography.areas import AreaWeights
-    from opendas.tables.intervals import Measured
+    from opendas.tables.interval_tables import MeasuredProduct
     from opendas.verify.check import Check
 
 __all__ = ["NoisyFile", "Release", "Table", "exact_level"]
@@ -121,10 +121,10 @@ class NoisyFile:
     def __init__(self, path: str | Path, product: str | None = None) -> None:
         self.path = Path(path)
         self._product = product
-        self._open: dict[str, Measured] = {}
+        self._open: dict[str, MeasuredProduct] = {}
 
-    def _measured(self, query: str) -> tuple[Measured, str]:
-        from opendas.tables.intervals import open_measured
+    def _measured(self, query: str) -> tuple[MeasuredProduct, str]:
+        from opendas.tables.interval_tables import open_measured
 
         measured, name = open_measured(self.path, query, self._product)
         return self._open.setdefault(measured.tree.product.name, measured), name

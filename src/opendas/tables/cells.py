@@ -3,25 +3,39 @@
 Tables P1 to P5 and H1 of the redistricting data (Public Law 94-171). Every cell is a box: a set of levels
 for each attribute, all levels where none is named. Order and names of the cells are those of the technical
 documentation of the 2020 Census Redistricting Data Summary File, and follow from the 63 combinations of
-races. For any product, the rows of a query group make a table too.
+races. For any product, the rows of a query group make a table too. And finding what a name stands for.
 
 Axes: ``n`` cells of the schema, ``t`` columns of the table.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cache
 
 import numpy as np
 import numpy.typing as npt
 
 from opendas.errors import ConfigError
+from opendas.files.release_folder import ReleasedProduct, ReleaseFolder
+from opendas.geography.frame import Frame
 from opendas.schema.pl94 import HHGQ_LEVELS, RACES, race_combinations
 from opendas.schema.product import Product
 
-__all__ = ["PL94_TABLES", "Table", "TableCell", "pl94_cells", "pl94_table", "query_table", "table_layout"]
+__all__ = [
+    "PL94_TABLES",
+    "Table",
+    "TableCell",
+    "check_geolevel",
+    "find_table",
+    "pl94_cells",
+    "pl94_table",
+    "query_table",
+    "table_layout",
+]
 
 PL94_TABLES = ("P1", "P2", "P3", "P4", "P5", "H1")
 """Tables of the redistricting data."""
@@ -201,6 +215,11 @@ def pl94_table(product: Product, table: str) -> Table:
     )
 
 
+def product_table(product: Product, name: str) -> Table:
+    """Return a redistricting table or a query group as a table."""
+    return pl94_table(product, name) if name in PL94_TABLES else query_table(product, name)
+
+
 def query_table(product: Product, query: str) -> Table:
     """Return the rows of a query group as a table, one column per row label.
 
@@ -215,3 +234,80 @@ def query_table(product: Product, query: str) -> Table:
         raise ConfigError(f"query group {group.name!r}: two columns would have the same name.")
     members = group.row_of_cell[None, :] == np.arange(group.size)[:, None]
     return Table(group.name, columns, columns, members)
+
+
+_UNIT_QUERY = re.compile(r"(?P<product>[^:]+):(?P<query>.+)")
+
+
+def find_table(
+    release: ReleaseFolder, name: str, product: str | None = None
+) -> tuple[ReleasedProduct, str, bool]:
+    """Resolve ``P1`` to ``P5``, ``H1``, or a query group written ``QUERY`` or ``PRODUCT:QUERY``.
+
+    Parameters
+    ----------
+    release : ReleaseFolder
+    name : str
+    product : str, optional
+        The product, where it is known; the name is then returned as it is.
+
+    Returns
+    -------
+    (ReleasedProduct, str, bool)
+        Its product, its canonical name, and whether `name` names the product.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such table, or its product was not run.
+    """
+    if product is not None:
+        return release[product], name, False
+    if name not in PL94_TABLES:
+        return _find_query(release, name)
+    released = release.with_layout(table_layout(name))
+    if released is None:
+        raise ConfigError(
+            f"table {name} needs the product pl94-{table_layout(name)}, and this release holds "
+            f"{', '.join(release.names)}; run pl94-{table_layout(name)} into the same folder first."
+        )
+    return released, name, False
+
+
+def _find_query(release: ReleaseFolder, name: str) -> tuple[ReleasedProduct, str, bool]:
+    named = _UNIT_QUERY.fullmatch(name)
+    candidates = release.names
+    explicit = named is not None and named["product"] in release
+    if named is not None and explicit:
+        candidates, name = (named["product"],), named["query"]
+    found: list[tuple[ReleasedProduct, str]] = []
+    for product in candidates:
+        try:
+            found.append((release[product], release[product].product.workload.canonical(name)))
+        except ConfigError:
+            if len(candidates) == 1:
+                raise
+    if not found:
+        raise ConfigError(
+            f"no table or query group {name!r}; tables are {', '.join(PL94_TABLES)}, query groups are "
+            f"attributes and recodes of {', '.join(release.names)} joined with ' * '."
+        )
+    if len(found) > 1:
+        products = ", ".join(f"{released.name}:{name}" for released, _ in found)
+        raise ConfigError(f"query group {name!r} belongs to several products; write one of {products}.")
+    return (*found[0], explicit)
+
+
+def check_geolevel(frame: Frame, geolevel: str) -> None:
+    """Check that a frame has a geolevel or entity category.
+
+    Raises
+    ------
+    ConfigError
+        Naming the nearest one, if it has not.
+    """
+    known = (*frame.geolevels, *frame.entities)
+    if geolevel not in known:
+        near = get_close_matches(geolevel, known, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"this release has {', '.join(known)}."
+        raise ConfigError(f"no geolevel or entity category {geolevel!r}; {hint}")

@@ -20,9 +20,10 @@ import pyarrow.csv as pacsv
 
 from opendas.errors import ConfigError
 from opendas.files.atomic import atomic_file
+from opendas.files.pl94_layout import GEO_2020, SEGMENT_KEYS
 from opendas.files.release_folder import ReleasedProduct, ReleaseFolder
 from opendas.geography.frame import CENSUS_GEOLEVELS, Frame
-from opendas.readers.pl94.layout import GEO_2020, SEGMENT_KEYS
+from opendas.geography.states import STATES
 from opendas.tables.cells import PL94_TABLES, pl94_table, table_layout
 from opendas.tables.counting import Grouping, count_table, group_leaves
 
@@ -43,12 +44,7 @@ _ENTITY_FIELDS = {
 _PARENT_WIDTH = {"cousub": 5, "vtd": 5, "aianhh": 0}
 _NESTED = (("STATE", 0, 2), ("COUNTY", 2, 5), ("TRACT", 5, 11), ("BLKGRP", 11, 12), ("BLOCK", 11, 15))
 _DEPTH = {"state": 1, "county": 2, "tract": 3, "block_group": 4, "block": 5, "cousub": 2, "vtd": 2}
-_STATES = """
-01AL 02AK 04AZ 05AR 06CA 08CO 09CT 10DE 11DC 12FL 13GA 15HI 16ID 17IL 18IN 19IA 20KS 21KY 22LA 23ME 24MD 25MA
-26MI 27MN 28MS 29MO 30MT 31NE 32NV 33NH 34NJ 35NM 36NY 37NC 38ND 39OH 40OK 41OR 42PA 44RI 45SC 46SD 47TN 48TX
-49UT 50VT 51VA 53WA 54WV 55WI 56WY 72PR
-"""
-_ABBREVIATION = {entry[:2]: entry[2:] for entry in _STATES.split()}
+_ABBREVIATION = {state.fips: state.postal for state in STATES}
 _FIXED_DATE = (1980, 1, 1, 0, 0, 0)
 
 

@@ -18,7 +18,6 @@ import numpy.typing as npt
 
 from opendas.files.nmf.reading import MeasurementFile
 from opendas.files.release_folder import ReleasedProduct
-from opendas.geography.spine import Spine
 from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
 from opendas.schema.query_groups import QueryGroup
 from opendas.tables.cells import Table
@@ -97,7 +96,8 @@ def margins(
     known = place >= 0
     above, geounit, left = level, place.copy(), known
     while left.any() and above >= 0:
-        measured = left & (_multiples(spine, above)[geounit] > 0)
+        multiples, which = spine.multiples(above)
+        measured = left & np.array([multiple > 0 for multiple in multiples])[which[geounit]]
         _fill(out, released, table, confidence, above, np.where(measured, geounit, -1))
         left = left & ~measured
         if above:
@@ -117,14 +117,6 @@ def margins(
     return out
 
 
-def _multiples(spine: Spine, level: int) -> npt.NDArray[np.float64]:
-    """Return each geounit's multiple of its level's share, float64 (g,)."""
-    shares = spine.shares[level]
-    if shares is None:
-        return np.ones(len(spine.levels[level]))
-    return np.array([float(multiple) for multiple in shares.multiples])[shares.which]
-
-
 def _fill(
     out: npt.NDArray[np.int64],
     released: ReleasedProduct,
@@ -134,14 +126,11 @@ def _fill(
     place: npt.NDArray[np.int64],
 ) -> None:
     """Set the margins of the rows whose geounit of a spine level is not -1, where the level was measured."""
-    spine = released.spine
-    file = released.measurement(spine.names[level])
+    file = released.measurement(released.spine.names[level])
     known = place >= 0
     if file is None or not known.any():
         return
-    shares = spine.shares[level]
-    multiples = (Fraction(1),) if shares is None else shares.multiples
-    which = np.zeros(len(spine.levels[level]), dtype=np.int64) if shares is None else shares.which
+    multiples, which = released.spine.multiples(level)
     best = _best_queries(released, file, table)
     each = {
         query: np.array([_noise_margin(file, query, multiple, confidence) for multiple in multiples])

@@ -20,12 +20,17 @@ from opendas.files.nmf.trees import noisy_tree
 from opendas.files.parquet import bytes_column, parquet_sink
 from opendas.files.release_folder import ReleasedProduct, ReleaseFolder
 from opendas.intervals.answers import Intervals
-from opendas.tables.cells import PL94_TABLES, Table, pl94_table, query_table, table_layout
+from opendas.tables.cells import (
+    PL94_TABLES,
+    Table,
+    check_geolevel,
+    find_table,
+    product_table,
+)
 from opendas.tables.counting import Grouping, count_batches, group_leaves
-from opendas.tables.intervals import Measured
+from opendas.tables.interval_tables import MeasuredProduct
 from opendas.tables.legacy import write_legacy
 from opendas.tables.margins import NO_MARGIN, margins
-from opendas.tables.resolve import find_query, nearest_geolevel
 
 __all__ = [
     "INTERVALS",
@@ -63,7 +68,7 @@ class TableRequest:
         File name without its ending.
     confidence : Fraction
         Of the margins of error, and the level of intervals.
-    measured : Measured or None
+    measured : MeasuredProduct or None
         What intervals are made from; None for a table without.
     """
 
@@ -72,7 +77,7 @@ class TableRequest:
     grouping: Grouping
     stem: str
     confidence: Fraction
-    measured: Measured | None = None
+    measured: MeasuredProduct | None = None
 
 
 def margin_suffix(confidence: Fraction) -> str:
@@ -97,7 +102,7 @@ def table_request(
     geolevel: str,
     confidence: Fraction = DEFAULT_CONFIDENCE,
     *,
-    measured: dict[str, Measured] | None = None,
+    measured: dict[str, MeasuredProduct] | None = None,
 ) -> TableRequest:
     """Resolve a table name and a geolevel.
 
@@ -109,7 +114,7 @@ def table_request(
     geolevel : str
         Official geolevel or entity category of the frame.
     confidence : Fraction
-    measured : dict of product name to Measured, optional
+    measured : dict of product name to MeasuredProduct, optional
         Give it to have intervals: measurements are opened into it once, for all tables of a product.
 
     Raises
@@ -120,37 +125,24 @@ def table_request(
         If intervals are wanted and the measurement files do not hold all answers.
     """
     margin_suffix(confidence)
-    if name in PL94_TABLES:
-        released = release.with_layout(table_layout(name))
-        if released is None:
-            raise ConfigError(
-                f"table {name} needs the product pl94-{table_layout(name)}, and this release holds "
-                f"{', '.join(release.names)}; run pl94-{table_layout(name)} into the same folder first."
-            )
-        table, slug = pl94_table(released.product, name), name
-    else:
-        released, query, explicit = find_query(release, name)
-        table = query_table(released.product, query)
-        slug = "+".join(quote(factor, safe="") for factor in query.split(" * "))
-        if explicit:
-            slug = f"{released.name}.{slug}"
-    nearest_geolevel(released.frame, geolevel)
+    released, query, explicit = find_table(release, name)
+    table = product_table(released.product, query)
+    slug = name if name in PL94_TABLES else "+".join(quote(part, safe="") for part in query.split(" * "))
+    if explicit:
+        slug = f"{released.name}.{slug}"
+    check_geolevel(released.frame, geolevel)
     grouping = group_leaves(released.frame, geolevel)
     if measured is None:
         return TableRequest(released, table, grouping, f"{slug}_{geolevel}", confidence)
     if released.name not in measured:
-        measured[released.name] = Measured(noisy_tree(released), released)
+        measured[released.name] = MeasuredProduct(noisy_tree(released), released)
     stem = f"{slug}_{geolevel}{INTERVALS}"
     return TableRequest(released, table, grouping, stem, confidence, measured[released.name])
 
 
-def _percent(confidence: Fraction) -> str:
-    return margin_suffix(confidence).removeprefix("_MOE")
-
-
 def _schema(request: TableRequest, known: Sequence[bool]) -> pa.Schema:
     fields = [("GEOID", pa.string())]
-    suffix, level = margin_suffix(request.confidence), _percent(request.confidence)
+    suffix, level = margin_suffix(request.confidence), margin_suffix(request.confidence).removeprefix("_MOE")
     for column, has_margin in zip(request.table.columns, known, strict=True):
         fields.append((column, pa.int64()))
         if has_margin:
@@ -238,7 +230,7 @@ def write_table(
     *,
     fmt: str = "parquet",
     confidence: Fraction = DEFAULT_CONFIDENCE,
-    measured: dict[str, Measured] | None = None,
+    measured: dict[str, MeasuredProduct] | None = None,
     to: Path | None = None,
 ) -> Path:
     """Write one table, for instance ``tables/P1_block.parquet``, and return its path.
@@ -327,7 +319,7 @@ def write_tables(
     if intervals and fmt == "pl94":
         raise ConfigError("the pl94 format has no columns for intervals; try parquet or csv.")
     release = ReleaseFolder(path)
-    measured: dict[str, Measured] | None = {} if intervals else None
+    measured: dict[str, MeasuredProduct] | None = {} if intervals else None
     for name in tables:
         if fmt == "pl94" and name not in PL94_TABLES:
             raise ConfigError(

@@ -1,4 +1,7 @@
-"""The certified budget adds up exactly, and the noise is what it buys."""
+"""The certified budget adds up exactly, the noise is what it buys, and the measurements are of that plan.
+
+Apart from the other checks: one file of all would be too long to read.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,14 @@ from collections.abc import Mapping
 from fractions import Fraction
 from operator import mul
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
 
 from opendas.budget.allocation import Budget
 from opendas.errors import CheckFailed, ConfigError
+from opendas.files.nmf.reading import MeasurementFile, measurement_metadata
 from opendas.files.release_folder import ReleasedProduct
 from opendas.geography.spine import Spine
 from opendas.measurement.plan import MeasurementPlan
@@ -23,7 +28,15 @@ from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
 from opendas.verify.check import require
 
-__all__ = ["certified_plan", "check_budget", "check_losses", "check_plan", "check_rows", "check_totals"]
+__all__ = [
+    "certified_plan",
+    "check_budget",
+    "check_losses",
+    "check_measurements",
+    "check_plan",
+    "check_rows",
+    "check_totals",
+]
 
 Run = Mapping[str, Any]
 
@@ -60,11 +73,9 @@ def _expected_rows(run: Run, spine: Spine) -> Counter[tuple[str, str, Fraction]]
     expected: Counter[tuple[str, str, Fraction]] = Counter()
     for number, level in enumerate(spine.levels):
         share = Fraction(run["budget"]["geolevels"].get(level.name, "0"))
-        shares = spine.shares[number]
-        counts = {Fraction(1): len(level)}
-        if shares is not None:
-            each = np.bincount(shares.which, minlength=len(shares.multiples)).tolist()
-            counts = dict(zip(shares.multiples, each, strict=True))
+        multiples, which = spine.multiples(number)
+        each = np.bincount(which, minlength=len(multiples)).tolist()
+        counts = dict(zip(multiples, each, strict=True))
         for query, part in run["budget"]["queries"].get(level.name, {}).items():
             for multiple, geounits in counts.items():
                 loss = share * multiple * Fraction(part) * total
@@ -224,3 +235,68 @@ def _times(change: str, unit: str) -> int:
     if change.startswith("one person with the unit changes"):
         return {"person": 1, "housing unit": 2}.get(unit, 0)
     return 0
+
+
+_GEOUNITS = 1 << 12
+
+
+def check_measurements(run: Mapping[str, Any], released: ReleasedProduct, stop: Event) -> str:
+    """Every budgeted geolevel has its file: right geounits, query groups, parameters, variances, shapes."""
+    plan = certified_plan(run, released)
+    stored = run["measurements"]
+    require(stored in ("used", "full"), f"measurements {stored!r}: expected used or full.")
+    present = {path.stem for path in released.measurements.glob("*.parquet")} - {"spine", "constraints"}
+    budgeted = {level.geolevel for level in plan.levels if level.queries}
+    require(present == budgeted, "there is a measurement file too many or too few.")
+    values = 0
+    for number, level in enumerate(plan.levels):
+        if level.queries:
+            file = MeasurementFile(released.measurements / f"{level.geolevel}.parquet")
+            wanted = measurement_metadata(plan, number, stored=stored)
+            require(
+                _without_invariants(file.metadata) == _without_invariants(wanted),
+                f"{level.geolevel}: the metadata are not those of the certified plan.",
+            )
+            values += _check_rows(file, plan, number, stop, full=stored == "full")
+    return f"{len(budgeted)} files with {values} noisy answers, {stored}"
+
+
+def _without_invariants(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out what is no part of the plan: a run may be measured with and estimated without invariants."""
+    dropped = ("invariants", "bounds")
+    product = {key: value for key, value in metadata["product"].items() if key not in dropped}
+    return {**metadata, "product": product}
+
+
+def _check_rows(file: MeasurementFile, plan: MeasurementPlan, number: int, stop: Event, *, full: bool) -> int:
+    spine = plan.spine
+    level = spine.levels[number]
+    multiples, which = spine.multiples(number)
+    keep = np.array([multiple > 0 for multiple in multiples])[which]
+    require(
+        np.array_equal(file.geocodes, level.geocodes[keep]), f"{level.name}: other geounits than the spine."
+    )
+    which = which[keep]
+    values = 0
+    for start in range(0, len(file), _GEOUNITS):
+        end = min(start + _GEOUNITS, len(file))
+        require(not stop.is_set(), "interrupted.")
+        answers = file.read(start, end)
+        for planned in plan.levels[number].queries:
+            each = [plan.distribution(number, planned, m).variance if m else 0.0 for m in multiples]
+            wanted = np.array(each)[which[start:end]]
+            found = answers[planned.query.name]
+            where = f"{level.name}, {planned.query.name}"
+            require(
+                bool(np.allclose(found.variance, wanted, rtol=1e-9, atol=0)),
+                f"{where}: a variance is not that of the plan.",
+            )
+            if full:
+                lengths = np.diff(found.offsets)
+                complete = found.cells is None and bool(np.all(lengths == planned.query.size))
+                require(complete, f"{where}: not all answers are there.")
+            elif found.cells is not None and len(found.cells):
+                inside = found.cells.min() >= 0 and found.cells.max() < planned.query.size
+                require(bool(inside), f"{where}: an answer to no row of the query group.")
+            values += len(found.values)
+    return values

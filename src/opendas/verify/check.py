@@ -11,7 +11,7 @@ from typing import Self
 
 from opendas.errors import CheckFailed, OpendasError
 
-__all__ = ["Check", "CheckBeside", "require", "run_check", "some"]
+__all__ = ["BackgroundCheck", "Check", "first_few", "require", "run_check"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ def require(condition: bool, detail: str) -> None:
         raise CheckFailed(detail)
 
 
-def some(names: Iterable[str], limit: int = 5) -> str:
+def first_few(names: Iterable[str], limit: int = 5) -> str:
     """Return the first few names, and how many more there are."""
     listed = list(names)
     text = ", ".join(listed[:limit])
@@ -54,7 +54,7 @@ def run_check(name: str, function: Callable[[], str]) -> Check:
         return Check(name, False, f"a file is damaged or incomplete ({type(error).__name__}).")
 
 
-class CheckBeside:
+class BackgroundCheck:
     """A check that runs in a thread while others run here; use it as a context manager.
 
     Reading and searching, most of a large check's time, are done outside of Python's lock.

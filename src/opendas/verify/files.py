@@ -1,17 +1,29 @@
-"""The release is what its certificate lists, and nothing else."""
+"""The release is what its certificate lists, and nothing else; and nothing in it is about a machine."""
 
 from __future__ import annotations
 
+import contextlib
+import getpass
 import json
-from collections.abc import Mapping, Sequence
+import re
+import socket
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from opendas.errors import CheckFailed
 from opendas.files.atomic import sha256_file
-from opendas.verify.check import require, some
+from opendas.verify.check import first_few, require
 
-__all__ = ["ISSUED_FILES", "check_digests", "check_issued", "check_listing", "read_certificate"]
+__all__ = [
+    "ISSUED_FILES",
+    "check_digests",
+    "check_issued",
+    "check_listing",
+    "check_machine",
+    "machine_names",
+    "read_certificate",
+]
 
 FORMAT = "opendas certificate 1"
 ISSUED_FILES = ("certificate.json", "certificate.pdf", "report.html")
@@ -40,7 +52,7 @@ def read_certificate(release: Path) -> dict[str, Any]:
         raise CheckFailed("certificate.json is no strict JSON.") from error
     require(isinstance(certificate, dict) and certificate.get("format") == FORMAT, f"expected {FORMAT!r}.")
     missing = [key for key in _KEYS if key not in certificate]
-    require(not missing, f"certificate.json lacks {some(missing)}.")
+    require(not missing, f"certificate.json lacks {first_few(missing)}.")
     require(
         isinstance(certificate["runs"], list) and bool(certificate["runs"]), "the certificate has no run."
     )
@@ -63,11 +75,11 @@ def check_listing(release: Path, listed: Sequence[Mapping[str, Any]]) -> str:
     found = _found(release)
     require(len(set(names)) == len(names), "the certificate lists a file twice.")
     unlisted = sorted(set(found) - set(names))
-    require(not unlisted, f"not listed in the certificate: {some(unlisted)}.")
+    require(not unlisted, f"not listed in the certificate: {first_few(unlisted)}.")
     missing = sorted(set(names) - set(found))
-    require(not missing, f"listed in the certificate but missing: {some(missing)}.")
+    require(not missing, f"listed in the certificate but missing: {first_few(missing)}.")
     links = [name for name in (*found, *ISSUED_FILES) if (release / name).is_symlink()]
-    require(not links, f"links are no part of a release: {some(links)}.")
+    require(not links, f"links are no part of a release: {first_few(links)}.")
     return f"{len(found)} files, all listed"
 
 
@@ -84,15 +96,64 @@ def check_digests(release: Path, listed: Sequence[Mapping[str, Any]]) -> str:
             or sha256_file(path) != entry["sha256"]
         ):
             wrong.append(str(entry["path"]))
-    require(not wrong, f"other content than certified: {some(wrong)}.")
+    require(not wrong, f"other content than certified: {first_few(wrong)}.")
     return f"{size} bytes"
 
 
 def check_issued(release: Path) -> str:
     """Certificate and report for people are there, and the report quotes the digest of this certificate."""
     missing = [name for name in ISSUED_FILES if not (release / name).is_file()]
-    require(not missing, f"missing: {some(missing)}.")
+    require(not missing, f"missing: {first_few(missing)}.")
     digest = sha256_file(release / "certificate.json")
     report = (release / "report.html").read_bytes()
     require(digest.encode() in report, "report.html was issued with another certificate.json.")
     return f"certificate {digest[:16]}"
+
+
+_PATH = re.compile(
+    rb"(?<![A-Za-z0-9+/=.])/(?:home|Users|root|tmp|private|var|opt|mnt|srv|work|workspace|data)/[\w.-]{2,}"
+    rb"|(?<![A-Za-z0-9])[A-Z]:\\\\?[\w.-]+\\"
+)
+_CLOCK = re.compile(rb"(?:19|20)\d\d-[01]\d-[0-3]\d[T ][0-2]\d:[0-5]\d")
+_STREAM = re.compile(rb"\bstream\r?\n.*?endstream", re.DOTALL)
+_TEXT = (".json", ".html", ".toml", ".csv", ".txt")
+
+
+def machine_names() -> tuple[str, ...]:
+    """Return the names of this host and user, if they are no ordinary words."""
+    names = {socket.gethostname(), socket.gethostname().split(".")[0]}
+    with contextlib.suppress(KeyError, OSError):
+        names.add(getpass.getuser())
+    telling = re.compile(r"[0-9._-]")
+    return tuple(sorted(n for n in names if len(n) >= 8 or (len(n) >= 5 and telling.search(n))))
+
+
+def _readable(suffix: str, data: bytes) -> bytes:
+    """Return the part of a file that is no compressed data, in which chance writes a path now and then."""
+    if suffix == ".pdf":
+        return _STREAM.sub(b"", data)
+    if suffix == ".parquet" and data[-4:] == b"PAR1":
+        return data[-8 - int.from_bytes(data[-8:-4], "little") :]
+    return data
+
+
+def check_machine(release: Path, names: Iterable[str]) -> str:
+    """No file holds an absolute path, a host or user name, or (text files) a clock reading.
+
+    Looks at the uncompressed bytes: text, the metadata of Parquet files, the frame of PDF files.
+    """
+    words = [re.compile(rb"(?<![A-Za-z0-9])" + re.escape(n.encode()) + rb"(?![A-Za-z0-9])") for n in names]
+    found = []
+    for path in sorted(release.rglob("*")):
+        if not path.is_file():
+            continue
+        data = path.read_bytes()
+        where = path.relative_to(release).as_posix()
+        if _PATH.search(_readable(path.suffix, data)):
+            found.append(f"{where} (a path)")
+        if any(word.search(data) for word in words):
+            found.append(f"{where} (a host or user name)")
+        if path.suffix in _TEXT and _CLOCK.search(data):
+            found.append(f"{where} (a time of day)")
+    require(not found, f"something about the machine in {first_few(found)}.")
+    return "no path, host, user or time of day"

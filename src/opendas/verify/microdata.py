@@ -1,4 +1,4 @@
-"""The microdata obey everything that is declared about them."""
+"""The microdata obey everything that is declared about them; apart for its length."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from opendas.geography.frame import official_codes, official_geolevels
 from opendas.geography.spine import SpineLevel
 from opendas.schema.histogram import Histogram
 from opendas.schema.pl94 import GQ_COLUMNS, HHGQ_LEVELS
-from opendas.verify.check import require, some
+from opendas.verify.check import first_few, require
 
 __all__ = ["Microdata", "check_bounds", "check_constraints", "check_frame", "check_quarters", "check_records"]
 
@@ -68,11 +68,11 @@ def check_frame(released: ReleasedProduct) -> str:
         )
         official = official_codes(frame.geocodes, frame.geolevels[0], frame.leaf)
         wrong = [name for name, codes in official.items() if not np.array_equal(codes, frame.levels[name])]
-        require(not wrong, f"codes that are no prefix of their leaf: {some(wrong)}.")
+        require(not wrong, f"codes that are no prefix of their leaf: {first_few(wrong)}.")
     for number in range(len(released.spine.levels)):
         _check_official(released, number)
     negative = [name for name, counts in frame.units.items() if counts.size and counts.min() < 0]
-    require(not negative, f"negative unit counts: {some(negative)}.")
+    require(not negative, f"negative unit counts: {first_few(negative)}.")
     levels = ", ".join(f"{len(level)} {level.name}" for level in released.spine.levels)
     return f"{len(frame)} leaves; spine: {levels}"
 
@@ -151,7 +151,7 @@ def check_bounds(released: ReleasedProduct) -> str:
     require(found == wanted, "the invariants on file are not the declared ones.")
     known = {bound.name for bound in product.bounds}
     others = {b.name for b in blocks.values() if b.kind not in exact} - known
-    require(not others, f"bounds that the product does not declare: {some(sorted(others))}.")
+    require(not others, f"bounds that the product does not declare: {first_few(sorted(others))}.")
     return f"{len(known)} bounds and {len(declared)} invariants, as declared"
 
 
@@ -185,7 +185,7 @@ def check_constraints(run: Mapping[str, Any], data: Microdata) -> str:
             if run["failsafe"] and number < len(spine.levels) - 1:
                 relaxed += int(broken.sum())
                 continue
-            where = some(code.decode() for code in block.geocodes[broken])
+            where = first_few(code.decode() for code in block.geocodes[broken])
             require(False, f"{level.name}: {block.name} does not hold in {where}.")
     note = f"; {relaxed} do not hold above families that the failsafe relaxed" if relaxed else ""
     return f"{rows} rows hold{note}" if not relaxed else f"{rows - relaxed} of {rows} rows hold{note}"
@@ -229,4 +229,4 @@ def check_quarters(data: Microdata) -> str:
 
 
 def _places(codes: npt.NDArray[np.bytes_], where: npt.NDArray[np.bool_], level: str, what: str) -> str:
-    return f"{level} people {what} in block {some(code.decode() for code in codes[where])}."
+    return f"{level} people {what} in block {first_few(code.decode() for code in codes[where])}."

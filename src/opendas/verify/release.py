@@ -13,11 +13,24 @@ from typing import Any
 from opendas.custody.stamps import NOT_FOR_RELEASE
 from opendas.errors import CheckFailed, ConfigError
 from opendas.files.release_folder import ReleasedProduct, ReleaseFolder, release_path
-from opendas.verify.budget import check_budget, check_losses, check_plan, check_rows, check_totals
-from opendas.verify.check import Check, CheckBeside, require, run_check, some
-from opendas.verify.files import check_digests, check_issued, check_listing, read_certificate
-from opendas.verify.machine import check_machine, machine_names
-from opendas.verify.measurements import check_measurements
+from opendas.geography.summary import SpineSummary, summarise
+from opendas.verify.budget import (
+    check_budget,
+    check_losses,
+    check_measurements,
+    check_plan,
+    check_rows,
+    check_totals,
+)
+from opendas.verify.check import BackgroundCheck, Check, first_few, require, run_check
+from opendas.verify.files import (
+    check_digests,
+    check_issued,
+    check_listing,
+    check_machine,
+    machine_names,
+    read_certificate,
+)
 from opendas.verify.microdata import (
     Microdata,
     check_bounds,
@@ -26,9 +39,8 @@ from opendas.verify.microdata import (
     check_quarters,
     check_records,
 )
-from opendas.verify.spine import check_spine
 
-__all__ = ["Check", "verify_release"]
+__all__ = ["Check", "check_spine", "verify_release"]
 
 
 def verify_release(path: Path, *, allow_seeded: bool = False) -> tuple[Check, ...]:
@@ -87,13 +99,13 @@ def _tables(release: ReleaseFolder) -> str:
         from opendas.verify.tables import same_table
 
         wrong = [path.relative_to(folder).as_posix() for path in files if not same_table(release, path)]
-    require(not wrong, f"not what the microdata say: {some(wrong)}.")
+    require(not wrong, f"not what the microdata say: {first_few(wrong)}.")
     return f"{len(files)} tables agree with the microdata"
 
 
 def _certificate(release: Path) -> str:
     certificate = read_certificate(release)
-    return f"version {certificate['version']}, {some(run['product'] for run in certificate['runs'])}"
+    return f"version {certificate['version']}, {first_few(run['product'] for run in certificate['runs'])}"
 
 
 def _stamps(certificate: Mapping[str, Any], allow_seeded: bool) -> str:
@@ -101,16 +113,16 @@ def _stamps(certificate: Mapping[str, Any], allow_seeded: bool) -> str:
     barred = [product for product, stamp in stamps if stamp == NOT_FOR_RELEASE]
     if barred and not allow_seeded:
         raise CheckFailed(
-            f"{some(barred)} is stamped {NOT_FOR_RELEASE}: its noise can be recomputed. "
+            f"{first_few(barred)} is stamped {NOT_FOR_RELEASE}: its noise can be recomputed. "
             "Pass --allow-seeded to check a test release."
         )
-    return some(dict.fromkeys(stamp for _, stamp in stamps)) or "none"
+    return first_few(dict.fromkeys(stamp for _, stamp in stamps)) or "none"
 
 
 def _products(certificate: Mapping[str, Any], folder: ReleaseFolder) -> str:
     certified = {run["product"] for run in certificate["runs"]}
     require(certified == set(folder.names), "the products on file are not the certified ones.")
-    return some(folder.names)
+    return first_few(folder.names)
 
 
 def _run_checks(run: Mapping[str, Any], released: ReleasedProduct) -> Iterator[Check]:
@@ -133,7 +145,9 @@ def _run_checks(run: Mapping[str, Any], released: ReleasedProduct) -> Iterator[C
     product = run["product"]
     yield from (run_check(f"{product}: {name}", step) for name, step in steps.items())
     # Measurements take as long as all that follows, and neither needs the other.
-    with CheckBeside(f"{product}: measurements", partial(check_measurements, run, released)) as measurements:
+    with BackgroundCheck(
+        f"{product}: measurements", partial(check_measurements, run, released)
+    ) as measurements:
         rest = [run_check(f"{product}: {name}", step) for name, step in later.items()]
         yield measurements.outcome()
     yield from rest
@@ -146,3 +160,26 @@ def _estimated(run: Mapping[str, Any]) -> bool:
 def _no_microdata(released: ReleasedProduct) -> str:
     require(not released.mdf.exists(), "microdata of a product that was only measured.")
     return "none: measurements only"
+
+
+def check_spine(run: Mapping[str, Any], released: ReleasedProduct) -> str:
+    """Geounits and children of every level, and the distances of every entity category, as certified."""
+    stated = run.get("spine")
+    if stated is None:
+        return "not described: certified by an earlier version"
+    certified = SpineSummary.from_dict(stated)
+    found = summarise(released.spine, released.frame)
+    require(
+        [level.geolevel for level in certified.levels] == list(released.spine.names),
+        "the certified levels are not those of the spine.",
+    )
+    for level, certified_level in zip(found.levels, certified.levels, strict=True):
+        require(level == certified_level, f"level {level.geolevel!r} is not as certified.")
+    categories = [entity.category for entity in found.entities]
+    require(
+        [entity.category for entity in certified.entities] == categories,
+        "the certified entity categories are not those of the frame.",
+    )
+    for entity, certified_entity in zip(found.entities, certified.entities, strict=True):
+        require(entity == certified_entity, f"the distances of {entity.category!r} are not as certified.")
+    return f"{len(found.levels)} levels, distances of {len(categories)} entity categories"

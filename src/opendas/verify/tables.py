@@ -1,4 +1,4 @@
-"""The published tables follow from the microdata."""
+"""The published tables follow from the microdata; apart, so that a release begins without least squares."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from opendas.errors import OpendasError
 from opendas.files.parquet import open_parquet, read_metadata
 from opendas.files.release_folder import ReleaseFolder
 from opendas.tables.cells import PL94_TABLES
-from opendas.tables.intervals import Measured
+from opendas.tables.interval_tables import MeasuredProduct
 from opendas.tables.legacy import legacy_members
 from opendas.tables.tabulate import (
     DEFAULT_CONFIDENCE,
@@ -53,7 +53,7 @@ def _same_parquet(release: ReleaseFolder, path: Path) -> bool:
     metadata = read_metadata(path)
     name, product = metadata["table"], metadata["product"]
     full = name if name in PL94_TABLES else f"{product}:{name}"
-    measured: dict[str, Measured] | None = {} if "intervals" in metadata else None
+    measured: dict[str, MeasuredProduct] | None = {} if "intervals" in metadata else None
     confidence = Fraction(metadata["confidence"])
     request = table_request(release, full, metadata["geolevel"], confidence, measured=measured)
     found = open_parquet(path).read().replace_schema_metadata(None)
@@ -100,7 +100,7 @@ def _same_csv(release: ReleaseFolder, path: Path) -> bool:
         header = next(csv.reader(file))
     levels = {match[1] for match in map(_MARGIN.search, header) if match}
     confidence = Fraction(levels.pop()) / 100 if levels else DEFAULT_CONFIDENCE
-    measured: dict[str, Measured] | None = {} if path.stem.endswith(INTERVALS) else None
+    measured: dict[str, MeasuredProduct] | None = {} if path.stem.endswith(INTERVALS) else None
     for name, geolevel in _candidates(release, path.stem.removesuffix(INTERVALS)):
         with tempfile.TemporaryDirectory() as folder, contextlib.suppress(OpendasError):
             again = write_table(

@@ -7,11 +7,11 @@ from threading import Event
 import pytest
 
 from opendas.errors import CheckFailed
-from opendas.verify.check import Check, CheckBeside, require
+from opendas.verify.check import BackgroundCheck, Check, require
 
 
 def test_a_check_beside_others_tells_what_it_found() -> None:
-    with CheckBeside("mini: measurements", lambda _: "3 files") as check:
+    with BackgroundCheck("mini: measurements", lambda _: "3 files") as check:
         assert check.outcome() == Check("mini: measurements", True, "3 files")
 
 
@@ -19,7 +19,7 @@ def test_a_check_beside_others_fails_as_others_do() -> None:
     def check(_: Event) -> str:
         raise CheckFailed("a file too many.")
 
-    with CheckBeside("mini: measurements", check) as beside:
+    with BackgroundCheck("mini: measurements", check) as beside:
         assert beside.outcome() == Check("mini: measurements", False, "a file too many.")
 
 
@@ -33,7 +33,7 @@ def test_an_interrupt_does_not_wait_for_a_check_beside() -> None:
         return "done"
 
     def interrupted() -> None:
-        with CheckBeside("mini: measurements", check):
+        with BackgroundCheck("mini: measurements", check):
             assert started.wait(60)
             raise KeyboardInterrupt
 

@@ -14,11 +14,11 @@ from support.data import shared_data
 from support.release_builder import add_product
 
 from opendas.errors import ConfigError
+from opendas.files.pl94_layout import RACE_CELLS, cell_names
 from opendas.files.release_folder import ReleaseFolder
 from opendas.geography.frame import Frame, official_codes
 from opendas.geography.spine import Spine, SpineLevel
 from opendas.readers.base import ReaderSpec
-from opendas.readers.pl94.layout import RACE_CELLS, cell_names
 from opendas.readers.registry import make_reader
 from opendas.sampling.laws import DiscreteGaussian
 from opendas.schema.histogram import Histogram

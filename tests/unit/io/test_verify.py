@@ -19,7 +19,7 @@ from opendas.geography.spine import Shares, Spine, SpineLevel
 from opendas.report.certificate import issue
 from opendas.schema.histogram import Histogram
 from opendas.tables.tabulate import write_tables
-from opendas.verify.machine import check_machine, machine_names
+from opendas.verify.files import check_machine, machine_names
 from opendas.verify.release import verify_release
 
 

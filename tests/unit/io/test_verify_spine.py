@@ -10,8 +10,7 @@ from support.release_builder import add_product, issue_release
 
 from opendas.files.release_folder import ReleaseFolder
 from opendas.verify.check import run_check
-from opendas.verify.release import verify_release
-from opendas.verify.spine import check_spine
+from opendas.verify.release import check_spine, verify_release
 
 NAME = "pl94-persons: spine"
 

@@ -15,10 +15,10 @@ from pyarrow import csv
 
 from opendas.arrays import Codes
 from opendas.errors import FormatError, GeographyError
+from opendas.files.pl94_layout import DROPPED, GEO_2010, GEO_2010_WIDTH, GEO_2020, KEY_FIELDS
 from opendas.geography.frame import ENTITY_CATEGORIES
 from opendas.readers.columns.findings import FindingLog
 from opendas.readers.frame.assignment_files import NO_AREA
-from opendas.readers.pl94.layout import DROPPED, GEO_2010, GEO_2010_WIDTH, GEO_2020, KEY_FIELDS
 from opendas.readers.pl94.segments import Member
 
 __all__ = [

@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from opendas.arrays import Ints
 from opendas.errors import DataError
+from opendas.files.pl94_layout import RACE_CELLS
 from opendas.readers.columns.findings import FindingLog
-from opendas.readers.pl94.layout import RACE_CELLS
 from opendas.readers.pl94.segments import Cells
 
 __all__ = [

@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from opendas.errors import DataError
+from opendas.files.pl94_layout import P5_TYPES
 from opendas.geography.frame import Frame
 from opendas.readers.base import InputData, ReaderSpec
 from opendas.readers.columns.findings import FindingLog
 from opendas.readers.pl94.header import parse_header_2020
-from opendas.readers.pl94.layout import P5_TYPES
 from opendas.readers.pl94.people import NURSING, place_people
 from opendas.readers.pl94.reader import Blocks, Entries, Parsed, Residence, read_states
 from opendas.readers.pl94.segments import Cells, align, parse_segment, read_members

@@ -16,12 +16,12 @@ from scipy import sparse
 from opendas.arrays import Ints
 from opendas.custody.stamps import DEMONSTRATION_FRAME
 from opendas.errors import ConfigError, DataError, Finding, FormatError, GeographyError
+from opendas.files.pl94_layout import KEY_FIELDS, cell_names
 from opendas.geography.frame import Frame, official_codes
 from opendas.readers.base import InputData, MemoryTable, ReaderSpec
 from opendas.readers.census import CensusKind, census_kind
 from opendas.readers.columns.findings import FindingLog
 from opendas.readers.pl94.header import Header, area_names, block_geocodes, entity_codes
-from opendas.readers.pl94.layout import KEY_FIELDS, cell_names
 from opendas.readers.pl94.people import check_tables, people
 from opendas.readers.pl94.segments import Cells
 from opendas.schema.histogram import Histogram

@@ -21,9 +21,9 @@ import pyarrow as pa
 from pyarrow import csv
 
 from opendas.errors import EnvironmentFailure, Finding, FormatError
+from opendas.files.pl94_layout import SEGMENT_KEYS, TABLE_SIZES, cell_names
 from opendas.readers.columns.csv_parquet import unpacked
 from opendas.readers.columns.findings import FindingLog
-from opendas.readers.pl94.layout import SEGMENT_KEYS, TABLE_SIZES, cell_names
 
 __all__ = [
     "Cells",

@@ -29,11 +29,17 @@ from opendas.intervals.laws import confidence_level
 from opendas.intervals.noisy_tree import NoisyTree
 from opendas.intervals.tree_estimates import TreeEstimates
 from opendas.schema.histogram import Histogram
-from opendas.tables.cells import PL94_TABLES, Table, pl94_table, query_table, table_layout
+from opendas.tables.cells import (
+    PL94_TABLES,
+    Table,
+    check_geolevel,
+    find_table,
+    product_table,
+    table_layout,
+)
 from opendas.tables.counting import Grouping, count_table, group_leaves
-from opendas.tables.resolve import find_query, nearest_geolevel
 
-__all__ = ["INTERVAL_SCHEMA", "Measured", "open_measured"]
+__all__ = ["INTERVAL_SCHEMA", "MeasuredProduct", "open_measured"]
 
 DEFAULT_LEVEL = Fraction(9, 10)
 
@@ -55,7 +61,7 @@ INTERVAL_SCHEMA = pa.schema(
 
 
 @dataclass(eq=False)
-class Measured:
+class MeasuredProduct:
     """One product's noisy measurements, ready to be asked.
 
     Parameters
@@ -88,14 +94,12 @@ class Measured:
         ConfigError
             If it is neither, or a table of another product.
         """
-        if name in PL94_TABLES:
-            if self.tree.product.layout != table_layout(name):
-                raise ConfigError(
-                    f"table {name} is made from pl94-{table_layout(name)}, and these are measurements of "
-                    f"{self.tree.product.name}."
-                )
-            return pl94_table(self.tree.product, name)
-        return query_table(self.tree.product, name)
+        if name in PL94_TABLES and self.tree.product.layout != table_layout(name):
+            raise ConfigError(
+                f"table {name} is made from pl94-{table_layout(name)}, and these are measurements of "
+                f"{self.tree.product.name}."
+            )
+        return product_table(self.tree.product, name)
 
     def grouping(self, geolevel: str) -> Grouping:
         """Return the areas of an official geolevel or entity category.
@@ -105,7 +109,7 @@ class Measured:
         ConfigError
             If the frame has no such codes.
         """
-        nearest_geolevel(self.tree.frame, geolevel)
+        check_geolevel(self.tree.frame, geolevel)
         return group_leaves(self.tree.frame, geolevel)
 
     def batches(
@@ -178,7 +182,7 @@ def interval_rows(
     )
 
 
-def open_measured(path: Path, query: str, product: str | None = None) -> tuple[Measured, str]:
+def open_measured(path: Path, query: str, product: str | None = None) -> tuple[MeasuredProduct, str]:
     """Open what a query is asked of: a release, or a noisy measurement file of the Bureau's layout or ours.
 
     Parameters
@@ -193,7 +197,7 @@ def open_measured(path: Path, query: str, product: str | None = None) -> tuple[M
 
     Returns
     -------
-    measured : Measured
+    measured : MeasuredProduct
     query : str
         Its name without a product.
 
@@ -205,22 +209,8 @@ def open_measured(path: Path, query: str, product: str | None = None) -> tuple[M
         If the files are damaged, or hold only what an estimate used.
     """
     if is_bureau_folder(path):
-        return Measured(bureau_tree(path)), query
+        return MeasuredProduct(bureau_tree(path)), query
     if (path / "spine.parquet").is_file():
-        release = ReleaseFolder(path.parent.parent)
-        released = release[path.name]
-    else:
-        release = ReleaseFolder(path)
-        if product is not None:
-            released = release[product]
-        elif query in PL94_TABLES:
-            found = release.with_layout(table_layout(query))
-            if found is None:
-                raise ConfigError(
-                    f"table {query} needs the product pl94-{table_layout(query)}, and this release holds "
-                    f"{', '.join(release.names)}; run pl94-{table_layout(query)} into the same folder first."
-                )
-            released = found
-        else:
-            released, query, _ = find_query(release, query)
-    return Measured(noisy_tree(released), released), query
+        path, product = path.parent.parent, path.name
+    released, query, _ = find_table(ReleaseFolder(path), query, product)
+    return MeasuredProduct(noisy_tree(released), released), query
