@@ -31,76 +31,8 @@ from opendas.schema.histogram import Histogram
 
 __all__ = ["Forecast", "check_room", "forecast_run", "measure_small_run"]
 
-<<<<<<< HEAD
 FIRST_LEAVES, MOST_LEAVES, SMALL_RUN_SECONDS = 50, 2000, 0.5
 """A small run has so many leaves at first, and then as many as take so long, up to a number."""
-=======
-# What runs cost: coefficients that ``python benchmarks/forecast.py fit`` found, for forecasts.
-
-
-MACHINE = "one core of an AMD EPYC server, November 2026"
-"""Where the coefficients were measured, in processor time: on a machine with other work, runs take longer."""
-
-TOLERANCE = 1.5
-"""Within this factor, either way, forecasts of time were on that machine for states of other sizes."""
-
-RECORDS_A_LEAF = "about 45 persons, or 20 housing units, a leaf, as in the made states"
-
-MAPPED_LEAVES = 1 << 18
-MAPPED_LEAF = 640.0
-"""Leaves beyond so many take so many bytes of the main process: counts stand on disk."""
-
-TASK_LEAVES = 16_384
-"""A worker holds about so many leaves at a time, see :mod:`opendas.engines.tasks`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Costs:
-    """MeasuredProduct costs of one estimator with a product of `cells` cells.
-
-    Parameters
-    ----------
-    cells : int
-    start : float
-        Seconds of any run: start of the program, certificate and report.
-    reading, planning, gathering, writing : float
-        Microseconds a leaf.
-    child : tuple of float
-        Microseconds a geounit, by its height above the leaves: leaves first; the last is that of all above.
-    answer : float
-        Microseconds a noisy answer, where all are written.
-    main_mb, main_leaf : float
-        Resident set of the main process: constant in MB, and bytes a leaf, as long as all are in memory.
-    worker_mb, worker_leaf : float
-        Of a worker process: constant in MB, and bytes a leaf of its task.
-    output_mb, output_leaf : float
-        Files that stay: constant in MB, and bytes a leaf.
-    scratch_leaf : float
-        Files that are removed when the run is finished: bytes a leaf.
-    answer_bytes : float
-        Bytes a noisy answer, where all are written.
-    full_mb : float
-        MB that the main process has more, where all noisy answers are written.
-    """
-
-    cells: int
-    start: float
-    reading: float
-    planning: float
-    gathering: float
-    child: tuple[float, ...]
-    writing: float
-    answer: float
-    main_mb: float
-    main_leaf: float
-    worker_mb: float
-    worker_leaf: float
-    output_mb: float
-    output_leaf: float
-    scratch_leaf: float
-    answer_bytes: float
-    full_mb: float = 0.0
->>>>>>> 752be1a (Tables and verify: one way to find a table, checks of one subject in one file)
 
 RECORDS = 45
 """Made records a leaf."""
