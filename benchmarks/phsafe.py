@@ -25,7 +25,8 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from opendas.phsafe.made import write_made
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+from support.made_phsafe import write_made
 
 # Production stack and budgets, 199,656 persons in 80,000 households, two shared cores; measured by the
 # reference that this project was given, on another day.

@@ -15,14 +15,17 @@ import csv
 import json
 import math
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
 import numpy as np
 from scipy.stats import chi2
 
-from opendas.phsafe.made import write_made
 from opendas.phsafe.run import HouseholdOptions, run_private
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+from support.made_phsafe import write_made
 
 PEER_SCRIPT = Path(__file__).resolve().parents[1] / "benchmarks" / "phsafe_peer.py"
 TABLE, LEVEL = "PH1_num", "state_A-G"

@@ -18,10 +18,11 @@ import pytest
 from numpy.typing import NDArray
 
 from opendas.phsafe import counting
-from opendas.phsafe.codes import CHILDREN
 from opendas.phsafe.counting import count_cube, counted_rows, level_counts, truncated
-from opendas.phsafe.linking import check_keys, link
-from opendas.phsafe.model import Geography, Inputs, Level, Persons, Places, Units
+from opendas.phsafe.inputs.codes import CHILDREN
+from opendas.phsafe.inputs.linking import check_keys, link
+from opendas.phsafe.inputs.records import Inputs, Persons, Places, Units
+from opendas.phsafe.model import Geography, Level
 from opendas.phsafe.sensitivity import Answers, Sensitivity
 from opendas.phsafe.tables import TABLES, Kind, Table
 from opendas.phsafe.truncation import Truncation

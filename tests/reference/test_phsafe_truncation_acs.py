@@ -10,12 +10,16 @@ import pyarrow.parquet as pq
 import pytest
 from support.data import shared_data
 
-from opendas.phsafe.truncation_error import dropped_share
-
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "phsafe-margins.md"
 pytestmark = pytest.mark.skipif(not PAGE.is_file(), reason="the documentation is not beside the tests")
 GROUP_QUARTERS = ("16", "17")
 REFERENCE_PERSON = 0
+
+
+def dropped_share(sizes: Counter[int], tau: int) -> float:
+    """Return the share of persons beyond the first tau of their household."""
+    persons = sum(size * households for size, households in sizes.items())
+    return sum(max(size - tau, 0) * households for size, households in sizes.items()) / persons
 
 
 @pytest.mark.parametrize(("state", "name"), [("ri", "Rhode Island"), ("wy", "Wyoming")])
@@ -37,4 +41,4 @@ def test_shares_of_the_survey(state: str, name: str, who: str, below: int) -> No
         sizes[size] += weight[household]
     (line,) = re.findall(rf"^\| {name}, {who} \|(.*)\|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     quoted = [cell.strip() for cell in line.split("|")]
-    assert quoted == [f"{100 * float(dropped_share(sizes, tau)):.2f}" for tau in range(4, 11)]
+    assert quoted == [f"{100 * dropped_share(sizes, tau):.2f}" for tau in range(4, 11)]

@@ -19,10 +19,9 @@ from support.households import configuration
 
 from opendas.arrays import Ints
 from opendas.custody.run_key import RunKey
-from opendas.phsafe.config import Mode, parse_config
+from opendas.phsafe.config import Mode, Plan, parse_config
 from opendas.phsafe.measure import measure
 from opendas.phsafe.output import OutputTable
-from opendas.phsafe.plan import Plan
 from opendas.phsafe.sensitivity import Law
 from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
 

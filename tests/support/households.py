@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from opendas.phsafe.read_csv import GEO_COLUMNS, PERSON_COLUMNS, UNIT_COLUMNS
+from opendas.phsafe.inputs.read_csv import GEO_COLUMNS, PERSON_COLUMNS, UNIT_COLUMNS
 
 Row = dict[str, str]
 World = tuple[list[Row], list[Row], list[Row]]

@@ -17,9 +17,8 @@ from audit.marked.sandbox import Sandbox
 from audit.marked.scan import scan_folder
 from opendas.custody.input_tag import tag_key
 from opendas.custody.run_key import RunKey
-from opendas.phsafe.config import Mode, read_config
+from opendas.phsafe.config import Mode, Plan, read_config
 from opendas.phsafe.measure import truncation_keys
-from opendas.phsafe.plan import Plan
 from opendas.runs.workspace import read_state
 
 pytestmark = pytest.mark.slow

@@ -9,10 +9,9 @@ import pytest
 from support.data import shared_data
 
 from opendas.phsafe.config import Mode, read_config
-from opendas.phsafe.exact import exact_tables
-from opendas.phsafe.linking import link
-from opendas.phsafe.output import PART_FILE
-from opendas.phsafe.read_csv import read_csv
+from opendas.phsafe.inputs.linking import link
+from opendas.phsafe.inputs.read_csv import read_csv
+from opendas.phsafe.output import PART_FILE, exact_tables
 from opendas.phsafe.run import HouseholdOptions, run_private
 from opendas.phsafe.tables import OUTPUTS
 from opendas.phsafe.truncation import Truncation

@@ -16,9 +16,8 @@ from support.households import World, configuration, random_world, write_world
 from support.spark_cluster import Cluster, forms, holds, start_cluster
 
 from opendas.custody.run_key import RunKey
-from opendas.phsafe.config import Mode, read_config
+from opendas.phsafe.config import Mode, Plan, read_config
 from opendas.phsafe.measure import truncation_keys
-from opendas.phsafe.plan import Plan
 
 pytestmark = pytest.mark.slow
 

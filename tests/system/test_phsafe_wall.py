@@ -32,13 +32,14 @@ from opendas.custody.ledger import Ledger
 from opendas.custody.run_key import RunKey
 from opendas.errors import ConfigError, PrivacyError
 from opendas.phsafe.config import Mode, read_config
-from opendas.phsafe.digest import bucket_digests, canonical_bytes
-from opendas.phsafe.exact import exact_cubes, exact_declarations
-from opendas.phsafe.linking import link, sort_inputs
-from opendas.phsafe.read_csv import read_csv
+from opendas.phsafe.counting import exact_cubes
+from opendas.phsafe.inputs.digest import bucket_digests, canonical_bytes
+from opendas.phsafe.inputs.linking import link, sort_inputs
+from opendas.phsafe.inputs.read_csv import read_csv
+from opendas.phsafe.inputs.records import to_words
+from opendas.phsafe.output import exact_declarations
 from opendas.phsafe.run import HouseholdOptions, run_private
 from opendas.phsafe.tables import TABLES, Derived, find_table
-from opendas.phsafe.words import to_words
 from opendas.privacy.relations import Neighbours
 from opendas.sampling.noise import NoiseSource
 

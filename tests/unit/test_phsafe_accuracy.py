@@ -18,13 +18,12 @@ from opendas.cli.main import cli
 from opendas.custody.run_key import RunKey
 from opendas.errors import ConfigError
 from opendas.phsafe.accuracy import accuracy_report, published_moe, run_accuracy, write_report
-from opendas.phsafe.config import Mode, parse_config
-from opendas.phsafe.exact import exact_tables
-from opendas.phsafe.linking import Linked, link, sort_inputs
-from opendas.phsafe.measure import count_locally, measure
-from opendas.phsafe.output import PART_FILE, OutputTable
-from opendas.phsafe.plan import Plan
-from opendas.phsafe.read_csv import read_csv
+from opendas.phsafe.config import Mode, Plan, parse_config
+from opendas.phsafe.counting import count_tables
+from opendas.phsafe.inputs.linking import Linked, link, sort_inputs
+from opendas.phsafe.inputs.read_csv import read_csv
+from opendas.phsafe.measure import measure
+from opendas.phsafe.output import PART_FILE, OutputTable, exact_tables
 from opendas.phsafe.run import HouseholdOptions
 from opendas.phsafe.sensitivity import Answers, LevelNoise, Sensitivity, noise_for, spent
 from opendas.privacy.relations import Mechanism
@@ -73,7 +72,9 @@ def test_errors_are_those_of_the_written_tables(definition: str, linked: Linked)
     truth = {table.name: written(table) for table in exact_tables(plan.config, linked)}
     errors: dict[tuple[str, str, str, int], list[int]] = defaultdict(list)
     for trial in range(3):
-        noisy = measure(plan, count_locally(linked), RunKey.seeded(40 + trial), "00" * 32)
+        noisy = measure(
+            plan, lambda plan, keys: count_tables(plan, linked, keys), RunKey.seeded(40 + trial), "00" * 32
+        )
         for table in noisy:
             for (region, kind, group, cell), count in written(table).items():
                 error = abs(count - truth[table.name].get((region, kind, group, cell), 0))

@@ -15,9 +15,9 @@ from opendas.cli.main import cli
 from opendas.demo.cef_files import write_cef
 from opendas.errors import DataError
 from opendas.phsafe.config import Mode, parse_config
-from opendas.phsafe.linking import link, sort_inputs
-from opendas.phsafe.read_cef import CefPaths, read_cef
-from opendas.phsafe.read_csv import GEO_COLUMNS, PERSON_COLUMNS, UNIT_COLUMNS, read_csv
+from opendas.phsafe.inputs.linking import link, sort_inputs
+from opendas.phsafe.inputs.read_cef import CefPaths, read_cef
+from opendas.phsafe.inputs.read_csv import GEO_COLUMNS, PERSON_COLUMNS, UNIT_COLUMNS, read_csv
 from opendas.phsafe.tables import OUTPUTS
 from opendas.phsafe.validate import validate
 from opendas.readers.cef.layout import PERSONS, UNITS, RecordLayout

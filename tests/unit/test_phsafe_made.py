@@ -10,13 +10,14 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
+from support import made_phsafe as made
+from support.made_phsafe import Made, production_config, write_made
 
 from opendas.errors import ConfigError
-from opendas.phsafe import made, values
 from opendas.phsafe.config import Mode, parse_config, read_config
-from opendas.phsafe.made import Made, production_config, write_made
+from opendas.phsafe.inputs import fields
+from opendas.phsafe.inputs.read_csv import GEO_COLUMNS, PERSON_COLUMNS, UNIT_COLUMNS
 from opendas.phsafe.model import find_level
-from opendas.phsafe.read_csv import GEO_COLUMNS, PERSON_COLUMNS, UNIT_COLUMNS
 from opendas.phsafe.run import HouseholdOptions, validate_input
 from opendas.readers.cef.layout import MAFID_RANGE
 
@@ -168,4 +169,4 @@ def test_what_cannot_be_made_is_refused(
 
 
 def test_keys_have_one_range_everywhere() -> None:
-    assert values._MAFIDS == MAFID_RANGE == (made._FIRST_MAFID, made._FIRST_MAFID + made._MAFIDS - 1)
+    assert fields._MAFIDS == MAFID_RANGE == (made._FIRST_MAFID, made._FIRST_MAFID + made._MAFIDS - 1)

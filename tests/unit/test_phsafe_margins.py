@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.phsafe_table_10 import Row, budget_totals, markdown, table_10
 
 from opendas.errors import ConfigError
 from opendas.phsafe import sums
@@ -25,9 +26,7 @@ from opendas.phsafe.margins import (
     solve,
 )
 from opendas.phsafe.sensitivity import Answers, Sensitivity, noise_for
-from opendas.phsafe.table_10 import Row, budget_totals, markdown, table_10
 from opendas.phsafe.tables import DERIVED, find_table
-from opendas.phsafe.truncation_error import dropped_share, plan_dropped
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
 
@@ -360,6 +359,3 @@ def test_the_page_on_margins_is_true() -> None:
         assert f"{float(sums[name]) + 4.9e-7:.6f}" in text, name
     (race,) = (row for row in table_10() if (row.table, row.level) == ("PH3", "state_A-G"))
     assert race.published > budget_totals()["all"]["published"] / 2
-    plans = plan_dropped({"PH1_num": 10, "PH3": 6}, F("0.001"))
-    assert {margin(plan.law) for plan in plans} == {520}
-    assert dropped_share({1: 50, 4: 20, 12: 1}, tau=10) == F(1, 71)

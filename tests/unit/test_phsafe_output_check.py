@@ -16,13 +16,12 @@ from support.households import configuration, random_world, write_world
 
 from opendas.cli.failures import guarded
 from opendas.cli.main import cli
-from opendas.phsafe.check_output import check_tables, expected_tables, expected_variance
 from opendas.phsafe.config import Config, Mode, parse_config
 from opendas.phsafe.output import PART_FILE
 from opendas.phsafe.run import HouseholdOptions, run_exact, run_private
 from opendas.phsafe.sensitivity import Answers, Sensitivity
 from opendas.phsafe.tables import OUTPUTS
-from opendas.phsafe.verify import verify_output
+from opendas.phsafe.verify import check_tables, expected_tables, expected_variance, verify_output
 from opendas.privacy.relations import Mechanism
 
 Capture = pytest.CaptureFixture[str]

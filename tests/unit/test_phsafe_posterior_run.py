@@ -15,8 +15,7 @@ from support.phsafe_measurements import Truth, made_truth, measurements, write_m
 from opendas.cli.failures import guarded
 from opendas.cli.main import cli
 from opendas.errors import ConfigError, DataError, FormatError
-from opendas.phsafe.posterior.checks import check_averages, check_counts
-from opendas.phsafe.posterior.run import PostProcessing, post_process
+from opendas.phsafe.posterior.run import PostProcessing, check_averages, check_counts, post_process
 from opendas.phsafe.posterior.tables import COUNTS, Model
 from opendas.phsafe.posterior.truncated import truncated_mean
 

@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import norm
 
 from opendas.errors import ConfigError
-from opendas.phsafe.posterior.gauss import log_interval, log_upper
+from opendas.phsafe.posterior.density import log_interval, log_upper
 from opendas.phsafe.posterior.lattice import (
     Lattice,
     Noise,

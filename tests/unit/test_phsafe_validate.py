@@ -13,10 +13,10 @@ from support.seeds import seeds
 
 from opendas.errors import DataError, Finding
 from opendas.phsafe.config import Mode, parse_config
-from opendas.phsafe.findings import MOST_LINES, InputFiles, Source, list_lines
-from opendas.phsafe.linking import link, sort_inputs
-from opendas.phsafe.model import Inputs
-from opendas.phsafe.read_csv import read_csv
+from opendas.phsafe.inputs.findings import MOST_LINES, InputFiles, Source, list_lines
+from opendas.phsafe.inputs.linking import link, sort_inputs
+from opendas.phsafe.inputs.read_csv import read_csv
+from opendas.phsafe.inputs.records import Inputs
 from opendas.phsafe.validate import Validation, validate
 
 STATES = ["06", "44"]

@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 from support.households import random_world, write_world
 
-from opendas.phsafe.digest import BUCKETS, bucket_digests, bucket_of, canonical_bytes
-from opendas.phsafe.linking import sort_inputs
-from opendas.phsafe.model import Inputs, Persons, Places, Units
-from opendas.phsafe.read_csv import read_csv
-from opendas.phsafe.words import from_words, to_words
+from opendas.phsafe.inputs.digest import BUCKETS, bucket_digests, bucket_of, canonical_bytes
+from opendas.phsafe.inputs.linking import sort_inputs
+from opendas.phsafe.inputs.read_csv import read_csv
+from opendas.phsafe.inputs.records import Inputs, Persons, Places, Units, from_words, to_words
 
 
 @pytest.fixture

@@ -117,7 +117,6 @@ def test_the_modules_that_hold_a_key_are_these() -> None:
         "opendas.engines.work",
         "opendas.measurement.noisy",
         "opendas.phsafe.measure",
-        "opendas.phsafe.truncation_error",
     }
     assert importers("RunKey") == {
         "opendas.engines.spark.exact",  # for the input tag, as next
@@ -172,10 +171,8 @@ def test_persons_and_key_meet_only_in_the_measurement_and_the_wiring_of_phsafe()
     key = importers("NoiseSource") | importers("RunKey")
     assert truth & key == {
         "opendas.phsafe.accuracy",  # truth beside seeded noise, for test data only
-        "opendas.phsafe.measure",
         "opendas.phsafe.run",
-        "opendas.phsafe.truncation_error",
-    }
+    }, "phsafe.measure is handed cubes of counts, and sees no person"
     keys = re.findall(r"RunKey\.\w+", (ROOT / "phsafe" / "accuracy.py").read_text(encoding="utf-8"))
     assert keys == ["RunKey.seeded"]
 

@@ -11,10 +11,9 @@ from opendas.errors import ConfigError
 from opendas.explore.problems import Problems, decimal_text, read_number
 from opendas.explore.quick import least_budget, margin
 from opendas.phsafe.config import Config
-from opendas.phsafe.margins import PUBLISHED_Z, formula_budget
+from opendas.phsafe.margins import PRODUCTION_TAU, PUBLISHED_Z, formula_budget, published_row
 from opendas.phsafe.model import LEVELS, PUERTO_RICO, STATE_CODES, Level
 from opendas.phsafe.sensitivity import Answers, Sensitivity, noise_for
-from opendas.phsafe.table_10 import PRODUCTION_TAU, published_row
 from opendas.phsafe.tables import TABLES, Table
 from opendas.privacy.relations import Mechanism, Neighbours
 

@@ -19,18 +19,16 @@ from opendas.arrays import Ints
 from opendas.custody.run_key import RunKey
 from opendas.errors import ConfigError
 from opendas.files.atomic import make_folder, write_atomic
-from opendas.phsafe.config import Mode, read_config
+from opendas.phsafe.config import Mode, Plan, read_config
 from opendas.phsafe.counting import count_cube, counted_rows, level_counts, truncated
-from opendas.phsafe.exact import exact_tables
 from opendas.phsafe.folder import refuse_inside_release
-from opendas.phsafe.linking import Linked, link, sort_inputs
+from opendas.phsafe.inputs.linking import Linked, link, sort_inputs
+from opendas.phsafe.inputs.read_cef import read_cef
+from opendas.phsafe.inputs.read_csv import read_csv
 from opendas.phsafe.margins import cell_margins
 from opendas.phsafe.measure import CountTables, measure, prepare_samplers
 from opendas.phsafe.model import Level
-from opendas.phsafe.output import PART_FILE, Block, OutputTable, derive
-from opendas.phsafe.plan import Plan
-from opendas.phsafe.read_cef import read_cef
-from opendas.phsafe.read_csv import read_csv
+from opendas.phsafe.output import PART_FILE, Block, OutputTable, derive, exact_tables
 from opendas.phsafe.run import HouseholdOptions
 from opendas.phsafe.sensitivity import LevelNoise
 from opendas.phsafe.tables import DERIVED, Derived, Joined, Table

@@ -13,10 +13,10 @@ from typing import Any
 from opendas.custody.ledger_entries import INFINITE, Loss
 from opendas.custody.stamps import NOT_FOR_RELEASE
 from opendas.files.atomic import sha256_file, write_atomic
+from opendas.phsafe.config import Plan
 from opendas.phsafe.folder import PRODUCT
 from opendas.phsafe.margins import cell_margins, margin
 from opendas.phsafe.model import regions
-from opendas.phsafe.plan import Plan
 from opendas.phsafe.sensitivity import Law, LevelNoise, Sensitivity, total_loss
 from opendas.phsafe.tables import DERIVED, Derived, Table, find_table
 from opendas.phsafe.truncation import Truncation

@@ -6,6 +6,7 @@ Cubes add up over any partition of the households, so that an engine may count a
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,27 +14,26 @@ import numpy as np
 import numpy.typing as npt
 
 from opendas.arrays import Ints
-from opendas.errors import Finding
-from opendas.phsafe.codes import OUTSIDE, group_index
-from opendas.phsafe.config import Config
-from opendas.phsafe.findings import CSV_FILES, InputFiles, list_lines
-from opendas.phsafe.linking import Linked
+from opendas.phsafe.config import Plan
+from opendas.phsafe.inputs.codes import OUTSIDE, group_index
+from opendas.phsafe.inputs.linking import Linked
 from opendas.phsafe.model import Geography, Iteration, Level
 from opendas.phsafe.tables import IteratesBy, Joined, Kind, Table
 from opendas.phsafe.truncation import Truncation, select
 
 __all__ = [
-    "check_cells",
     "count_cube",
+    "count_tables",
     "counted_rows",
-    "has_no_cell",
-    "has_no_race",
+    "exact_cubes",
     "level_counts",
 ]
 
 
 _RACES = len(Iteration.RACE.codes) + 1
 _ORIGINS = len(Iteration.ORIGIN.codes) + 1
+Progress = Callable[[str, int, int], None]
+
 _COLUMNS = ("rtype", "qage", "cenhisp", "cenrace", "relship")
 
 
@@ -152,89 +152,39 @@ def level_counts(cube: Ints, level: Level) -> Ints:
     return np.asarray(counts.sum(axis=0, keepdims=True) if level.geography is Geography.USA else counts)
 
 
-def has_no_cell(table: Table, rows: Joined) -> npt.NDArray[np.bool_]:
-    """Return which rows a table counts without having a cell for them, or with a position that is none."""
-    position = table.cell_index(rows)
-    return np.asarray((position < 0) | (position >= len(table.cells)))
-
-
-def has_no_race(table: Table, rows: Joined) -> npt.NDArray[np.bool_]:
-    """Return which rows have a race that is in none of the groups A to G."""
-    if table.iterates_by is None:
-        return np.zeros(len(rows), dtype=np.bool_)
-    of = "unit" if table.iterates_by is IteratesBy.HOUSEHOLDER else "person"
-    race = rows.unit("hhrace") if of == "unit" else rows.person("cenrace")
-    return np.asarray(group_index(Iteration.RACE, race, race) == OUTSIDE)
-
-
-def check_cells(
-    linked: Linked,
-    config: Config,
-    files: InputFiles = CSV_FILES,
-    *,
-    every_table: bool = False,
-    usable: tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]] | None = None,
-) -> list[Finding]:
-    """Find every person or unit that a table with a budget counts but that has no cell, or no race group.
-
-    Before truncation, so that what is refused does not depend on who would have been kept.
+def count_tables(
+    plan: Plan, linked: Linked, keys: Mapping[str, bytes], progress: Progress | None = None
+) -> dict[str, Ints]:
+    """Count every table with a budget, after truncation.
 
     Parameters
     ----------
+    plan : Plan
     linked : Linked
-    config : Config
-    files : InputFiles
-    every_table : bool
-        Also tables without a budget, for the non-private mode.
-    usable : (bool (n,), bool (u,)), optional
-        Persons and units whose codes are in their lists; by default all. Others are passed over here, for
-        they are wrong whatever counts them.
+    keys : mapping of str to bytes
+        Of the keyed selections, by table.
+    progress : callable(stage, done, total), optional
 
     Returns
     -------
-    list of Finding
-        By table, then by line.
+    dict of str to int64 (states, races, origins, cells)
+        The cube of each table. Confidential.
     """
-    findings = []
-    for table in config.tables:
-        levels = table.levels if every_table else tuple(config.budgets.get(table.name, {}))
-        if not levels:
-            continue
+    tables = [table for table in plan.config.tables if table.name in plan.config.budgets]
+    cubes = {}
+    for done, table in enumerate(tables, start=1):
         rows = counted_rows(table, linked)
-        checks = [(table.cell_field, table.cell_rule, has_no_cell(table, rows))]
-        if any(level.iteration is Iteration.RACE for level in levels):
-            by_person = table.iterates_by is IteratesBy.PERSON
-            field = "CENRACE" if by_person else "HHRACE"
-            rule = f"{'the person' if by_person else 'the unit'} needs {field} 01 to 63"
-            checks.append((field, rule, has_no_race(table, rows)))
-        for field, rule, wrong in checks:
-            if wrong.any():
-                found = np.flatnonzero(wrong & _usable(rows, usable))
-                findings += _without_cell(
-                    rows, found, files, field, f"counted by {table.name}, without a cell: {rule}"
-                )
-    return findings
+        if table.has_tau:
+            rows = truncated(rows, plan.config.tau[table.name], plan.truncation, keys.get(table.name))
+        cubes[table.name] = count_cube(table, rows, linked.state, len(plan.config.state_filter))
+        if progress is not None:
+            progress("counting", done, len(tables))
+    return cubes
 
 
-def _usable(
-    rows: Joined, usable: tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]] | None
-) -> npt.NDArray[np.bool_] | bool:
-    if usable is None:
-        return True
-    persons, units = usable
-    good = units[rows.unit_rows]
-    return good if rows.person_rows is None else good & persons[rows.person_rows]
-
-
-def _without_cell(
-    rows: Joined, found: npt.NDArray[np.int64], files: InputFiles, field: str, rule: str
-) -> list[Finding]:
-    unit_lines = rows.unit("line")[found]
-    if rows.person_rows is None:
-        return list_lines(files.units, unit_lines, field, rule)
-
-    def unit_of(position: int) -> str:
-        name, line = files.units.place(int(unit_lines[position]))
-        return f" (its unit: {name}, line {line})"
-
-    return list_lines(files.persons, rows.person("line")[found], field, rule, unit_of)
+def exact_cubes(tables: Mapping[str, Table], linked: Linked, states: int) -> dict[str, Ints]:
+    """Return the cube of each table as the non-private mode counts it, by the name of the output."""
+    return {
+        name: count_cube(table, counted_rows(table, linked, truth=True), linked.state, states)
+        for name, table in tables.items()
+    }

@@ -6,13 +6,11 @@ from collections.abc import Callable
 from typing import Protocol
 
 from opendas.arrays import Ints
-from opendas.phsafe.config import Config
-from opendas.phsafe.digest import bucket_digests, canonical_bytes
-from opendas.phsafe.exact import exact_cubes
-from opendas.phsafe.linking import link
-from opendas.phsafe.measure import count_locally
-from opendas.phsafe.model import Inputs
-from opendas.phsafe.plan import Plan
+from opendas.phsafe.config import Config, Plan
+from opendas.phsafe.counting import count_tables, exact_cubes
+from opendas.phsafe.inputs.digest import bucket_digests, canonical_bytes
+from opendas.phsafe.inputs.linking import link
+from opendas.phsafe.inputs.records import Inputs
 from opendas.phsafe.tables import Table
 from opendas.phsafe.validate import Validation, validate
 
@@ -29,7 +27,7 @@ class Households(Protocol):
         ...
 
     def canonical_bytes(self) -> bytes:
-        """Return what the input tag is made of; see :mod:`opendas.phsafe.digest`."""
+        """Return what the input tag is made of; see :mod:`opendas.phsafe.inputs.digest`."""
         ...
 
     def count(self, plan: Plan, keys: dict[str, bytes]) -> dict[str, Ints]:
@@ -68,7 +66,7 @@ class LocalHouseholds:
 
     def count(self, plan: Plan, keys: dict[str, bytes]) -> dict[str, Ints]:
         """Return the cube of each table with a budget, after truncation."""
-        return count_locally(self._linked, self._tell)(plan, keys)
+        return count_tables(plan, self._linked, keys, self._tell)
 
     def count_exactly(self, tables: dict[str, Table]) -> dict[str, Ints]:
         """Return the cube of each table as the non-private mode counts it."""

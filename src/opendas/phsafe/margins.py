@@ -8,22 +8,25 @@ the paper's text (z = 1.64) and its Table 10 (z = 1.645) do not use the same one
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from math import isqrt
 from types import MappingProxyType
 from typing import Final
 
 from opendas.errors import ConfigError
+from opendas.phsafe.model import Geography, Iteration, Level
 from opendas.phsafe.sensitivity import Answers, Law, Sensitivity, noise_for
 from opendas.phsafe.sums import margin_of_sum
-from opendas.phsafe.tables import Derived, Table
+from opendas.phsafe.tables import Derived, Kind, Table
 from opendas.privacy.exact import format_fraction
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.sampling.laws import DiscreteGaussian
 
 __all__ = [
     "NINETY",
+    "PRODUCTION_TAU",
     "PUBLISHED_Z",
     "Solution",
     "cell_margins",
@@ -33,11 +36,15 @@ __all__ = [
     "least_budget",
     "margin",
     "margin_of_sum",
+    "published_row",
     "solve",
 ]
 
 NINETY: Final = Fraction(9, 10)
 """The confidence of published margins."""
+
+PRODUCTION_TAU: Final = MappingProxyType({"PH1_num": 10, "PH2": 10, "PH3": 6, "PH4": 10, "PH6": 6, "PH7": 10})
+"""Truncation thresholds of the 2020 production run."""
 
 PUBLISHED_Z: Final[Mapping[str, Fraction]] = MappingProxyType(
     {"table": Fraction("1.645"), "text": Fraction("1.64")}
@@ -215,15 +222,10 @@ def largest_tau(
     _check_positive("target", target)
 
     def missed(tau: int) -> bool:
-        if tau > _LARGEST_TAU:
-            return True
         law = noise_for(Answers(tau, cells), budget, mechanism, sensitivity)
-        return margin_of_sum([law] * summed, confidence) > target
+        return tau > _LARGEST_TAU or margin_of_sum([law] * summed, confidence) > target
 
-    # The guess of the budget grows as tau (epsilon) or its square (rho); only speed depends on it.
-    ratio = budget / _guess(target, Answers(_LARGEST_TAU, cells), sensitivity, mechanism, summed)
-    share = ratio if mechanism is Mechanism.DISCRETE_LAPLACE else Fraction(isqrt(int(ratio * 10**24)), 10**12)
-    first = _least(missed, min(_LARGEST_TAU, max(1, int(share * _LARGEST_TAU))))
+    first = _least(missed, 1)
     return first - 1 if first > 1 else None
 
 
@@ -311,58 +313,24 @@ def solve(
         raise ConfigError("Give a target margin or a budget: without either, nothing follows.")
     if units and tau is not None:
         raise ConfigError("tau: tables of units are not truncated.")
+    largest = partial(largest_tau, cells=cells, mechanism=mechanism, confidence=confidence, summed=summed)
+    least = partial(least_budget, mechanism=mechanism, confidence=confidence, summed=summed, digits=digits)
     found = []
-    for kind in [sensitivity] if sensitivity is not None else list(Sensitivity):
-        for answers in _candidates(
-            target, tau, budget, kind, units, cells, mechanism, confidence, summed, taus
-        ):
-            spends = budget
-            if spends is None:
+    for bound in Sensitivity if sensitivity is None else (sensitivity,):
+        rows = [1] if units else [tau] if tau is not None else list(taus)
+        if target is not None and budget is not None and not units and tau is None:
+            solved = largest(target, budget, bound)
+            rows = [] if solved is None else [solved]
+        for answers in (Answers(count, cells, is_joined=not units) for count in rows):
+            spent = budget
+            if spent is None:
                 assert target is not None
-                spends = least_budget(
-                    target,
-                    answers,
-                    kind,
-                    mechanism=mechanism,
-                    confidence=confidence,
-                    summed=summed,
-                    digits=digits,
-                )
-            law = noise_for(answers, spends, mechanism, kind)
+                spent = least(target, answers, bound)
+            law = noise_for(answers, spent, mechanism, bound)
             reached = margin_of_sum([law] * summed, confidence)
             if target is None or reached <= target:
-                found.append(Solution(kind, answers, spends, reached, law))
+                found.append(Solution(bound, answers, spent, reached, law))
     return tuple(found)
-
-
-def _candidates(
-    target: int | None,
-    tau: int | None,
-    budget: Fraction | None,
-    sensitivity: Sensitivity,
-    units: bool,
-    cells: int,
-    mechanism: Mechanism,
-    confidence: Fraction,
-    summed: int,
-    taus: Iterable[int],
-) -> tuple[Answers, ...]:
-    if units:
-        return (Answers(1, cells, is_joined=False),)
-    if tau is not None:
-        return (Answers(tau, cells),)
-    if target is not None and budget is not None:
-        largest = largest_tau(
-            target,
-            budget,
-            sensitivity,
-            cells=cells,
-            mechanism=mechanism,
-            confidence=confidence,
-            summed=summed,
-        )
-        return () if largest is None else (Answers(largest, cells),)
-    return tuple(replace(Answers(1, cells), rows=value) for value in taus)
 
 
 def _guess(
@@ -397,3 +365,24 @@ def _check_positive(name: str, value: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         shown = format_fraction(value) if isinstance(value, Fraction) else repr(value)
         raise ConfigError(f"{name}: expected a positive integer, found {shown}.")
+
+
+# Table 10: the parameters of the production run, by tau (None: units) for nation, state, state by race.
+_TARGETS: Final = {10: (500, 200, 68), 6: (500, 200, 20), None: (500, 200, 68)}
+_PUBLISHED: Final = {
+    10: ("0.002619", "0.016371", "0.141622"),
+    6: ("0.001061", "0.006630", "0.662976"),
+    None: ("0.000022", "0.000135", "0.001170"),
+}
+
+
+def published_row(table: Table, level: Level) -> tuple[int, Fraction]:
+    """Return the margin target and the unbounded loss of a table at a level in the 2020 production run.
+
+    Notes
+    -----
+    Sexton et al. (2024), Table 10.
+    """
+    tau = None if table.kind is Kind.UNITS else PRODUCTION_TAU[table.name]
+    column = 0 if level.geography is Geography.USA else 1 + (level.iteration is Iteration.RACE)
+    return _TARGETS[tau][column], Fraction(_PUBLISHED[tau][column])

@@ -6,27 +6,25 @@ level, region, population group and cell of the full grid, zeros included.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
 
 from opendas.arrays import Ints
 from opendas.custody.run_key import RunKey
-from opendas.phsafe.counting import count_cube, counted_rows, level_counts, truncated
-from opendas.phsafe.linking import Linked
+from opendas.phsafe.config import Plan
+from opendas.phsafe.counting import level_counts
 from opendas.phsafe.model import LEVELS, Level
 from opendas.phsafe.output import Block, OutputTable, derive
-from opendas.phsafe.plan import Plan
 from opendas.phsafe.sensitivity import Law
-from opendas.phsafe.tables import DERIVED, Derived, Table
+from opendas.phsafe.tables import DERIVED, Derived
 from opendas.phsafe.truncation import KEY_PURPOSE, Truncation
 from opendas.privacy.relations import Mechanism
 from opendas.sampling.inverse_cdf import SamplerTable
 from opendas.sampling.laws import DiscreteGaussian
 from opendas.sampling.noise import NoiseSource
 
-__all__ = ["CountTables", "count_locally", "measure", "prepare_samplers", "truncation_keys"]
+__all__ = ["CountTables", "measure", "prepare_samplers", "truncation_keys"]
 
 NOISE_NAMES = {
     Mechanism.DISCRETE_GAUSSIAN: "Discrete Gaussian",
@@ -60,35 +58,6 @@ def truncation_keys(plan: Plan, key: RunKey) -> dict[str, bytes]:
     if plan.truncation is not Truncation.KEYED:
         return {}
     return {name: key.derive(KEY_PURPOSE, name.encode()) for name in plan.config.budgets}
-
-
-def count_locally(linked: Linked, tell: Callable[[str, int, int], None] | None = None) -> CountTables:
-    """Return the counting of one process.
-
-    Parameters
-    ----------
-    linked : Linked
-    tell : callable(stage, done, total), optional
-        Progress.
-    """
-
-    def count(plan: Plan, keys: dict[str, bytes]) -> dict[str, Ints]:
-        tables = [table for table in plan.config.tables if table.name in plan.config.budgets]
-        cubes = {}
-        for done, table in enumerate(tables, start=1):
-            cubes[table.name] = _count(plan, table, linked, keys.get(table.name))
-            if tell is not None:
-                tell("counting", done, len(tables))
-        return cubes
-
-    return count
-
-
-def _count(plan: Plan, table: Table, linked: Linked, key: bytes | None) -> Ints:
-    rows = counted_rows(table, linked)
-    if table.has_tau:
-        rows = truncated(rows, plan.config.tau[table.name], plan.truncation, key)
-    return count_cube(table, rows, linked.state, len(plan.config.state_filter))
 
 
 def measure(

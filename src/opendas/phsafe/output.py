@@ -14,11 +14,26 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from opendas.arrays import Ints
 from opendas.files.atomic import fsync_folder, make_folder, write_atomic
+from opendas.phsafe.config import Config
+from opendas.phsafe.counting import exact_cubes, level_counts
+from opendas.phsafe.inputs.linking import Linked
 from opendas.phsafe.model import Level, regions
-from opendas.phsafe.tables import OUTPUTS, Derived, Table
+from opendas.phsafe.tables import DERIVED, OUTPUTS, Derived, Table
 
-__all__ = ["PART_FILE", "STAGING", "Block", "OutputTable", "derive", "exact_table", "write_tables"]
+__all__ = [
+    "PART_FILE",
+    "STAGING",
+    "Block",
+    "OutputTable",
+    "derive",
+    "exact_declarations",
+    "exact_table",
+    "exact_tables",
+    "lay_out",
+    "write_tables",
+]
 
 PART_FILE = "part-00000-opendas-c000.csv"
 STAGING = ".tables.partial"
@@ -128,6 +143,42 @@ def exact_table(
         for level, counts in levels
     )
     return OutputTable(name, table.has_groups, cells, blocks, skip_zeros=True)
+
+
+def exact_tables(
+    config: Config, linked: Linked, derived: tuple[Derived, ...] = DERIVED
+) -> tuple[OutputTable, ...]:
+    """Count every table without truncation and without noise.
+
+    Parameters
+    ----------
+    config : Config
+    linked : Linked
+    derived : tuple of Derived
+        Further tables; they have a count of their own here where the published mode has one.
+
+    Returns
+    -------
+    tuple of OutputTable
+        With the totals of the published tables, and without rows that count nothing.
+    """
+    tables = exact_declarations(config, derived)
+    return lay_out(tables, exact_cubes(tables, linked, len(config.state_filter)))
+
+
+def exact_declarations(config: Config, derived: tuple[Derived, ...] = DERIVED) -> dict[str, Table]:
+    """Return what the non-private mode counts, by the name of the output."""
+    counted = {table.name: table for table in config.tables}
+    more = {one.name: one.truth or counted[one.source] for one in derived if one.source in counted}
+    return {**counted, **more}
+
+
+def lay_out(tables: dict[str, Table], cubes: dict[str, Ints]) -> tuple[OutputTable, ...]:
+    """Return the tables as they are written."""
+    return tuple(
+        exact_table(table, name, [(level, level_counts(cubes[name], level)) for level in table.levels])
+        for name, table in tables.items()
+    )
 
 
 def derive(derived: Derived, source: OutputTable) -> OutputTable:

@@ -22,15 +22,13 @@ from opendas.custody.run_key import RunKey
 from opendas.errors import ConfigError, Finding, PrivacyError
 from opendas.files.atomic import write_atomic
 from opendas.phsafe.certificate import issue_certificate, run_stamps
-from opendas.phsafe.config import Config, Mode, read_config
-from opendas.phsafe.exact import exact_declarations, lay_out
+from opendas.phsafe.config import Config, Mode, Plan, read_config
 from opendas.phsafe.folder import PRODUCT, HouseholdWorkspace, exact_folder, refuse_other
 from opendas.phsafe.households import Households, LocalHouseholds
-from opendas.phsafe.linking import sort_inputs
+from opendas.phsafe.inputs.linking import sort_inputs
+from opendas.phsafe.inputs.read_csv import read_csv
 from opendas.phsafe.measure import measure, prepare_samplers
-from opendas.phsafe.output import write_tables
-from opendas.phsafe.plan import Plan
-from opendas.phsafe.read_csv import read_csv
+from opendas.phsafe.output import exact_declarations, lay_out, write_tables
 from opendas.phsafe.sensitivity import Sensitivity
 from opendas.phsafe.tables import DERIVED, TABLES, Derived, Table
 from opendas.phsafe.truncation import Truncation
@@ -250,7 +248,7 @@ def _open(config: Config, data: Path | str, options: HouseholdOptions) -> Abstra
 
         return open_on_spark(data, config, options.master, options.tell)
     if config.reader == "cef":
-        from opendas.phsafe.read_cef import read_cef
+        from opendas.phsafe.inputs.read_cef import read_cef
 
         inputs = read_cef(Path(data), config.state_filter, options.tell)
     else:

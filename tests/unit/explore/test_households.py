@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.phsafe_table_10 import budget_totals, table_10
 from support.seeds import examples
 
 from opendas.explore.household_answers import HouseholdAnswers, answer_households
@@ -33,7 +34,6 @@ from opendas.phsafe.config import Mode, parse_config
 from opendas.phsafe.margins import cell_margins
 from opendas.phsafe.model import LEVELS
 from opendas.phsafe.sensitivity import Sensitivity
-from opendas.phsafe.table_10 import budget_totals, table_10
 from opendas.phsafe.tables import TABLES, find_table
 from opendas.privacy.relations import Neighbours
 

@@ -11,11 +11,12 @@ import pytest
 from support.households import configuration, random_world, write_world
 
 from opendas.phsafe.config import Mode, parse_config
-from opendas.phsafe.counting import check_cells, count_cube, counted_rows, truncated
-from opendas.phsafe.linking import Linked, link
-from opendas.phsafe.read_csv import read_csv
+from opendas.phsafe.counting import count_cube, counted_rows, truncated
+from opendas.phsafe.inputs.linking import Linked, link
+from opendas.phsafe.inputs.read_csv import read_csv
 from opendas.phsafe.tables import TABLES
 from opendas.phsafe.truncation import Truncation
+from opendas.phsafe.validate import check_cells
 
 STATES = ["06", "44"]
 

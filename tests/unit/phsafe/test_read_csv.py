@@ -8,7 +8,7 @@ import pytest
 from support.households import random_world, write_world
 
 from opendas.errors import DataError
-from opendas.phsafe.read_csv import read_csv
+from opendas.phsafe.inputs.read_csv import read_csv
 
 
 @pytest.fixture

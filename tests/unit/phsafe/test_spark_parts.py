@@ -21,15 +21,15 @@ from opendas.cli.main import cli
 from opendas.custody.run_key import RunKey
 from opendas.engines.spark import session
 from opendas.errors import EnvironmentFailure, Finding, PrivacyError
-from opendas.phsafe.config import Config, Mode, parse_config
-from opendas.phsafe.digest import bucket_digests
-from opendas.phsafe.exact import exact_cubes, exact_declarations
-from opendas.phsafe.findings import CSV_FILES, MOST_LINES, Source, list_lines
-from opendas.phsafe.linking import link
-from opendas.phsafe.measure import count_locally, truncation_keys
-from opendas.phsafe.model import Inputs
-from opendas.phsafe.plan import Plan
-from opendas.phsafe.read_csv import read_csv
+from opendas.phsafe.config import Config, Mode, Plan, parse_config
+from opendas.phsafe.counting import count_tables, exact_cubes
+from opendas.phsafe.inputs.digest import bucket_digests
+from opendas.phsafe.inputs.findings import CSV_FILES, MOST_LINES, Source, list_lines
+from opendas.phsafe.inputs.linking import link
+from opendas.phsafe.inputs.read_csv import read_csv
+from opendas.phsafe.inputs.records import Inputs
+from opendas.phsafe.measure import truncation_keys
+from opendas.phsafe.output import exact_declarations
 from opendas.phsafe.spark.households import SparkHouseholds
 from opendas.phsafe.spark.merge import merge_findings
 from opendas.phsafe.spark.parts import (
@@ -89,7 +89,7 @@ def test_parts_add_up_to_the_local_counts(
     keys = truncation_keys(plan, RunKey.seeded(seed))
     parts = deal(folder, seed, partitions)
 
-    wanted = count_locally(linked)(plan, keys)
+    wanted = count_tables(plan, linked, keys)
     counter = CountPart(config, CSV_FILES, plan=plan, keys=keys)
     found = summed(itertools.chain.from_iterable(counter(iter(part)) for part in parts), inputs)
     assert found.keys() == wanted.keys()

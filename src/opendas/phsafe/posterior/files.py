@@ -18,7 +18,14 @@ from opendas.phsafe.model import PUERTO_RICO
 from opendas.phsafe.posterior.lattice import Noise
 from opendas.phsafe.tables import OUTPUTS
 
-__all__ = ["Grid", "Key", "estimate_path", "read_measurements", "read_table", "write_estimates"]
+__all__ = [
+    "Grid",
+    "Key",
+    "estimate_path",
+    "read_measurements",
+    "read_table",
+    "write_estimates",
+]
 
 Key = tuple[str, str]
 """Region identifier as written, and population group (``*`` where the table has none)."""

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from opendas.errors import ConfigError
 from opendas.phsafe.model import PUERTO_RICO
-from opendas.phsafe.posterior.averages import counts_of, estimate_averages, measured
-from opendas.phsafe.posterior.checks import Check, check_averages, check_counts
+from opendas.phsafe.posterior.averages import (
+    AverageEstimates,
+    Measured,
+    counts_of,
+    estimate_averages,
+    measured,
+)
 from opendas.phsafe.posterior.counts import CountEstimates, estimate_counts
-from opendas.phsafe.posterior.files import Grid, estimate_path, read_measurements, write_estimates
+from opendas.phsafe.posterior.files import Grid, Key, estimate_path, read_measurements, write_estimates
 from opendas.phsafe.posterior.lattice import Noise
-from opendas.phsafe.posterior.rows import COUNT_COLUMNS, average_columns, average_rows, count_rows
-from opendas.phsafe.posterior.tables import AVERAGES, COUNTS, AverageTable, Model
+from opendas.phsafe.posterior.tables import AVERAGES, COUNTS, AverageTable, CountTable, Model
+from opendas.phsafe.posterior.truncated import Z95
 
-__all__ = ["MOST", "PostProcessing", "post_process"]
+__all__ = ["MOST", "Check", "PostProcessing", "check_averages", "check_counts", "post_process"]
 
 _log = logging.getLogger(__name__)
 
@@ -190,3 +197,148 @@ def _write(
         _log.info("wrote %s", name)
         paths.append(name)
     return PostProcessing(tuple(paths), sum(len(file.rows) for file in files), tuple(checks), tuple(notes))
+
+
+_HEAD = ("GEOID", "REGION_TYPE", "ITERATION_CODE", "DATA_CELL")
+COUNT_COLUMNS = (*_HEAD, "COUNT_NOISY", "VARIANCE", "MOE_NOISY", "PRED", "PRED_LO", "PRED_HI")
+"""Header of the tables of counts."""
+_NUMERATOR = ("COUNT_NOISY_NUM", "VARIANCE_NUM", "MOE_NOISY_NUM")
+_DENOMINATOR = ("COUNT_NOISY_DENOM", "VARIANCE_DENOM", "MOE_NOISY_DENOM")
+_ENDS = ("RATIO_PRED_LO", "RATIO_PRED_HI")
+
+
+def average_columns(table: AverageTable) -> tuple[str, ...]:
+    """Return the header of a table of averages."""
+    if table.by_cell:
+        return (*_HEAD, *_DENOMINATOR, *_NUMERATOR, "RATIO_NOISY", "RATIO_PRED", *_ENDS)
+    return (*_HEAD, *_NUMERATOR, *_DENOMINATOR, "RATIO_NOISY", "RATIO_PRED", "PRED_NUM", "PRED_DENOM", *_ENDS)
+
+
+def count_rows(table: CountTable, grid: Grid, estimates: CountEstimates) -> Iterator[tuple[object, ...]]:
+    """Yield the rows of a table of counts: total by total, then the measured cells region by region."""
+    parts = {**table.margins, **{cell: (cell,) for cell in table.cells}}
+
+    def row_of(row: int, column: int) -> tuple[object, ...]:
+        (region, group), cell = grid.keys[row], estimates.cells[column]
+        columns = grid.columns(parts[cell])
+        variance = float(grid.variances[row, columns].sum())
+        return (
+            *(region.zfill(2), grid.region_type, group, cell),
+            *(int(grid.counts[row, columns].sum()), variance, Z95 * float(np.sqrt(variance))),
+            *(int(values[row, column]) for values in (estimates.estimate, estimates.low, estimates.high)),
+        )
+
+    totals = len(table.margins)
+    for column in range(totals):
+        for row in range(len(grid.keys)):
+            yield row_of(row, column)
+    for row in range(len(grid.keys)):
+        for column in range(totals, len(estimates.cells)):
+            yield row_of(row, column)
+
+
+def average_rows(
+    table: AverageTable,
+    region_type: str,
+    keys: Sequence[Key],
+    measured: Sequence[Measured],
+    estimates: Sequence[AverageEstimates],
+) -> Iterator[tuple[object, ...]]:
+    """Yield the rows of a table of averages: the two cells region by region, then the totals.
+
+    PH8 has its denominator before its numerator, and no columns PRED_NUM and PRED_DENOM, as published.
+    """
+    for cells in ((2, 3), (1,)):
+        for (region, group), row, found in zip(keys, measured, estimates, strict=True):
+            for cell in cells:
+                n, n_variance, d, d_variance = row.cell(cell)
+                numerator = (int(n), n_variance, Z95 * math.sqrt(n_variance))
+                denominator = (int(d), d_variance, Z95 * math.sqrt(d_variance))
+                noisy = n / d if d else (math.nan if n == 0 else math.copysign(math.inf, n))
+                estimate = found.cells[cell - 1]
+                head = (region.zfill(2), region_type, group, cell)
+                ends = (estimate.average.low, estimate.average.high)
+                if table.by_cell:
+                    yield (*head, *denominator, *numerator, noisy, estimate.average.mean, *ends)
+                else:
+                    means = (estimate.average.mean, estimate.numerator, estimate.denominator)
+                    yield (*head, *numerator, *denominator, noisy, *means, *ends)
+
+
+# Properties that estimates must have, after the Bureau's own validation of its modelled tables.
+
+
+_TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A property that the rows of a file were checked for.
+
+    Parameters
+    ----------
+    file : str
+    name : str
+    rows : int
+        Rows looked at.
+    failures : int
+        Rows without the property.
+    """
+
+    file: str
+    name: str
+    rows: int
+    failures: int
+
+    @property
+    def ok(self) -> bool:
+        """Whether every row has it."""
+        return self.failures == 0
+
+
+def _checked(file: str, name: str, holds: Iterable[bool]) -> Check:
+    found = list(holds)
+    return Check(file, name, len(found), found.count(False))
+
+
+def check_counts(file: str, rows: Sequence[Sequence[object]]) -> list[Check]:
+    """Check the rows of a table of counts: whole numbers of zero or more, inside their intervals."""
+    ends = [(row[-3], row[-2], row[-1]) for row in rows]
+    return [
+        _checked(
+            file,
+            "estimates are whole numbers, 0 or more",
+            (isinstance(estimate, int) and estimate >= 0 for estimate, _, _ in ends),
+        ),
+        _checked(
+            file,
+            "intervals are in order, from 0 or more",
+            (isinstance(low, int) and isinstance(high, int) and 0 <= low <= high for _, low, high in ends),
+        ),
+    ]
+
+
+def check_averages(file: str, rows: Sequence[Sequence[object]], least: float, most: float) -> list[Check]:
+    """Check the rows of a table of averages: within bounds, inside their intervals.
+
+    The lower bound is that of the published validation: `least` where every cell has a denominator of its
+    own; elsewhere it holds for cell 1, and 0 for its parts.
+    """
+    averages = []
+    for row in rows:
+        mean, low, high = (float(str(row[k])) for k in (-3 if len(row) == 14 else -5, -2, -1))
+        floor = least if row[3] == 1 or len(row) == 14 else 0.0
+        if not math.isnan(mean):
+            averages.append((mean, low, high, floor))
+    return [
+        _checked(
+            file,
+            f"averages are within bounds, at most {most:g}",
+            (floor - _TOLERANCE <= low and high <= most + _TOLERANCE for _, low, high, floor in averages),
+        ),
+        _checked(
+            file,
+            "estimates are inside their intervals",
+            (low - _TOLERANCE <= mean <= high + _TOLERANCE for mean, low, high, _ in averages),
+        ),
+    ]

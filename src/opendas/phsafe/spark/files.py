@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from opendas.errors import Finding
-from opendas.phsafe.findings import Source
-from opendas.phsafe.read_csv import check_header
+from opendas.phsafe.inputs.findings import Source
+from opendas.phsafe.inputs.read_csv import check_header
 from opendas.phsafe.spark.rows import KINDS, Block
 
 if TYPE_CHECKING:

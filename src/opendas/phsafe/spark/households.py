@@ -20,10 +20,9 @@ from opendas.arrays import Ints
 from opendas.engines.local import default_workers
 from opendas.engines.spark.session import open_session, spark_failures
 from opendas.errors import ConfigError, Finding, FormatError, PrivacyError
-from opendas.phsafe.config import Config
-from opendas.phsafe.digest import BUCKETS, canonical_bytes
-from opendas.phsafe.findings import InputFiles
-from opendas.phsafe.plan import Plan
+from opendas.phsafe.config import Config, Plan
+from opendas.phsafe.inputs.digest import BUCKETS, canonical_bytes
+from opendas.phsafe.inputs.findings import InputFiles
 from opendas.phsafe.spark.files import TextFile, find_files
 from opendas.phsafe.spark.merge import merge_findings
 from opendas.phsafe.spark.parts import (

@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterable, Sequence
 
 from opendas.errors import Finding
-from opendas.phsafe.findings import MOST_LINES
+from opendas.phsafe.inputs.findings import MOST_LINES
 
 __all__ = ["merge_findings"]
 
-# How opendas.phsafe.findings and opendas.phsafe.counting end a rule.
+# How opendas.phsafe.inputs.findings and opendas.phsafe.counting end a rule.
 _FURTHER = re.compile(r" \((\d+) further lines\)\Z")
 _OF_UNIT = re.compile(r" \(its unit: [^)]*\)\Z")
 
@@ -23,7 +23,7 @@ def merge_findings(parts: Iterable[Sequence[Finding]], sources: Sequence[Sequenc
     Parameters
     ----------
     parts : iterable of sequence of Finding
-        Of each partition, as :func:`opendas.phsafe.findings.list_lines` bounds them.
+        Of each partition, as :func:`opendas.phsafe.inputs.findings.list_lines` bounds them.
     sources : sequence of sequence of str
         File names of each of the three files, in order; several where it is a folder of parts.
 

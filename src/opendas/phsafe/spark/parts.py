@@ -19,14 +19,12 @@ from opendas.arrays import Ints
 from opendas.custody.core_files import forbid_core_files
 from opendas.engines.local import keep_modules
 from opendas.errors import Finding
-from opendas.phsafe.config import Config
-from opendas.phsafe.digest import bucket_digests
-from opendas.phsafe.exact import exact_cubes
-from opendas.phsafe.findings import InputFiles
-from opendas.phsafe.linking import link
-from opendas.phsafe.measure import count_locally
-from opendas.phsafe.model import Inputs
-from opendas.phsafe.plan import Plan
+from opendas.phsafe.config import Config, Plan
+from opendas.phsafe.counting import count_tables, exact_cubes
+from opendas.phsafe.inputs.digest import bucket_digests
+from opendas.phsafe.inputs.findings import InputFiles
+from opendas.phsafe.inputs.linking import link
+from opendas.phsafe.inputs.records import Inputs
 from opendas.phsafe.spark.rows import BROKEN, KINDS, gather
 from opendas.phsafe.tables import Table
 from opendas.phsafe.validate import validate
@@ -135,7 +133,7 @@ class CountPart(_Part):
         """Count one partition."""
         inputs, _ = self._gather(batches)
         linked = link(inputs, self.config.state_filter)
-        yield _pack((count_locally(linked)(self.plan, dict(self.keys)), bucket_digests(inputs)))
+        yield _pack((count_tables(self.plan, linked, self.keys), bucket_digests(inputs)))
         keep_modules()
 
 

@@ -16,11 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from opendas.engines.local import keep_modules
-from opendas.phsafe.digest import bucket_of
-from opendas.phsafe.findings import InputFiles
-from opendas.phsafe.model import Inputs, Persons, Places, Units
-from opendas.phsafe.read_csv import GEO_COLUMNS, PERSON_COLUMNS, UNIT_COLUMNS, parse_rows
-from opendas.phsafe.words import from_words, to_words
+from opendas.phsafe.inputs.digest import bucket_of
+from opendas.phsafe.inputs.findings import InputFiles
+from opendas.phsafe.inputs.read_csv import GEO_COLUMNS, PERSON_COLUMNS, UNIT_COLUMNS, parse_rows
+from opendas.phsafe.inputs.records import Inputs, Persons, Places, Units, from_words, to_words
 from opendas.version import __version__
 
 __all__ = [

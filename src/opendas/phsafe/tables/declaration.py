@@ -1,8 +1,8 @@
 """What a table is: which rows it counts, the cell of each, and who the population group is taken from.
 
 A table is a declaration. Its functions see whole columns and answer with whole columns; a row that the table
-counts and that has no cell is :data:`~opendas.phsafe.codes.OUTSIDE`, never an error raised on the way: a
-crash on one combination of codes would tell that it is there.
+counts and that has no cell is :data:`~opendas.phsafe.inputs.codes.OUTSIDE`, never an error raised on the way:
+a crash on one combination of codes would tell that it is there.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import numpy.typing as npt
 
 from opendas.arrays import Bools
 from opendas.errors import ConfigError
-from opendas.phsafe.model import LEVELS, Iteration, Level, Persons, Units
+from opendas.phsafe.inputs.records import Persons, Units
+from opendas.phsafe.model import LEVELS, Iteration, Level
 
 __all__ = ["Derived", "IteratesBy", "Joined", "Kind", "Table"]
 
@@ -99,7 +100,8 @@ class Table:
     cells : tuple of int
         Codes of the measured cells, in order.
     cell_index : callable(Joined) -> int8 (n,)
-        Position of each row's cell in `cells`, :data:`~opendas.phsafe.codes.OUTSIDE` where it has none.
+        Position of each row's cell in `cells`; where it has none,
+        :data:`~opendas.phsafe.inputs.codes.OUTSIDE`.
     cell_rule : str
         What a row needs to have a cell, for messages.
     cell_field : str

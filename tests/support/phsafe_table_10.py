@@ -11,29 +11,25 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from types import MappingProxyType
-from typing import Final
 
-from opendas.phsafe.margins import PUBLISHED_Z, formula_budget, formula_margin, least_budget, margin
-from opendas.phsafe.model import Geography, Iteration, Level
+from opendas.phsafe.margins import (
+    PRODUCTION_TAU,
+    PUBLISHED_Z,
+    formula_budget,
+    formula_margin,
+    least_budget,
+    margin,
+    published_row,
+)
+from opendas.phsafe.model import Level
 from opendas.phsafe.sensitivity import Answers, Sensitivity, noise_for
 from opendas.phsafe.tables import TABLES, Kind, Table
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.sampling.laws import DiscreteGaussian
 
-__all__ = ["PRODUCTION_TAU", "Row", "budget_totals", "markdown", "published_row", "table_10"]
+__all__ = ["Row", "budget_totals", "markdown", "table_10"]
 
-PRODUCTION_TAU: Final = MappingProxyType({"PH1_num": 10, "PH2": 10, "PH3": 6, "PH4": 10, "PH6": 6, "PH7": 10})
-"""Truncation thresholds of the 2020 production run."""
-
-_DIGITS: Final = 8
-# By tau (None: units): nation, state, state by race.
-_TARGETS: Final = {10: (500, 200, 68), 6: (500, 200, 20), None: (500, 200, 68)}
-_PUBLISHED: Final = {
-    10: ("0.002619", "0.016371", "0.141622"),
-    6: ("0.001061", "0.006630", "0.662976"),
-    None: ("0.000022", "0.000135", "0.001170"),
-}
+_DIGITS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +81,6 @@ class Row:
 def table_10() -> tuple[Row, ...]:
     """Return the 46 rows, in the order of the published program."""
     return tuple(_row(table, level) for table in TABLES for level in table.levels)
-
-
-def published_row(table: Table, level: Level) -> tuple[int, Fraction]:
-    """Return the published margin target and unbounded loss of a table at a level."""
-    tau = None if table.kind is Kind.UNITS else PRODUCTION_TAU[table.name]
-    column = 0 if level.geography is Geography.USA else 1 + (level.iteration is Iteration.RACE)
-    return _TARGETS[tau][column], Fraction(_PUBLISHED[tau][column])
 
 
 def _row(table: Table, level: Level) -> Row:

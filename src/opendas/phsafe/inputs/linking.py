@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from opendas.errors import Finding
-from opendas.phsafe.findings import Source, list_lines
-from opendas.phsafe.model import Inputs, Persons, Places, Units
+from opendas.phsafe.inputs.findings import Source, list_lines
+from opendas.phsafe.inputs.records import Inputs, Persons, Places, Units
 
-__all__ = ["Linked", "check_keys", "link", "sort_inputs"]
+__all__ = ["Linked", "check_keys", "link", "positions", "sort_inputs"]
 
 _GROUP_QUARTERS = (4, 5)
 
@@ -83,7 +83,7 @@ def link(inputs: Inputs, state_filter: Sequence[str]) -> Linked:
     if _repeated(units.mafid).any():
         person_rows, home = _join(persons.mafid, units.mafid)
         return Linked(persons.take(person_rows), units, state, home)
-    return Linked(persons, units, state, _find(persons.mafid, units.mafid))
+    return Linked(persons, units, state, positions(persons.mafid, units.mafid))
 
 
 def check_keys(inputs: Inputs) -> list[Finding]:
@@ -100,16 +100,16 @@ def check_keys(inputs: Inputs) -> list[Finding]:
     files = inputs.files
     not_a_unit = f"the key is not in {files.units.title}"
     checks: list[tuple[Source, Persons | Units | Places, npt.NDArray[np.bool_], str]] = [
-        (files.persons, persons, _find(persons.mafid, units.mafid) < 0, not_a_unit),
+        (files.persons, persons, positions(persons.mafid, units.mafid) < 0, not_a_unit),
         (files.units, units, _repeated(units.mafid), "the key stands more than once"),
         (
             files.units,
             units,
-            _find(units.mafid, places.mafid) < 0,
+            positions(units.mafid, places.mafid) < 0,
             f"the key is not in {files.places.title}",
         ),
         (files.places, places, _repeated(places.mafid), "the key stands more than once"),
-        (files.places, places, _find(places.mafid, units.mafid) < 0, not_a_unit),
+        (files.places, places, positions(places.mafid, units.mafid) < 0, not_a_unit),
     ]
     return [
         finding
@@ -167,7 +167,7 @@ def _person_order(persons: Persons) -> npt.NDArray[np.int64] | None:
     return np.argsort(key, kind="stable")
 
 
-def _find(keys: npt.NDArray[np.int64], among: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def positions(keys: npt.NDArray[np.int64], among: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Return the position of each key in sorted unique keys, -1 where it is not."""
     if not len(among):
         return np.full(len(keys), -1, dtype=np.int64)

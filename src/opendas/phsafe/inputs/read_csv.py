@@ -19,9 +19,9 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 
 from opendas.errors import EnvironmentFailure, Finding, FormatError
-from opendas.phsafe.findings import MOST_LINES
-from opendas.phsafe.model import Inputs, Persons, Places, Units
-from opendas.phsafe.values import check_values
+from opendas.phsafe.inputs.fields import check_values
+from opendas.phsafe.inputs.findings import MOST_LINES
+from opendas.phsafe.inputs.records import Inputs, Persons, Places, Units
 
 __all__ = ["GEO_COLUMNS", "PERSON_COLUMNS", "UNIT_COLUMNS", "read_csv"]
 

@@ -33,9 +33,10 @@ import numpy.typing as npt
 
 from opendas.arrays import Ints
 from opendas.errors import DataError, EnvironmentFailure, Finding, FormatError, GeographyError
-from opendas.phsafe.codes import RELATIVES
-from opendas.phsafe.findings import InputFiles, Source, list_lines
-from opendas.phsafe.model import PUERTO_RICO, Inputs, Persons, Places, Units
+from opendas.phsafe.inputs.codes import RELATIVES
+from opendas.phsafe.inputs.findings import InputFiles, Source, list_lines
+from opendas.phsafe.inputs.records import Inputs, Persons, Places, Units
+from opendas.phsafe.model import PUERTO_RICO
 from opendas.readers.cef.layout import OID_COLUMN, PERSONS, UNITS, RecordLayout
 from opendas.readers.cef.records import Records, read_records
 from opendas.readers.columns.coding import whole_numbers

@@ -1,7 +1,7 @@
 """Which values a field may hold: the second phase of the published input validation.
 
 Fields that no table uses (all of the geography below the state) are looked at by
-:mod:`opendas.phsafe.consistency`, which warns.
+:mod:`opendas.phsafe.validate`, which warns.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from opendas.arrays import Bools
 from opendas.errors import Finding
-from opendas.phsafe.findings import list_lines
-from opendas.phsafe.model import Inputs, Persons, Places, Units
+from opendas.phsafe.inputs.findings import list_lines
+from opendas.phsafe.inputs.records import Inputs, Persons, Places, Units
 
 __all__ = ["check_values", "usable_rows"]
 

@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from opendas.phsafe.linking import sort_inputs
-from opendas.phsafe.model import Inputs, Persons, Places, Units
-from opendas.phsafe.words import to_words
+from opendas.phsafe.inputs.linking import sort_inputs
+from opendas.phsafe.inputs.records import Inputs, Persons, Places, Units, to_words
 
 __all__ = ["BUCKETS", "bucket_digests", "bucket_of", "canonical_bytes"]
 

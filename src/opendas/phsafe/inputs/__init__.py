@@ -1,0 +1,1 @@
+"""Persons, units and places: read, checked field by field, sorted, linked by MAFID and digested."""
