@@ -13,6 +13,8 @@ import pytest
 from hypothesis import settings
 from numba.core.dispatcher import Dispatcher
 
+collect_ignore_glob = ["reference/make_*.py"]  # scripts that need what tests do not
+
 settings.register_profile("untimed", deadline=None)  # no test depends on how busy the machine is
 settings.load_profile("untimed")
 
