@@ -34,8 +34,7 @@ from opendas.allocation.after_least_squares import allocate_after_least_squares
 from opendas.allocation.after_least_squares_joint import allocate_queries_after_least_squares
 from opendas.allocation.post_processing_8 import post_process
 from opendas.geography.hierarchy import Hierarchy
-from opendas.gls.shape import Shape
-from opendas.gls.trace import Trace, TraceBlocks
+from opendas.gls.collapsed import CollapsedTree, Trace
 
 T = TypeVar("T")
 FANOUT = (51, 62, 27, 3, 46)
@@ -67,15 +66,15 @@ def nation(nodes: int) -> Hierarchy:
 def levels(nodes: int) -> dict[str, object]:
     """Time the allocation over levels."""
     tree = nation(nodes)
-    found, shape = fastest(lambda: Shape.of(tree))
-    trace = Trace(shape, (TraceBlocks.counts(),), np.ones((len(tree), 1)))
+    found, kinds = fastest(lambda: CollapsedTree.of_hierarchy(tree))
+    trace = Trace.counts(kinds, np.ones((len(tree), 1)))
     precision = np.full((len(tree), 1), 0.1)
     once, _ = fastest(lambda: trace.value_and_gradient(precision))
     concentrated, best = fastest(lambda: allocate_after_least_squares(tree, "1/2"), 1)
     pure, _ = fastest(lambda: allocate_after_least_squares(tree, 2, "laplace"), 1)
     return {
         "geounits": tree.sizes,
-        "places": [len(places.count) for places in shape.places],
+        "places": [len(level.geounits) for level in kinds.levels],
         "equal subtrees, ms": found,
         "one evaluation with derivatives, ms": once,
         "discrete Gaussian, ms": concentrated,

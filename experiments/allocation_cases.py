@@ -12,11 +12,11 @@ from allocation_trees import Tree
 from experiment import markdown, note
 
 from opendas.allocation import (
-    allocate_by_nodes,
     allocate_target,
     allocate_total,
     clamped_moments,
     errors_at,
+    unknown_counts,
 )
 
 TOTALS = (0.5, 1.0, 1.5, 2.0, 2.5, 3.0)
@@ -70,8 +70,8 @@ class Comparison:
         for number, total in enumerate(totals):
             even = (total / len(tree.names),) * len(tree.names)
             best = budgets_of(tree, total)
-            nodes = dict(zip(tree.names, tree.hierarchy.sizes, strict=True))
-            public = allocate_by_nodes(nodes, KIND, exactly(total)).budgets
+            levels = [unknown_counts(*level) for level in zip(tree.names, tree.hierarchy.sizes, strict=True)]
+            public = allocate_total(levels, KIND, exactly(total)).budgets
             for name, budgets in (("uniform", even), ("optimal", best), ("count-only", public)):
                 self.closed[name].append(summed(tree, budgets))
             self.simulated["uniform"].append(simulate(tree, even, runs, seed + number))

@@ -20,13 +20,13 @@ from experiment import arguments, deliver, load, markdown, rhode_island
 from opendas.allocation import (
     Level,
     NoiseKind,
-    allocate_by_nodes,
+    allocate_per_node,
     allocate_total,
     clamped_moments,
     errors_at,
     power_rule,
+    unknown_counts,
 )
-from opendas.allocation.per_node import allocate_per_node
 from opendas.allocation.programs_6_7 import weighted
 from opendas.runs.allocate import count_pairs
 from opendas.runs.run import Run
@@ -47,16 +47,17 @@ def loss(levels: Sequence[Level], kind: str, budgets: Sequence[float], best: flo
 
 def count_only(levels: Sequence[Level]) -> list[dict[str, object]]:
     """Compare allocations by number of nodes with the optimum, over kinds of noise and totals."""
-    nodes = {level.name: level.counts.nodes for level in levels}
+    unknown = [unknown_counts(level.name, level.counts.nodes) for level in levels]
+    nodes = [level.counts.nodes for level in levels]
     rows: list[dict[str, object]] = []
     for kind, totals in TOTALS.items():
         for total in totals:
             best = allocate_total(levels, kind, total)
             row: dict[str, object] = {"mechanism": kind, "total": total}
             row["uniform"] = best.uniform_objective / best.objective - 1
-            power = power_rule(list(nodes.values()), kind, float(best.total))
+            power = power_rule(nodes, kind, float(best.total)).tolist()
             row["power"] = loss(levels, kind, power, best.objective)
-            exact = allocate_by_nodes(nodes, kind, total)
+            exact = allocate_total(unknown, kind, total)
             row["exact"] = loss(levels, kind, exact.budgets, best.objective)
             rows.append(row)
     return rows

@@ -16,8 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
-
-from opendas.gls.bypassing import SharedSpine, least_sum_of_squares
+from bypassing import SharedSpine, least_sum_of_squares
 
 LEVELS = ("state", "county", "tract", "block_group", "block")
 SEED = 1

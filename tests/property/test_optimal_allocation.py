@@ -24,8 +24,8 @@ from opendas.allocation import (
     power_rule,
 )
 from opendas.allocation.programs_6_7 import weighted
-from opendas.allocation.round_exact import exact_split, rounded_up
 from opendas.allocation.separable import Separable
+from opendas.allocation.solver import exact_split, rounded_up
 
 KINDS = st.sampled_from(list(NoiseKind))
 BUDGETS = st.floats(1e-6, 300)

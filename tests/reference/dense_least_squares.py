@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from opendas.gls.variances import TreeLevel
 from opendas.schema.query_groups import QueryGroup
 
 Floats = npt.NDArray[np.float64]
@@ -21,12 +20,12 @@ def query_matrix(query: QueryGroup) -> Floats:
     return matrix
 
 
-def leaf_indicators(tree: Sequence[TreeLevel]) -> list[Floats]:
+def leaf_indicators(parents: Sequence[npt.NDArray[np.int64]]) -> list[Floats]:
     """Return, per level, which leaves lie in each geounit, (g, leaves)."""
-    found = [np.eye(len(tree[-1]))]
-    for level, below in zip(reversed(tree[:-1]), reversed(tree[1:]), strict=True):
+    found = [np.eye(len(parents[-1]))]
+    for level, below in zip(reversed(parents[:-1]), reversed(parents[1:]), strict=True):
         gather = np.zeros((len(level), len(below)))
-        gather[below.parent, np.arange(len(below))] = 1.0
+        gather[below, np.arange(len(below))] = 1.0
         found.append(gather @ found[-1])
     return found[::-1]
 
@@ -38,16 +37,16 @@ class Dense:
     `weights[l]` is (g, q): one over the variance, infinite where the answer is exact.
     """
 
-    tree: Sequence[TreeLevel]
+    parents: Sequence[npt.NDArray[np.int64]]
     weights: Sequence[Floats]
     queries: Sequence[QueryGroup]
 
     def __post_init__(self) -> None:
         cells = len(self.queries[0].row_of_cell)
-        size = len(self.tree[-1]) * cells
+        size = len(self.parents[-1]) * cells
         information = np.zeros((size, size))
         exact = [np.zeros((0, size))]
-        self.areas = leaf_indicators(self.tree)
+        self.areas = leaf_indicators(self.parents)
         for areas, weights in zip(self.areas, self.weights, strict=True):
             for area, row in zip(areas, weights, strict=True):
                 for query, weight in zip(self.queries, row, strict=True):

@@ -17,8 +17,7 @@ from opendas.allocation.after_least_squares import (
 )
 from opendas.errors import BudgetError
 from opendas.geography.hierarchy import Hierarchy
-from opendas.gls.shape import Shape
-from opendas.gls.trace import Trace, TraceBlocks
+from opendas.gls.collapsed import CollapsedTree, Trace
 from opendas.solvers.shares import least_gap, minimise_shares
 
 SMALL = Hierarchy.of([[0], [0, 0, 0], [0, 0, 1, 1, 1, 2], [0, 0, 0, 1, 2, 2, 3, 4, 5, 5, 5]])
@@ -77,11 +76,11 @@ def test_variances_against_dense_algebra():
 
 
 def test_equal_subtrees_are_counted_once():
-    shape = Shape.of(SMALL)
-    assert shape.sizes == (1, 3, 6, 11)
-    assert sum(places.count.sum() for places in shape.places) == 21
+    tree = CollapsedTree.of_hierarchy(SMALL)
+    assert tree.sizes == (1, 3, 6, 11)
+    assert [len(places) for places in tree.places] == [1, 3, 6, 11]
     twins = Hierarchy.of([[0], [0] * 50, [k // 4 for k in range(200)]])
-    assert [len(places.count) for places in Shape.of(twins).places] == [1, 1, 1]
+    assert [len(level.geounits) for level in CollapsedTree.of_hierarchy(twins).levels] == [1, 1, 1]
 
 
 def test_geounits_without_leaves_are_left_out():
@@ -98,7 +97,7 @@ def test_derivatives_against_differences():
     rng = np.random.default_rng(2)
     for _ in range(20):
         tree = random_hierarchy(rng)
-        trace = Trace(Shape.of(tree), (TraceBlocks.counts(),), rng.uniform(0, 2, (len(tree), 1)))
+        trace = Trace.counts(CollapsedTree.of_hierarchy(tree), rng.uniform(0, 2, (len(tree), 1)))
         p = rng.uniform(0.1, 2.0, (len(tree), 1))
         value, slope = trace.value_and_gradient(p)
         assert value == pytest.approx(trace.value(p), rel=1e-12)

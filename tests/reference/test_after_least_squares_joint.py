@@ -35,11 +35,11 @@ def exact(budget, product=PRODUCT, spine=SPINE):
 
 def mean_variance(expected, geolevel, query):
     """Over all answers, alike geounits and rows taken together: a table of all would be large."""
-    context = expected.contexts[expected.place[expected.spine.index(geolevel)]]
+    number = expected.place[expected.spine.index(geolevel)]
     rows = expected.rows(query)
-    geounits = np.bincount(context.of_geounit, minlength=len(context.subtree))
+    geounits = expected.tree.levels[number].geounits
     answers = np.bincount(rows.of_row, minlength=len(rows))
-    total = geounits @ rows.variances(context.covariance) @ answers
+    total = geounits @ rows.variances(expected.covariances[number]) @ answers
     return total / (geounits.sum() * answers.sum())
 
 

@@ -1,4 +1,4 @@
-"""The blocks and passes of `uncertainty` against least squares with the matrix written out."""
+"""The blocks and passes of `gls` against least squares with the matrix written out."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from support.data import shared_data
 from opendas.budget.resolve import BudgetSpec, resolve_budget
 from opendas.geography.frame import Frame
 from opendas.geography.partitions import standard_spine
+from opendas.gls.areas import area_covariances
 from opendas.gls.blocks import Algebra, build_algebra
+from opendas.gls.collapsed import CollapsedTree, downward, upward
 from opendas.gls.expected_error import ExpectedError
-from opendas.gls.leaf_sets import leaf_sets
-from opendas.gls.variances import TreeLevel, contexts, subtrees
+from opendas.gls.information import Extended
 from opendas.measurement.plan import MeasurementPlan
 from opendas.readers import ReaderSpec, make_reader
 from opendas.schema.attributes import Attribute, Recode, Schema
@@ -86,9 +87,9 @@ TREES: dict[str, list[list[int]]] = {
 
 def make_tree(
     parents: list[list[int]], algebra: Algebra, rng: np.random.Generator, *, zero: float = 0.0, held: str = ""
-) -> tuple[tuple[TreeLevel, ...], list[np.ndarray]]:
+) -> tuple[CollapsedTree, list[Extended], list[np.ndarray]]:
     """Two or three classes of noise a level; some measure nothing; level 1 may hold a query group exactly."""
-    tree, weights = [], []
+    classes, tables = [], []
     for number, parent in enumerate(parents):
         kinds = 3
         table = rng.uniform(0.05, 3.0, (kinds, len(algebra.queries)))
@@ -96,10 +97,17 @@ def make_tree(
             table[rng.random(kinds) < zero] = 0.0
         if held and number == min(1, len(parents) - 1):
             table[:, algebra.queries.index(held)] = np.inf
-        own = rng.integers(0, kinds, len(parent))
-        tree.append(TreeLevel(np.array(parent), own, algebra.information(table)))
-        weights.append(table[own])
-    return tuple(tree), weights
+        classes.append(rng.integers(0, kinds, len(parent)))
+        tables.append(table)
+    return as_tree(parents, classes, tables, algebra)
+
+
+def as_tree(
+    parents: list[list[int]], classes: list[np.ndarray], tables: list[np.ndarray], algebra: Algebra
+) -> tuple[CollapsedTree, list[Extended], list[np.ndarray]]:
+    tree = CollapsedTree.of([np.array(parent) for parent in parents], classes)
+    information = [algebra.information(table) for table in tables]
+    return tree, information, [table[own] for table, own in zip(tables, classes, strict=True)]
 
 
 def agree(found: np.ndarray, expected: np.ndarray) -> None:
@@ -109,28 +117,28 @@ def agree(found: np.ndarray, expected: np.ndarray) -> None:
 
 
 def compare(
-    tree: tuple[TreeLevel, ...],
+    tree: CollapsedTree,
+    information: list[Extended],
     weights: list[np.ndarray],
     algebra: Algebra,
     workload: Workload,
     asked: list[str],
 ) -> None:
     """Every geounit, and every set of leaves of a small tree, for measured and for other query groups."""
-    dense = Dense(tree, weights, workload.groups(algebra.queries))
-    known = subtrees(tree)
-    surrounded = contexts(tree, known, len(tree) - 1)
-    leaves = len(tree[-1])
+    dense = Dense(tree.parents, weights, workload.groups(algebra.queries))
+    known = upward(tree, information)
+    leaves = tree.sizes[-1]
     sets = [s for k in range(1, leaves + 1) for s in itertools.combinations(range(leaves), k)]
     members = (
         np.array([i for i, s in enumerate(sets) for _ in s]),
         np.array([leaf for s in sets for leaf in s]),
     )
-    covariance = leaf_sets(tree, known, surrounded[0], members, len(sets))
+    covariance = area_covariances(tree, known, *members, len(sets))
     for name in asked:
         query = workload.group(name)
         rows = algebra.rows(query)
-        for areas, context in zip(dense.areas, surrounded, strict=True):
-            found = rows.variances(context.covariance)[context.of_geounit][:, rows.of_row]
+        for areas, places, given in zip(dense.areas, tree.places, downward(tree, known), strict=True):
+            found = rows.variances(given)[places][:, rows.of_row]
             agree(found, np.stack([dense.variance(area, query) for area in areas]))
         found = rows.variances(covariance)[:, rows.of_row]
         indicator = np.zeros((len(sets), leaves))
@@ -145,9 +153,9 @@ def test_variances_are_those_of_the_whole_matrix(case: str, shape: str) -> None:
     workload = Workload(schema, recodes)
     algebra = build_algebra(schema, recodes, workload.groups(queries))
     rng = np.random.default_rng(1)
-    tree, weights = make_tree(TREES[shape], algebra, rng)
+    tree, information, weights = make_tree(TREES[shape], algebra, rng)
     every = ["total", "detailed", *schema.names, *(r.name for r in recodes)]
-    compare(tree, weights, algebra, workload, every)
+    compare(tree, information, weights, algebra, workload, every)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -157,8 +165,8 @@ def test_geounits_without_budget(shape: str, seed: int) -> None:
     schema, recodes, queries = CASES["unequal recode"]
     workload = Workload(schema, recodes)
     algebra = build_algebra(schema, recodes, workload.groups(queries))
-    tree, weights = make_tree(TREES[shape], algebra, np.random.default_rng(seed), zero=0.5)
-    compare(tree, weights, algebra, workload, ["total", "r", "detailed"])
+    tree, information, weights = make_tree(TREES[shape], algebra, np.random.default_rng(seed), zero=0.5)
+    compare(tree, information, weights, algebra, workload, ["total", "r", "detailed"])
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -170,13 +178,17 @@ def test_geounits_that_measure_part_of_the_queries(shape: str, seed: int) -> Non
     queries = ("total", "r", "b", "r * b", "a")
     algebra = build_algebra(schema, recodes, workload.groups(queries))
     rng = np.random.default_rng(seed)
-    tree, weights = [], []
+    classes, tables = [], []
     for parent in TREES[shape]:
         table = rng.uniform(0.05, 3.0, (4, len(queries))) * (rng.random((4, len(queries))) < 0.4)
-        own = rng.integers(0, 4, len(parent))
-        tree.append(TreeLevel(np.array(parent), own, algebra.information(table)))
-        weights.append(table[own])
-    compare(tuple(tree), weights, algebra, workload, ["total", "r", "b", "a", "detailed"])
+        classes.append(rng.integers(0, 4, len(parent)))
+        tables.append(table)
+    compare(
+        *as_tree(TREES[shape], classes, tables, algebra),
+        algebra,
+        workload,
+        ["total", "r", "b", "a", "detailed"],
+    )
 
 
 @pytest.mark.parametrize("zero", [0.0, 0.4])
@@ -186,8 +198,10 @@ def test_answers_that_are_published_exactly(shape: str, held: str, zero: float) 
     schema, recodes, queries = CASES["unequal recode"]
     workload = Workload(schema, recodes)
     algebra = build_algebra(schema, recodes, workload.groups(queries))
-    tree, weights = make_tree(TREES[shape], algebra, np.random.default_rng(7), zero=zero, held=held)
-    compare(tree, weights, algebra, workload, ["total", "r", "b", "detailed"])
+    tree, information, weights = make_tree(
+        TREES[shape], algebra, np.random.default_rng(7), zero=zero, held=held
+    )
+    compare(tree, information, weights, algebra, workload, ["total", "r", "b", "detailed"])
 
 
 def test_the_errors_of_least_squares_have_these_variances() -> None:
@@ -196,9 +210,9 @@ def test_the_errors_of_least_squares_have_these_variances() -> None:
     workload = Workload(schema, recodes)
     algebra = build_algebra(schema, recodes, workload.groups(queries))
     rng = np.random.default_rng(11)
-    tree, weights = make_tree(TREES["uneven"], algebra, rng)
+    tree, information, weights = make_tree(TREES["uneven"], algebra, rng)
     asked, deviations = [], []
-    for areas, table in zip(leaf_indicators(tree), weights, strict=True):
+    for areas, table in zip(leaf_indicators(tree.parents), weights, strict=True):
         for area, row in zip(areas, table, strict=True):
             for query, weight in zip(workload.groups(queries), row, strict=True):
                 asked.append(np.kron(area, query_matrix(query)))
@@ -210,9 +224,8 @@ def test_the_errors_of_least_squares_have_these_variances() -> None:
     query = workload.group("r")
     area = np.kron(np.array([0, 1.0, 0, 1, 1, 0]), query_matrix(query))
     members = (np.zeros(3, dtype=np.int64), np.array([1, 3, 4]))
-    known = subtrees(tree)
     rows = algebra.rows(query)
-    covariance = leaf_sets(tree, known, contexts(tree, known, 0)[0], members, 1)
+    covariance = area_covariances(tree, upward(tree, information), *members, 1)
     found = rows.variances(covariance)[0, rows.of_row]
     drawn = (area @ errors).var(axis=1)
     assert np.all(np.abs(drawn / found - 1) < 5 * np.sqrt(2 / draws))
@@ -237,10 +250,11 @@ def test_rhode_island_against_one_sparse_system() -> None:
     assert whole.matrices.shape[1:] == (1, 3, 3)
     leaves = len(spine.leaf)
     parts = []
-    for number, level in enumerate(expected.tree):
+    for number, known in enumerate(expected.information):
         starts = spine.leaf_starts(number)
-        information = level.information.finite[-1][0, 0]
-        gather = sparse.csr_array((np.ones(leaves), np.arange(leaves), starts), shape=(len(level), leaves))
+        information = known.finite[-1][0, 0]
+        shape = len(starts) - 1, leaves
+        gather = sparse.csr_array((np.ones(leaves), np.arange(leaves), starts), shape=shape)
         parts.append((gather, information))
     above = parts[-2::-1]  # leaves first, then from below: in this order nothing fills in
     upper = sparse.vstack([sparse.kron(gather, np.eye(3)) for gather, _ in above])

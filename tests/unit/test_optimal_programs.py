@@ -14,7 +14,6 @@ from opendas.allocation import (
     CountHistogram,
     Level,
     NoiseKind,
-    allocate_by_nodes,
     allocate_target,
     allocate_total,
     clamped_curvature,
@@ -200,7 +199,8 @@ def test_bounded_neighbours_need_twice_the_budget(kind: NoiseKind) -> None:
 @pytest.mark.parametrize("kind", [NoiseKind.LAPLACE, NoiseKind.GAUSSIAN])
 def test_by_nodes_alone_continuous_noise_follows_the_power_rule(kind: NoiseKind) -> None:
     nodes = {"a": 1, "b": 244, "c": 25181}
-    found = allocate_by_nodes(nodes, kind, "2", (1, 0.5, 2))
+    levels = [unknown_counts(name, number) for name, number in nodes.items()]
+    found = allocate_total(levels, kind, "2", (1, 0.5, 2))
     np.testing.assert_allclose(
         found.budgets, power_rule(list(nodes.values()), kind, 2.0, (1, 0.5, 2)), rtol=1e-12
     )

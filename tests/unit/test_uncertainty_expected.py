@@ -16,8 +16,8 @@ from opendas.geography.bypass import bypass_general, bypass_only_children
 from opendas.geography.frame import Frame
 from opendas.geography.partitions import standard_spine
 from opendas.geography.spine import Spine, SpineLevel
+from opendas.gls.areas import area_covariances
 from opendas.gls.expected_error import ExpectedError, expected_rows
-from opendas.gls.leaf_sets import leaf_sets
 from opendas.measurement.plan import MeasurementPlan
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.schema.declarations import Invariant
@@ -64,11 +64,11 @@ def agrees_with_the_matrix(expected: ExpectedError) -> None:
                     column = expected.algebra.queries.index(planned.query.name)
                     table[i, column] = 1 / plan.distribution(number, planned, multiple).variance
         weights.append(table)
-    tree = [level for number, level in enumerate(expected.tree) if number in expected.place]
+    parents = [level.parent for level in spine.levels]
     for name in expected.fixed:
         query, _, geolevel = name.partition("@")
         weights[spine.index(geolevel)][:, expected.algebra.queries.index(query)] = np.inf
-    dense = Dense(tree, weights, product.workload.groups(expected.algebra.queries))
+    dense = Dense(parents, weights, product.workload.groups(expected.algebra.queries))
     for number, geolevel in enumerate(spine.names):
         for name in ("total", "age", "kind * minor", "detailed"):
             query = product.workload.group(name)
@@ -125,7 +125,7 @@ def test_the_general_rule_worsens_no_error_of_a_real_plan() -> None:
     better = 0
     for query in ("total", "kind", "detailed"):
         old, new = (
-            e.rows(query).variances(leaf_sets(e.tree, e.known, e.contexts[0], members, len(sets)))
+            e.rows(query).variances(area_covariances(e.tree, e.known, *members, len(sets)))
             for e in (first, second)
         )
         assert (new <= old * (1 + 1e-9)).all()

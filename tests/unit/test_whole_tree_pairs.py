@@ -8,7 +8,6 @@ from support.random_tree import PRODUCTS
 
 from opendas.gls.cells import Domain
 from opendas.gls.operators import Operators, Supported
-from opendas.gls.pairs import Pairs
 from opendas.schema.pl94 import pl94_persons
 from opendas.solvers.least_squares.paired import PairedCurvature
 
@@ -37,7 +36,7 @@ def random_operators(domain, rng, count):
 def test_entries_and_products_are_those_of_the_operators(name, seed):
     rng = np.random.default_rng(seed)
     domain = domain_of(name)
-    pairs = Pairs.build(domain)
+    pairs = domain.pairs
     if name == "all dense":
         assert pairs is None
         return
@@ -45,7 +44,7 @@ def test_entries_and_products_are_those_of_the_operators(name, seed):
     if name == "persons":
         assert pairs.kind.max() == 1  # Hispanic origin; race is the place
     support = np.sort(rng.choice(domain.cells, min(200, max(1, domain.cells // 2)), replace=False))
-    curvature = pairs.curvature(operators, support)
+    curvature = pairs.curvature(operators.stacks, operators.which, support)
     blocks = curvature.blocks(np.arange(len(support)))
     for c in range(len(operators)):
         np.testing.assert_allclose(blocks[c], operators.dense(c, support), atol=1e-10)

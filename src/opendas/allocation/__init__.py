@@ -1,9 +1,10 @@
 """Optimal allocation of a budget: closed forms of clamped errors, and the programs that share it out."""
 
 from opendas.allocation.clamped_error import Moments, clamped_curvature, clamped_moments, clamped_slope
-from opendas.allocation.count_only import allocate_by_nodes, power_rule
 from opendas.allocation.histogram import CountHistogram, Level, unknown_counts
 from opendas.allocation.noise_kinds import NoiseKind
+from opendas.allocation.per_node import NodeAllocation, allocate_per_node
+from opendas.allocation.post_processing_8 import post_process
 from opendas.allocation.programs_6_7 import (
     Allocation,
     LevelError,
@@ -11,6 +12,7 @@ from opendas.allocation.programs_6_7 import (
     allocate_total,
     errors_at,
 )
+from opendas.allocation.solver import power_rule
 
 __all__ = [
     "Allocation",
@@ -18,14 +20,16 @@ __all__ = [
     "Level",
     "LevelError",
     "Moments",
+    "NodeAllocation",
     "NoiseKind",
-    "allocate_by_nodes",
+    "allocate_per_node",
     "allocate_target",
     "allocate_total",
     "clamped_curvature",
     "clamped_moments",
     "clamped_slope",
     "errors_at",
+    "post_process",
     "power_rule",
     "unknown_counts",
 ]

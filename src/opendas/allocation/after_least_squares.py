@@ -3,7 +3,7 @@
 Programs (6) and (7) count the error of every level on its own. A release that is consistent uses all levels
 for every count: what is measured of the blocks says something about their tract. This module minimises the
 weighted sum of the variances of the least-squares estimates of all geounits, found exactly for any tree by
-:mod:`opendas.gls.trace`. Clamping has no part in it: the estimates are linear in the measurements.
+:mod:`opendas.gls.collapsed`. Clamping has no part in it: the estimates are linear in the measurements.
 
 Under zCDP the precision of a measurement is ``2 rho``, linear in the budget, and the sum of variances is the
 trace of an inverse: a convex A-optimal design, whose optimum is certified by a duality gap. Under pure
@@ -26,8 +26,7 @@ from opendas.allocation.solver import checked_total
 from opendas.arrays import Floats
 from opendas.errors import BudgetError
 from opendas.geography.hierarchy import Hierarchy
-from opendas.gls.shape import Shape
-from opendas.gls.trace import Trace, TraceBlocks
+from opendas.gls.collapsed import CollapsedTree, Trace
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.sampling.laws import DiscreteGaussian
 from opendas.solvers.shares import least_gap, minimise_shares
@@ -235,16 +234,9 @@ def _weights(weights: Sequence[float] | None, levels: int) -> Floats:
 
 
 def _trace(hierarchy: Hierarchy, weights: Floats, levels: int) -> Trace:
-    inhabited = hierarchy.inhabited()
-    if not inhabited[0].any():
+    if not hierarchy.inhabited()[0].any():
         raise BudgetError("the hierarchy has no leaf, so that there is nothing to measure.")
-    parents = []
-    number = np.zeros(1, dtype=np.int64)
-    for inside, parent in zip(inhabited[:levels], hierarchy.parents[:levels], strict=True):
-        parents.append(number[parent[inside]])
-        number = np.cumsum(inside) - 1
-    shape = Shape.of(Hierarchy(tuple(parents)))
-    return Trace(shape, (TraceBlocks.counts(),), weights[:levels, None])
+    return Trace.counts(CollapsedTree.of_hierarchy(hierarchy, levels), weights[:levels, None])
 
 
 def _precision(kind: NoiseKind, budgets: Floats) -> tuple[Floats, Floats]:
@@ -269,7 +261,7 @@ def _solve(trace: Trace, kind: NoiseKind, budget: float) -> tuple[Floats, float 
         return value, budget * slope * gradient[:, 0]
 
     # The count-only rule for a single measurement of each count is a good place to start.
-    start = (np.array(trace.shape.sizes) * np.maximum(trace.targets[:, 0], 1e-3)) ** (1.0 / (kind.order + 1))
+    start = (np.array(trace.tree.sizes) * np.maximum(trace.targets[:, 0], 1e-3)) ** (1.0 / (kind.order + 1))
     if kind.loss_name == "rho":
         shares, value = minimise_shares(objective, start)
         return shares, least_gap(value, objective(shares)[1], shares), 1

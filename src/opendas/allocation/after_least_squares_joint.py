@@ -3,7 +3,7 @@
 For a product with several query groups the precision of every query group at every geolevel is a variable.
 Under zCDP it is ``2 rho`` (unbounded) or ``rho`` (bounded) for its part rho of the budget, and the weighted
 sum of the variances of all answers after least squares is convex in all of them together. Values and exact
-derivatives come from :mod:`opendas.gls.trace` on the blocks of :mod:`opendas.gls.blocks`, so
+derivatives come from :mod:`opendas.gls.collapsed` on the blocks of :mod:`opendas.gls.blocks`, so
 that a schema of 2,016 cells costs about as much as a dozen single counts.
 """
 
@@ -26,8 +26,8 @@ from opendas.errors import BudgetError, ConfigError
 from opendas.geography.hierarchy import Hierarchy
 from opendas.geography.spine import Spine
 from opendas.gls.blocks import build_algebra
-from opendas.gls.shape import Shape
-from opendas.gls.trace import Trace, TraceBlocks
+from opendas.gls.collapsed import CollapsedTree, Trace
+from opendas.gls.information import Stacks
 from opendas.privacy.exact import format_fraction
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.schema.product import Product
@@ -258,9 +258,8 @@ class _Problem:
         _check(weights, may)
         groups = product.workload.groups(names)
         answers = np.outer([len(level) for level in spine.levels], [group.size for group in groups])
-        trace = Trace(
-            Shape.of(Hierarchy.of_spine(spine)), _blocks(product, names, weights), weights / answers
-        )
+        tree = CollapsedTree.of_hierarchy(Hierarchy.of_spine(spine))
+        trace = Trace(tree, *_blocks(product, names, weights), weights / answers)
         precision = 2.0 * float(total) / neighbours.l2_squared
         found = cls(product, spine, names, trace, weights, answers, may & ~held, held, precision, neighbours)
         found.check_leaves()
@@ -269,11 +268,9 @@ class _Problem:
     def check_leaves(self) -> None:
         """Refuse leaves whose query groups leave something open that the blocks need."""
         leaf = (self.may[-1] | self.held[-1]).astype(np.float64)
-        for blocks in self.trace.blocks:
-            largest = np.abs(blocks.matrices).max(axis=(2, 3), keepdims=True)
-            scaled = np.divide(
-                blocks.matrices, largest, out=np.zeros_like(blocks.matrices), where=largest > 0
-            )
+        for matrices in self.trace.matrices:
+            largest = np.abs(matrices).max(axis=(2, 3), keepdims=True)
+            scaled = np.divide(matrices, largest, out=np.zeros_like(matrices), where=largest > 0)
             information = np.tensordot(leaf, scaled, axes=1)
             values = np.linalg.eigvalsh(information)
             if len(values) and values.min() < _RELATIVE * values.max():
@@ -345,12 +342,12 @@ def _check(weights: Floats, may: Bools) -> None:
         raise BudgetError("no query group may get budget.")
 
 
-def _blocks(product: Product, names: Sequence[str], weights: Floats) -> tuple[TraceBlocks, ...]:
-    """Return the blocks that some target depends on."""
+def _blocks(product: Product, names: Sequence[str], weights: Floats) -> tuple[Stacks, Stacks]:
+    """Return matrices and what is wanted of the blocks that some target depends on."""
     groups = product.workload.groups(names)
     algebra = build_algebra(product.schema, product.recodes, groups)
     rows = [algebra.rows(group) for group in groups]
-    found = []
+    matrices, sums = [], []
     for number, blocks in enumerate(algebra.blocks):
         wanted = np.stack(
             [
@@ -360,5 +357,6 @@ def _blocks(product: Product, names: Sequence[str], weights: Floats) -> tuple[Tr
         )
         needed = np.tensordot(weights.any(axis=0).astype(float), np.abs(wanted), axes=1).any(axis=(1, 2))
         if needed.any():
-            found.append(TraceBlocks(blocks.matrices[:, needed], wanted[:, needed]))
-    return tuple(found)
+            matrices.append(blocks.matrices[:, needed])
+            sums.append(wanted[:, needed])
+    return tuple(matrices), tuple(sums)

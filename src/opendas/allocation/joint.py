@@ -27,7 +27,7 @@ from opendas.allocation.programs_6_7 import (
     errors_at,
     weighted,
 )
-from opendas.allocation.round_exact import exact_split
+from opendas.allocation.solver import exact_split
 from opendas.budget.allocation import DEFAULT_DELTA, Budget
 from opendas.errors import BudgetError, ConfigError
 from opendas.privacy.exact import format_fraction, parse_fraction

@@ -18,13 +18,14 @@ import numpy as np
 
 from opendas.allocation.histogram import Level
 from opendas.allocation.noise_kinds import NoiseKind, noise_kind, relation
-from opendas.allocation.round_exact import exact_split, rounded_up
 from opendas.allocation.separable import Separable
 from opendas.allocation.solver import (
     Optimum,
     checked_total,
+    exact_split,
     minimise_budget,
     minimise_error,
+    rounded_up,
 )
 from opendas.arrays import Floats
 from opendas.errors import BudgetError, ConfigError

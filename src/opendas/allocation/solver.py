@@ -6,31 +6,36 @@ both the sum of the budgets and the objective are decreasing in t. All searches 
 these functions are close to straight lines, by Newton's method within brackets: it cannot leave them, so it
 cannot fail, and it takes a handful of steps.
 
-Ko, Ziani & Fioretto, equations (6) and (7), who use an interior-point solver.
+Ko, Ziani and Fioretto (2025), program (6) and program (7), who use an interior-point solver.
 
 Axes: ``l`` levels, all with a positive weight.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 
+from opendas.allocation.noise_kinds import NoiseKind, noise_kind
 from opendas.allocation.separable import Separable
 from opendas.arrays import Floats
 from opendas.errors import BudgetError
 from opendas.privacy.exact import format_fraction, parse_fraction
+from opendas.privacy.relations import Mechanism
 
 __all__ = [
     "LARGEST_BUDGET",
     "SMALLEST_BUDGET",
     "Optimum",
     "checked_total",
+    "exact_split",
     "minimise_budget",
     "minimise_error",
+    "power_rule",
+    "rounded_up",
 ]
 
 
@@ -145,10 +150,44 @@ def minimise_budget(problem: Separable, target: float) -> Optimum:
     return Optimum(np.exp(log_budgets), _exp(t))
 
 
-def _power_rule(problem: Separable, total: float) -> Floats:
-    """Budgets by weighted number of nodes, which is nearly optimal at small budgets."""
-    shares = (problem.weights * problem.nodes) ** (1 / (problem.kind.order + 1))
+def power_rule(
+    nodes: Sequence[float] | Floats,
+    mechanism: str | Mechanism | NoiseKind,
+    total: float = 1.0,
+    weights: Sequence[float] | None = None,
+) -> Floats:
+    """Share a budget out in proportion to a power of the weighted numbers of nodes.
+
+    The optimum of ``sum w n V(b)``, the error before clamping, where ``V = c / b**q``: the cube root of the
+    number of nodes for epsilon, the square root for rho. Never worse than twice the optimum of program (6)
+    (docs/proofs/allocation.md), but for noise on the integers at large budgets, whose V falls exponentially.
+
+    Parameters
+    ----------
+    nodes : sequence of number, >= 0
+        Released counts of each level.
+    mechanism : str or NoiseKind
+    total : float
+    weights : sequence of float, optional
+
+    Returns
+    -------
+    float64 (l,)
+        They sum to the total. The neighbour relation makes no difference.
+
+    Examples
+    --------
+    >>> power_rule([1, 8, 27], "laplace", total=6).round(9).tolist()
+    [1.0, 2.0, 3.0]
+    """
+    products = np.asarray(nodes, dtype=np.float64) * (1.0 if weights is None else np.asarray(weights))
+    shares = products ** (1 / (noise_kind(mechanism).order + 1))
     return np.asarray(total * shares / shares.sum(), dtype=np.float64)
+
+
+def _power_rule(problem: Separable, total: float) -> Floats:
+    """Budgets that are nearly optimal at small totals."""
+    return power_rule(problem.weights * problem.nodes, problem.kind, total)
 
 
 def _guess(problem: Separable, target: float) -> float:
@@ -238,3 +277,77 @@ def _within(value: float, low: float, high: float) -> float:
 
 def _exp(t: float) -> float:
     return float(np.exp(min(t, 700.0)))
+
+
+# From budgets found in binary numbers to exact fractions.
+
+
+_PRECISION = 10**7
+"""Fractions keep each budget to one part in this many; errors then change by one part in the square."""
+
+
+def exact_split(budgets: Sequence[float], total: Fraction) -> tuple[Fraction, ...]:
+    """Share out an exact total in the proportions of binary numbers.
+
+    Parameters
+    ----------
+    budgets : sequence of float, >= 0
+        At least one is positive.
+    total : Fraction, > 0
+
+    Returns
+    -------
+    tuple of Fraction
+        Every share rounded down to a multiple of a power of ten, and what is left added to the largest, so
+        that the sum is exactly `total`. A zero stays zero, and a positive budget positive.
+
+    Raises
+    ------
+    BudgetError
+        If no budget is positive.
+
+    Examples
+    --------
+    >>> [str(x) for x in exact_split([1.0, 2.0], Fraction(3))]
+    ['99999999/100000000', '200000001/100000000']
+    """
+    exact = [Fraction(float(budget)) for budget in budgets]
+    whole = sum(exact, Fraction(0))
+    positive = [share for share in exact if share > 0]
+    if not positive:
+        raise BudgetError("there is no positive budget to share out.")
+    parts = _power_of_ten(min(positive) / whole)
+    units = [share * parts // whole for share in exact]
+    largest = max(range(len(units)), key=units.__getitem__)
+    units[largest] += parts - sum(units)
+    return tuple(Fraction(unit, parts) * total for unit in units)
+
+
+def rounded_up(budgets: Sequence[float]) -> tuple[Fraction, ...]:
+    """Round each budget up to a multiple of a power of ten, by less than one part in ten million.
+
+    Parameters
+    ----------
+    budgets : sequence of float, >= 0
+
+    Returns
+    -------
+    tuple of Fraction
+        Each above the budget, also where the last digits of the binary number are not right.
+    """
+    exact = [Fraction(float(budget)) for budget in budgets]
+    positive = [budget for budget in exact if budget > 0]
+    if not positive:
+        return tuple(exact)
+    parts = _power_of_ten(min(positive))
+    return tuple(
+        Fraction(-(-budget * parts // 1) + 1, parts) if budget > 0 else Fraction(0) for budget in exact
+    )
+
+
+def _power_of_ten(smallest: Fraction) -> int:
+    """Return the power of ten whose inverse is at most the smallest number over the precision."""
+    parts = _PRECISION
+    while smallest * parts < _PRECISION:
+        parts *= 10
+    return parts

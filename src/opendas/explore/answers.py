@@ -14,7 +14,7 @@ from opendas.budget.allocation import Budget
 from opendas.budget.plan import invariant_shares, within_rho
 from opendas.explore.quick import epsilon_quick, margin, variance
 from opendas.explore.subjects import Ground, Subject
-from opendas.gls.outline import covariances
+from opendas.gls.collapsed import covariances
 from opendas.privacy.attacker import pure_power_bound, zcdp_power_bound
 from opendas.privacy.relations import Mechanism
 from opendas.privacy.zcdp import FORMULAS
@@ -165,9 +165,9 @@ def _is_held(subject: Subject, level: int, query: str) -> bool:
 def _expected(subject: Subject, ground: Ground) -> dict[tuple[str, str], float]:
     """Return the mean standard error of every query group at every geolevel."""
     found: dict[tuple[str, str], float] = {}
-    every = covariances(ground.outline, ground.information)
+    every = covariances(ground.tree, ground.information)
     for level, place in zip(subject.levels, ground.place, strict=True):
-        counts = ground.outline.levels[place].geounits
+        counts = ground.tree.levels[place].geounits
         for query, rows in subject.rows.items():
             errors = np.sqrt(rows.variances(every[place]))
             weights = np.bincount(rows.of_row, minlength=len(rows))

@@ -15,9 +15,9 @@ from opendas.budget.allocation import Budget, Noise
 from opendas.budget.plan import attribute_rho
 from opendas.explore.quick import variance
 from opendas.explore.subjects import EXACT_POINTS, Ground, Subject
+from opendas.gls.collapsed import CollapsedTree
 from opendas.gls.expected_error import precision
-from opendas.gls.extended import Extended
-from opendas.gls.outline import Outline, even_outline
+from opendas.gls.information import Extended
 from opendas.privacy.relations import Neighbours
 from opendas.privacy.worst import WorstLoss
 from opendas.schema.pl94 import pl94_persons, pl94_units
@@ -76,18 +76,18 @@ class StandIn(Subject):
         return self.preset(self._first)
 
     @cached_property
-    def _tree(self) -> tuple[Outline, tuple[int, ...]]:
+    def _tree(self) -> tuple[CollapsedTree, tuple[int, ...]]:
         sizes, place = [], []
         for level, count in self._counts.items():
             if level in self._wholes:
                 sizes.append(self._wholes[level])
             place.append(len(sizes))
             sizes.append(count)
-        return even_outline(sizes), tuple(place)
+        return CollapsedTree.even(sizes), tuple(place)
 
     def ground(self, budget: Budget) -> Ground:
         """Return the tree as a budget uses it."""
-        outline, place = self._tree
+        tree, place = self._tree
         information: list[Extended] = []
         for level in self.levels:
             weights = self._weights(budget, level)
@@ -99,7 +99,7 @@ class StandIn(Subject):
             information.append(self.algebra.information(weights[None]))
         multiples = {level: {Fraction(1): count} for level, count in self._counts.items()}
         attributes = attribute_rho(budget, self.attributes)
-        return Ground(multiples, outline, tuple(information), place, attributes)
+        return Ground(multiples, tree, tuple(information), place, attributes)
 
     def exact_loss(self, budget: Budget) -> WorstLoss:
         """Return the loss of the composed noise itself: every path has the same noise."""

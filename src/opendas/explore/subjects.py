@@ -23,9 +23,9 @@ from opendas.errors import OpendasError
 from opendas.geography.recipe import build_spine
 from opendas.geography.spine import Spine
 from opendas.gls.blocks import Algebra, RowClasses, build_algebra
+from opendas.gls.collapsed import CollapsedTree
 from opendas.gls.expected_error import ExpectedError, ExpectedRow, expected_rows
-from opendas.gls.extended import Extended
-from opendas.gls.outline import Outline, outline_of
+from opendas.gls.information import Extended
 from opendas.measurement.loss import attribute_losses, plan_loss, told_apart
 from opendas.measurement.plan import MeasurementPlan
 from opendas.privacy.worst import WorstLoss
@@ -48,17 +48,17 @@ class Ground:
     ----------
     multiples : mapping of geolevel to mapping of Fraction to int
         Multiple of the level's share -> number of geounits with it; zero where a parent took the share over.
-    outline : Outline
+    tree : CollapsedTree
     information : tuple of Extended
-        Per level of the outline.
+        Per level of the tree.
     place : tuple of int
-        Position in the outline of each geolevel.
+        Position in the tree of each geolevel.
     attributes : mapping of str to Fraction
         Loss when one attribute of a record changes, on the path where it costs most.
     """
 
     multiples: Mapping[str, Share]
-    outline: Outline
+    tree: CollapsedTree
     information: tuple[Extended, ...]
     place: tuple[int, ...]
     attributes: Mapping[str, Fraction]
@@ -284,8 +284,8 @@ class RunSubject(Subject):
                 multiples[level.name] = dict(zip(shares.multiples, counts, strict=True))
         return Ground(
             multiples,
-            self._outline(expected),
-            tuple(level.information for level in expected.tree),
+            self._tree(expected),
+            expected.information,
             expected.place,
             attribute_losses(plan),
         )
@@ -294,12 +294,12 @@ class RunSubject(Subject):
         """Return the loss of the composed noise itself, on the paths where it costs most."""
         return plan_loss(MeasurementPlan(self.product, self.spine(budget), budget), points=EXACT_POINTS)
 
-    def _outline(self, expected: ExpectedError) -> Outline:
-        """Find the classes of a tree; the same one again for the same tree."""
-        key = tuple(hash(level.own.tobytes()) for level in expected.tree)
-        kept: dict[object, Outline] = self.__dict__.setdefault("_outlines", {})
+    def _tree(self, expected: ExpectedError) -> CollapsedTree:
+        """Return the kinds of geounits; the same ones again for the same tree."""
+        key = tuple(hash(own.tobytes()) for own in expected.own)
+        kept: dict[object, CollapsedTree] = self.__dict__.setdefault("_trees", {})
         if key not in kept:
             if len(kept) >= 8:
                 kept.clear()
-            kept[key] = outline_of(expected.tree)
+            kept[key] = expected.tree
         return kept[key]

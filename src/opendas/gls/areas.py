@@ -1,45 +1,112 @@
-"""Estimates of sums over leaves that are no geounit of the tree: districts, entities, any weighting.
+"""Sums over leaves that are no geounit of the tree: districts, entities, any weighting.
 
 Given the total ``x_v`` of a geounit, what is inside its subtree depends on nothing outside. So a weighted sum
 over leaves below it is carried up the tree as ``G x_v + o`` and a rest of covariance ``R`` that is
-independent of ``x_v``: at a leaf ``G`` is its weight, and from children to their parent, with the quantities
-of :mod:`opendas.gls.upward`,
+independent of ``x_v``: at a leaf ``G`` is its weight, and from children to their parent, with the upward
+messages ``V``, ``x`` of the children and ``S``, ``y`` of their sum,
 
     C = sum_c G_c V_c,   G = C S^-1,   o = sum_c (o_c + G_c x_c) - G y,
-    R = sum_c (G_c V_c G_c' + R_c) - C S^-1 C'.
+    R = sum_c (G_c V_c G_c' + R_c) - C S^-1 C'
 
-Where all leaves below a geounit have one weight, that weight is all there is to carry. The work touches the
-leaves of the areas, their siblings through ``S`` and ``y`` alone, and their ancestors.
+(:func:`opendas.gls.information.regression`). Where all leaves below a geounit have one weight, that weight is
+all there is to carry. The work touches the leaves of the areas, their siblings through ``S`` and ``y`` alone,
+and their ancestors; sums with the same children in the same kind of subtree are found once. Without answers
+there are no ``x``, ``y`` and ``o``, and the same passes give variances alone.
 
-Axes: ``p`` pairs of an area and a geounit that holds leaves of it; ``t`` those among them that are not alike.
+Axes: ``p`` pairs of an area and a geounit that holds leaves of it; ``t`` those among them that are not alike,
+in ``u`` classes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from opendas.arrays import Bools, Floats, Ints
+from opendas.arrays import Floats, Ints
 from opendas.errors import EstimationError
 from opendas.gls.cells import Domain
+from opendas.gls.collapsed import CollapsedTree, Upward, families
 from opendas.gls.downward import Estimates, down_pass
-from opendas.gls.extended import transposed
-from opendas.gls.kernels import add_multiples, apply_blocks
-from opendas.gls.model import TreeModel
+from opendas.gls.information import Extended, Stacks, product, regression, summed, symmetric, transposed
+from opendas.gls.kernels import add_multiples
 from opendas.gls.operators import Operators
 from opendas.gls.subtree_estimate import Known, dual, pooled
 from opendas.gls.upward import Full, Sweep, conditioned, inner_known, leaf_known, union
 from opendas.solvers.blas import one_blas_thread
 
-__all__ = ["area_estimates"]
+__all__ = ["area_covariances", "area_estimates"]
 
 BATCH = 400
-"""Areas that are carried up the tree together."""
+"""Areas whose estimates are carried up the tree together."""
 
-_CLEAN = 1e-9
+
+@dataclass(frozen=True, eq=False)
+class _Messages:
+    """Upward messages of some geounits: their totals by their subtrees, or the sums of their children.
+
+    Parameters
+    ----------
+    kind : int64 (g,)
+        Kind of each geounit.
+    covariance : Extended
+        ``V`` or ``S`` of each kind.
+    information : tuple of float64 (kinds, b, d, d) or None
+        The inverse of ``S``.
+    mean : float64 (g, k, e) or None
+        ``x`` or ``y`` in block order.
+    """
+
+    kind: Ints
+    covariance: Extended
+    information: Stacks | None = None
+    mean: Floats | None = None
+
+    @classmethod
+    def of(cls, known: Known, information: Operators | None = None) -> _Messages:
+        """Number the different matrices of some geounits."""
+        columns = [known.covariance.which]
+        columns += [] if known.unknown is None else [known.unknown.which]
+        columns += [] if information is None else [information.which]
+        first, kind = _different(*columns)
+        return cls(
+            kind,
+            Extended(
+                known.covariance.take(first).expanded(),
+                None if known.unknown is None else known.unknown.take(first).expanded(),
+            ),
+            None if information is None else information.take(first).expanded(),
+            known.mean,
+        )
+
+
+def _different(*columns: Ints) -> tuple[Ints, Ints]:
+    """Return the first place of each distinct row of some columns, and the number of each row's kind."""
+    _, first, which = np.unique(np.column_stack(columns), axis=0, return_index=True, return_inverse=True)
+    return first.astype(np.int64), which.ravel().astype(np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class _Step:
+    """A step up the tree.
+
+    Parameters
+    ----------
+    parent : int64 (children,)
+        Of each child.
+    leaves : int64 (parents,)
+        Number of leaves below each parent.
+    own, together : callable
+        Give the upward messages of some children, and of the sums of the children of some parents, by their
+        numbers, ascending.
+    """
+
+    parent: Ints
+    leaves: Ints
+    own: Callable[[Ints], _Messages]
+    together: Callable[[Ints], _Messages]
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,20 +131,99 @@ class _Pairs:
     weight: Floats
     slot: Ints
 
+    def slice(self, here: slice) -> _Pairs:
+        """Return some of the pairs."""
+        return _Pairs(
+            self.area[here], self.geounit[here], self.leaves[here], self.weight[here], self.slot[here]
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class _Carried:
-    """``G``, ``R``, what is unknown in the rest, and ``o``: stacks (t, b, k d, k d) and float64 (t, k, e)."""
+    """``G``, ``R`` and what is unknown in the rest by class, (u, b, d, d); class (t,) and ``o`` (t, k, e)."""
 
-    gain: tuple[Floats, ...]
-    rest: tuple[Floats, ...]
-    loose: tuple[Floats, ...]
-    offset: Floats
+    gain: Stacks
+    rest: Stacks
+    loose: Stacks
+    which: Ints
+    offset: Floats | None
 
     @classmethod
-    def nothing(cls, domain: Domain) -> _Carried:
-        empty = tuple(np.zeros((0, *kind.matrices.shape[1:])) for kind in domain.kinds)
-        return cls(empty, empty, empty, np.zeros((0, *domain.cell.shape)))
+    def nothing(cls, like: Stacks) -> _Carried:
+        empty = tuple(np.zeros((0, *stack.shape[1:])) for stack in like)
+        return cls(empty, empty, empty, np.zeros(0, dtype=np.int64), None)
+
+
+def _pairs(
+    area: npt.NDArray[np.integer],
+    leaf: npt.NDArray[np.integer],
+    weight: Floats | None,
+    areas: int,
+    leaves: int,
+) -> _Pairs:
+    """Check members of areas and put them in order."""
+    order = np.lexsort((leaf, area))
+    place, member = (np.asarray(column, dtype=np.int64)[order] for column in (area, leaf))
+    given = np.ones(len(order)) if weight is None else np.asarray(weight, dtype=np.float64)[order]
+    if len(place) and not 0 <= place[0] <= place[-1] < areas:
+        raise EstimationError(f"areas are numbered from {place[0]} to {place[-1]}; there are {areas}.")
+    if len(member) and not 0 <= member.min() <= member.max() < leaves:
+        raise EstimationError(f"a leaf of an area is not in the tree, whose leaves are 0 to {leaves - 1}.")
+    if np.any((np.diff(place) == 0) & (np.diff(member) == 0)):
+        raise EstimationError("a leaf is twice in one area.")
+    if not np.isfinite(given).all():
+        raise EstimationError("a weight is not a finite number.")
+    return _Pairs(place, member, np.ones_like(member), given, np.full(len(order), -1, dtype=np.int64))
+
+
+def area_covariances(
+    tree: CollapsedTree,
+    known: Sequence[Upward],
+    area: npt.NDArray[np.integer],
+    leaf: npt.NDArray[np.integer],
+    areas: int,
+) -> Extended:
+    """Return the covariance of the sum over each of some sets of leaves, from a plan alone.
+
+    Parameters
+    ----------
+    tree : CollapsedTree
+        With its geounits.
+    known : sequence of Upward
+        From :func:`opendas.gls.collapsed.upward`.
+    area, leaf : int (p,)
+        Set and leaf of each membership, each pair once, in any order. Sets may overlap.
+    areas : int
+        Number of sets. One without members has variance zero.
+
+    Returns
+    -------
+    Extended
+        One class for each set.
+
+    Notes
+    -----
+    Cumings-Menon et al. (2024), equation (3.4), for the indicator of each set.
+    """
+
+    def own(number: int) -> Callable[[Ints], _Messages]:
+        return lambda chosen: _Messages(tree.kinds[number][chosen], known[number].covariance)
+
+    def together(number: int) -> Callable[[Ints], _Messages]:
+        total, below = known[number].sums
+        return lambda chosen: _Messages(tree.kinds[number][chosen], total, below.finite)
+
+    steps, leaves = [], np.ones(len(tree.parents[-1]), dtype=np.int64)
+    for number in range(len(tree) - 1, 0, -1):
+        leaves = _gathered_leaves(tree.parents[number], leaves, len(tree.parents[number - 1]))
+        steps.append(_Step(tree.parents[number], leaves, own(number), together(number - 1)))
+    top = own(0)(np.arange(len(tree.kinds[0])))
+    pairs = _pairs(area, leaf, None, areas, len(tree.parents[-1]))
+    return _carry(steps, top, pairs, areas, None)[0]
+
+
+def _gathered_leaves(parent: Ints, leaves: Ints, parents: int) -> Ints:
+    return np.bincount(parent, leaves, minlength=parents).astype(np.int64)
 
 
 def area_estimates(
@@ -118,72 +264,61 @@ def area_estimates(
     last = len(model.levels) - 1
     if sweep.numbers != list(range(last + 1)):
         raise EstimationError("sums over leaves need a sweep of the whole tree, from the leaves to its top.")
-    given = np.ones(len(leaf)) if weight is None else np.asarray(weight, dtype=np.float64)
-    place = np.asarray(area, dtype=np.int64)
-    member = np.asarray(leaf, dtype=np.int64)
-    count = int(place.max(initial=-1)) + 1 if areas is None else areas
-    order = np.lexsort((member, place))
-    place, member, given = place[order], member[order], given[order]
-    _check(model, place, member, given, count)
+    count = int(np.max(area, initial=-1)) + 1 if areas is None else areas
+    pairs = _pairs(area, leaf, weight, count, len(model.levels[-1]))
     roots = next(down_pass(sweep, full)) if last else Estimates.joined(list(down_pass(sweep, full)))
-    cuts = np.searchsorted(place, np.arange(0, count + BATCH, BATCH))
-    found = [
-        _batch(sweep, full, roots, place[low:high] - first, member[low:high], given[low:high], number)
-        for first, number, low, high in (
-            (i * BATCH, min(BATCH, count - i * BATCH), int(cuts[i]), int(cuts[i + 1]))
-            for i in range(-(-count // BATCH))
-        )
-    ]
-    if not found:
-        empty = Operators.of(model.domain, _Carried.nothing(model.domain).rest)
-        return Estimates(-1, 0, np.zeros((0, model.domain.cells)), empty, None)
-    return Estimates.joined(found)
-
-
-def _check(model: TreeModel, area: Ints, leaf: Ints, weight: Floats, areas: int) -> None:
-    leaves = len(model.levels[-1])
-    if len(area) and not 0 <= area[0] <= area[-1] < areas:
-        raise EstimationError(f"areas are numbered from {area[0]} to {area[-1]}; there are {areas}.")
-    if len(leaf) and not 0 <= leaf.min() <= leaf.max() < leaves:
-        raise EstimationError(f"a leaf of an area is not in the tree, whose leaves are 0 to {leaves - 1}.")
-    if np.any((np.diff(area) == 0) & (np.diff(leaf) == 0)):
-        raise EstimationError("a leaf is twice in one area.")
-    if not np.isfinite(weight).all():
-        raise EstimationError("a weight is not a finite number.")
-
-
-def _batch(
-    sweep: Sweep, full: Full, roots: Estimates, area: Ints, leaf: Ints, weight: Floats, areas: int
-) -> Estimates:
-    """Carry some areas up the tree."""
-    model = sweep.model
+    cuts = np.searchsorted(pairs.area, np.arange(0, count + BATCH, BATCH))
     domain = model.domain
-    pairs = _Pairs(area, leaf, np.ones_like(leaf), weight, np.full(len(leaf), -1, dtype=np.int64))
-    carried = _Carried.nothing(domain)
-    below = np.ones(len(model.levels[-1]), dtype=np.int64)
+    means, parts = [np.zeros((0, domain.cells))], []
     with one_blas_thread():
-        for number in range(len(model.levels) - 1, -1, -1):
-            level = model.levels[number]
-            if level.joint is not None:
-                pairs, carried, below = _to_wholes(sweep, full, number, pairs, carried, below)
-            if number:
-                parent = _parents(model, number)
-                below = np.bincount(parent, below, minlength=len(model.levels[number - 1])).astype(np.int64)
-                pairs, carried = _to_parents(sweep, full, number, parent, pairs, carried, below)
-        top = model.levels[0]
-        if top.joint is None:
-            given = Known(roots.covariance, roots.unknown, domain.forward(roots.mean))
+        steps = list(_steps(sweep, full))
+        if model.levels[0].joint is None:
+            top = Known(roots.covariance, roots.unknown, domain.forward(roots.mean))
         else:
-            given = _wholes(sweep, full, 0, np.arange(len(top.joint.totals)))[1]
-        return _at_top(domain, pairs, carried, given, areas)
+            top = _wholes(sweep, full, 0, np.arange(len(model.levels[0].joint.totals)))[1]
+        for batch, first in enumerate(range(0, count, BATCH)):
+            here = slice(int(cuts[batch]), int(cuts[batch + 1]))
+            some = replace(pairs.slice(here), area=pairs.area[here] - first)
+            found, mean = _carry(steps, _Messages.of(top), some, min(BATCH, count - first), domain)
+            parts.append(found)
+            means.append(np.zeros((0, domain.cells)) if mean is None else domain.backward(mean))
+    empty = [Extended(tuple(np.zeros((0, *kind.matrices.shape[1:])) for kind in domain.kinds))]
+    finite = [np.concatenate(stacks) for stacks in zip(*(p.finite for p in empty + parts), strict=True)]
+    unknown = None
+    if any(part.infinite is not None for part in parts):
+        loose = [part.infinite or tuple(np.zeros_like(stack) for stack in part.finite) for part in parts]
+        unknown = Operators.of(domain, [np.concatenate(stacks) for stacks in zip(*loose, strict=True)])
+    return Estimates(-1, 0, np.concatenate(means), Operators.of(domain, finite), unknown)
 
 
-def _parents(model: TreeModel, number: int) -> Ints:
-    """Return the parent of each geounit of a level, or of each divided geounit where parts hang together."""
-    level = model.levels[number]
-    if level.joint is None:
-        return level.parent
-    return level.parent[np.flatnonzero(np.diff(level.joint.group, prepend=-1))]
+def _steps(sweep: Sweep, full: Full) -> Iterator[_Step]:
+    """Yield the steps up a tree with answers; divided geounits are a step of their own."""
+    model = sweep.model
+    leaves = np.ones(len(model.levels[-1]), dtype=np.int64)
+
+    def parts(number: int) -> Callable[[Ints], _Messages]:
+        return lambda chosen: _Messages.of(_own(sweep, full, number, chosen))
+
+    def wholes(number: int) -> Callable[[Ints], _Messages]:
+        return lambda chosen: _Messages.of(_wholes(sweep, full, number, chosen)[1])
+
+    def sums(number: int) -> Callable[[Ints], _Messages]:
+        return lambda chosen: _Messages.of(*_wholes(sweep, full, number, chosen)[::2])
+
+    def children(number: int) -> Callable[[Ints], _Messages]:
+        return lambda chosen: _Messages.of(*_children(sweep, number, chosen))
+
+    for number in range(len(model.levels) - 1, -1, -1):
+        level, own = model.levels[number], parts(number)
+        parent = level.parent
+        if level.joint is not None:
+            group = level.joint.group.astype(np.int64)
+            leaves = _gathered_leaves(group, leaves, len(level.joint.totals))
+            yield _Step(group, leaves, own, sums(number))
+            parent, own = parent[np.flatnonzero(np.diff(group, prepend=-1))], wholes(number)
+        if number:
+            leaves = _gathered_leaves(parent, leaves, len(model.levels[number - 1]))
+            yield _Step(parent, leaves, own, children(number - 1))
 
 
 def _own(sweep: Sweep, full: Full, number: int, geounits: Ints) -> Known:
@@ -191,73 +326,69 @@ def _own(sweep: Sweep, full: Full, number: int, geounits: Ints) -> Known:
     statistics, model = sweep.statistics[number], sweep.model
     if number < len(model.levels) - 1:
         return inner_known(model, statistics, geounits)
-    runs = (
-        [full(number, low, high - low) for low, high in _runs(geounits)] if model.levels[-1].measured else []
-    )
+    cuts = np.flatnonzero(np.diff(geounits, prepend=-2) != 1)
+    runs = []
+    if model.levels[-1].measured:  # runs of consecutive numbers
+        for low, high in zip(cuts.tolist(), [*cuts[1:].tolist(), len(geounits)], strict=True):
+            runs.append(full(number, int(geounits[low]), high - low))
     answers = [np.concatenate(parts) for parts in zip(*runs, strict=True)]
     return leaf_known(model, statistics, geounits, answers)
 
 
-def _runs(numbers: Ints) -> Iterator[tuple[int, int]]:
-    """Yield the runs of consecutive numbers, first and the one after the last."""
-    cuts = np.flatnonzero(np.diff(numbers, prepend=-2) != 1).tolist()
-    for low, high in zip(cuts, [*cuts[1:], len(numbers)], strict=True):
-        yield int(numbers[low]), int(numbers[high - 1]) + 1
+def _children(sweep: Sweep, number: int, chosen: Ints) -> tuple[Known, Operators]:
+    """Return the sums of the children of some geounits of a level, and the inverses of their covariances."""
+    model, below = sweep.model, sweep.below[number]
+    unknown = None if below.unknown is None else below.unknown.take(chosen)
+    together = Known(below.covariance.take(chosen), unknown, model.domain.forward(below.mean[chosen]))
+    level = model.levels[number]
+    allowed = level.patterns[level.pattern[chosen]]
+    return together, dual(together.covariance, unknown, allowed, plain=model.plain_below[number])[0]
 
 
-def _wholes(sweep: Sweep, full: Full, number: int, chosen: Ints) -> tuple[Known, Known, Bools]:
-    """Return sums over the parts of divided geounits, the same given the exact totals, and their masks."""
+def _wholes(sweep: Sweep, full: Full, number: int, chosen: Ints) -> tuple[Known, Known, Operators]:
+    """Return sums over the parts of divided geounits, the same given the exact totals, and inverses."""
     model = sweep.model
-    level, statistics = model.levels[number], sweep.statistics[number]
+    level = model.levels[number]
     if level.joint is None:
         raise EstimationError("no geounits of this level hold a total together")
     starts = np.searchsorted(level.joint.group, np.arange(len(level.joint.totals) + 1)).astype(np.int64)
     parts = np.concatenate([np.arange(starts[i], starts[i + 1]) for i in chosen])
     sizes = np.append(0, np.cumsum(starts[chosen + 1] - starts[chosen])).astype(np.int64)
     allowed = level.patterns[level.pattern[parts]]
-    together = pooled(_own(sweep, full, statistics.level, parts), sizes, allowed)
+    together = pooled(_own(sweep, full, number, parts), sizes, allowed)
     some = union(allowed, sizes)
-    return together, conditioned(model, number, chosen, together, some), some
+    information, _ = dual(together.covariance, together.unknown, some, plain=False)
+    return together, conditioned(model, number, chosen, together, some), information
 
 
-def _to_wholes(
-    sweep: Sweep, full: Full, number: int, pairs: _Pairs, carried: _Carried, below: Ints
-) -> tuple[_Pairs, _Carried, Ints]:
-    joint = sweep.model.levels[number].joint
-    if joint is None:
-        return pairs, carried, below
-    whole = joint.group.astype(np.int64)
-    below = np.bincount(whole, below, minlength=len(joint.totals)).astype(np.int64)
-    gathered = _gather(pairs, whole, below)
-    if not len(gathered.mixed):
-        return gathered.pairs, _Carried.nothing(sweep.model.domain), below
-    used, at = np.unique(gathered.pairs.geounit[gathered.mixed], return_inverse=True)
-    together, _, allowed = _wholes(sweep, full, number, used)
-    own = _own(sweep, full, number, np.unique(pairs.geounit[gathered.inside]))
-    lifted = _lifted(gathered, pairs, carried, own, together, allowed, at.ravel(), plain=False)
-    return gathered.pairs, lifted, below
-
-
-def _to_parents(
-    sweep: Sweep, full: Full, number: int, parent: Ints, pairs: _Pairs, carried: _Carried, below: Ints
-) -> tuple[_Pairs, _Carried]:
-    model = sweep.model
-    gathered = _gather(pairs, parent, below)
-    if not len(gathered.mixed):
-        return gathered.pairs, _Carried.nothing(model.domain)
-    used, at = np.unique(gathered.pairs.geounit[gathered.mixed], return_inverse=True)
-    lower = sweep.below[number - 1]
-    unknown = None if lower.unknown is None else lower.unknown.take(used)
-    together = Known(lower.covariance.take(used), unknown, model.domain.forward(lower.mean[used]))
-    above = model.levels[number - 1]
-    allowed = above.patterns[above.pattern[used]]
-    touched = np.unique(pairs.geounit[gathered.inside])
-    if model.levels[number].joint is None:
-        own = _own(sweep, full, number, touched)
-    else:
-        own = _wholes(sweep, full, number, touched)[1]
-    plain = model.plain_below[number - 1]
-    return gathered.pairs, _lifted(gathered, pairs, carried, own, together, allowed, at.ravel(), plain=plain)
+def _carry(
+    steps: Sequence[_Step], top: _Messages, pairs: _Pairs, areas: int, domain: Domain | None
+) -> tuple[Extended, Floats | None]:
+    """Carry areas up the tree; returns covariances, and estimates (areas, k, e) in block order."""
+    carried = _Carried.nothing(top.covariance.finite)
+    for step in steps:
+        gathered = _gather(pairs, step.parent, step.leaves)
+        if len(gathered.mixed):
+            carried = _lifted(step, gathered, pairs, carried, domain)
+        else:
+            carried = _Carried.nothing(top.covariance.finite)
+        pairs = gathered.pairs
+    parts = _Parts.of(carried, pairs, np.arange(len(pairs.slot)), top.kind[pairs.geounit])
+    shape = areas, len(parts.kind)
+    counts, _, which = families(pairs.area, parts.part, shape)
+    finite, infinite = [], []
+    for number, stack in enumerate(top.covariance.finite):
+        gain, rest, loose = parts.matrices(carried, number, stack.shape)
+        back = transposed(gain)
+        finite.append(summed(counts, product(product(gain, stack[parts.kind]), back) + rest)[which])
+        if top.covariance.infinite is not None:
+            loose = loose + product(product(gain, top.covariance.infinite[number][parts.kind]), back)
+        infinite.append(summed(counts, loose)[which])
+    unknown = tuple(infinite) if any(stack.any() for stack in infinite) else None
+    mean = None
+    if top.mean is not None and domain is not None:
+        mean = _totals(domain, top.mean[pairs.geounit], carried, pairs.slot, pairs.weight, pairs.area, areas)
+    return Extended(tuple(finite), unknown), mean
 
 
 @dataclass(frozen=True, eq=False)
@@ -269,16 +400,16 @@ class _Gathered:
     pairs : _Pairs
     mixed : int64 (t,)
         Positions in `pairs` of those that must be carried.
-    inside : int64 (u,)
+    inside : int64 (i,)
         Positions, among the pairs below, of what enters them.
-    starts : int64 (t + 1,)
-        Where the ones that enter each begin in `inside`.
+    row : int64 (i,)
+        Which of the mixed each enters; ascending.
     """
 
     pairs: _Pairs
     mixed: Ints
     inside: Ints
-    starts: Ints
+    row: Ints
 
 
 def _gather(pairs: _Pairs, parent: Ints, leaves: Ints) -> _Gathered:
@@ -292,143 +423,114 @@ def _gather(pairs: _Pairs, parent: Ints, leaves: Ints) -> _Gathered:
     alike = (pairs.slot < 0) & (pairs.weight == weight[group])
     apart = np.bincount(group, ~alike, minlength=len(starts)) > 0
     partly = apart | (held < leaves[geounit])
-    mixed = np.flatnonzero(partly)
     slot = np.where(partly, np.cumsum(partly) - 1, -1).astype(np.int64)
-    inside = np.flatnonzero(partly[group])
-    sizes = np.bincount(slot[group[inside]], minlength=len(mixed))
-    return _Gathered(
-        _Pairs(area, geounit, held, weight, slot),
-        mixed.astype(np.int64),
-        inside.astype(np.int64),
-        np.append(0, np.cumsum(sizes)).astype(np.int64),
-    )
+    inside = np.flatnonzero(partly[group]).astype(np.int64)
+    mixed = np.flatnonzero(partly).astype(np.int64)
+    return _Gathered(_Pairs(area, geounit, held, weight, slot), mixed, inside, slot[group[inside]])
 
 
-def _lifted(
-    gathered: _Gathered,
-    pairs: _Pairs,
-    carried: _Carried,
-    own: Known,
-    together: Known,
-    allowed: Bools,
-    parent: Ints,
-    *,
-    plain: bool,
-) -> _Carried:
-    """Carry sums from children to parents.
+@dataclass(frozen=True, eq=False)
+class _Parts:
+    """The different parts of sums: one of a kind of geounits, and what is carried of it or its weight.
 
     Parameters
     ----------
-    own : Known
-        What the subtrees of the touched children say, ascending.
-    together : Known
-        What all children of the touched parents say together.
-    allowed : bool
-        Masks of these parents.
-    parent : int64 (t,)
-        Position among these parents of each sum.
+    part : int64 (i,)
+        Number of each part that was looked at.
+    kind, carried : int64 (parts,)
+        Kind of geounits, and class of what is carried; -1 for one weight.
+    weight : float64 (parts,)
     """
-    domain = own.domain
-    information, _ = dual(together.covariance, together.unknown, allowed, plain=plain)
-    inside, starts = gathered.inside, gathered.starts
-    slot = pairs.slot[inside]
-    child = np.searchsorted(np.unique(pairs.geounit[inside]), pairs.geounit[inside])
-    row = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
-    uniform, mixed = np.flatnonzero(slot < 0), np.flatnonzero(slot >= 0)
-    weight = np.where(slot < 0, pairs.weight[inside], 0.0)
-    offset = _multiples(own.mean, child[uniform], weight[uniform], row[uniform], len(starts) - 1)
+
+    part: Ints
+    kind: Ints
+    carried: Ints
+    weight: Floats
+
+    @classmethod
+    def of(cls, carried: _Carried, pairs: _Pairs, inside: Ints, kind: Ints) -> _Parts:
+        slot = pairs.slot[inside]
+        which = np.full(len(slot), -1, dtype=np.int64)
+        which[slot >= 0] = carried.which[slot[slot >= 0]]
+        weight = np.where(slot < 0, pairs.weight[inside], 0.0)
+        first, part = _different(kind, which, np.unique(weight, return_inverse=True)[1].ravel())
+        return cls(part, kind[first], which[first], weight[first])
+
+    def matrices(self, carried: _Carried, number: int, shape: tuple[int, ...]) -> tuple[Floats, ...]:
+        """Return gain, rest, and what is unknown in the rest, for one dimension of blocks."""
+        full = (len(self.kind), *shape[1:])
+        gain, rest, loose = np.zeros((3, *full))
+        gain[:] = self.weight[:, None, None, None] * np.eye(shape[-1])
+        mixed = self.carried >= 0
+        for found, stacks in ((gain, carried.gain), (rest, carried.rest), (loose, carried.loose)):
+            found[mixed] = stacks[number][self.carried[mixed]]
+        return gain, rest, loose
+
+
+def _lifted(
+    step: _Step, gathered: _Gathered, pairs: _Pairs, carried: _Carried, domain: Domain | None
+) -> _Carried:
+    """Carry sums from children to parents."""
+    inside, row, count = gathered.inside, gathered.row, len(gathered.mixed)
+    used, at = np.unique(gathered.pairs.geounit[gathered.mixed], return_inverse=True)
+    touched, child = np.unique(pairs.geounit[inside], return_inverse=True)
+    own, together = step.own(touched), step.together(used)
+    if together.information is None:
+        raise AssertionError("sums of children come with their inverses")
+    parts = _Parts.of(carried, pairs, inside, own.kind[child.ravel()])
+    counts, first, which = families(row, parts.part, (count, len(parts.kind)), together.kind[at.ravel()])
+    parent = together.kind[at.ravel()][first]
     gains, rests, looses = [], [], []
-    added = np.zeros((len(mixed), *domain.cell.shape))
-    apart = np.zeros_like(offset)
-    for number, kind in enumerate(domain.kinds):
-        v, which = own.covariance.stacks[number], own.covariance.which[child]
-        gain = carried.gain[number][slot[mixed]]
-        gv = gain @ v[which[mixed]]
-        count = len(starts) - 1
-        cross = _multiples(v, which[uniform], weight[uniform], row[uniform], count)
-        square = _multiples(v, which[uniform], weight[uniform] ** 2, row[uniform], count)
-        cross += _summed(gv, row[mixed], count)
-        square += _summed(gv @ transposed(gain) + carried.rest[number][slot[mixed]], row[mixed], count)
-        lost = _summed(carried.loose[number][slot[mixed]], row[mixed], count)
-        fixed = np.zeros_like(cross)
-        s = together.covariance.stacks[number][together.covariance.which[parent]]
-        if own.unknown is not None and together.unknown is not None:
-            u, kinds = own.unknown.stacks[number], own.unknown.which[child]
-            gu = gain @ u[kinds[mixed]]
-            through = _multiples(u, kinds[uniform], weight[uniform], row[uniform], count)
-            through += _summed(gu, row[mixed], count)
-            lost += _multiples(u, kinds[uniform], weight[uniform] ** 2, row[uniform], count)
-            lost += _summed(gu @ transposed(gain), row[mixed], count)
-            # Where children are unknown, the parent's total is all there is to know: all of them must carry
-            # the same gain, or the sum has no finite variance.
-            total = together.unknown.stacks[number][together.unknown.which[parent]]
-            fixed = through @ np.linalg.pinv(total, rcond=_CLEAN, hermitian=True)
-            lost += fixed @ total @ transposed(fixed)
-            lost -= through @ transposed(fixed) + fixed @ transposed(through)
-            lost[np.abs(lost) < _CLEAN] = 0.0
-            square += fixed @ s @ transposed(fixed)
-            square -= cross @ transposed(fixed) + fixed @ transposed(cross)
-            cross = cross - fixed @ s
-        regression = cross @ information.stacks[number][information.which[parent]]
-        full_gain = np.ascontiguousarray(fixed + regression)
-        rest = square - regression @ transposed(cross)
-        gains.append(full_gain)
-        rests.append((rest + transposed(rest)) * 0.5)
-        looses.append(lost)
-        shape = (kind.offsets, kind.copies, kind.dimension)
-        gain = np.ascontiguousarray(gain)
-        apply_blocks(own.mean[child[mixed]], gain, np.arange(len(mixed)), *shape, added)
-        apply_blocks(together.mean[parent], full_gain, np.arange(len(parent)), *shape, apart)
-    added += carried.offset[slot[mixed]]
-    offset += _summed(added, row[mixed], len(starts) - 1)
-    return _Carried(tuple(gains), tuple(rests), tuple(looses), offset - apart)
-
-
-def _multiples(values: Floats, which: Ints, weight: Floats, row: Ints, count: int) -> Floats:
-    """Return sums of ``weight * values[which]`` over equal rows, which ascend."""
-    size = int(np.prod(values.shape[1:]))
-    flat = values.reshape(len(values), size)
-    out = np.zeros((count, size))
-    starts = np.searchsorted(row, np.arange(count + 1)).astype(np.int64)
-    add_multiples(flat, which.astype(np.int64), weight, starts, out)
-    return out.reshape(count, *values.shape[1:])
-
-
-def _summed(values: Floats, row: Ints, count: int) -> Floats:
-    """Return sums over equal rows, which ascend."""
-    return _multiples(values, np.arange(len(values), dtype=np.int64), np.ones(len(values)), row, count)
-
-
-def _at_top(domain: Domain, pairs: _Pairs, carried: _Carried, given: Known, areas: int) -> Estimates:
-    """Put in what is known of the roots; an area may have leaves below several."""
-    mean = np.zeros((areas, *domain.cell.shape))
-    uniform, mixed = np.flatnonzero(pairs.slot < 0), np.flatnonzero(pairs.slot >= 0)
-    weight, slot = pairs.weight[uniform], pairs.slot[mixed]
-    mean += _multiples(given.mean, pairs.geounit[uniform], weight, pairs.area[uniform], areas)
-    part = np.zeros((len(mixed), *domain.cell.shape))
-    finite, infinite = [], []
-    for number, kind in enumerate(domain.kinds):
-        v, which = given.covariance.stacks[number], given.covariance.which[pairs.geounit]
-        gain = np.ascontiguousarray(carried.gain[number][slot])
-        found = _multiples(v, which[uniform], weight**2, pairs.area[uniform], areas)
-        here = gain @ v[which[mixed]] @ transposed(gain) + carried.rest[number][slot]
-        finite.append(found + _summed(here, pairs.area[mixed], areas))
-        lost = _summed(carried.loose[number][slot], pairs.area[mixed], areas)
-        if given.unknown is not None:
-            u, kinds = given.unknown.stacks[number], given.unknown.which[pairs.geounit]
-            lost += _multiples(u, kinds[uniform], weight**2, pairs.area[uniform], areas)
-            lost += _summed(gain @ u[kinds[mixed]] @ transposed(gain), pairs.area[mixed], areas)
-        infinite.append(lost)
-        apply_blocks(
-            given.mean[pairs.geounit[mixed]],
-            gain,
-            np.arange(len(mixed)),
-            kind.offsets,
-            kind.copies,
-            kind.dimension,
-            part,
+    for number, stack in enumerate(own.covariance.finite):
+        gain, rest, loose = parts.matrices(carried, number, stack.shape)
+        back = transposed(gain)
+        gv = product(gain, stack[parts.kind])
+        unknown, lost = None, summed(counts, loose)
+        if together.covariance.infinite is not None:
+            through = np.zeros_like(gv)
+            if own.covariance.infinite is not None:
+                through = product(gain, own.covariance.infinite[number][parts.kind])
+            lost += summed(counts, product(through, back))
+            unknown = summed(counts, through), lost, together.covariance.infinite[number][parent]
+        found = regression(
+            summed(counts, gv),
+            summed(counts, product(gv, back) + rest),
+            together.covariance.finite[number][parent],
+            together.information[number][parent],
+            unknown,
         )
-    part += carried.offset[slot]
-    mean += _summed(part, pairs.area[mixed], areas)
-    unknown = Operators.of(domain, infinite) if any(stack.any() for stack in infinite) else None
-    return Estimates(-1, 0, domain.backward(mean), Operators.of(domain, finite), unknown)
+        gains.append(np.ascontiguousarray(found.gain))
+        rests.append(symmetric(found.rest))
+        looses.append(lost if found.loose is None else found.loose)
+    offset = None
+    if own.mean is not None and together.mean is not None and domain is not None:
+        slot, weight = pairs.slot[inside], pairs.weight[inside]
+        offset = _totals(domain, own.mean[child.ravel()], carried, slot, weight, row, count)
+        offset -= _applied(domain, tuple(gains), which, together.mean[at.ravel()])
+    return _Carried(tuple(gains), tuple(rests), tuple(looses), which, offset)
+
+
+def _totals(
+    domain: Domain, mean: Floats, carried: _Carried, slot: Ints, weight: Floats, row: Ints, count: int
+) -> Floats:
+    """Return sums of ``weight * x``, or ``G x + o`` of what is carried, over equal rows, which ascend."""
+    found = np.zeros((count, *domain.cell.shape))
+    mixed, uniform = np.flatnonzero(slot >= 0), np.flatnonzero(slot < 0)
+    if carried.offset is not None:
+        values = carried.offset[slot[mixed]]
+        values += _applied(domain, carried.gain, carried.which[slot[mixed]], mean[mixed])
+        _add(values, np.arange(len(mixed)), np.ones(len(mixed)), row[mixed], found)
+    _add(mean, uniform, weight[uniform], row[uniform], found)
+    return found
+
+
+def _applied(domain: Domain, stacks: Stacks, which: Ints, x: Floats) -> Floats:
+    return Operators(domain, stacks, which).apply_blocks(x)
+
+
+def _add(values: Floats, which: Ints, weight: Floats, row: Ints, out: Floats) -> None:
+    """Add ``weight * values[which]`` to the rows of `out`; these ascend."""
+    size = int(np.prod(values.shape[1:]))
+    starts = np.searchsorted(row, np.arange(len(out) + 1)).astype(np.int64)
+    flat = out.reshape(len(out), size)
+    add_multiples(values.reshape(len(values), size), which.astype(np.int64), weight, starts, flat)

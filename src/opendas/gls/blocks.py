@@ -18,14 +18,14 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from opendas.arrays import Floats
+from opendas.arrays import Floats, Ints
 from opendas.errors import ConfigError
 from opendas.gls.basis import AttributeBasis, Partition, attribute_basis
-from opendas.gls.extended import Extended
+from opendas.gls.information import Extended, Stacks
 from opendas.schema.attributes import Recode, Schema
 from opendas.schema.query_groups import QueryGroup
 
-__all__ = ["Algebra", "Blocks", "RowClasses", "build_algebra"]
+__all__ = ["Algebra", "BlockKinds", "Blocks", "RowClasses", "build_algebra"]
 
 LARGEST_BLOCK = 1000
 """Beyond it, one matrix a geounit would not fit; a schema with so many crossing recodes is refused."""
@@ -53,6 +53,26 @@ class Blocks:
     starts: npt.NDArray[np.int64]
 
 
+@dataclass(frozen=True, eq=False)
+class BlockKinds:
+    """The blocks of one dimension, over dense categories (:mod:`opendas.gls.cells`).
+
+    Parameters
+    ----------
+    dimension : int
+        ``d``.
+    offsets, copies : int64 (b,)
+        Coordinate ``delta`` of copy ``j`` stands at ``offsets + delta * copies + j`` in block order.
+    matrices : float64 (q, b, k d, k d)
+        ``Q'Q`` of each query group; row ``kappa * d + delta``.
+    """
+
+    dimension: int
+    offsets: Ints
+    copies: Ints
+    matrices: Floats
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class RowClasses:
     """The rows of a query group, alike rows together.
@@ -73,15 +93,17 @@ class RowClasses:
 
     def variances(self, covariance: Extended) -> npt.NDArray[np.float64]:
         """Return the variance of each class of rows, float64 (c, k); infinite where nothing is known."""
-        found = np.zeros((len(covariance), len(self)))
-        unknown = np.zeros_like(found)
-        for outer, finite, infinite in zip(self.outer, covariance.finite, covariance.infinite, strict=True):
-            weights = outer.reshape(len(outer), -1).T
-            found += finite.reshape(len(finite), -1) @ weights
-            if infinite.any():
-                unknown += infinite.reshape(len(infinite), -1) @ weights
-        found = np.maximum(found, 0.0)
-        found[unknown > 1e-6 * max(1.0, float(unknown.max(initial=0.0)))] = np.inf
+        found = np.maximum(self._of(covariance.finite), 0.0)
+        if covariance.infinite is not None:
+            unknown = self._of(covariance.infinite)
+            found[unknown > 1e-6 * max(1.0, float(unknown.max(initial=0.0)))] = np.inf
+        return found
+
+    def _of(self, stacks: Stacks) -> Floats:
+        """Return ``r' A r`` of each class of rows, float64 (c, k)."""
+        found = np.zeros((len(stacks[0]), len(self)))
+        for outer, stack in zip(self.outer, stacks, strict=True):
+            found += stack.reshape(len(stack), -1) @ outer.reshape(len(outer), -1).T
         return found
 
 
@@ -116,10 +138,11 @@ class Algebra:
         """
         exact = np.isinf(weights)
         some = np.where(exact, 0.0, weights)
-        return Extended(
-            tuple(np.tensordot(some, blocks.matrices, axes=(1, 0)) for blocks in self.blocks),
-            tuple(np.tensordot(exact * 1.0, _unit(blocks.matrices), axes=(1, 0)) for blocks in self.blocks),
-        )
+        finite = tuple(np.tensordot(some, blocks.matrices, axes=(1, 0)) for blocks in self.blocks)
+        if not exact.any():
+            return Extended(finite)
+        unit = (_unit(blocks.matrices) for blocks in self.blocks)
+        return Extended(finite, tuple(np.tensordot(exact * 1.0, matrices, axes=(1, 0)) for matrices in unit))
 
     def rows(self, query: QueryGroup) -> RowClasses:
         """Describe the rows of any query group of the schema, measured or not."""

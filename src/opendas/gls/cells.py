@@ -23,38 +23,18 @@ import numpy as np
 from opendas.arrays import Bools, Floats, Ints
 from opendas.errors import ConfigError
 from opendas.gls.basis import AttributeBasis
-from opendas.gls.blocks import LARGEST_BLOCK, Algebra, build_algebra
+from opendas.gls.blocks import LARGEST_BLOCK, Algebra, BlockKinds, build_algebra
 from opendas.gls.kernels import from_blocks, to_blocks
-from opendas.gls.pairs import Pairs
+from opendas.gls.pairs import MOST_CELLS, Pairs
 from opendas.schema.attributes import Attribute, Schema
 from opendas.schema.product import Product
 from opendas.schema.query_groups import QueryGroup, Workload
 
-__all__ = ["BlockKinds", "Domain"]
+__all__ = ["Domain"]
 
 
 _NOTHING = Attribute("(nothing)", ("all",))
 """Stands for the other attributes where all are dense."""
-
-
-@dataclass(frozen=True, eq=False)
-class BlockKinds:
-    """The blocks of one dimension.
-
-    Parameters
-    ----------
-    dimension : int
-        ``d``.
-    offsets, copies : int64 (b,)
-        Coordinate ``delta`` of copy ``j`` stands at ``offsets + delta * copies + j`` in block order.
-    matrices : float64 (q, b, k d, k d)
-        ``Q'Q`` of each query group; row ``kappa * d + delta``.
-    """
-
-    dimension: int
-    offsets: Ints
-    copies: Ints
-    matrices: Floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,7 +154,11 @@ class Domain:
     @cached_property
     def pairs(self) -> Pairs | None:
         """Operators as sums over places; None where they have no such form."""
-        return Pairs.build(self)
+        others = self.cell.shape[1]
+        if others > MOST_CELLS:
+            return None
+        basis = self.from_blocks(np.eye(others)[:, None, :])[:, 0, :]
+        return Pairs.build(self.cell, self.others.schema.shape, self.algebra.bases, self.kinds, basis)
 
     def categories_of(self, cells: Bools) -> Bools:
         """Return the dense categories, bool (..., k), of cells, bool (..., n), that depend on them alone."""

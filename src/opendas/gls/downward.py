@@ -21,8 +21,8 @@ import numpy as np
 
 from opendas.arrays import Bools, Floats, Ints
 from opendas.errors import EstimationError
-from opendas.gls.extended import transposed
-from opendas.gls.kernels import add_applied, apply_blocks, margins
+from opendas.gls.information import regression, symmetric, transposed, without_rounding
+from opendas.gls.kernels import add_applied, margins
 from opendas.gls.model import Range, TreeModel
 from opendas.gls.operators import Operators, QueryRows
 from opendas.gls.subtree_estimate import Known, dual, pooled
@@ -253,7 +253,7 @@ def _plain_covariance(given: _Given, information: Operators, own: Operators, fam
         here = v[matrix]
         found = here @ k[parent] @ here
         found += here
-        stacks.append((found + transposed(found)) * 0.5)
+        stacks.append(symmetric(found))
     return Operators(own.domain, tuple(stacks), which.ravel().astype(np.int64))
 
 
@@ -261,37 +261,29 @@ def _loose_step(given: _Given, together: Known, information: Operators, own: Kno
     """Go from parents to children where directions may be exact or unknown.
 
     Where several children are unknown, what the parent says of them is shared out; the shares themselves stay
-    unknown (as in :mod:`opendas.gls.leaf_sets`).
+    unknown (:func:`opendas.gls.information.regression`).
     """
     domain = own.domain
-    mean = own.mean.copy()
     apart = given.mean - together.mean
     every = np.arange(len(family), dtype=np.int64)
-    finite, infinite = [], []
-    added = np.empty_like(mean)
-    for number, kind in enumerate(domain.kinds):
+    finite, infinite, gains = [], [], []
+    for number in range(len(domain.kinds)):
         v = own.covariance.stacks[number][own.covariance.which]
         j = information.stacks[number][information.which][family]
         s = together.covariance.stacks[number][together.covariance.which][family]
         var = given.covariance.stacks[number][given.covariance.which][family]
-        loose = np.zeros_like(var) if given.unknown is None else _expanded(given.unknown, number)[family]
-        cross, rest, lost, fixed = v, v, np.zeros_like(v), np.zeros_like(v)
+        unknown = None
         if own.unknown is not None and together.unknown is not None:
             u = _expanded(own.unknown, number)
-            shares = np.linalg.pinv(_expanded(together.unknown, number), rcond=1e-9, hermitian=True)
-            fixed = u @ shares[family]
-            lost = u - fixed @ u
-            lost[np.abs(lost) < 1e-9] = 0.0
-            rest = v + fixed @ s @ transposed(fixed) - v @ transposed(fixed) - fixed @ v
-            cross = v - fixed @ s
-        regression = cross @ j
-        gain = fixed + regression
-        found = gain @ var @ transposed(gain) + rest - regression @ transposed(cross)
-        finite.append((found + transposed(found)) * 0.5)
-        infinite.append(gain @ loose @ transposed(gain) + lost)
-        gain = np.ascontiguousarray(gain)
-        apply_blocks(apart[family], gain, every, kind.offsets, kind.copies, kind.dimension, added)
-    mean += added
+            unknown = u, u, _expanded(together.unknown, number)[family]
+        step = regression(v, v, s, j, unknown)
+        finite.append(without_rounding(step.gain @ var @ transposed(step.gain) + step.rest, v))
+        lost = np.zeros_like(v) if step.loose is None else step.loose
+        if given.unknown is not None:
+            lost = lost + step.gain @ _expanded(given.unknown, number)[family] @ transposed(step.gain)
+        infinite.append(lost)
+        gains.append(np.ascontiguousarray(step.gain))
+    mean = own.mean + Operators(domain, tuple(gains), every).apply_blocks(apart[family])
     return _Given(mean, Operators.of(domain, finite), Operators.of(domain, infinite))
 
 

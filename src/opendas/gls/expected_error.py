@@ -1,8 +1,8 @@
 """Expected error of a plan, before any noise is drawn.
 
 The variance of the least-squares estimate from all measurements of a plan depends on the plan alone, on no
-data and no noise (equations 3.3 and 3.4 of the spines paper). What a TopDown release does with the same
-measurements differs: docs/explanation/expected-error.md.
+data and no noise: Cumings-Menon et al. (2024), equation (3.3) and equation (3.4). What a TopDown release does
+with the same measurements differs: docs/explanation/expected-error.md.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from opendas.constraints.table import invariant_geolevels
 from opendas.errors import GeographyError
 from opendas.geography.frame import Frame
 from opendas.geography.spine import Spine
+from opendas.gls.areas import area_covariances
 from opendas.gls.blocks import Algebra, RowClasses, build_algebra
-from opendas.gls.extended import Extended
-from opendas.gls.leaf_sets import leaf_sets
-from opendas.gls.variances import Context, Subtree, TreeLevel, contexts, subtrees
+from opendas.gls.collapsed import CollapsedTree, Upward, downward, upward
+from opendas.gls.information import Extended
 from opendas.measurement.plan import MeasurementPlan
 from opendas.schema.query_groups import QueryGroup
 
@@ -74,8 +74,12 @@ class ExpectedError:
     ----------
     plan : MeasurementPlan
     algebra : Algebra
-    tree : tuple of TreeLevel
-        The spine's levels, and one more above divided geounits whose total is published together.
+    parents, own : tuple of int64 (g,)
+        Parent and class of noise of each geounit, per level of a tree: the spine's levels, and one more above
+        divided geounits whose total is published together.
+    information : tuple of Extended
+        Per level of the tree, of each class of noise: zero where nothing is measured, infinite where the
+        answer is public.
     place : tuple of int
         Position in `tree` of each level of the spine.
     fixed : tuple of str
@@ -84,7 +88,9 @@ class ExpectedError:
 
     plan: MeasurementPlan
     algebra: Algebra
-    tree: tuple[TreeLevel, ...]
+    parents: tuple[Ints, ...]
+    own: tuple[Ints, ...]
+    information: tuple[Extended, ...]
     place: tuple[int, ...]
     fixed: tuple[str, ...]
 
@@ -115,9 +121,9 @@ class ExpectedError:
             queries = {q.query.name: q.query for level in plan.levels for q in level.queries}
             queries |= {name: workload.group(name) for name in held}
             algebra = build_algebra(plan.product.schema, plan.product.recodes, tuple(queries.values()))
-        tree, place = _tree(plan, algebra, held)
+        parents, own, information, place = _tree(plan, algebra, held)
         names = tuple(f"{name}@{plan.spine.names[level]}" for name, level in held.items())
-        return cls(plan, algebra, tree, place, names)
+        return cls(plan, algebra, parents, own, information, place, names)
 
     @property
     def spine(self) -> Spine:
@@ -125,14 +131,19 @@ class ExpectedError:
         return self.plan.spine
 
     @cached_property
-    def known(self) -> tuple[Subtree, ...]:
-        """What subtrees know, per level of the tree."""
-        return subtrees(self.tree)
+    def tree(self) -> CollapsedTree:
+        """The tree, equal subtrees once."""
+        return CollapsedTree.of(self.parents, self.own)
 
     @cached_property
-    def contexts(self) -> tuple[Context, ...]:
-        """What everything knows, per level of the tree."""
-        return contexts(self.tree, self.known, len(self.tree) - 1)
+    def known(self) -> tuple[Upward, ...]:
+        """What subtrees say about their totals, per level of the tree."""
+        return upward(self.tree, self.information)
+
+    @cached_property
+    def covariances(self) -> tuple[Extended, ...]:
+        """Of the estimates from all measurements, at each place of each level of the tree."""
+        return downward(self.tree, self.known)
 
     def rows(self, query: str) -> RowClasses:
         """Return the rows of any query group of the product, alike rows together."""
@@ -153,11 +164,12 @@ class ExpectedError:
         float64 (g, m)
             In squared counts; infinite where the measurements say nothing.
         """
-        context = self.contexts[self.place[self.spine.index(geolevel)]]
+        number = self.place[self.spine.index(geolevel)]
         rows = self.rows(query)
-        chosen = context.of_geounit if positions is None else context.of_geounit[np.asarray(positions)]
+        chosen = self.tree.places[number]
+        chosen = chosen if positions is None else chosen[np.asarray(positions)]
         classes, which = np.unique(chosen, return_inverse=True)
-        found = rows.variances(context.covariance.take(classes))
+        found = rows.variances(self.covariances[number].take(classes))
         return np.asarray(found[which][:, rows.of_row])
 
     def leaf_set(self, leaves: Sequence[int] | npt.NDArray[np.integer], query: str) -> Floats:
@@ -186,7 +198,7 @@ class ExpectedError:
                 f"{len(self.spine.leaf) - 1}."
             )
         rows = self.rows(query)
-        found = rows.variances(self._leaf_sets((np.zeros(len(chosen), dtype=np.int64), chosen), 1))
+        found = rows.variances(self._leaf_sets(np.zeros(len(chosen), dtype=np.int64), chosen, 1))
         return np.asarray(found[0, rows.of_row])
 
     def areas(self, codes: npt.NDArray[np.bytes_]) -> tuple[npt.NDArray[np.bytes_], Extended]:
@@ -208,22 +220,21 @@ class ExpectedError:
         leaves = np.flatnonzero(ordered != b"")
         skipped = 1 if len(names) and names[0] == b"" else 0
         sets = which[leaves] - skipped
-        return names[skipped:], self._leaf_sets((sets, leaves), len(names) - skipped)
+        return names[skipped:], self._leaf_sets(sets, leaves, len(names) - skipped)
 
     def _leaf_sets(
-        self, members: tuple[npt.NDArray[np.integer], npt.NDArray[np.integer]], sets: int
+        self, area: npt.NDArray[np.integer], leaf: npt.NDArray[np.integer], areas: int
     ) -> Extended:
-        top = contexts(self.tree, self.known, 0)[0]
-        return leaf_sets(self.tree, self.known, top, members, sets)
+        return area_covariances(self.tree, self.known, area, leaf, areas)
 
     def _group(self, query: str) -> QueryGroup:
         return self.plan.product.workload.group(query)
 
     def summary(self, geolevel: str, queries: Iterable[str]) -> tuple[ExpectedRow, ...]:
         """Summarise query groups over the geounits of a geolevel of the spine."""
-        context = self.contexts[self.place[self.spine.index(geolevel)]]
-        counts = np.bincount(context.of_geounit, minlength=len(context.subtree))
-        return self._summaries("geolevel", geolevel, queries, context.covariance, counts)
+        number = self.place[self.spine.index(geolevel)]
+        counts = self.tree.levels[number].geounits
+        return self._summaries("geolevel", geolevel, queries, self.covariances[number], counts)
 
     def area_summary(
         self, kind: str, name: str, codes: npt.NDArray[np.bytes_], queries: Iterable[str]
@@ -286,8 +297,8 @@ def expected_rows(
 
 def _tree(
     plan: MeasurementPlan, algebra: Algebra, held: Mapping[str, int]
-) -> tuple[tuple[TreeLevel, ...], tuple[int, ...]]:
-    tree: list[TreeLevel] = []
+) -> tuple[tuple[Ints, ...], tuple[Ints, ...], tuple[Extended, ...], tuple[int, ...]]:
+    tree: list[tuple[Ints, Ints, Extended]] = []
     place: list[int] = []
     for number, level in enumerate(plan.spine.levels):
         exact = np.isin(algebra.queries, [name for name, at in held.items() if at == number])
@@ -297,13 +308,13 @@ def _tree(
             # What is published holds for the divided geounits: they stand above their parts, unmeasured.
             starts = np.flatnonzero(np.diff(level.whole, prepend=-1))
             whole = algebra.information(np.where(exact, np.inf, 0.0)[None])
-            tree.append(TreeLevel(parent[starts], np.zeros(len(starts), dtype=np.int64), whole))
+            tree.append((parent[starts], np.zeros(len(starts), dtype=np.int64), whole))
             parent = level.whole
         else:
             weights[:, exact] = np.inf
         place.append(len(tree))
-        tree.append(TreeLevel(parent, own, algebra.information(weights)))
-    return tuple(tree), tuple(place)
+        tree.append((parent, own, algebra.information(weights)))
+    return *zip(*tree, strict=True), tuple(place)  # type: ignore[return-value]
 
 
 def precision(variance: float) -> float:

@@ -122,8 +122,8 @@ def top_down_variances(expected: ExpectedError, query: str) -> tuple[Floats, ...
     exponent = _exponent(expected)
     found: list[Floats] = []
     for number, level in enumerate(spine.levels):
-        tree = expected.tree[expected.place[number]]
-        own = rows.variances(tree.information.dual())[tree.own]
+        place = expected.place[number]
+        own = rows.variances(expected.information[place].dual())[expected.own[place]]
         if number == 0:
             found.append(own)
             continue

@@ -31,7 +31,7 @@ Range = tuple[int, int]
 """First geounit, and the one after the last, by their numbers in the whole level."""
 
 _RANK = 1e-12
-"""An eigenvalue below this part of their sum is zero (as in :mod:`opendas.gls.extended`)."""
+"""An eigenvalue below this part of their sum is zero (as in :mod:`opendas.gls.information`)."""
 
 LEAST_VARIANCE = 1e-6
 """Noise with less variance is zero but for a chance below 1e-6; the same floor as in the family problems."""

@@ -180,7 +180,7 @@ class Operators:
     def on_support(self, support: npt.NDArray[np.integer]) -> Supported | PairedCurvature:
         """Return the operators on some cells, for solvers: as sums over places where they can be."""
         pairs = self.domain.pairs
-        found = None if pairs is None else pairs.curvature(self, support)
+        found = None if pairs is None else pairs.curvature(self.stacks, self.which, support)
         return found or Supported.build(self, np.asarray(support, dtype=np.int64))
 
     def dense(self, i: int, support: npt.NDArray[np.integer] | None = None) -> Floats:

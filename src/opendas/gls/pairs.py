@@ -13,20 +13,18 @@ attributes but one say, and the atom of that one's recodes), ``b`` kinds of bloc
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 from numba import njit
 
 from opendas.arrays import Floats, Ints
+from opendas.gls.basis import AttributeBasis
+from opendas.gls.blocks import BlockKinds
 from opendas.solvers.least_squares.paired import PairedCurvature
 from opendas.solvers.rows import without_gaps
-
-if TYPE_CHECKING:
-    from opendas.gls.cells import Domain
-    from opendas.gls.operators import Operators
 
 __all__ = ["Pairs"]
 
@@ -61,25 +59,46 @@ class Pairs:
     category: Ints
 
     @classmethod
-    def build(cls, domain: Domain) -> Pairs | None:
-        """Find the form with the fewest kinds; None where there is none."""
-        e = domain.cell.shape[1]
-        candidates = sorted(_candidates(domain), key=lambda pair: int(pair[0].max()))
-        if e > MOST_CELLS or not candidates or candidates[0][0].max() >= MOST_OTHER_KINDS:
+    def build(
+        cls,
+        cell: Ints,
+        shape: tuple[int, ...],
+        bases: Sequence[AttributeBasis],
+        blocks: Sequence[BlockKinds],
+        basis: Floats,
+    ) -> Pairs | None:
+        """Find the form with the fewest kinds; None where there is none.
+
+        Parameters
+        ----------
+        cell : int64 (k, e)
+            Cell at each place.
+        shape : tuple of int
+            Of the other attributes.
+        bases : sequence of AttributeBasis
+            Of each of them.
+        blocks : sequence of BlockKinds
+        basis : float64 (e, e)
+            Each coordinate, in block order, as a function of the other cells.
+        """
+        candidates = sorted(_candidates(shape, bases), key=lambda pair: int(pair[0].max()))
+        if not candidates or candidates[0][0].max() >= MOST_OTHER_KINDS:
             return None
         kind, place = candidates[0]
-        entries = _entries(domain, e)
+        entries = [_entries(block, basis) for block in blocks]
         split = [_split(of, kind, place) for of in entries]
         if not all(_has_form(of, *both, kind, place) for of, both in zip(entries, split, strict=True)):
             return None
-        at = np.empty(domain.cells, dtype=np.int64)
-        at[domain.cell.ravel()] = np.arange(domain.cells)
-        category, column = np.divmod(at, e)
+        at = np.empty(cell.size, dtype=np.int64)
+        at[cell.ravel()] = np.arange(cell.size)
+        category, column = np.divmod(at, cell.shape[1])
         across, within = zip(*split, strict=True)
         return cls(kind, place, across, within, column, category)
 
-    def curvature(self, operators: Operators, support: npt.NDArray[np.integer]) -> PairedCurvature | None:
-        """Return the operators on some cells; None where these have too many kinds."""
+    def curvature(
+        self, stacks: Sequence[Floats], which: Ints, support: npt.NDArray[np.integer]
+    ) -> PairedCurvature | None:
+        """Return operators (:class:`~opendas.gls.operators.Operators`) on some cells, if kinds are few."""
         a = int(self.kind.max()) + 1
         column = self.column[support]
         full = self.category[support] * a + self.kind[column]
@@ -89,10 +108,10 @@ class Pairs:
             return None
         kinds[kind] = full
         category, other = np.divmod(kinds, a)
-        alpha = np.zeros((len(operators), len(kinds), len(kinds)))
+        alpha = np.zeros((len(which), len(kinds), len(kinds)))
         beta = np.zeros_like(alpha)
-        for stack, across, within in zip(operators.stacks, self.across, self.within, strict=True):
-            _add(stack, operators.which, category, other, across, within, alpha, beta)
+        for stack, across, within in zip(stacks, self.across, self.within, strict=True):
+            _add(stack, which, category, other, across, within, alpha, beta)
         return PairedCurvature(alpha, beta, kind.astype(np.int64), self.place[column])
 
 
@@ -133,12 +152,11 @@ def _add(
                             beta[c, k, o] += near[k, o] * value
 
 
-def _candidates(domain: Domain) -> list[tuple[Ints, Ints]]:
+def _candidates(shape: tuple[int, ...], bases: Sequence[AttributeBasis]) -> list[tuple[Ints, Ints]]:
     """Kind and place of each of the other cells, int64 (e,), for every attribute that can be the place."""
-    shape = tuple(domain.others.schema.shape)
-    codes = np.array(np.unravel_index(np.arange(domain.cell.shape[1]), shape))
+    codes = np.array(np.unravel_index(np.arange(np.prod(shape)), shape))
     found = []
-    for axis, basis in enumerate(domain.algebra.bases):
+    for axis, basis in enumerate(bases):
         if not basis.inside:
             continue
         _, atoms = np.unique(np.round(basis.vectors, 9), axis=0, return_inverse=True)
@@ -148,20 +166,16 @@ def _candidates(domain: Domain) -> list[tuple[Ints, Ints]]:
     return found
 
 
-def _entries(domain: Domain, e: int) -> list[Floats]:
-    """What each entry of a block adds to the matrix over other cells: (b, d, d, e, e), per dimension."""
-    basis = domain.from_blocks(np.eye(e)[:, None, :])[:, 0, :]
-    found = []
-    for block in domain.kinds:
-        d = block.dimension
-        entries = np.zeros((len(block.offsets), d, d, e, e))
-        for b, (offset, copies) in enumerate(zip(block.offsets, block.copies, strict=True)):
-            rows = basis[offset : offset + d * copies].reshape(d, copies, e)
-            # einsum, not BLAS: a fixed order of summation
-            entries[b] = np.einsum("icp,jcq->ijpq", rows, rows)
-        entries[np.abs(entries) < ROUNDING] = 0.0
-        found.append(entries)
-    return found
+def _entries(block: BlockKinds, basis: Floats) -> Floats:
+    """What each entry of a block adds to the matrix over other cells: (b, d, d, e, e)."""
+    d, e = block.dimension, len(basis)
+    entries = np.zeros((len(block.offsets), d, d, e, e))
+    for b, (offset, copies) in enumerate(zip(block.offsets, block.copies, strict=True)):
+        rows = basis[offset : offset + d * copies].reshape(d, copies, e)
+        # einsum, not BLAS: a fixed order of summation
+        entries[b] = np.einsum("icp,jcq->ijpq", rows, rows)
+    entries[np.abs(entries) < ROUNDING] = 0.0
+    return entries
 
 
 def _split(entries: Floats, kind: Ints, place: Ints) -> tuple[Floats, Floats]:

@@ -6,7 +6,7 @@ what is published exactly. Its inverse is a covariance with an unknown part ``U`
     e = M^+ r,    V = (P on the null space of M)^+,    x = e + V (b - P e).
 
 Where a level's information has full rank and nothing is exact, this is plain inversion, and that is what is
-done there (``plain``). See :mod:`opendas.gls.extended` for the inverses.
+done there (``plain``). See :mod:`opendas.gls.information` for the inverses.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 
 from opendas.arrays import Bools, Floats, Ints
 from opendas.gls.cells import Domain
-from opendas.gls.extended import Extended
+from opendas.gls.information import Extended
 from opendas.gls.kernels import add_groups
 from opendas.gls.operators import Operators, mask_codes
 
@@ -72,7 +72,8 @@ def dual(
         least = np.trace(stack, axis1=2, axis2=3)
         result[np.trace(result, axis1=2, axis2=3) * least < 0.5] = 0.0
         found.append(result)
-        unknown.append(np.where(keep, inverse.infinite[0], 0.0))
+        loose = np.zeros_like(stack) if inverse.infinite is None else inverse.infinite[0]
+        unknown.append(np.where(keep, loose, 0.0))
     which = which.ravel().astype(np.int64)
     return Operators(domain, tuple(found), which), Operators(domain, tuple(unknown), which)
 

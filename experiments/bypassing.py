@@ -4,8 +4,8 @@ Section 3.1 and Theorem 2 of "Geographic Spines in the 2020 Census Disclosure Av
 level asks the same queries in the same proportions, the variance of any answer is that of the total times a
 number that depends on the query alone, so totals are all that has to be looked at.
 
-Unlike :mod:`opendas.geography.bypass`, which applies a rule that holds for all variances at once, this module
-solves the whole spine before and after.
+Unlike :mod:`opendas.geography.bypass`, which applies a rule that holds for all variances at once, the whole
+spine is solved before and after.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from opendas.arrays import Floats, Ints
-from opendas.gls.extended import Extended
-from opendas.gls.variances import TreeLevel, contexts, subtrees
+from opendas.gls.collapsed import CollapsedTree, covariances
+from opendas.gls.information import Extended
 
 __all__ = ["BypassEffect", "SharedSpine", "bypass_effect", "least_sum_of_squares"]
 
@@ -42,23 +42,23 @@ class SharedSpine:
     shares: tuple[Floats, ...]
     pure: bool
 
-    def tree(self) -> tuple[TreeLevel, ...]:
-        """Return the tree of the totals; a measurement with the whole budget would have variance one."""
-        found = []
-        for parent, shares in zip(self.parents, self.shares, strict=True):
-            distinct, own = np.unique(shares, return_inverse=True)
-            information = distinct**2 if self.pure else distinct
-            found.append(TreeLevel(parent, own, Extended.of([information[:, None, None, None]])))
-        return tuple(found)
-
     def variances(self) -> tuple[Floats, ...]:
-        """Return the variance of every total, per level float64 (g,); infinite where nothing is known."""
-        tree = self.tree()
+        """Return the variance of every total, per level float64 (g,); infinite where nothing is known.
+
+        A measurement with the whole budget would have variance one.
+        """
+        classes, information = [], []
+        for shares in self.shares:
+            distinct, own = np.unique(shares, return_inverse=True)
+            classes.append(own)
+            information.append(Extended(((distinct**2 if self.pure else distinct)[:, None, None, None],)))
+        tree = CollapsedTree.of(self.parents, classes)
         found = []
-        for context in contexts(tree, subtrees(tree), len(tree) - 1):
-            covariance = context.covariance
-            known = np.where(covariance.infinite[0] > 0, np.inf, covariance.finite[0])[:, 0, 0, 0]
-            found.append(known[context.of_geounit])
+        for places, covariance in zip(tree.places, covariances(tree, information), strict=True):
+            known = covariance.finite[0]
+            if covariance.infinite is not None:
+                known = np.where(covariance.infinite[0] > 0, np.inf, known)
+            found.append(known[places, 0, 0, 0])
         return tuple(found)
 
     def children(self, level: int, geounit: int) -> slice:
