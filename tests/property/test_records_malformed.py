@@ -14,8 +14,7 @@ from opendas.demo.cef_files import write_cef
 from opendas.errors import DataError, Finding, OpendasError
 from opendas.geography.frame import Frame, official_codes
 from opendas.readers import InputData, ReaderSpec, make_reader
-from opendas.readers.cef.layout import UNITS
-from opendas.readers.cef.records import read_records
+from opendas.readers.cef.records import UNITS, read_records
 from opendas.readers.columns.findings import FindingLog
 from opendas.readers.frame.block_assignment import with_assignments
 from opendas.schema.pl94 import pl94_persons

@@ -14,7 +14,7 @@ from support.households import World, configuration, random_world, write_world
 from opendas.cli.failures import guarded
 from opendas.cli.main import cli
 from opendas.demo.cef_files import write_cef
-from opendas.readers.cef.layout import UNITS
+from opendas.readers.cef.records import UNITS
 
 Capture = pytest.CaptureFixture[str]
 Change = Callable[[World], object]

@@ -20,7 +20,7 @@ from opendas.phsafe.inputs.read_cef import CefPaths, read_cef
 from opendas.phsafe.inputs.read_csv import GEO_COLUMNS, PERSON_COLUMNS, UNIT_COLUMNS, read_csv
 from opendas.phsafe.tables import OUTPUTS
 from opendas.phsafe.validate import validate
-from opendas.readers.cef.layout import PERSONS, UNITS, RecordLayout
+from opendas.readers.cef.records import PERSONS, UNITS, RecordLayout
 
 STATE = "44"
 Capture = pytest.CaptureFixture[str]

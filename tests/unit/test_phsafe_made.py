@@ -19,7 +19,7 @@ from opendas.phsafe.inputs import fields
 from opendas.phsafe.inputs.read_csv import GEO_COLUMNS, PERSON_COLUMNS, UNIT_COLUMNS
 from opendas.phsafe.model import find_level
 from opendas.phsafe.run import HouseholdOptions, validate_input
-from opendas.readers.cef.layout import MAFID_RANGE
+from opendas.readers.cef.records import MAFID_RANGE
 
 FILES = {"persons.csv": PERSON_COLUMNS, "units.csv": UNIT_COLUMNS, "geo.csv": GEO_COLUMNS}
 WIDTHS = {

@@ -17,8 +17,8 @@ from opendas.demo.cef_files import write_cef
 from opendas.demo.households import house_people, list_units
 from opendas.errors import ConfigError, DataError, FormatError, GeographyError, OpendasError, SchemaError
 from opendas.readers import InputData, ReaderSpec, UnitsSpec, make_reader
-from opendas.readers.cef.layout import GQ_CODES, PERSONS, UNITS
 from opendas.readers.cef.reader import QUARTERS_COUNTS, UNIT_COUNTS
+from opendas.readers.cef.records import GQ_CODES, PERSONS, UNITS
 from opendas.readers.counting.entries import Counter, Lookup
 from opendas.runs.run import load
 from opendas.schema.pl94 import pl94_persons, pl94_units

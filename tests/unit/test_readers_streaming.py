@@ -18,7 +18,7 @@ from opendas.readers.base import InputData
 from opendas.readers.columns import csv_parquet
 from opendas.readers.columns.findings import Lines, joined
 from opendas.readers.counting import entries
-from opendas.readers.frame import frame_file, residence, units_file
+from opendas.readers.frame import frame_file, units
 from opendas.runs.run import load
 from opendas.schema.pl94 import pl94_persons, pl94_units
 
@@ -36,9 +36,9 @@ def little(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(entries, "IN_MEMORY", 100)
     monkeypatch.setattr(csv_parquet, "BATCH_ROWS", 256)
     monkeypatch.setattr(csv_parquet, "_BLOCK_BYTES", 1 << 12)
-    monkeypatch.setattr(residence, "_ROWS", 7)
+    monkeypatch.setattr(units, "_ROWS", 7)
     monkeypatch.setattr(frame_file, "PUBLIC_ROWS", 50)
-    monkeypatch.setattr(units_file, "PUBLIC_ROWS", 33)
+    monkeypatch.setattr(units, "PUBLIC_ROWS", 33)
 
 
 def same(left: InputData, right: InputData) -> bool:

@@ -62,8 +62,8 @@ from opendas.errors import (
 )
 from opendas.files.atomic import atomic_file, name_attempt, remove_partials
 from opendas.readers.base import FRAME_FROM_RECORDS
-from opendas.readers.frame.residence import broken_units, check_units, unit_rules
-from opendas.readers.long_form import HistogramReader
+from opendas.readers.frame.units import broken_units, check_units, unit_rules
+from opendas.readers.row_readers import HistogramReader
 from opendas.runs.release import Options, release
 from opendas.runs.run import load
 from opendas.schema.histogram import Histogram

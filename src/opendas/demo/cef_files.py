@@ -19,17 +19,16 @@ from opendas.demo.generator import DemoState, make_state
 from opendas.demo.households import Residents, Units, house_people, list_units
 from opendas.demo.land import STATE, Land
 from opendas.files.atomic import atomic_file, write_atomic
-from opendas.readers.cef.layout import (
+from opendas.readers.cef.records import (
     AREA_COLUMNS,
-    BLOCK_COLUMNS,
     GQ_CODES,
-    GROUP_COLUMN,
     MAFID_RANGE,
     OID_COLUMN,
     PERSONS,
     UNITS,
     RecordLayout,
 )
+from opendas.readers.columns.coding import BLOCK_COLUMNS, GROUP_COLUMN
 from opendas.readers.frame.assignment_files import AREA_FORMS
 
 __all__ = ["write_cef", "write_cef_state"]

@@ -5,22 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from opendas.errors import Finding
 from opendas.geography.frame import Frame, LevelRule
 from opendas.readers.remote import RemoteInput
 from opendas.schema.histogram import Histogram
+from opendas.schema.pl94 import pl94_persons, pl94_units
 from opendas.schema.product import Product
 
 __all__ = [
     "FRAME_FROM_RECORDS",
+    "CensusKind",
     "InputData",
     "MemoryTable",
     "Reader",
     "ReaderSpec",
     "Source",
     "UnitsSpec",
+    "census_kind",
 ]
 
 FRAME_FROM_RECORDS = "from-records"
@@ -161,3 +164,16 @@ class Reader(Protocol):
             is in memory. Values are the same.
         """
         ...
+
+
+# Which table of the census a product counts.
+
+
+CensusKind = Literal["persons", "units"]
+
+
+def census_kind(product: Product) -> CensusKind | None:
+    """Return the table that a product counts, by its attributes; None if it is none of the census."""
+    if product.schema == pl94_persons().schema:
+        return "persons"
+    return "units" if product.schema == pl94_units().schema else None

@@ -9,23 +9,21 @@ from opendas.errors import ConfigError
 from opendas.readers.base import Reader, ReaderSpec
 from opendas.readers.cef.reader import CefReader
 from opendas.readers.frame.block_assignment import AssignedReader
-from opendas.readers.long_form import HistogramReader, RecordsReader
-from opendas.readers.microdata import MdfReader, PpmfReader
-from opendas.readers.pl94.pl94_2010 import Pl94Reader2010
-from opendas.readers.pl94.pl94_2020 import Pl94Reader2020
+from opendas.readers.pl94.reader import Pl94Reader
 from opendas.readers.remote import RemoteInput
+from opendas.readers.row_readers import RowReader
 
 __all__ = ["READERS", "make_reader"]
 
 READERS: Mapping[str, Callable[[ReaderSpec], Reader]] = MappingProxyType(
     {
-        "pl94-2010": Pl94Reader2010,
-        "pl94-2020": Pl94Reader2020,
-        "ppmf": PpmfReader,
-        "mdf": MdfReader,
+        "pl94-2010": Pl94Reader,
+        "pl94-2020": Pl94Reader,
+        "ppmf": RowReader,
+        "mdf": RowReader,
         "cef": CefReader,
-        "records": RecordsReader,
-        "histogram": HistogramReader,
+        "records": RowReader,
+        "histogram": RowReader,
     }
 )
 """Every reader a run file may name."""

@@ -34,7 +34,7 @@ from opendas.geography.spine import Spine
 from opendas.gls.model import TreeModel
 from opendas.measurement.plan import MeasurementPlan
 from opendas.readers.base import InputData, ReaderSpec
-from opendas.readers.counting.rows import FileRows
+from opendas.readers.counting.tally import FileRows
 from opendas.readers.registry import make_reader
 from opendas.schema.query_groups import QueryGroup
 

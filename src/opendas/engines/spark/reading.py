@@ -36,12 +36,11 @@ from opendas.engines.spark.slots import slots
 from opendas.errors import DataError, Finding, OpendasError
 from opendas.geography.frame import Frame
 from opendas.geography.spine import Spine
-from opendas.readers.census import CensusKind
+from opendas.readers.base import CensusKind
 from opendas.readers.columns.csv_parquet import no_rows, shown_name
 from opendas.readers.columns.findings import FindingLog
-from opendas.readers.counting.rows import FileRows
-from opendas.readers.counting.tally import MAX_TOTAL, Layout, exact_sum, refuse_too_many, tally_file
-from opendas.readers.frame.residence import broken_units, tell_units, unit_rules
+from opendas.readers.counting.tally import MAX_TOTAL, FileRows, Layout, exact_sum, refuse_too_many, tally_file
+from opendas.readers.frame.units import broken_units, report_units, unit_rules
 from opendas.schema.histogram import Histogram
 from opendas.schema.product import Product
 
@@ -334,7 +333,7 @@ def unit_findings(found: FileRows, told: Mapping[int, Any]) -> tuple[Finding, ..
     log = FindingLog()
     for place, rule in enumerate(unit_rules(found.spec.product, found.kind, tuple(frame.units))):
         wrong = np.sort(np.concatenate([leaves[place] for leaves in told.values()]))
-        tell_units(log, frame, wrong, where, rule)
+        report_units(log, frame, wrong, where, rule)
     if log.findings and found.spec.strict:
         raise DataError("Records and public units contradict each other.", log.findings)
     return log.findings

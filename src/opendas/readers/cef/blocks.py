@@ -13,10 +13,17 @@ import numpy as np
 from opendas.arrays import Codes, Ints
 from opendas.errors import GeographyError
 from opendas.readers.base import Source
-from opendas.readers.cef.layout import AREA_COLUMNS, BLOCK_COLUMNS, GROUP_COLUMN, OID_COLUMN
-from opendas.readers.columns.coding import geocodes_of, text_of, whole_numbers
+from opendas.readers.cef.records import AREA_COLUMNS, OID_COLUMN
+from opendas.readers.columns.coding import (
+    BLOCK_COLUMNS,
+    GROUP_COLUMN,
+    block_geocodes_of,
+    is_repeated,
+    text_of,
+    whole_numbers,
+)
 from opendas.readers.columns.csv_parquet import Batch, column_names, no_rows, read_batches
-from opendas.readers.columns.findings import FindingLog, Origin, tell_rows
+from opendas.readers.columns.findings import FindingLog, Origin, report_rows
 from opendas.readers.frame.assignment_files import national_codes
 
 __all__ = ["CefBlocks", "read_blocks"]
@@ -60,7 +67,7 @@ def read_blocks(paths: Sequence[Source]) -> CefBlocks:
         log = FindingLog()
         wanted = [OID_COLUMN, *(name for name, _ in BLOCK_COLUMNS), GROUP_COLUMN, *known.values()]
         for batch in read_batches(path, wanted, log):
-            codes = _geocodes(batch, log)
+            codes, _ = block_geocodes_of(batch, {}, log, digits=True)
             oids.append(whole_numbers(batch, OID_COLUMN, log))
             geocodes.append(codes)
             for category in categories:
@@ -84,31 +91,12 @@ def _area_columns(known: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _geocodes(batch: Batch, log: FindingLog) -> Codes:
-    """Return the 15 digits of each block, empty where they are not usable."""
-    parts = []
-    wrong = np.zeros(batch.rows, dtype=bool)
-    for name, width in BLOCK_COLUMNS:
-        part = geocodes_of(batch, name, width, log).astype(f"S{width}")
-        letters = (part != b"") & ~np.strings.isdigit(part)
-        rule = f"expected {width} digits"
-        log.add_where(GeographyError, batch.where, letters, name, rule, first=batch.first)
-        wrong |= letters | (part == b"")
-        parts.append(part.view(np.uint8).reshape(batch.rows, -1))
-    codes = np.concatenate(parts, axis=1).view("S15").ravel()
-    group = geocodes_of(batch, GROUP_COLUMN, 1, log).astype("S1")
-    apart = ~wrong & (group != b"") & (group != parts[-1][:, :1].copy().view("S1").ravel())
-    rule = "expected the first digit of the block: a block is a child of its block group"
-    log.add_where(GeographyError, batch.where, apart, GROUP_COLUMN, rule, first=batch.first)
-    return np.where(wrong, b"", codes)
-
-
 def _areas(batch: Batch, category: str, column: str | None, geocodes: Codes, log: FindingLog) -> Codes:
     if column is None:
         return np.zeros(batch.rows, dtype="S1")
     codes, wrong = national_codes(category, np.strings.strip(text_of(batch, column)), geocodes)
     rule = f"expected the code of a {category}"
-    log.add_where(GeographyError, batch.where, wrong & (geocodes != b""), column, rule, first=batch.first)
+    batch.report(wrong & (geocodes != b""), column, rule, log, GeographyError)
     return codes
 
 
@@ -117,17 +105,15 @@ def _unique(geocodes: Codes, oids: Ints, areas: dict[str, Codes], origins: list[
     _, first, index = np.unique(geocodes, return_index=True, return_inverse=True)
     same = oids == oids[first[index]]
     log = FindingLog()
-    tell_rows(~same, origins, OID_COLUMN, "expected one number for each block", log, GeographyError)
+    report_rows(~same, origins, OID_COLUMN, "expected one number for each block", log, GeographyError)
     for category, codes in areas.items():
         apart = codes != codes[first[index]]
         rule = f"expected one {category} for each block, as in its first row"
-        tell_rows(apart, origins, AREA_COLUMNS[category][0], rule, log, GeographyError)
-    repeated = np.ones(len(first), dtype=bool)
-    repeated[np.unique(oids[first], return_index=True)[1]] = False
+        report_rows(apart, origins, AREA_COLUMNS[category][0], rule, log, GeographyError)
     twice = np.zeros(len(geocodes), dtype=bool)
-    twice[first[repeated]] = True
+    twice[first[is_repeated(oids[first])]] = True
     rule = "expected each number for one block only"
-    tell_rows(twice, origins, OID_COLUMN, rule, log, GeographyError)
+    report_rows(twice, origins, OID_COLUMN, rule, log, GeographyError)
     log.raise_if_any("The GRF-C contradicts itself.")
     return CefBlocks(
         geocodes[first], oids[first], {category: codes[first] for category, codes in areas.items()}

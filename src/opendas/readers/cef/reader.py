@@ -10,7 +10,7 @@ Axes: ``p`` persons of a chunk, ``u`` units, ``l`` leaves.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,23 +18,118 @@ import numpy.typing as npt
 
 from opendas.arrays import Ints
 from opendas.custody.stamps import POPULATED_LEAVES
-from opendas.errors import ConfigError, DataError, SchemaError
+from opendas.errors import ConfigError, DataError, GeographyError, SchemaError
 from opendas.geography.frame import Frame, official_codes
-from opendas.readers.base import InputData, MemoryTable, ReaderSpec, Source
+from opendas.readers.base import CensusKind, InputData, MemoryTable, ReaderSpec, Source, census_kind
 from opendas.readers.cef.blocks import CefBlocks, read_blocks
-from opendas.readers.cef.layout import GQ_CODES, MAFID_RANGE, PERSONS
-from opendas.readers.cef.records import Records, read_records
-from opendas.readers.cef.units import CefUnits, read_units
-from opendas.readers.census import CensusKind, census_kind
+from opendas.readers.cef.records import GQ_CODES, MAFID_RANGE, PERSONS, UNITS, Records, read_records
+from opendas.readers.columns.coding import is_repeated
 from opendas.readers.columns.csv_parquet import no_rows
-from opendas.readers.columns.findings import FindingLog, tell_rows
-from opendas.readers.counting.entries import Counter, Lookup
+from opendas.readers.columns.findings import FindingLog, Origin, report_rows
+from opendas.readers.counting.entries import Entries, Lookup
 from opendas.readers.frame.frame_file import CENSUS_UNITS
-from opendas.readers.frame.residence import check_units
-from opendas.readers.frame.units_file import replace_units
+from opendas.readers.frame.units import check_units
 from opendas.schema.histogram import Histogram
 
-__all__ = ["QUARTERS_COUNTS", "UNIT_COUNTS", "CefReader"]
+__all__ = ["QUARTERS_COUNTS", "UNIT_COUNTS", "CefReader", "CefUnits", "read_units"]
+
+_MOST = 10**18 - 1
+_MOST_PEOPLE = 99_999
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class CefUnits:
+    """Every unit record. Confidential, but for the number of units of each type in each block.
+
+    Parameters
+    ----------
+    mafid : int32 (u,)
+        Each once.
+    block : int32 (u,)
+        Position among the blocks of the GRF-C.
+    hhgq : int8 (u,)
+        0 for housing units, 1 to 7 for group quarters by type.
+    vacant : bool (u,)
+    people : int32 (u,)
+        The field FINAL_POP.
+    origins : tuple of Origin
+        Where the records were read.
+    """
+
+    mafid: npt.NDArray[np.int32]
+    block: npt.NDArray[np.int32]
+    hhgq: npt.NDArray[np.int8]
+    vacant: npt.NDArray[np.bool_]
+    people: npt.NDArray[np.int32]
+    origins: tuple[Origin, ...]
+
+    def __len__(self) -> int:
+        return len(self.mafid)
+
+    def by_block(self, blocks: int) -> Ints:
+        """Return int64 (b, 8): housing units and group quarters by type in each block."""
+        key = self.block.astype(np.int64) * 8 + self.hhgq
+        return np.bincount(key, minlength=8 * blocks).reshape(blocks, 8).astype(np.int64)
+
+
+def read_units(paths: Sequence[Path], blocks: CefBlocks) -> CefUnits:
+    """Read unit records.
+
+    Raises
+    ------
+    DataError
+        With everything that is wrong in a file; or with every MAFID that is listed twice.
+    """
+    find = Lookup.of(blocks.oids)
+    parts: list[CefUnits] = []
+    for path in paths:
+        log = FindingLog()
+        parts += [_units(records, find, log) for records in read_records(path, UNITS, log)]
+        log.raise_if_any(f"{path.name} cannot be read as unit records.")
+    if not parts:
+        raise no_rows(paths[0])
+    units = CefUnits(
+        np.concatenate([part.mafid for part in parts]),
+        np.concatenate([part.block for part in parts]),
+        np.concatenate([part.hhgq for part in parts]),
+        np.concatenate([part.vacant for part in parts]),
+        np.concatenate([part.people for part in parts]),
+        tuple(origin for part in parts for origin in part.origins),
+    )
+    _check_mafids(units)
+    return units
+
+
+def _units(records: Records, find: Lookup, log: FindingLog) -> CefUnits:
+    mafid = records.numbers("MAFID", *MAFID_RANGE, log)
+    quarters = records.codes("RTYPE", {2: 0, 4: 1}, "expected 2 (housing unit) or 4 (group quarters)", log)
+    rule = "expected a code of group quarters, or blanks or 000 for a housing unit"
+    hhgq = records.codes("QGQTYP", {0: 0, **GQ_CODES}, rule, log, blank=0)
+    apart = (quarters >= 0) & (hhgq >= 0) & ((quarters == 1) != (hhgq > 0))
+    rule = "expected a code of group quarters with RTYPE 4, and none with RTYPE 2"
+    records.report(apart, "QGQTYP", rule, log)
+    vacancy = records.numbers("VACS", 0, 7, log)
+    records.report((quarters == 1) & (vacancy > 0), "VACS", "expected 0 for group quarters", log)
+    people = records.numbers("FINAL_POP", 0, _MOST_PEOPLE, log, blank=0)
+    oid = records.numbers("OIDTB", 0, _MOST, log)
+    block = find.positions(oid)
+    records.report((oid >= 0) & (block < 0), "OIDTB", "expected a block of the GRF-C", log, GeographyError)
+    return CefUnits(
+        mafid.astype(np.int32),
+        block.astype(np.int32),
+        hhgq.astype(np.int8),
+        vacancy > 0,
+        people.astype(np.int32),
+        (Origin(records.where, records.first, len(records)),),
+    )
+
+
+def _check_mafids(units: CefUnits) -> None:
+    """Refuse units whose MAFID an earlier unit has: people could not be told apart."""
+    repeated = is_repeated(units.mafid)
+    log = FindingLog()
+    report_rows(repeated, units.origins, "MAFID", "expected each MAFID once", log, SchemaError)
+    log.raise_if_any("The unit records contradict each other.")
 
 
 UNIT_COUNTS = "housing units and group quarters of each type in every block"
@@ -135,7 +230,7 @@ class CefReader:
         units = read_units(_files(paths), blocks)
         frame, leaf = _frame(blocks, units, spec.root)
         if not self._publishes_units():
-            frame = replace_units(frame, {**frame.units, "hu": np.ones(len(frame), dtype=np.int64)})
+            frame = replace(frame, units={**frame.units, "hu": np.ones(len(frame), dtype=np.int64)})
         return frame, units, leaf
 
 
@@ -172,23 +267,24 @@ def _people(
     paths: Sequence[Path], spec: ReaderSpec, units: CefUnits, leaf: Ints, leaves: int
 ) -> tuple[Histogram, npt.NDArray[np.int32]]:
     """Count people by leaf and cell; return the histogram, and the number of people in each unit."""
-    size = spec.product.schema.size
     known = Lookup.of(units.mafid)
-    counter = Counter()
+    entries, total = Entries(leaves, spec.product.schema.size, None), 0
     people = np.zeros(len(units), dtype=np.int32)
     for path in paths:
         log = FindingLog()
         for records in read_records(path, PERSONS, log):
             unit, cell = _cells(records, units, known, spec.product.possible, log)
             counted = (unit >= 0) & (cell >= 0)
-            counter.add(leaf[unit[counted]] * size + cell[counted])
+            entries.add(
+                *np.unique(leaf[unit[counted]] * spec.product.schema.size + cell[counted], return_counts=True)
+            )
+            total += int(counted.sum())
             lived_in, number = np.unique(unit[counted], return_counts=True)
             people[lived_in] += number.astype(np.int32)
         log.raise_if_any(f"{path.name} cannot be read as person records.")
-    if counter.total == 0:
+    if total == 0:
         raise no_rows(paths[0])
-    key, count = counter.result()
-    return Histogram.from_entries(key // size, key % size, count, shape=(leaves, size)), people
+    return entries.histogram(), people
 
 
 def _cells(
@@ -198,7 +294,7 @@ def _cells(
     mafid = records.numbers("MAFID", *MAFID_RANGE, log)
     unit = known.positions(mafid)
     rule = "expected the MAFID of a unit record"
-    records.tell((mafid >= 0) & (unit < 0), "MAFID", rule, log, DataError)
+    records.report((mafid >= 0) & (unit < 0), "MAFID", rule, log, DataError)
     hhgq = np.where(unit >= 0, units.hhgq[unit], 0).astype(np.int64)
     _check_type(records, unit, hhgq, log)
     age = records.numbers("QAGE", 0, _OLDEST, log)
@@ -208,7 +304,7 @@ def _cells(
     usable = (unit >= 0) & (age >= 0) & (hispanic >= 0) & (race >= 0)
     impossible = usable & ~possible[np.where(usable, cell, 0)]
     rule = "this age is a structural zero in the type of group quarters of its unit"
-    records.tell(impossible, "QAGE", rule, log)
+    records.report(impossible, "QAGE", rule, log)
     return unit, np.where(usable & ~impossible, cell, -1)
 
 
@@ -218,17 +314,17 @@ def _check_type(records: Records, unit: Ints, hhgq: Ints, log: FindingLog) -> No
     quarters = records.codes("RTYPE", {3: 0, 5: 1}, rule, log)
     apart = (unit >= 0) & (quarters >= 0) & ((quarters == 1) != (hhgq > 0))
     rule = "expected 3 in a unit with RTYPE 2 and 5 in a unit with RTYPE 4"
-    records.tell(apart, "RTYPE", rule, log)
+    records.report(apart, "RTYPE", rule, log)
     rule = "expected a code of group quarters, or blanks or 000"
     own = records.codes("QGQTYP", {0: 0, **GQ_CODES}, rule, log, blank=0)
     rule = "expected blanks, or a type of group quarters as in the unit record"
-    records.tell(~apart & (unit >= 0) & (own > 0) & (own != hhgq), "QGQTYP", rule, log)
+    records.report(~apart & (unit >= 0) & (own > 0) & (own != hhgq), "QGQTYP", rule, log)
 
 
 def _compare(units: CefUnits, people: npt.NDArray[np.int32], log: FindingLog) -> None:
     """Record units of which FINAL_POP disagrees with VACS or with the person records."""
     vacant = (units.hhgq == 0) & (units.vacant != (units.people == 0))
     rule = "expected 0 in a housing unit that VACS calls vacant, and more in others"
-    tell_rows(vacant, units.origins, "FINAL_POP", rule, log, SchemaError)
+    report_rows(vacant, units.origins, "FINAL_POP", rule, log, SchemaError)
     rule = "expected the number of person records with this MAFID"
-    tell_rows(people != units.people, units.origins, "FINAL_POP", rule, log, SchemaError)
+    report_rows(people != units.people, units.origins, "FINAL_POP", rule, log, SchemaError)

@@ -22,11 +22,16 @@ from opendas.readers.columns.findings import FindingLog
 from opendas.schema.attributes import Attribute
 
 __all__ = [
+    "BLOCK_COLUMNS",
+    "GROUP_COLUMN",
     "Geocodes",
     "attribute_keys",
+    "block_geocodes_of",
     "coded_geocodes",
     "codes_of",
     "geocodes_of",
+    "is_repeated",
+    "positions_of",
     "text_of",
     "whole_numbers",
 ]
@@ -104,6 +109,32 @@ def _text(value: Any) -> str | None:
     return None if value is None else str(value)
 
 
+def is_repeated(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Return where an earlier row has the same value, bool (rows,)."""
+    repeated = np.ones(len(values), dtype=np.bool_)
+    repeated[np.unique(values, return_index=True)[1]] = False
+    return repeated
+
+
+def positions_of(ascending: npt.NDArray[Any], wanted: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """Return the position of each wanted value in a list, int64 (rows,); -1 where it is not in it.
+
+    Parameters
+    ----------
+    ascending : array (k,)
+        At least one value, each once.
+    wanted : array (rows,)
+        Records of one household, and of one leaf, stand together: each run of equal values is looked up once.
+    """
+    if len(wanted) == 0:
+        return np.empty(0, dtype=np.int64)
+    starts = np.flatnonzero(np.concatenate([[True], wanted[1:] != wanted[:-1]]))
+    heads = wanted[starts]
+    found = np.minimum(np.searchsorted(ascending, heads), len(ascending) - 1)
+    position = np.where(ascending[found] == heads, found, -1)
+    return np.repeat(position, np.diff(starts, append=len(wanted)))
+
+
 def text_of(batch: Batch, name: str) -> npt.NDArray[np.bytes_]:
     """Return a column as text, UTF-8; null is the empty text."""
     index, values = _distinct(batch.columns[name])
@@ -121,7 +152,7 @@ def codes_of(
         index, values = _distinct(column)
         known = np.array([keys.get(_text(value) or "", -1) for value in values] or [-1], dtype=np.int64)
         codes = known[index]
-    log.add_where(SchemaError, batch.where, codes < 0, name, rule, first=batch.first)
+    batch.report(codes < 0, name, rule, log, SchemaError)
     return np.asarray(codes)
 
 
@@ -149,7 +180,7 @@ def whole_numbers(batch: Batch, name: str, log: FindingLog) -> npt.NDArray[np.in
         numbers = parsed[index]
         usable = numbers >= 0
     rule = "expected a whole number, not negative, below 2**62"
-    log.add_where(FormatError, batch.where, ~usable, name, rule, first=batch.first)
+    batch.report(~usable, name, rule, log, FormatError)
     return np.where(usable, numbers, -1)
 
 
@@ -220,8 +251,51 @@ def coded_geocodes(batch: Batch, name: str, width: int | None, log: FindingLog) 
     )
     sized = np.array([width is None or len(text) == width for text in texts] or [True])
     rule = "expected a geocode of plain ASCII characters"
-    log.add_where(GeographyError, batch.where, ~usable[index], name, rule, first=batch.first)
+    batch.report(~usable[index], name, rule, log, GeographyError)
     rule = f"expected a geocode of {width} characters"
-    log.add_where(GeographyError, batch.where, (usable & ~sized)[index], name, rule, first=batch.first)
+    batch.report((usable & ~sized)[index], name, rule, log, GeographyError)
     codes = [text.encode() if good else b"" for text, good in zip(texts, usable & sized, strict=False)]
     return Geocodes(np.array(codes or [b""], dtype=np.bytes_), index)
+
+
+BLOCK_COLUMNS = (("TABBLKST", 2), ("TABBLKCOU", 3), ("TABTRACTCE", 6), ("TABBLK", 4))
+"""Official columns that make a block's geocode, with their widths."""
+
+GROUP_COLUMN = "TABBLKGRPCE"
+
+
+def block_geocodes_of(
+    batch: Batch, names: Mapping[str, str], log: FindingLog, *, digits: bool
+) -> tuple[Codes, npt.NDArray[np.bool_]]:
+    """Return the 15-character geocode of each row's census block, empty where a part of it is not usable.
+
+    Parameters
+    ----------
+    names : mapping of official column name to the file's
+        Where they differ.
+    digits : bool
+        Record what is no digit.
+
+    Returns
+    -------
+    (bytes array (rows,), bool (rows,))
+        Geocodes; and where the block group is not that of the block.
+    """
+    parts = []
+    wrong = np.zeros(batch.rows, dtype=np.bool_)
+    for official, width in BLOCK_COLUMNS:
+        name = names.get(official, official)
+        part = geocodes_of(batch, name, width, log).astype(f"S{width}")
+        if digits:
+            letters = (part != b"") & ~np.strings.isdigit(part)
+            batch.report(letters, name, f"expected {width} digits", log, GeographyError)
+            wrong |= letters
+        wrong |= part == b""
+        parts.append(part)
+    codes = np.concatenate([part.view(np.uint8).reshape(batch.rows, -1) for part in parts], axis=1)
+    name = names.get(GROUP_COLUMN, GROUP_COLUMN)
+    group = geocodes_of(batch, name, 1, log)
+    apart = ~wrong & (group != b"") & (group != parts[-1].astype("S1"))
+    rule = "expected the first digit of the block: a block is a child of its block group"
+    batch.report(apart, name, rule, log, GeographyError)
+    return np.where(wrong, b"", codes.view("S15").ravel()), apart | (group == b"")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv as textcsv
 import gzip
+import io
 import zipfile
 import zlib
 from collections import Counter
@@ -16,15 +17,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TextIO
+from typing import IO, Any, cast
 from urllib.parse import unquote
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import csv
 
-from opendas.errors import EnvironmentFailure, FormatError
+from opendas.errors import DataError, EnvironmentFailure, FormatError, SchemaError
 from opendas.readers.base import MemoryTable, Source
 from opendas.readers.columns.findings import FindingLog
 
@@ -34,6 +37,7 @@ __all__ = [
     "SMALL",
     "Batch",
     "column_names",
+    "csv_options",
     "no_rows",
     "read_batches",
     "shown_name",
@@ -99,6 +103,17 @@ class Batch:
     columns: Mapping[str, Any]
     rows: int
 
+    def report(
+        self,
+        wrong: npt.NDArray[np.bool_],
+        field: str | None,
+        rule: str,
+        log: FindingLog,
+        kind: type[DataError] = SchemaError,
+    ) -> None:
+        """Record every row where `wrong`, bool (rows,), is true."""
+        log.add_where(kind, self.where, wrong, field, rule, first=self.first)
+
 
 @dataclass(frozen=True, slots=True)
 class _Dialect:
@@ -124,7 +139,7 @@ def _own_names(path: Source) -> tuple[str, ...]:
     if isinstance(path, MemoryTable):
         return tuple(path.table.column_names)
     if path.name.lower().endswith(_PARQUET):
-        with _Told(path):
+        with _OwnWords(path):
             return tuple(pq.read_schema(path).names)
     return _dialect(path).names
 
@@ -150,7 +165,7 @@ def shown_name(path: Source) -> str:
     return "/".join([*folders, path.name])
 
 
-class _Told:
+class _OwnWords:
     """Turns the library's errors into ours."""
 
     def __init__(self, path: Path) -> None:
@@ -171,16 +186,15 @@ class _Told:
 
 
 def _dialect(path: Path) -> _Dialect:
-    opener = gzip.open if path.name.lower().endswith(".gz") else open
     skip = 0
-    with _Told(path), opener(path, "rb") as file:
+    with _OwnWords(path), _opened(path) as file:
         line = file.readline(1 << 20)
         while line.startswith(b"#"):
             skip += 1
             line = file.readline(1 << 20)
         text = line.decode("utf-8-sig").rstrip("\r\n")
     delimiter = max(",|;\t", key=text.count)
-    with _Told(path):
+    with _OwnWords(path):
         names = next(textcsv.reader([text], delimiter=delimiter), [])
     log = FindingLog()
     if not text.strip() or "\0" in text:
@@ -229,7 +243,7 @@ def read_batches(
     if isinstance(path, MemoryTable):
         yield from _memory_batches(path, wanted, rows or BATCH_ROWS)
         return
-    with _Told(path):
+    with _OwnWords(path):
         if file is None:
             batches = _csv_batches(path, wanted, log)
         else:
@@ -301,7 +315,7 @@ def _open_parquet(path: Source) -> Any:
     """Open a Parquet file; None for other sources."""
     if isinstance(path, MemoryTable) or not path.name.lower().endswith(_PARQUET):
         return None
-    with _Told(path):
+    with _OwnWords(path):
         return pq.ParquetFile(path)
 
 
@@ -332,23 +346,53 @@ def _check_dictionaries(batch: Any) -> None:
                 raise pa.ArrowInvalid("a code outside its dictionary")
 
 
+def csv_options(
+    names: Sequence[str],
+    delimiter: str,
+    *,
+    wanted: Sequence[str] = (),
+    types: Mapping[str, Any] | None = None,
+    quotes: bool = True,
+    skip: int = 0,
+    block: int = 1 << 22,
+) -> dict[str, Any]:
+    """Return how the library parses text without a header: as bytes, but for `types`, and without any null.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Of all columns.
+    delimiter : str
+    wanted : sequence of str
+        Columns to return; by default all.
+    types : mapping of name to Arrow type, optional
+    quotes : bool
+        Whether fields may be quoted.
+    skip : int
+        Lines before the first row.
+    block : int
+        Bytes that are parsed together.
+    """
+    return {
+        "read_options": csv.ReadOptions(block_size=block, skip_rows=skip, column_names=list(names)),
+        "parse_options": csv.ParseOptions(delimiter=delimiter, quote_char='"' if quotes else False),
+        "convert_options": csv.ConvertOptions(
+            column_types=dict.fromkeys(names, pa.binary()) | dict(types or {}),
+            include_columns=list(wanted),
+            null_values=[],
+            strings_can_be_null=False,
+        ),
+    }
+
+
 def _csv_batches(path: Path, wanted: list[str], log: FindingLog) -> Iterator[tuple[int, Any]]:
     dialect = _dialect(path)
     first = dialect.skip + 2
+    options = csv_options(
+        dialect.names, dialect.delimiter, wanted=wanted, skip=dialect.skip + 1, block=_BLOCK_BYTES
+    )
     try:
-        reader = csv.open_csv(
-            path,
-            read_options=csv.ReadOptions(
-                block_size=_BLOCK_BYTES, skip_rows=dialect.skip + 1, column_names=list(dialect.names)
-            ),
-            parse_options=csv.ParseOptions(delimiter=dialect.delimiter),
-            convert_options=csv.ConvertOptions(
-                column_types={name: pa.binary() for name in dialect.names},
-                include_columns=wanted,
-                null_values=[],
-                strings_can_be_null=False,
-            ),
-        )
+        reader = csv.open_csv(path, **options)
         for batch in reader:
             yield first, batch
             first += batch.num_rows
@@ -358,17 +402,32 @@ def _csv_batches(path: Path, wanted: list[str], log: FindingLog) -> Iterator[tup
             raise
 
 
-def _rows_of(path: Path, file: TextIO, dialect: _Dialect) -> Iterator[str]:
-    """Yield the lines behind the header; one that fills a block is none of a table, and might never end."""
-    number = 0
-    while line := file.readline(_BLOCK_BYTES):
-        number += 1
-        if len(line) == _BLOCK_BYTES:
-            log = FindingLog()
-            log.add(FormatError, shown_name(path), number, None, "expected lines of less than 16 MiB")
-            log.raise_if_any(f"{shown_name(path)} cannot be read.")
-        if number > dialect.skip + 1:
-            yield line
+def _opened(path: Path) -> IO[bytes]:
+    """Open a text file, which may be compressed with gzip."""
+    return cast(IO[bytes], gzip.open(path, "rb")) if path.name.lower().endswith(".gz") else open(path, "rb")
+
+
+def _rows_of(path: Path, dialect: _Dialect, *, strict: bool = False) -> Iterator[tuple[int, int]]:
+    """Yield the line and the number of fields of each row behind the header, the slow way.
+
+    A line that fills a block is none of a table, and might never end.
+    """
+
+    def lines(file: IO[str]) -> Iterator[str]:
+        number = 0
+        while line := file.readline(_BLOCK_BYTES):
+            number += 1
+            if len(line) == _BLOCK_BYTES:
+                log = FindingLog()
+                log.add(FormatError, shown_name(path), number, None, "expected lines of less than 16 MiB")
+                log.raise_if_any(f"{shown_name(path)} cannot be read.")
+            if number > dialect.skip + 1:
+                yield line
+
+    with io.TextIOWrapper(_opened(path), encoding="latin-1", newline="") as file:
+        rows = textcsv.reader(lines(file), delimiter=dialect.delimiter, strict=strict)
+        for row in rows:
+            yield rows.line_num + dialect.skip + 1, len(row)
 
 
 def _check_quotes(path: Path, dialect: _Dialect, rows: int, log: FindingLog) -> None:
@@ -376,35 +435,28 @@ def _check_quotes(path: Path, dialect: _Dialect, rows: int, log: FindingLog) -> 
 
     Only a file with fewer rows than lines, or an odd number of marks, is read again, the slow way.
     """
-    opener = gzip.open if path.name.lower().endswith(".gz") else open
     lines, marks, last = 0, 0, b"\n"
-    with opener(path, "rb") as file:
+    with _opened(path) as file:
         while chunk := file.read(_BLOCK_BYTES):
             lines += chunk.count(b"\n")
             marks += chunk.count(b'"')
             last = chunk[-1:]
     if lines + (last != b"\n") == rows + dialect.skip + 1 and marks % 2 == 0:
         return
-    with opener(path, "rt", encoding="latin-1", newline="") as file:
-        found = textcsv.reader(_rows_of(path, file, dialect), delimiter=dialect.delimiter, strict=True)
-        line = count = 0
-        try:
-            for row in found:
-                line = found.line_num
-                count += bool(row)
-        except textcsv.Error:
-            count = -1
+    line, count = dialect.skip + 1, 0
+    try:
+        for at, fields in _rows_of(path, dialect, strict=True):
+            line, count = at, count + bool(fields)
+    except textcsv.Error:
+        count = -1
     if count != rows:
         rule = "expected a closing quotation mark for every one that opens a field"
-        log.add(FormatError, shown_name(path), line + dialect.skip + 2, None, rule)
+        log.add(FormatError, shown_name(path), line + 1, None, rule)
 
 
 def _ragged_rows(path: Path, dialect: _Dialect, log: FindingLog) -> bool:
-    """Record the rows with a wrong number of fields, the slow way; return whether there is one."""
-    before = len(log)
-    opener = gzip.open if path.name.lower().endswith(".gz") else open
-    with opener(path, "rt", encoding="latin-1", newline="") as file:
-        rows = textcsv.reader(_rows_of(path, file, dialect), delimiter=dialect.delimiter)
-        wrong = (rows.line_num + dialect.skip + 1 for row in rows if row and len(row) != len(dialect.names))
-        log.add_rows(FormatError, shown_name(path), wrong, None, f"expected {len(dialect.names)} fields")
+    """Record the rows with a wrong number of fields; return whether there is one."""
+    before, expected = len(log), len(dialect.names)
+    wrong = (line for line, fields in _rows_of(path, dialect) if fields not in (0, expected))
+    log.add_rows(FormatError, shown_name(path), wrong, None, f"expected {expected} fields")
     return len(log) > before

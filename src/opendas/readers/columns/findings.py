@@ -18,7 +18,7 @@ __all__ = [
     "Lines",
     "Origin",
     "joined",
-    "tell_rows",
+    "report_rows",
 ]
 
 # From rows of several files, joined, back to their files and lines.
@@ -42,7 +42,7 @@ class Origin:
     rows: int
 
 
-def tell_rows(
+def report_rows(
     wrong: npt.NDArray[np.bool_],
     origins: Sequence[Origin],
     field: str,

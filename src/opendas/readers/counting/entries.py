@@ -22,25 +22,21 @@ import numpy.typing as npt
 from opendas.arrays import Ints
 from opendas.errors import EnvironmentFailure
 from opendas.files.histogram_files import HistogramWriter, open_histogram
+from opendas.readers.columns.coding import positions_of
 from opendas.readers.columns.findings import joined
 from opendas.schema.histogram import Histogram
 
 __all__ = [
     "IN_MEMORY",
-    "Counter",
     "Entries",
     "Lookup",
     "summed",
 ]
 
-# Finds numbers in a long list, again and again.
-#
-# Axes: ``k`` known numbers, ``q`` numbers looked for.
-
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Lookup:
-    """Known numbers in ascending order, and where each stands in the list.
+    """Finds numbers in a long list, again and again: in ascending order, and where each stands in the list.
 
     Parameters
     ----------
@@ -61,57 +57,8 @@ class Lookup:
 
     def positions(self, wanted: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
         """Return the position of each wanted number in the list, int64 (q,); -1 where it is not in it."""
-        if len(wanted) == 0:
-            return np.empty(0, dtype=np.int64)
-        # Records of one household stand together: each run of equal numbers is looked up once.
-        starts = np.flatnonzero(np.concatenate([[True], wanted[1:] != wanted[:-1]]))
-        heads = wanted[starts].astype(self.ordered.dtype)
-        found = np.minimum(np.searchsorted(self.ordered, heads), len(self.ordered) - 1)
-        position = np.where(self.ordered[found] == heads, self.order[found], -1)
-        return np.repeat(position, np.diff(starts, append=len(wanted)))
-
-
-# Counts how often each key comes, over many chunks, without keeping the chunks.
-#
-# Axes: ``k`` distinct keys.
-
-
-_LEAST_PENDING = 1 << 22
-
-
-class Counter:
-    """A growing count of int64 keys; memory follows the number of distinct ones."""
-
-    def __init__(self) -> None:
-        self._keys: list[Ints] = [np.empty(0, np.int64)]
-        self._counts: list[Ints] = [np.empty(0, np.int64)]
-        self._pending = 0
-        self.total = 0
-
-    def add(self, keys: Ints) -> None:
-        """Count every key once more."""
-        distinct, counts = np.unique(keys, return_counts=True)
-        self._keys.append(distinct)
-        self._counts.append(counts.astype(np.int64))
-        self._pending += len(distinct)
-        self.total += len(keys)
-        # What waits to be merged is never more than what is merged already, so the work stays linear
-        # up to a logarithm.
-        if self._pending > max(_LEAST_PENDING, len(self._keys[0])):
-            self._merge()
-
-    def result(self) -> tuple[Ints, Ints]:
-        """Return distinct keys, ascending, and how often each came; int64 (k,) both."""
-        self._merge()
-        return self._keys[0], self._counts[0]
-
-    def _merge(self) -> None:
-        keys, counts = np.concatenate(self._keys), np.concatenate(self._counts)
-        order = np.argsort(keys, kind="stable")
-        keys, counts = keys[order], counts[order]
-        first = np.flatnonzero(np.diff(keys, prepend=keys[:1] - 1)) if len(keys) else np.empty(0, np.int64)
-        summed = np.add.reduceat(counts, first) if len(first) else counts
-        self._keys, self._counts, self._pending = [keys[first]], [summed], 0
+        position = positions_of(self.ordered, wanted.astype(self.ordered.dtype, copy=False))
+        return np.where(position < 0, -1, self.order[position])
 
 
 IN_MEMORY = 1 << 21

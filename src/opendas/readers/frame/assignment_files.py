@@ -28,7 +28,7 @@ from opendas.arrays import Codes
 from opendas.errors import EnvironmentFailure, Finding, FormatError, GeographyError
 from opendas.geography.frame import ENTITY_CATEGORIES
 from opendas.readers.columns.coding import geocodes_of, text_of
-from opendas.readers.columns.csv_parquet import Batch, column_names, read_batches, unpacked
+from opendas.readers.columns.csv_parquet import Batch, column_names, csv_options, read_batches, unpacked
 from opendas.readers.columns.findings import FindingLog, Origin
 
 __all__ = [
@@ -257,14 +257,8 @@ def _columns(where: str, data: bytes, wanted: Sequence[str], log: FindingLog) ->
         log.add(FormatError, where, None, None, "expected rows, found none")
         return None
     try:
-        table = csv.read_csv(
-            pa.BufferReader(body),
-            read_options=csv.ReadOptions(column_names=names, block_size=1 << 24),
-            parse_options=csv.ParseOptions(delimiter=delimiter),
-            convert_options=csv.ConvertOptions(
-                column_types={name: pa.binary() for name in names}, null_values=[], strings_can_be_null=False
-            ),
-        )
+        options = csv_options(names, delimiter, block=1 << 24)
+        table = csv.read_csv(pa.BufferReader(body), **options)
     except pa.ArrowInvalid:
         rows = enumerate(body.splitlines(), start=2)
         wrong = [line for line, row in rows if row.count(delimiter.encode()) != len(names) - 1]
@@ -301,14 +295,14 @@ def _blocks(batch: Batch, name: str, log: FindingLog) -> Codes:
     blocks = geocodes_of(batch, name, _WIDTH, log).astype(f"S{_WIDTH}")
     wrong = (blocks != b"") & ~np.strings.isdigit(blocks)
     rule = "expected the 15 digits of a census block"
-    log.add_where(GeographyError, batch.where, wrong, name, rule, first=batch.first)
+    batch.report(wrong, name, rule, log, GeographyError)
     return np.where(wrong, b"", blocks)
 
 
 def _codes(batch: Batch, category: str, field: str, blocks: Codes, log: FindingLog) -> Codes:
     codes, wrong = national_codes(category, np.strings.strip(text_of(batch, field)), blocks)
     rule = f"expected the code of a {category}, in the state (and county) of the block"
-    log.add_where(GeographyError, batch.where, wrong & (blocks != b""), field, rule, first=batch.first)
+    batch.report(wrong & (blocks != b""), field, rule, log, GeographyError)
     return codes
 
 

@@ -15,13 +15,63 @@ import numpy.typing as npt
 from opendas.arrays import Codes
 from opendas.errors import DataError, Finding, GeographyError
 from opendas.geography.frame import ENTITY_CATEGORIES, Frame
-from opendas.readers.base import InputData, Reader, ReaderSpec
-from opendas.readers.columns.findings import FindingLog, tell_rows
+from opendas.readers.base import FRAME_FROM_RECORDS, InputData, Reader, ReaderSpec, Source
+from opendas.readers.cef.blocks import read_blocks
+from opendas.readers.columns.coding import geocodes_of
+from opendas.readers.columns.csv_parquet import read_batches
+from opendas.readers.columns.findings import FindingLog, report_rows
 from opendas.readers.frame.assignment_files import Assignment, read_assignments
-from opendas.readers.frame.official_blocks import known_blocks
+from opendas.readers.frame.frame_file import hierarchy
 from opendas.readers.paths import expand_paths
+from opendas.readers.pl94.header import block_geocodes
+from opendas.readers.pl94.reader import VINTAGES
+from opendas.readers.pl94.segments import read_members
 
-__all__ = ["AssignedReader", "with_assignments"]
+__all__ = ["AssignedReader", "known_blocks", "with_assignments"]
+
+
+def known_blocks(spec: ReaderSpec) -> Codes | None:
+    """Return the geocodes of all blocks that the input of a run lists, ascending, bytes (k,).
+
+    Those of the header of an official redistricting file, of a GRF-C or of a frame file.
+
+    Returns
+    -------
+    bytes array (k,) or None
+        None where an input lists leaves only: microdata, and frames taken from records.
+
+    Raises
+    ------
+    DataError
+        If a file cannot be read.
+    """
+    if spec.reader in VINTAGES:
+        return np.unique(np.concatenate([_of_header(path, spec.reader) for path in spec.paths]))
+    if spec.reader == "cef":
+        return read_blocks(spec.block_files).geocodes
+    if spec.frame is not None and spec.frame != FRAME_FROM_RECORDS:
+        return _of_frame(Path(spec.frame) if isinstance(spec.frame, str) else spec.frame, spec)
+    return None
+
+
+def _of_header(path: Source, reader: str) -> Codes:
+    assert isinstance(path, Path)
+    log = FindingLog()
+    header = VINTAGES[reader].parse_header(read_members(path, ("geo",))["geo"], log)
+    codes = None if header is None else block_geocodes(header, log)
+    log.raise_if_any(f"{path.name}: the geography is not usable.")
+    assert codes is not None
+    return codes
+
+
+def _of_frame(path: Source, spec: ReaderSpec) -> Codes:
+    log = FindingLog()
+    width = hierarchy(spec).width
+    codes = [
+        geocodes_of(batch, spec.geocode, width, log) for batch in read_batches(path, [spec.geocode], log)
+    ]
+    log.raise_if_any(f"{path.name}: the list of leaves is not usable.")
+    return np.unique(np.concatenate(codes))
 
 
 _BLOCK_WIDTH = 15
@@ -113,7 +163,7 @@ def with_assignments(
             _check_known(parts, frame, known, log, census=census)
             blocks, codes = _one_code_each(parts, log)
             entities[category], listed = _of_leaves(frame, blocks, codes)
-            _warn_of_missing(parts, listed, warnings)
+            _report_missing(parts, listed, warnings)
     log.raise_if_any("The block assignment is not usable.")
     ordered = {category: entities[category] for category in ENTITY_CATEGORIES if category in entities}
     return replace(frame, entities=ordered), warnings.findings
@@ -138,7 +188,7 @@ def _check_known(
         wrong = np.full(len(blocks), not bool(_is_in(blocks, frame.geocodes).any()))
         rule = "expected geocodes of the input; none of the files' is one"
     wrong &= (codes != b"") & (blocks != b"")
-    tell_rows(wrong, [part.origin for part in parts], parts[0].field, rule, log, GeographyError)
+    report_rows(wrong, [part.origin for part in parts], parts[0].field, rule, log, GeographyError)
 
 
 def _is_in(wanted: Codes, ascending: Codes) -> npt.NDArray[np.bool_]:
@@ -159,7 +209,7 @@ def _one_code_each(parts: Sequence[Assignment], log: FindingLog) -> tuple[Codes,
     wrong[order] = (ordered != ordered[first][index]) & (ordered != b"")
     category = parts[0].category
     rule = f"expected one {category} for each block; an earlier row puts this block into another"
-    tell_rows(wrong, [part.origin for part in parts], parts[0].field, rule, log, DataError)
+    report_rows(wrong, [part.origin for part in parts], parts[0].field, rule, log, DataError)
     return unique, ordered[first]
 
 
@@ -170,9 +220,7 @@ def _of_leaves(frame: Frame, blocks: Codes, codes: Codes) -> tuple[Codes, npt.ND
     return np.where(listed, codes[found], b""), listed
 
 
-def _warn_of_missing(
-    parts: Sequence[Assignment], listed: npt.NDArray[np.bool_], warnings: FindingLog
-) -> None:
+def _report_missing(parts: Sequence[Assignment], listed: npt.NDArray[np.bool_], warnings: FindingLog) -> None:
     """Warn of leaves that are not listed by files that list every block, those outside all areas too."""
     complete = any(part.official or bool(np.any(part.codes == b"")) for part in parts)
     missing = int(np.count_nonzero(~listed))

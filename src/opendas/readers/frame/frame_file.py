@@ -24,8 +24,7 @@ from opendas.geography.frame import (
     LevelRule,
     official_codes,
 )
-from opendas.readers.base import FRAME_FROM_RECORDS, ReaderSpec, Source
-from opendas.readers.census import census_kind
+from opendas.readers.base import FRAME_FROM_RECORDS, ReaderSpec, Source, census_kind
 from opendas.readers.columns.coding import geocodes_of, text_of, whole_numbers
 from opendas.readers.columns.csv_parquet import PUBLIC_ROWS, column_names, no_rows, read_batches
 from opendas.readers.columns.findings import FindingLog, Lines, joined
@@ -38,22 +37,17 @@ __all__ = [
     "arrange",
     "frame_path",
     "hierarchy",
-    "leaf_positions",
     "read_frame_file",
     "unit_names",
 ]
 
-# The public leaves in the making: columns of which never two versions stand beside each other.
-#
-# They are put in order, and leaves without any unit are taken out, one column at a time: for a nation a
-# second frame beside the first is a gigabyte.
-#
-# Axes: ``l`` leaves.
-
 
 @dataclass(slots=True, eq=False, repr=False)
 class LeafColumns:
-    """Leaves in ascending order of geocode, and their public columns; not frozen.
+    """Leaves in ascending order of geocode, and their public columns, before they are a frame; not frozen.
+
+    They are put in order, and leaves without any unit are taken out, one column at a time: for a nation a
+    second frame beside the first is a gigabyte.
 
     Parameters
     ----------
@@ -306,18 +300,6 @@ def read_frame_file(path: Source, spec: ReaderSpec, levels: Hierarchy) -> LeafCo
 def unit_names(spec: ReaderSpec) -> tuple[str, ...]:
     """Return the kinds of unit a run may have: those of the census and of the product."""
     return tuple(dict.fromkeys((*CENSUS_UNITS, *spec.product.unit_columns)))
-
-
-def leaf_positions(leaves: Codes, geocodes: Codes) -> npt.NDArray[np.int64]:
-    """Return the position of each geocode among `leaves`, ascending, -1 where it is none."""
-    if len(geocodes) == 0:
-        return np.empty(0, dtype=np.int64)
-    # Files are mostly sorted: each run of equal codes is looked up once.
-    starts = np.flatnonzero(np.concatenate([[True], geocodes[1:] != geocodes[:-1]]))
-    heads = geocodes[starts]
-    found = np.minimum(np.searchsorted(leaves, heads), len(leaves) - 1)
-    position = np.where(leaves[found] == heads, found, -1)
-    return np.repeat(position, np.diff(starts, append=len(geocodes)))
 
 
 def frame_path(spec: ReaderSpec) -> Source | None:

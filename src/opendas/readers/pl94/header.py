@@ -17,8 +17,10 @@ from opendas.arrays import Codes
 from opendas.errors import FormatError, GeographyError
 from opendas.files.pl94_layout import DROPPED, GEO_2010, GEO_2010_WIDTH, GEO_2020, KEY_FIELDS
 from opendas.geography.frame import ENTITY_CATEGORIES
+from opendas.readers.columns.coding import is_repeated
+from opendas.readers.columns.csv_parquet import csv_options
 from opendas.readers.columns.findings import FindingLog
-from opendas.readers.frame.assignment_files import NO_AREA
+from opendas.readers.frame.assignment_files import AREA_FORMS, NO_AREA
 from opendas.readers.pl94.segments import Member
 
 __all__ = [
@@ -31,15 +33,8 @@ __all__ = [
     "parse_header_2020",
 ]
 
-# Off-spine areas and names from a redistricting header.
-
-
-_PREFIX = {
-    "cousub": ("STATE", "COUNTY"), "place": ("STATE",), "aianhh": (), "cd": ("STATE",), "sldu": ("STATE",),
-    "sldl": ("STATE",), "vtd": ("STATE", "COUNTY"), "sdelm": ("STATE",), "sdsec": ("STATE",),
-    "sduni": ("STATE",),
-}  # fmt: skip
-"""What makes an area's code unique in the nation, as in the official GEOID."""
+_BEFORE = {0: (), 2: ("STATE",), 5: ("COUNTY", "STATE")}
+"""Fields that precede an area's own code, the last first, by their number of characters."""
 
 _LEVELS = {
     b"040": ("state", ("STATE",)),
@@ -69,7 +64,7 @@ def entity_codes(header: Header, rows: npt.NDArray[np.integer]) -> dict[str, Cod
     for category in ENTITY_CATEGORIES:
         own = header.fields[category.upper()][rows]
         code = own
-        for name in reversed(_PREFIX[category]):
+        for name in _BEFORE[AREA_FORMS[category][0]]:
             code = np.strings.add(header.fields[name][rows], code)
         areas[category] = np.where(np.isin(own, NO_AREA), b"", code)
     return areas
@@ -178,17 +173,8 @@ def parse_header_2020(member: Member, log: FindingLog) -> Header | None:
     vintaged = [name for names in _VINTAGED.values() for name in names]
     wanted = [name for name in GEO_2020 if name in _WANTED or name in vintaged]
     try:
-        table = csv.read_csv(
-            pa.BufferReader(member.data),
-            read_options=csv.ReadOptions(column_names=GEO_2020, block_size=1 << 22),
-            parse_options=csv.ParseOptions(delimiter="|", quote_char=False),
-            convert_options=csv.ConvertOptions(
-                column_types={name: pa.binary() for name in GEO_2020},
-                include_columns=wanted,
-                null_values=[],
-                strings_can_be_null=False,
-            ),
-        )
+        options = csv_options(GEO_2020, "|", wanted=wanted, quotes=False)
+        table = csv.read_csv(pa.BufferReader(member.data), **options)
     except pa.ArrowInvalid:
         rows = member.data.splitlines()
         if b"|" not in rows[0] and len(rows[0]) == GEO_2010_WIDTH:
@@ -223,10 +209,8 @@ def _header(where: str, fields: dict[str, Codes], log: FindingLog) -> Header | N
     if len(log) > before:
         return None
     records = numbers.astype(np.int64)
-    if len(np.unique(records)) != len(records):
-        seen = np.ones(len(records), dtype=bool)
-        seen[np.unique(records, return_index=True)[1]] = False
-        log.add_where(FormatError, where, seen, "LOGRECNO", "expected each record number once")
+    log.add_where(FormatError, where, is_repeated(records), "LOGRECNO", "expected each record number once")
+    if len(log) > before:
         return None
     lines = np.arange(1, len(records) + 1, dtype=np.int64)
     return Header(where, records, fields, lines)
@@ -263,8 +247,7 @@ def block_geocodes(header: Header, log: FindingLog) -> Codes | None:
     if len(log) > before:
         return None
     codes = codes.astype("S15")
-    repeated = np.ones(len(codes), dtype=bool)
-    repeated[np.unique(codes, return_index=True)[1]] = False
+    repeated = is_repeated(codes)
     log.add_where(GeographyError, header.where, repeated, "BLOCK", "expected each block once", lines=lines)
     state = header.fields["STATE"]
     log.add_where(

@@ -1,38 +1,127 @@
-"""From the published tables of a block to the histograms that they imply.
+"""From the published tables of a block to the histograms that they imply, and to where people live.
 
-Axes: ``b`` blocks, ``c`` cells of a table; histogram columns are (votingage, hispanic, cenrace).
+The redistricting data of 2010 have no table of group quarters. Blocks with people but no occupied unit become
+one group-quarters facility of type 7; everybody else lives in a household.
+
+Those of 2020 say how many people live in each type of group quarters of a block (table P5), but not their
+age, origin or race. Every type with somebody in it becomes one facility; its people are chosen by a rule,
+described in docs/formats/readers.md, that is deterministic, in integers, and invents nothing else: it is
+exact in every published figure, and has no minors in nursing facilities.
+
+Axes: ``b`` blocks, ``c`` cells of a table, or of people (votingage, hispanic, cenrace); ``k`` types 1 to 7.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from opendas.arrays import Ints
 from opendas.errors import DataError
-from opendas.files.pl94_layout import RACE_CELLS
+from opendas.files.pl94_layout import P5_TYPES, RACE_CELLS
 from opendas.readers.columns.findings import FindingLog
+from opendas.readers.pl94.header import Header
 from opendas.readers.pl94.segments import Cells
+from opendas.schema.pl94 import GQ_COLUMNS, HHGQ_LEVELS
 
 __all__ = [
     "AGE_BY_HISPANIC",
     "NURSING",
+    "Blocks",
+    "Entries",
     "apportion",
     "check_tables",
+    "entries_2010",
+    "entries_2020",
+    "facilities_2010",
+    "facilities_2020",
     "people",
     "place_people",
 ]
 
-# Splits a block's people between households and group quarters, deterministically and in integers.
-#
-# The redistricting data of 2020 say how many people live in each type of group quarters of a block (table
-# P5),
-# but not their age, origin or race. The rule here, described in docs/formats/readers.md, invents nothing
-# else: it is exact in every published figure, and it has no minors in nursing facilities.
-#
-# Axes: ``b`` blocks, ``c`` cells of people (age, origin, race), ``k`` types 1 to 7.
+Entries = tuple[Ints, npt.NDArray[np.int32], Ints]
+"""(block, cell, count) triples, one array each."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Blocks:
+    """Block records of one state. Confidential.
+
+    Parameters
+    ----------
+    header : Header
+    rows : int64 (b,)
+        Positions of the blocks among the header's records.
+    tables : mapping of table name to integers (b, cells)
+    """
+
+    header: Header
+    rows: Ints
+    tables: dict[str, Cells]
+
+
+AGE_BY_HISPANIC = (
+    "under 18, not Hispanic",
+    "under 18, Hispanic",
+    "18 and over, not Hispanic",
+    "18 and over, Hispanic",
+)
+"""Order of the first two axes of :func:`people`, flattened."""
+
+
+def people(tables: Mapping[str, Cells]) -> Ints:
+    """Return the counts by age, Hispanic origin and race that tables P1 to P4 imply.
+
+    P1 counts everybody, P2 who is not Hispanic, P3 and P4 the same for people of voting age.
+
+    Returns
+    -------
+    int64 (b, 4, 63)
+        Second axis as in ``AGE_BY_HISPANIC``. Negative where the tables contradict each other.
+    """
+    p1, p2, p3, p4 = (tables[name][:, RACE_CELLS[name]].astype(np.int64) for name in ("P1", "P2", "P3", "P4"))
+    return np.stack([p2 - p4, p1 - p2 - p3 + p4, p4, p3 - p4], axis=1)
+
+
+def check_tables(
+    tables: Mapping[str, Cells],
+    implied: Ints,
+    where: str,
+    lines: npt.NDArray[np.int64],
+    log: FindingLog,
+) -> None:
+    """Record every block whose tables contradict themselves or each other.
+
+    Parameters
+    ----------
+    tables : mapping of table name to integers (b, c)
+    implied : int64 (b, 4, 63)
+        From :func:`people`.
+    where : str
+        ``archive!member`` of the header.
+    lines : int64 (b,)
+        Line of each block's record in the header.
+    log : FindingLog
+    """
+
+    def add(wrong: npt.NDArray[np.bool_], field: str, rule: str) -> None:
+        log.add_where(DataError, where, wrong, field, rule, lines=lines)
+
+    for name, cells in RACE_CELLS.items():
+        table = tables[name]
+        races = table[:, cells].sum(axis=1)
+        hispanic = table[:, 1].astype(np.int64) if name in ("P2", "P4") else 0
+        rule = f"the cells of table {name} of this block do not add up to its total"
+        add(table[:, 0] != races + hispanic, name, rule)
+    for index, group in enumerate(AGE_BY_HISPANIC):
+        rule = f"tables P1 to P4 of this block contradict each other: fewer than none {group}"
+        add(np.asarray((implied[:, index] < 0).any(axis=1)), "P1-P4", rule)
+    units = tables["H1"].astype(np.int64)
+    wrong = units[:, 0] != units[:, 1] + units[:, 2]
+    add(wrong, "H1", "occupied and vacant units do not add up to the total")
 
 
 NURSING = 3
@@ -97,63 +186,79 @@ def place_people(people: Ints, quarters: Ints, minors: npt.NDArray[np.bool_]) ->
     return placed
 
 
-AGE_BY_HISPANIC = (
-    "under 18, not Hispanic",
-    "under 18, Hispanic",
-    "18 and over, not Hispanic",
-    "18 and over, Hispanic",
-)
-"""Order of the first two axes of :func:`people`, flattened."""
+_MAX_PEOPLE = 1 << 31  # so that products of two counts fit 64 bits
 
 
-def people(tables: Mapping[str, Cells]) -> Ints:
-    """Return the counts by age, Hispanic origin and race that tables P1 to P4 imply.
-
-    P1 counts everybody, P2 who is not Hispanic, P3 and P4 the same for people of voting age.
-
-    Returns
-    -------
-    int64 (b, 4, 63)
-        Second axis as in ``AGE_BY_HISPANIC``. Negative where the tables contradict each other.
-    """
-    p1, p2, p3, p4 = (tables[name][:, RACE_CELLS[name]].astype(np.int64) for name in ("P1", "P2", "P3", "P4"))
-    return np.stack([p2 - p4, p1 - p2 - p3 + p4, p4, p3 - p4], axis=1)
+def _group_quarters_only(blocks: Blocks) -> npt.NDArray[np.bool_]:
+    """Return bool (b,): people, but no occupied unit."""
+    return np.asarray((blocks.tables["P1"][:, 0] > 0) & (blocks.tables["H1"][:, 1] == 0))
 
 
-def check_tables(
-    tables: Mapping[str, Cells],
-    implied: Ints,
-    where: str,
-    lines: npt.NDArray[np.int64],
-    log: FindingLog,
-) -> None:
-    """Record every block whose tables contradict themselves or each other.
+def facilities_2010(blocks: Blocks) -> Ints:
+    """Return int64 (b, 7): one facility of type 7 where people live but no unit is occupied."""
+    facilities = np.zeros((len(blocks.rows), len(GQ_COLUMNS)), dtype=np.int64)
+    facilities[:, -1] = _group_quarters_only(blocks)
+    return facilities
 
-    Parameters
-    ----------
-    tables : mapping of table name to integers (b, c)
-    implied : int64 (b, 4, 63)
-        From :func:`people`.
-    where : str
-        ``archive!member`` of the header.
-    lines : int64 (b,)
-        Line of each block's record in the header.
-    log : FindingLog
-    """
 
-    def add(wrong: npt.NDArray[np.bool_], field: str, rule: str) -> None:
-        log.add_where(DataError, where, wrong, field, rule, lines=lines)
+def entries_2010(blocks: Blocks, part: slice, implied: Ints, log: FindingLog) -> Entries:
+    """Return the entries of a slice of the blocks: everybody in a household, or in the facility."""
+    flat = implied.reshape(len(implied), -1)
+    hhgq = np.where(_group_quarters_only(blocks)[part], len(HHGQ_LEVELS) - 1, 0)
+    rows, columns = np.nonzero(flat)
+    cells = hhgq[rows] * flat.shape[1] + columns
+    return rows.astype(np.int64), cells.astype(np.int32), flat[rows, columns]
 
-    for name, cells in RACE_CELLS.items():
-        table = tables[name]
-        races = table[:, cells].sum(axis=1)
-        hispanic = table[:, 1].astype(np.int64) if name in ("P2", "P4") else 0
-        rule = f"the cells of table {name} of this block do not add up to its total"
-        add(table[:, 0] != races + hispanic, name, rule)
-    for index, group in enumerate(AGE_BY_HISPANIC):
-        rule = f"tables P1 to P4 of this block contradict each other: fewer than none {group}"
-        add(np.asarray((implied[:, index] < 0).any(axis=1)), "P1-P4", rule)
-    units = tables["H1"].astype(np.int64)
-    add(
-        units[:, 0] != units[:, 1] + units[:, 2], "H1", "occupied and vacant units do not add up to the total"
+
+def _quarters(blocks: Blocks) -> Ints:
+    """Return int64 (b, 7): people in group quarters of types 1 to 7."""
+    return blocks.tables["P5"][:, np.array(P5_TYPES) - 1].astype(np.int64)
+
+
+def facilities_2020(blocks: Blocks) -> Ints:
+    """Return int64 (b, 7): one facility of each type that houses somebody."""
+    return (_quarters(blocks) > 0).astype(np.int64)
+
+
+def entries_2020(blocks: Blocks, part: slice, implied: Ints, log: FindingLog) -> Entries:
+    """Return the entries of a slice of the blocks, group quarters filled by :func:`place_people`."""
+    quarters = _quarters(blocks)[part]
+    flat = implied.reshape(len(implied), -1)
+    if not _check_p5(blocks, part, implied, quarters, log):
+        nothing = np.empty(0, dtype=np.int64)
+        return nothing, nothing.astype(np.int32), nothing
+    minors = np.repeat([True, True, False, False], implied.shape[2])
+    with_quarters = np.asarray(quarters.any(axis=1))
+    rows, cells = np.nonzero(np.where(with_quarters[:, None], 0, flat))
+    mixed = np.flatnonzero(with_quarters)
+    placed = place_people(flat[mixed], quarters[mixed], minors)
+    placed = placed.reshape(len(mixed), placed.shape[1] * placed.shape[2])
+    more_rows, more_cells = np.nonzero(placed)
+    return (
+        np.concatenate([rows, mixed[more_rows]]).astype(np.int64),
+        np.concatenate([cells, more_cells]).astype(np.int32),
+        np.concatenate([flat[rows, cells], placed[more_rows, more_cells]]),
     )
+
+
+def _check_p5(blocks: Blocks, part: slice, implied: Ints, quarters: Ints, log: FindingLog) -> bool:
+    """Record every block whose table P5 contradicts itself or the others; return whether there is none."""
+    lines = blocks.header.lines[blocks.rows[part]]
+    p5 = blocks.tables["P5"][part]
+    housing = blocks.tables["H1"][part, 0]
+    everybody = blocks.tables["P1"][part, 0].astype(np.int64)
+    adults = implied[:, 2:].sum(axis=(1, 2))
+    inside = quarters.sum(axis=1)
+    before = len(log)
+
+    def add(wrong: npt.NDArray[np.bool_], rule: str) -> None:
+        log.add_where(DataError, blocks.header.where, wrong, "P5", rule, lines=lines)
+
+    subtotals = (p5[:, 1] == p5[:, 2:6].sum(axis=1)) & (p5[:, 6] == p5[:, 7:].sum(axis=1))
+    add(~subtotals | (p5[:, 0] != inside), "the cells of table P5 of this block do not add up to its totals")
+    add(inside > everybody, "table P5 of this block counts more people in group quarters than live there")
+    rule = "table P5 of this block counts more people in nursing facilities than adults live there"
+    add(quarters[:, NURSING - 1] > adults, rule)
+    add((inside < everybody) & (housing == 0), "people live in households here, but there is no housing unit")
+    add(everybody >= _MAX_PEOPLE, f"expected fewer than {_MAX_PEOPLE} people in a block")
+    return len(log) == before

@@ -1,13 +1,15 @@
-"""What the readers of the 2010 and the 2020 redistricting files share.
+"""Readers ``pl94-2010`` and ``pl94-2020``: the official zip files of the redistricting data, one a state.
 
-Axes: ``b`` blocks of a state in the header's order, ``l`` leaves of the run in ascending order.
+The frame of facilities is derived from confidential counts, so that a run with it is stamped DEMONSTRATION
+FRAME. Axes: ``b`` blocks of a state in the header's order, ``l`` leaves of the run in ascending order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -18,28 +20,31 @@ from opendas.custody.stamps import DEMONSTRATION_FRAME
 from opendas.errors import ConfigError, DataError, Finding, FormatError, GeographyError
 from opendas.files.pl94_layout import KEY_FIELDS, cell_names
 from opendas.geography.frame import Frame, official_codes
-from opendas.readers.base import InputData, MemoryTable, ReaderSpec
-from opendas.readers.census import CensusKind, census_kind
+from opendas.readers.base import CensusKind, InputData, MemoryTable, ReaderSpec, census_kind
 from opendas.readers.columns.findings import FindingLog
-from opendas.readers.pl94.header import Header, area_names, block_geocodes, entity_codes
-from opendas.readers.pl94.people import check_tables, people
-from opendas.readers.pl94.segments import Cells
+from opendas.readers.pl94.header import (
+    Header,
+    area_names,
+    block_geocodes,
+    entity_codes,
+    parse_header_2010,
+    parse_header_2020,
+)
+from opendas.readers.pl94.people import (
+    Blocks,
+    Entries,
+    check_tables,
+    entries_2010,
+    entries_2020,
+    facilities_2010,
+    facilities_2020,
+    people,
+)
+from opendas.readers.pl94.segments import Cells, Member, align, parse_segment, read_members
 from opendas.schema.histogram import Histogram
 from opendas.schema.pl94 import GQ_COLUMNS
 
-__all__ = [
-    "Blocks",
-    "Entries",
-    "Parsed",
-    "Residence",
-    "compare_summaries",
-    "read_states",
-]
-
-# Compares sums of block records with the published summary records of the same file.
-#
-# Axes: ``b`` blocks, ``p`` parts (distinct combinations of areas), ``s`` summary records, ``c`` cells.
-
+__all__ = ["VINTAGES", "Pl94Reader", "compare_summaries"]
 
 _KINDS = {
     b"040": "state", b"050": "county", b"060": "county subdivision", b"140": "tract", b"150": "block group",
@@ -92,12 +97,12 @@ def compare_summaries(header: Header, tables: dict[str, Cells]) -> list[Finding]
     return findings
 
 
-def _numbered(column: npt.NDArray[np.bytes_]) -> npt.NDArray[np.int64]:
+def _numbered(column: npt.NDArray[np.bytes_]) -> Ints:
     values, index = np.unique(column, return_inverse=True)
     return np.asarray(index if values[0] == b"" else index + 1, dtype=np.int64)
 
 
-def _groups(codes: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _groups(codes: Ints) -> tuple[Ints, Ints]:
     """Number the distinct rows of `codes`; return (a row of each number, the number of each row)."""
     key = np.zeros(len(codes), dtype=np.int64)
     first = np.zeros(min(1, len(codes)), dtype=np.int64)
@@ -108,7 +113,7 @@ def _groups(codes: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.ND
     return first.astype(np.int64), key.astype(np.int64)
 
 
-def _sums(counts: Cells, group: npt.NDArray[np.int64], groups: int) -> npt.NDArray[np.int64]:
+def _sums(counts: Cells, group: Ints, groups: int) -> Ints:
     """Add up the rows of each group: int64 (groups, c)."""
     ones = np.ones(len(group), dtype=np.int64)
     indicator = sparse.csr_array((ones, (group, np.arange(len(group)))), shape=(groups, len(group)))
@@ -116,10 +121,10 @@ def _sums(counts: Cells, group: npt.NDArray[np.int64], groups: int) -> npt.NDArr
 
 
 def _differences(
-    wanted: npt.NDArray[np.int64],
-    parts: npt.NDArray[np.int64],
-    counts: npt.NDArray[np.int64],
-    published: npt.NDArray[np.int64],
+    wanted: Ints,
+    parts: Ints,
+    counts: Ints,
+    published: Ints,
 ) -> npt.NDArray[np.bool_]:
     """Return bool (s, c): the cells of each summary record that its parts do not add up to."""
     wrong = np.zeros(published.shape, dtype=bool)
@@ -139,58 +144,95 @@ def _describe(header: Header, record: int, keys: list[str]) -> str:
     return f"{_KINDS.get(level, f'summary level {level.decode()}')} {code}"
 
 
-Entries = tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], Ints]
-"""(block, cell, count) triples, one array each."""
-
 _CHUNK = 1 << 15  # blocks held dense at a time: 0.5 GB at most
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Parsed:
-    """One state's file: header and tables, aligned record by record. Confidential.
+@dataclass(frozen=True, slots=True)
+class Vintage:
+    """What differs between the files of two censuses.
 
     Parameters
     ----------
-    header : Header
-    tables : mapping of table name to integers (records, cells)
-    """
-
-    header: Header
-    tables: dict[str, Cells]
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Blocks:
-    """Block records of one state. Confidential.
-
-    Parameters
-    ----------
-    header : Header
-    rows : int64 (b,)
-        Positions of the blocks among the header's records.
-    tables : mapping of table name to integers (b, cells)
-    """
-
-    header: Header
-    rows: npt.NDArray[np.int64]
-    tables: dict[str, Cells]
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Residence:
-    """Where a format's rule puts people: public facilities and confidential counts.
-
-    Parameters
-    ----------
+    parse_header : callable
+        Parses the member with the geography, or records what is wrong and returns None.
+    delimiter : str
+        Between the fields of a data segment.
+    segments : mapping of number to tuple of table names
     facilities : callable
         ``Blocks -> int64 (b, 7)``, number of group quarters of types 1 to 7.
-    place : callable
+    entries : callable
         ``(Blocks, slice, int64 (s, 4, 63), log) -> (block, cell, count)``: puts the people of a slice of the
         blocks into cells of the persons product; blocks count from the start of the slice.
     """
 
+    parse_header: Callable[[Member, FindingLog], Header | None]
+    delimiter: str
+    segments: Mapping[int, tuple[str, ...]]
     facilities: Callable[[Blocks], Ints]
-    place: Callable[[Blocks, slice, Ints, FindingLog], Entries]
+    entries: Callable[[Blocks, slice, Ints, FindingLog], Entries]
+
+    def parse(self, path: Path, log: FindingLog) -> tuple[Header, dict[str, Cells]] | None:
+        """Read one state's file: header and tables, aligned record by record. Confidential."""
+        members = read_members(path, ("geo", *map(str, self.segments)))
+        header = self.parse_header(members.pop("geo"), log)
+        tables: dict[str, Cells] = {}
+        for number, names in self.segments.items():
+            segment = parse_segment(members.pop(str(number)), number, names, self.delimiter, log)
+            if segment is not None and header is not None:
+                tables.update(align(segment, header.records, header.where, log) or {})
+        return None if len(log) or header is None else (header, tables)
+
+
+_SEGMENTS = {1: ("P1", "P2"), 2: ("P3", "P4", "H1")}
+
+VINTAGES: Mapping[str, Vintage] = MappingProxyType(
+    {
+        "pl94-2010": Vintage(parse_header_2010, ",", _SEGMENTS, facilities_2010, entries_2010),
+        "pl94-2020": Vintage(parse_header_2020, "|", _SEGMENTS | {3: ("P5",)}, facilities_2020, entries_2020),
+    }
+)
+"""The formats by the name of their reader."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pl94Reader:
+    """Reads redistricting files of the census that ``spec.reader`` names.
+
+    Parameters
+    ----------
+    spec : ReaderSpec
+    """
+
+    spec: ReaderSpec
+
+    def frame(self) -> tuple[Frame, tuple[str, ...]]:
+        """Return the public frame and its stamps, without the comparison with summary records.
+
+        Raises
+        ------
+        DataError
+            With everything that is wrong in a file.
+        """
+        data = _read_states(self.spec, with_counts=False)
+        return data.frame, data.stamps
+
+    def read(self, cache: Path | None = None) -> InputData:
+        """Return frame and histogram.
+
+        Parameters
+        ----------
+        cache : Path, optional
+            Not used: this reader keeps its histogram in memory.
+
+        Raises
+        ------
+        ConfigError
+            If the product is none of the census.
+        DataError
+            With everything that is wrong in a file; with ``strict`` also if blocks do not add up to a
+            summary record.
+        """
+        return _read_states(self.spec, with_counts=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -214,34 +256,10 @@ def _required_kind(spec: ReaderSpec) -> CensusKind:
     return kind
 
 
-def read_states(
-    spec: ReaderSpec,
-    parse: Callable[[Path, FindingLog], Parsed | None],
-    residence: Residence,
-    *,
-    with_counts: bool,
-) -> InputData:
-    """Read the files of one or several states.
-
-    Parameters
-    ----------
-    spec : ReaderSpec
-    parse : callable
-        Reads one file, or records what is wrong with it.
-    residence : Residence
-        The format's group-quarters rule.
-    with_counts : bool
-        False leaves the histogram empty and skips the comparison with summary records.
-
-    Raises
-    ------
-    ConfigError
-        If the product is none of the census.
-    DataError
-        With everything wrong in a file; with ``spec.strict`` also for a summary record that differs.
-    """
+def _read_states(spec: ReaderSpec, *, with_counts: bool) -> InputData:
     kind = _required_kind(spec)
     wanted = kind if with_counts else None
+    vintage = VINTAGES[spec.reader]
     states: list[_State] = []
     warnings: list[Finding] = []
     seen: dict[bytes, str] = {}
@@ -249,13 +267,13 @@ def read_states(
         if isinstance(path, MemoryTable):
             raise ConfigError(f"reader {spec.reader!r} reads official zips, not tables in memory.")
         log = FindingLog()
-        parsed = parse(path, log)
+        parsed = vintage.parse(path, log)
         if parsed is None:
             log.raise_if_any(f"{path.name} cannot be read as redistricting data.")
             raise FormatError(f"{path.name} cannot be read as redistricting data.")
         if with_counts:
-            warnings += compare_summaries(parsed.header, parsed.tables)
-        state = _read_state(parsed, residence, wanted, log)
+            warnings += compare_summaries(*parsed)
+        state = _read_state(*parsed, vintage, wanted, log)
         log.raise_if_any(f"{path.name}: the redistricting data are not consistent.")
         code = state.geocodes[0][:2]
         if code in seen:
@@ -268,16 +286,17 @@ def read_states(
     return _join(states, spec, wanted, tuple(warnings))
 
 
-def _read_state(parsed: Parsed, residence: Residence, kind: CensusKind | None, log: FindingLog) -> _State:
-    header = parsed.header
+def _read_state(
+    header: Header, whole: dict[str, Cells], vintage: Vintage, kind: CensusKind | None, log: FindingLog
+) -> _State:
     codes = block_geocodes(header, log)
     rows = np.flatnonzero(header.is_block)
     # Taken out one by one, so that a large state is not held twice.
-    tables = {name: parsed.tables.pop(name)[rows] for name in list(parsed.tables)}
+    tables = {name: whole.pop(name)[rows] for name in list(whole)}
     blocks = Blocks(header, rows, tables)
     log.raise_if_any(f"{header.where}: the geography is not usable.")
     assert codes is not None
-    facilities = residence.facilities(blocks)
+    facilities = vintage.facilities(blocks)
     housing = blocks.tables["H1"][:, 0].astype(np.int64)
     leaf = (housing > 0) | facilities.any(axis=1)
     row_of_block = np.cumsum(leaf) - 1
@@ -285,7 +304,7 @@ def _read_state(parsed: Parsed, residence: Residence, kind: CensusKind | None, l
     if kind == "units":
         entries = _unit_entries(blocks)
     elif kind == "persons":
-        entries = _person_entries(blocks, residence, log)
+        entries = _person_entries(blocks, vintage, log)
     else:
         entries = _no_entries()
     entries = (row_of_block[entries[0]], entries[1], entries[2])
@@ -303,7 +322,7 @@ def _unit_entries(blocks: Blocks) -> Entries:
     return rows.astype(np.int64), cells.astype(np.int32), counts[rows, cells]
 
 
-def _person_entries(blocks: Blocks, residence: Residence, log: FindingLog) -> Entries:
+def _person_entries(blocks: Blocks, vintage: Vintage, log: FindingLog) -> Entries:
     """Return (block, cell, count) of the persons product, a chunk of blocks at a time."""
     found = [_no_entries()]
     for start in range(0, len(blocks.rows), _CHUNK):
@@ -315,13 +334,10 @@ def _person_entries(blocks: Blocks, residence: Residence, log: FindingLog) -> En
         check_tables(tables, implied, blocks.header.where, lines, log)
         if len(log) > before:
             continue
-        rows, cells, counts = residence.place(blocks, part, implied, log)
+        rows, cells, counts = vintage.entries(blocks, part, implied, log)
         found.append((rows + start, cells, counts))
-    return (
-        np.concatenate([rows for rows, _, _ in found]),
-        np.concatenate([cells for _, cells, _ in found]),
-        np.concatenate([counts for _, _, counts in found]),
-    )
+    rows, cells, counts = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    return rows, cells, counts
 
 
 def _join(
@@ -334,25 +350,18 @@ def _join(
     for state in states:
         for category, known in state.names.items():
             names.setdefault(category, {}).update(known)
-    frame = Frame(
-        geocodes,
-        official_codes(geocodes, spec.root),
-        "block",
-        {name: np.concatenate([state.units[name] for state in states])[order] for name in states[0].units},
-        {
-            name: np.concatenate([state.entities[name] for state in states])[order]
-            for name in states[0].entities
-        },
-        names,
-    )
+    first = states[0]
+    units = {name: np.concatenate([state.units[name] for state in states])[order] for name in first.units}
+    areas = {
+        name: np.concatenate([state.entities[name] for state in states])[order] for name in first.entities
+    }
+    frame = Frame(geocodes, official_codes(geocodes, spec.root), "block", units, areas, names)
     position = np.empty(len(order), dtype=np.int64)
     position[order] = np.arange(len(order))
     offsets = np.cumsum([0, *(len(state.geocodes) for state in states)])
-    rows = np.concatenate(
-        [position[state.entries[0] + offset] for state, offset in zip(states, offsets, strict=False)]
-    )
+    rows = [position[state.entries[0] + offset] for state, offset in zip(states, offsets, strict=False)]
     cells = np.concatenate([state.entries[1] for state in states])
     counts = np.concatenate([state.entries[2] for state in states])
     size = spec.product.schema.size if kind else 1
-    histogram = Histogram.from_entries(rows, cells, counts, shape=(len(frame), size))
+    histogram = Histogram.from_entries(np.concatenate(rows), cells, counts, shape=(len(frame), size))
     return InputData(frame, histogram, (DEMONSTRATION_FRAME,), (), warnings)

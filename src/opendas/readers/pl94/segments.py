@@ -22,7 +22,7 @@ from pyarrow import csv
 
 from opendas.errors import EnvironmentFailure, Finding, FormatError
 from opendas.files.pl94_layout import SEGMENT_KEYS, TABLE_SIZES, cell_names
-from opendas.readers.columns.csv_parquet import unpacked
+from opendas.readers.columns.csv_parquet import csv_options, unpacked
 from opendas.readers.columns.findings import FindingLog
 
 __all__ = [
@@ -34,9 +34,6 @@ __all__ = [
     "parse_segment",
     "read_members",
 ]
-
-# Opens the official redistricting zip files and finds their members.
-
 
 _GEO = re.compile(r"(?:^|/)([a-z]{2})geo\d{4}[^/]*\.pl$", re.IGNORECASE)
 _SEGMENT = re.compile(r"(?:^|/)([a-z]{2})0000(\d)\d{4}[^/]*\.pl$", re.IGNORECASE)
@@ -206,14 +203,10 @@ def parse_segment(
         # Arrow reads hexadecimal numbers and quoted fields; the layout knows neither.
         _diagnose(member, number, columns, delimiter, log)
         return None
-    types = {name: pa.int64() for name in columns[3:]} | {name: pa.binary() for name in columns[:3]}
+    types = dict.fromkeys(columns[3:], pa.int64())
     try:
-        table = csv.read_csv(
-            pa.BufferReader(member.data),
-            read_options=csv.ReadOptions(column_names=columns, block_size=1 << 22),
-            parse_options=csv.ParseOptions(delimiter=delimiter, quote_char=False),
-            convert_options=csv.ConvertOptions(column_types=types, null_values=[], strings_can_be_null=False),
-        )
+        options = csv_options(columns, delimiter, types=types, quotes=False)
+        table = csv.read_csv(pa.BufferReader(member.data), **options)
     except pa.ArrowInvalid:  # its message quotes the row: say it in our own words
         _diagnose(member, number, columns, delimiter, log)
         return None

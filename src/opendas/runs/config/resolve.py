@@ -11,8 +11,7 @@ from opendas.errors import ConfigError, PrivacyError
 from opendas.geography.frame import ENTITY_CATEGORIES
 from opendas.geography.recipe import Recipe, recipe_levels, stand_ins
 from opendas.privacy.relations import Mechanism, Neighbours
-from opendas.readers.base import ReaderSpec
-from opendas.readers.census import census_kind
+from opendas.readers.base import ReaderSpec, census_kind
 from opendas.runs.config.inputs import reader_spec
 from opendas.runs.config.model import SPINES, BudgetSection, RunFile
 from opendas.runs.config.nearest import nearest

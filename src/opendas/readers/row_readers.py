@@ -1,11 +1,15 @@
-"""Readers ``records`` and ``histogram``: tables with one column per attribute.
+"""Readers ``ppmf``, ``mdf``, ``records`` and ``histogram``: files of rows, each with its leaf and its cell.
 
-``records`` has one row per record, ``histogram`` one row per leaf and combination of levels, with a count.
+``records`` has one row per record and one column per attribute, ``histogram`` one row per leaf and
+combination of
+levels, with a count. ``ppmf`` and ``mdf`` are the Bureau's published microdata, the production layout, and
+our own files: one row per person or per unit, a census block in five columns, and the codes of the production
+system. Neither of these holds a frame: it comes from ``units``, from ``frame``, or from the records.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -13,18 +17,27 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from opendas.errors import ConfigError
+from opendas.errors import ConfigError, SchemaError
 from opendas.geography.frame import Frame
-from opendas.readers.base import InputData, ReaderSpec
-from opendas.readers.columns.coding import Geocodes, attribute_keys, coded_geocodes, codes_of, whole_numbers
-from opendas.readers.columns.csv_parquet import Batch
+from opendas.readers.base import FRAME_FROM_RECORDS, CensusKind, InputData, ReaderSpec, census_kind
+from opendas.readers.columns.coding import (
+    BLOCK_COLUMNS,
+    GROUP_COLUMN,
+    Geocodes,
+    attribute_keys,
+    block_geocodes_of,
+    coded_geocodes,
+    codes_of,
+    whole_numbers,
+)
+from opendas.readers.columns.csv_parquet import Batch, column_names
 from opendas.readers.columns.findings import FindingLog
-from opendas.readers.counting.rows import FileRows, Leaves, file_rows, read_rows
+from opendas.readers.counting.tally import FileRows, Layout, Leaves, file_rows, read_rows
 from opendas.readers.frame.frame_file import Hierarchy, frame_path, hierarchy
 from opendas.schema.attributes import Schema
 from opendas.schema.pl94 import HHGQ_LEVELS
 
-__all__ = ["HistogramReader", "LongForm", "RecordsReader"]
+__all__ = ["LongForm", "Microdata", "RowReader"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +151,99 @@ def _level_rule(levels: Sequence[str]) -> str:
     return f"expected one of {len(levels)} level labels ({levels[0]}, {levels[1]}, ...) or a code from 0"
 
 
+_SHORT = {"TABTRACTCE": "TABTRACT", "TABBLKGRPCE": "TABBLKGRP"}
+"""Names that some copies of the published files use."""
+
+
+def _numbered(first: int, count: int, width: int = 1) -> dict[str, int]:
+    """Return the code of each official number, written with or without leading zeros."""
+    padded = {f"{first + code:0{width}d}": code for code in range(count)}
+    return padded | {str(first + code): code for code in range(count)}
+
+
+_PERSON: Mapping[str, tuple[Mapping[str, int], str]] = {
+    "GQTYPE_PL": (_numbered(0, 8), "expected 0 (household) to 7"),
+    "VOTING_AGE": (_numbered(1, 2), "expected 1 (under 18) or 2 (18 and over)"),
+    "CENHISP": (_numbered(1, 2), "expected 1 (not Hispanic) or 2 (Hispanic)"),
+    "CENRACE": (_numbered(1, 63, 2), "expected 01 to 63"),
+}
+"""Columns of persons in schema order, with the code of each value."""
+
+
 @dataclass(frozen=True, slots=True)
-class _TableReader:
-    """What the two readers share.
+class Microdata:
+    """The layout of persons or units.
+
+    Parameters
+    ----------
+    kind : ``"persons"`` or ``"units"``
+    names : mapping of official column name to the file's
+        Where they differ.
+    """
+
+    kind: CensusKind
+    names: Mapping[str, str]
+
+    @property
+    def leaf_columns(self) -> Sequence[str]:
+        """The five columns that name a block."""
+        official = (*(name for name, _ in BLOCK_COLUMNS), GROUP_COLUMN)
+        return [self.names.get(name, name) for name in official]
+
+    @property
+    def leaf_field(self) -> str:
+        """The block's column."""
+        return "TABBLK"
+
+    @property
+    def cell_columns(self) -> Sequence[str]:
+        """The columns of codes."""
+        return ["RTYPE", "HH_STATUS"] if self.kind == "units" else ["RTYPE", *_PERSON]
+
+    def leaves(self, batch: Batch, log: FindingLog) -> Geocodes:
+        """Return the 15-character block of each row."""
+        codes, apart = block_geocodes_of(batch, self.names, log, digits=False)
+        return Geocodes(np.where(apart, b"", codes))
+
+    def cells(self, batch: Batch, log: FindingLog) -> npt.NDArray[np.int64]:
+        """Return the cell of each row; -2 for a unit that is no housing unit."""
+        return self._units(batch, log) if self.kind == "units" else self._persons(batch, log)
+
+    def counts(self, batch: Batch, log: FindingLog) -> None:
+        """Return None: each row is a record."""
+        return
+
+    def _persons(self, batch: Batch, log: FindingLog) -> npt.NDArray[np.int64]:
+        cells = np.zeros(batch.rows, dtype=np.int64)
+        wrong = np.zeros(batch.rows, dtype=bool)
+        for name, (keys, rule) in _PERSON.items():
+            codes = codes_of(batch, name, keys, rule, log)
+            wrong |= codes < 0
+            cells = cells * len(set(keys.values())) + codes
+        quarters = codes_of(
+            batch, "RTYPE", {"3": 0, "5": 1}, "expected 3 (household) or 5 (group quarters)", log
+        )
+        rule = "expected 3 with GQTYPE_PL 0 and 5 with GQTYPE_PL 1 to 7"
+        apart = ~wrong & (quarters >= 0) & (quarters != (cells >= 252))
+        batch.report(apart, "RTYPE", rule, log, SchemaError)
+        return np.where(wrong | apart, -1, cells)
+
+    def _units(self, batch: Batch, log: FindingLog) -> npt.NDArray[np.int64]:
+        quarters = codes_of(
+            batch, "RTYPE", {"2": 0, "4": 1}, "expected 2 (housing unit) or 4 (group quarters)", log
+        )
+        status = codes_of(
+            batch, "HH_STATUS", {"0": 2, "1": 1, "2": 0}, "expected 1 (occupied), 2 (vacant) or 0", log
+        )
+        rule = "expected 1 or 2 for housing units and 0 for group quarters"
+        apart = (quarters >= 0) & (status >= 0) & ((quarters == 1) != (status == 2))
+        batch.report(apart, "HH_STATUS", rule, log, SchemaError)
+        return np.where((quarters < 0) | apart, -1, np.where(status == 2, -2, status))
+
+
+@dataclass(frozen=True, slots=True)
+class RowReader:
+    """Reads files of rows, in the layout that ``spec.reader`` names.
 
     Parameters
     ----------
@@ -155,7 +258,7 @@ class _TableReader:
         Raises
         ------
         ConfigError
-            If the run names no frame.
+            If the run names no frame, where the reader needs one.
         DataError
             With everything that is wrong in a file.
         """
@@ -173,7 +276,7 @@ class _TableReader:
         Raises
         ------
         ConfigError
-            If the run names no frame.
+            If the run names no frame, where the reader needs one.
         DataError
             With everything that is wrong in a file.
         """
@@ -183,28 +286,35 @@ class _TableReader:
         """Return what it takes to count the rows elsewhere; None where that cannot be."""
         return file_rows(self.spec, *self._layout())
 
-    def _layout(self) -> tuple[LongForm, Hierarchy, Leaves]:
-        levels = hierarchy(self.spec)
-        layout = LongForm.of(self.spec, levels.width, counted=isinstance(self, HistogramReader))
-        return layout, levels, "records" if frame_path(self.spec) is None else "frame"
-
     def _read(self, cache: Path | None, *, planning: bool) -> InputData:
         layout, levels, leaves = self._layout()
         # That everybody lives in households is declared, not found in the data. A constant type of group
         # quarters is not enough: where its facilities are would still come from the records.
         declared = leaves == "frame" and self.spec.constants.get("hhgq") == HHGQ_LEVELS[0]
+        declared = declared and self.spec.reader in _LONG_FORM
         return read_rows(
             self.spec, layout, levels, leaves, cache, planning=planning, residence_is_declared=declared
         )
 
+    def _layout(self) -> tuple[Layout, Hierarchy, Leaves]:
+        spec, levels = self.spec, hierarchy(self.spec)
+        if spec.reader in _LONG_FORM:
+            layout = LongForm.of(spec, levels.width, counted=spec.reader == "histogram")
+            return layout, levels, "records" if frame_path(spec) is None else "frame"
+        leaves: Leaves = "records" if spec.units is None else "units"
+        if spec.frame not in (None, FRAME_FROM_RECORDS):
+            leaves = "frame"
+        kind = census_kind(spec.product)
+        if kind is not None:
+            known = column_names(spec.paths[0])
+            names = {long: short for long, short in _SHORT.items() if long not in known and short in known}
+            return Microdata(kind, names), levels, leaves
+        if spec.reader == "mdf":  # a user's own product: geocode and one label column per attribute
+            return LongForm.of(spec, levels.width, counted=False), levels, leaves
+        raise ConfigError(
+            f'reader "{spec.reader}" reads for pl94-persons and pl94-units (or a product with the same '
+            f'attributes), not for {spec.product.name!r}; try reader = "records".'
+        )
 
-class RecordsReader(_TableReader):
-    """Reads one row per record."""
 
-    __slots__ = ()
-
-
-class HistogramReader(_TableReader):
-    """Reads one row per leaf and combination of levels, with a count."""
-
-    __slots__ = ()
+_LONG_FORM = ("records", "histogram")

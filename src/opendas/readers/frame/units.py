@@ -1,0 +1,265 @@
+"""Public counts of units per leaf: from a file, or from the records where there is none; and checks.
+
+Axes: ``l`` leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from opendas.arrays import Codes, Ints
+from opendas.errors import ConfigError, DataError, Finding, FormatError, GeographyError
+from opendas.geography.frame import Frame
+from opendas.readers.base import CensusKind, ReaderSpec, UnitsSpec
+from opendas.readers.columns.coding import geocodes_of, is_repeated, positions_of, whole_numbers
+from opendas.readers.columns.csv_parquet import PUBLIC_ROWS, column_names, no_rows, read_batches
+from opendas.readers.columns.findings import FindingLog, Lines, joined
+from opendas.readers.frame.frame_file import CENSUS_UNITS, LeafColumns, unit_names
+from opendas.schema.histogram import Histogram
+from opendas.schema.product import Product
+
+__all__ = [
+    "add_units",
+    "broken_units",
+    "check_units",
+    "derived_units",
+    "people_by_hhgq",
+    "read_units",
+    "report_units",
+    "unit_rules",
+]
+
+
+def read_units(spec: ReaderSpec, units: UnitsSpec, width: int | None) -> tuple[Codes, dict[str, Ints]]:
+    """Read the file of public unit counts: its geocodes, each once, and one column per kind of unit.
+
+    Kinds that neither the file nor ``columns`` knows are left out; the file has to know at least one.
+
+    Raises
+    ------
+    ConfigError
+        If ``columns`` names an unknown kind.
+    DataError
+        With everything that is wrong in the file.
+    """
+    columns = _columns(spec, units)
+    log, lines = FindingLog(), Lines()
+    codes: list[Codes] = []
+    counts: dict[str, list[Ints]] = {kind: [] for kind in columns}
+    for batch in read_batches(units.path, [units.geocode, *columns.values()], log, rows=PUBLIC_ROWS):
+        codes.append(geocodes_of(batch, units.geocode, width, log))
+        for kind, column in columns.items():
+            counts[kind].append(whole_numbers(batch, column, log))
+        lines.add(batch.first, batch.rows)
+    log.raise_if_any(_UNUSABLE.format(units.path.name))
+    if not codes:
+        raise no_rows(units.path)
+    geocodes = joined(codes)
+    _report_repeats(geocodes, units, lines, log)
+    log.raise_if_any(_UNUSABLE.format(units.path.name))
+    return geocodes, {kind: joined(parts) for kind, parts in counts.items()}
+
+
+_UNUSABLE = "{}: the units are not usable."
+_ONCE = "expected each leaf once"
+
+
+def _columns(spec: ReaderSpec, units: UnitsSpec) -> dict[str, str]:
+    """Return the column of each kind of unit that the file has."""
+    known = column_names(units.path)
+    names = unit_names(spec)
+    given = {("hu" if kind == "housing" else kind): column for kind, column in units.columns.items()}
+    unknown = [kind for kind in given if kind not in names]
+    if unknown:
+        raise ConfigError(f"[input] units: no kind of unit {unknown[0]!r}; there are {', '.join(names)}.")
+    columns = {kind: given.get(kind, kind) for kind in names if kind in given or kind in known}
+    if not columns:
+        log = FindingLog()
+        log.add(FormatError, units.path.name, None, None, f"expected a column {' or '.join(names)}")
+        log.raise_if_any(f"{units.path.name} holds no units.")
+    return columns
+
+
+def _report_repeats(geocodes: Codes, units: UnitsSpec, lines: Ints | Lines, log: FindingLog) -> None:
+    repeated = is_repeated(geocodes)
+    log.add_where(GeographyError, units.path.name, repeated, units.geocode, _ONCE, lines=lines)
+
+
+def add_units(leaves: LeafColumns, spec: ReaderSpec, units: UnitsSpec, width: int | None) -> None:
+    """Give `leaves` the unit counts of a file, in place of what they have; unlisted leaves have none.
+
+    Raises
+    ------
+    ConfigError
+        If ``columns`` names an unknown kind.
+    DataError
+        With everything that is wrong in the file; a ``GeographyError`` if it lists a leaf that is not among
+        `leaves` and that has a unit.
+    """
+    columns = _columns(spec, units)
+    placed = {kind: np.zeros(len(leaves), dtype=np.int64) for kind in columns}
+    listed = np.zeros(len(leaves), dtype=np.bool_)
+    log, outside = FindingLog(), FindingLog()
+    strangers: list[Codes] = []
+    lines: list[Ints] = []
+    rows = 0
+    for batch in read_batches(units.path, [units.geocode, *columns.values()], log, rows=PUBLIC_ROWS):
+        geocodes = geocodes_of(batch, units.geocode, width, log)
+        position = positions_of(leaves.geocodes, geocodes)
+        inside = np.flatnonzero(position >= 0)
+        places = position[inside]
+        again = inside[is_repeated(places) | listed[places]]
+        log.add_rows(GeographyError, batch.where, batch.first + again, units.geocode, _ONCE)
+        listed[places] = True
+        occupied = np.zeros(batch.rows, dtype=np.bool_)
+        for kind, column in columns.items():
+            count = whole_numbers(batch, column, log)
+            occupied |= count > 0
+            placed[kind][places] = count[inside]
+        stranger = position < 0
+        if stranger.any():
+            usable = stranger & (geocodes != b"")
+            strangers.append(geocodes[usable])
+            lines.append(batch.first + np.flatnonzero(usable))
+            rule = "expected a leaf of the frame"
+            wrong = usable & occupied
+            batch.report(wrong, units.geocode, rule, outside, GeographyError)
+        rows += batch.rows
+    if rows == 0 and not len(log):
+        raise no_rows(units.path)
+    if strangers:
+        _report_repeats(joined(strangers), units, joined(lines), log)
+    log.raise_if_any(_UNUSABLE.format(units.path.name))
+    outside.raise_if_any(f"{units.path.name}: units lie outside the frame.")
+    leaves.units = placed
+
+
+_ROWS = 1 << 16  # looked at together, so that a mapped histogram stays on disk
+
+
+def people_by_hhgq(histogram: Histogram, product: Product) -> Ints:
+    """Return int64 (l, 8): people in households and in the seven types of group quarters."""
+    people = np.zeros((histogram.rows, 8), dtype=np.int64)
+    place = product.schema.names.index("hhgq")
+    for first, part in histogram.pieces(_ROWS):
+        hhgq = product.schema.codes(part.cells)[place]
+        np.add.at(people, (first + _row_of_entry(part), hhgq), part.counts)
+    return people
+
+
+def _row_of_entry(part: Histogram) -> Ints:
+    return np.repeat(np.arange(part.rows), np.diff(part.indptr))
+
+
+def derived_units(
+    frame: Frame, histogram: Histogram, product: Product, kind: CensusKind, *, public_leaves: bool
+) -> Frame:
+    """Return `frame` with unit columns made from the records themselves.
+
+    Persons: one facility of each type that houses somebody; one housing unit in every leaf of a public
+    frame, and otherwise where people live in households. Units: the number of housing units where it is
+    invariant in every leaf, and one facility of type 7 in a leaf without any; otherwise one housing unit in
+    every leaf, which says nothing about the records. The frame is published.
+    """
+    units = {name: np.zeros(len(frame), dtype=np.int64) for name in CENSUS_UNITS}
+    one_each = np.ones(len(frame), dtype=np.int64)
+    if kind == "units":
+        held = _total_is_invariant(product, frame)
+        units["hu"] = histogram.row_totals() if held else one_each
+        if held and not public_leaves:
+            units["gq7"] = (units["hu"] == 0).astype(np.int64)
+    else:
+        people = people_by_hhgq(histogram, product)
+        units = {name: (people[:, k] > 0).astype(np.int64) for k, name in enumerate(CENSUS_UNITS)}
+        if public_leaves:
+            units["hu"] = one_each
+    return replace(frame, units=units)
+
+
+def _total_is_invariant(product: Product, frame: Frame) -> bool:
+    """Whether the number of records in every leaf is published exactly anyway."""
+    leaf = ("leaf", frame.leaf)
+    return any(held.query == "total" and held.geolevel in leaf for held in product.invariants)
+
+
+def check_units(
+    frame: Frame, histogram: Histogram, product: Product, kind: CensusKind | None, where: str
+) -> tuple[Finding, ...]:
+    """Return a finding for every kind of unit that contradicts the records.
+
+    Bounds follow from public units; records outside them, such as people in group quarters where the frame
+    has none, cannot be released as they are. Housing units themselves are counted twice: in the frame and in
+    the units product.
+    """
+    rules = unit_rules(product, kind, tuple(frame.units))
+    broken = [np.zeros(histogram.rows, dtype=np.bool_) for _ in rules]
+    for first, part in histogram.pieces(_ROWS):
+        rows = slice(first, first + part.rows)
+        units = {name: counts[rows] for name, counts in frame.units.items()}
+        for whole, wrong in zip(broken, broken_units(product, kind, units, part), strict=True):
+            whole[rows] = wrong
+    log = FindingLog()
+    for rule, whole in zip(rules, broken, strict=True):
+        report_units(log, frame, np.flatnonzero(whole), where, rule)
+    return log.findings
+
+
+def unit_rules(product: Product, kind: CensusKind | None, columns: Sequence[str]) -> list[tuple[str, str]]:
+    """Return what units are checked for: column, and what is said where it is otherwise."""
+    rules = (
+        [("hu", "the frame has another number of housing units than the input")] if kind == "units" else []
+    )
+    return rules + [
+        (bound.column, f"records break the bound {bound.name}")
+        for bound in product.bounds
+        if bound.column in columns
+    ]
+
+
+def broken_units(
+    product: Product, kind: CensusKind | None, units: Mapping[str, Ints], part: Histogram
+) -> list[npt.NDArray[np.bool_]]:
+    """Return, for each of :func:`unit_rules`, the leaves that break it, bool (l,).
+
+    Parameters
+    ----------
+    units : mapping of column to int64 (l,)
+    part : Histogram
+        Counts of the same leaves.
+    """
+    broken = [np.asarray(units["hu"] != part.row_totals())] if kind == "units" else []
+    row = _row_of_entry(part)
+    for bound in product.bounds:
+        if bound.column not in units:
+            continue
+        inside = product.workload.group(bound.query).row_of_cell == product.bound_row(bound)
+        counted = np.flatnonzero(inside[part.cells])
+        answer = np.zeros(part.rows, dtype=np.int64)
+        np.add.at(answer, row[counted], part.counts[counted])
+        here = units[bound.column]
+        broken.append(np.asarray((answer < bound.lower * here) | (answer > bound.upper * here)))
+    return broken
+
+
+def report_units(
+    log: FindingLog, frame: Frame, wrong: npt.NDArray[np.integer], where: str, rule: tuple[str, str]
+) -> None:
+    """Record leaves that break a rule of units.
+
+    Parameters
+    ----------
+    wrong : int64
+        Positions of the first of them in the frame, ascending; of more than three only that there are more
+        is told.
+    rule : (str, str)
+        One of :func:`unit_rules`.
+    """
+    if not len(wrong):
+        return
+    codes = ", ".join(code.decode() for code in frame.geocodes[wrong[:3]])
+    more = " and others" if len(wrong) > 3 else ""
+    log.add(DataError, where, None, rule[0], f"{rule[1]} in {frame.leaf} {codes}{more}")
