@@ -19,7 +19,7 @@ from opendas.errors import ConfigError, DataError, FormatError, GeographyError, 
 from opendas.readers import InputData, ReaderSpec, UnitsSpec, make_reader
 from opendas.readers.cef.reader import QUARTERS_COUNTS, UNIT_COUNTS
 from opendas.readers.cef.records import GQ_CODES, PERSONS, UNITS
-from opendas.readers.counting.entries import Counter, Lookup
+from opendas.readers.counting.entries import Lookup
 from opendas.runs.run import load
 from opendas.schema.pl94 import pl94_persons, pl94_units
 from opendas.schema.product import Product
@@ -564,22 +564,6 @@ def test_other_readers_take_one_unit_file(small: Path) -> None:
 
 
 # --- helpers ---
-
-
-def test_counter_counts_like_a_dictionary() -> None:
-    rng = np.random.default_rng(4)
-    counter = Counter()
-    slow: dict[int, int] = {}
-    for _ in range(20):
-        keys = rng.integers(0, 50, rng.integers(0, 30))
-        counter.add(keys)
-        for key in keys.tolist():
-            slow[key] = slow.get(key, 0) + 1
-    keys, counts = counter.result()
-    assert dict(zip(keys.tolist(), counts.tolist(), strict=True)) == slow
-    assert np.all(np.diff(keys) > 0)
-    assert counter.total == sum(slow.values())
-    assert [len(part) for part in Counter().result()] == [0, 0]
 
 
 def test_lookup_finds_like_a_list() -> None:

@@ -7,9 +7,12 @@ metadata that begin with ``#``. Columns of a partitioned data set may come from 
 
 from __future__ import annotations
 
+import contextlib
 import csv as textcsv
 import gzip
 import io
+import lzma
+import struct
 import zipfile
 import zlib
 from collections import Counter
@@ -17,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, TypeGuard, cast
 from urllib.parse import unquote
 
 import numpy as np
@@ -27,11 +30,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import csv
 
-from opendas.errors import DataError, EnvironmentFailure, FormatError, SchemaError
+from opendas.errors import DataError, EnvironmentFailure, Finding, FormatError, SchemaError
 from opendas.readers.base import MemoryTable, Source
 from opendas.readers.columns.findings import FindingLog
 
 __all__ = [
+    "DAMAGED_ZIP",
     "MOST_RATIO",
     "PUBLIC_ROWS",
     "SMALL",
@@ -39,19 +43,47 @@ __all__ = [
     "column_names",
     "csv_options",
     "no_rows",
+    "opened_zip",
     "read_batches",
     "shown_name",
     "unpacked",
 ]
-
-# Members of zip files, and those that unpack to far more than a text would.
-
 
 SMALL = 1 << 24
 """Bytes that any member may have."""
 
 MOST_RATIO = 250
 """Larger members are at most so many times their packed size; the official files are 8 to 17 times theirs."""
+
+
+DAMAGED_ZIP = (
+    zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, OSError, LookupError,
+    RuntimeError, ValueError, OverflowError,
+)  # fmt: skip
+"""What the zip library raises on damaged archives; encryption is a RuntimeError."""
+
+
+@contextlib.contextmanager
+def opened_zip(path: Path, message: str, rule: str) -> Iterator[zipfile.ZipFile]:
+    """Open a zip file; one that is none, or is damaged, is refused with `message` and `rule`.
+
+    Raises
+    ------
+    FormatError
+        Also for damage that shows only while members are read.
+    EnvironmentFailure
+        If the file cannot be opened.
+    """
+    try:
+        stream = open(path, "rb")  # noqa: SIM115 - closed below
+    except OSError as error:
+        raise EnvironmentFailure(f"{path}: {error.strerror or 'cannot be read'}.") from None
+    with stream:
+        try:
+            with zipfile.ZipFile(stream) as archive:
+                yield archive
+        except DAMAGED_ZIP:
+            raise FormatError(message, [Finding(path.name, None, None, rule)]) from None
 
 
 def unpacked(archive: zipfile.ZipFile, name: str) -> bytes:
@@ -138,10 +170,14 @@ def column_names(path: Source) -> tuple[str, ...]:
 def _own_names(path: Source) -> tuple[str, ...]:
     if isinstance(path, MemoryTable):
         return tuple(path.table.column_names)
-    if path.name.lower().endswith(_PARQUET):
+    if _is_parquet(path):
         with _OwnWords(path):
             return tuple(pq.read_schema(path).names)
     return _dialect(path).names
+
+
+def _is_parquet(path: Source) -> TypeGuard[Path]:
+    return isinstance(path, Path) and path.name.lower().endswith(_PARQUET)
 
 
 def _folder_columns(path: Source) -> dict[str, str]:
@@ -180,9 +216,7 @@ class _OwnWords:
         if isinstance(error, PermissionError | FileNotFoundError | IsADirectoryError):
             raise EnvironmentFailure(f"{self.path}: {error.strerror or 'cannot be read'}.") from None
         if isinstance(error, _LIBRARY_ERRORS):
-            log = FindingLog()
-            log.add(FormatError, shown_name(self.path), None, None, _DAMAGED)
-            raise FormatError(f"{shown_name(self.path)} cannot be read.", log.findings) from None
+            raise _unreadable(self.path, None, _DAMAGED) from None
 
 
 def _dialect(path: Path) -> _Dialect:
@@ -235,7 +269,10 @@ def read_batches(
     EnvironmentFailure
         If it cannot be read.
     """
-    file = _open_parquet(path)
+    file = None
+    if _is_parquet(path):
+        with _OwnWords(path):
+            file = pq.ParquetFile(path)
     own = _own_names(path) if file is None else tuple(file.schema_arrow.names)
     folders = _folder_columns(path)
     _check_columns(path, own, folders, columns)
@@ -272,9 +309,13 @@ def _memory_batches(source: MemoryTable, wanted: list[str], rows: int) -> Iterat
 
 def no_rows(path: Source) -> FormatError:
     """Return the error of an input without any row; a part of a data set may be empty, the whole may not."""
-    log = FindingLog()
-    log.add(FormatError, shown_name(path), None, None, "expected rows, found none")
-    return FormatError("the input is empty.", log.findings)
+    finding = Finding(shown_name(path), None, None, "expected rows, found none")
+    return FormatError("the input is empty.", [finding])
+
+
+def _unreadable(path: Source, line: int | None, rule: str) -> FormatError:
+    finding = Finding(shown_name(path), line, None, rule)
+    return FormatError(f"{shown_name(path)} cannot be read.", [finding])
 
 
 def _check_columns(
@@ -295,7 +336,7 @@ def _check_columns(
 
 def _shown_columns(path: Source, known: Sequence[str]) -> str:
     """Name the columns there are, but not those of a text file: without its header, they are a record."""
-    if isinstance(path, MemoryTable) or path.name.lower().endswith(_PARQUET):
+    if isinstance(path, MemoryTable) or _is_parquet(path):
         return f"; the file has {', '.join(known[:12])}"
     return f" among the {len(known)} of the first line, where a header with names is expected"
 
@@ -305,18 +346,9 @@ def _check_types(path: Source, schema: Any) -> None:
     log = FindingLog()
     for name, kind in zip(schema.names, schema.types, strict=True):
         if pa.types.is_nested(kind):
-            log.add(
-                FormatError, shown_name(path), None, name, "expected text or numbers, found lists or records"
-            )
+            rule = "expected text or numbers, found lists or records"
+            log.add(FormatError, shown_name(path), None, name, rule)
     log.raise_if_any(f"{shown_name(path)} cannot be read.")
-
-
-def _open_parquet(path: Source) -> Any:
-    """Open a Parquet file; None for other sources."""
-    if isinstance(path, MemoryTable) or not path.name.lower().endswith(_PARQUET):
-        return None
-    with _OwnWords(path):
-        return pq.ParquetFile(path)
 
 
 def _with_dictionaries(path: Path, file: Any, wanted: Sequence[str]) -> Any:
@@ -418,9 +450,7 @@ def _rows_of(path: Path, dialect: _Dialect, *, strict: bool = False) -> Iterator
         while line := file.readline(_BLOCK_BYTES):
             number += 1
             if len(line) == _BLOCK_BYTES:
-                log = FindingLog()
-                log.add(FormatError, shown_name(path), number, None, "expected lines of less than 16 MiB")
-                log.raise_if_any(f"{shown_name(path)} cannot be read.")
+                raise _unreadable(path, number, "expected lines of less than 16 MiB")
             if number > dialect.skip + 1:
                 yield line
 

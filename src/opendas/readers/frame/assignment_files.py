@@ -9,11 +9,7 @@ Axes: ``r`` rows.
 
 from __future__ import annotations
 
-import errno
 import re
-import struct
-import zipfile
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +24,14 @@ from opendas.arrays import Codes
 from opendas.errors import EnvironmentFailure, Finding, FormatError, GeographyError
 from opendas.geography.frame import ENTITY_CATEGORIES
 from opendas.readers.columns.coding import geocodes_of, text_of
-from opendas.readers.columns.csv_parquet import Batch, column_names, csv_options, read_batches, unpacked
+from opendas.readers.columns.csv_parquet import (
+    Batch,
+    column_names,
+    csv_options,
+    opened_zip,
+    read_batches,
+    unpacked,
+)
 from opendas.readers.columns.findings import FindingLog, Origin
 
 __all__ = [
@@ -38,12 +41,6 @@ __all__ = [
     "national_codes",
     "read_assignments",
 ]
-
-# Codes of areas off the spine: what makes them unique in the nation, and which say "none".
-#
-# The frame names an area as the official GEOID does: by the code of its state, or of its state and county,
-# wherever codes repeat between states or counties, and then by its own.
-
 
 AREA_FORMS: Mapping[str, tuple[int, int]] = MappingProxyType(
     {
@@ -61,7 +58,9 @@ AREA_FORMS: Mapping[str, tuple[int, int]] = MappingProxyType(
 )
 """Characters of the block's geocode that precede an area's own code, and characters of that code.
 
-Voting districts may have fewer characters than six, and blanks between them.
+The frame names an area as the official GEOID does: by the code of its state, or of its state and county,
+wherever codes repeat between states or counties, and then by its own. Voting districts may have fewer
+characters than six, and blanks between them.
 """
 
 NO_AREA = np.array([b"", b"9999", b"99999", b"99998", b"99997", b"999999", b"ZZ", b"ZZZ", b"ZZZZZZ"])
@@ -125,7 +124,6 @@ _OFFICIAL = {
 _BLOCK, _COUNTY = "BLOCKID", "COUNTYFP"
 _BLOCK_NAMES = ("GEOID", "BLOCKID", "GEOID20", "geocode")
 _WIDTH = 15
-_DAMAGED = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, LookupError, RuntimeError, ValueError)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -199,29 +197,15 @@ def _read(path: Path) -> bytes:
 
 def _members(path: Path) -> Iterator[tuple[str, str, bytes]]:
     """Yield (name for findings, kind of area, content) of the members that are known."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            names = [(name, match.group(1)) for name in archive.namelist() if (match := _MEMBER.search(name))]
-            if not names:
-                rule = "expected members called BlockAssign_ST.._.._....txt"
-                raise FormatError(
-                    f"{path.name}: no block assignment.", [Finding(path.name, None, None, rule)]
-                )
-            for name, kind in names:
-                if kind.upper() in _OFFICIAL:
-                    yield f"{path.name}!{name}", kind, unpacked(archive, name)
-    except _DAMAGED:
-        rule = "expected a zip file, whole and not encrypted"
-        raise FormatError(
-            f"{path.name} cannot be unpacked.", [Finding(path.name, None, None, rule)]
-        ) from None
-    except OSError as error:
-        # No number: a damaged stream. EINVAL: the directory of the archive points to before its beginning.
-        if error.errno in (None, errno.EINVAL):
-            rule = "expected a zip file, whole"
-            finding = Finding(path.name, None, None, rule)
-            raise FormatError(f"{path.name} cannot be unpacked.", [finding]) from None
-        raise EnvironmentFailure(f"{path}: {error.strerror or 'cannot be read'}.") from None
+    rule = "expected a zip file, whole and not encrypted"
+    with opened_zip(path, f"{path.name} cannot be unpacked.", rule) as archive:
+        names = [(name, match.group(1)) for name in archive.namelist() if (match := _MEMBER.search(name))]
+        if not names:
+            rule = "expected members called BlockAssign_ST.._.._....txt"
+            raise FormatError(f"{path.name}: no block assignment.", [Finding(path.name, None, None, rule)])
+        for name, kind in names:
+            if kind.upper() in _OFFICIAL:
+                yield f"{path.name}!{name}", kind, unpacked(archive, name)
 
 
 def _official(where: str, kind: str, data: bytes, log: FindingLog) -> list[Assignment]:

@@ -5,13 +5,9 @@ Axes: ``r`` records, ``c`` cells of the segment.
 
 from __future__ import annotations
 
-import contextlib
-import lzma
 import re
-import struct
 import zipfile
-import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,9 +16,9 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import csv
 
-from opendas.errors import EnvironmentFailure, Finding, FormatError
+from opendas.errors import Finding, FormatError
 from opendas.files.pl94_layout import SEGMENT_KEYS, TABLE_SIZES, cell_names
-from opendas.readers.columns.csv_parquet import csv_options, unpacked
+from opendas.readers.columns.csv_parquet import DAMAGED_ZIP, csv_options, opened_zip, unpacked
 from opendas.readers.columns.findings import FindingLog
 
 __all__ = [
@@ -37,13 +33,6 @@ __all__ = [
 
 _GEO = re.compile(r"(?:^|/)([a-z]{2})geo\d{4}[^/]*\.pl$", re.IGNORECASE)
 _SEGMENT = re.compile(r"(?:^|/)([a-z]{2})0000(\d)\d{4}[^/]*\.pl$", re.IGNORECASE)
-
-
-_DAMAGED = (
-    zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, OSError, LookupError,
-    RuntimeError, ValueError, OverflowError,
-)  # fmt: skip
-"""What the zip library raises on damaged archives; encryption is a RuntimeError."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -88,51 +77,33 @@ def read_members(path: Path, roles: Iterable[str]) -> dict[str, Member]:
     EnvironmentFailure
         If the file cannot be opened.
     """
-    with _opened(path) as archive:
+    with opened_zip(path, _UNPACKED, _WHOLE) as archive:
         found = _select(path, archive.namelist(), tuple(roles))
-        return {
-            role: Member(f"{path.name}!{name}", _extract(archive, path, name)) for role, name in found.items()
-        }
+        return {role: _extract(archive, path, name) for role, name in found.items()}
 
 
 def check_members(path: Path, roles: Iterable[str]) -> None:
     """Check that a zip file is whole and holds the members wanted; see :func:`read_members`."""
-    with _opened(path) as archive:
+    with opened_zip(path, _UNPACKED, _WHOLE) as archive:
         for name in _select(path, archive.namelist(), tuple(roles)).values():
             _extract(archive, path, name)
 
 
-@contextlib.contextmanager
-def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
-    try:
-        stream = open(path, "rb")  # noqa: SIM115 - closed below
-    except OSError as error:
-        raise EnvironmentFailure(f"{path}: {error.strerror or 'cannot be read'}.") from None
-    with stream:
-        try:
-            with zipfile.ZipFile(stream) as archive:
-                yield archive
-        except _DAMAGED:
-            raise FormatError(
-                "The redistricting file cannot be unpacked.",
-                [Finding(path.name, None, None, "expected the official zip file, whole; download it again")],
-            ) from None
+_UNPACKED = "The redistricting file cannot be unpacked."
+_WHOLE = "expected the official zip file, whole; download it again"
 
 
-def _extract(archive: zipfile.ZipFile, path: Path, name: str) -> bytes:
+def _extract(archive: zipfile.ZipFile, path: Path, name: str) -> Member:
+    where = f"{path.name}!{name}"
     try:
         data = unpacked(archive, name)
-    except _DAMAGED:
-        raise FormatError(
-            "The redistricting file cannot be unpacked.",
-            [Finding(f"{path.name}!{name}", None, None, "this member is damaged or encrypted, or no text")],
-        ) from None
+    except DAMAGED_ZIP:
+        rule = "this member is damaged or encrypted, or no text"
+        raise FormatError(_UNPACKED, [Finding(where, None, None, rule)]) from None
     if not data.strip():
-        raise FormatError(
-            "The redistricting file holds an empty member.",
-            [Finding(f"{path.name}!{name}", None, None, "expected records, found an empty file")],
-        )
-    return data
+        rule = "expected records, found an empty file"
+        raise FormatError("The redistricting file holds an empty member.", [Finding(where, None, None, rule)])
+    return Member(where, data)
 
 
 def _select(path: Path, names: Iterable[str], roles: tuple[str, ...]) -> dict[str, str]:
@@ -143,11 +114,9 @@ def _select(path: Path, names: Iterable[str], roles: tuple[str, ...]) -> dict[st
             by_role.setdefault(role, []).append(name)
     findings = []
     for role in roles:
-        what = (
-            "geographic header (..geo20??.pl)"
-            if role == "geo"
-            else f"data segment {role} (..0000{role}20??.pl)"
-        )
+        what = f"data segment {role} (..0000{role}20??.pl)"
+        if role == "geo":
+            what = "geographic header (..geo20??.pl)"
         count = len(by_role.get(role, []))
         if count != 1:
             rule = f"expected one {what}, found {count or 'none'}"
