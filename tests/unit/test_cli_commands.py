@@ -15,9 +15,9 @@ import pytest
 from click.testing import CliRunner
 
 import opendas.api
-from opendas.cli.demo import _next as following
 from opendas.cli.failures import guarded
 from opendas.cli.main import COMMANDS, cli
+from opendas.cli.start import _next_steps as following
 
 OPTIONS = {
     "plan": ("--json",),

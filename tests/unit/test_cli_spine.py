@@ -10,7 +10,7 @@ import pytest
 
 from opendas.cli.failures import guarded
 from opendas.cli.main import cli
-from opendas.cli.spine import _PERCENTILES
+from opendas.cli.plan import _PERCENTILES
 from opendas.demo import write_demo
 from opendas.geography.off_spine_distance import entity_distances
 from opendas.geography.summary import PERCENTS

@@ -1,4 +1,4 @@
-"""What the machine offers, and what to do where that is not enough."""
+"""What the machine offers, apart from the command that shows it: requirements, and what to do."""
 
 from __future__ import annotations
 

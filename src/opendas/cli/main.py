@@ -17,33 +17,33 @@ from opendas.engines.pandas_spared import spare_pandas
 __all__ = ["COMMANDS", "cli", "main"]
 
 COMMANDS = {
-    "list": "list_all",
-    "doctor": "doctor",
-    "demo": "demo",
-    "make-nation": "make_nation",
-    "init": "init",
-    "fetch": "fetch",
+    "list": "start",
+    "doctor": "start",
+    "demo": "start",
+    "make-nation": "start",
+    "init": "start",
+    "fetch": "start",
     "plan": "plan",
-    "spine": "spine",
-    "run": "run",
-    "measure": "measure",
-    "estimate": "estimate",
-    "status": "status",
-    "forget-key": "forget_key",
-    "verify": "verify",
-    "publish": "publish",
-    "tabulate": "tabulate",
-    "interval": "interval",
-    "evaluate": "evaluate",
-    "account": "account",
-    "allocate": "allocate",
-    "explore": "explore",
-    "tune": "tune",
+    "spine": "plan",
+    "run": "runs",
+    "measure": "runs",
+    "estimate": "runs",
+    "status": "runs",
+    "forget-key": "runs",
+    "verify": "release",
+    "publish": "runs",
+    "tabulate": "release",
+    "interval": "release",
+    "evaluate": "release",
+    "account": "budget",
+    "allocate": "budget",
+    "explore": "start",
+    "tune": "plan",
     "phsafe": "phsafe",
-    "phsafe-post": "phsafe_post",
-    "phsafe-accuracy": "phsafe_accuracy",
+    "phsafe-post": "phsafe",
+    "phsafe-accuracy": "phsafe",
 }
-"""Subcommand to module, in the order a newcomer meets them."""
+"""Subcommand to the module that holds its function, in the order a newcomer meets them."""
 
 _ARROW = {"plan", "spine", "run", "measure", "estimate", "verify", "tabulate", "interval", "evaluate"}
 """Those that read or write tables."""
@@ -62,7 +62,7 @@ class _LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(f"opendas.cli.{COMMANDS[cmd_name]}")
-        command: click.Command = module.command
+        command: click.Command = getattr(module, cmd_name.replace("-", "_") + "_command")
         return command
 
     def resolve_command(

@@ -13,27 +13,34 @@ if TYPE_CHECKING:
     from opendas.custody.passphrase import Passphrase
 
 __all__ = [
+    "FOLDER",
+    "PATH",
     "check_engine",
     "engine_options",
     "given_passphrase",
     "json_option",
     "key_options",
+    "mdf_format_option",
     "out_argument",
     "out_option",
     "remember_out",
+    "resume_option",
     "run_file_argument",
     "seed_option",
     "strict_option",
+    "to_option",
 ]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-_PATH: click.Path = click.Path(path_type=Path)
+PATH: click.Path = click.Path(path_type=Path)
+FOLDER: click.Path = click.Path(path_type=Path, file_okay=False)
 
-run_file_argument = click.argument("run_file", metavar="RUN.toml", type=_PATH)
-out_argument = click.argument("out", metavar="OUT", type=_PATH)
+run_file_argument = click.argument("run_file", metavar="RUN.toml", type=PATH)
+out_argument = click.argument("out", metavar="OUT", type=PATH)
 out_option = click.option(
-    "--out", type=_PATH, default=None, help="Output folder. Default: the run file's name without .toml."
+    "--out", type=PATH, default=None, help="Output folder. Default: the run file's name without .toml."
 )
+to_option = click.option("--to", type=FOLDER, default=Path(), help="Folder.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Answer in JSON.")
 seed_option = click.option(
     "--seed",
@@ -43,6 +50,18 @@ seed_option = click.option(
 )
 strict_option = click.option(
     "--strict", is_flag=True, help="A disagreement of the input with its own summary records is an error."
+)
+mdf_format_option = click.option(
+    "--mdf-format",
+    type=click.Choice(["parquet", "pipe"]),
+    default="parquet",
+    show_default=True,
+    help="Layout of the microdata.",
+)
+resume_option = click.option(
+    "--resume",
+    is_flag=True,
+    help="Finish an interrupted run, with the same noise; no budget is spent again.",
 )
 
 
@@ -67,7 +86,7 @@ def key_options(function: _F) -> _F:
         help="Command that prints the run key (64 hexadecimal digits); the key is then not stored.",
     )(function)
     return click.option(
-        "--ledger", type=_PATH, default=None, help="Ledger shared by several output folders of one data set."
+        "--ledger", type=PATH, default=None, help="Ledger shared by several output folders of one data set."
     )(function)
 
 
@@ -114,16 +133,11 @@ def _asked(key_file: Path) -> Passphrase:
 def engine_options(function: _F) -> _F:
     """Add ``--engine``, ``--master``, ``--workers`` and ``--resume``."""
     function = click.option(
-        "--resume",
-        is_flag=True,
-        help="Finish an interrupted run, with the same noise; no budget is spent again.",
-    )(function)
-    function = click.option(
         "--workers",
         type=click.IntRange(min=1),
         default=None,
         help="Processes. Default: two, if there are two cores. Of a local Spark: tasks at a time.",
-    )(function)
+    )(resume_option(function))
     function = click.option(
         "--master",
         metavar="URL",

@@ -1,4 +1,4 @@
-"""``opendas phsafe``: tables of persons joined to their households, in the published program's formats."""
+"""Commands of household tables: ``phsafe``, ``phsafe-post`` and ``phsafe-accuracy``."""
 
 from __future__ import annotations
 
@@ -8,26 +8,39 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from opendas.cli.options import given_passphrase, json_option, key_options, remember_out, seed_option
-from opendas.cli.output import emit_json, message
+from opendas.cli.options import (
+    PATH,
+    check_engine,
+    given_passphrase,
+    json_option,
+    key_options,
+    out_argument,
+    remember_out,
+    resume_option,
+    seed_option,
+)
+from opendas.cli.output import emit_json, message, text_table
 from opendas.cli.progress import Progress
 from opendas.errors import DataError, Finding
 
-__all__ = ["command"]
+if TYPE_CHECKING:
+    from opendas.phsafe.accuracy import AccuracyRow
 
-_PATH: click.Path = click.Path(path_type=Path)
+__all__ = ["phsafe_accuracy_command", "phsafe_command", "phsafe_post_command"]
+
+
 _FURTHER = re.compile(r"\(([0-9]+) further lines\)$")
 _DETAIL = re.compile(r" \((?:its unit: .*|[0-9]+ further lines)\)$")
 
 
 @click.command("phsafe")
-@click.argument("config", metavar="CONFIG.json", type=_PATH)
+@click.argument("config", metavar="CONFIG.json", type=PATH)
 @click.argument("data", metavar="DATA")
-@click.argument("out", metavar="[OUT]", type=_PATH, required=False)
+@click.argument("out", metavar="[OUT]", type=PATH, required=False)
 @click.option(
     "--mode",
     type=click.Choice(["private", "non-private", "validate"]),
@@ -63,29 +76,11 @@ _DETAIL = re.compile(r" \((?:its unit: .*|[0-9]+ further lines)\)$")
     help="Spark master (engine spark). Default: a local one.",
 )
 @seed_option
-@click.option(
-    "--resume",
-    is_flag=True,
-    help="Finish an interrupted run, with the same noise; no budget is spent again.",
-)
+@resume_option
 @key_options
 @json_option
-def command(
-    config: Path,
-    data: str,
-    out: Path | None,
-    mode: str,
-    truncation: str,
-    sensitivity: str,
-    engine: str,
-    master: str | None,
-    seed: int | None,
-    resume: bool,
-    ledger: Path | None,
-    key_command: str | None,
-    key_passphrase_file: Path | None,
-    ask_passphrase: bool,
-    as_json: bool,
+def phsafe_command(
+    config: Path, data: str, out: Path | None, mode: str, as_json: bool, **options: Any
 ) -> None:
     """Count persons in their households, with truncation and exact noise, into OUT.
 
@@ -99,47 +94,30 @@ def command(
     from opendas.phsafe.sensitivity import Sensitivity
     from opendas.phsafe.truncation import Truncation
 
-    if master is not None and engine != "spark":
-        raise click.UsageError("--master goes with --engine spark.")
-    private_only = {
-        "--seed": seed is not None,
-        "--resume": resume,
-        "--ledger": ledger is not None,
-        "--key-command": key_command is not None,
-        "--key-passphrase-file": key_passphrase_file is not None,
-        "--ask-passphrase": ask_passphrase,
-    }
-    _check_usage(mode, out, [name for name, given in private_only.items() if given])
-    passphrase = None if out is None else given_passphrase(key_passphrase_file, ask_passphrase, out, PRODUCT)
+    check_engine(options["engine"], options["master"])
+    _check_usage(mode, out, options)
+    file, ask = options.pop("key_passphrase_file"), options.pop("ask_passphrase")
+    options["passphrase"] = None if out is None else given_passphrase(file, ask, out, PRODUCT)
+    options["sensitivity"] = Sensitivity(options["sensitivity"])
+    options["truncation"] = Truncation(options["truncation"])
     refused: Sequence[Finding] = ()
-    odd: list[Finding] = []
+    inconsistent: list[Finding] = []
     with Progress() as progress:
-        options = HouseholdOptions(
-            sensitivity=Sensitivity(sensitivity),
-            truncation=Truncation(truncation),
-            seed=seed,
-            resume=resume,
-            ledger=ledger,
-            key_command=key_command,
-            passphrase=passphrase,
-            progress=progress,
-            warn=odd.extend,
-            engine=engine,
-            master=master,
-        )
+        chosen = HouseholdOptions(**options, progress=progress, warn=inconsistent.extend)
         if out is None:
-            answer = _validated(lambda: validate_input(config, data, options), as_json=as_json)
+            answer = _validated(lambda: validate_input(config, data, chosen), as_json=as_json)
         elif mode == "private":
-            answer = run_private(config, data, remember_out(out), options)
+            answer = run_private(config, data, remember_out(out), chosen)
         else:
-            answer, refused = run_exact(config, data, remember_out(out), options)
-    _tell(mode, refused, odd, seeded=seed is not None)
+            answer, refused = run_exact(config, data, remember_out(out), chosen)
+    _warn(mode, refused, inconsistent, seeded=options["seed"] is not None)
     if as_json:
         if mode == "validate":
-            answer |= {"confidential": True, "errors": [], "warnings": [asdict(finding) for finding in odd]}
+            warnings = [asdict(finding) for finding in inconsistent]
+            answer |= {"confidential": True, "errors": [], "warnings": warnings}
         emit_json(answer)
     else:
-        click.echo(_text(answer))
+        click.echo(_phsafe_text(answer))
 
 
 def _validated(validation: Callable[[], dict[str, Any]], *, as_json: bool) -> dict[str, Any]:
@@ -153,16 +131,19 @@ def _validated(validation: Callable[[], dict[str, Any]], *, as_json: bool) -> di
         raise
 
 
-def _check_usage(mode: str, out: Path | None, private_only: Sequence[str]) -> None:
+def _check_usage(mode: str, out: Path | None, options: Mapping[str, Any]) -> None:
     if mode == "validate" and out is not None:
         raise click.UsageError("--mode validate writes nothing; leave out OUT.")
     if mode != "validate" and out is None:
         raise click.UsageError(f"--mode {mode} needs OUT, the folder to write into.")
-    if mode != "private" and private_only:
-        raise click.UsageError(f"{private_only[0]} goes with --mode private.")
+    if mode == "private":
+        return
+    for name in ("seed", "resume", "ledger", "key_command", "key_passphrase_file", "ask_passphrase"):
+        if options[name] not in (None, False):
+            raise click.UsageError(f"--{name.replace('_', '-')} goes with --mode private.")
 
 
-def _tell(mode: str, refused: Sequence[Finding], odd: Sequence[Finding], *, seeded: bool) -> None:
+def _warn(mode: str, refused: Sequence[Finding], inconsistent: Sequence[Finding], *, seeded: bool) -> None:
     """Say on stderr what a reader of the output has to know."""
     if seeded:
         message("warning: noise from a seed protects nobody. These tables are stamped NOT FOR RELEASE.")
@@ -170,13 +151,13 @@ def _tell(mode: str, refused: Sequence[Finding], odd: Sequence[Finding], *, seed
         message(
             "warning: these are exact counts, without any protection. They are as confidential as the input."
         )
-    _list("a private run refuses this input", refused)
-    _list("records contradict each other, and are counted as they are", odd)
-    if refused or odd:
+    _show_findings("a private run refuses this input", refused)
+    _show_findings("records contradict each other, and are counted as they are", inconsistent)
+    if refused or inconsistent:
         message("These lines speak about single records: they are as confidential as the input.")
 
 
-def _list(what: str, findings: Sequence[Finding]) -> None:
+def _show_findings(what: str, findings: Sequence[Finding]) -> None:
     """Show the first line of each kind, and how many more there are."""
     if not findings:
         return
@@ -198,7 +179,7 @@ def _list(what: str, findings: Sequence[Finding]) -> None:
     message("\n  ".join([f"warning: {what}:", *shown]))
 
 
-def _text(answer: Mapping[str, Any]) -> str:
+def _phsafe_text(answer: Mapping[str, Any]) -> str:
     if answer["mode"] == "validate":
         return f"configuration and data are valid for the states {', '.join(answer['states'])}"
     lines = [f"{len(answer['tables'])} tables in {answer['out']}"]
@@ -214,3 +195,161 @@ def _text(answer: Mapping[str, Any]) -> str:
 
 def _loss(exact: str | None) -> str:
     return "without bound" if exact is None else f"{exact} = {float(Fraction(exact)):.6g}"
+
+
+@click.command("phsafe-post")
+@out_argument
+@click.option(
+    "--published",
+    is_flag=True,
+    help="Fit every table by itself with continuous normal noise, as the Bureau's published step does.",
+)
+@click.option(
+    "--most",
+    type=float,
+    default=10.0,
+    show_default=True,
+    help="Largest average household or family: the persons a household is truncated to.",
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    default=2,
+    show_default=True,
+    help="Threads; same files with any.",
+)
+@json_option
+def phsafe_post_command(out: Path, published: bool, most: float, workers: int, as_json: bool) -> None:
+    """Estimate the tables of a PHSafe output from its noisy counts.
+
+    Counts become whole numbers, 0 or more; average household and family sizes lie within their bounds; both
+    have 90 % credible intervals. Tables that share numbers (PH4 with PH5, PH7 with PH8) share one posterior.
+    Written to OUT/PHx/estimates in the layout of the published step. Nothing but the noisy counts is read,
+    so that no budget is spent.
+
+    Example: opendas phsafe-post out
+    """
+    from opendas.phsafe.posterior.run import post_process
+    from opendas.phsafe.posterior.tables import Model
+
+    model = Model.PUBLISHED if published else Model.JOINT
+    result = post_process(out, model=model, most=most, workers=workers)
+    for note in result.notes:
+        message(f"note: {note}")
+    failed = [check for check in result.checks if not check.ok]
+    if as_json:
+        emit_json(
+            {
+                "ok": result.ok,
+                "model": str(model),
+                "rows": result.rows,
+                "files": result.files,
+                "notes": result.notes,
+                "checks": [
+                    {"file": c.file, "name": c.name, "ok": c.ok, "rows": c.rows, "failures": c.failures}
+                    for c in result.checks
+                ],
+            }
+        )
+    else:
+        for name in result.files:
+            click.echo(f"{out}/{name}")
+        for check in failed:
+            message(f"FAILED  {check.file}: {check.name}: not in {check.failures:,} of {check.rows:,} rows")
+        message(f"{result.rows:,} rows in {len(result.files)} files, {len(result.checks)} checks")
+    if failed:
+        click.get_current_context().exit(1)
+
+
+_CONFIDENTIAL = (
+    "CONFIDENTIAL: these figures compare with exact counts, and the tables behind them are charged to no "
+    "ledger. Use data that need no protection, and do not publish them."
+)
+
+
+@click.command("phsafe-accuracy")
+@click.argument("config", metavar="CONFIG.json", type=PATH)
+@click.argument("data", metavar="DATA", type=PATH)
+@click.option(
+    "--trials",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    help="How often the private tables are made.",
+)
+@click.option("--out", type=PATH, default=None, help="Folder for the report in the published layout.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the first trial.")
+@click.option(
+    "--truncation",
+    type=click.Choice(["keyed", "tumult-0.12"]),
+    default="keyed",
+    show_default=True,
+    help="As in opendas phsafe.",
+)
+@click.option(
+    "--sensitivity",
+    type=click.Choice(["paper", "tight"]),
+    default="paper",
+    show_default=True,
+    help="As in opendas phsafe.",
+)
+@json_option
+def phsafe_accuracy_command(
+    config: Path,
+    data: Path,
+    trials: int,
+    out: Path | None,
+    seed: int,
+    truncation: str,
+    sensitivity: str,
+    as_json: bool,
+) -> None:
+    """Measure the error of the tables that CONFIG.json gives, on data that need no protection.
+
+    Makes the private tables several times in memory and compares them with the exact ones: 90th percentiles
+    of the error beside the margins expected, and what truncation leaves out apart from the noise.
+
+    Example: opendas phsafe-accuracy config.json testdata --trials 100
+    """
+    from opendas.phsafe.accuracy import run_accuracy, write_report
+    from opendas.phsafe.run import HouseholdOptions
+    from opendas.phsafe.sensitivity import Sensitivity
+    from opendas.phsafe.truncation import Truncation
+
+    message(_CONFIDENTIAL)
+    with Progress() as progress:
+        options = HouseholdOptions(
+            sensitivity=Sensitivity(sensitivity),
+            truncation=Truncation(truncation),
+            seed=seed,
+            progress=progress,
+        )
+        rows = run_accuracy(config, data, trials, options)
+    if out is not None:
+        message(f"written: {write_report(out, rows)}")
+    if as_json:
+        emit_json({"confidential": True, "trials": trials, "rows": [row.to_dict() for row in rows]})
+    else:
+        click.echo(text_table(_summary(rows)))
+
+
+def _summary(rows: Sequence[AccuracyRow]) -> list[dict[str, Any]]:
+    """Show groups and cells with the same noise as one row, with the mean of their figures."""
+    alike: dict[tuple[Any, ...], list[AccuracyRow]] = {}
+    for row in rows:
+        family = row.iteration if row.iteration == "*" else "A-G" if row.iteration in "ABCDEFG" else "H,I"
+        level = f"{row.region_type.lower()}_{family}"
+        alike.setdefault((row.table, level, row.expected_moe, row.exact_moe), []).append(row)
+    return [
+        {
+            "table": table,
+            "level": level,
+            "errors": sum(row.count for row in part),
+            "expected": expected,
+            "exact": exact,
+            "noise (mean p90)": sum(row.noise_moe for row in part) / len(part),
+            "error (mean p90)": sum(row.experimental_moe for row in part) / len(part),
+            "truncation bias": sum(row.truncation_bias for row in part) / len(part),
+        }
+        for (table, level, expected, exact), part in alike.items()
+    ]

@@ -1,20 +1,25 @@
-"""``opendas plan``: what a run would release, and how precise it would be. Draws nothing, spends nothing."""
+"""Commands before a run: ``plan``, ``spine`` and ``tune``. Nothing is drawn or spent."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from opendas.cli.options import json_option, run_file_argument
+from opendas.cli.options import PATH, json_option, run_file_argument
 from opendas.cli.output import emit_json, message, text_table
 from opendas.cli.progress import duration
 from opendas.runs.progress.clock import size_text
 
-__all__ = ["command"]
+if TYPE_CHECKING:
+    from opendas.tuning.judge import Step
+    from opendas.tuning.tune import Tuning
+
+__all__ = ["plan_command", "spine_command", "tune_command"]
 
 
 @click.command("plan")
@@ -23,7 +28,7 @@ __all__ = ["command"]
     "--advise", is_flag=True, help="Also name budget moves: what they give, what they cost, and their price."
 )
 @json_option
-def command(run_file: Path, advise: bool, as_json: bool) -> None:
+def plan_command(run_file: Path, advise: bool, as_json: bool) -> None:
     """Show the privacy loss and the noise of every query group, before anything is drawn.
 
     Example: opendas plan run.toml
@@ -80,14 +85,14 @@ def _forecast(forecast: dict[str, Any]) -> Iterator[str]:
         yield f"  {line}"
 
 
-_SHOWN = 6
+_MOST_EFFECTS = 6
 
 
 def _show_move(move: dict[str, Any]) -> None:
     click.echo(move["text"])
     effects = sorted(move["effects"], key=lambda effect: float(effect["change"]))
-    costs = [effect for effect in effects[_SHOWN:] if effect["change"] > 0][-_SHOWN:]
-    for effect in effects[:_SHOWN] + costs:
+    costs = [effect for effect in effects[_MOST_EFFECTS:] if effect["change"] > 0][-_MOST_EFFECTS:]
+    for effect in effects[:_MOST_EFFECTS] + costs:
         click.echo(
             f"  {effect['geolevel']}, {effect['query']}: {effect['before']:.4g} to {effect['after']:.4g} "
             f"({effect['change']:+.1%})"
@@ -113,3 +118,188 @@ def _headline(plan: dict[str, Any]) -> str:
         relation = f"{plan['neighbours']} neighbours"
         return f"rho {plan['rho']}: epsilon {values} at delta {plan['delta']:.3g}; {relation}"
     return f"epsilon {epsilon}; {plan['neighbours']} neighbours"
+
+
+Row = Mapping[str, Any]
+
+_SPINE_LEVELS = "levels of the spine; children of one geounit: fewest, quartiles, most"
+_PERCENTILES = 7
+"""A distribution is given at 0, 10, 25, 50, 75, 90 and 100 per cent (`opendas.geography.summary`)."""
+_DISTANCES = "off-spine distance of areas; before: from the spine of the official levels"
+
+
+def _level(level: Row) -> dict[str, Any]:
+    """Return what a person reads of a level; the JSON has all percentiles."""
+    fewest, _, quarter, half, three_quarters, _, most = level["fanouts"] or (None,) * _PERCENTILES
+    return {
+        "geolevel": level["geolevel"],
+        "geounits": level["geounits"],
+        "official": "yes" if level["official"] else "no",
+        "fewest": fewest,
+        "25%": quarter,
+        "median": half,
+        "75%": three_quarters,
+        "most": most,
+        "one_child": level["single_child_parents"] if level["fanouts"] else None,
+        "bypassed": level["bypassed"],
+    }
+
+
+def _entity(entity: Row) -> dict[str, Any]:
+    half = _PERCENTILES // 2
+    return {
+        "category": entity["category"],
+        "count": entity["count"],
+        "mean": round(entity["mean_distance"], 2),
+        "mean_before": round(entity["standard_mean"], 2),
+        "median": entity["distances"][half],
+        "median_before": entity["standard"][half],
+        "max": entity["max_distance"],
+        "max_before": entity["standard_max"],
+    }
+
+
+@click.command("spine")
+@run_file_argument
+@json_option
+def spine_command(run_file: Path, as_json: bool) -> None:
+    """Show the spine of a run: its levels, and how far entities such as places lie from it.
+
+    The distance of an entity is how many geounits must be added or subtracted to make it up; 1 is on the
+    spine. Beside it stands the distance from the spine of the official geolevels.
+
+    Example: opendas spine run.toml
+    """
+    import opendas
+
+    table = opendas.describe_spine(opendas.load(run_file))
+    for warning in table.warnings:
+        message(f"warning: {warning}")
+    answer: dict[str, Any] = table.to_dict()
+    if as_json:
+        emit_json(answer)
+        return
+    click.echo(_SPINE_LEVELS)
+    click.echo(text_table([_level(level) for level in answer["levels"]]))
+    if answer["entities"]:
+        click.echo()
+        click.echo(_DISTANCES)
+        click.echo(text_table([_entity(entity) for entity in answer["entities"]]))
+    if answer["expected"]:
+        click.echo()
+        click.echo("expected standard error of the total, by least squares on the noise alone")
+        click.echo("(released counts are not negative, so that small ones, at blocks, err far less):")
+        click.echo(text_table(answer["expected"], ["name", "areas", "mean_sd", "max_sd", "standard_mean_sd"]))
+
+
+class _Teller:
+    """Says on stderr what each allocation did, and how long an allocation takes."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.started = time.monotonic()
+
+    def __call__(self, step: Step) -> None:
+        self.steps += 1
+        each = (time.monotonic() - self.started) / self.steps
+        values = ", ".join("no areas" if value is None else f"{value:.4g}" for value in step.values)
+        verdict = "met" if step.passed else "not met"
+        message(
+            f"{self.steps:4d}  {step.stage}: loss {float(step.candidate.total):.4g}, {verdict} ({values}); "
+            f"{each:.1f} s each"
+        )
+
+
+@click.command("tune")
+@run_file_argument
+@click.option("--targets", type=PATH, required=True, help="File of accuracy targets (TOML).")
+@click.option(
+    "--source", required=True, help="Which public data the run file's input is; goes into the plan."
+)
+@click.option(
+    "--method",
+    type=click.Choice(["search", "level-by-level"]),
+    default="search",
+    show_default=True,
+    help="Our own search, or that of the 2020 Census with its six strategies.",
+)
+@click.option(
+    "--runs", type=click.IntRange(min=1), default=4, show_default=True, help="Runs that judge together."
+)
+@click.option(
+    "--confirm",
+    type=click.IntRange(min=0),
+    default=25,
+    show_default=True,
+    help="Independent runs at the end.",
+)
+@click.option(
+    "--tolerance", type=float, default=0.1, show_default=True, help="Relative step at which a loss is found."
+)
+@click.option("--levels-only", is_flag=True, help="Do not try to save on single query groups.")
+@click.option(
+    "--most-runs", type=click.IntRange(min=1), default=2000, show_default=True, help="Then give up."
+)
+@click.option("--memory", type=PATH, default=None, help="File of finished runs: a stopped search goes on.")
+@click.option("--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Processes.")
+@click.option("--to", type=PATH, default=None, help="Write the plan here, as a run file.")
+@json_option
+def tune_command(run_file: Path, to: Path | None, as_json: bool, **options: Any) -> None:
+    """Find the least privacy loss, and its allocation, that meets accuracy targets.
+
+    The input of the run file must be public stand-in data, for instance those of the last census: a plan
+    tuned on confidential data would tell about them.
+
+    Example: opendas tune run.toml --targets targets.toml --source "2010 Census, P.L. 94-171" --to plan.toml
+    """
+    from opendas.files.atomic import make_folder, write_atomic
+    from opendas.runs.run import load
+    from opendas.tuning.plan_file import plan_toml
+    from opendas.tuning.tune import Settings, tune
+
+    settings = Settings(
+        source=options["source"],
+        method=options["method"],
+        runs=options["runs"],
+        confirm=options["confirm"],
+        tolerance=options["tolerance"],
+        queries=not options["levels_only"],
+        most=options["most_runs"],
+        memory=options["memory"],
+        workers=options["workers"],
+        tell=_Teller(),
+    )
+    if to is not None and to.exists():
+        raise click.UsageError(f"{to} exists already; name another file with --to.")
+    if to is not None:
+        make_folder(to.parent)  # rather now than after hours
+    tuning = tune(load(run_file), options["targets"], settings)
+    if to is not None:
+        write_atomic(to, plan_toml(tuning, to).encode())
+        message(f"plan written to {to}")
+    if as_json:
+        emit_json(tuning.to_dict())
+    else:
+        _show_tuning(tuning)
+
+
+def _show_tuning(tuning: Tuning) -> None:
+    name = tuning.run.resolved.mechanism.loss_name
+    total = tuning.candidate.total
+    click.echo(f"{name} {float(total):.6g}, strategy: {tuning.candidate.strategy.name}")
+    rows = [
+        {"geolevel": level, name: float(loss), "share": float(loss / total)}
+        for level, loss in tuning.candidate.levels.items()
+    ]
+    click.echo(text_table(rows))
+    if tuning.confirmations:
+        click.echo()
+        click.echo(f"confirmed in {tuning.settings.confirm} independent runs:")
+    for found in tuning.confirmations:
+        if found.together is None:
+            click.echo(f"  {found.target}: no areas")
+        else:
+            click.echo(
+                f"  {found.target}: {found.together:.4g} together, {found.lowest:.4g} to {found.highest:.4g} "
+                f"in single runs, met by itself in {found.runs_met} of {found.runs}"
+            )

@@ -1,0 +1,395 @@
+"""Commands on a budget: ``account`` and ``allocate``. Nothing is drawn or spent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from opendas.cli.options import PATH, json_option
+from opendas.cli.output import emit_json, message, text_table
+
+if TYPE_CHECKING:
+    from opendas.measurement.account import PlanAccount
+    from opendas.privacy.zcdp import Account
+
+__all__ = ["account_command", "allocate_command"]
+
+
+@click.command("account")
+@click.argument("run_file", metavar="[RUN.toml]", type=PATH, required=False)
+@click.option("--rho", default=None, help='Exact number, for instance "293764/114921" or 1.095.')
+@click.option(
+    "--delta",
+    default=None,
+    help="Exact number. Default: that of the run file's budget, and 1e-10 with --rho.",
+)
+@click.option("--exact", is_flag=True, help="Also from the noise itself, not from rho alone; some seconds.")
+@click.option("--curve", metavar="DELTAS", default=None, help='Epsilon at several deltas: "1e-5,1e-8,1e-10".')
+@click.option(
+    "--target-epsilon", metavar="E", default=None, help="How much less noise would still give this epsilon."
+)
+@click.option("--html", "html", type=PATH, default=None, help="Write the account as a page with pictures.")
+@json_option
+def account_command(
+    run_file: Path | None,
+    rho: str | None,
+    delta: str | None,
+    exact: bool,
+    curve: str | None,
+    target_epsilon: str | None,
+    html: Path | None,
+    as_json: bool,
+) -> None:
+    """Say what a rho, or the plan of a run, means as (epsilon, delta) and for an attacker.
+
+    From rho alone by both named formulas; with --exact from the composed noise of the plan, which is never
+    worse. Give RUN.toml or --rho. Draws nothing, spends nothing, reads no confidential record.
+
+    Example: opendas account --rho 293764/114921 --delta 1e-10
+
+    Example: opendas account run.toml --exact
+    """
+    import opendas
+
+    if (run_file is None) == (rho is None):
+        raise click.UsageError("give either RUN.toml or --rho, and not both.")
+    deltas = None if curve is None else _deltas(curve)
+    if rho is not None:
+        for given, option in ((exact, "--exact"), (target_epsilon, "--target-epsilon"), (html, "--html")):
+            if given:
+                raise click.UsageError(
+                    f"{option} needs RUN.toml: rho alone does not say which noise is drawn."
+                )
+        _rho_answer(opendas.account(rho=rho, delta=delta or "1e-10"), deltas, as_json)
+        return
+    account = opendas.account(opendas.load(Path(str(run_file))), delta)
+    answer = _plan_answer(account, exact or html is not None, deltas, target_epsilon, as_json)
+    if html is not None:
+        from opendas.report.account_page import write_account_page
+
+        write_account_page(html, account, answer)
+
+
+def _deltas(text: str) -> list[str]:
+    found = [part.strip() for part in text.split(",") if part.strip()]
+    if not found:
+        raise click.UsageError('--curve names no delta; write for instance --curve "1e-5,1e-10".')
+    return found
+
+
+def _rho_answer(account: Account, deltas: Sequence[str] | None, as_json: bool) -> None:
+    from opendas.budget.allocation import LARGEST_LOSS
+    from opendas.errors import BudgetError
+    from opendas.privacy.zcdp import epsilon_curve
+
+    if account.rho > LARGEST_LOSS:
+        raise BudgetError(f"rho is above {LARGEST_LOSS:.0e}. A loss of a few dozen protects nobody already.")
+    epsilon = {name: account.epsilon(name) for name in ("cks", "bun-steinke")}
+    points = () if deltas is None else epsilon_curve(account.rho, deltas)
+    rows = [{"delta": float(p.delta), "cks": p.cks, "bun-steinke": p.bun_steinke} for p in points]
+    if as_json:
+        answer: dict[str, Any] = {"rho": account.rho, "delta": float(account.delta), "epsilon": epsilon}
+        emit_json(answer if deltas is None else {**answer, "curve": rows})
+        return
+    click.echo(f"rho {account.rho} at delta {float(account.delta):.3g}")
+    _echo_epsilons(epsilon)
+    _echo_curve(rows)
+
+
+def _plan_answer(
+    account: PlanAccount, exact: bool, deltas: Sequence[str] | None, target: str | None, as_json: bool
+) -> dict[str, Any]:
+    curve = () if deltas is None else account.curve(deltas, exact=exact)
+    answer = account.as_json(exact=exact)
+    answer["attacker"] = account.attacker_json(exact=exact)
+    if deltas is not None:
+        answer["curve"] = curve
+    if target is not None:
+        answer["target"] = account.spare_json(target)
+    if as_json:
+        emit_json(answer)
+        return answer
+    name = "epsilon" if account.pure else "rho"
+    click.echo(f"{answer['product']}: {name} {account.loss}, {answer['neighbours']} neighbours")
+    click.echo(f"at delta {answer['delta']:.3g}:")
+    _echo_epsilons(answer["epsilon"])
+    if exact:
+        found = answer["exact"]
+        click.echo(f"  the exact one lies between {found['lower']:.4f} and {found['upper']:.4f}; the upper")
+        click.echo(f"  end is valid. Proof: {found['proof']}")
+    _echo_parts("one record changes in one attribute only", "attribute", name, answer["attributes"])
+    _echo_parts("one record moves within one geounit", "within one", name, answer["within"])
+    _echo_attacker(answer["attacker"], answer["neighbours"])
+    _echo_curve(curve)
+    if target is not None:
+        _echo_spare(answer["target"], target, answer["delta"])
+    return answer
+
+
+def _echo_epsilons(epsilon: Mapping[str, float]) -> None:
+    words = {
+        "exact": "exact, from the noise of the plan",
+        "exact-invariants": "exact, between inputs that agree on the invariants",
+    }
+    for name, value in epsilon.items():
+        click.echo(f"  epsilon {value:.4f}  ({words.get(name, name)})")
+
+
+def _echo_parts(title: str, head: str, loss: str, parts: Mapping[str, Mapping[str, Any]]) -> None:
+    if not parts:
+        return
+    rows = []
+    for name, part in parts.items():
+        exact = part.get("rho", part.get("pure_epsilon", ""))
+        epsilons = {f"epsilon ({key})": f"{value:.2f}" for key, value in part["epsilon"].items()}
+        rows.append({head: name, loss: _short(exact), **epsilons})
+    click.echo()
+    click.echo(f"when {title}:")
+    click.echo(text_table(rows))
+
+
+def _short(exact: str) -> str:
+    from fractions import Fraction
+
+    return exact if len(exact) <= 16 else f"{float(Fraction(exact)):.4g}"
+
+
+def _echo_attacker(found: Mapping[str, Any], neighbours: str) -> None:
+    asked = "a record is the true one" if neighbours == "bounded" else "one record is there"
+    click.echo()
+    click.echo(f"someone who knows every other record asks whether {asked}. Who says yes wrongly")
+    for row in found["power"]:
+        name, bound = next((key[3:], value) for key, value in row.items() if key.startswith("by_"))
+        said = f"{bound * 100:.1f} %"
+        if "exact" in row:
+            said = f"{row['exact'] * 100:.1f} % by the noise ({said} by {name} alone)"
+        click.echo(f"  1 time in {round(1 / row['wrongly']):,} says yes rightly at most {said}")
+    if "guess" in found:
+        between = "two records" if neighbours == "bounded" else "there and not there"
+        click.echo(f"  a guess between {between} is right at most {found['guess'] * 100:.1f} % of the time")
+        for row in found["belief"]:
+            before, after = row["before"] * 100, row["after"] * 100
+            click.echo(
+                f"  a true claim believed {before:g} %: believed at most {after:.1f} % after, on average"
+            )
+
+
+def _echo_curve(rows: Sequence[Mapping[str, Any]]) -> None:
+    if rows:
+        click.echo()
+        click.echo(
+            text_table([{k: v if k == "delta" else f"{v:.4f}" for k, v in row.items()} for row in rows])
+        )
+
+
+def _echo_spare(found: Mapping[str, Any], target: str, delta: float) -> None:
+    from fractions import Fraction
+
+    factor = float(Fraction(found["budget_factor"]))
+    name, saved = next((key, value) for key, value in found.items() if key.endswith("_saved"))
+    what = name.removesuffix("_saved")
+    click.echo()
+    click.echo(f"epsilon {target} at delta {delta:.3g}, by the exact account:")
+    if factor >= 1.0:
+        click.echo(f"  met with the budget multiplied by {factor:.6g}: every {what} {saved * 100:.1f} % less")
+    else:
+        click.echo(
+            f"  not met: the budget would have to be multiplied by {factor:.6g}, and every {what} would be"
+        )
+        click.echo(f"  {1.0 / factor:.4g} times as large")
+
+
+_MECHANISMS = "laplace|gaussian|discrete-laplace|discrete-gaussian"
+
+
+@click.command("allocate")
+@click.argument("source_file", metavar="INPUT.json|RUN.toml", type=PATH)
+@click.option(
+    "--mechanism", metavar=_MECHANISMS, default=None, help="Noise; a run file brings its own mechanism."
+)
+@click.option("--total", metavar="B", default=None, help="Total epsilon or rho, an exact number.")
+@click.option("--mse", metavar="T", default=None, help="Least total whose weighted squared error is T.")
+@click.option(
+    "--weights",
+    metavar="W,...",
+    default=None,
+    help='One per level, or by name: "block=2,total=1/2". By default 1 each; not normalised.',
+)
+@click.option(
+    "--neighbours",
+    metavar="unbounded|bounded",
+    default=None,
+    help="A record is added or removed (default), or replaced. A run file brings its own.",
+)
+@click.option("--prior", metavar="INPUT.json", type=PATH, default=None, help="RUN.toml: public counts.")
+@click.option(
+    "--stand-in", metavar="RUN.toml", type=PATH, default=None, help="RUN.toml: a run on public data."
+)
+@click.option("--source", metavar="TEXT", default=None, help="Where the counts come from; is published.")
+@click.option(
+    "--after-least-squares",
+    is_flag=True,
+    help="RUN.toml: count errors after least squares over the whole tree, not those of each measurement.",
+)
+@click.option("--to", metavar="FILE", type=PATH, default=None, help="RUN.toml: write it with this [budget].")
+@json_option
+def allocate_command(source_file: Path, as_json: bool, **options: Any) -> None:
+    """Find the allocation of a budget with the least squared error.
+
+    INPUT.json holds the counts of each level, or only how many nodes it has. RUN.toml is allocated over
+    geolevels and query groups, from the public numbers of geounits and cells; the answer is a [budget].
+    An allocation is published: never compute it from the counts that it is to protect.
+
+    Example: opendas allocate INPUT.json --mechanism laplace --total 2
+
+    Example: opendas allocate run.toml --weights block=2 --to allocated.toml
+    """
+    total, mse = options["total"], options["mse"]
+    if (total is not None) and (mse is not None):
+        raise click.UsageError("give --total or --mse, not both.")
+    if source_file.suffix == ".toml":
+        _refuse(source_file, options, ("mechanism", "neighbours"))
+        if options["after_least_squares"]:
+            alone = ("mse", "prior", "stand_in", "source")
+            _refuse(source_file, options, alone, "--after-least-squares, which uses no counts")
+        _allocate_run(source_file, as_json, options)
+        return
+    _refuse(source_file, options, ("prior", "stand_in", "to", "after_least_squares"))
+    if options["mechanism"] is None:
+        raise click.UsageError(f"--mechanism is missing: {_MECHANISMS}.")
+    if total is None and mse is None:
+        raise click.UsageError("give --total, or --mse.")
+    _allocate_levels(source_file, as_json, options)
+
+
+def _refuse(source_file: Path, options: Mapping[str, Any], names: Sequence[str], kind: str = "") -> None:
+    kind = kind or ("a run file" if source_file.suffix == ".toml" else "counts of levels")
+    for name in names:
+        if options[name] not in (None, False):
+            option = f"--{name.replace('_', '-')}"
+            raise click.UsageError(f"{option} does not go with {kind} ({source_file.name}).")
+
+
+def _allocate_levels(source_file: Path, as_json: bool, options: Mapping[str, Any]) -> None:
+    import opendas
+    from opendas.allocation.level_counts import read_level_counts
+
+    counts = read_level_counts(source_file)
+    names = [level.name for level in counts.levels]
+    found = opendas.allocate(
+        counts.levels,
+        options["mechanism"],
+        total=options["total"],
+        mse=options["mse"],
+        weights=_level_weights(options["weights"], names),
+        neighbours=options["neighbours"] or "unbounded",
+    )
+    source = options["source"] or counts.source
+    if source is None and counts.known:
+        message(
+            f"warning: nothing says where the counts in {source_file.name} come from (--source). If they are "
+            "the counts to be released, the allocation must not be used: it would give some of them away."
+        )
+    answer = {**found.to_dict(), "source": source or ("not stated" if counts.known else "numbers of nodes")}
+    if as_json:
+        emit_json(answer)
+        return
+    loss = found.kind.loss_name
+    click.echo(f"total {loss} {float(found.total):.6g}, {found.kind}, {found.neighbours} neighbours")
+    click.echo(f"objective {found.objective:.6g}; an even split has {found.uniform_objective:.6g}")
+    click.echo()
+    columns = ["level", loss, "share", "bias2", "variance", "mse", "mse_even"]
+    whole = sum(found.budgets)
+    rows = []
+    for level, even, budget in zip(found.levels, found.uniform, found.budgets, strict=True):
+        row = level.to_dict() | {"level": level.name, loss: budget, "share": budget / whole}
+        rows.append(row | {"mse_even": even.mse})
+    click.echo(text_table(rows, columns))
+    click.echo()
+    click.echo("exact: " + ", ".join(answer["exact"]))
+    for level in found.levels:
+        if level.unbounded:
+            click.echo(f"{level.name} gets nothing: its error is unbounded.")
+    if any(not level.known for level in found.levels):
+        click.echo("errors are those before clamping where only numbers of nodes are known.")
+
+
+def _allocate_run(source_file: Path, as_json: bool, options: Mapping[str, Any]) -> None:
+    import opendas
+    from opendas.allocation.level_counts import read_level_counts
+
+    to, weights, prior, stand_in = (options[name] for name in ("to", "weights", "prior", "stand_in"))
+    if to is not None and to.resolve().parent != source_file.resolve().parent:
+        raise click.UsageError(
+            f"--to: paths in {source_file.name} are relative to its folder; write the new one beside it."
+        )
+    if to is not None and to.exists() and to.resolve() != source_file.resolve():
+        raise click.UsageError(f"{to} exists already; name another file with --to.")
+    found = opendas.allocate_run(
+        opendas.load(source_file),
+        total=options["total"],
+        mse=options["mse"],
+        weights=_named_weights(weights) if weights is not None else None,
+        prior=None if prior is None else read_level_counts(prior),
+        stand_in=None if stand_in is None else opendas.load(stand_in),
+        source=options["source"],
+        after_least_squares=options["after_least_squares"],
+    )
+    if to is not None:
+        found.write(source_file, to)
+    answer: dict[str, Any] = found.to_dict()
+    if as_json:
+        emit_json(answer)
+        return
+    message(
+        text_table(answer["levels"], ["geolevel", "query", "counts", "weight", "share", "variance", "mse"])
+    )
+    message(f"objective {answer['objective']:.6g}; even shares have {answer['uniform']['objective']:.6g}")
+    if any("before_clamping" in row for row in answer["levels"]):
+        message("errors are those before clamping where only numbers of nodes are known.")
+    for row in answer["levels"]:
+        if row["unbounded"]:
+            message(f"{row['geolevel']}/{row['query']} gets nothing: its error is unbounded.")
+    click.echo(answer["toml"], nl=False)
+
+
+def _level_weights(text: str | None, names: list[str]) -> list[float] | None:
+    """Return one weight a level, given in order or by name."""
+    from opendas.errors import BudgetError
+
+    if text is None:
+        return None
+    if "=" not in text:
+        return [_weight(part) for part in text.split(",")]
+    given = _named_weights(text)
+    for name in given:
+        if name not in names:
+            raise BudgetError(f"--weights: there is no level {name!r}; levels are {', '.join(names)}.")
+    return [given.get(name, 1.0) for name in names]
+
+
+def _named_weights(text: str) -> dict[str, float]:
+    from opendas.errors import BudgetError
+
+    given: dict[str, float] = {}
+    for part in text.split(","):
+        name, equals, value = part.rpartition("=")
+        if not equals or not name.strip():
+            raise BudgetError(
+                f'--weights: {part.strip()!r} is no weight; write NAME=NUMBER, for instance "block=2".'
+            )
+        if name.strip() in given:
+            raise BudgetError(f"--weights: {name.strip()!r} is there twice.")
+        given[name.strip()] = _weight(value)
+    return given
+
+
+def _weight(text: str) -> float:
+    """Return an exact number as a float; only budgets need be exact."""
+    from opendas.privacy.exact import parse_fraction
+
+    value = parse_fraction(text, "--weights")
+    return float(value) if abs(value) < 10**300 else float("inf")

@@ -1,0 +1,208 @@
+"""Commands on a release: ``verify``, ``tabulate``, ``evaluate`` and ``interval``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from opendas.cli.options import FOLDER, PATH, json_option, out_argument, remember_out
+from opendas.cli.output import emit_json, message, text_table
+
+__all__ = ["evaluate_command", "interval_command", "tabulate_command", "verify_command"]
+
+
+@click.command("verify")
+@out_argument
+@click.option("--allow-seeded", is_flag=True, help="Accept a release whose noise came from a seed.")
+@json_option
+def verify_command(out: Path, allow_seeded: bool, as_json: bool) -> None:
+    """Check a release from its own files: digests, budgets, microdata, constraints. Exit code 0 or 1.
+
+    The output of `opendas phsafe` is checked row by row: folders, columns, the grid of regions, groups and
+    cells, variances, and losses under every bound.
+
+    Example: opendas verify out
+    """
+    import opendas
+    from opendas.phsafe.verify import holds_household_tables, verify_output
+
+    if holds_household_tables(out):
+        checks = verify_output(out, allow_seeded=allow_seeded)
+    else:
+        checks = opendas.Release(out).verify(allow_seeded=allow_seeded)
+    good = all(check.ok for check in checks)
+    if as_json:
+        rows = [{"name": check.name, "ok": check.ok, "detail": check.detail} for check in checks]
+        emit_json({"ok": good, "checks": rows})
+    else:
+        for check in checks:
+            click.echo(f"{'ok    ' if check.ok else 'FAILED'}  {check.name}: {check.detail}")
+        click.echo(f"{len(checks)} checks, {sum(not check.ok for check in checks)} failed")
+    if not good:
+        click.get_current_context().exit(1)
+
+
+@click.command("tabulate")
+@out_argument
+@click.option(
+    "--tables", required=True, metavar="P1,...,H1|QUERY,...", help="Tables, or query groups of any product."
+)
+@click.option(
+    "--geolevel", required=True, metavar="LEVEL|CATEGORY", help="Geolevel, or entity category such as place."
+)
+@click.option(
+    "--format",
+    "file_format",
+    type=click.Choice(["parquet", "csv", "pl94"]),
+    default="parquet",
+    show_default=True,
+    help="File format; pl94 is the legacy layout.",
+)
+@click.option(
+    "--intervals",
+    metavar="LEVEL",
+    default=None,
+    help="Put estimate and interval beside each count, for instance 0.90.",
+)
+@click.option(
+    "--to",
+    type=FOLDER,
+    default=None,
+    help="Folder. Default: the release itself, whose certificate is then issued again.",
+)
+def tabulate_command(
+    out: Path, tables: str, geolevel: str, file_format: str, intervals: str | None, to: Path | None
+) -> None:
+    """Write tables of a release, each cell with its margin of error where one is known.
+
+    Example: opendas tabulate out --tables P1,P2 --geolevel tract --format csv --to tables
+    """
+    import opendas
+
+    level = None if intervals is None else opendas.exact_level(intervals)
+    names = [name.strip() for name in tables.split(",") if name.strip()]
+    if not names:
+        raise click.UsageError("--tables names no table.")
+    remember_out(out)
+    release = opendas.Release(out)
+    written = opendas.tabulate(
+        release, tables=names, geolevel=geolevel, format=file_format, intervals=level, to=to
+    )
+    for path in written:
+        click.echo(str(path))
+
+
+@click.command("evaluate")
+@out_argument
+@click.option(
+    "--truth",
+    required=True,
+    metavar="RUN.toml",
+    type=PATH,
+    help="The run file that names the input.",
+)
+@click.option("--entities", is_flag=True, help="Also at entity categories: places, districts, ...")
+@json_option
+def evaluate_command(out: Path, truth: Path, entities: bool, as_json: bool) -> None:
+    """Measure the error of a release against the confidential table.
+
+    The answer is confidential, on stdout too; plots and tables go under OUT/confidential/evaluation.
+
+    Example: opendas evaluate out --truth run.toml
+    """
+    import opendas
+
+    remember_out(out)
+    errors: dict[str, Any] = opendas.evaluate(
+        opendas.Release(out), truth=opendas.load(truth), entities=entities
+    ).to_dict()
+    message("These figures compare with the confidential data: they are confidential. Do not publish them.")
+    if as_json:
+        emit_json(errors)
+    else:
+        columns = ["geolevel", "query", "geounits", "mean_abs_error", "mean_signed_error"]
+        click.echo(text_table(errors["rows"], columns))
+
+
+_INTERVAL_COLUMNS = ("geocode", "cell", "count", "estimate", "sd", "lower", "upper")
+
+
+@click.command("interval")
+@click.argument("path", metavar="OUT|NMF", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option(
+    "--query", required=True, metavar="Q", help="Table (P1 ... H1) or query group, measured or not."
+)
+@click.option(
+    "--blocks",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=None,
+    help="CSV, Parquet or text file of block geocodes; columns area and weight if wanted.",
+)
+@click.option(
+    "--geolevel", metavar="LEVEL|CATEGORY", default=None, help="Geolevel, or entity category such as place."
+)
+@click.option(
+    "--level", metavar="LEVEL", default="0.90", show_default=True, help="Level, strictly between 0 and 1."
+)
+@click.option(
+    "--skip-unknown", is_flag=True, help="Leave out blocks that the release does not have: they are empty."
+)
+@json_option
+def interval_command(
+    path: Path,
+    query: str,
+    blocks: Path | None,
+    geolevel: str | None,
+    level: str,
+    skip_unknown: bool,
+    as_json: bool,
+) -> None:
+    """Give estimates, variances and intervals for true counts, in official areas or in a set of blocks.
+
+    OUT is an output folder; NMF a published noisy measurement file, of the Census Bureau's layout (a folder
+    with State.parquet, County.parquet and so on) or the folder release/measurements/PRODUCT. Nothing
+    confidential is read. An interval covers the noise, and nothing else.
+
+    Example: opendas interval out --query votingage --blocks district.csv
+    """
+    import opendas
+
+    if (blocks is None) == (geolevel is None):
+        raise click.UsageError("give either --blocks or --geolevel.")
+    exact = opendas.exact_level(level)
+    noisy = opendas.NoisyFile(path)
+    if geolevel is not None:
+        table = noisy.intervals(query, geolevel=geolevel, level=exact)
+    else:
+        table = noisy.interval(query, blocks=blocks, level=exact, skip_unknown=skip_unknown)
+    rows = [_whole_ends(row) for row in table.to_arrow().to_pylist()]
+    if as_json:
+        emit_json({"level": float(exact), "rows": rows})
+        return
+    click.echo(text_table([_interval_row(row) for row in rows], _INTERVAL_COLUMNS))
+    message(
+        f"{float(100 * exact):.10g} % intervals for the true count. They cover the noise, and nothing else: "
+        "not what the enumeration itself got wrong."
+    )
+
+
+def _whole_ends(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row with whole ends as integers, without a count where none is published."""
+    for name in ("lower", "upper", "count"):
+        value = row[name]
+        if value is not None and value == int(value):
+            row[name] = int(value)
+    if row["count"] is None:
+        del row["count"]
+    row["unbounded"] = row["upper"] is None or row["lower"] is None
+    return row
+
+
+def _interval_row(row: dict[str, Any]) -> dict[str, Any]:
+    shown = {name: row.get(name) for name in _INTERVAL_COLUMNS}
+    shown["sd"] = None if row["variance"] is None else round(row["variance"] ** 0.5, 2)
+    if row["estimate"] is not None:
+        shown["estimate"] = f"{row['estimate']:.1f}"
+    return shown

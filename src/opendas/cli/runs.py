@@ -1,0 +1,385 @@
+"""Commands of a run: ``run``, ``measure``, ``estimate``, ``status``, ``forget-key`` and ``publish``."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from opendas.cli.options import (
+    PATH,
+    check_engine,
+    engine_options,
+    given_passphrase,
+    json_option,
+    key_options,
+    mdf_format_option,
+    out_argument,
+    out_option,
+    remember_out,
+    run_file_argument,
+    seed_option,
+    strict_option,
+)
+from opendas.cli.output import emit_json, message
+from opendas.cli.progress import Progress, duration
+from opendas.errors import PrivacyError
+from opendas.runs.progress.clock import peak_rss_mb
+
+__all__ = [
+    "estimate_command",
+    "forget_key_command",
+    "measure_command",
+    "next_steps",
+    "publish_command",
+    "run_answer",
+    "run_command",
+    "status_command",
+]
+
+
+@click.command("run")
+@run_file_argument
+@out_option
+@engine_options
+@seed_option
+@click.option(
+    "--measurements",
+    type=click.Choice(["used", "full"]),
+    default="used",
+    show_default=True,
+    help="Write the noisy measurements that estimation used, or all of them.",
+)
+@mdf_format_option
+@strict_option
+@key_options
+@json_option
+def run_command(run_file: Path, out: Path | None, as_json: bool, **options: Any) -> None:
+    """Measure, estimate and write a release into OUT.
+
+    OUT/release may be published; OUT/confidential must not. The run spends its budget once; --resume after an
+    interruption repeats the same noise.
+
+    Example: opendas run run.toml --out out
+    """
+    import opendas
+
+    started = time.monotonic()
+    folder, product = _measured(opendas.release, run_file, out, options, "This release is stamped")
+    _answer(folder, product, time.monotonic() - started, as_json)
+
+
+@click.command("measure")
+@run_file_argument
+@out_option
+@engine_options
+@seed_option
+@strict_option
+@key_options
+@json_option
+def measure_command(run_file: Path, out: Path | None, as_json: bool, **options: Any) -> None:
+    """Take all noisy measurements of a run and write them into OUT/release/measurements.
+
+    Example: opendas measure run.toml --out out && opendas estimate run.toml --out out
+    """
+    import opendas
+
+    folder, product = _measured(opendas.measure, run_file, out, options, "These measurements are")
+    written = folder / "release" / "measurements" / product
+    if as_json:
+        emit_json({"out": folder, "product": product, "measurements": written})
+    else:
+        click.echo(f"{product}: measurements in {written}")
+        click.echo(f"next: opendas estimate {run_file} --out {folder}")
+
+
+def _measured(
+    act: Callable[..., Any], run_file: Path, out: Path | None, options: dict[str, Any], result: str
+) -> tuple[Path, str]:
+    """Carry out an act that reads the input; return its folder and its product.
+
+    Parameters
+    ----------
+    act : callable
+        :func:`opendas.release` or :func:`opendas.measure`.
+    options : dict
+        Of the command line; what is no keyword of `act` is taken out.
+    result : str
+        Begins the sentence that says what noise from a seed is not for.
+    """
+    import opendas
+    from opendas.api import with_strict
+
+    check_engine(options["engine"], options["master"])
+    folder = remember_out(out, run_file)
+    run = opendas.load(run_file)
+    product = run.product.name
+    file, ask = options.pop("key_passphrase_file"), options.pop("ask_passphrase")
+    passphrase = given_passphrase(file, ask, folder, product)
+    with Progress() as progress:
+        if options.pop("strict"):
+            run = with_strict(run)
+        act(run, out=folder, passphrase=passphrase, progress=progress, expect=progress.announce, **options)
+    findings = findings_message(folder, product)
+    if findings is not None:
+        message(findings)
+    if options["seed"] is not None:
+        message(f"warning: noise from a seed protects nobody. {result} NOT FOR RELEASE.")
+    return folder, product
+
+
+@click.command("estimate")
+@run_file_argument
+@out_option
+@engine_options
+@mdf_format_option
+@click.option(
+    "--ledger",
+    type=PATH,
+    default=None,
+    help="The shared ledger that opendas measure was given; the act is noted there as finished.",
+)
+@json_option
+def estimate_command(run_file: Path, out: Path | None, as_json: bool, **options: Any) -> None:
+    """Turn the measurements in OUT into consistent microdata. Spends no budget.
+
+    Example: opendas estimate run.toml --out out
+    """
+    import opendas
+
+    check_engine(options["engine"], options["master"])
+    folder = remember_out(out, run_file)
+    started = time.monotonic()
+    with Progress() as progress:
+        run = opendas.load(run_file, need_input=False)
+        opendas.estimate(run, out=folder, progress=progress, **options)
+    _answer(folder, run.product.name, time.monotonic() - started, as_json)
+
+
+def _answer(folder: Path, product: str, seconds: float, as_json: bool) -> None:
+    answer = run_answer(folder, product, seconds)
+    if as_json:
+        emit_json(answer)
+    else:
+        click.echo(next_steps(answer))
+
+
+_WATCH_SECONDS = 2.0
+
+
+@click.command("status")
+@out_argument
+@click.option("--watch", is_flag=True, help="Show it again every two seconds until no run is at work.")
+@json_option
+def status_command(out: Path, watch: bool, as_json: bool) -> None:
+    """Show the runs in OUT: how far they are, how long they will take, and what they have spent.
+
+    Reads only, so that it can be asked while a run is at work in OUT.
+
+    Example: opendas status out --watch
+    """
+    import opendas
+
+    rows = opendas.status(out)
+    while True:
+        _show_status(out, rows, as_json, again=watch)
+        if not watch or not any(row.get("state") == "running" for row in rows):
+            break
+        time.sleep(_WATCH_SECONDS)
+        rows = opendas.status(out)
+    problems = [row["problem"] for row in rows if row.get("problem")]
+    if problems:
+        raise PrivacyError("\n  ".join(problems))
+
+
+def _show_status(out: Path, rows: Sequence[Mapping[str, Any]], as_json: bool, *, again: bool) -> None:
+    # A script that reads JSON is not handed an answer without content beside an error.
+    if all(row.get("phase") == "damaged" for row in rows):
+        return
+    if as_json:
+        emit_json({"out": out, "runs": rows})
+        return
+    if again and sys.stdout.isatty():
+        click.clear()
+    click.echo("\n".join(line for row in rows for line in _status_lines(row)))
+
+
+def _status_lines(row: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what is said about a run."""
+    if row.get("state") == "finished":
+        yield f"{row['product']}: {row['phase']}"
+    else:
+        yield f"{row['product']}: {row.get('state') or 'unknown'}, phase {row['phase']}"
+    for said in (_stage(row), _work(row), _times(row), _spent(row)):
+        if said:
+            yield f"  {said}"
+    for name in ("error", "advice"):
+        if row.get(name):
+            yield f"  {row[name]}"
+
+
+def _stage(row: Mapping[str, Any]) -> str:
+    if row.get("stage") is None or row.get("state") == "finished":
+        return ""
+    done, total = row.get("done") or 0, row.get("total") or 0
+    text = str(row["stage"])
+    if total > 1:
+        text += f": {done:,} of {total:,} ({100 * done // total} %)"
+    if row.get("rate"):
+        text += f", {row['rate']:,.3g} a second"
+    if row.get("stage_left") is not None:
+        text += f", {duration(row['stage_left'])} left"
+    return text
+
+
+def _work(row: Mapping[str, Any]) -> str:
+    parts = []
+    if row.get("state") != "finished" and row.get("workers") is not None:
+        parts.append(f"{row['workers']} worker{'s' * (row['workers'] != 1)} ({row.get('engine')})")
+    if row.get("memory_mb") is not None:
+        parts.append(f"{row['memory_mb']:,.0f} MB of memory in all")
+    if row.get("peak_rss_mb") is not None:
+        parts.append(f"largest process {row['peak_rss_mb']:,.0f} MB")
+    return ", ".join(parts)
+
+
+def _times(row: Mapping[str, Any]) -> str:
+    if row.get("started") is None:
+        return ""
+    text = f"since {_moment(row['started'])}"
+    if row.get("attempts", 1) > 1:
+        text += f", attempt {row['attempts']}"
+    if row.get("elapsed") is not None:
+        text += f", {duration(row['elapsed'])}"
+    if row.get("updated") is not None:
+        text += f"; last event {row.get('last_event')} at {_moment(row['updated'])}"
+    return text
+
+
+def _moment(timestamp: str) -> str:
+    return timestamp.replace("T", " ").partition(".")[0].removesuffix("Z") + " UTC"
+
+
+def _spent(row: Mapping[str, Any]) -> str:
+    parts = [f"{name} {row[name]} spent" for name in ("rho", "epsilon") if row.get(name) is not None]
+    if row.get("seeded"):
+        parts.append("noise from a seed")
+    if "key" in row:
+        parts.append("key there" if row["key"] else "no key")
+    if row.get("tasks_finished"):
+        parts.append(f"{row['tasks_finished']} tasks kept")
+    if row.get("version") is not None:
+        parts.append(f"version {row['version']}")
+    return ", ".join(parts)
+
+
+@click.command("forget-key")
+@out_argument
+def forget_key_command(out: Path) -> None:
+    """Destroy the run keys in OUT.
+
+    Key and measurements together give the confidential data away, for as long as the release exists.
+    Afterwards an unfinished run cannot be resumed, and no further measurement can be drawn.
+
+    Example: opendas forget-key out
+    """
+    import opendas
+
+    gone = opendas.forget_key(out)
+    if gone:
+        click.echo(f"destroyed the key of {', '.join(gone)}")
+        message("Copies that a backup or the file system keeps are beyond reach.")
+    else:
+        click.echo("there is no key left")
+
+
+@click.command("publish")
+@out_argument
+@click.argument("address", metavar="ADDRESS")
+@click.option(
+    "--master",
+    metavar="URL",
+    default=None,
+    help="Spark master. Default: the Spark of this process, else a local one.",
+)
+@click.option("--allow-seeded", is_flag=True, help="Accept a release whose noise came from a seed.")
+@json_option
+def publish_command(out: Path, address: str, master: str | None, allow_seeded: bool, as_json: bool) -> None:
+    """Verify OUT and copy its release to ADDRESS, a folder such as hdfs://host/path.
+
+    Nothing but OUT/release is copied. Every file is read back before it gets its name, certificate.json as
+    the last. A copy that was interrupted is finished by the same command; a folder that holds anything else
+    is refused.
+
+    Example: opendas publish out hdfs://namenode/releases/2030
+    """
+    import opendas
+
+    done = opendas.publish_to(out, address, master=master, allow_seeded=allow_seeded)
+    if as_json:
+        emit_json({"address": done.address, "files": done.files, "copied": done.copied})
+    else:
+        click.echo(f"{done.address}: {done.files} files of the release, {done.copied} of them copied now")
+
+
+def certificate_run(out: Path, product: str) -> Mapping[str, Any]:
+    """Return the entry of a product's run in the certificate of a release, empty where there is none.
+
+    Raises
+    ------
+    FormatError
+        If the certificate is damaged.
+    """
+    from opendas.runs.finished_release import Release
+
+    if not (out / "release" / "certificate.json").is_file():
+        return {}
+    runs = Release(out).certificate["runs"]
+    found: Mapping[str, Any] = next((run for run in reversed(runs) if run["product"] == product), {})
+    return found
+
+
+def run_answer(out: Path, product: str, seconds: float) -> dict[str, Any]:
+    """Return the answer of a finished run; ``records`` is the number released."""
+    entry = certificate_run(out, product)
+    answer: dict[str, Any] = {"out": str(out), "product": product}
+    for key in ("records", "rho", "epsilon", "families", "fallbacks", "stamps"):
+        answer[key] = entry.get(key)
+    answer["seconds"] = round(seconds, 3)
+    answer["peak_rss_mb"] = round(peak_rss_mb(), 1)
+    return answer
+
+
+def findings_message(out: Path, product: str) -> str | None:
+    """Say where the inconsistencies of the input are listed; None where there are none."""
+    path = out / "confidential" / "findings" / f"{product}.txt"
+    if not path.is_file():
+        return None
+    count = len(path.read_bytes().splitlines())
+    return (
+        f"warning: the input is inconsistent in {count:,} place{'s' if count > 1 else ''}, listed in {path} "
+        "(confidential). --strict makes this an error."
+    )
+
+
+def next_steps(answer: Mapping[str, Any]) -> str:
+    """Return the answer in words, with what to do next."""
+    out = answer["out"]
+    loss = f"rho {answer['rho']}" if answer["rho"] is not None else f"epsilon {answer['epsilon']}"
+    stamps = f" [{', '.join(map(str, answer['stamps']))}]" if answer["stamps"] else ""
+    records = f"{answer['records']:,}" if isinstance(answer["records"], int) else "an unknown number of"
+    return "\n".join(
+        [
+            f"{answer['product']}: {records} records released under {loss}{stamps}",
+            f"in {duration(answer['seconds'])}, with {answer['peak_rss_mb']:,.0f} MB at most in one process.",
+            "",
+            f"  report       {out}/release/report.html",
+            f"  certificate  {out}/release/certificate.json",
+            f"  check it     opendas verify {out}",
+            f"  publish      {out}/release only; {out}/confidential holds the key",
+        ]
+    )

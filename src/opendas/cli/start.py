@@ -1,0 +1,370 @@
+"""Commands to begin with: list, doctor, demo, make-nation, init, fetch and explore."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import click
+
+from opendas.cli.failures import EXIT_ENVIRONMENT
+from opendas.cli.options import FOLDER, PATH, json_option, to_option
+from opendas.cli.output import emit_json, message
+from opendas.cli.progress import Progress, duration
+from opendas.cli.runs import run_answer
+from opendas.errors import CheckFailed, ConfigError, EnvironmentFailure
+
+__all__ = [
+    "demo_command",
+    "doctor_command",
+    "explore_command",
+    "fetch_command",
+    "init_command",
+    "list_command",
+    "make_nation_command",
+]
+
+
+_PRODUCTS = {
+    "pl94-persons": "2020 redistricting data, persons: 8 x 2 x 2 x 63 = 2,016 cells",
+    "pl94-units": "2020 redistricting data, housing units: vacant or occupied",
+    "FILE.toml": "a product of your own; `opendas init table DATA.csv` writes one to start from",
+}
+_READERS = {
+    "pl94-2010": "official 2010 P.L. 94-171 zip, as downloaded",
+    "pl94-2020": "official 2020 P.L. 94-171 zip, as downloaded",
+    "ppmf": "privacy-protected microdata files of the Census Bureau",
+    "mdf": "microdata of the production layout, ours included",
+    "cef": "person and unit records of a census, with the GRF-C",
+    "records": "one record a row, CSV or Parquet, any hierarchy",
+    "histogram": "counts in long form, CSV or Parquet, any hierarchy",
+}
+_SPINES = {
+    "standard": "the official hierarchy",
+    "optimized": "block groups made of blocks in the same off-spine entities; only children bypassed",
+    "aian": "the same, with every level from the state down divided into AIAN areas and the rest",
+}
+_ENGINES = {
+    "local": "processes on this machine",
+    "spark": "executors of a Spark cluster (opendas[spark], Java 17); the same release",
+}
+_ESTIMATORS = {
+    "topdown": "the TopDown Algorithm: from the root down, families solved jointly",
+    "informed": "the same, each family estimated from all that was measured below it",
+    "block-by-block": "each leaf on its own (TopDown paper, Appendix A)",
+}
+
+
+def _everything() -> dict[str, dict[str, str]]:
+    from opendas.budget.presets import preset, preset_names
+
+    return {
+        "products": _PRODUCTS,
+        "presets": {name: preset(name).description for name in preset_names()},
+        "readers": _READERS,
+        "spines": _SPINES,
+        "engines": _ENGINES,
+        "estimators": _ESTIMATORS,
+    }
+
+
+@click.command("list")
+@json_option
+def list_command(as_json: bool) -> None:
+    """List products, budget presets, readers, spines, engines and estimators.
+
+    Example: opendas list
+    """
+    known = _everything()
+    if as_json:
+        emit_json(known)
+        return
+    width = max(len(name) for entries in known.values() for name in entries)
+    for kind, entries in known.items():
+        click.echo(kind)
+        for name, line in entries.items():
+            click.echo(f"  {name.ljust(width)}  {line}")
+
+
+@click.command("doctor")
+@json_option
+def doctor_command(as_json: bool) -> None:
+    """Check cores, memory, disk, Python, packages, permissions and compiler cache. Exit code 0 or 6.
+
+    Example: opendas doctor
+    """
+    from opendas.cli.machine import examine
+
+    findings = examine()
+    ready = all(finding.level != "problem" for finding in findings)
+    if as_json:
+        rows = [
+            {"name": f.name, "level": f.level, "detail": f.detail, "advice": f.advice or None}
+            for f in findings
+        ]
+        emit_json({"ready": ready, "checks": rows})
+    else:
+        for finding in findings:
+            click.echo(f"{finding.level:<8} {finding.name}: {finding.detail}")
+            if finding.advice:
+                click.echo(f"{'':<8}   -> {finding.advice}")
+        click.echo("This machine is ready." if ready else "This machine is not ready: see above.")
+    if not ready:
+        click.get_current_context().exit(EXIT_ENVIRONMENT)
+
+
+_DEMO_FOLDER = "demo-out"
+
+
+@click.command("demo")
+@click.option(
+    "--out",
+    type=FOLDER,
+    default=None,
+    help=f"Folder, new or empty. Default: {_DEMO_FOLDER}, or the first free {_DEMO_FOLDER}-2, -3 ...",
+)
+@click.option(
+    "--blocks", type=click.IntRange(min=50), default=3000, show_default=True, help="Size of the state."
+)
+@click.option("--workers", type=click.IntRange(min=1), default=None, help="Processes.")
+def demo_command(out: Path | None, blocks: int, workers: int | None) -> None:
+    """Make a small state up, release its persons and housing units, and verify the release.
+
+    Nobody's data are in it.
+
+    Example: opendas demo
+    """
+    import opendas
+    from opendas.demo import write_demo
+
+    folder = _free_folder(out)
+    release_folder = folder / "out"
+    click.get_current_context().obj["out"] = release_folder
+    started = time.monotonic()
+    message(f"making a state of {blocks:,} blocks up in {folder / 'input'} ...")
+    run_files = write_demo(folder / "input", blocks)
+    message("the first release on a machine compiles its kernels, which takes about a minute")
+    answers = []
+    for run_file in run_files:
+        begun = time.monotonic()
+        message(f"releasing {run_file.name} ...")
+        run = opendas.load(run_file)
+        with Progress() as progress:
+            opendas.release(run, out=release_folder, workers=workers, progress=progress)
+        answers.append(run_answer(release_folder, run.product.name, time.monotonic() - begun))
+    message("verifying the release from its own files ...")
+    checks = opendas.Release(release_folder).verify()
+    failed = [check for check in checks if not check.ok]
+    if failed:
+        raise CheckFailed(f"the release does not verify: {failed[0].name}: {failed[0].detail}")
+    for answer in answers:
+        click.echo(f"{answer['product']}: {answer['records']:,} records released, rho {answer['rho']}")
+    click.echo(f"verified: {len(checks)} checks passed; {duration(time.monotonic() - started)} in all")
+    click.echo(_next_steps(folder, run_files[0]))
+
+
+def _free_folder(out: Path | None) -> Path:
+    if out is not None:
+        if out.exists() and any(out.iterdir()):
+            raise ConfigError(f"{out} is not empty; give a new folder with --out.")
+        return out
+    number = 1
+    while True:
+        folder = Path(_DEMO_FOLDER if number == 1 else f"{_DEMO_FOLDER}-{number}")
+        if not folder.exists():
+            return folder
+        number += 1
+
+
+def _next_steps(folder: Path, run_file: Path) -> str:
+    out = folder / "out"
+    activate = Path(sys.prefix, "bin", "activate")
+    first = f"  . {activate}\n" if shutil.which("opendas") is None and activate.is_file() else ""
+    return f"""
+The report is {out}/release/report.html: open it in a browser.
+
+Next, try
+{first}\
+  opendas tabulate {out} --tables P1,H1 --geolevel tract --format csv --to {folder}/tables
+  opendas evaluate {out} --truth {run_file}
+  opendas plan {run_file}
+  opendas init table YOUR-DATA.csv          your own data (docs/own-csv.md)
+  opendas init pl94 --state ri --year 2010  a real state"""
+
+
+@click.command("make-nation")
+@click.option(
+    "--to",
+    "folder",
+    type=FOLDER,
+    required=True,
+    help="Folder, new or empty.",
+)
+@click.option(
+    "--blocks",
+    type=click.IntRange(min=100),
+    required=True,
+    help="Size, empty blocks included; the real nation has 8,130,000.",
+)
+@click.option("--seed", type=click.IntRange(min=0), default=2020, show_default=True, help="Another nation.")
+@click.option(
+    "--states",
+    type=click.IntRange(min=1),
+    default=None,
+    help="Number of states. Default: one for every thousand blocks, at most 51.",
+)
+@click.option(
+    "--people",
+    type=click.FloatRange(min=1.0, max=1000.0),
+    default=41.0,
+    show_default=True,
+    help="People a block, on average and about.",
+)
+@click.option(
+    "--only",
+    "only",
+    metavar="SS",
+    multiple=True,
+    help="Write this state only, one of the codes 01, 02 ...; may be given several times.",
+)
+def make_nation_command(
+    folder: Path, blocks: int, seed: int, states: int | None, people: float, only: tuple[str, ...]
+) -> None:
+    """Make a nation up and write it county by county, with run files for persons and units.
+
+    Nobody's data are in it. The same numbers give the same files, state by state.
+
+    Example: opendas make-nation --to nation --blocks 100000
+    """
+    from opendas.demo import write_nation
+
+    if folder.exists() and any(folder.iterdir()):
+        raise ConfigError(f"{folder} is not empty; give a new folder with --to.")
+    started = time.monotonic()
+    with Progress() as progress:
+        made = write_nation(folder, blocks, seed, states, people=people, only=only or None, progress=progress)
+    message(f"made in {duration(time.monotonic() - started)}")
+    click.echo(
+        f"{made.people:,} people and {made.housing_units:,} housing units in {made.blocks:,} blocks, "
+        f"{made.leaves:,} of them with homes: {made.states} states, {made.counties:,} counties, "
+        f"{made.tracts:,} tracts, {made.block_groups:,} block groups"
+    )
+    click.echo(f"\nNext, try\n  opendas plan {made.runs[0]}\n  opendas run {made.runs[0]} --out {folder}-out")
+
+
+@click.group("init")
+def init_command() -> None:
+    """Write commented run files to start from."""
+
+
+@init_command.command("pl94")
+@click.option("--state", required=True, help="Two letters, for instance ri.")
+@click.option("--year", required=True, type=int, help="2010 or 2020.")
+@to_option
+def init_pl94(state: str, year: int, to: Path) -> None:
+    """Write run files for a state's official redistricting file: persons and housing units.
+
+    Example: opendas init pl94 --state ri --year 2010
+    """
+    from opendas.geography.states import find_state
+    from opendas.readers.pl94.fetch import pl94_url
+    from opendas.runs.config.templates import pl94_run_file
+
+    found = find_state(state)
+    url = pl94_url(found, year)
+    stem = f"{found.postal.lower()}{year}"
+    texts = {to / f"{stem}-{kind}.toml": pl94_run_file(found, year, kind) for kind in ("persons", "units")}
+    _write_new(texts)
+    message(f"The input is {url}; `opendas fetch pl94 {found.postal.lower()} {year}` downloads it.")
+    message(f"Then: opendas plan {to / stem}-persons.toml")
+
+
+@init_command.command("table")
+@click.argument("data", metavar="DATA.csv", type=PATH)
+@to_option
+def init_table(data: Path, to: Path) -> None:
+    """Guess a product file and a run file from a CSV or Parquet table.
+
+    The guess goes by column names and by how many different values a column has; the files say what to check.
+
+    Example: opendas init table patients.csv
+    """
+    from opendas.runs.config.guess import guess_table
+    from opendas.runs.config.templates import table_product_file, table_run_file
+
+    guess = guess_table(data)
+    name = re.sub(r"[^A-Za-z0-9_-]+", "-", data.name.split(".")[0]).strip("-").lower() or "table"
+    product, run = to / f"{name}-product.toml", to / f"{name}-run.toml"
+    path = os.path.relpath(data.resolve(), to.resolve())
+    _write_new(
+        {
+            product: table_product_file(guess, name),
+            run: table_run_file(guess, product.name, Path(path).as_posix()),
+        }
+    )
+    message(f"where:      column {guess.geocode}, levels {', '.join(guess.level_names)}")
+    message(f"attributes: {', '.join(f'{a} ({len(v)} levels)' for a, v in guess.attributes.items())}")
+    message(f"rows:       {'counts in column ' + guess.count if guess.count else 'one record each'}")
+    message(f"not taken:  {', '.join(guess.ignored) or 'nothing'}")
+    message("This is a guess. Look for CHECK in both files: the levels listed there would be published.")
+    message(f"Then: opendas plan {run}")
+
+
+def _write_new(texts: dict[Path, str]) -> None:
+    """Write files that are not there yet, all or none."""
+    there = [str(path) for path in texts if path.exists()]
+    if there:
+        raise ConfigError(
+            f"{', '.join(there)}: there already, and not overwritten. Move it away, or use --to."
+        )
+    for path, text in texts.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        click.echo(str(path))
+
+
+@click.group("fetch")
+def fetch_command() -> None:
+    """Download official input files."""
+
+
+@fetch_command.command("pl94")
+@click.argument("state")
+@click.argument("year", type=int)
+@to_option
+def fetch_pl94_file(state: str, year: int, to: Path) -> None:
+    """Download the redistricting file of STATE (two letters) for YEAR (2010 or 2020).
+
+    Example: opendas fetch pl94 ri 2010
+    """
+    from opendas.readers.pl94.fetch import fetch_pl94
+
+    message(f"fetching the official file of {state} for {year} from the Census Bureau ...")
+    click.echo(str(fetch_pl94(state, year, to)))
+
+
+@click.command("explore")
+@click.argument("file", metavar="[FILE]", type=PATH, required=False)
+@click.option("--save", type=PATH, default=None, help="File that the page may write a plan to.")
+@click.option("--port", type=click.IntRange(min=0, max=65535), default=0, help="Port. Default: any free one.")
+@click.option("--no-browser", is_flag=True, help="Only print the address.")
+def explore_command(file: Path | None, save: Path | None, port: int, no_browser: bool) -> None:
+    """Play with a budget in the browser, and see at once what it buys and costs.
+
+    FILE is a run file, a PHSafe config.json, or a state that the page has kept. Without it, published numbers
+    of geounits stand in. No confidential count is read.
+
+    Example: opendas explore run.toml
+    """
+    try:
+        from opendas.explore.serve import serve
+        from opendas.explore.start import make_session
+    except ModuleNotFoundError as error:
+        if error.name not in ("starlette", "uvicorn", "anyio", "h11"):
+            raise
+        raise EnvironmentFailure("opendas explore needs pip install 'opendas[explore]'.") from None
+    serve(make_session(file, save), port=port, browser=not no_browser, say=message)
