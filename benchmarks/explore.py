@@ -16,14 +16,14 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import opendas
-from opendas.explore.budget_page import start_state
-from opendas.explore.budget_routes import BudgetPages
-from opendas.explore.drafts import draft_of
-from opendas.explore.household_drafts import production
-from opendas.explore.household_routes import HouseholdPages
+from opendas.explore.app import Pages
+from opendas.explore.budget_page import budget_state
+from opendas.explore.household_page import household_state
+from opendas.explore.households import production
 from opendas.explore.session import Session
 from opendas.explore.subjects import RunSubject, Subject
 
@@ -32,12 +32,13 @@ Form = dict[str, str]
 
 def full(subject: Subject) -> Form:
     """A form in which every query group has a share at every geolevel that the start has one at."""
-    draft = draft_of(subject.start(), subject)
-    form = {"subject": subject.key, "plans": "1", **draft.fields("a")}
-    for level, row in enumerate(draft.queries):
-        if any(row):
-            for query in range(len(row)):
-                form[f"a.q{level}.{query}"] = f"1/{len(row)}"
+    state = budget_state(subject)
+    form = {"subject": subject.key, "plans": "1", **state.fields()}
+    count = len(subject.queries)
+    for level in range(len(subject.levels)):
+        names = [f"a.q{level}.{query}" for query in range(count)]
+        if any(form[name] for name in names):
+            form |= dict.fromkeys(names, f"1/{count}")
     return form
 
 
@@ -59,34 +60,34 @@ def timed(answer: Callable[[Form], object], forms: Iterator[Form]) -> dict[str, 
     return {"median_ms": statistics.median(taken), "worst_ms": max(taken)}
 
 
-def budgets(subject: Subject, pages: BudgetPages, count: int) -> dict[str, dict[str, float]]:
+def budgets(subject: Subject, session: Session, count: int) -> dict[str, dict[str, float]]:
     """Time the sliders of the budget page."""
+    answer = partial(Pages(session).answers, session.pages[0])
     form = full(subject)
     last = len(subject.levels) - 1
-    two = {**form, "plans": "2", **start_state(subject).plans[0].fields("b")}
+    two = {**form, "plans": "2"} | {f"b.{k}": v for k, v in budget_state(subject).plans[0].items()}
     query = f"a.q{last}.0"
     return {
-        "total": timed(pages._answers, moves(form, "a.total", 1.001, 0.0137, count)),
+        "total": timed(answer, moves(form, "a.total", 1.001, 0.0137, count)),
         "share of a geolevel": timed(
-            pages._answers, moves(form, f"a.l{last}", 0.1003, 0.0017, count, f"move:a.l{last}")
+            answer, moves(form, f"a.l{last}", 0.1003, 0.0017, count, f"move:a.l{last}")
         ),
-        "share of a query group": timed(
-            pages._answers, moves(form, query, 0.1003, 0.0017, count, f"move:{query}")
-        ),
-        "total, two plans": timed(pages._answers, moves(two, "a.total", 3.001, 0.0137, count)),
-        "a small total (0.01)": timed(pages._answers, moves(form, "a.total", 0.01, 0.0001, count)),
+        "share of a query group": timed(answer, moves(form, query, 0.1003, 0.0017, count, f"move:{query}")),
+        "total, two plans": timed(answer, moves(two, "a.total", 3.001, 0.0137, count)),
+        "a small total (0.01)": timed(answer, moves(form, "a.total", 0.01, 0.0001, count)),
     }
 
 
 def households(count: int) -> dict[str, dict[str, float]]:
     """Time the sliders of the page of household tables."""
-    pages = HouseholdPages()
-    budget = {"plans": "1", **production("budget").fields("a")}
-    target = {"plans": "1", **production("target", "exact").fields("a")}
+    session = Session()
+    answer = partial(Pages(session).answers, session.pages[1])
+    budget = {"plans": "1", **household_state(production("budget")).fields()}
+    target = {"plans": "1", **household_state(production("target", "exact")).fields()}
     return {
-        "a budget": timed(pages._answers, moves(budget, "a.v.PH3.3", 0.31, 0.0037, count)),
-        "tau": timed(pages._answers, moves(budget, "a.tau.PH4", 2, 1, count)),
-        "a target": timed(pages._answers, moves(target, "a.v.PH3.3", 21, 1, count)),
+        "a budget": timed(answer, moves(budget, "a.v.PH3.3", 0.31, 0.0037, count)),
+        "tau": timed(answer, moves(budget, "a.tau.PH4", 2, 1, count)),
+        "a target": timed(answer, moves(target, "a.v.PH3.3", 21, 1, count)),
     }
 
 
@@ -99,12 +100,12 @@ def main() -> None:
     options = parser.parse_args()
     session = Session()
     found = {
-        name: budgets(session.subject(key), BudgetPages(session), options.moves)
+        name: budgets(session.budgets.subject(key), session, options.moves)
         for name, key in (("United States, persons", "us-persons"), ("a state, persons", "state-persons"))
     }
     if options.run is not None:
         subject = RunSubject(opendas.load(options.run))
-        found[str(options.run.name)] = budgets(subject, BudgetPages(Session(subject)), options.moves)
+        found[str(options.run.name)] = budgets(subject, Session(subject), options.moves)
     found["household tables"] = households(options.moves)
     for name, rows in found.items():
         for slider, row in rows.items():

@@ -188,7 +188,7 @@ def test_ciphers_and_operating_system_randomness_are_in_one_place() -> None:
         "opendas.custody.input_tag",
     }
     random = {n for n in MODULES if any(m in ("random", "secrets") for m, _ in imported(n))}
-    explorer = {f"opendas.explore.{part}" for part in ("app", "budget_routes", "session")}
+    explorer = {f"opendas.explore.{part}" for part in ("app", "session")}
     spark = {f"opendas.engines.spark.{part}" for part in ("channel", "draw", "engine", "exact", "executors")}
     assert random == {"opendas.phsafe.run", "opendas.runs.prepare"} | explorer | spark, (
         "secrets: run ids, tokens of the page and of executors, names of probes and folders"

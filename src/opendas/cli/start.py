@@ -361,8 +361,8 @@ def explore_command(file: Path | None, save: Path | None, port: int, no_browser:
     Example: opendas explore run.toml
     """
     try:
-        from opendas.explore.serve import serve
-        from opendas.explore.start import make_session
+        from opendas.explore.app import serve
+        from opendas.explore.session import make_session
     except ModuleNotFoundError as error:
         if error.name not in ("starlette", "uvicorn", "anyio", "h11"):
             raise

@@ -1,210 +1,316 @@
-"""The budget page: from a form to answers."""
+"""The page of a release's budget: its plans, and the words, tables and pictures of what they buy and cost."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any, Final
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
+from opendas.budget.presets import preset
 from opendas.errors import ConfigError, OpendasError
-from opendas.explore.answers import CURVE_EXPONENTS, Answers, Cell, Loss, answer
-from opendas.explore.drafts import Draft, Sum, draft_of, moved, read_draft, rescaled
-from opendas.explore.pictures import curve_picture, error_picture
-from opendas.explore.problems import Problems
-from opendas.explore.states import BudgetState, differences
-from opendas.explore.subjects import Subject
-from opendas.gls.expected_error import ExpectedRow
-from opendas.privacy.composed import Bounds
+from opendas.explore.budget import (
+    CURVE_EXPONENTS,
+    BudgetAnswers,
+    Cell,
+    Loss,
+    answer_budget,
+    budget_fields,
+    read_budget,
+)
+from opendas.explore.fields import Problems, move_share, rescale_shares, share_text, sum_sentence
+from opendas.explore.page import Answer, Page, State, Typed
+from opendas.explore.run_file import run_file
+from opendas.explore.subjects import STAND_INS, Subject, stand_in
+from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.privacy.zcdp import FORMULAS
-from opendas.report.pictures import share_bar
-from opendas.report.views import decimal, words
+from opendas.report.pictures import WIDTH, closed, line, opened, rect, share_bar, text
+from opendas.report.views import decimal, query_words, ticks, words
 
-__all__ = [
-    "PREFIXES",
-    "BudgetAnswer",
-    "acted",
-    "answered",
-    "error_of",
-    "from_form",
-    "margin_of",
-    "start_state",
-]
+__all__ = ["BudgetPage", "budget_state", "curve_picture", "error_picture"]
 
-PREFIXES = ("a", "b")
-"""Of the fields of the first and the second plan."""
+BudgetAnswer = Answer[BudgetAnswers]
+Row = tuple[str, Sequence[str]]
+
+_MECHANISMS: Final = (
+    (Mechanism.DISCRETE_GAUSSIAN.value, "discrete Gaussian (zCDP)"),
+    (Mechanism.DISCRETE_LAPLACE.value, "discrete Laplace (pure)"),
+)
+_RELATIONS: Final = (
+    (Neighbours.BOUNDED.value, "bounded: one replaced"),
+    (Neighbours.UNBOUNDED.value, "unbounded: one added"),
+)
 
 
-@dataclass(frozen=True, slots=True)
-class BudgetAnswer:
-    """What is said about a state.
+def budget_state(subject: Subject, plan: Typed | None = None) -> State:
+    """Return the state of a plan for a subject; without a plan, of the one that it starts with."""
+    about = {
+        "subject": subject.key,
+        "product": subject.product.name,
+        "geolevels": subject.levels,
+        "queries": subject.queries,
+    }
+    return State("budget", about, (budget_fields(subject.start(), subject) if plan is None else plan,))
+
+
+class BudgetPage(Page[BudgetAnswers]):
+    """The page of a release's budget.
 
     Parameters
     ----------
-    state : BudgetState
-    plans : tuple of (name, Answers)
-        Those that could be used: ``A``, ``B``.
-    problems : Problems
-    sums : mapping of group to Sum
-    exact : tuple of (name, Bounds)
-        Epsilon of the composed noise itself, where it was asked for.
-    areas : tuple of tuple of ExpectedRow
-        Expected errors of areas off the spine, per plan, where they were asked for.
+    run : Subject, optional
+        The subject of a run file, which comes before the stand-ins.
     """
 
-    state: BudgetState
-    plans: tuple[tuple[str, Answers], ...]
-    problems: Problems
-    sums: Mapping[str, Sum]
-    exact: tuple[tuple[str, Bounds], ...] = ()
-    areas: tuple[tuple[ExpectedRow, ...], ...] = ()
+    key = "budget"
+    file = ("plan.toml", "application/toml")
+
+    def __init__(self, run: Subject | None = None) -> None:
+        self.keys = (*(() if run is None else ("run",)), *STAND_INS)
+        self._subjects: dict[str, Subject] = {} if run is None else {"run": run}
 
     @property
-    def is_complete(self) -> bool:
-        """Whether every number could be used."""
-        return not self.problems
+    def first(self) -> Subject:
+        """The subject to begin with."""
+        return self.subject(self.keys[0])
+
+    def subject(self, key: str) -> Subject:
+        """Return a subject by name.
+
+        Raises
+        ------
+        ConfigError
+            If there is none.
+        """
+        if key not in self.keys:
+            if key == "run":
+                raise ConfigError(
+                    "This is a plan for a run file: start opendas explore with it, and open it there."
+                )
+            raise ConfigError(f"There is nothing to explore under the name {key[:40]!r} here.")
+        if key not in self._subjects:
+            self._subjects[key] = stand_in(key)
+        return self._subjects[key]
 
     @property
-    def status(self) -> str:
-        """One sentence, for everyone and for screen readers."""
-        if self.problems:
-            return self.problems.sentence
-        return " ".join(_sentence(name, found, len(self.plans) > 1) for name, found in self.plans)
+    def starts(self) -> list[tuple[str, str]]:
+        """What a plan can start from: subject and preset."""
+        found = []
+        for key in self.keys:
+            subject = self.subject(key)
+            if key == "run":
+                found.append(("run:", f"{subject.title}, as it is"))
+            found += [(f"{key}:{name}", f"{subject.title}: {name}") for name in subject.presets]
+        return found
 
-    def context(self, subject: Subject) -> dict[str, Any]:
+    def started(self, name: str = "") -> State:
+        """Return the state that a subject and a preset begin with."""
+        key, _, chosen = name.partition(":")
+        subject = self.subject(key) if name else self.first
+        if not chosen:
+            return budget_state(subject)
+        if chosen not in subject.presets:
+            preset(chosen)
+            raise ConfigError(f"The preset {chosen} is of another product, or of other geolevels.")
+        return budget_state(subject, budget_fields(subject.presets[chosen], subject))
+
+    def blank(self, form: Typed) -> State:
+        """Return the state that the subject of a form starts with."""
+        return budget_state(self.subject(form.get("subject", self.keys[0])))
+
+    def opened(self, document: Mapping[str, Any]) -> State:
+        """Return the state of a document of one of the subjects."""
+        state = State.of_document({"subject": "", **document})
+        subject = self.subject(state.about["subject"])
+        wanted = budget_state(subject)
+        for name, mine in wanted.about.items():
+            given = state.about.get(name, "")
+            if given == mine or name == "subject":
+                continue
+            if name == "queries":
+                product = subject.product.name
+                raise ConfigError(
+                    f"This is a plan for other query groups of {product} than this page explores."
+                )
+            kind = "of the product" if name == "product" else "for the geolevels"
+            given, mine = (", ".join(value) if isinstance(value, tuple) else value for value in (given, mine))
+            raise ConfigError(f"This is a plan {kind} {given}; this page explores {mine}.")
+        if any(set(plan) != set(wanted.plans[0]) for plan in state.plans) or state.page != self.key:
+            raise ConfigError("The state is damaged: fields are missing. Keep it again.")
+        return state
+
+    def changed(self, plan: Typed, kind: str, where: str) -> Typed:
+        """Rescale a group of shares, or make room for one that was moved."""
+        group = "l" if where[:1] == "l" else where.partition(".")[0] + "."
+        names = [name for name in plan if name[0] in "lq" and name.startswith(group)]
+        texts = [plan[name] for name in names]
+        if kind == "rescale" and names and where == group.rstrip("."):
+            return {**plan, **dict(zip(names, rescale_shares(texts), strict=True))}
+        if kind == "move" and where in names:
+            return {**plan, **dict(zip(names, move_share(texts, names.index(where)), strict=True))}
+        return plan
+
+    def find(
+        self, state: State, plan: Typed, prefix: str, problems: Problems
+    ) -> tuple[BudgetAnswers | None, Mapping[str, Fraction | None]]:
+        """Understand a plan, and return what it buys and costs, and the sums of its groups of shares."""
+        subject = self.subject(state.about["subject"])
+        budget, sums = read_budget(plan, prefix, subject, problems)
+        try:
+            return None if budget is None else answer_budget(subject, budget), sums
+        except OpendasError as error:
+            problems.add(f"{prefix}.total", str(error))
+            return None, sums
+
+    def work_out(self, answer: BudgetAnswer, action: str) -> BudgetAnswer:
+        """Add ``exact``, the epsilon of the composed noise, or ``areas``, errors of areas off the spine."""
+        subject = self.subject(answer.state.about["subject"])
+        if action == "areas":
+            areas = [subject.areas(found.budget) for _, found in answer.plans]
+            return replace(answer, more={"areas": areas})
+        if action != "exact":
+            return answer
+        bounds = []
+        for name, found in answer.plans:
+            try:
+                if found.is_gaussian:
+                    epsilon = subject.exact_loss(found.budget).epsilon(found.budget.delta)
+                    lower, upper = math.floor(epsilon.lower * 100) / 100, math.ceil(epsilon.upper * 100) / 100
+                    bounds.append((name, f"{lower:.2f}", f"{upper:.2f}"))
+            except OpendasError as error:
+                answer.problems.add(f"{name.lower()}.delta", str(error))
+        return replace(answer, more={"exact": bounds})
+
+    def status(self, found: BudgetAnswers) -> str:
+        """Say loss, epsilon and the margins of one detailed count at the lowest levels above the leaves."""
+        loss = decimal(found.budget.total)
+        cost = f"epsilon {loss}"
+        if found.is_gaussian:
+            cost = f"rho {loss}, epsilon {found.whole.epsilon['cks']:.2f} (cks)"
+        margins = [
+            f"{words(level)} \u00b1{cell.most:,}"
+            for level in list(found.budget.geolevels)[:-1]
+            if (cell := found.cells[level, "detailed"]).most is not None
+        ]
+        return f"{cost}. 90 % margin of one detailed count: {', '.join(margins[-3:]) or 'none measured'}."
+
+    def form_context(self, answer: BudgetAnswer) -> dict[str, Any]:
+        """Return what the template of the form shows."""
+        subject = self.subject(answer.state.about["subject"])
+        errors = answer.problems.by_field
+        return {
+            "title": subject.title,
+            "subject": subject,
+            "sums": {group: sum_sentence(total) for group, total in answer.sums.items()},
+            "errors_groups": {name.rpartition(".")[0] for name in errors} | set(errors),
+            "mechanisms": _MECHANISMS,
+            "relations": _RELATIONS,
+        }
+
+    def context(self, answer: BudgetAnswer) -> dict[str, Any]:
         """Return what the template of the answers shows."""
+        subject = self.subject(answer.state.about["subject"])
+        found = [answers for _, answers in answer.plans]
+        totals = [answers.cells[level, "total"].expected for answers in found for level in subject.levels]
+        query = "total" if any(totals) else "detailed"
+        spent = [{level: share for level, share in a.budget.geolevels.items() if share} for a in found]
+        curves = [(name, answers.curve) for name, answers in answer.plans if answers.curve]
+        formulas = list(FORMULAS) if curves else []
+        attributes = [answers.attributes for answers in found]
+        within = [answers.within for answers in found]
+
+        def rows(cell: Callable[[BudgetAnswers, str, str], str]) -> list[Row]:
+            return [
+                (
+                    query_words(q),
+                    [answer.together(cell(a, level, q) for a in found) for level in subject.levels],
+                )
+                for q in subject.queries
+            ]
+
+        geolevels = [answer.together(_share(a.budget.geolevels[lv]) for a in found) for lv in subject.levels]
         return {
             "subject": subject,
-            "plans": self.plans if self.is_complete else (),
-            "problems": [(_anchor(name), text) for name, text in self.problems.by_field.items()],
-            "exponents": list(CURVE_EXPONENTS),
-            "two_lines": two_lines,
-            **(self._pictures(subject) if self.plans and self.is_complete else {}),
-        }
-
-    def _pictures(self, subject: Subject) -> dict[str, Any]:
-        open_totals = [
-            found.cells[level, "total"].expected > 0 for _, found in self.plans for level in subject.levels
-        ]
-        query = "total" if any(open_totals) else "detailed"
-        return {
             "picture_query": query,
-            "error_picture": error_picture(self.plans, query),
-            "curve_picture": curve_picture(self.plans),
-            "gaussian": any(found.is_gaussian for _, found in self.plans),
-            "loss_name": " or ".join(
-                dict.fromkeys(found.budget.mechanism.loss_name for _, found in self.plans)
-            ),
-            "share_bars": [share_bar(_spent(found)) for _, found in self.plans],
-            "exact": [
-                (
-                    name,
-                    f"{math.floor(bounds.lower * 100) / 100:.2f}",
-                    f"{math.ceil(bounds.upper * 100) / 100:.2f}",
-                )
-                for name, bounds in self.exact
+            "error_picture": error_picture(answer.plans, query),
+            "margins": rows(lambda a, level, q: margin_of(a.cells[level, q])),
+            "expected": rows(lambda a, level, q: error_text(a.cells[level, q].expected)),
+            "areas": _area_rows(answer),
+            "curve_picture": curve_picture(answer.plans),
+            "curve_head": [
+                "delta",
+                *(f"{name} {f}" if len(found) > 1 else f for name, _ in curves for f in formulas),
             ],
+            "curve": [
+                (f"1e-{k}", [f"{values[k][f]:.2f}" for _, values in curves for f in formulas])
+                for k in CURVE_EXPONENTS
+            ],
+            "gaussian": bool(curves),
+            "exact": answer.more.get("exact", ()),
+            "formulas": [f"epsilon ({formula})" for formula in formulas],
+            "loss_name": " or ".join(dict.fromkeys(a.budget.mechanism.loss_name for a in found)),
             "losses": [
                 (
-                    "Loss when one attribute of a record changes and all else stays",
+                    "Loss when one attribute of a record changes and all else stays.",
                     "Attribute",
-                    self._loss_lines([found.attributes for _, found in self.plans]),
+                    _loss_rows(answer, formulas, attributes),
                 ),
                 (
-                    "Loss when a record moves within one geounit and all else stays",
+                    "Loss when a record moves within one geounit and all else stays.",
                     "Within one",
-                    self._loss_lines([found.within for _, found in self.plans]),
+                    _loss_rows(answer, formulas, within),
                 ),
             ],
-            "power": self._power_lines(),
-            "areas": self._area_lines(),
+            "power": [
+                (f"{each[0][0] * 100:g} %", [answer.together(f"{min(p, 1.0) * 100:.1f} %" for _, p in each)])
+                for each in zip(*(answers.power for answers in found), strict=True)
+            ],
+            "share_bars": [share_bar(shares) for shares in spent],
+            "shares": [
+                ("the geolevel", geolevels),
+                *rows(lambda a, level, q: _share(a.budget.queries.get(level, {}).get(q))),
+            ],
         }
 
-    def _open_total(self, subject: Subject) -> list[bool]:
-        return [
-            found.cells[level, "total"].expected > 0 for _, found in self.plans for level in subject.levels
-        ]
-
-    def _together(self, texts: Iterable[str]) -> Markup:
-        """Write one value per plan, under each other."""
-        two = len(self.plans) > 1
-        values = zip(self.plans, texts, strict=True)
-        return Markup("").join(two_lines(name, two, text) for (name, _), text in values)
-
-    def _loss_lines(self, columns: list[tuple[Loss, ...]]) -> list[tuple[str, list[Markup]]]:
-        """Return a name and cells per loss: the loss and its epsilons."""
-        formulas = FORMULAS if any(found.is_gaussian for _, found in self.plans) else ()
-        lines = []
-        for losses in zip(*columns, strict=True):
-            cells = [self._together(decimal(loss.loss) for loss in losses)]
-            cells += [
-                self._together([_two_digits(loss.epsilon.get(name)) for loss in losses]) for name in formulas
-            ]
-            lines.append((losses[0].name, cells))
-        return lines
-
-    def _area_lines(self) -> list[tuple[str, int, list[Markup]]]:
-        """Return kind, number, and mean and largest standard error of areas off the spine."""
-        return [
-            (
-                rows[0].name,
-                rows[0].areas,
-                [
-                    self._together(_error_text(row.mean_sd) for row in rows),
-                    self._together(_error_text(row.max_sd) for row in rows),
-                ],
-            )
-            for rows in zip(*self.areas, strict=True)
-        ]
-
-    def _power_lines(self) -> list[tuple[str, Markup]]:
-        """Return rates of false alarms, and how often a true claim is recognised at most."""
-        return [
-            (
-                f"{bounds[0][0] * 100:g} %",
-                self._together(f"{min(power, 1.0) * 100:.1f} %" for _, power in bounds),
-            )
-            for bounds in zip(*(found.power for _, found in self.plans), strict=True)
-        ]
+    def saved(self, state: State, found: BudgetAnswers) -> str:
+        """Write a plan as a run file."""
+        return run_file(self.subject(state.about["subject"]), found.budget)
 
 
-def _two_digits(value: float | None) -> str:
-    return "\u2013" if value is None else f"{value:.2f}"
+def _loss_rows(
+    answer: BudgetAnswer, formulas: Sequence[str], columns: Sequence[tuple[Loss, ...]]
+) -> list[Row]:
+    """Return a name and cells per loss: the loss and its epsilons."""
+    rows: list[Row] = []
+    for losses in zip(*columns, strict=True):
+        cells = [answer.together(decimal(loss.loss) for loss in losses)]
+        for name in formulas:
+            epsilons = [loss.epsilon.get(name) for loss in losses]
+            cells.append(answer.together("\u2013" if e is None else f"{e:.2f}" for e in epsilons))
+        rows.append((words(losses[0].name), cells))
+    return rows
 
 
-def _spent(found: Answers) -> dict[str, Any]:
-    return {level: share for level, share in found.budget.geolevels.items() if share}
-
-
-def _anchor(name: str) -> str:
-    """Return the id to jump to: a group's message stands at its sum."""
-    is_group = name.partition(".")[2] == "l" or (name.count(".") == 1 and ".q" in name)
-    return f"{name}-sum" if is_group else name
-
-
-def _sentence(name: str, found: Answers, two: bool) -> str:
-    start = f"Plan {name}: " if two else ""
-    loss = decimal(found.budget.total)
-    if found.is_gaussian:
-        cost = f"rho {loss}, epsilon {found.whole.epsilon['cks']:.2f} (cks)"
-    else:
-        cost = f"epsilon {loss}"
-    leaf = list(found.budget.geolevels)[-1]
-    margins = [
-        f"{words(level)} \u00b1{cell.most:,}"
-        for level in found.budget.geolevels
-        if (cell := found.cells[level, "detailed"]).most is not None and level != leaf
+def _area_rows(answer: BudgetAnswer) -> list[Row]:
+    """Return kind, number, and mean and largest standard error of areas off the spine."""
+    return [
+        (
+            words(rows[0].name),
+            [
+                f"{rows[0].areas:,}",
+                answer.together(error_text(row.mean_sd) for row in rows),
+                answer.together(error_text(row.max_sd) for row in rows),
+            ],
+        )
+        for rows in zip(*answer.more.get("areas", ()), strict=True)
     ]
-    return f"{start}{cost}. 90 % margin of one detailed count: {', '.join(margins[-3:]) or 'none measured'}."
 
 
-def two_lines(name: str, two: bool, text: str) -> Markup:
-    """Write a value of a cell; with two plans, one line each, told apart by letter and not by colour only."""
-    if not two:
-        return escape(text)
-    return Markup('<span class="v{}"><span class="tag">{}</span> {}</span>').format(name.lower(), name, text)
+def _share(share: Fraction | None) -> str:
+    return share_text(share) if share else "\u2013"
 
 
 def margin_of(cell: Cell) -> str:
@@ -216,111 +322,92 @@ def margin_of(cell: Cell) -> str:
     return f"\u00b1{cell.least:,} to \u00b1{cell.most:,}"
 
 
-def error_of(cell: Cell) -> str:
+def error_text(error: float) -> str:
     """Write an expected standard error."""
-    return _error_text(cell.expected)
-
-
-def _error_text(error: float) -> str:
     if error == 0:
         return "exact"
     return "unbounded" if math.isinf(error) else decimal(error, 3)
 
 
-def start_state(subject: Subject, drafts: tuple[Draft, ...] | None = None) -> BudgetState:
-    """Return the state that a subject starts with."""
-    plans = drafts or (draft_of(subject.start(), subject),)
-    return BudgetState(subject.key, subject.product.name, subject.levels, subject.queries, plans)
-
-
-def from_form(form: Mapping[str, str], subject: Subject) -> BudgetState:
-    """Return the state that a form holds; fields it lacks are those of the start."""
-    state = start_state(subject)
-    count = 2 if form.get("plans") == "2" else 1
-    plans = tuple(state.plans[0].taken(prefix, form) for prefix in PREFIXES[:count])
-    return replace(state, plans=plans)
-
-
-def acted(state: BudgetState, action: str) -> BudgetState:
-    """Return the state after a button was pressed or a slider moved; an unknown action changes nothing."""
-    plans = list(state.plans)
-    kind, _, where = action.partition(":")
-    if kind == "compare" and len(plans) == 1:
-        plans.append(plans[0])
-    elif kind == "single":
-        plans = plans[:1]
-    elif kind == "swap":
-        plans.reverse()
-    elif kind in ("rescale", "move"):
-        prefix, _, group = where.partition(".")
-        if prefix not in PREFIXES[: len(plans)]:
-            return state
-        number = PREFIXES.index(prefix)
-        plans[number] = _changed(plans[number], kind, group)
-    return replace(state, plans=tuple(plans))
-
-
-def _changed(draft: Draft, kind: str, group: str) -> Draft:
-    """Rescale a group, or let it give way around one share; what names no group changes nothing."""
-    head, _, place = group.partition(".")
-    if kind == "rescale" and (group == "l" or _is_number(group.removeprefix("q"), len(draft.queries))):
-        return rescaled(draft, group)
-    if kind == "move" and not place and _is_number(head.removeprefix("l"), len(draft.levels)):
-        return moved(draft, "l", int(head.removeprefix("l")))
-    here = _is_number(head.removeprefix("q"), len(draft.queries))
-    if kind == "move" and here and _is_number(place, len(draft.queries[0])):
-        return moved(draft, head, int(place))
-    return draft
-
-
-def _is_number(text: str, below: int) -> bool:
-    return text.isascii() and text.isdigit() and len(text) < 5 and int(text) < below
-
-
-def answered(state: BudgetState, subject: Subject, *, more: str = "") -> BudgetAnswer:
-    """Answer a state.
+def error_picture(plans: Sequence[tuple[str, BudgetAnswers]], query: str) -> Markup:
+    """Draw the expected standard error of a query group at every geolevel, on a logarithmic scale.
 
     Parameters
     ----------
-    state : BudgetState
-    subject : Subject
-    more : str
-        What takes a second or more, and is worked out on request only: ``exact``, the epsilon of the composed
-        noise itself; ``areas``, expected errors of areas off the spine.
-
-    Raises
-    ------
-    ConfigError
-        If the state belongs to another subject.
+    plans : sequence of (name, BudgetAnswers)
+        ``A``, and ``B`` where two are compared.
+    query : str
     """
-    why = differences(state, subject.product.name, subject.levels, subject.queries)
-    if why:
-        raise ConfigError(why)
-    problems = Problems()
-    sums: dict[str, Sum] = {}
-    plans: list[tuple[str, Answers]] = []
-    for prefix, draft in zip(PREFIXES, state.plans, strict=False):
-        budget, found = read_draft(draft, prefix, subject, problems)
-        sums |= found
-        if budget is None:
-            continue
-        try:
-            plans.append((prefix.upper(), answer(subject, budget)))
-        except OpendasError as error:
-            problems.add(f"{prefix}.total", str(error))
-    known = BudgetAnswer(state, tuple(plans), problems, sums)
-    if not known.is_complete:
-        return known
-    if more == "areas":
-        return replace(known, areas=tuple(subject.areas(answers.budget) for _, answers in plans))
-    if more != "exact":
-        return known
-    bounds = []
-    for name, answers in plans:
-        try:
-            if answers.is_gaussian:
-                loss = subject.exact_loss(answers.budget)
-                bounds.append((name, loss.epsilon(answers.budget.delta)))
-        except OpendasError as error:
-            problems.add(f"{name.lower()}.delta", str(error))
-    return replace(known, exact=tuple(bounds))
+    levels = list(plans[0][1].budget.geolevels)
+    values = [a.cells[level, query].expected for _, a in plans for level in levels]
+    finite = [value for value in values if 0 < value < math.inf]
+    low = math.floor(math.log10(min(finite, default=1.0)))
+    high = max(math.ceil(math.log10(max(finite, default=10.0))), low + 1)
+    left, right = 132.0, WIDTH - 96.0
+    row = 14 + 20 * len(plans)
+
+    def x(value: float) -> float:
+        return left + (right - left) * (math.log10(value) - low) / (high - low)
+
+    height = row * len(levels) + 34
+    parts = [
+        opened(height, f"Expected standard error of {query_words(query)} at each geolevel; a table follows")
+    ]
+    for power in range(low, high + 1):
+        parts.append(line(x(10.0**power), 2, x(10.0**power), height - 28, "grid"))
+        parts.append(text(x(10.0**power), height - 10, f"{10.0**power:,g}", "middle", "muted"))
+    for number, level in enumerate(levels):
+        top = row * number + 4
+        parts.append(text(left - 10, top + row / 2 + 1, words(level), "end"))
+        for place, (name, answers) in enumerate(plans):
+            value = answers.cells[level, query].expected
+            y = top + 3 + 20 * place
+            prefix = f"{name} " if len(plans) > 1 else ""
+            if value == 0 or math.isinf(value):
+                parts.append(text(left + 6, y + 13, prefix + error_text(value), style="muted"))
+                continue
+            parts.append(rect(left, y, max(x(value) - left, 2), 16, f"bar bar{place}"))
+            parts.append(text(max(x(value), left + 2) + 6, y + 13, prefix + decimal(value, 3)))
+    return closed(parts)
+
+
+def curve_picture(plans: Sequence[tuple[str, BudgetAnswers]]) -> Markup:
+    """Draw epsilon against delta by both named formulas, for one plan or two; empty without a curve."""
+    plans = [(name, answers) for name, answers in plans if answers.curve]
+    if not plans:
+        return Markup("")
+    left, right, top, bottom = 44.0, WIDTH - 120.0, 14.0, 252.0
+    exponents = list(plans[0][1].curve)
+    largest = max(values["bun-steinke"] for _, answers in plans for values in answers.curve.values())
+    marks = ticks(0.0, largest)
+
+    def x(exponent: float) -> float:
+        return left + (right - left) * (exponent - exponents[0]) / (exponents[-1] - exponents[0])
+
+    def y(epsilon: float) -> float:
+        return bottom - (bottom - top) * epsilon / marks[-1]
+
+    parts = [opened(292, "Epsilon against delta by both conversions; a table follows")]
+    for mark in marks:
+        parts.append(line(left, y(mark), right, y(mark), "grid"))
+        parts.append(text(left - 8, y(mark) + 4, f"{mark:g}", "end"))
+    parts += [text(x(k), bottom + 18, f"1e-{k}", "middle") for k in exponents if k % 3 == 1]
+    parts.append(text((left + right) / 2, bottom + 37, "delta", "middle", "muted"))
+    parts.append(text(left + 6, top - 4, "epsilon", "start", "muted"))
+    ends: list[tuple[float, str, str]] = []
+    for place, (name, answers) in enumerate(plans):
+        for formula in ("bun-steinke", "cks"):
+            style = f"plan{place} {formula}"
+            path = " ".join(f"{x(k):.1f},{y(values[formula]):.1f}" for k, values in answers.curve.items())
+            parts.append(Markup('<polyline points="{}" class="{}"/>').format(path, style))
+            label = f"{name} {formula}" if len(plans) > 1 else formula
+            ends.append((y(answers.curve[exponents[-1]][formula]), label, style))
+        exponent = -math.log10(float(answers.budget.delta))
+        if exponents[0] <= exponent <= exponents[-1]:
+            dot = Markup('<circle cx="{:.1f}" cy="{:.1f}" r="4" class="dot plan{}"/>')
+            parts += [dot.format(x(exponent), y(value), place) for value in answers.whole.epsilon.values()]
+    at = -math.inf
+    for height, label, style in sorted(ends):
+        at = max(height + 4, at + 15)  # labels do not lie on each other
+        parts.append(text(right + 8, at, label, "start", f"{style} label"))
+    return closed(parts)

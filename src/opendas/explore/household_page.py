@@ -1,52 +1,38 @@
-"""The page of household tables: from a form to answers."""
+"""The page of household tables: its plans, and the words and tables of what they buy and cost."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
 from fractions import Fraction
-from typing import Any
+from typing import Any, Final
 
 from markupsafe import Markup
 
-from opendas.custody.ledger_entries import Loss
 from opendas.errors import ConfigError
-from opendas.explore.budget_page import two_lines
-from opendas.explore.household_answers import BOUNDS, HouseholdAnswers, HouseholdRow, answer_households
-from opendas.explore.household_drafts import (
-    DEFINITIONS,
+from opendas.explore.fields import Problems, decimal_text
+from opendas.explore.households import (
+    BOUNDS,
     MODES,
     RULES,
-    HouseholdDraft,
-    converted,
-    of_config,
+    TICKS,
+    HouseholdAnswers,
+    HouseholdRow,
+    answer_households,
+    config_json,
+    convert_mode,
     production,
     read_households,
 )
-from opendas.explore.problems import Problems, decimal_text
-from opendas.explore.states import FORMAT, read_text, read_texts
-from opendas.phsafe.config import Mode, parse_config
-from opendas.phsafe.model import LEVELS
+from opendas.explore.page import PREFIXES, Answer, Page, State, Typed
+from opendas.phsafe.model import LEVELS, Geography, Iteration, find_level
 from opendas.phsafe.sensitivity import Sensitivity
 from opendas.phsafe.tables import TABLES
+from opendas.privacy.relations import Neighbours
 from opendas.report.views import decimal
 
-__all__ = [
-    "STARTS",
-    "HouseholdAnswer",
-    "HouseholdState",
-    "acted",
-    "answered",
-    "config_document",
-    "config_json",
-    "from_form",
-    "started",
-]
+__all__ = ["HouseholdPage", "bound_words", "household_state", "level_words", "table_words"]
 
-PREFIXES = ("a", "b")
-
-STARTS: Mapping[str, tuple[str, str, str]] = {
+_STARTS: Final = {
     "budgets": ("Production 2020 (Table 10): its budgets", "budget", "published"),
     "targets": (
         "Production 2020 (Table 10): its margin targets, by the paper's formula",
@@ -61,132 +47,159 @@ STARTS: Mapping[str, tuple[str, str, str]] = {
 }
 """What a plan can start from: name -> title, mode, rule."""
 
-_BROKEN = "The state of household tables is damaged. Keep it again."
-
-
-@dataclass(frozen=True, slots=True)
-class HouseholdState:
-    """What the page of household tables shows: plan A, and plan B where two are compared."""
-
-    plans: tuple[HouseholdDraft, ...]
-
-    def to_document(self) -> dict[str, Any]:
-        """Return plain data."""
-        return {
-            "opendas-explore": FORMAT,
-            "page": "phsafe",
-            "plans": [plan.to_document() for plan in self.plans],
-        }
-
-    @classmethod
-    def of_document(cls, document: Mapping[str, Any]) -> HouseholdState:
-        """Read plain data.
-
-        Raises
-        ------
-        ConfigError
-            If it is no state of this page.
-        """
-        given = document.get("plans")
-        if document.get("page") != "phsafe" or not isinstance(given, list) or not 1 <= len(given) <= 2:
-            raise ConfigError(_BROKEN)
-        return cls(tuple(_draft(plan) for plan in given))
-
-
-def _draft(plan: object) -> HouseholdDraft:
-    if not isinstance(plan, dict):
-        raise ConfigError(_BROKEN)
-    tau, values = plan.get("tau"), plan.get("values")
-    start = production()
-    if not isinstance(tau, dict) or not isinstance(values, dict) or set(tau) != set(start.tau):
-        raise ConfigError(_BROKEN)
-    names = ("definition", "sensitivity", "mode", "rule", "delta", "states", "reader")
-    read = {
-        (table.name, level.name): text
-        for table in TABLES
-        for level, text in zip(
-            table.levels, read_texts(values.get(table.name), len(table.levels)), strict=True
+_TABLES: Final = {
+    "PH1_num": "persons in households by age",
+    "PH1_denom": "households",
+    "PH2": "persons by type of household and couple",
+    "PH3": "persons below 18 by relationship",
+    "PH4": "persons in families by age",
+    "PH5_num": "persons in families by age, from PH4",
+    "PH5_denom": "families",
+    "PH6": "own children by household type and age",
+    "PH7": "persons in households by tenure",
+    "PH8_num": "persons in households by tenure, from PH7",
+    "PH8_denom": "households by tenure",
+}
+_FORM: Final = {
+    "title": "Household tables (PHSafe)",
+    "tables": TABLES,
+    "levels": LEVELS,
+    "number_of": {level.name: number for number, level in enumerate(LEVELS)},
+    "definitions": (("zcdp", "zCDP, discrete Gaussian"), ("puredp", "pure, discrete Laplace")),
+    "sensitivities": (
+        (Sensitivity.PAPER.value, "paper: as published"),
+        (Sensitivity.TIGHT.value, "tight: as proved here"),
+    ),
+    "rules": tuple(
+        zip(
+            RULES, ("least budget whose exact margin meets it", "the paper's formula, z = 1.645"), strict=True
         )
-    }
-    return HouseholdDraft(
-        **{name: read_text(plan.get(name)) for name in names},
-        tau={name: read_text(tau[name]) for name in start.tau},
-        on=frozenset(read_texts(plan.get("on"))) & {level.name for level in LEVELS},
-        values=read,
-    )
+    ),
+    "readers": (("csv", "csv"), ("cef", "cef")),
+}
 
 
-@dataclass(frozen=True, slots=True)
-class HouseholdAnswer:
-    """What is said about a state.
+def table_words(name: str) -> str:
+    """Say what a table counts; empty for a table of the agency's own."""
+    return _TABLES.get(name, "")
 
-    Parameters
-    ----------
-    state : HouseholdState
-    plans : tuple of (name, HouseholdAnswers)
-        Those that could be used: ``A``, ``B``.
-    problems : Problems
-    """
 
-    state: HouseholdState
-    plans: tuple[tuple[str, HouseholdAnswers], ...]
-    problems: Problems
+def level_words(name: str) -> str:
+    """Write a population group level in words, for instance ``state_A-G`` as "state, groups A-G"."""
+    level = find_level(name)
+    if level is None:
+        return name
+    geographies = {Geography.USA: "nation", Geography.STATE: "state"}
+    groups = f"groups {level.iteration.value.replace(',', ', ')}"
+    who = "everybody" if level.iteration is Iteration.ALL else groups
+    return f"{geographies.get(level.geography, level.geography.value)}, {who}"
+
+
+def bound_words(bound: tuple[Sensitivity, Neighbours]) -> str:
+    """Write a bound and a relation in words."""
+    return f"{bound[0].value}, {bound[1].value}"
+
+
+def household_state(*plans: Typed) -> State:
+    """Return the state of one plan of household tables, or of two."""
+    return State("phsafe", {}, plans)
+
+
+class HouseholdPage(Page[HouseholdAnswers]):
+    """The page of household tables."""
+
+    key = "phsafe"
+    file = ("config.json", "application/json")
+    ticks = TICKS
 
     @property
-    def is_complete(self) -> bool:
-        """Whether every entry could be used."""
-        return not self.problems
+    def starts(self) -> list[tuple[str, str]]:
+        """What a plan can start from: name and title."""
+        return [(name, title) for name, (title, _, _) in _STARTS.items()]
 
-    @property
-    def status(self) -> str:
-        """One sentence, for everyone and for screen readers."""
-        if self.problems:
-            return self.problems.sentence
-        return " ".join(_sentence(name, found, len(self.plans) > 1) for name, found in self.plans)
+    def started(self, name: str = "budgets") -> State:
+        """Return the state that a start begins with."""
+        if name not in _STARTS:
+            raise ConfigError(f"There is nothing to start from under the name {name[:40]!r}.")
+        _, mode, rule = _STARTS[name]
+        return household_state(production(mode, rule))
 
-    def context(self) -> dict[str, Any]:
+    def blank(self, form: Typed) -> State:
+        """Return the state whose fields a form fills in: that of production."""
+        return household_state(production())
+
+    def opened(self, document: Mapping[str, Any]) -> State:
+        """Return the state of a document of this page."""
+        state = State.of_document(document)
+        if state.page != self.key or state.about or any(set(p) != set(production()) for p in state.plans):
+            raise ConfigError("The state of household tables is damaged. Keep it again.")
+        return state
+
+    def changed(self, plan: Typed, kind: str, where: str) -> Typed:
+        """Turn budgets into targets, or targets into budgets."""
+        return convert_mode(plan, kind) if kind in MODES and not where else plan
+
+    def find(
+        self, state: State, plan: Typed, prefix: str, problems: Problems
+    ) -> tuple[HouseholdAnswers | None, Mapping[str, Fraction | None]]:
+        """Understand a plan, and return what it buys and costs."""
+        found = read_households(plan, prefix, problems)
+        return None if found is None else answer_households(found), {}
+
+    def status(self, found: HouseholdAnswers) -> str:
+        """Say the losses of all tables, and how many targets are missed."""
+        loss = "rho" if found.is_gaussian else "epsilon"
+        kind = found.plan.sensitivity
+        unbounded, bounded = (decimal(found.spent[bound]) for bound in BOUNDS if bound[0] is kind)
+        missed = sum(row.misses for row in found.rows)
+        beside = f" {missed} exact margins are above their target." if missed else ""
+        return f"{loss} {unbounded} unbounded, {bounded} bounded ({kind.value} bound).{beside}"
+
+    def form_context(self, answer: Answer[HouseholdAnswers]) -> dict[str, Any]:
+        """Return what the template of the form shows."""
+        errors = answer.problems.by_field
+        starts = {
+            (prefix, table.name): (f"{prefix}.tau.{table.name}", f"{prefix}.v.{table.name}.")
+            for prefix in PREFIXES
+            for table in TABLES
+        }
+        wrong = {key for key, begins in starts.items() if any(name.startswith(begins) for name in errors)}
+        return {**_FORM, "errors_at": wrong}
+
+    def context(self, answer: Answer[HouseholdAnswers]) -> dict[str, Any]:
         """Return what the template of the answers shows."""
-        plans = self.plans if self.is_complete else ()
+        plans = [found for _, found in answer.plans]
+        by_key = [{(row.noise.table, row.noise.level): row for row in found.rows} for found in plans]
+        lines = []
+        for table in TABLES:
+            for level in table.levels:
+                rows = [rows.get((table.name, level.name)) for rows in by_key]
+                if any(row is not None for row in rows):
+                    columns = zip(*(_columns(row) for row in rows), strict=True)
+                    lines.append((table.name, level.name, [answer.together(texts) for texts in columns]))
+        sums = []
+        for name in (*(table.name for table in TABLES), "all"):
+            losses = [found.sums.get(name) for found in plans]
+            if any(loss is not None for loss in losses):
+                sums.append(
+                    (name, [answer.together(_loss(loss, bound) for loss in losses) for bound in BOUNDS])
+                )
         return {
-            "plans": plans,
-            "problems": list(self.problems.by_field.items()),
             "bounds": BOUNDS,
-            "lines": _lines(plans),
-            "sums": _sum_lines(plans),
+            "lines": lines,
+            "sums": sums,
             "states_of": _states,
-            "delta_of": lambda found: f"{float(found.planned.delta):.3g}",
+            "delta_of": lambda found: f"{float(found.plan.delta):.3g}",
         }
 
-
-def _sentence(name: str, found: HouseholdAnswers, two: bool) -> str:
-    start = f"Plan {name}: " if two else ""
-    loss = "rho" if found.is_gaussian else "epsilon"
-    kind = found.planned.sensitivity
-    unbounded, bounded = (decimal(found.spent[bound]) for bound in BOUNDS if bound[0] is kind)
-    missed = sum(row.misses for row in found.rows)
-    beside = f" {missed} exact margins are above their target." if missed else ""
-    return f"{start}{loss} {unbounded} unbounded, {bounded} bounded ({kind.value} bound).{beside}"
+    def saved(self, state: State, found: HouseholdAnswers) -> str:
+        """Write a plan as a configuration of PHSafe."""
+        return config_json(found.plan.config)
 
 
 def _states(found: HouseholdAnswers) -> str:
-    codes = found.planned.config.state_filter
+    codes = found.plan.config.state_filter
     return ", ".join(codes) if len(codes) < 51 else "all, and the District of Columbia"
-
-
-Plans = tuple[tuple[str, HouseholdAnswers], ...]
-
-
-def _lines(plans: Plans) -> list[tuple[str, str, list[Markup]]]:
-    """Return table, level and cells; a plan that leaves the level out has dashes."""
-    by_key = [{(row.noise.table, row.noise.level): row for row in found.rows} for _, found in plans]
-    found = []
-    for table in TABLES:
-        for level in table.levels:
-            rows = [rows.get((table.name, level.name)) for rows in by_key]
-            if any(row is not None for row in rows):
-                columns = zip(*(_columns(row) for row in rows), strict=True)
-                found.append((table.name, level.name, [_cell(plans, texts) for texts in columns]))
-    return found
 
 
 def _columns(row: HouseholdRow | None) -> list[str]:
@@ -196,139 +209,24 @@ def _columns(row: HouseholdRow | None) -> list[str]:
     beside = ""
     if row.target is not None:
         beside = f" {'above' if row.misses else 'meets'} {row.target:,}"
-    assert isinstance(row.noise.budget, Fraction)
+    budget = row.noise.budget
+    assert isinstance(budget, Fraction)
     return [
         "\u2013" if row.noise.tau is None else f"{row.noise.tau:,}",
-        decimal_text(row.noise.budget, 8) or loss_text(row.noise.budget, 8),
+        decimal_text(budget, 8) or rounded_up(budget, 8),
         f"\u00b1{row.margin:,}{beside}",
         "\u2013" if row.formula is None else f"\u00b1{row.formula:,}",
         f"\u00b1{row.widest:,}" + (f" of {row.summed}" if row.summed > 1 else ""),
-        *(loss_text(row.noise.losses[bound]) for bound in BOUNDS),
+        *(_loss(row.noise.losses, bound) for bound in BOUNDS),
     ]
 
 
-def _cell(plans: Plans, texts: Sequence[str]) -> Markup:
-    two = len(plans) > 1
-    return Markup("").join(two_lines(name, two, text) for (name, _), text in zip(plans, texts, strict=True))
+def _loss(losses: Mapping[Any, Any] | None, bound: object) -> Markup | str:
+    return "\u2013" if losses is None else rounded_up(losses[bound])
 
 
-def _sum_lines(plans: Plans) -> list[tuple[str, list[Markup]]]:
-    by_name = [{one.name: one.losses for one in found.sums} for _, found in plans]
-    names = [*(table.name for table in TABLES), "all"]
-    return [
-        (
-            name,
-            [
-                _cell(plans, [loss_text(sums[name][bound]) if name in sums else "\u2013" for sums in by_name])
-                for bound in BOUNDS
-            ],
-        )
-        for name in names
-        if any(name in sums for sums in by_name)
-    ]
-
-
-def loss_text(loss: Loss, digits: int = 6) -> str:
+def rounded_up(loss: Fraction, digits: int = 6) -> str:
     """Write a loss as a decimal, rounded up: what is printed is still an upper bound."""
-    assert isinstance(loss, Fraction)
     scaled = loss * 10**digits
     whole, rest = divmod(-(-scaled.numerator // scaled.denominator), 10**digits)
     return f"{whole:,}.{rest:0{digits}d}"
-
-
-def started(name: str) -> HouseholdState:
-    """Return the state that a start begins with.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such start.
-    """
-    if name not in STARTS:
-        raise ConfigError(f"There is nothing to start from under the name {name[:40]!r}.")
-    _, mode, rule = STARTS[name]
-    return HouseholdState((production(mode, rule),))
-
-
-def from_form(form: Mapping[str, str]) -> HouseholdState:
-    """Return the state that a form holds; fields it lacks are those of production."""
-    count = 2 if form.get("plans") == "2" else 1
-    return HouseholdState(tuple(production().taken(prefix, form) for prefix in PREFIXES[:count]))
-
-
-def acted(state: HouseholdState, action: str) -> HouseholdState:
-    """Return the state after a button was pressed; an unknown action changes nothing."""
-    plans = list(state.plans)
-    kind, _, where = action.partition(":")
-    if kind == "compare" and len(plans) == 1:
-        plans.append(plans[0])
-    elif kind == "single":
-        plans = plans[:1]
-    elif kind == "swap":
-        plans.reverse()
-    elif kind in MODES and where in PREFIXES[: len(plans)]:
-        number = PREFIXES.index(where)
-        plans[number] = converted(plans[number], kind)
-    return replace(state, plans=tuple(plans))
-
-
-def answered(state: HouseholdState) -> HouseholdAnswer:
-    """Answer a state."""
-    problems = Problems()
-    plans = []
-    for prefix, draft in zip(PREFIXES, state.plans, strict=False):
-        planned = read_households(draft, prefix, problems)
-        if planned is not None:
-            plans.append((prefix.upper(), answer_households(planned)))
-    return HouseholdAnswer(state, tuple(plans), problems)
-
-
-def config_json(found: HouseholdAnswers) -> str:
-    """Write a plan as the configuration that ``opendas phsafe`` reads, numbers exact."""
-    config = found.planned.config
-    budgets = []
-    for table in TABLES:
-        given = config.budgets.get(table.name, {})
-        levels = ", ".join(f"{json.dumps(lv.name)}: {_number(given.get(lv, 0))}" for lv in table.levels)
-        budgets.append(f"    {json.dumps(table.name)}: {{{levels}}}")
-    definition = next(name for name, mechanism in DEFINITIONS.items() if mechanism is config.mechanism)
-    lines = [
-        "{",
-        f'  "state_filter": {json.dumps(list(config.state_filter))},',
-        f'  "reader": {json.dumps(config.reader)},',
-        f'  "privacy_defn": {json.dumps(definition)},',
-        '  "privacy_budget": {',
-        ",\n".join(budgets),
-        "  },",
-        f'  "tau": {json.dumps(dict(config.tau))}',
-        "}",
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _number(budget: object) -> str:
-    assert isinstance(budget, Fraction | int)
-    text = decimal_text(Fraction(budget), 40)
-    assert text is not None  # budgets are read as decimals only
-    return text
-
-
-def config_document(text: str) -> dict[str, Any]:
-    """Return the state of a PHSafe configuration.
-
-    Raises
-    ------
-    ConfigError
-        With everything that is wrong with it.
-    """
-    return HouseholdState((of_config(parse_config(text, Mode.PRIVATE)),)).to_document()
-
-
-SENSITIVITIES = (
-    (Sensitivity.PAPER.value, "paper: as published"),
-    (Sensitivity.TIGHT.value, "tight: as proved here"),
-)
-DEFINITION_WORDS = (("zcdp", "zCDP, discrete Gaussian"), ("puredp", "pure, discrete Laplace"))
-RULE_WORDS = tuple(
-    zip(RULES, ("least budget whose exact margin meets it", "the paper's formula, z = 1.645"), strict=True)
-)

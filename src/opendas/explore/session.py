@@ -1,18 +1,32 @@
-"""What one start of the explorer is about."""
+"""What one start of the explorer is about, and what can be opened in it."""
 
 from __future__ import annotations
 
+import json
+import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 from opendas.errors import ConfigError
-from opendas.explore.stand_ins import STAND_INS, stand_in
-from opendas.explore.subjects import Subject
+from opendas.explore.budget import budget_fields
+from opendas.explore.budget_page import BudgetPage, budget_state
+from opendas.explore.household_page import HouseholdPage, household_state
+from opendas.explore.households import config_fields
+from opendas.explore.page import Page, State, read_link, state_document, write_link
+from opendas.explore.run_file import read_run_file
+from opendas.explore.subjects import RunSubject, Subject
+from opendas.phsafe.config import Mode, parse_config
+from opendas.runs.config.load import read_text
+from opendas.runs.run import load
 
-__all__ = ["Session"]
+__all__ = ["Session", "make_session"]
+
+_LINK = re.compile(r"[A-Za-z0-9_-]{16,}")
+_LONGEST = 200_000
 
 
 @dataclass
@@ -25,7 +39,7 @@ class Session:
         The subject of a run file.
     save_to : Path, optional
         Where the page may write a plan; named on the command line.
-    state : mapping, optional
+    state : State, optional
         A kept state to begin with.
     token : str
         Who has it may write to `save_to`; it is in the address that the program prints, and nowhere else.
@@ -33,46 +47,67 @@ class Session:
 
     run: Subject | None = None
     save_to: Path | None = None
-    state: Mapping[str, Any] | None = None
+    state: State | None = None
     token: str = field(default_factory=lambda: secrets.token_urlsafe(24))
 
     def __post_init__(self) -> None:
-        self._made: dict[str, Subject] = {} if self.run is None else {self.run.key: self.run}
+        self.budgets = BudgetPage(self.run)
+        self.pages: tuple[Page[Any], ...] = (self.budgets, HouseholdPage())
 
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """Names of the subjects, the run file's first."""
-        return (*(("run",) if self.run is not None else ()), *STAND_INS)
+    def address(self, state: State) -> str:
+        """Return the address of a state."""
+        return f"/{state.page}?s={write_link(state.to_document())}"
 
-    @property
-    def first(self) -> Subject:
-        """The subject to begin with."""
-        return self.subject(self.keys[0])
-
-    def subject(self, key: str) -> Subject:
-        """Return a subject by name.
+    def opened(self, text: str) -> State:
+        """Understand what somebody pasted: a link, a kept state, a run file, or a configuration of PHSafe.
 
         Raises
         ------
         ConfigError
-            If there is none.
+            Saying what was expected.
         """
-        if key == "run" and self.run is None:
-            raise ConfigError(
-                "This is a plan for a run file: start opendas explore with it, and open it there."
-            )
-        if key not in self.keys:
-            raise ConfigError(f"There is nothing to explore under the name {key[:40]!r} here.")
-        if key not in self._made:
-            self._made[key] = stand_in(key)
-        return self._made[key]
+        plain = text.strip()
+        if not plain:
+            raise ConfigError("Paste a link, a kept state or a run file first.")
+        if len(plain) > _LONGEST:
+            raise ConfigError("That is too long to be a plan.")
+        if plain.startswith("{"):
+            try:
+                document = json.loads(plain)
+            except (ValueError, RecursionError):
+                raise ConfigError("The kept state is damaged: it is no JSON. Keep it again.") from None
+            if isinstance(document, dict) and "privacy_budget" in document:
+                return household_state(config_fields(parse_config(plain, Mode.PRIVATE)))
+            return self._checked(state_document(document))
+        if "\n" not in plain and ("?" in plain or _LINK.fullmatch(plain)):
+            packed = parse_qs(urlsplit(plain).query).get("s", [""])[0] if "?" in plain else plain
+            return self._checked(read_link(packed))
+        subject = self.budgets.first
+        return budget_state(subject, budget_fields(read_run_file(plain, subject), subject))
 
-    def starts(self) -> list[tuple[str, str]]:
-        """Return what a plan can start from: subject and preset."""
-        found = []
-        for key in self.keys:
-            subject = self.subject(key)
-            if key == "run":
-                found.append(("run:", f"{subject.title}, as it is"))
-            found += [(f"{key}:{name}", f"{subject.title}: {name}") for name in subject.presets()]
-        return found
+    def _checked(self, document: Mapping[str, Any]) -> State:
+        page = next((page for page in self.pages if page.key == document.get("page")), self.budgets)
+        return page.opened(document)
+
+
+def make_session(file: Path | None = None, save_to: Path | None = None) -> Session:
+    """Understand the file that was named.
+
+    Parameters
+    ----------
+    file : Path, optional
+        A run file, a PHSafe configuration, or a kept state.
+    save_to : Path, optional
+        Where the page may write a plan.
+
+    Raises
+    ------
+    ConfigError, DataError
+        If it cannot be used.
+    """
+    if file is None:
+        return Session(save_to=save_to)
+    text = read_text(file, "run file").lstrip("\ufeff")
+    if text.lstrip().startswith("{"):
+        return Session(save_to=save_to, state=Session().opened(text))
+    return Session(RunSubject(load(file)), save_to)

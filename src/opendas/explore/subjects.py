@@ -1,4 +1,4 @@
-"""What a budget is played with on: a product and a tree of geounits, both public.
+"""What a budget is explored on: a product and a tree of geounits, both public.
 
 A run file gives both, and nothing of its confidential counts is read. Without one, the numbers of geounits of
 published spines stand in, with children dealt out evenly.
@@ -6,16 +6,18 @@ published spines stand in, with children dealt out evenly.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 
-from opendas.budget.allocation import Budget
+from opendas.arrays import Floats
+from opendas.budget.allocation import Budget, Noise
+from opendas.budget.plan import attribute_rho
 from opendas.budget.presets import preset, preset_names
 from opendas.budget.resolve import BudgetSpec, resolve_budget
 from opendas.constraints.table import invariant_geolevels
@@ -24,25 +26,27 @@ from opendas.geography.recipe import build_spine
 from opendas.geography.spine import Spine
 from opendas.gls.blocks import Algebra, RowClasses, build_algebra
 from opendas.gls.collapsed import CollapsedTree
-from opendas.gls.expected_error import ExpectedError, ExpectedRow, expected_rows
+from opendas.gls.expected_error import ExpectedError, ExpectedRow, expected_rows, precision
 from opendas.gls.information import Extended
 from opendas.measurement.loss import attribute_losses, plan_loss, told_apart
 from opendas.measurement.plan import MeasurementPlan
+from opendas.privacy.relations import Neighbours
 from opendas.privacy.worst import WorstLoss
 from opendas.runs.run import Run, bypassed
+from opendas.schema.pl94 import pl94_persons, pl94_units
 from opendas.schema.product import Product
 
-__all__ = ["EXACT_POINTS", "Ground", "RunSubject", "Subject"]
+__all__ = ["EXACT_POINTS", "STAND_INS", "MeasuredTree", "RunSubject", "StandIn", "Subject", "stand_in"]
 
-Share = Mapping[Fraction, int]
+_T = TypeVar("_T")
 
 EXACT_POINTS: Final = 1 << 14
 """Points of the grid that the exact curve is worked out on: about a second, and four digits."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Ground:
-    """The tree under one allocation of shares to levels.
+class MeasuredTree:
+    """The tree as one budget measures it.
 
     Parameters
     ----------
@@ -57,7 +61,7 @@ class Ground:
         Loss when one attribute of a record changes, on the path where it costs most.
     """
 
-    multiples: Mapping[str, Share]
+    multiples: Mapping[str, Mapping[Fraction, int]]
     tree: CollapsedTree
     information: tuple[Extended, ...]
     place: tuple[int, ...]
@@ -75,13 +79,34 @@ class Subject:
         What it is, in a few words and in a sentence.
     product : Product
         With its invariants at geolevels of the tree.
-    levels : tuple of str
-        Geolevels, top first.
+    geounits : mapping of geolevel to int
+        Top first.
+    held : mapping of query group to geolevel
+        What is published exactly, and the lowest geolevel where it is.
+    divided : frozenset of str
+        Geolevels whose geounits the spine divides: what is published there is known of the wholes only.
+    stand_ins : mapping of geolevel to geolevel
+        For one without query groups in presets, the one whose query groups it takes.
     """
 
-    def __init__(self, key: str, title: str, about: str, product: Product, levels: Sequence[str]) -> None:
-        self.key, self.title, self.about = key, title, about
-        self.product, self.levels = product, tuple(levels)
+    categories: tuple[str, ...] = ()
+    """Kinds of areas off the spine that are known."""
+
+    def __init__(
+        self,
+        key: str,
+        title: str,
+        about: str,
+        product: Product,
+        geounits: Mapping[str, int],
+        held: Mapping[str, str],
+        divided: frozenset[str],
+        stand_ins: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self.key, self.title, self.about, self.product = key, title, about, product
+        self.geounits, self.held, self.divided, self.stand_ins = geounits, held, divided, stand_ins
+        self.levels = tuple(geounits)
+        self._kept: dict[Hashable, object] = {}
 
     @property
     def queries(self) -> tuple[str, ...]:
@@ -89,20 +114,13 @@ class Subject:
         return self.product.query_names
 
     @cached_property
-    def cells(self) -> Mapping[str, int]:
-        """Cells of each query group."""
-        return {name: self.product.workload.group(name).size for name in self.queries}
-
-    @cached_property
     def attributes(self) -> Mapping[str, tuple[str, ...]]:
         """Attributes that each query group tells apart."""
+        groups = {name: self.product.workload.group(name) for name in self.queries}
+        names = self.product.schema.names
         return {
-            name: tuple(
-                attribute
-                for attribute in self.product.schema.names
-                if told_apart(self.product, attribute, self.product.workload.group(name))
-            )
-            for name in self.queries
+            query: tuple(name for name in names if told_apart(self.product, name, group))
+            for query, group in groups.items()
         }
 
     @cached_property
@@ -116,34 +134,22 @@ class Subject:
         """The rows of every declared query group, alike rows together."""
         return {name: self.algebra.rows(self.product.workload.group(name)) for name in self.queries}
 
-    @property
-    def geounits(self) -> Mapping[str, int]:
-        """Geounits of each geolevel."""
-        raise NotImplementedError
+    def is_exact(self, geolevel: str, query: str) -> bool:
+        """Return whether a query group of every geounit of a geolevel is published exactly.
 
-    @property
-    def held(self) -> Mapping[str, str]:
-        """Query groups that are published exactly, and the lowest geolevel where they are."""
-        raise NotImplementedError
-
-    def fixed_to(self, geolevel: str) -> int:
-        """Return the position of the lowest geolevel whose geounits are fixed by what holds at `geolevel`.
-
-        Where the spine divides the geounits of that level, the parts are not fixed, only their sums.
+        Where the spine divides the geounits of a level, the parts are not fixed, only their sums.
         """
-        raise NotImplementedError
-
-    @property
-    def stand_ins(self) -> Mapping[str, str]:
-        """For a geolevel without query groups in presets, the one whose query groups it takes."""
-        return MappingProxyType({})
+        held = self.held.get(query)
+        if held is None:
+            return False
+        return self.levels.index(geolevel) <= self.levels.index(held) - (held in self.divided)
 
     def start(self) -> Budget:
         """Return the budget that is shown first."""
         raise NotImplementedError
 
-    def ground(self, budget: Budget) -> Ground:
-        """Return the tree as a budget uses it."""
+    def measured(self, budget: Budget) -> MeasuredTree:
+        """Return the tree as a budget measures it."""
         raise NotImplementedError
 
     def exact_loss(self, budget: Budget) -> WorstLoss:
@@ -154,30 +160,31 @@ class Subject:
         """Return a budget as it would be spent."""
         return budget
 
-    @property
-    def categories(self) -> tuple[str, ...]:
-        """Kinds of areas off the spine that are known."""
-        return ()
-
     def areas(self, budget: Budget) -> tuple[ExpectedRow, ...]:
         """Return the expected error of the total in areas off the spine; takes a second or more."""
         return ()
 
-    def presets(self) -> tuple[str, ...]:
-        """Return the presets for this product whose geolevels these are, exactly or after rescaling."""
-        found = [name for name in preset_names() if preset(name).product == self.product.name]
-        return tuple(name for name in found if self._preset(name) is not None)
+    @cached_property
+    def presets(self) -> Mapping[str, Budget]:
+        """Presets for this product as budgets of this tree, without missing levels and rescaled."""
+        found = {}
+        for name in preset_names():
+            if preset(name).product == self.product.name:
+                spec = BudgetSpec(preset=name, normalise=True)
+                canonical = self.product.workload.canonical
+                try:
+                    found[name] = resolve_budget(spec, self.levels, canonical, self.stand_ins)
+                except OpendasError:
+                    continue  # its geolevels are others
+        return found
 
-    def preset(self, name: str) -> Budget:
-        """Return a preset as the budget of this subject, missing levels dropped and the others rescaled."""
-        spec = BudgetSpec(preset=name, normalise=True)
-        return resolve_budget(spec, self.levels, self.product.workload.canonical, self.stand_ins)
-
-    def _preset(self, name: str) -> Budget | None:
-        try:
-            return self.preset(name)
-        except OpendasError:
-            return None
+    def _keep(self, key: Hashable, make: Callable[[], _T]) -> _T:
+        """Return what was made for a key before; the last few are kept."""
+        if key not in self._kept:
+            if len(self._kept) >= 16:
+                self._kept.clear()
+            self._kept[key] = make()
+        return self._kept[key]  # type: ignore[return-value]
 
 
 class RunSubject(Subject):
@@ -189,36 +196,21 @@ class RunSubject(Subject):
     """
 
     def __init__(self, run: Run) -> None:
-        resolved = run.resolved
-        about = f"From the run file {run.path.name}: what opendas plan reads, and no count."
-        super().__init__("run", run.path.name, about, run.product, resolved.levels)
         self.run = run
-
-    @cached_property
-    def _bare(self) -> Spine:
-        """The spine before any share is moved."""
-        return build_spine(self.run.frame, self.run.resolved.recipe, lambda spine: spine)
-
-    @property
-    def geounits(self) -> Mapping[str, int]:
-        """Geounits of each geolevel."""
-        return {level.name: len(level) for level in self._bare.levels}
-
-    @cached_property
-    def held(self) -> Mapping[str, str]:
-        """Query groups that are published exactly, and the lowest geolevel where they are."""
-        found = invariant_geolevels(self.product, self._bare)
-        return {self.product.workload.canonical(q): self._bare.names[level] for q, level in found.items()}
-
-    def fixed_to(self, geolevel: str) -> int:
-        """Return the position of the lowest geolevel that is fixed."""
-        place = self._bare.index(geolevel)
-        return place - (self._bare.levels[place].whole is not None)
-
-    @property
-    def stand_ins(self) -> Mapping[str, str]:
-        """For a geolevel without query groups in presets, the one whose query groups it takes."""
-        return self.run.resolved.stand_ins
+        self._bare = spine = build_spine(run.frame, run.resolved.recipe, lambda spine: spine)
+        held = invariant_geolevels(run.product, spine)
+        super().__init__(
+            "run",
+            run.path.name,
+            f"From the run file {run.path.name}: what opendas plan reads, and no count.",
+            run.product,
+            {level.name: len(level) for level in spine.levels},
+            {run.product.workload.canonical(query): spine.names[place] for query, place in held.items()},
+            frozenset(level.name for level in spine.levels if level.whole is not None),
+            run.resolved.stand_ins,
+        )
+        entities = run.frame.entities
+        self.categories = tuple(name for name, codes in entities.items() if bool((codes != b"").any()))
 
     def start(self) -> Budget:
         """Return the budget of the run file."""
@@ -230,28 +222,17 @@ class RunSubject(Subject):
             return budget
         return budget.concentrated(self.levels[-1])
 
-    @cached_property
-    def categories(self) -> tuple[str, ...]:
-        """Kinds of areas off the spine that the input knows."""
-        return tuple(name for name, codes in self.run.frame.entities.items() if bool((codes != b"").any()))
-
     def areas(self, budget: Budget) -> tuple[ExpectedRow, ...]:
         """Return the expected error of the total in areas off the spine."""
-        plan = MeasurementPlan(self.product, self.spine(budget), budget)
-        rows = expected_rows(ExpectedError.build(plan, algebra=self.algebra), self.run.frame)
-        return tuple(row for row in rows if row.kind == "entity")
+        expected = ExpectedError.build(self._plan(budget), algebra=self.algebra)
+        return tuple(row for row in expected_rows(expected, self.run.frame) if row.kind == "entity")
 
     def spine(self, budget: Budget) -> Spine:
         """Return the spine that a budget is spent on: bypassing depends on the shares."""
         if self.run.resolved.recipe.bypass is None:
             return self._bare
-        key = (budget.mechanism, tuple(budget.geolevels.values()))
-        kept: dict[object, Spine] = self.__dict__.setdefault("_spines", {})
-        if key not in kept:
-            if len(kept) >= 8:
-                kept.clear()
-            kept[key] = bypassed(self.with_budget(budget).resolved, self._bare)
-        return kept[key]
+        key = ("spine", budget.mechanism, tuple(budget.geolevels.values()))
+        return self._keep(key, lambda: bypassed(self.with_budget(budget).resolved, self._bare))
 
     def with_budget(self, budget: Budget) -> Run:
         """Return the run with another budget, its spine included."""
@@ -270,36 +251,146 @@ class RunSubject(Subject):
         )
         return Run(self.run.path, resolved)
 
-    def ground(self, budget: Budget) -> Ground:
-        """Return the tree as a budget uses it."""
-        spine = self.spine(budget)
-        plan = MeasurementPlan(self.product, spine, budget)
+    def measured(self, budget: Budget) -> MeasuredTree:
+        """Return the tree as a budget measures it."""
+        plan = self._plan(budget)
         expected = ExpectedError.build(plan, algebra=self.algebra)
-        multiples: dict[str, Share] = {}
-        for level, shares in zip(spine.levels, spine.shares, strict=True):
+        multiples: dict[str, Mapping[Fraction, int]] = {}
+        for level, shares in zip(plan.spine.levels, plan.spine.shares, strict=True):
             if shares is None:
                 multiples[level.name] = {Fraction(1): len(level)}
             else:
                 counts = np.bincount(shares.which, minlength=len(shares.multiples)).tolist()
                 multiples[level.name] = dict(zip(shares.multiples, counts, strict=True))
-        return Ground(
-            multiples,
-            self._tree(expected),
-            expected.information,
-            expected.place,
-            attribute_losses(plan),
-        )
+        key = ("tree", *(hash(own.tobytes()) for own in expected.own))
+        tree = self._keep(key, lambda: expected.tree)
+        return MeasuredTree(multiples, tree, expected.information, expected.place, attribute_losses(plan))
 
     def exact_loss(self, budget: Budget) -> WorstLoss:
         """Return the loss of the composed noise itself, on the paths where it costs most."""
-        return plan_loss(MeasurementPlan(self.product, self.spine(budget), budget), points=EXACT_POINTS)
+        return plan_loss(self._plan(budget), points=EXACT_POINTS)
 
-    def _tree(self, expected: ExpectedError) -> CollapsedTree:
-        """Return the kinds of geounits; the same ones again for the same tree."""
-        key = tuple(hash(own.tobytes()) for own in expected.own)
-        kept: dict[object, CollapsedTree] = self.__dict__.setdefault("_trees", {})
-        if key not in kept:
-            if len(kept) >= 8:
-                kept.clear()
-            kept[key] = expected.tree
-        return kept[key]
+    def _plan(self, budget: Budget) -> MeasurementPlan:
+        return MeasurementPlan(self.product, self.spine(budget), budget)
+
+
+class StandIn(Subject):
+    """A product on a tree of which only the number of geounits at each level is known.
+
+    Parameters
+    ----------
+    counts : mapping of geolevel to int
+        Top first.
+    wholes : mapping of geolevel to int
+        Where the spine divides the geounits of a level: how many there are undivided. What is published
+        there is published of the whole.
+    first : str
+        Preset to start with.
+    """
+
+    def __init__(
+        self,
+        key: str,
+        title: str,
+        about: str,
+        product: Product,
+        counts: Mapping[str, int],
+        wholes: Mapping[str, int],
+        first: str,
+    ) -> None:
+        leaf = tuple(counts)[-1]
+        placed = tuple(
+            replace(item, geolevel=leaf if item.geolevel == "leaf" else item.geolevel)
+            for item in product.invariants
+        )
+        held = {item.query: item.geolevel for item in placed}
+        product = replace(product, invariants=placed)
+        super().__init__(key, title, about, product, dict(counts), held, frozenset(wholes))
+        self._wholes, self._first = dict(wholes), first
+
+    def start(self) -> Budget:
+        """Return the budget that is shown first."""
+        return self.presets[self._first]
+
+    @cached_property
+    def _tree(self) -> tuple[CollapsedTree, tuple[int, ...]]:
+        sizes, place = [], []
+        for level, count in self.geounits.items():
+            if level in self._wholes:
+                sizes.append(self._wholes[level])
+            place.append(len(sizes))
+            sizes.append(count)
+        return CollapsedTree.even(sizes), tuple(place)
+
+    def measured(self, budget: Budget) -> MeasuredTree:
+        """Return the tree as a budget measures it."""
+        tree, place = self._tree
+        information: list[Extended] = []
+        for level in self.levels:
+            weights = self._weights(budget, level)
+            exact = np.array([self.held.get(query) == level for query in self.queries])
+            if level in self._wholes:
+                information.append(self.algebra.information(np.where(exact, np.inf, 0.0)[None]))
+            else:
+                weights[exact] = np.inf
+            information.append(self.algebra.information(weights[None]))
+        multiples = {level: {Fraction(1): count} for level, count in self.geounits.items()}
+        attributes = attribute_rho(budget, self.attributes)
+        return MeasuredTree(multiples, tree, tuple(information), place, attributes)
+
+    def exact_loss(self, budget: Budget) -> WorstLoss:
+        """Return the loss of the composed noise itself: every path has the same noise."""
+        changed = 2 if budget.neighbours is Neighbours.BOUNDED else 1
+        answers: dict[tuple[Noise, int], int] = {}
+        for level, shares in budget.queries.items():
+            for query, share in shares.items():
+                if share and budget.geolevels[level]:
+                    key = (budget.distribution(level, query), 1)
+                    answers[key] = answers.get(key, 0) + changed
+        return WorstLoss([answers], EXACT_POINTS)
+
+    def _weights(self, budget: Budget, level: str) -> Floats:
+        weights = np.zeros(len(self.queries))
+        shares: Mapping[str, Fraction] = budget.query_shares(level) if budget.geolevels[level] else {}
+        for query, share in shares.items():
+            if share:
+                weights[self.queries.index(query)] = precision(budget.distribution(level, query).variance)
+        return weights
+
+
+_TREES: Final[Mapping[str, tuple[str, str, Sequence[int], Mapping[str, int]]]] = {
+    "us": (
+        "United States 2020",
+        "The numbers of geounits of the 2020 production spine, 50 states and DC (TopDown paper, Table 2), "
+        "with children dealt out evenly.",
+        (1, 88, 3_496, 84_589, 409_548, 5_892_698),
+        {"state": 51},
+    ),
+    "state": (
+        "A small state",
+        "The numbers of geounits of one small state (Rhode Island 2010, blocks with housing units or group "
+        "quarters), with children dealt out evenly.",
+        (1, 5, 241, 812, 17_850),
+        {},
+    ),
+}
+_LEVELS: Final = ("us", "state", "county", "tract", "block_group", "block")
+
+STAND_INS: Final[tuple[str, ...]] = ("us-persons", "us-units", "state-persons", "state-units")
+"""What can be explored without a run file."""
+
+
+def stand_in(key: str) -> StandIn:
+    """Return a stand-in by name, one of :data:`STAND_INS`."""
+    root, _, kind = key.partition("-")
+    name, about, counts, wholes = _TREES[root]
+    persons = kind == "persons"
+    return StandIn(
+        key,
+        f"{name}, {'persons' if persons else 'housing units'}",
+        about,
+        pl94_persons() if persons else pl94_units(),
+        dict(zip(_LEVELS[-len(counts) :], counts, strict=True)),
+        wholes,
+        f"{'us' if root == 'us' else 'pr'}2020-{kind}",
+    )

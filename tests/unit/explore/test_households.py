@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -13,23 +12,20 @@ from hypothesis import strategies as st
 from support.phsafe_table_10 import budget_totals, table_10
 from support.seeds import examples
 
-from opendas.explore.household_answers import HouseholdAnswers, answer_households
-from opendas.explore.household_drafts import (
-    HouseholdDraft,
-    converted,
+from opendas.explore.fields import Problems
+from opendas.explore.household_page import HouseholdPage, household_state
+from opendas.explore.households import (
+    TICKS,
+    HouseholdAnswers,
+    answer_households,
+    config_fields,
+    config_json,
+    convert_mode,
     production,
     read_households,
     value_field,
 )
-from opendas.explore.household_page import (
-    HouseholdState,
-    acted,
-    answered,
-    config_document,
-    config_json,
-    started,
-)
-from opendas.explore.problems import Problems
+from opendas.explore.page import Typed
 from opendas.phsafe.config import Mode, parse_config
 from opendas.phsafe.margins import cell_margins
 from opendas.phsafe.model import LEVELS
@@ -37,11 +33,17 @@ from opendas.phsafe.sensitivity import Sensitivity
 from opendas.phsafe.tables import TABLES, find_table
 from opendas.privacy.relations import Neighbours
 
+
+def tick(level: str) -> str:
+    """The field that says whether a level is tabulated."""
+    return TICKS[[known.name for known in LEVELS].index(level)]
+
+
 PAPER, TIGHT = Sensitivity.PAPER, Sensitivity.TIGHT
 UNBOUNDED, BOUNDED = Neighbours.UNBOUNDED, Neighbours.BOUNDED
 
 
-def answers_of(draft: HouseholdDraft) -> HouseholdAnswers:
+def answers_of(draft: Typed) -> HouseholdAnswers:
     problems = Problems()
     planned = read_households(draft, "a", problems)
     assert planned is not None, problems.by_field
@@ -51,7 +53,7 @@ def answers_of(draft: HouseholdDraft) -> HouseholdAnswers:
 @pytest.mark.parametrize(
     "draft", [production("budget"), production("target", "published")], ids=["budgets", "targets"]
 )
-def test_table_10_comes_out(draft: HouseholdDraft) -> None:
+def test_table_10_comes_out(draft: Typed) -> None:
     found = {(row.noise.table, row.noise.level): row for row in answers_of(draft).rows}
     rows = table_10()
     assert len(rows) == len(found) == 46
@@ -65,27 +67,26 @@ def test_table_10_comes_out(draft: HouseholdDraft) -> None:
         assert losses[TIGHT, BOUNDED] == row.tight_bounded
         assert here.margin == row.exact_margin
         assert here.formula == row.formula_margin
-        if draft.mode == "target":
+        if draft["mode"] == "target":
             assert here.target == row.target
 
 
 def test_the_sums_of_table_10_come_out() -> None:
     found = answers_of(production("budget"))
-    for sums in found.sums:
-        totals = budget_totals()[sums.name]
-        assert sums.losses[PAPER, UNBOUNDED] == totals["published"]
-        assert sums.losses[PAPER, BOUNDED] == totals["published_bounded"]
-        assert sums.losses[TIGHT, UNBOUNDED] == totals["tight_unbounded"]
-        assert sums.losses[TIGHT, BOUNDED] == totals["tight_bounded"]
+    for name, losses in found.sums.items():
+        totals = budget_totals()[name]
+        assert losses[PAPER, UNBOUNDED] == totals["published"]
+        assert losses[PAPER, BOUNDED] == totals["published_bounded"]
+        assert losses[TIGHT, UNBOUNDED] == totals["tight_unbounded"]
+        assert losses[TIGHT, BOUNDED] == totals["tight_bounded"]
     assert float(found.spent[PAPER, BOUNDED]) == pytest.approx(2.514562, abs=1e-12)
 
 
 def test_the_printed_table_is_on_the_page() -> None:
     """The numbers as the paper prints them, in the text that a reader sees."""
-    found = answered(started("targets"))
-    lines = {
-        (table, level): [str(cell) for cell in cells] for table, level, cells in found.context()["lines"]
-    }
+    page = HouseholdPage()
+    shown = page.context(page.answer(page.started("targets")))
+    lines = {(table, level): [str(cell) for cell in cells] for table, level, cells in shown["lines"]}
     assert lines["PH3", "state_A-G"][5:7] == ["0.662976", "1.325952"]
     assert lines["PH1_num", "usa_*"][5:7] == ["0.002619", "0.005238"]
     assert lines["PH8_denom", "state_H,I"][5:7] == ["0.000135", "0.000270"]
@@ -94,7 +95,7 @@ def test_the_printed_table_is_on_the_page() -> None:
 
 @pytest.mark.parametrize("sensitivity", [PAPER, TIGHT])
 def test_targets_give_the_least_budgets_that_meet_them(sensitivity: Sensitivity) -> None:
-    draft = replace(production("target", "exact"), sensitivity=sensitivity.value)
+    draft = {**production("target", "exact"), "sensitivity": sensitivity.value}
     found = {(row.noise.table, row.noise.level): row for row in answers_of(draft).rows}
     for row in table_10():
         here = found[row.table, row.level]
@@ -114,10 +115,10 @@ def test_margins_of_totals_are_those_of_the_widest_cell() -> None:
 
 def test_a_level_that_is_off_costs_nothing_and_a_threshold_changes_its_table_only() -> None:
     start = production("budget")
-    without = answers_of(replace(start, on=start.on - {"usa_A-G"}))
+    without = answers_of({**start, tick("usa_A-G"): ""})
     lost = sum(row.published for row in table_10() if row.level == "usa_A-G")
     assert without.spent[PAPER, UNBOUNDED] == budget_totals()["all"]["published"] - lost
-    lower = answers_of(replace(start, tau={**start.tau, "PH3": "3"}))
+    lower = answers_of({**start, "tau.PH3": "3"})
     changed = {
         a.noise.table for a, b in zip(answers_of(start).rows, lower.rows, strict=True) if a.margin != b.margin
     }
@@ -126,7 +127,7 @@ def test_a_level_that_is_off_costs_nothing_and_a_threshold_changes_its_table_onl
 
 
 def test_the_pure_definition_charges_epsilon() -> None:
-    draft = replace(production("budget"), definition="puredp")
+    draft = {**production("budget"), "definition": "puredp"}
     found = answers_of(draft)
     assert not found.is_gaussian
     assert found.epsilon == {}
@@ -135,15 +136,15 @@ def test_the_pure_definition_charges_epsilon() -> None:
 
 
 def test_budgets_and_targets_turn_into_each_other() -> None:
-    targets = converted(production("budget"), "target")
-    assert targets.mode == "target"
-    assert targets.values["PH3", "state_A-G"] == "20"
-    back = converted(replace(targets, rule="exact"), "budget")
-    assert back.mode == "budget"
-    assert Fraction(back.values["PH3", "state_A-G"]) == Fraction("0.63058") or float(
-        back.values["PH3", "state_A-G"]
+    targets = convert_mode(production("budget"), "target")
+    assert targets["mode"] == "target"
+    assert targets[value_field("PH3", "state_A-G")] == "20"
+    back = convert_mode({**targets, "rule": "exact"}, "budget")
+    assert back["mode"] == "budget"
+    assert Fraction(back[value_field("PH3", "state_A-G")]) == Fraction("0.63058") or float(
+        back[value_field("PH3", "state_A-G")]
     ) == pytest.approx(0.63058, abs=1e-6)
-    assert acted(HouseholdState((production(),)), "target:a").plans == (targets,)
+    assert HouseholdPage().acted(household_state(production()), "target:a").plans == (targets,)
 
 
 FIELDS = {
@@ -154,17 +155,17 @@ FIELDS = {
     "a.delta": ("2", "between 0 and 1"),
     "a.states": ("99", "No state has the code 99"),
     "a.tau.PH3": ("0", "no threshold"),
-    value_field("a", "PH3", "state_A-G"): ("-1", "negative"),
-    value_field("a", "PH2", "usa_*"): ("1/3", "as decimals"),
-    value_field("a", "PH4", "usa_*"): ("1e-20", "Too small"),
-    value_field("a", "PH7", "usa_*"): ("1e12", "protects nobody"),
+    "a." + value_field("PH3", "state_A-G"): ("-1", "negative"),
+    "a." + value_field("PH2", "usa_*"): ("1/3", "as decimals"),
+    "a." + value_field("PH4", "usa_*"): ("1e-20", "Too small"),
+    "a." + value_field("PH7", "usa_*"): ("1e12", "protects nobody"),
 }
 
 
 @pytest.mark.parametrize("name", FIELDS)
 def test_what_is_wrong_is_said_at_the_field(name: str) -> None:
     text, message = FIELDS[name]
-    draft = production("budget").taken("a", production("budget").fields("a") | {name: text})
+    draft = {**production("budget"), name.removeprefix("a."): text}
     problems = Problems()
     assert read_households(draft, "a", problems) is None
     assert list(problems.by_field) == [name]
@@ -173,8 +174,8 @@ def test_what_is_wrong_is_said_at_the_field(name: str) -> None:
 
 @pytest.mark.parametrize("text", ["2.5", "0", "1e9", "many"])
 def test_a_target_is_a_whole_number(text: str) -> None:
-    name = value_field("a", "PH2", "state_*")
-    draft = production("target").taken("a", production("target").fields("a") | {name: text})
+    name = "a." + value_field("PH2", "state_*")
+    draft = {**production("target"), name.removeprefix("a."): text}
     problems = Problems()
     assert read_households(draft, "a", problems) is None
     assert list(problems.by_field) == [name]
@@ -182,14 +183,14 @@ def test_a_target_is_a_whole_number(text: str) -> None:
 
 def test_nothing_to_tabulate_and_a_formula_that_does_not_fit_are_said() -> None:
     problems = Problems()
-    assert read_households(replace(production(), on=frozenset()), "a", problems) is None
+    assert read_households({**production(), **dict.fromkeys(TICKS, "")}, "a", problems) is None
     assert "nothing to tabulate" in problems.by_field["a.levels"]
     problems = Problems()
-    draft = replace(production("target", "published"), definition="puredp")
+    draft = {**production("target", "published"), "definition": "puredp"}
     assert read_households(draft, "a", problems) is None
     assert "Choose exact" in problems.by_field["a.rule"]
     problems = Problems()
-    assert read_households(replace(production(), states="72 01"), "a", problems) is None
+    assert read_households({**production(), "states": "72 01"}, "a", problems) is None
     assert "Puerto Rico" in problems.by_field["a.states"]
 
 
@@ -197,16 +198,16 @@ def test_nothing_to_tabulate_and_a_formula_that_does_not_fit_are_said() -> None:
 @given(st.text(max_size=150))
 def test_anything_may_be_typed(text: str) -> None:
     start = production("budget")
-    for name in ("a.states", "a.tau.PH2", value_field("a", "PH2", "usa_*"), "a.delta"):
+    for name in ("a.states", "a.tau.PH2", "a." + value_field("PH2", "usa_*"), "a.delta"):
         problems = Problems()
-        read_households(start.taken("a", start.fields("a") | {name: text}), "a", problems)
+        read_households({**start, name.removeprefix("a."): text}, "a", problems)
         assert set(problems.by_field) <= {name}
 
 
 def test_the_configuration_is_what_phsafe_reads_exactly(tmp_path: Path) -> None:
     start = production("budget")
-    draft = replace(start, states="44 09", on=start.on - {"state_H,I"})
-    text = config_json(answers_of(draft))
+    draft = {**start, "states": "44 09", tick("state_H,I"): ""}
+    text = config_json(answers_of(draft).plan.config)
     config = parse_config(text, Mode.PRIVATE)
     assert config.state_filter == ("09", "44")
     published = {(row.table, row.level): row.published for row in table_10()}
@@ -214,18 +215,19 @@ def test_the_configuration_is_what_phsafe_reads_exactly(tmp_path: Path) -> None:
         for level in table.levels:
             wanted = published[table.name, level.name] if level.name != "state_H,I" else None
             assert config.budgets[table.name].get(level) == wanted
-    assert dict(config.tau) == {name: int(tau) for name, tau in start.tau.items()}
-    again = HouseholdState.of_document(config_document(text)).plans[0]
+    assert dict(config.tau) == {n[4:]: int(tau) for n, tau in start.items() if n.startswith("tau.")}
+    again = config_fields(parse_config(text, Mode.PRIVATE))
     assert answers_of(again).spent == answers_of(draft).spent
-    assert again.on == draft.on
+    assert {n: again[n] for n in TICKS} == {n: draft[n] for n in TICKS}
     assert json.loads(text)["privacy_defn"] == "zcdp"
 
 
 def test_every_state_is_written_as_all() -> None:
-    text = config_json(answers_of(production()))
+    text = config_json(answers_of(production()).plan.config)
     assert len(json.loads(text)["state_filter"]) == 51
-    assert HouseholdState.of_document(config_document(text)).plans[0].states == "all"
+    assert config_fields(parse_config(text, Mode.PRIVATE))["states"] == "all"
 
 
 def test_the_levels_are_those_of_the_published_program() -> None:
-    assert production().on == {level.name for level in LEVELS}
+    assert len(TICKS) == len(LEVELS)
+    assert {production()[name] for name in TICKS} == {"1"}

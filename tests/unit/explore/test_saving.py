@@ -15,10 +15,9 @@ import opendas
 import opendas.runs.config.released
 from opendas.budget.allocation import Budget
 from opendas.errors import ConfigError
-from opendas.explore.saving import opened, run_file, write
-from opendas.explore.stand_ins import STAND_INS, stand_in
-from opendas.explore.states import BudgetState
-from opendas.explore.subjects import RunSubject
+from opendas.explore.run_file import run_file
+from opendas.explore.session import Session
+from opendas.explore.subjects import STAND_INS, RunSubject, stand_in
 from opendas.privacy.relations import Mechanism, Neighbours
 
 RUN = '[run]\nproduct = "pl94-persons"\n[input]\nreader = "pl94-2020"\npath = "x"\n[budget]\n'
@@ -41,7 +40,7 @@ def test_the_saved_file_is_planned_as_it_was_chosen(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace("[run]", "# why we do this\n[run]   # here it begins"))
     subject = RunSubject(opendas.load(path))
     budget = chosen(subject)
-    write(tmp_path / "saved.toml", run_file(subject, budget))
+    (tmp_path / "saved.toml").write_text(run_file(subject, budget))
     text = (tmp_path / "saved.toml").read_text()
     assert "# why we do this\n[run]   # here it begins" in text
     again = opendas.load(tmp_path / "saved.toml")
@@ -114,11 +113,11 @@ def test_a_template_is_a_run_file_but_for_what_only_its_reader_knows(tmp_path: P
 @pytest.mark.parametrize("key", STAND_INS)
 def test_templates_can_be_opened_again(key: str) -> None:
     subject = stand_in(key)
-    document = opened(run_file(subject, subject.start()), subject)
-    assert BudgetState.of_document(document).plans[0].total == str(subject.start().total)
+    state = Session(subject).opened(run_file(subject, subject.start()))
+    assert state.plans[0]["total"] == str(subject.start().total)
     other = stand_in(key.replace("persons", "x").replace("units", "persons").replace("x", "units"))
     with pytest.raises(ConfigError, match="this page explores"):
-        opened(run_file(subject, subject.start()), other)
+        Session(other).opened(run_file(subject, subject.start()))
 
 
 @pytest.mark.parametrize(
@@ -144,4 +143,4 @@ def test_templates_can_be_opened_again(key: str) -> None:
 )
 def test_what_cannot_be_opened_says_why(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        opened(text, stand_in("us-persons"))
+        Session().opened(text)

@@ -15,14 +15,12 @@ pytest.importorskip("uvicorn")
 from opendas.cli.failures import guarded
 from opendas.cli.main import cli
 from opendas.errors import ConfigError, EnvironmentFailure
-from opendas.explore.budget_page import start_state
-from opendas.explore.household_answers import answer_households
-from opendas.explore.household_drafts import production, read_households
-from opendas.explore.household_page import config_json
-from opendas.explore.problems import Problems
-from opendas.explore.serve import ADDRESS, bound, hosts_of
-from opendas.explore.stand_ins import stand_in
-from opendas.explore.start import make_session
+from opendas.explore.app import ADDRESS, bound, hosts_of
+from opendas.explore.budget_page import budget_state
+from opendas.explore.fields import Problems
+from opendas.explore.households import config_json, production, read_households
+from opendas.explore.session import make_session
+from opendas.explore.subjects import stand_in
 
 Capture = pytest.CaptureFixture[str]
 
@@ -30,30 +28,30 @@ Capture = pytest.CaptureFixture[str]
 def test_without_a_file_published_numbers_stand_in() -> None:
     session = make_session()
     assert session.run is None
-    assert session.first.title == "United States 2020, persons"
+    assert session.budgets.first.title == "United States 2020, persons"
 
 
 def test_a_run_file_comes_first_and_its_counts_are_not_read(tmp_path: Path) -> None:
     path = write_mini(tmp_path)
     (tmp_path / "counts.csv").write_text("geocode,kind,age,count\nthis is no count\n")
     session = make_session(path)
-    assert session.keys[0] == "run"
-    assert session.first.geounits == {"region": 2, "town": 6, "block": 24}
-    assert session.starts()[0] == ("run:", "run.toml, as it is")
+    assert session.budgets.keys[0] == "run"
+    assert session.budgets.first.geounits == {"region": 2, "town": 6, "block": 24}
+    assert session.budgets.starts[0] == ("run:", "run.toml, as it is")
 
 
 def test_a_kept_state_and_a_configuration_are_told_apart(tmp_path: Path) -> None:
     kept = tmp_path / "kept.json"
-    document = start_state(stand_in("state-units")).to_document()
-    kept.write_text(json.dumps(document))
-    assert make_session(kept).state == document
+    kept_state = budget_state(stand_in("state-units"))
+    kept.write_text(json.dumps(kept_state.to_document()))
+    assert make_session(kept).state == kept_state
     planned = read_households(production(), "a", Problems())
     assert planned is not None
     config = tmp_path / "config.json"
-    config.write_text("\ufeff" + config_json(answer_households(planned)))
+    config.write_text("\ufeff" + config_json(planned.config))
     state = make_session(config).state
     assert state is not None
-    assert state["page"] == "phsafe"
+    assert state.page == "phsafe"
 
 
 @pytest.mark.parametrize(

@@ -1,33 +1,24 @@
-"""Plans as run files, and what can be opened again."""
+"""Plans as run files: what is saved, and what can be read again."""
 
 from __future__ import annotations
 
-import json
 import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 from opendas.budget.allocation import Budget
 from opendas.budget.resolve import BudgetSpec, resolve_budget
 from opendas.errors import ConfigError
-from opendas.explore.drafts import draft_of
-from opendas.explore.household_page import config_document
-from opendas.explore.states import BudgetState, read_link, state_document
 from opendas.explore.subjects import RunSubject, Subject
-from opendas.files.atomic import write_atomic
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.runs.allocate import with_budget
 from opendas.runs.config.load import parse_toml, read_text
-from opendas.runs.config.model import BUILT_IN_PRODUCTS, BudgetSection, RunFile
+from opendas.runs.config.model import BUILT_IN_PRODUCTS, RunFile
 from opendas.runs.config.released import toml_document, toml_key, toml_value
 
-__all__ = ["opened", "run_file", "write"]
-
-_LINK = re.compile(r"[A-Za-z0-9_-]{16,}")
-_LONGEST = 200_000
+__all__ = ["read_run_file", "run_file"]
 
 
 def run_file(subject: Subject, budget: Budget) -> str:
@@ -121,77 +112,23 @@ def _with_choices(text: str, run: Mapping[str, Any]) -> str:
     return text[: start.end()] + section + text[stop:]
 
 
-def write(path: Path, text: str) -> None:
-    """Write a plan to a file; it appears whole or not at all.
-
-    Raises
-    ------
-    EnvironmentFailure
-        If it cannot be written.
-    """
-    write_atomic(path, text.encode())
-
-
-def opened(text: str, subject: Subject) -> dict[str, Any]:
-    """Understand what somebody pasted: a link, a kept state, or a run file.
-
-    Parameters
-    ----------
-    text : str
-    subject : Subject
-        Whose plan a run file is taken as.
-
-    Returns
-    -------
-    dict
-        A state's document.
+def read_run_file(text: str, subject: Subject) -> Budget:
+    """Return the budget of a run file's text for a subject.
 
     Raises
     ------
     ConfigError
-        Saying what was expected.
+        If it is no run file, or of another product.
     """
-    plain = text.strip()
-    if not plain:
-        raise ConfigError("Paste a link, a kept state or a run file first.")
-    if len(plain) > _LONGEST:
-        raise ConfigError("That is too long to be a plan.")
-    if plain.startswith("{"):
-        try:
-            document = json.loads(plain)
-        except (ValueError, RecursionError):
-            raise ConfigError("The kept state is damaged: it is no JSON. Keep it again.") from None
-        if isinstance(document, dict) and "privacy_budget" in document:
-            return config_document(plain)
-        return state_document(document)
-    if "\n" not in plain and ("?" in plain or _LINK.fullmatch(plain)):
-        packed = parse_qs(urlsplit(plain).query).get("s", [""])[0] if "?" in plain else plain
-        return read_link(packed)
-    return _of_run_file(plain, subject)
-
-
-def _of_run_file(text: str, subject: Subject) -> dict[str, Any]:
-    """Take the budget of a run file's text for a subject."""
     section, _ = parse_toml(text, RunFile, "run file", Path())
-    product = section.run.product
+    product, given = section.run.product, section.budget
     mine = subject.product.name
     if product in BUILT_IN_PRODUCTS and product != mine:
         raise ConfigError(f"This is a plan of the product {product}; this page explores {mine}.")
-    budget = resolve_budget(
-        _spec(section.budget, section, subject),
-        subject.levels,
-        subject.product.workload.canonical,
-        subject.stand_ins,
-    )
-    plans = (draft_of(budget, subject),)
-    return BudgetState(subject.key, mine, subject.levels, subject.queries, plans).to_document()
-
-
-def _spec(given: BudgetSection, section: RunFile, subject: Subject) -> BudgetSpec:
     preset = given.preset
     if preset is None and (given.geolevels is None or given.queries is None):
-        preset = next(iter(subject.presets()), None)
-    return BudgetSpec(
+        preset = next(iter(subject.presets), None)
+    spec = BudgetSpec(
         preset=preset,
         rho=given.rho,
         epsilon=given.epsilon,
@@ -202,3 +139,4 @@ def _spec(given: BudgetSection, section: RunFile, subject: Subject) -> BudgetSpe
         mechanism=Mechanism(section.run.mechanism),
         neighbours=Neighbours(section.run.neighbours),
     )
+    return resolve_budget(spec, subject.levels, subject.product.workload.canonical, subject.stand_ins)

@@ -1,0 +1,352 @@
+"""A budget as typed, and what it buys and costs: margins, expected errors, losses, an attacker's power."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+
+from opendas.budget.allocation import LARGEST_LOSS, Budget, Noise
+from opendas.budget.plan import invariant_shares, within_rho
+from opendas.errors import OpendasError
+from opendas.explore.fields import Problems, read_choice, read_delta, read_number, read_shares, share_text
+from opendas.explore.page import Typed
+from opendas.explore.subjects import MeasuredTree, Subject
+from opendas.gls.collapsed import covariances
+from opendas.phsafe.margins import NINETY, margin_of_sum
+from opendas.privacy.attacker import pure_power_bound, zcdp_power_bound
+from opendas.privacy.relations import Mechanism, Neighbours
+from opendas.privacy.zcdp import FORMULAS
+from opendas.sampling.laws import MAX_FLOORS, WORD_BITS, DiscreteGaussian
+
+__all__ = [
+    "CURVE_EXPONENTS",
+    "BudgetAnswers",
+    "Cell",
+    "Loss",
+    "answer_budget",
+    "budget_fields",
+    "epsilons",
+    "margin",
+    "read_budget",
+]
+
+CURVE_EXPONENTS: Final = range(1, 17)
+FALSE_ALARMS: Final = (0.001, 0.01, 0.05)
+_WIDE: Final = 10_000
+"""Parameter from which margins are decided in doubles where these are sure."""
+
+
+def budget_fields(budget: Budget, subject: Subject) -> Typed:
+    """Write a budget into fields, exactly."""
+    power = len(str(budget.delta.denominator)) - 1
+    delta = f"1e-{power}" if budget.delta == Fraction(1, 10**power) else share_text(budget.delta)
+    found = {
+        "mechanism": budget.mechanism.value,
+        "neighbours": budget.neighbours.value,
+        "total": share_text(budget.total),
+        "delta": delta,
+    }
+    for i, level in enumerate(subject.levels):
+        found[f"l{i}"] = share_text(budget.geolevels[level])
+    for i, level in enumerate(subject.levels):
+        shares = budget.queries.get(level, {})
+        for j, query in enumerate(subject.queries):
+            found[f"q{i}.{j}"] = share_text(shares[query]) if shares.get(query) else ""
+    return found
+
+
+def read_budget(
+    plan: Typed, prefix: str, subject: Subject, problems: Problems
+) -> tuple[Budget | None, dict[str, Fraction | None]]:
+    """Understand the fields of a plan.
+
+    Parameters
+    ----------
+    plan : mapping of field name to str
+    prefix : str
+        Of field names in messages.
+    subject : Subject
+    problems : Problems
+        What is wrong is added here, at the field where it was typed.
+
+    Returns
+    -------
+    budget : Budget or None
+        None where something is wrong.
+    sums : dict of group name to Fraction or None
+        ``{prefix}.l`` for geolevels, ``{prefix}.q0`` and so on for query groups.
+    """
+    mechanism = read_choice(
+        plan["mechanism"], f"{prefix}.mechanism", {item.value: item for item in Mechanism}, problems
+    )
+    neighbours = read_choice(
+        plan["neighbours"], f"{prefix}.neighbours", {item.value: item for item in Neighbours}, problems
+    )
+    if neighbours is Neighbours.UNBOUNDED and subject.held:
+        exact = ", ".join(f"the {query} of every {level}" for query, level in subject.held.items())
+        problems.add(
+            f"{prefix}.neighbours",
+            f"With {exact} published exactly, no two data sets differ by one record added or removed: the "
+            "guarantee would be empty. Choose bounded.",
+        )
+    total = _total(plan["total"], f"{prefix}.total", problems)
+    delta = read_delta(plan["delta"], f"{prefix}.delta", problems)
+    names = [f"l{i}" for i in range(len(subject.levels))]
+    group = f"{prefix}.l"
+    shares, whole = read_shares([plan[n] for n in names], [f"{prefix}.{n}" for n in names], group, problems)
+    sums = {group: whole}
+    queries: dict[str, dict[str, Fraction]] = {}
+    for i, level in enumerate(subject.levels):
+        group, names = f"{prefix}.q{i}", [f"q{i}.{j}" for j in range(len(subject.queries))]
+        # A geolevel without budget measures nothing; its query shares may stay as they are.
+        noted = problems if shares is None or shares[i] != 0 else Problems()
+        found, sums[group] = read_shares(
+            [plan[name] for name in names], [f"{prefix}.{name}" for name in names], group, noted
+        )
+        if found is not None and sum(found) == 1:
+            queries[level] = {q: s for q, s in zip(subject.queries, found, strict=True) if s}
+    if problems.under(prefix) or shares is None or not (mechanism and neighbours and total and delta):
+        return None, sums
+    levels = dict(zip(subject.levels, shares, strict=True))
+    try:
+        budget = Budget(mechanism, neighbours, total, levels, queries, delta)
+    except OpendasError as error:
+        problems.add(f"{prefix}.total", str(error))
+        return None, sums
+    _check_noise(budget, subject, prefix, problems)
+    return (None if problems.under(prefix) else budget), sums
+
+
+def _total(text: str, name: str, problems: Problems) -> Fraction | None:
+    total = read_number(text, name, problems)
+    if total is not None and total == 0:
+        problems.add(name, "The total is 0: nothing could be measured. Give a positive number.")
+    if total is not None and total > LARGEST_LOSS:
+        problems.add(name, f"The total is above {LARGEST_LOSS:.0e}, which protects nobody.")
+    return None if name in problems.by_field else total
+
+
+def _check_noise(budget: Budget, subject: Subject, prefix: str, problems: Problems) -> None:
+    """Refuse noise that cannot be drawn exactly, at the share that asks for it, as a run refuses it."""
+    for i, level in enumerate(subject.levels):
+        for query, share in (budget.query_shares(level) if budget.geolevels[level] else {}).items():
+            law = budget.distribution(level, query)
+            if share and (_parameter(law) > 10**15 or law.tail_length(WORD_BITS) > MAX_FLOORS):
+                problems.add(
+                    f"{prefix}.q{i}.{subject.queries.index(query)}",
+                    "Too small: the noise would be wider than exact sampling reaches. Give more, or nothing.",
+                )
+
+
+def _parameter(law: Noise) -> Fraction:
+    return law.sigma2 if isinstance(law, DiscreteGaussian) else law.scale
+
+
+@lru_cache(maxsize=16384)
+def margin(law: Noise, summed: int = 1) -> int:
+    """Return the smallest ``m`` with ``P(|X| <= m) >= 0.9``, for a sum of independent draws, decided exactly.
+
+    Parameters
+    ----------
+    law : DiscreteGaussian or DiscreteLaplace
+    summed : int, >= 1
+
+    Notes
+    -----
+    The margin of a wide law takes the exact computation as many steps as it has counts. A double decides
+    where it is sure: for a discrete Gaussian by the midpoint rule with its first correction, whose next term
+    is below ``0.0014 / sigma^4``; for a discrete Laplace by its closed form. A sum of wide discrete Gaussians
+    is one to 1e-30: Kairouz, Liu and Steinke (2021), Theorem 9.
+    """
+    sure = None
+    if isinstance(law, DiscreteGaussian) and law.sigma2 >= 8 and _WIDE <= law.sigma2 * summed < 10**14:
+        sure = _gaussian_margin(float(law.sigma2 * summed))
+    elif not isinstance(law, DiscreteGaussian) and summed == 1 and _WIDE <= law.scale**2 < 10**24:
+        scale = float(law.scale)
+        least = -scale * math.log(0.05 * (1 + math.exp(-1 / scale))) - 1
+        sure = math.ceil(least) if abs(least - round(least)) > 1e-9 * scale else None
+    return margin_of_sum([law] * summed, NINETY) if sure is None else sure
+
+
+def _gaussian_margin(sigma2: float) -> int | None:
+    """Return the margin of a wide discrete Gaussian; None where a double is not sure."""
+    sigma, wanted = math.sqrt(sigma2), float(NINETY)
+
+    def inside(m: int) -> float:
+        x = (m + 0.5) / sigma
+        density = math.exp(-x * x / 2) / math.sqrt(2 * math.pi)
+        return math.erf(x / math.sqrt(2)) + x * density / (12 * sigma2)
+
+    m = round(1.6448536269514722 * sigma - 0.5)
+    while inside(m - 1) >= wanted:
+        m -= 1
+    while inside(m) < wanted:
+        m += 1
+    return m if min(abs(inside(m) - wanted), abs(inside(m - 1) - wanted)) > 1e-9 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One query group at one geolevel.
+
+    Parameters
+    ----------
+    least, most : int or None
+        Exact 90 % margin of one measured answer, in counts; two where geounits have different shares. None
+        where nothing is measured.
+    expected : float
+        Mean standard error after least squares over the tree; infinite where nothing is known.
+    is_exact : bool
+        Published exactly.
+    """
+
+    least: int | None
+    most: int | None
+    expected: float
+    is_exact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A loss, and the epsilons that it implies.
+
+    Parameters
+    ----------
+    name : str
+    loss : Fraction
+        rho, or epsilon for the discrete Laplace.
+    epsilon : mapping of str to float
+        By formula, at the plan's delta, rounded up; empty for the discrete Laplace.
+    """
+
+    name: str
+    loss: Fraction
+    epsilon: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetAnswers:
+    """Everything that is shown of one plan.
+
+    Parameters
+    ----------
+    budget : Budget
+    cells : mapping of (geolevel, query) to Cell
+    whole : Loss
+        The whole plan.
+    attributes : tuple of Loss
+        One attribute of a record changes.
+    within : tuple of Loss
+        A record moves within one geounit of a geolevel.
+    curve : mapping of int to mapping of formula to float
+        Epsilon at ``delta = 10**-exponent``; empty for the discrete Laplace.
+    warnings : tuple of str
+    power : tuple of (rate of false alarms, bound)
+        How often a true claim about a record is recognised at most, however it is tested.
+    """
+
+    budget: Budget
+    cells: Mapping[tuple[str, str], Cell]
+    whole: Loss
+    attributes: tuple[Loss, ...]
+    within: tuple[Loss, ...]
+    curve: Mapping[int, Mapping[str, float]]
+    warnings: tuple[str, ...]
+    power: tuple[tuple[float, float], ...]
+
+    @property
+    def is_gaussian(self) -> bool:
+        """Whether rho is spent, and not a pure epsilon."""
+        return self.budget.mechanism is Mechanism.DISCRETE_GAUSSIAN
+
+
+def answer_budget(subject: Subject, budget: Budget) -> BudgetAnswers:
+    """Work out what a budget buys and costs.
+
+    Parameters
+    ----------
+    subject : Subject
+    budget : Budget
+        With the geolevels of the subject.
+
+    Raises
+    ------
+    BudgetError
+        If its noise cannot be drawn on the subject's spine.
+    """
+    asked, budget = budget, subject.spent(budget)
+    tree = subject.measured(budget)
+    pure = budget.mechanism is Mechanism.DISCRETE_LAPLACE
+    bound = pure_power_bound if pure else zcdp_power_bound
+
+    def loss(name: str, spent: Fraction) -> Loss:
+        return Loss(name, spent, {} if pure else epsilons(spent, budget.delta))
+
+    names = subject.product.schema.names
+    curve = {} if pure else {k: epsilons(budget.total, Fraction(1, 10**k)) for k in CURVE_EXPONENTS}
+    return BudgetAnswers(
+        budget,
+        _cells(subject, budget, tree),
+        loss("all", budget.total),
+        tuple(loss(name, tree.attributes.get(name, Fraction(0))) for name in names),
+        tuple(loss(name, spent) for name, spent in within_rho(budget).items()),
+        curve,
+        tuple(_warnings(subject, asked, budget)),
+        tuple((rate, bound(budget.total, rate)) for rate in FALSE_ALARMS),
+    )
+
+
+@lru_cache(maxsize=16384)
+def epsilons(rho: Fraction, delta: Fraction) -> Mapping[str, float]:
+    """Return the epsilons of a rho by every formula, rounded up."""
+    return {formula: convert(rho, delta) for formula, convert in FORMULAS.items()}
+
+
+def _cells(subject: Subject, budget: Budget, tree: MeasuredTree) -> dict[tuple[str, str], Cell]:
+    found = {}
+    every = covariances(tree.tree, tree.information)
+    for level, place in zip(subject.levels, tree.place, strict=True):
+        geounits = tree.tree.levels[place].geounits
+        share = budget.geolevels[level]
+        multiples = [m for m, count in tree.multiples[level].items() if m and count]
+        measured = budget.query_shares(level) if share else {}
+        for query, rows in subject.rows.items():
+            margins = [
+                margin(budget.distribution(level, query, share * m)) for m in multiples if query in measured
+            ]
+            errors = np.sqrt(rows.variances(every[place]))
+            weights = np.bincount(rows.of_row, minlength=len(rows))
+            mean = float(geounits @ errors @ weights) / (int(geounits.sum()) * int(weights.sum()))
+            least, most = min(margins, default=None), max(margins, default=None)
+            found[level, query] = Cell(least, most, mean, subject.is_exact(level, query))
+    return found
+
+
+def _warnings(subject: Subject, asked: Budget, budget: Budget) -> Iterator[str]:
+    if asked is not budget:
+        if asked.geolevels != budget.geolevels:
+            yield (
+                "The estimator of the run, block-by-block, gives all budget to the leaves, whatever the "
+                "shares of geolevels are. The answers are those of that."
+            )
+        return
+    pairs = [(level, query) for level in subject.levels for query in subject.queries]
+    exact = [pair for pair in pairs if subject.is_exact(*pair)]
+    for (level, query), share in invariant_shares(budget, exact).items():
+        if share:
+            yield (
+                f"{float(share):.1%} of the budget measures {query} at geolevel {level}, which is published "
+                "exactly: these measurements add nothing."
+            )
+    for level in subject.levels[1:]:
+        if not budget.geolevels[level]:
+            yield (
+                f"Geolevel {level} has no budget: each parent is spread evenly over its geounits, and what "
+                "is measured below cannot mend that."
+            )
