@@ -14,7 +14,14 @@ from opendas.explore.budget import epsilons, margin
 from opendas.explore.fields import Problems, decimal_text, read_choice, read_delta, read_number
 from opendas.explore.page import Typed
 from opendas.phsafe.config import Config
-from opendas.phsafe.margins import PRODUCTION_TAU, PUBLISHED_Z, formula_budget, formula_margin, least_budget, published_row
+from opendas.phsafe.margins import (
+    PRODUCTION_TAU,
+    PUBLISHED_Z,
+    formula_budget,
+    formula_margin,
+    least_budget,
+    published_row,
+)
 from opendas.phsafe.model import LEVELS, PUERTO_RICO, STATE_CODES, Level
 from opendas.phsafe.sensitivity import Answers, LevelNoise, Sensitivity, noise_for, plan_noise
 from opendas.phsafe.tables import DERIVED, TABLES, Derived, Table
