@@ -11,8 +11,16 @@ import pytest
 from opendas.errors import ConfigError, DataError, EstimationError
 from opendas.phsafe.posterior import density
 from opendas.phsafe.posterior.curve import fit_curve
-from opendas.phsafe.posterior.pair import pair_average, pair_count
-from opendas.phsafe.posterior.ratio import Block, Bounded, Free, fieller, fit_block, mean_inverse
+from opendas.phsafe.posterior.ratio import (
+    Block,
+    Fit,
+    fieller,
+    fit_block,
+    fit_total,
+    mean_inverse,
+    pair_average,
+    pair_count,
+)
 
 Array = np.ndarray
 
@@ -76,7 +84,7 @@ _SHIFT = 60.0
 def test_averages_agree_with_the_integral_over_all_three(name: str) -> None:
     block = BLOCKS[name]
     fit = fit_block(block)
-    assert isinstance(fit, Bounded)
+    assert fit.total is not None
     one = _integral(block, lambda a, s, d: np.ones_like(s))
 
     def mean(f: Callable[[Array, Array, Array], Array]) -> float:
@@ -122,8 +130,8 @@ def test_one_numerator_agrees_with_the_integral_over_both(name: str) -> None:
 def test_without_constraints_integrals_and_closed_forms_are_one(shared: bool) -> None:
     counts, variances = ((30e3, 50e3), (14.8e3, 14.8e3)) if shared else ((80e3,), (29.6e3,))
     block = Block(counts, variances, 30e3, 14.8e3, 1.0, 10.0)
-    free, bounded = Free(block), Bounded(block)
-    assert isinstance(fit_block(block), Free)
+    free, bounded = Fit(block, None), Fit(block, fit_total(block))
+    assert fit_block(block).total is None
     for part in (None, 0) if shared else (None,):
         assert tuple(bounded.average(part)) == pytest.approx(tuple(free.average(part)), rel=1e-9)
         assert tuple(bounded.count(part)) == pytest.approx(tuple(free.count(part)), rel=1e-9)
@@ -134,8 +142,8 @@ def test_without_constraints_integrals_and_closed_forms_are_one(shared: bool) ->
 def test_the_two_forms_meet_where_one_takes_over() -> None:
     s = 41.0
     near = Block((400.0, 800.0), (s * s, s * s), 8.99 * s, s * s, 1.0, 10.0)
-    expected = tuple(Free(near).average(None))
-    assert tuple(Bounded(near).average(None)) == pytest.approx(expected, rel=1e-8)
+    expected = tuple(Fit(near, None).average(None))
+    assert tuple(Fit(near, fit_total(near)).average(None)) == pytest.approx(expected, rel=1e-8)
 
 
 def test_fieller_is_the_quantile_of_a_ratio() -> None:
@@ -180,10 +188,12 @@ def test_two_blocks_together_agree_with_a_sample_of_both() -> None:
 def test_two_free_blocks_and_their_integrals_are_one() -> None:
     first = Block((30e3, 50e3), (14.8e3, 14.8e3), 30e3, 14.8e3, 1.0, 10.0)
     second = Block((40e3,), (14.8e3,), 20e3, 14.8e3, 1.0, 10.0)
-    closed = pair_average(Free(first), Free(second))
-    assert tuple(pair_average(Bounded(first), Bounded(second))) == pytest.approx(tuple(closed), rel=1e-9)
-    counts = pair_count(Bounded(first), Bounded(second))
-    assert tuple(counts) == pytest.approx(tuple(pair_count(Free(first), Free(second))), rel=1e-7)
+    closed = pair_average(Fit(first, None), Fit(second, None))
+    assert tuple(pair_average(Fit(first, fit_total(first)), Fit(second, fit_total(second)))) == pytest.approx(
+        tuple(closed), rel=1e-9
+    )
+    counts = pair_count(Fit(first, fit_total(first)), Fit(second, fit_total(second)))
+    assert tuple(counts) == pytest.approx(tuple(pair_count(Fit(first, None), Fit(second, None))), rel=1e-7)
 
 
 def test_an_exact_number_beside_noisy_ones_is_nearly_kept() -> None:
@@ -215,13 +225,13 @@ def test_a_block_needs_bounds_and_variances() -> None:
 
 
 def test_a_block_that_is_not_finite_is_an_error() -> None:
-    array = density.block((5.0, 1.0), None, (2.0, math.nan), 1.0, 10.0)
+    array = density.Parameters(5.0, 1.0, 0.0, 1.0, 2.0, math.nan, 1.0, 10.0, 0.0, alone=True)
     with pytest.raises(EstimationError, match="finite"):
         fit_curve(density.AVERAGE, array, 2.0, 1.0)
 
 
 def test_a_curve_answers_consistently() -> None:
-    curve = fit_curve(density.TOTAL, BLOCKS["small families"].array(), 90.0, 50.0)
+    curve = fit_curve(density.TOTAL, BLOCKS["small families"].parameters(), 90.0, 50.0)
     x = np.linspace(curve.ends[0], curve.ends[-1], 4001)
     assert np.trapezoid(curve.density(x), x) == pytest.approx(1, abs=1e-5)
     assert np.all(np.diff(curve.probability(x)) >= -1e-12)

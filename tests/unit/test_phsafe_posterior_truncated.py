@@ -11,10 +11,10 @@ import pytest
 from scipy.stats import norm
 
 from opendas.errors import ConfigError
+from opendas.phsafe.model import Noise
 from opendas.phsafe.posterior.density import log_interval, log_upper
 from opendas.phsafe.posterior.lattice import (
     Lattice,
-    Noise,
     count_posterior,
     fine_step,
     geometric_ratio,

@@ -8,7 +8,7 @@ truncation alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,18 +20,18 @@ from opendas.custody.run_key import RunKey
 from opendas.errors import ConfigError
 from opendas.files.atomic import make_folder, write_atomic
 from opendas.phsafe.config import Mode, Plan, read_config
-from opendas.phsafe.counting import count_cube, counted_rows, level_counts, truncated
+from opendas.phsafe.counting import count_cube, count_tables, counted_rows
 from opendas.phsafe.folder import refuse_inside_release
 from opendas.phsafe.inputs.linking import Linked, link, sort_inputs
 from opendas.phsafe.inputs.read_cef import read_cef
 from opendas.phsafe.inputs.read_csv import read_csv
 from opendas.phsafe.margins import cell_margins
-from opendas.phsafe.measure import CountTables, measure, prepare_samplers
+from opendas.phsafe.measure import measure, prepare_samplers
 from opendas.phsafe.model import Level
-from opendas.phsafe.output import PART_FILE, Block, OutputTable, derive, exact_tables
+from opendas.phsafe.output import PART_FILE, Block, OutputTable, exact_tables, private_tables
 from opendas.phsafe.run import HouseholdOptions
 from opendas.phsafe.sensitivity import LevelNoise
-from opendas.phsafe.tables import DERIVED, Derived, Joined, Table
+from opendas.phsafe.tables import DERIVED, Derived, Table
 from opendas.phsafe.validate import validate
 from opendas.privacy.relations import Mechanism, Neighbours
 
@@ -41,9 +41,6 @@ __all__ = ["AccuracyRow", "accuracy_report", "published_moe", "run_accuracy", "w
 _SHARE = 0.90
 _Z = 1.64  # of the published report
 _INPUT_TAG = "00" * 32
-
-Spot = tuple[str, Level, int, int]
-"""Table, level, position of the population group, cell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +113,7 @@ def accuracy_report(
     linked: Linked,
     trials: int,
     seed: int,
-    tell: Callable[[str, int, int], None] | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
     derived: tuple[Derived, ...] = DERIVED,
 ) -> tuple[AccuracyRow, ...]:
     """Make the private tables `trials` times in memory and compare them with the truth.
@@ -131,7 +128,7 @@ def accuracy_report(
     trials : int, >= 1
     seed : int
         The first trial's; the others follow.
-    tell : callable(stage, done, total), optional
+    progress : callable(stage, done, total), optional
     derived : tuple of Derived
 
     Returns
@@ -142,40 +139,80 @@ def accuracy_report(
     if trials < 1:
         raise ConfigError(f"an accuracy report needs at least one trial, not {trials}.")
     prepare_samplers(plan)
-    counter = _Counter(plan, linked)
+    tables = {table.name: table for table in plan.config.tables if table.name in plan.config.budgets}
+    rows = {name: counted_rows(table, linked) for name, table in tables.items()}
+    states = len(plan.config.state_filter)
+    whole = {name: count_cube(tables[name], rows[name], linked.state, states) for name in tables}
+    kept: dict[str, Ints] = {}
+
+    def count(plan: Plan, keys: Mapping[str, bytes]) -> dict[str, Ints]:
+        kept.update(count_tables(plan, linked, keys, before=rows))
+        return kept
+
+    def noiseless(cubes: Mapping[str, Ints]) -> dict[str, OutputTable]:
+        found = private_tables(plan, cubes, derived, lambda _, level, counts: Block(level, counts))
+        return {table.name: table for table in found}
+
     exact = {table.name: table for table in exact_tables(plan.config, linked, derived)}
-    whole = _laid_out(plan, counter.whole(), derived)
-    errors: dict[Spot, list[Ints]] = {}
-    noise: dict[Spot, list[Ints]] = {}
-    bias: dict[Spot, list[Ints]] = {}
+    untruncated = noiseless(whole)
+    errors: dict[tuple[str, Level], list[Ints]] = {}
     for trial in range(trials):
-        key = RunKey.seeded(seed + trial)
-        noisy = measure(plan, counter.count, key, _INPUT_TAG, derived)
-        kept = _laid_out(plan, counter.last, derived)
+        noisy = measure(plan, count, RunKey.seeded(seed + trial), _INPUT_TAG, derived)
+        truncated = noiseless(kept)
         for table in noisy:
-            for spot, counts in _spots(table):
-                errors.setdefault(spot, []).append(np.abs(counts - _find(exact[table.name], spot)))
-                truncated_counts = _find(kept[table.name], spot)
-                noise.setdefault(spot, []).append(np.abs(counts - truncated_counts))
-                bias.setdefault(spot, []).append(truncated_counts - _find(whole[table.name], spot))
-        if tell is not None:
-            tell("trials", trial + 1, trials)
-    moes = _Moes(plan, derived)
+            for block in table.blocks:
+                truth, left, full = (
+                    one[table.name].select(block.level, table.cells)
+                    for one in (exact, truncated, untruncated)
+                )
+                three = [np.abs(block.counts - truth), np.abs(block.counts - left), left - full]
+                errors.setdefault((table.name, block.level), []).append(np.stack(three))
+        if progress is not None:
+            progress("trials", trial + 1, trials)
     return tuple(
-        AccuracyRow(
-            table=table,
-            region_type=level.geography.region_type,
-            iteration=level.iteration.codes[group],
-            cell=cell,
-            experimental_moe=_percentile(found),
-            count=sum(map(len, found)),
-            expected_moe=moes.published(table, level, cell),
-            exact_moe=moes.exact(table, level, cell),
-            noise_moe=_percentile(noise[table, level, group, cell]),
-            truncation_bias=float(np.concatenate(bias[table, level, group, cell]).mean()),
-        )
-        for (table, level, group, cell), found in errors.items()
+        row
+        for (name, level), found in errors.items()
+        for row in _rows(plan, name, level, np.stack(found, axis=1), derived)
     )
+
+
+def _rows(
+    plan: Plan, name: str, level: Level, errors: Ints, derived: tuple[Derived, ...]
+) -> Iterator[AccuracyRow]:
+    """Yield the rows of a table at a level.
+
+    Parameters
+    ----------
+    errors : int64 (3, trials, regions, groups, cells)
+        Of noise and truncation, of noise alone in absolute values; by truncation alone.
+    """
+    every: tuple[Table | Derived, ...] = (*derived, *plan.config.tables)
+    declared = next(one for one in every if one.name == name)
+    source = declared.source if isinstance(declared, Derived) else name
+    noise = next(one for one in plan.noise if (one.table, one.level) == (source, level.name))
+    published = published_moe(noise, plan)
+    exact = dict.fromkeys(declared.cells, 0) if noise.law is None else cell_margins(declared, noise.law)
+    both, alone, truncation = errors
+    experimental, by_noise = (
+        np.quantile(part, _SHARE, axis=(0, 1), method="linear") for part in (both, alone)
+    )
+    bias = truncation.mean(axis=(0, 1))
+    for group, code in enumerate(level.iteration.codes):
+        for position, cell in enumerate(declared.cells):
+            # A sum of k cells has sqrt(k) times the margin of one.
+            parts = len(declared.cells[cell]) if isinstance(declared, Derived) else 1
+            yield AccuracyRow(
+                table=name,
+                region_type=level.geography.region_type,
+                iteration=code,
+                cell=cell,
+                experimental_moe=float(experimental[group, position]),
+                count=int(np.prod(both.shape[:2])),
+                expected_moe=published if parts == 1 else round(math.sqrt(parts) * published, 1),
+                exact_moe=exact[cell],
+                noise_moe=float(by_noise[group, position]),
+                truncation_bias=float(bias[group, position]),
+            )
 
 
 def published_moe(noise: LevelNoise, plan: Plan) -> float:
@@ -234,95 +271,3 @@ def write_report(folder: Path, rows: Sequence[AccuracyRow]) -> Path:
     ]
     write_atomic(path, ("\n".join(lines) + "\n").encode("ascii"))
     return path
-
-
-class _Counter:
-    """Counts tables for each key, and remembers the last counts; rows are filtered and joined once."""
-
-    def __init__(self, plan: Plan, linked: Linked) -> None:
-        self._plan = plan
-        self._state = linked.state
-        self._tables = [table for table in plan.config.tables if table.name in plan.config.budgets]
-        self._rows = {table.name: counted_rows(table, linked) for table in self._tables}
-        self.last: dict[str, Ints] = {}
-        self.count: CountTables = self._count
-
-    def whole(self) -> dict[str, Ints]:
-        """Count without truncation."""
-        return {table.name: self._cube(table, self._rows[table.name]) for table in self._tables}
-
-    def _count(self, plan: Plan, keys: dict[str, bytes]) -> dict[str, Ints]:
-        self.last = {}
-        for table in self._tables:
-            rows = self._rows[table.name]
-            if table.has_tau:
-                tau = plan.config.tau[table.name]
-                rows = truncated(rows, tau, plan.truncation, keys.get(table.name))
-            self.last[table.name] = self._cube(table, rows)
-        return self.last
-
-    def _cube(self, table: Table, rows: Joined) -> Ints:
-        return count_cube(table, rows, self._state, len(self._plan.config.state_filter))
-
-
-def _laid_out(plan: Plan, cubes: Mapping[str, Ints], derived: tuple[Derived, ...]) -> dict[str, OutputTable]:
-    """Lay counts out as the private tables are, without noise."""
-    tables = {}
-    for table in plan.config.tables:
-        if table.name in cubes:
-            levels = plan.config.budgets[table.name]
-            blocks = tuple(Block(level, level_counts(cubes[table.name], level)) for level in levels)
-            tables[table.name] = OutputTable(table.name, table.has_groups, table.cells, blocks)
-    return tables | {one.name: derive(one, tables[one.source]) for one in derived if one.source in tables}
-
-
-def _spots(table: OutputTable) -> list[tuple[Spot, Ints]]:
-    """Return the counts of each level, group and cell, one a region."""
-    return [
-        ((table.name, block.level, group, cell), block.counts[:, group, position])
-        for block in table.blocks
-        for group in range(block.counts.shape[1])
-        for position, cell in enumerate(table.cells)
-    ]
-
-
-def _find(table: OutputTable, spot: Spot) -> Ints:
-    _, level, group, cell = spot
-    block = next(block for block in table.blocks if block.level == level)
-    return np.asarray(block.counts[:, group, table.cells.index(cell)])
-
-
-def _percentile(errors: Sequence[Ints]) -> float:
-    return float(np.quantile(np.concatenate(errors), _SHARE, method="linear"))
-
-
-class _Moes:
-    """Expected margins, by table, level and cell."""
-
-    def __init__(self, plan: Plan, derived: tuple[Derived, ...]) -> None:
-        self._plan = plan
-        self._noise = {(noise.table, noise.level): noise for noise in plan.noise}
-        self._derived = {one.name: one for one in derived}
-        self._exact: dict[tuple[str, str], dict[int, int]] = {}
-
-    def _source(self, table: str, level: Level) -> LevelNoise:
-        source = self._derived[table].source if table in self._derived else table
-        return self._noise[source, level.name]
-
-    def published(self, table: str, level: Level, cell: int) -> float:
-        """Return the published margin; a sum of k cells has sqrt(k) times the margin of one."""
-        moe = published_moe(self._source(table, level), self._plan)
-        parts = len(self._derived[table].cells[cell]) if table in self._derived else 1
-        return moe if parts == 1 else round(math.sqrt(parts) * moe, 1)
-
-    def exact(self, table: str, level: Level, cell: int) -> int:
-        """Return the exact margin."""
-        law = self._source(table, level).law
-        if law is None:
-            return 0
-        if (table, level.name) not in self._exact:
-            declared = self._derived.get(table) or next(
-                one for one in self._plan.config.tables if one.name == table
-            )
-            self._exact[table, level.name] = cell_margins(declared, law)
-        return self._exact[table, level.name][cell]

@@ -153,7 +153,12 @@ def level_counts(cube: Ints, level: Level) -> Ints:
 
 
 def count_tables(
-    plan: Plan, linked: Linked, keys: Mapping[str, bytes], progress: Progress | None = None
+    plan: Plan,
+    linked: Linked,
+    keys: Mapping[str, bytes],
+    progress: Progress | None = None,
+    *,
+    before: Mapping[str, Joined] | None = None,
 ) -> dict[str, Ints]:
     """Count every table with a budget, after truncation.
 
@@ -164,6 +169,8 @@ def count_tables(
     keys : mapping of str to bytes
         Of the keyed selections, by table.
     progress : callable(stage, done, total), optional
+    before : mapping of str to Joined, optional
+        The rows of each table before truncation, where the caller has them.
 
     Returns
     -------
@@ -173,7 +180,7 @@ def count_tables(
     tables = [table for table in plan.config.tables if table.name in plan.config.budgets]
     cubes = {}
     for done, table in enumerate(tables, start=1):
-        rows = counted_rows(table, linked)
+        rows = counted_rows(table, linked) if before is None else before[table.name]
         if table.has_tau:
             rows = truncated(rows, plan.config.tau[table.name], plan.truncation, keys.get(table.name))
         cubes[table.name] = count_cube(table, rows, linked.state, len(plan.config.state_filter))

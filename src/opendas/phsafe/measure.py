@@ -13,24 +13,16 @@ import numpy as np
 from opendas.arrays import Ints
 from opendas.custody.run_key import RunKey
 from opendas.phsafe.config import Plan
-from opendas.phsafe.counting import level_counts
-from opendas.phsafe.model import LEVELS, Level
-from opendas.phsafe.output import Block, OutputTable, derive
+from opendas.phsafe.model import LEVELS, Level, Noise
+from opendas.phsafe.output import Block, OutputTable, private_tables
 from opendas.phsafe.sensitivity import Law
-from opendas.phsafe.tables import DERIVED, Derived
+from opendas.phsafe.tables import DERIVED, Derived, Table
 from opendas.phsafe.truncation import KEY_PURPOSE, Truncation
-from opendas.privacy.relations import Mechanism
 from opendas.sampling.inverse_cdf import SamplerTable
 from opendas.sampling.laws import DiscreteGaussian
 from opendas.sampling.noise import NoiseSource
 
 __all__ = ["CountTables", "measure", "prepare_samplers", "truncation_keys"]
-
-NOISE_NAMES = {
-    Mechanism.DISCRETE_GAUSSIAN: "Discrete Gaussian",
-    Mechanism.DISCRETE_LAPLACE: "Two-Sided Geometric",
-}
-"""What the column NOISE_DISTRIBUTION says."""
 
 
 class CountTables(Protocol):
@@ -86,21 +78,15 @@ def measure(
     cubes = count(plan, truncation_keys(plan, key))
     laws = {(noise.table, noise.level): noise.law for noise in plan.noise}
     bound = (bytes.fromhex(plan.digest()), bytes.fromhex(input_tag))
-    tables = {}
-    for table in plan.config.tables:
-        if table.name not in cubes:
-            continue
-        blocks = []
-        for level in plan.config.budgets[table.name]:
-            counts = level_counts(cubes[table.name], level)
-            law = laws[table.name, level.name]
-            if law is not None:
-                noise_key = key.derive(f"noise/phsafe/{table.name}/{level.name}", *bound)
-                counts = counts + _draw(noise_key, law, level, counts.shape)
-            blocks.append(Block(level, counts, NOISE_NAMES[plan.mechanism], _variance(law)))
-        tables[table.name] = OutputTable(table.name, table.has_groups, table.cells, tuple(blocks))
-    more = [derive(one, tables[one.source]) for one in derived if one.source in tables]
-    return (*tables.values(), *more)
+
+    def noisy(table: Table, level: Level, counts: Ints) -> Block:
+        law = laws[table.name, level.name]
+        if law is not None:
+            noise_key = key.derive(f"noise/phsafe/{table.name}/{level.name}", *bound)
+            counts = counts + _draw(noise_key, law, level, counts.shape)
+        return Block(level, counts, Noise.of(plan.mechanism), _variance(law))
+
+    return private_tables(plan, cubes, derived, noisy)
 
 
 def _draw(key: bytes, law: Law, level: Level, shape: tuple[int, ...]) -> Ints:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from opendas.geography.states import STATES
+from opendas.privacy.relations import Mechanism
 
 __all__ = [
     "LEVELS",
@@ -21,6 +22,7 @@ __all__ = [
     "Geography",
     "Iteration",
     "Level",
+    "Noise",
     "Region",
     "find_level",
     "regions",
@@ -126,3 +128,15 @@ def regions(geography: Geography, state_filter: Iterable[str]) -> tuple[Region, 
     if geography is Geography.USA:
         return (USA,)
     return tuple(Region(code, Geography.STATE) for code in sorted(state_filter))
+
+
+class Noise(StrEnum):
+    """Noise distributions, as the column NOISE_DISTRIBUTION names them."""
+
+    GAUSSIAN = "Discrete Gaussian"
+    GEOMETRIC = "Two-Sided Geometric"
+
+    @classmethod
+    def of(cls, mechanism: Mechanism) -> Noise:
+        """Return the noise of a mechanism."""
+        return cls.GAUSSIAN if mechanism is Mechanism.DISCRETE_GAUSSIAN else cls.GEOMETRIC

@@ -7,16 +7,15 @@ leaves either no table or whole ones.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from opendas.arrays import Ints
 from opendas.files.atomic import fsync_folder, make_folder, write_atomic
-from opendas.phsafe.config import Config
+from opendas.phsafe.config import Config, Plan
 from opendas.phsafe.counting import exact_cubes, level_counts
 from opendas.phsafe.inputs.linking import Linked
 from opendas.phsafe.model import Level, regions
@@ -29,9 +28,9 @@ __all__ = [
     "OutputTable",
     "derive",
     "exact_declarations",
-    "exact_table",
     "exact_tables",
     "lay_out",
+    "private_tables",
     "write_tables",
 ]
 
@@ -57,7 +56,7 @@ class Block:
     """
 
     level: Level
-    counts: npt.NDArray[np.int64]
+    counts: Ints
     noise: str | None = None
     variance: float = 0.0
     factors: tuple[int, ...] = ()
@@ -98,6 +97,11 @@ class OutputTable:
             *(("NOISE_DISTRIBUTION", "VARIANCE") if noisy else ()),
         )
 
+    def select(self, level: Level, cells: Sequence[int]) -> Ints:
+        """Return the counts of some cells at a level, int64 (regions, groups, cells)."""
+        block = next(block for block in self.blocks if block.level == level)
+        return np.asarray(block.counts[..., [self.cells.index(cell) for cell in cells]])
+
     def text(self, state_filter: Sequence[str]) -> str:
         """Return the content of the file: header, then level by level, region, group, cell."""
         lines = ["|".join(self.columns)]
@@ -122,27 +126,6 @@ class OutputTable:
                     if count or not self.skip_zeros
                 ]
         return lines
-
-
-def exact_table(
-    table: Table, name: str, levels: Iterable[tuple[Level, npt.NDArray[np.int64]]]
-) -> OutputTable:
-    """Lay out exact counts with the further cells of the published table, zeros left out.
-
-    Parameters
-    ----------
-    table : Table
-    name : str
-        Of the output, which differs from the table's for a derived one.
-    levels : iterable of (Level, int64 (regions, groups, cells))
-    """
-    parts = {cell: (cell,) for cell in table.cells} | dict(table.shell)
-    cells = tuple(sorted(parts))
-    blocks = tuple(
-        Block(level, _summed(counts, table.cells, [parts[cell] for cell in cells]))
-        for level, counts in levels
-    )
-    return OutputTable(name, table.has_groups, cells, blocks, skip_zeros=True)
 
 
 def exact_tables(
@@ -173,12 +156,54 @@ def exact_declarations(config: Config, derived: tuple[Derived, ...] = DERIVED) -
     return {**counted, **more}
 
 
-def lay_out(tables: dict[str, Table], cubes: dict[str, Ints]) -> tuple[OutputTable, ...]:
-    """Return the tables as they are written."""
-    return tuple(
-        exact_table(table, name, [(level, level_counts(cubes[name], level)) for level in table.levels])
-        for name, table in tables.items()
-    )
+def lay_out(tables: Mapping[str, Table], cubes: Mapping[str, Ints]) -> tuple[OutputTable, ...]:
+    """Return exact counts as they are written: with the further cells of the published table, without zeros.
+
+    Parameters
+    ----------
+    tables : mapping of str to Table
+        By the name of the output, which differs from the table's for a derived one.
+    cubes : mapping of str to int64 (states, races, origins, cells)
+    """
+    written = []
+    for name, table in tables.items():
+        parts = {cell: (cell,) for cell in table.cells} | dict(table.shell)
+        parts = dict(sorted(parts.items()))
+        blocks = [
+            Block(level, _summed(level_counts(cubes[name], level), table.cells, list(parts.values())))
+            for level in table.levels
+        ]
+        written.append(OutputTable(name, table.has_groups, tuple(parts), tuple(blocks), skip_zeros=True))
+    return tuple(written)
+
+
+def private_tables(
+    plan: Plan,
+    cubes: Mapping[str, Ints],
+    derived: Iterable[Derived],
+    block_of: Callable[[Table, Level, Ints], Block],
+) -> tuple[OutputTable, ...]:
+    """Lay out every table with a budget, and those derived from them.
+
+    Parameters
+    ----------
+    plan : Plan
+    cubes : mapping of str to int64 (states, races, origins, cells)
+        Counts by table.
+    derived : iterable of Derived
+    block_of : callable(Table, Level, int64 (regions, groups, cells)) -> Block
+        What is written of the counts of a level.
+    """
+    tables = {}
+    for table in plan.config.tables:
+        if table.name in cubes:
+            blocks = [
+                block_of(table, level, level_counts(cubes[table.name], level))
+                for level in plan.config.budgets[table.name]
+            ]
+            tables[table.name] = OutputTable(table.name, table.has_groups, table.cells, tuple(blocks))
+    more = [derive(one, tables[one.source]) for one in derived if one.source in tables]
+    return (*tables.values(), *more)
 
 
 def derive(derived: Derived, source: OutputTable) -> OutputTable:
@@ -224,9 +249,7 @@ def write_tables(out: Path, tables: Iterable[OutputTable], state_filter: Sequenc
     return tuple(f"{name}/{PART_FILE}" for name in ordered)
 
 
-def _summed(
-    counts: npt.NDArray[np.int64], cells: tuple[int, ...], parts: Sequence[tuple[int, ...]]
-) -> npt.NDArray[np.int64]:
+def _summed(counts: Ints, cells: tuple[int, ...], parts: Sequence[tuple[int, ...]]) -> Ints:
     """Sum cells, given by code, along the last axis."""
     columns = [counts[..., [cells.index(code) for code in part]].sum(axis=-1) for part in parts]
     return np.stack(columns, axis=-1)

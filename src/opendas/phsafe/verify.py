@@ -23,8 +23,7 @@ from opendas.errors import CheckFailed, ConfigError
 from opendas.phsafe.certificate import FORMAT, household_certificate, run_stamps
 from opendas.phsafe.config import Config, Mode, Plan
 from opendas.phsafe.folder import stored_mode
-from opendas.phsafe.measure import NOISE_NAMES
-from opendas.phsafe.model import Level, find_level, regions
+from opendas.phsafe.model import Level, Noise, find_level, regions
 from opendas.phsafe.sensitivity import Answers, Sensitivity
 from opendas.phsafe.tables import DERIVED, TABLES, Derived, Table, find_table
 from opendas.phsafe.truncation import Truncation
@@ -302,7 +301,7 @@ def _expected(
     groups = ("ITERATION_CODE",) if table.has_groups else ()
     columns = ("REGION_ID", "REGION_TYPE", *groups, f"{name.upper()}_DATA_CELL")
     assert config.mechanism is not None
-    noise_name = NOISE_NAMES[config.mechanism]
+    noise_name = Noise.of(config.mechanism)
     return ExpectedTable(name, (*columns, "COUNT", "NOISE_DISTRIBUTION", "VARIANCE"), noise_name, rows)
 
 

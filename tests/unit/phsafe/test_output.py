@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from opendas.phsafe.model import LEVELS
-from opendas.phsafe.output import PART_FILE, STAGING, Block, OutputTable, derive, exact_table, write_tables
+from opendas.phsafe.output import PART_FILE, STAGING, Block, OutputTable, derive, lay_out, write_tables
 from opendas.phsafe.tables import DERIVED, find_table
 
 USA_RACE, USA_ORIGIN, USA_ALL, STATE_RACE, STATE_ORIGIN, STATE_ALL = LEVELS
@@ -35,12 +35,12 @@ def test_rows_in_order_with_count_before_noise() -> None:
 def test_exact_tables_have_totals_and_no_zeros() -> None:
     declared = find_table("PH7")
     assert declared is not None
-    exact = exact_table(declared, "PH7", [(USA_ALL, np.array([[[5, 0, 7]]]))])
+    cube = np.zeros((1, 8, 3, 3), np.int64)
+    cube[0, -1, -1] = [5, 0, 7]  # in no group of race or origin
+    (exact,) = lay_out({"PH7": declared}, {"PH7": cube})
     assert exact.text(["06"]).splitlines() == [
         "REGION_ID|REGION_TYPE|ITERATION_CODE|PH7_DATA_CELL|COUNT",
-        "1|USA|*|1|12",
-        "1|USA|*|2|5",
-        "1|USA|*|4|7",
+        *(f"{region}|*|{cell}" for region in ("1|USA", "06|STATE") for cell in ("1|12", "2|5", "4|7")),
     ]
 
 

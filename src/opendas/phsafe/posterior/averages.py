@@ -13,8 +13,7 @@ import numpy as np
 from opendas.errors import DataError
 from opendas.phsafe.posterior.counts import CountEstimates
 from opendas.phsafe.posterior.files import Grid
-from opendas.phsafe.posterior.pair import pair_average, pair_count
-from opendas.phsafe.posterior.ratio import Block, Estimate, Fit, fit_block
+from opendas.phsafe.posterior.ratio import Block, Estimate, Fit, fit_block, pair_average, pair_count
 from opendas.phsafe.posterior.tables import COUNTS, AverageTable, Model
 
 __all__ = ["AverageEstimates", "CellEstimate", "Measured", "counts_of", "estimate_averages", "measured"]

@@ -9,15 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from opendas.phsafe.model import Noise
 from opendas.phsafe.posterior.files import Grid, Key
-from opendas.phsafe.posterior.lattice import (
-    Lattice,
-    Noise,
-    count_posterior,
-    fine_step,
-    normal_posterior,
-    sum_of,
-)
+from opendas.phsafe.posterior.lattice import Lattice, count_posterior, fine_step, normal_posterior, sum_of
 from opendas.phsafe.posterior.tables import CountTable, Model
 from opendas.phsafe.posterior.truncated import truncated_mean, truncated_quantile
 

@@ -12,85 +12,40 @@ from numba import njit
 from opendas.arrays import Floats
 from opendas.errors import EstimationError
 from opendas.phsafe.posterior.density import (
-    DROP,
     HALVINGS,
     LEGENDRE,
     NODES,
     ORDER,
     SMALL,
-    STEPS,
     WEIGHTS,
+    Parameters,
     bounds,
     first_guess,
     kinks,
     log_density,
+    panel_edges,
+    searches,
 )
 from opendas.phsafe.posterior.lattice import Lattice
 
 __all__ = ["Curve", "fit_curve", "log_densities"]
 
-
 _MOST_PANELS = 400
 
-
-@njit(cache=True, nogil=True)
-def _peak(kind: int, p: Floats, guess: Floats, x: float, w: float) -> tuple[float, float, float]:
-    """Return peak, scale and log height of a density that rises to one peak and falls."""
-    low, high = bounds(kind, p)
-    top = log_density(kind, x, p, guess)
-    for _ in range(STEPS):
-        below, above = max(low, x - w), min(high, x + w)
-        left, right = log_density(kind, below, p, guess), log_density(kind, above, p, guess)
-        if right > top and right >= left:
-            x, top, w = above, right, 2 * w
-        elif left > top:
-            x, top, w = below, left, 2 * w
-        elif ((top - right <= 1.0 or above == x) and (top - left <= 1.0 or below == x)) or w <= 1e-13 * abs(
-            x
-        ):
-            break
-        else:
-            w *= 0.5
-    return x, w, top
+_find_peak, _find_reach = searches(log_density)
 
 
 @njit(cache=True, nogil=True)
-def _reach(kind: int, p: Floats, guess: Floats, peak: float, top: float, step: float) -> float:
-    """Return where the density has dropped by DROP, in the direction of `step`."""
-    low, high = bounds(kind, p)
-    inside, outside = 0.0, step
-    for _ in range(STEPS):
-        x = peak + outside
-        if x <= low:
-            return low
-        if x >= high:
-            return high
-        if top - log_density(kind, x, p, guess) > DROP:
-            break
-        inside, outside = outside, 2 * outside
-    for _ in range(3):
-        middle = 0.5 * (inside + outside)
-        if top - log_density(kind, peak + middle, p, guess) > DROP:
-            outside = middle
-        else:
-            inside = middle
-    return peak + outside
-
-
-@njit(cache=True, nogil=True)
-def _fit(kind: int, p: Floats, guess: Floats, x: float, w: float) -> tuple[Floats, Floats]:
+def _fit(kind: int, p: Parameters, x: float, w: float) -> tuple[Floats, Floats]:
     """Return the edges of the panels, and the Legendre coefficients of the density on each."""
-    peak, w, top = _peak(kind, p, guess, x, w)
-    left, right = _reach(kind, p, guess, peak, top, -w), _reach(kind, p, guess, peak, top, w)
+    guess = first_guess(kind, p)
+    low, high = bounds(kind, p)
+    top = log_density(kind, x, p, 0.0, guess)
+    peak, w, top = _find_peak(kind, p, 0.0, guess, x, w, top, low, high)
+    left = _find_reach(kind, p, 0.0, guess, peak, top, -w, low, high)
+    right = _find_reach(kind, p, 0.0, guess, peak, top, w, low, high)
     first, second = kinks(kind, p)
-    edges = np.full(7, math.inf)
-    edges[0], edges[1], edges[2] = left, peak + 0.4 * (left - peak), peak
-    edges[3], edges[4] = peak + 0.4 * (right - peak), right
-    if left < first < right:
-        edges[5] = first
-    if left < second < right:
-        edges[6] = second
-    edges.sort()
+    edges = panel_edges(left, peak, right, first, second)
     # What waits on the stack when the limit is reached is kept as it is.
     ends = np.empty(_MOST_PANELS + HALVINGS + 1)
     rows = np.empty((_MOST_PANELS + HALVINGS, ORDER))
@@ -108,7 +63,7 @@ def _fit(kind: int, p: Floats, guess: Floats, x: float, w: float) -> tuple[Float
             a, b = stack[height, 0], stack[height, 1]
             half, middle = 0.5 * (b - a), 0.5 * (a + b)
             for i in range(ORDER):
-                values[i] = math.exp(log_density(kind, middle + half * NODES[i], p, guess) - top)
+                values[i] = math.exp(log_density(kind, middle + half * NODES[i], p, 0.0, guess) - top)
             for k in range(ORDER):
                 coefficients[k] = 0.0
                 for i in range(ORDER):
@@ -189,12 +144,12 @@ def _quantile(ends: Floats, rows: Floats, below: Floats, target: float) -> float
 
 
 @njit(cache=True, nogil=True)
-def log_densities(kind: int, block: Floats, points: Floats) -> Floats:
+def log_densities(kind: int, p: Parameters, points: Floats) -> Floats:
     """Return :func:`~opendas.phsafe.posterior.density.log_density` at many points, float64 (n,)."""
-    guess = first_guess(kind, block)
+    guess = first_guess(kind, p)
     out = np.empty(len(points))
     for i in range(len(points)):
-        out[i] = log_density(kind, points[i], block, guess)
+        out[i] = log_density(kind, points[i], p, 0.0, guess)
     return out
 
 
@@ -261,14 +216,14 @@ class Curve:
         return float(_quantile(self.ends, self.rows, self.below, p))
 
 
-def fit_curve(kind: int, block: Floats, near: float, scale: float) -> Curve:
+def fit_curve(kind: int, p: Parameters, near: float, scale: float) -> Curve:
     """Fit the posterior density of one quantity of a block.
 
     Parameters
     ----------
     kind : int
         See :mod:`opendas.phsafe.posterior.density`.
-    block : float64 (10,)
+    p : Parameters
     near, scale : float
         Where to start looking for its peak, and the first step.
 
@@ -277,13 +232,13 @@ def fit_curve(kind: int, block: Floats, near: float, scale: float) -> Curve:
     EstimationError
         If a number is not finite, or no mass is found; no finite block is known to do that.
     """
-    if not (np.all(np.isfinite(block)) and math.isfinite(near) and 0 < scale < math.inf):
-        raise EstimationError(f"A block of a posterior must be finite; found {block.tolist()}.")
-    ends, rows = _fit(kind, block, first_guess(kind, block), float(near), float(scale))
+    if not (all(map(math.isfinite, p)) and math.isfinite(near) and 0 < scale < math.inf):
+        raise EstimationError(f"A block of a posterior must be finite; found {list(p)}.")
+    ends, rows = _fit(kind, p, float(near), float(scale))
     total = 2 * float(rows[:, 0].sum())
     if not 0 < total < math.inf:
         raise EstimationError(
             f"A posterior density of kind {kind} has no mass. Please report it with its block, which is "
-            f"publishable: {block.tolist()}."
+            f"publishable: {list(p)}."
         )
     return Curve(ends, rows / total)

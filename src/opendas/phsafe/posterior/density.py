@@ -11,8 +11,6 @@ log-concave: a density of normals, the probability of an interval with ends line
 ratio. Its peak is searched, its effective range follows, and Gauss-Legendre panels are halved until their
 Legendre coefficients have died out.
 
-A block is an array: location and standard deviation of A, B and D, c, k, t, and whether there is no B.
-
 Who changes a compiled function here deletes the compiled files of :mod:`~opendas.phsafe.posterior.curve` too
 (``__pycache__/*.nbi``): they hold a copy of it, and look at their own source only.
 """
@@ -20,7 +18,7 @@ Who changes a compiled function here deletes the compiled files of :mod:`~openda
 from __future__ import annotations
 
 import math
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -43,7 +41,7 @@ __all__ = [
     "STEPS",
     "TOTAL",
     "WEIGHTS",
-    "block",
+    "Parameters",
     "bounds",
     "first_guess",
     "interval",
@@ -51,11 +49,11 @@ __all__ = [
     "log_density",
     "log_interval",
     "log_upper",
+    "panel_edges",
+    "searches",
 ]
 
-# Logarithms of normal probabilities, compiled, without underflow in the tails.
-
-
+# Normal probabilities without underflow in the tails.
 _ROOT_HALF = math.sqrt(0.5)
 _SERIES_FROM = 30.0
 _NEGLIGIBLE = 8.5
@@ -127,7 +125,33 @@ DENOMINATOR: Final = 5
 DENOMINATOR_BY_TOTAL: Final = 6
 """E[S | D] times the density of D."""
 
-ZA, SA, ZB, SB, ZD, SD, C, K, T, ALONE = range(10)
+
+class Parameters(NamedTuple):
+    """What a density of a block depends on.
+
+    Parameters
+    ----------
+    za, sa, zb, sb, zd, sd : float
+        Location and standard deviation, above 0, of A, B and D.
+    c, k : float
+        Least and largest average.
+    t : float
+        For the kind DIFFERENCE.
+    alone : bool
+        Whether there is no B.
+    """
+
+    za: float
+    sa: float
+    zb: float
+    sb: float
+    zd: float
+    sd: float
+    c: float
+    k: float
+    t: float
+    alone: bool
+
 
 ORDER: Final = 16
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(ORDER)
@@ -149,6 +173,97 @@ HALVINGS: Final = 40
 STEPS: Final = 400
 
 
+def searches(log_of: Any) -> tuple[Any, Any]:
+    """Compile the search for the peak of a log-concave function, and for where it has dropped from it.
+
+    Parameters
+    ----------
+    log_of : compiled function
+        Called as ``log_of(kind, x, p, fixed, guess)``. A compiled function that takes another one as its
+        argument is not cached; this way it becomes part of its caller.
+
+    Returns
+    -------
+    find_peak : compiled function
+        From a start x, a first step w and the value there to peak, scale and log height on [low, high].
+    find_reach : compiled function
+        From a peak to where the function has dropped by DROP, in the direction of a step.
+    """
+
+    @njit(nogil=True)
+    def find_peak(
+        kind: int,
+        p: Parameters,
+        fixed: float,
+        guess: Floats,
+        x: float,
+        w: float,
+        top: float,
+        low: float,
+        high: float,
+    ) -> tuple[float, float, float]:
+        for _ in range(STEPS):
+            below, above = max(low, x - w), min(high, x + w)
+            left, right = log_of(kind, below, p, fixed, guess), log_of(kind, above, p, fixed, guess)
+            if right > top and right >= left:
+                x, top, w = above, right, 2 * w
+            elif left > top:
+                x, top, w = below, left, 2 * w
+            elif (
+                (top - right <= 1.0 or above == x) and (top - left <= 1.0 or below == x)
+            ) or w <= 1e-13 * abs(x):
+                break
+            else:
+                w *= 0.5
+        return x, w, top
+
+    @njit(nogil=True)
+    def find_reach(
+        kind: int,
+        p: Parameters,
+        fixed: float,
+        guess: Floats,
+        peak: float,
+        top: float,
+        step: float,
+        low: float,
+        high: float,
+    ) -> float:
+        inside, outside = 0.0, step
+        for _ in range(STEPS):
+            x = peak + outside
+            if x <= low:
+                return low
+            if x >= high:
+                return high
+            if top - log_of(kind, x, p, fixed, guess) > DROP:
+                break
+            inside, outside = outside, 2 * outside
+        for _ in range(3):
+            middle = 0.5 * (inside + outside)
+            if top - log_of(kind, peak + middle, p, fixed, guess) > DROP:
+                outside = middle
+            else:
+                inside = middle
+        return peak + outside
+
+    return find_peak, find_reach
+
+
+@njit(cache=True, nogil=True)
+def panel_edges(left: float, peak: float, right: float, first: float, second: float) -> Floats:
+    """Return ends of panels, float64 (7,): closer around the peak, and kinks inside; inf where unused."""
+    edges = np.full(7, math.inf)
+    edges[0], edges[1], edges[2] = left, peak + 0.4 * (left - peak), peak
+    edges[3], edges[4] = peak + 0.4 * (right - peak), right
+    if left < first < right:
+        edges[5] = first
+    if left < second < right:
+        edges[6] = second
+    edges.sort()
+    return edges
+
+
 @njit(cache=True, nogil=True)
 def _log_normal(x: float, z: float, s: float) -> float:
     r = (x - z) / s
@@ -156,22 +271,22 @@ def _log_normal(x: float, z: float, s: float) -> float:
 
 
 @njit(cache=True, nogil=True)
-def _sum_factors(x: float, p: Floats) -> tuple[float, float, float]:
+def _sum_factors(x: float, p: Parameters) -> tuple[float, float, float]:
     """Return the density of S at x before the constraints with D: log of a normal density, and an interval.
 
     The interval, in standard deviations, is where A can lie; its normal probability is the other factor.
     """
-    if p[ALONE] != 0.0:
-        return _log_normal(x, p[ZA], p[SA]), -math.inf, math.inf
-    variance = p[SA] * p[SA] + p[SB] * p[SB]
+    if p.alone:
+        return _log_normal(x, p.za, p.sa), -math.inf, math.inf
+    variance = p.sa * p.sa + p.sb * p.sb
     tau = math.sqrt(variance)
-    mean = p[ZA] + p[SA] * p[SA] / variance * (x - p[ZA] - p[ZB])
-    s = p[SA] * p[SB] / tau
-    return _log_normal(x, p[ZA] + p[ZB], tau), -mean / s, (x - mean) / s
+    mean = p.za + p.sa * p.sa / variance * (x - p.za - p.zb)
+    s = p.sa * p.sb / tau
+    return _log_normal(x, p.za + p.zb, tau), -mean / s, (x - mean) / s
 
 
 @njit(cache=True, nogil=True)
-def _factors(kind: int, x: float, d: float, p: Floats) -> tuple[float, float, float, float]:
+def _factors(kind: int, x: float, d: float, p: Parameters) -> tuple[float, float, float, float]:
     """Return what is integrated over D as ``exp(log) * P(low < N < high) * times``: these four numbers.
 
     For the density of D itself, `d` is S and `x` is D.
@@ -179,35 +294,38 @@ def _factors(kind: int, x: float, d: float, p: Floats) -> tuple[float, float, fl
     times = 1.0
     if kind >= DENOMINATOR:
         value, low, high = _sum_factors(d, p)
-        value += _log_normal(x, p[ZD], p[SD])
+        value += _log_normal(x, p.zd, p.sd)
         if kind == DENOMINATOR_BY_TOTAL:
             times = d
     elif kind == AVERAGE:
         value, low, high = _sum_factors(x * d, p)
-        value += _log_normal(d, p[ZD], p[SD])
+        value += _log_normal(d, p.zd, p.sd)
         times = d
     elif kind == DIFFERENCE:
-        value, low, high = _sum_factors(x + p[T] * d, p)
-        value += _log_normal(d, p[ZD], p[SD])
+        value, low, high = _sum_factors(x + p.t * d, p)
+        value += _log_normal(d, p.zd, p.sd)
     else:
         a = x
         if kind == AVERAGE_OF_A:
             a, times = x * d, d
-        low = (max(0.0, p[C] * d - a) - p[ZB]) / p[SB]
-        high = (p[K] * d - a - p[ZB]) / p[SB]
-        value = _log_normal(d, p[ZD], p[SD]) + _log_normal(a, p[ZA], p[SA])
+        low = (max(0.0, p.c * d - a) - p.zb) / p.sb
+        high = (p.k * d - a - p.zb) / p.sb
+        value = _log_normal(d, p.zd, p.sd) + _log_normal(a, p.za, p.sa)
     return value, low, high, times
 
 
 @njit(cache=True, nogil=True)
-def _integrand(kind: int, x: float, d: float, p: Floats) -> float:
-    """Return the log of what is integrated."""
+def _integrand(kind: int, d: float, p: Parameters, x: float, guess: Floats) -> float:
+    """Return the log of what is integrated over D."""
     value, low, high, times = _factors(kind, x, d, p)
     return value + log_interval(low, high) + math.log(times)
 
 
+_find_peak, _find_reach = searches(_integrand)
+
+
 @njit(cache=True, nogil=True)
-def _scaled(kind: int, x: float, d: float, p: Floats, top: float) -> float:
+def _scaled(kind: int, x: float, d: float, p: Parameters, top: float) -> float:
     """Return what is integrated, divided by exp(top); without logarithms where it is no loss."""
     value, low, high, times = _factors(kind, x, d, p)
     probability = interval(low, high)
@@ -217,47 +335,23 @@ def _scaled(kind: int, x: float, d: float, p: Floats, top: float) -> float:
 
 
 @njit(cache=True, nogil=True)
-def _range(kind: int, x: float, p: Floats) -> tuple[float, float]:
+def _range(kind: int, x: float, p: Parameters) -> tuple[float, float]:
     """Return the smallest and the largest D (or S) that x allows."""
     if kind >= DENOMINATOR:
-        return p[C] * x, p[K] * x
+        return p.c * x, p.k * x
     low = 1.0
     if kind == PART:
-        low = max(low, x / p[K])
+        low = max(low, x / p.k)
     elif kind == DIFFERENCE:
         if x < 0:
-            low = max(low, -x / (p[T] - p[C])) if p[T] > p[C] else math.inf
+            low = max(low, -x / (p.t - p.c)) if p.t > p.c else math.inf
         elif x > 0:
-            low = max(low, x / (p[K] - p[T])) if p[T] < p[K] else math.inf
+            low = max(low, x / (p.k - p.t)) if p.t < p.k else math.inf
     return low, math.inf
 
 
 @njit(cache=True, nogil=True)
-def _reach(
-    kind: int, x: float, p: Floats, peak: float, top: float, step: float, low: float, high: float
-) -> float:
-    """Return where the integrand has dropped by DROP, in the direction of `step`."""
-    inside, outside = 0.0, step
-    for _ in range(STEPS):
-        d = peak + outside
-        if d <= low:
-            return low
-        if d >= high:
-            return high
-        if top - _integrand(kind, x, d, p) > DROP:
-            break
-        inside, outside = outside, 2 * outside
-    for _ in range(3):
-        middle = 0.5 * (inside + outside)
-        if top - _integrand(kind, x, peak + middle, p) > DROP:
-            outside = middle
-        else:
-            inside = middle
-    return peak + outside
-
-
-@njit(cache=True, nogil=True)
-def _panel(kind: int, x: float, p: Floats, top: float, a: float, b: float) -> tuple[float, float]:
+def _panel(kind: int, x: float, p: Parameters, top: float, a: float, b: float) -> tuple[float, float]:
     """Return the integral over a panel, and the size of its last Legendre coefficients."""
     half, middle = 0.5 * (b - a), 0.5 * (a + b)
     total, t0, t1, t2 = 0.0, 0.0, 0.0, 0.0
@@ -271,43 +365,27 @@ def _panel(kind: int, x: float, p: Floats, top: float, a: float, b: float) -> tu
 
 
 @njit(cache=True, nogil=True)
-def _integral(kind: int, x: float, p: Floats, guess: Floats) -> float:
+def _integral(kind: int, x: float, p: Parameters, guess: Floats) -> float:
     """Return the log of the integral over D; `guess` holds a likely peak and scale, and is updated."""
     low, high = _range(kind, x, p)
     if not low < high:
         return -math.inf
     d, w = min(max(guess[0], low), high), guess[1]
-    top = _integrand(kind, x, d, p)
+    top = _integrand(kind, d, p, x, guess)
     if top == -math.inf:
         # The peak of another x can lie outside; somewhat inside the range every integrand is positive.
         d = min(low + w, 0.5 * (low + high))
-        top = _integrand(kind, x, d, p)
-    for _ in range(STEPS):
-        below, above = max(low, d - w), min(high, d + w)
-        left, right = _integrand(kind, x, below, p), _integrand(kind, x, above, p)
-        if right > top and right >= left:
-            d, top, w = above, right, 2 * w
-        elif left > top:
-            d, top, w = below, left, 2 * w
-        elif (top - right <= 1.0 and top - left <= 1.0) or w < 1e-13 * abs(d):
-            break
-        else:
-            w *= 0.5
+        top = _integrand(kind, d, p, x, guess)
+    d, w, top = _find_peak(kind, p, x, guess, d, w, top, low, high)
     if top == -math.inf:
         return -math.inf
     guess[0], guess[1] = d, w
-    left, right = _reach(kind, x, p, d, top, -w, low, high), _reach(kind, x, p, d, top, w, low, high)
-    edges = np.empty(6)
-    edges[0], edges[1], edges[2] = left, d + 0.4 * (left - d), d
-    edges[3], edges[4], edges[5] = d + 0.4 * (right - d), right, math.inf
-    if kind == PART:
-        kink = x / p[C]
-        if edges[0] < kink < edges[4]:
-            edges[5] = kink
-            edges.sort()
+    left = _find_reach(kind, p, x, guess, d, top, -w, low, high)
+    right = _find_reach(kind, p, x, guess, d, top, w, low, high)
+    edges = panel_edges(left, d, right, x / p.c if kind == PART else math.nan, math.nan)
     total, panels = 0.0, 0
     stack = np.empty((HALVINGS + 8, 2))
-    for first in range(5):
+    for first in range(6):
         if not edges[first] < edges[first + 1] < math.inf:
             continue
         stack[0, 0], stack[0, 1] = edges[first], edges[first + 1]
@@ -328,29 +406,29 @@ def _integral(kind: int, x: float, p: Floats, guess: Floats) -> float:
 
 
 @njit(cache=True, nogil=True)
-def _difference_alone(x: float, p: Floats) -> float:
+def _difference_alone(x: float, p: Parameters) -> float:
     """Return the log density of A - t D where A is alone: a normal one, times the chance that D fits."""
     low = _range(DIFFERENCE, x, p)[0]
-    s2, d2, t = p[SA] * p[SA], p[SD] * p[SD], p[T]
+    s2, d2, t = p.sa * p.sa, p.sd * p.sd, p.t
     variance = s2 + t * t * d2
-    mean = p[ZA] - t * p[ZD]
-    of_d = p[ZD] - t * d2 / variance * (x - mean)
-    s = p[SA] * p[SD] / math.sqrt(variance)
+    mean = p.za - t * p.zd
+    of_d = p.zd - t * d2 / variance * (x - mean)
+    s = p.sa * p.sd / math.sqrt(variance)
     return _log_normal(x, mean, math.sqrt(variance)) + log_upper((low - of_d) / s) + math.log(s)
 
 
 @njit(cache=True, nogil=True)
-def first_guess(kind: int, p: Floats) -> Floats:
+def first_guess(kind: int, p: Parameters) -> Floats:
     """Return a likely peak and scale of what is integrated over, float64 (2,)."""
     guess = np.empty(2)
-    guess[0], guess[1] = max(1.0, p[ZD]), p[SD]
+    guess[0], guess[1] = max(1.0, p.zd), p.sd
     if kind >= DENOMINATOR:
-        guess[0], guess[1] = max(1.0, p[ZA] + p[ZB]), p[SA]
+        guess[0], guess[1] = max(1.0, p.za + p.zb), p.sa
     return guess
 
 
 @njit(cache=True, nogil=True)
-def log_density(kind: int, x: float, p: Floats, guess: Floats) -> float:
+def log_density(kind: int, x: float, p: Parameters, fixed: float, guess: Floats) -> float:
     """Return the log of a posterior density at one point, up to a constant of the block.
 
     Parameters
@@ -358,68 +436,46 @@ def log_density(kind: int, x: float, p: Floats, guess: Floats) -> float:
     kind : int
         One of the kinds of this module.
     x : float
-    p : float64 (10,)
-        The block.
+    p : Parameters
+    fixed : float
+        Not used: the place of what an integrand over D holds fixed.
     guess : float64 (2,)
         Likely peak and scale of D; updated, so that neighbouring points start well.
     """
     if kind == TOTAL:
-        ends = (max(1.0, x / p[K]) - p[ZD]) / p[SD], (x / p[C] - p[ZD]) / p[SD]
+        ends = (max(1.0, x / p.k) - p.zd) / p.sd, (x / p.c - p.zd) / p.sd
         value, low, high = _sum_factors(x, p)
-        return value + log_interval(low, high) + log_interval(ends[0], ends[1]) + math.log(p[SD])
-    if kind == DIFFERENCE and p[ALONE] != 0.0:
+        return value + log_interval(low, high) + log_interval(ends[0], ends[1]) + math.log(p.sd)
+    if kind == DIFFERENCE and p.alone:
         return _difference_alone(x, p)
     return _integral(kind, x, p, guess)
 
 
 @njit(cache=True, nogil=True)
-def bounds(kind: int, p: Floats) -> tuple[float, float]:
+def bounds(kind: int, p: Parameters) -> tuple[float, float]:
     """Return the range of a kind."""
     if kind == AVERAGE:
-        return p[C], p[K]
+        return p.c, p.k
     if kind == AVERAGE_OF_A:
-        return 0.0, p[K]
+        return 0.0, p.k
     if kind == PART:
         return 0.0, math.inf
     if kind == TOTAL:
-        return p[C], math.inf
+        return p.c, math.inf
     if kind >= DENOMINATOR:
         return 1.0, math.inf
     return -math.inf, math.inf
 
 
 @njit(cache=True, nogil=True)
-def kinks(kind: int, p: Floats) -> tuple[float, float]:
+def kinks(kind: int, p: Parameters) -> tuple[float, float]:
     """Return where a density has a kink, NaN for none."""
     if kind == AVERAGE_OF_A:
-        return p[C], math.nan
+        return p.c, math.nan
     if kind == PART:
-        return p[C], p[K]
+        return p.c, p.k
     if kind == TOTAL:
-        return p[K], math.nan
+        return p.k, math.nan
     if kind == DIFFERENCE:
-        return p[C] - p[T], p[K] - p[T]
+        return p.c - p.t, p.k - p.t
     return math.nan, math.nan
-
-
-def block(
-    a: tuple[float, float],
-    b: tuple[float, float] | None,
-    d: tuple[float, float],
-    least: float,
-    most: float,
-    t: float = 0.0,
-) -> Floats:
-    """Return the array of a block.
-
-    Parameters
-    ----------
-    a, b, d : (float, float)
-        Location and standard deviation, above 0; None for no B.
-    least, most : float
-        c and k.
-    t : float
-        For the kind DIFFERENCE.
-    """
-    alone = b is None
-    return np.array([*a, *(b or (0.0, 1.0)), *d, least, most, t, float(alone)])

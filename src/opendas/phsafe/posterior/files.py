@@ -14,8 +14,7 @@ import numpy.typing as npt
 
 from opendas.errors import ConfigError, DataError, EnvironmentFailure, Finding, FormatError
 from opendas.files.atomic import write_atomic
-from opendas.phsafe.model import PUERTO_RICO
-from opendas.phsafe.posterior.lattice import Noise
+from opendas.phsafe.model import PUERTO_RICO, Noise
 from opendas.phsafe.tables import OUTPUTS
 
 __all__ = [

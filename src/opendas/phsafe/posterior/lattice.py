@@ -12,9 +12,8 @@ by the trapezoid rule on a lattice much finer than its scale.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 import numpy as np
 import numpy.typing as npt
@@ -22,12 +21,11 @@ from scipy import fft
 
 from opendas.arrays import Floats
 from opendas.errors import ConfigError
+from opendas.phsafe.model import Noise
 
 __all__ = [
     "Lattice",
-    "Noise",
     "count_posterior",
-    "density_lattice",
     "fine_step",
     "normal_posterior",
     "sum_of",
@@ -40,13 +38,6 @@ _COARSE_FROM = 2048.0
 """Standard deviation from which a lattice point stands for several integers."""
 _POINTS_A_SCALE = 64
 _MOST_POINTS = 1 << 18
-
-
-class Noise(StrEnum):
-    """Noise distributions, as the published output names them."""
-
-    GAUSSIAN = "Discrete Gaussian"
-    GEOMETRIC = "Two-Sided Geometric"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -121,7 +112,7 @@ def count_posterior(z: int, variance: float, noise: Noise) -> Lattice:
     Examples
     --------
     >>> count_posterior(0, 1.0, Noise.GAUSSIAN).weights[:3].round(4).tolist()
-    [0.5704, 0.346, 0.0772]
+    [0.5703, 0.3459, 0.0772]
     """
     if variance == 0:
         return point(float(max(z, 0)))
@@ -155,33 +146,17 @@ def fine_step(z: npt.ArrayLike, variance: npt.ArrayLike) -> float:
     return max(float(scales.min()) / _POINTS_A_SCALE, most / _MOST_POINTS)
 
 
-def density_lattice(log_density: Callable[[Floats], Floats], low: float, high: float, step: float) -> Lattice:
-    """Return a density on [low, high] by the trapezoid rule; outside, it is taken as 0.
-
-    Parameters
-    ----------
-    log_density : callable(float64 (n,)) -> float64 (n,)
-        Up to a constant.
-    """
-    size = max(2, math.ceil((high - low) / step) + 1)
-    y = np.asarray(low + step * np.arange(size), dtype=np.float64)
-    logs = log_density(y)
-    weights = np.exp(logs - logs.max())
-    weights[0] /= 2
-    return Lattice(low, step, weights / weights.sum(), False)
-
-
 def normal_posterior(z: float, variance: float, step: float) -> Lattice:
-    """Return Normal(z, variance) cut to ``y >= 0`` on a lattice; a point where the variance is 0."""
+    """Return Normal(z, variance) cut to ``y >= 0``, by the trapezoid rule; a point for variance 0."""
     if variance == 0:
         return point(max(z, 0.0))
     reach = math.sqrt(2 * _DROP * variance)
-    peak, high = max(z, 0.0), z + math.sqrt(min(z, 0.0) ** 2 + reach**2)
-
-    def log_density(y: Floats) -> Floats:
-        return -(y - peak) * (y + peak - 2 * z) / (2 * variance)
-
-    return density_lattice(log_density, max(0.0, z - reach), high, step)
+    peak, low, high = max(z, 0.0), max(0.0, z - reach), z + math.sqrt(min(z, 0.0) ** 2 + reach**2)
+    y = np.asarray(low + step * np.arange(max(2, math.ceil((high - low) / step) + 1)), dtype=np.float64)
+    logs = -(y - peak) * (y + peak - 2 * z) / (2 * variance)
+    weights = np.exp(logs - logs.max())
+    weights[0] /= 2
+    return Lattice(low, step, weights / weights.sum(), False)
 
 
 def sum_of(parts: Sequence[Lattice]) -> Lattice:

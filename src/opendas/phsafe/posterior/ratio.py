@@ -1,35 +1,39 @@
 """The joint posterior of numerators and denominator: averages, parts, totals.
 
-Two forms of the same model. :class:`Free` is the untruncated normal, where no constraint reaches into the
-posterior: closed forms. :class:`Bounded` integrates. :func:`fit_block` chooses.
+Where no constraint reaches into the posterior it is the untruncated normal, and everything has a closed form;
+elsewhere it is integrated. :func:`fit_block` chooses.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
+from scipy.special import ndtri
 
-from opendas.arrays import Floats
 from opendas.errors import ConfigError, DataError
 from opendas.phsafe.posterior import density
 from opendas.phsafe.posterior.counts import LEVEL
-from opendas.phsafe.posterior.curve import Curve, fit_curve
+from opendas.phsafe.posterior.curve import Curve, fit_curve, log_densities
+from opendas.phsafe.posterior.density import Parameters
+from opendas.phsafe.posterior.lattice import sum_of
 from opendas.phsafe.posterior.truncated import Z95, interval_mean
 
 __all__ = [
     "FREE_FROM",
     "LEAST_DEVIATION",
     "Block",
-    "Bounded",
     "Estimate",
     "Fit",
-    "Free",
     "fieller",
     "fit_block",
+    "fit_total",
     "mean_inverse",
+    "pair_average",
+    "pair_count",
 ]
 
 
@@ -96,27 +100,25 @@ class Block:
         """All numerators together."""
         return sum(self.counts)
 
-    def array(self, *, swapped: bool = False) -> Floats:
+    def parameters(self, *, swapped: bool = False) -> Parameters:
         """Return the block in the form of :mod:`~opendas.phsafe.posterior.density`."""
         parts = list(zip(self.counts, self.deviations[:-1], strict=True))
-        if swapped:
-            parts.reverse()
-        second = parts[1] if len(parts) == 2 else None
-        households = (self.households, self.deviations[-1])
-        return density.block(parts[0], second, households, self.least, self.most)
+        return self._parameters(parts[::-1] if swapped else parts)
 
-    def total_array(self, t: float = 0.0) -> Floats:
+    def total_parameters(self, t: float = 0.0) -> Parameters:
         """Return the block where only the sum of the numerators matters.
 
         One numerator is enough if neither can come near 0: the sum of two normals is normal.
         """
-        households = (self.households, self.deviations[-1])
         if all(z >= FREE_FROM * s for z, s in zip(self.counts, self.deviations, strict=False)):
-            one = (self.total, math.hypot(*self.deviations[:-1]))
-            return density.block(one, None, households, self.least, self.most, t)
-        array = self.array()
-        array[density.T] = t
-        return array
+            return self._parameters([(self.total, math.hypot(*self.deviations[:-1]))], t)
+        return self.parameters()._replace(t=t)
+
+    def _parameters(self, parts: Sequence[tuple[float, float]], t: float = 0.0) -> Parameters:
+        alone = len(parts) == 1
+        second = (0.0, 1.0) if alone else parts[1]
+        households = (self.households, self.deviations[-1])
+        return Parameters(*parts[0], *second, *households, self.least, self.most, t, alone)
 
     def distance(self) -> float:
         """Return the least distance of the measurement from a constraint, in its standard deviations."""
@@ -130,26 +132,6 @@ class Block:
         if len(parts) == 2:
             rows += [count / s for count, s in zip(self.counts, parts, strict=True)]
         return min(rows)
-
-
-class Fit(Protocol):
-    """A fitted block; numerators are numbered from 0, None means all together."""
-
-    @property
-    def block(self) -> Block:
-        """What was measured."""
-
-    def average(self, part: int | None) -> Estimate:
-        """Return a numerator divided by the denominator."""
-
-    def count(self, part: int | None) -> Estimate:
-        """Return a numerator."""
-
-    def mean_counts(self) -> tuple[float, ...]:
-        """Return the posterior means of the numerators."""
-
-    def mean_households(self) -> float:
-        """Return the posterior mean of the denominator."""
 
 
 def fieller(numerator: float, s: float, denominator: float, d: float, q: float) -> float:
@@ -180,90 +162,57 @@ def mean_inverse(z: float, s: float) -> float:
     return float((weights / (z + s * x)).sum() / weights.sum())
 
 
-@dataclass(frozen=True, slots=True)
-class Free:
-    """A block that no constraint touches: independent normals."""
-
-    block: Block
-
-    def _numerator(self, part: int | None) -> tuple[float, float]:
-        if part is None:
-            return self.block.total, math.hypot(*self.block.deviations[:-1])
-        return self.block.counts[part], self.block.deviations[part]
-
-    def average(self, part: int | None) -> Estimate:
-        """Return a numerator divided by the denominator."""
-        z, s = self._numerator(part)
-        of_households = (self.block.households, self.block.deviations[-1])
-        ends = [fieller(z, s, *of_households, q) for q in (-Z95, Z95)]
-        return Estimate(z * mean_inverse(*of_households), *ends)
-
-    def count(self, part: int | None) -> Estimate:
-        """Return a numerator."""
-        z, s = self._numerator(part)
-        return Estimate(z, z - Z95 * s, z + Z95 * s)
-
-    def mean_counts(self) -> tuple[float, ...]:
-        """Return the numerators."""
-        return self.block.counts
-
-    def mean_households(self) -> float:
-        """Return the denominator."""
-        return self.block.households
-
-
 def _estimate(curve: Curve) -> Estimate:
     return Estimate(curve.moments()[0], *(curve.quantile(p) for p in LEVEL))
 
 
-class Bounded:
-    """A block whose posterior the constraints cut.
+@dataclass(frozen=True, slots=True, eq=False)
+class Fit:
+    """A fitted block; numerators are numbered from 0, None means all together.
 
     Parameters
     ----------
     block : Block
+        What was measured.
+    total : Curve or None
+        The posterior of all numerators together, where the constraints cut it. None where no constraint
+        reaches into the posterior: it is the untruncated normal, and everything has a closed form.
     """
 
-    __slots__ = ("_total", "block")
-
-    def __init__(self, block: Block) -> None:
-        self.block = block
-        # A start well inside; the search finds the peak from anywhere.
-        scale = math.hypot(*block.deviations[:-1])
-        self._total = fit_curve(
-            density.TOTAL, block.total_array(), max(block.total, block.least + 0.1 * scale), scale
-        )
-
-    @property
-    def total(self) -> Curve:
-        """The posterior of all numerators together."""
-        return self._total
+    block: Block
+    total: Curve | None
 
     def average(self, part: int | None) -> Estimate:
         """Return a numerator divided by the denominator."""
         block = self.block
-        households = max(block.households, 1.0)
-        numerator = block.total if part is None else block.counts[part]
-        middle = (block.least + block.most) / 2 if part is None else block.most / 2
-        near = numerator / households
-        low = block.least if part is None else 0.0
+        if self.total is None:
+            z, s = self._numerator(part)
+            households = (block.households, block.deviations[-1])
+            ends = [fieller(z, s, *households, q) for q in (-Z95, Z95)]
+            return Estimate(z * mean_inverse(*households), *ends)
+        low, middle = (block.least, (block.least + block.most) / 2) if part is None else (0.0, block.most / 2)
+        near = self._numerator(part)[0] / max(block.households, 1.0)
         near = min(max(near, low + 0.01 * middle), block.most - 0.01 * middle)
         if part is None or len(block.counts) == 1:
-            return _estimate(fit_curve(density.AVERAGE, block.total_array(), near, 0.1 * middle))
-        array = block.array(swapped=part == 1)
-        return _estimate(fit_curve(density.AVERAGE_OF_A, array, near, 0.1 * middle))
+            return _estimate(fit_curve(density.AVERAGE, block.total_parameters(), near, 0.1 * middle))
+        parameters = block.parameters(swapped=part == 1)
+        return _estimate(fit_curve(density.AVERAGE_OF_A, parameters, near, 0.1 * middle))
 
     def count(self, part: int | None) -> Estimate:
         """Return a numerator."""
+        z, s = self._numerator(part)
+        if self.total is None:
+            return Estimate(z, z - Z95 * s, z + Z95 * s)
         if part is None or len(self.block.counts) == 1:
-            return _estimate(self._total)
-        s = self.block.deviations[part]
-        near = max(self.block.counts[part], s)
-        return _estimate(fit_curve(density.PART, self.block.array(swapped=part == 1), near, s))
+            return _estimate(self.total)
+        parameters = self.block.parameters(swapped=part == 1)
+        return _estimate(fit_curve(density.PART, parameters, max(z, s), s))
 
     def mean_counts(self) -> tuple[float, ...]:
         """Return the posterior means of the numerators: given their sum, a truncated normal has a formula."""
-        total, weights = self._total.nodes, self._total.weights
+        if self.total is None:
+            return self.block.counts
+        total, weights = self.total.nodes, self.total.weights
         if len(self.block.counts) == 1:
             return (float((total * weights).sum()),)
         (za, zb), (sa, sb, _) = self.block.counts, self.block.deviations
@@ -274,10 +223,26 @@ class Bounded:
 
     def mean_households(self) -> float:
         """Return the posterior mean of the denominator: given the total, it is a truncated normal."""
-        block, total = self.block, self._total.nodes
+        block = self.block
+        if self.total is None:
+            return block.households
+        total = self.total.nodes
         low, high = np.maximum(1.0, total / block.most), total / block.least
         means = interval_mean(block.households, block.deviations[-1], low, high)
-        return float((means * self._total.weights).sum())
+        return float((means * self.total.weights).sum())
+
+    def _numerator(self, part: int | None) -> tuple[float, float]:
+        if part is None:
+            return self.block.total, math.hypot(*self.block.deviations[:-1])
+        return self.block.counts[part], self.block.deviations[part]
+
+
+def fit_total(block: Block) -> Curve:
+    """Return the posterior of all numerators together, by integration."""
+    # A start well inside; the search finds the peak from anywhere.
+    scale = math.hypot(*block.deviations[:-1])
+    near = max(block.total, block.least + 0.1 * scale)
+    return fit_curve(density.TOTAL, block.total_parameters(), near, scale)
 
 
 def fit_block(block: Block) -> Fit:
@@ -295,4 +260,153 @@ def fit_block(block: Block) -> Fit:
             f"{block.least:g} and {block.most:g}. Check that numerator and denominator are of one run, and "
             "the largest average (--most), which is the number of persons a household was truncated to."
         )
-    return Free(block) if distance >= FREE_FROM else Bounded(block)
+    return Fit(block, None) if distance >= FREE_FROM else Fit(block, fit_total(block))
+
+
+# Two independent blocks together. With U = S - t D of the first block and V = R - t E of the second, the
+# average of both, (S + R) / (D + E), is at most t where U + V <= 0: an integral of the density of one and the
+# distribution function of the other, both polynomials on panels.
+
+_POINTS_A_SCALE = 256
+_MOST_POINTS = 1 << 20
+_STEPS = 50
+_CLOSE = 1e-5
+"""Step, in standard deviations, that ends the search: the next one would be of the order of its square."""
+
+
+def _together(first: Block, second: Block) -> Block:
+    """Return the sum of two blocks that no constraint touches."""
+    return Block(
+        (first.total + second.total,),
+        (sum(s * s for block in (first, second) for s in block.deviations[:-1]),),
+        first.households + second.households,
+        sum(block.deviations[-1] ** 2 for block in (first, second)),
+        first.least,
+        first.most,
+    )
+
+
+def _difference(block: Block, t: float) -> Curve:
+    array = block.total_parameters(t)
+    scale = math.hypot(*block.deviations[:-1], t * block.deviations[-1])
+    return fit_curve(density.DIFFERENCE, array, 0.0, scale)
+
+
+def _at_most(first: Curve, second: Curve) -> float:
+    """Return ``P(U + V <= 0)`` for independent U and V: panels of both cut the integral."""
+    mirrored = -second.ends[::-1]
+    low, high = first.ends[0], first.ends[-1]
+    ends = np.unique(np.concatenate([first.ends, mirrored[(mirrored > low) & (mirrored < high)]]))
+    middle, half = (ends[1:] + ends[:-1]) / 2, np.diff(ends) / 2
+    nodes = middle[:, None] + half[:, None] * density.NODES
+    values = first.density(nodes.ravel()) * second.probability(-nodes.ravel())
+    return float((values.reshape(nodes.shape) * density.WEIGHTS * half[:, None]).sum())
+
+
+def _mean(first: Block, second: Block) -> float:
+    """Return the mean of ``(S + R) / (D + E)``, by integrating over D and E."""
+    sides = []
+    for block in (first, second):
+        array = block.total_parameters()
+        near = max(block.households, 1.0 + 0.1 * block.deviations[-1])
+        curve = fit_curve(density.DENOMINATOR, array, near, block.deviations[-1])
+        nodes = curve.nodes.ravel()
+        of_total = log_densities(density.DENOMINATOR_BY_TOTAL, array, nodes)
+        of_total -= log_densities(density.DENOMINATOR, array, nodes)
+        sides.append((nodes, curve.weights.ravel(), np.exp(of_total)))
+    (d, p, s), (e, q, r) = sides
+    return float(p @ ((s[:, None] + r) / (d[:, None] + e)) @ q)
+
+
+def pair_average(first: Fit, second: Fit) -> Estimate:
+    """Return the average of two independent blocks together.
+
+    Parameters
+    ----------
+    first, second : Fit
+        With the same bounds.
+
+    Returns
+    -------
+    Estimate
+    """
+    one, two = first.block, second.block
+    if first.total is None and second.total is None:
+        return Fit(_together(one, two), None).average(None)
+    mean = _mean(one, two)
+    households = first.mean_households() + second.mean_households()
+    spread = [s * s for block in (one, two) for s in block.deviations[:-1]]
+    spread += [(mean * block.deviations[-1]) ** 2 for block in (one, two)]
+    scale = math.sqrt(sum(spread)) / households
+
+    def score(t: float) -> float:
+        """Return the standard normal quantile of ``P(average <= t)``, which is nearly linear in t."""
+        chance = _at_most(_difference(one, t), _difference(two, t))
+        return float(ndtri(min(max(chance, 1e-15), 1 - 1e-15)))
+
+    ends = _solve(score, mean, scale, (one.least, one.most))
+    return Estimate(mean, *ends)
+
+
+def _solve(
+    score: Callable[[float], float], mean: float, scale: float, bounds: tuple[float, float]
+) -> list[float]:
+    """Return where an increasing function reaches -Z95 and Z95, by inverse interpolation of what is known.
+
+    Both ends use all points: the function is nearly a straight line, so that four points near the end wanted
+    leave little to find. A step out of the bracket is replaced by its middle.
+    """
+    low, high = bounds
+    known: list[tuple[float, float]] = []
+
+    def look(t: float) -> None:
+        known.append((score(t), t))
+        known.sort()
+
+    for z in (-Z95, 0.0, Z95):
+        t = mean + z * scale
+        look(min(max(t, low + 0.05 * (mean - low)), high - 0.05 * (high - mean)))
+    ends = []
+    for z in (-Z95, Z95):
+        last = math.inf
+        for _ in range(_STEPS):
+            below = max([low, *(t for value, t in known if value < z)])
+            above = min([high, *(t for value, t in known if value >= z)])
+            t = _interpolated(known, z)
+            if not below < t < above:
+                t = 0.5 * (below + above)
+            if abs(t - last) <= _CLOSE * scale or above - below <= 1e-12 * above:
+                break
+            look(t)
+            last = t
+        ends.append(t)
+    return ends
+
+
+def _interpolated(known: list[tuple[float, float]], z: float) -> float:
+    """Return t at score z by the polynomial through the four nearest distinct scores (Neville)."""
+    nearest: list[tuple[float, float]] = []
+    for value, t in sorted(known, key=lambda pair: abs(pair[0] - z)):
+        if all(value != other for other, _ in nearest):
+            nearest.append((value, t))
+    scores, values = [pair[0] for pair in nearest[:4]], [pair[1] for pair in nearest[:4]]
+    for width in range(1, len(values)):
+        for k in range(len(values) - width):
+            share = (z - scores[k]) / (scores[k + width] - scores[k])
+            values[k] += share * (values[k + 1] - values[k])
+    return values[0]
+
+
+def pair_count(first: Fit, second: Fit) -> Estimate:
+    """Return the numerators of two independent blocks together."""
+    one, two = first.block, second.block
+    if first.total is None and second.total is None:
+        return Fit(_together(one, two), None).count(None)
+    curves = [fit.total or fit_total(fit.block) for fit in (first, second)]
+    scales = [math.sqrt(curve.moments()[1]) for curve in curves]
+    step = max(
+        min(scales) / _POINTS_A_SCALE, sum(float(np.ptp(curve.ends)) for curve in curves) / _MOST_POINTS
+    )
+    both = sum_of([curve.lattice(step) for curve in curves])
+    mean = sum(curve.moments()[0] for curve in curves)
+    return Estimate(mean, *(both.quantile(p) for p in LEVEL))

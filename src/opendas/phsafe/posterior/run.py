@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from opendas.errors import ConfigError
-from opendas.phsafe.model import PUERTO_RICO
+from opendas.phsafe.model import PUERTO_RICO, Noise
 from opendas.phsafe.posterior.averages import (
     AverageEstimates,
     Measured,
@@ -21,7 +21,6 @@ from opendas.phsafe.posterior.averages import (
 )
 from opendas.phsafe.posterior.counts import CountEstimates, estimate_counts
 from opendas.phsafe.posterior.files import Grid, Key, estimate_path, read_measurements, write_estimates
-from opendas.phsafe.posterior.lattice import Noise
 from opendas.phsafe.posterior.tables import AVERAGES, COUNTS, AverageTable, CountTable, Model
 from opendas.phsafe.posterior.truncated import Z95
 
