@@ -41,7 +41,7 @@ import opendas as od
 from opendas.constraints.table import LevelConstraints
 from opendas.demo import write_demo
 from opendas.files.nmf.bureau_tree import bureau_tree
-from opendas.files.nmf.trees import noisy_tree
+from opendas.files.nmf.release_tree import noisy_tree
 from opendas.files.release_folder import ReleaseFolder
 from opendas.intervals.noisy_tree import NoisyTree
 from opendas.intervals.tree_estimates import TreeEstimates

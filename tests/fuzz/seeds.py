@@ -26,7 +26,7 @@ from support.pl94_zip import Block, some_blocks, write_zip
 import opendas
 from opendas.demo import write_demo
 from opendas.demo.cef_files import write_cef
-from opendas.files.nmf.trees import noisy_tree
+from opendas.files.nmf.release_tree import noisy_tree
 from opendas.files.release_folder import ReleaseFolder
 from opendas.phsafe.run import HouseholdOptions, run_private
 from opendas.schema.histogram import Histogram

@@ -24,8 +24,8 @@ from opendas.cli.runs import next_steps, run_answer
 from opendas.custody.ledger_entries import read_lines
 from opendas.engines.checkpoint import Checkpoints
 from opendas.errors import ConfigError, DataError, FormatError, PrivacyError
-from opendas.files.geography.areas import read_area_file
-from opendas.files.geography.reading import read_constraints, read_frame, read_product, read_spine
+from opendas.files.area_files import read_area_file
+from opendas.files.geography_files import read_constraints, read_frame, read_product, read_spine
 from opendas.files.parquet import open_parquet, read_metadata, reading
 from opendas.geography.frame import Frame, LevelRule, official_codes
 from opendas.phsafe.run import HouseholdOptions, validate_input

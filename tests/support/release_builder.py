@@ -11,7 +11,7 @@ from opendas.budget.allocation import Budget
 from opendas.constraints.table import bound_table
 from opendas.engines.outputs import Solved
 from opendas.files.atomic import write_atomic
-from opendas.files.geography.writing import write_constraints, write_frame, write_spine
+from opendas.files.geography_files import write_constraints, write_frame, write_spine
 from opendas.files.mdf.writing import write_mdf
 from opendas.files.nmf.reading import Answers, measurement_metadata
 from opendas.files.nmf.writing import MeasurementWriter

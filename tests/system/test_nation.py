@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from opendas.demo import plan_nation, write_nation
-from opendas.files.histogram_files import open_histogram
 from opendas.readers.counting import entries
+from opendas.readers.counting.entries import open_histogram
 from opendas.runs.release import Options, release
 from opendas.runs.run import Run, load
 

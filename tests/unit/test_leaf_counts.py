@@ -13,8 +13,8 @@ from support.mini import mini_frame, mini_histogram, mini_product
 import opendas.engines.truth as truth
 from opendas.engines.truth import LeafCounts
 from opendas.engines.used import UsedColumns
-from opendas.files.histogram_files import HistogramWriter, open_histogram
 from opendas.measurement.family import UsedAnswers
+from opendas.readers.counting.entries import HistogramWriter, open_histogram
 
 
 @pytest.mark.parametrize("at_once", [1, 5, 1 << 16])

@@ -23,7 +23,7 @@ from opendas.custody.run_key import RunKey
 from opendas.custody.stamps import DEMONSTRATION_FRAME
 from opendas.engines.truth import input_tag
 from opendas.errors import BudgetError, ConfigError, DataError
-from opendas.files.geography.writing import write_frame
+from opendas.files.geography_files import write_frame
 from opendas.measurement.plan import MeasurementPlan
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.readers.base import FRAME_FROM_RECORDS, ReaderSpec

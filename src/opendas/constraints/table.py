@@ -26,6 +26,7 @@ __all__ = [
     "InvariantAnswers",
     "JointTotal",
     "LevelConstraints",
+    "bound_cells",
     "bound_table",
     "invariant_geolevels",
 ]
@@ -195,6 +196,14 @@ def _bounds(
     return lower, upper
 
 
+def bound_cells(product: Product) -> npt.NDArray[np.bool_]:
+    """Return which cells of the schema each bound of a product counts, bool (bounds, n)."""
+    cells = np.zeros((len(product.bounds), product.schema.size), dtype=bool)
+    for k, bound in enumerate(product.bounds):
+        cells[k] = product.workload.group(bound.query).row_of_cell == product.bound_row(bound)
+    return cells
+
+
 def bound_table(
     product: Product, frame: Frame, spine: Spine, invariants: Mapping[str, npt.NDArray[np.int64]]
 ) -> ConstraintTable:
@@ -210,11 +219,8 @@ def bound_table(
         Exact answers of each declared invariant at its own geolevel, in spine order: those of official
         geounits, also where the spine divides them into parts.
     """
-    workload = product.workload
     where = invariant_geolevels(product, spine)
-    cells = np.zeros((len(product.bounds), product.schema.size), dtype=bool)
-    for k, bound in enumerate(product.bounds):
-        cells[k] = workload.group(bound.query).row_of_cell == product.bound_row(bound)
+    cells = bound_cells(product)
     partitions = _partitions(product, cells)
     levels: list[LevelConstraints] = []
     lower, upper = _bounds(product, frame, spine)

@@ -8,16 +8,18 @@ Parquet library, which the lock file fixes.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from opendas.arrays import Codes
 from opendas.errors import DataError, EnvironmentFailure, FormatError
 from opendas.files.atomic import atomic_file
 
@@ -25,14 +27,19 @@ __all__ = [
     "METADATA_KEY",
     "ROW_GROUP",
     "bytes_column",
+    "one_array",
     "open_parquet",
     "parquet_sink",
     "read_metadata",
     "reading",
+    "reads_file",
     "text_column",
     "to_bytes",
     "write_parquet",
 ]
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 METADATA_KEY = b"opendas"
 """Key of the JSON object in the metadata of every Parquet file of a release."""
@@ -195,6 +202,17 @@ def reading(path: Path) -> Iterator[None]:
         ) from error
 
 
+def reads_file(function: Callable[Concatenate[Path, P], T]) -> Callable[Concatenate[Path, P], T]:
+    """Blame the file that a function takes first for what goes wrong in it; see :func:`reading`."""
+
+    @functools.wraps(function)
+    def read(path: Path, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        with reading(path):
+            return function(path, *args, **kwargs)
+
+    return read
+
+
 def read_metadata(path: Path) -> dict[str, Any]:
     """Return the JSON object under the key ``opendas``.
 
@@ -215,7 +233,7 @@ def read_metadata(path: Path) -> dict[str, Any]:
     return value
 
 
-def bytes_column(values: npt.NDArray[np.bytes_]) -> Any:
+def bytes_column(values: Codes) -> Any:
     """Return a bytes array as an Arrow string array."""
     width = values.dtype.itemsize
     data = np.ascontiguousarray(values)
@@ -234,7 +252,15 @@ def text_column(indices: npt.NDArray[np.integer], values: Any) -> Any:
     return pa.DictionaryArray.from_arrays(pa.array(indices.astype(np.int32, copy=False)), dictionary)
 
 
-def to_bytes(column: Any) -> npt.NDArray[np.bytes_]:
+def one_array(column: Any) -> Any:
+    """Return a column of a table as one Arrow array; its dictionaries are made one."""
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    array = column.unify_dictionaries().combine_chunks()
+    return pa.concat_arrays(array.chunks) if isinstance(array, pa.ChunkedArray) else array
+
+
+def to_bytes(column: Any) -> Codes:
     """Return an Arrow string column, without nulls, as a bytes array.
 
     Raises
@@ -242,7 +268,7 @@ def to_bytes(column: Any) -> npt.NDArray[np.bytes_]:
     FormatError
         If it has nulls.
     """
-    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    array = one_array(column)
     if len(array) == 0:
         return np.zeros(0, dtype="S1")
     if array.null_count:

@@ -8,7 +8,8 @@ of races, which appear in the order of cenrace codes 0 to 62.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
+
+from opendas.arrays import Ints
 
 __all__ = [
     "DROPPED",
@@ -81,7 +82,7 @@ KEY_FIELDS = (
 """Header fields that say which blocks a summary record counts: those that it fills in."""
 
 
-def _race_cells(first: int) -> npt.NDArray[np.int64]:
+def _race_cells(first: int) -> Ints:
     """Return the 0-based cells of the 63 combinations, the six races alone starting at `first`."""
     cells: list[int] = []
     position = first

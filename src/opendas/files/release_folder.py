@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 
 from opendas.errors import ConfigError, FormatError
-from opendas.files.geography.reading import (
+from opendas.files.geography_files import (
     ConstraintRows,
     read_constraints,
     read_frame,

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
+from opendas.arrays import Bools, Codes, Ints
 from opendas.errors import Finding, GeographyError
 
 __all__ = [
@@ -72,11 +72,11 @@ class Frame:
         Readable names, where the reader has them.
     """
 
-    geocodes: npt.NDArray[np.bytes_]
-    levels: Mapping[str, npt.NDArray[np.bytes_]]
+    geocodes: Codes
+    levels: Mapping[str, Codes]
     leaf: str
-    units: Mapping[str, npt.NDArray[np.int64]] = field(default_factory=dict)
-    entities: Mapping[str, npt.NDArray[np.bytes_]] = field(default_factory=dict)
+    units: Mapping[str, Ints] = field(default_factory=dict)
+    entities: Mapping[str, Codes] = field(default_factory=dict)
     names: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -110,7 +110,7 @@ class Frame:
         """Official geolevels, top first, the leaves last."""
         return (*self.levels, self.leaf)
 
-    def codes(self, geolevel: str) -> npt.NDArray[np.bytes_]:
+    def codes(self, geolevel: str) -> Codes:
         """Return each leaf's code at a geolevel or entity category."""
         if geolevel == self.leaf:
             return self.geocodes
@@ -121,11 +121,11 @@ class Frame:
         known = ", ".join((*self.geolevels, *self.entities))
         raise GeographyError(f"no geolevel or entity category {geolevel!r}; this frame has {known}.")
 
-    def select(self, keep: npt.NDArray[np.bool_]) -> Frame:
+    def select(self, keep: Bools) -> Frame:
         """Return the frame of the leaves where `keep` is true."""
         return self.take(np.flatnonzero(keep))
 
-    def take(self, leaves: npt.NDArray[np.int64]) -> Frame:
+    def take(self, leaves: Ints) -> Frame:
         """Return the frame of leaves at ascending positions; the arrays are copies."""
         return Frame(
             self.geocodes[leaves],
@@ -144,14 +144,12 @@ def official_geolevels(root: str, leaf: str) -> tuple[str, ...]:
     return CENSUS_GEOLEVELS[CENSUS_GEOLEVELS.index(root) : CENSUS_GEOLEVELS.index(leaf) + 1]
 
 
-def official_codes(
-    geocodes: npt.NDArray[np.bytes_], root: str, leaf: str = "block"
-) -> dict[str, npt.NDArray[np.bytes_]]:
+def official_codes(geocodes: Codes, root: str, leaf: str = "block") -> dict[str, Codes]:
     """Return the codes of census geounits at every geolevel from `root` down to the one above `leaf`.
 
     The one code of level ``us`` is ``b"1"``.
     """
-    codes: dict[str, npt.NDArray[np.bytes_]] = {}
+    codes: dict[str, Codes] = {}
     for name in official_geolevels(root, leaf)[:-1]:
         width = CENSUS_PREFIX[name]
         codes[name] = geocodes.astype(f"S{width}") if width else np.full(len(geocodes), b"1", dtype="S1")

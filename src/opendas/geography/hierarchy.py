@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from opendas.arrays import Ints
+from opendas.arrays import Bools, Ints
 from opendas.errors import GeographyError
 from opendas.geography.spine import Spine
 
@@ -117,7 +117,7 @@ class Hierarchy:
             return np.zeros(self.sizes[level], dtype=np.int64)
         return np.bincount(self.parents[level + 1], minlength=self.sizes[level]).astype(np.int64)
 
-    def inhabited(self) -> tuple[npt.NDArray[np.bool_], ...]:
+    def inhabited(self) -> tuple[Bools, ...]:
         """Return for each level which geounits have a leaf of the lowest level below them."""
         found = [np.ones(self.sizes[-1], dtype=np.bool_)]
         for level in range(len(self) - 1, 0, -1):

@@ -23,9 +23,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from opendas.arrays import Ints
+from opendas.arrays import Codes, Ints
 from opendas.errors import GeographyError
 from opendas.geography.spine import Spine
 
@@ -104,7 +103,7 @@ class EntityDistances:
     """
 
     category: str
-    codes: npt.NDArray[np.bytes_]
+    codes: Codes
     distance: Ints
     leaves: Ints
 
@@ -127,7 +126,7 @@ class EntityDistances:
         return -np.sort(-self.distance)
 
 
-def entity_distances(spine: Spine, codes: npt.NDArray[np.bytes_], category: str = "") -> EntityDistances:
+def entity_distances(spine: Spine, codes: Codes, category: str = "") -> EntityDistances:
     """Return the distance of every entity of one category from a spine.
 
     Parameters
@@ -162,7 +161,7 @@ def entity_distances(spine: Spine, codes: npt.NDArray[np.bytes_], category: str 
     return EntityDistances(category, found, distance, np.bincount(members.entity, minlength=len(found)))
 
 
-def memberships_of(codes: npt.NDArray[np.bytes_]) -> tuple[npt.NDArray[np.bytes_], Memberships]:
+def memberships_of(codes: Codes) -> tuple[Codes, Memberships]:
     """Return the entity codes of one category, ascending, and the pairs; the empty code is no entity.
 
     Parameters

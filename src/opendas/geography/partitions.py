@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from opendas.arrays import Codes, Ints
+from opendas.arrays import Bools, Codes, Ints
 from opendas.errors import ConfigError, Finding, GeographyError
 from opendas.geography.frame import Frame
 from opendas.geography.spine import Spine, SpineLevel
@@ -239,7 +239,7 @@ def _above_leaves(partitions: Partitions, level: str, why: str) -> int:
     return place
 
 
-def divide_into_parts(partitions: Partitions, top: str, inside: npt.NDArray[np.bool_]) -> Partitions:
+def divide_into_parts(partitions: Partitions, top: str, inside: Bools) -> Partitions:
     """Divide every geounit from the level `top` down, but no leaf, into a part inside and one outside.
 
     The AIAN spine (section 1 of the paper), where `inside` marks the leaves in AIAN areas. A geounit on one

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from opendas.arrays import Codes
+from opendas.arrays import Bools, Codes
 from opendas.errors import ConfigError
 from opendas.geography.block_groups import block_groups, group
 from opendas.geography.bypass import LARGEST_FAMILY
@@ -294,7 +294,7 @@ def _with_tract_groups(partitions: Partitions, level: str, step: SpineStep, reci
     return insert_groups(partitions, level, number, _made(step))
 
 
-def _area(frame: Frame, category: str, why: str) -> npt.NDArray[np.bytes_]:
+def _area(frame: Frame, category: str, why: str) -> Codes:
     """Return the codes of an entity category, or of an official geolevel."""
     if category in frame.entities or category in frame.geolevels:
         return frame.codes(category)
@@ -305,7 +305,7 @@ def _area(frame: Frame, category: str, why: str) -> npt.NDArray[np.bytes_]:
     )
 
 
-def in_ranges(codes: Codes, ranges: Sequence[str]) -> npt.NDArray[np.bool_]:
+def in_ranges(codes: Codes, ranges: Sequence[str]) -> Bools:
     """Return which codes lie in ranges such as ``"0001-4799"``, or equal single codes.
 
     Parameters
@@ -333,7 +333,7 @@ def in_ranges(codes: Codes, ranges: Sequence[str]) -> npt.NDArray[np.bool_]:
     return inside
 
 
-def _inside(frame: Frame, step: SpineStep) -> npt.NDArray[np.bool_]:
+def _inside(frame: Frame, step: SpineStep) -> Bools:
     """Return which leaves lie in the areas of an ``aian`` step."""
     areas = step.areas or "aianhh"
     codes = _area(frame, areas, "the step aian")

@@ -13,8 +13,8 @@ from fractions import Fraction
 from operator import mul
 
 import numpy as np
-import numpy.typing as npt
 
+from opendas.arrays import Codes, Ints
 from opendas.errors import BudgetError, GeographyError
 
 __all__ = ["Shares", "Spine", "SpineLevel"]
@@ -40,10 +40,10 @@ class SpineLevel:
     """
 
     name: str
-    geocodes: npt.NDArray[np.bytes_]
-    parent: npt.NDArray[np.int64]
+    geocodes: Codes
+    parent: Ints
     official: bool = True
-    whole: npt.NDArray[np.int64] | None = None
+    whole: Ints | None = None
 
     def __post_init__(self) -> None:
         whole = self.whole
@@ -67,7 +67,7 @@ class Shares:
     """
 
     multiples: tuple[Fraction, ...]
-    which: npt.NDArray[np.int64]
+    which: Ints
 
     def __post_init__(self) -> None:
         if list(self.multiples) != sorted(set(self.multiples)) or (self.multiples and self.multiples[0] < 0):
@@ -76,7 +76,7 @@ class Shares:
             raise BudgetError("a geounit has no multiple of its level's budget share.")
 
     @classmethod
-    def of(cls, multiples: Sequence[Fraction], which: npt.NDArray[np.int64]) -> Shares | None:
+    def of(cls, multiples: Sequence[Fraction], which: Ints) -> Shares | None:
         """Return the shares of geounits with ``multiples[which]``; None if each is one.
 
         `multiples` may repeat and be in any order.
@@ -115,7 +115,7 @@ class Spine:
     """
 
     levels: tuple[SpineLevel, ...]
-    leaf_order: npt.NDArray[np.int64]
+    leaf_order: Ints
     shares: tuple[Shares | None, ...]
 
     def __post_init__(self) -> None:
@@ -145,7 +145,7 @@ class Spine:
         return self.levels[-1]
 
     @property
-    def place_of_leaf(self) -> npt.NDArray[np.int64]:
+    def place_of_leaf(self) -> Ints:
         """Position on the spine of each leaf of the frame, int64 (leaves,): the inverse of `leaf_order`."""
         place = np.empty(len(self.leaf_order), dtype=np.int64)
         place[self.leaf_order] = np.arange(len(place))
@@ -157,19 +157,19 @@ class Spine:
             raise GeographyError(f"the spine has no geolevel {name!r}; it has {', '.join(self.names)}.")
         return self.names.index(name)
 
-    def child_starts(self, level: int) -> npt.NDArray[np.int64]:
+    def child_starts(self, level: int) -> Ints:
         """Return int64 (g + 1,): geounit ``i`` of `level` has children ``starts[i]:starts[i + 1]``."""
         below = self.levels[level + 1]
         return np.searchsorted(below.parent, np.arange(len(self.levels[level]) + 1)).astype(np.int64)
 
-    def leaf_starts(self, level: int) -> npt.NDArray[np.int64]:
+    def leaf_starts(self, level: int) -> Ints:
         """Return int64 (g + 1,): below geounit ``i`` of `level` lie leaves ``starts[i]:starts[i + 1]``."""
         starts = np.arange(len(self.leaf) + 1, dtype=np.int64)
         for upper in range(len(self.levels) - 2, level - 1, -1):
             starts = starts[self.child_starts(upper)]
         return starts
 
-    def multiples(self, level: int) -> tuple[tuple[Fraction, ...], npt.NDArray[np.int64]]:
+    def multiples(self, level: int) -> tuple[tuple[Fraction, ...], Ints]:
         """Return the distinct multiples of a level's share, and which of them each geounit has, (g,)."""
         shares = self.shares[level]
         if shares is None:
@@ -210,7 +210,7 @@ class Spine:
         """
         return tuple(sorted(self._paths()[0], reverse=True))
 
-    def _paths(self) -> tuple[list[tuple[Fraction, ...]], npt.NDArray[np.int64]]:
+    def _paths(self) -> tuple[list[tuple[Fraction, ...]], Ints]:
         """Return the distinct multiples along paths, and the path of each leaf, in exact fractions."""
         found: list[tuple[Fraction, ...]] = [()]
         path = np.zeros(1, dtype=np.int64)  # index into `found` of each geounit of the level above

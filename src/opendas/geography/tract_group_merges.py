@@ -22,7 +22,7 @@ import numpy as np
 from numba import njit
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from opendas.arrays import Ints
 
 __all__ = [
     "END",
@@ -78,12 +78,12 @@ class County(NamedTuple):
 
 
 def county_state(
-    group: NDArray[np.int64],
-    starts: NDArray[np.int64],
-    entity: NDArray[np.int64],
-    inside: NDArray[np.int64],
-    outside: NDArray[np.int64],
-    base: tuple[NDArray[np.int64], NDArray[np.int64]],
+    group: Ints,
+    starts: Ints,
+    entity: Ints,
+    inside: Ints,
+    outside: Ints,
+    base: tuple[Ints, Ints],
 ) -> County:
     """Return the state of one county, its tracts grouped as `group` says.
 

@@ -13,9 +13,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
-from opendas.arrays import Ints
+from opendas.arrays import Codes, Ints
 from opendas.errors import ConfigError, GeographyError
 from opendas.geography.block_groups import largest_group
 from opendas.geography.off_spine_distance import (
@@ -45,7 +44,7 @@ METHODS = ("greedy", "production", "best_first")
 def tract_groups_for(
     parents: Sequence[Ints],
     level: int,
-    columns: Sequence[npt.NDArray[np.bytes_]],
+    columns: Sequence[Codes],
     method: str = "greedy",
     fanout_cutoff: int = 12,
     entity_threshold: int = 9,
@@ -286,7 +285,7 @@ def _chunks(kind: Ints, bound: int) -> tuple[Ints, Ints]:
     return left[joined], order[joined]
 
 
-def _all_memberships(columns: Sequence[npt.NDArray[np.bytes_]]) -> tuple[Memberships, Memberships]:
+def _all_memberships(columns: Sequence[Codes]) -> tuple[Memberships, Memberships]:
     """Return the pairs of all categories, and the same with "in none" of a category as one more entity."""
     members: list[Memberships] = []
     listed: list[Memberships] = []

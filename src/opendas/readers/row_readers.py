@@ -15,8 +15,8 @@ from difflib import get_close_matches
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
+from opendas.arrays import Ints
 from opendas.errors import ConfigError, SchemaError
 from opendas.geography.frame import Frame
 from opendas.readers.base import FRAME_FROM_RECORDS, CensusKind, InputData, ReaderSpec, census_kind
@@ -122,7 +122,7 @@ class LongForm:
         """Return the geocode of each row."""
         return coded_geocodes(batch, self.geocode, self.width, log)
 
-    def cells(self, batch: Batch, log: FindingLog) -> npt.NDArray[np.int64]:
+    def cells(self, batch: Batch, log: FindingLog) -> Ints:
         """Return the cell of each row, -1 where a level is unknown."""
         cells = np.zeros(batch.rows, dtype=np.int64)
         wrong = np.zeros(batch.rows, dtype=bool)
@@ -140,7 +140,7 @@ class LongForm:
             cells[wrong] = -1
         return cells
 
-    def counts(self, batch: Batch, log: FindingLog) -> npt.NDArray[np.int64] | None:
+    def counts(self, batch: Batch, log: FindingLog) -> Ints | None:
         """Return the count of each row."""
         return None if self.count is None else whole_numbers(batch, self.count, log)
 
@@ -205,7 +205,7 @@ class Microdata:
         codes, apart = block_geocodes_of(batch, self.names, log, digits=False)
         return Geocodes(np.where(apart, b"", codes))
 
-    def cells(self, batch: Batch, log: FindingLog) -> npt.NDArray[np.int64]:
+    def cells(self, batch: Batch, log: FindingLog) -> Ints:
         """Return the cell of each row; -2 for a unit that is no housing unit."""
         return self._units(batch, log) if self.kind == "units" else self._persons(batch, log)
 
@@ -213,7 +213,7 @@ class Microdata:
         """Return None: each row is a record."""
         return
 
-    def _persons(self, batch: Batch, log: FindingLog) -> npt.NDArray[np.int64]:
+    def _persons(self, batch: Batch, log: FindingLog) -> Ints:
         cells = np.zeros(batch.rows, dtype=np.int64)
         wrong = np.zeros(batch.rows, dtype=bool)
         for name, (keys, rule) in _PERSON.items():
@@ -228,7 +228,7 @@ class Microdata:
         batch.report(apart, "RTYPE", rule, log, SchemaError)
         return np.where(wrong | apart, -1, cells)
 
-    def _units(self, batch: Batch, log: FindingLog) -> npt.NDArray[np.int64]:
+    def _units(self, batch: Batch, log: FindingLog) -> Ints:
         quarters = codes_of(
             batch, "RTYPE", {"2": 0, "4": 1}, "expected 2 (housing unit) or 4 (group quarters)", log
         )

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from opendas.errors import ConfigError, FormatError
-from opendas.files.geography.reading import read_frame, read_product
+from opendas.files.geography_files import read_frame, read_product
 from opendas.files.mdf.reading import read_mdf
 from opendas.files.nmf.reading import MeasurementFile
 from opendas.geography.frame import Frame
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
 
-    from opendas.files.geography.areas import AreaWeights
+    from opendas.files.area_files import AreaWeights
     from opendas.tables.interval_tables import MeasuredProduct
     from opendas.verify.check import Check
 
@@ -168,7 +168,7 @@ class NoisyFile:
             ``geocode`` and, if wanted, ``area`` and ``weight``.
         level : str, float or Fraction
         skip_unknown : bool
-            Leave out geocodes that the release does not have; see :mod:`opendas.files.geography.areas`.
+            Leave out geocodes that the release does not have; see :mod:`opendas.files.area_files`.
 
         Returns
         -------
@@ -183,7 +183,7 @@ class NoisyFile:
 
 
 def _areas(blocks: Any, frame: Frame, skip_unknown: bool) -> AreaWeights:
-    from opendas.files.geography.areas import area_table, area_weights, read_area_file
+    from opendas.files.area_files import area_table, area_weights, read_area_file
 
     if isinstance(blocks, str | Path):
         return read_area_file(Path(blocks), frame, skip_unknown=skip_unknown)

@@ -26,8 +26,14 @@ from opendas.engines.protocol import Engine
 from opendas.engines.work import KeyedSource, SourceSpec, Worker
 from opendas.errors import ConfigError, PrivacyError
 from opendas.files.atomic import make_folder, remove_partials, write_atomic
-from opendas.files.geography.reading import read_constraint_table, read_frame, read_spine
-from opendas.files.geography.writing import write_constraints, write_frame, write_spine
+from opendas.files.geography_files import (
+    read_constraint_table,
+    read_frame,
+    read_spine,
+    write_constraints,
+    write_frame,
+    write_spine,
+)
 from opendas.files.mdf.writing import MdfFiles
 from opendas.measurement.noisy import measured_levels
 from opendas.measurement.plan import MeasurementPlan

@@ -22,7 +22,7 @@ class Histogram:
     """Non-negative counts of geounits (rows) by cells, in compressed sparse rows.
 
     Confidential when it comes from a reader; formally private when it comes from estimation.
-    Its repr shows shapes only. The arrays may be memory mapped (:mod:`opendas.files.histogram_files`).
+    Its repr shows shapes only. The arrays may be memory mapped (:mod:`opendas.readers.counting.entries`).
 
     Parameters
     ----------

@@ -17,8 +17,8 @@ from difflib import get_close_matches
 from functools import cache
 
 import numpy as np
-import numpy.typing as npt
 
+from opendas.arrays import Bools
 from opendas.errors import ConfigError
 from opendas.files.release_folder import ReleasedProduct, ReleaseFolder
 from opendas.geography.frame import Frame
@@ -105,7 +105,7 @@ class Table:
     name: str
     columns: tuple[str, ...]
     labels: tuple[str, ...]
-    members: npt.NDArray[np.bool_]
+    members: Bools
 
 
 def table_layout(table: str) -> str:
@@ -183,7 +183,7 @@ def pl94_cells(table: str) -> tuple[TableCell, ...]:
     )
 
 
-def _box(product: Product, levels: Levels) -> npt.NDArray[np.bool_]:
+def _box(product: Product, levels: Levels) -> Bools:
     inside = np.ones(product.schema.shape, dtype=bool)
     for axis, attribute in enumerate(product.schema.attributes):
         if attribute.name in levels:

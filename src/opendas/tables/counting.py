@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from opendas.arrays import Codes, Floats, Ints
 from opendas.errors import DataError
 from opendas.geography.frame import Frame
 from opendas.schema.histogram import Histogram
@@ -37,8 +37,8 @@ class Grouping:
     """
 
     geolevel: str
-    geocodes: npt.NDArray[np.bytes_]
-    unit: npt.NDArray[np.int64]
+    geocodes: Codes
+    unit: Ints
 
     def __len__(self) -> int:
         return len(self.geocodes)
@@ -59,7 +59,7 @@ def group_leaves(frame: Frame, geolevel: str) -> Grouping:
     return Grouping(geolevel, codes, unit)
 
 
-def _columns_of_cells(table: Table) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+def _columns_of_cells(table: Table) -> tuple[Ints, Floats]:
     """Return (class of each schema cell, -1 for none; columns of each class, (b, t))."""
     # One byte string a cell: sorting those is much faster than sorting rows of flags.
     packed = np.ascontiguousarray(np.packbits(table.members, axis=0).T)
@@ -71,9 +71,7 @@ def _columns_of_cells(table: Table) -> tuple[npt.NDArray[np.int64], npt.NDArray[
     return renumber[of_cell].astype(np.int64), classes[counted].astype(np.float64)
 
 
-def count_batches(
-    estimate: Histogram, table: Table, grouping: Grouping
-) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
+def count_batches(estimate: Histogram, table: Table, grouping: Grouping) -> Iterator[tuple[int, Ints]]:
     """Yield (first geounit, counts (geounits, t)) for consecutive geounits; memory stays bounded.
 
     Raises
@@ -105,7 +103,7 @@ def count_batches(
         yield start, np.asarray((sums.reshape(stop - start, len(columns)) @ columns).astype(np.int64))
 
 
-def count_table(estimate: Histogram, table: Table, grouping: Grouping) -> npt.NDArray[np.int64]:
+def count_table(estimate: Histogram, table: Table, grouping: Grouping) -> Ints:
     """Return the whole table, int64 (g, t)."""
     parts = [counts for _, counts in count_batches(estimate, table, grouping)]
     return np.concatenate([np.zeros((0, len(table.columns)), dtype=np.int64), *parts])

@@ -17,12 +17,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from opendas.arrays import Floats
 from opendas.errors import ConfigError
-from opendas.files.geography.areas import AreaWeights
+from opendas.files.area_files import AreaWeights
 from opendas.files.mdf.reading import read_mdf
 from opendas.files.nmf.bureau import is_bureau_folder
 from opendas.files.nmf.bureau_tree import bureau_tree
-from opendas.files.nmf.trees import noisy_tree
+from opendas.files.nmf.release_tree import noisy_tree
 from opendas.files.release_folder import ReleasedProduct, ReleaseFolder
 from opendas.intervals.answers import LAWS, Areas, Intervals, area_intervals, batches
 from opendas.intervals.laws import confidence_level
@@ -140,7 +141,7 @@ class MeasuredProduct:
         found = area_intervals(self.tree, self.estimates, members, table.members, float(level))
         return interval_rows(list(areas.names), table, found, self._counts(table, areas))
 
-    def _counts(self, table: Table, areas: AreaWeights) -> npt.NDArray[np.float64] | None:
+    def _counts(self, table: Table, areas: AreaWeights) -> Floats | None:
         if self.microdata is None:
             return None
         used, leaf = np.unique(areas.leaf, return_inverse=True)

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
+from opendas.arrays import Bools, Ints
 from opendas.errors import ConfigError
 from opendas.files.atomic import atomic_file
 from opendas.files.pl94_layout import GEO_2020, SEGMENT_KEYS
@@ -59,7 +59,7 @@ def _geolevels(frame: Frame, geolevel: str) -> tuple[str, ...]:
     return (geolevel,)
 
 
-def _in_state(grouping: Grouping, inside: npt.NDArray[np.bool_]) -> Grouping:
+def _in_state(grouping: Grouping, inside: Bools) -> Grouping:
     """Return the geounits with leaves in one state, counting those leaves only."""
     unit = np.where(inside, grouping.unit, -1)
     used = np.unique(unit[unit >= 0])
@@ -68,7 +68,7 @@ def _in_state(grouping: Grouping, inside: npt.NDArray[np.bool_]) -> Grouping:
     return Grouping(grouping.geolevel, grouping.geocodes[used], place[unit])
 
 
-def _counts(released: ReleasedProduct, table: str, state: bytes, wanted: Grouping) -> npt.NDArray[np.int64]:
+def _counts(released: ReleasedProduct, table: str, state: bytes, wanted: Grouping) -> Ints:
     """Return a table's counts for the geounits `wanted`, which come from another product's frame perhaps."""
     frame = released.frame
     inside = frame.geocodes.astype("S2") == state

@@ -14,8 +14,8 @@ from __future__ import annotations
 from fractions import Fraction
 
 import numpy as np
-import numpy.typing as npt
 
+from opendas.arrays import Bools, Ints
 from opendas.files.nmf.reading import MeasurementFile
 from opendas.files.release_folder import ReleasedProduct
 from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
@@ -29,7 +29,7 @@ NO_MARGIN = -1
 """Where no margin is known."""
 
 
-def matching_row(group: QueryGroup, members: npt.NDArray[np.bool_]) -> int:
+def matching_row(group: QueryGroup, members: Bools) -> int:
     """Return the row of a query group that counts exactly the cells `members`, bool (n,); -1 if none does."""
     rows = group.row_of_cell[members]
     if len(rows) == 0 or bool(np.any(rows != rows[0])):
@@ -37,7 +37,7 @@ def matching_row(group: QueryGroup, members: npt.NDArray[np.bool_]) -> int:
     return int(rows[0]) if int(np.sum(group.row_of_cell == rows[0])) == len(rows) else -1
 
 
-def _spine_geounit(released: ReleasedProduct, level: int, grouping: Grouping) -> npt.NDArray[np.int64]:
+def _spine_geounit(released: ReleasedProduct, level: int, grouping: Grouping) -> Ints:
     """Return, for each geounit of the table, the geounit of the spine with the same leaves; -1 if none."""
     spine = released.spine
     starts = spine.leaf_starts(level)
@@ -71,9 +71,7 @@ def _noise_margin(file: MeasurementFile, query: str, multiple: Fraction, confide
     return noise.margin(confidence)
 
 
-def margins(
-    released: ReleasedProduct, table: Table, grouping: Grouping, confidence: Fraction
-) -> npt.NDArray[np.int64]:
+def margins(released: ReleasedProduct, table: Table, grouping: Grouping, confidence: Fraction) -> Ints:
     """Return the margin of error of each cell, int64 (g, t); :data:`NO_MARGIN` where none is known.
 
     Parameters
@@ -118,12 +116,12 @@ def margins(
 
 
 def _fill(
-    out: npt.NDArray[np.int64],
+    out: Ints,
     released: ReleasedProduct,
     table: Table,
     confidence: Fraction,
     level: int,
-    place: npt.NDArray[np.int64],
+    place: Ints,
 ) -> None:
     """Set the margins of the rows whose geounit of a spine level is not -1, where the level was measured."""
     file = released.measurement(released.spine.names[level])

@@ -16,7 +16,7 @@ import pyarrow.csv as pacsv
 
 from opendas.errors import ConfigError
 from opendas.files.atomic import atomic_file
-from opendas.files.nmf.trees import noisy_tree
+from opendas.files.nmf.release_tree import noisy_tree
 from opendas.files.parquet import bytes_column, parquet_sink
 from opendas.files.release_folder import ReleasedProduct, ReleaseFolder
 from opendas.intervals.answers import Intervals

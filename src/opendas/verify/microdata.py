@@ -8,10 +8,10 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from opendas.arrays import Bools, Codes, Ints
 from opendas.constraints.table import bound_table, invariant_geolevels
-from opendas.files.geography.reading import ConstraintRows
+from opendas.files.geography_files import ConstraintRows
 from opendas.files.mdf.layout import estimate_of_records, mdf_parts
 from opendas.files.mdf.reading import MdfRecords, mdf_files, read_mdf_records
 from opendas.files.release_folder import ReleasedProduct
@@ -48,7 +48,7 @@ class Microdata:
         """The estimate they describe."""
         return estimate_of_records(self.released.product, self.records.counts)
 
-    def answers(self, query: str, unit_of_leaf: npt.NDArray[np.int64], units: int) -> npt.NDArray[np.int64]:
+    def answers(self, query: str, unit_of_leaf: Ints, units: int) -> Ints:
         """Return the answers of a query group for groups of leaves, int64 (units, m)."""
         group = self.released.product.workload.group(query)
         out = np.zeros(units * group.size, dtype=np.int64)
@@ -155,9 +155,7 @@ def check_bounds(released: ReleasedProduct) -> str:
     return f"{len(known)} bounds and {len(declared)} invariants, as declared"
 
 
-def _violations(
-    block: ConstraintRows, answers: npt.NDArray[np.int64], level: SpineLevel
-) -> npt.NDArray[np.bool_]:
+def _violations(block: ConstraintRows, answers: Ints, level: SpineLevel) -> Bools:
     if block.kind == "joint" and level.whole is not None:
         together = np.bincount(level.whole, answers[:, 0]).astype(np.int64)
         answers = together[level.whole][:, None]
@@ -173,7 +171,7 @@ def check_constraints(run: Mapping[str, Any], data: Microdata) -> str:
     for number, level in enumerate(spine.levels):
         starts = spine.leaf_starts(number)
         unit_of_leaf = np.repeat(np.arange(len(level)), np.diff(starts))[spine.place_of_leaf]
-        answers: dict[str, npt.NDArray[np.int64]] = {}
+        answers: dict[str, Ints] = {}
         for block in (b for b in released.constraints if b.geolevel == level.name):
             if block.query not in answers:
                 answers[block.query] = data.answers(block.query, unit_of_leaf, len(level))
@@ -228,5 +226,5 @@ def check_quarters(data: Microdata) -> str:
     return "unit rows of every block equal the frame"
 
 
-def _places(codes: npt.NDArray[np.bytes_], where: npt.NDArray[np.bool_], level: str, what: str) -> str:
+def _places(codes: Codes, where: Bools, level: str, what: str) -> str:
     return f"{level} people {what} in block {first_few(code.decode() for code in codes[where])}."

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from opendas.errors import ConfigError, DataError, FormatError, GeographyError
-from opendas.files.geography.areas import area_weights, read_area_file
+from opendas.files.area_files import area_weights, read_area_file
 from opendas.geography.frame import Frame
 
 CODES = ("010010201001000", "010010201001001", "010010201002000")

@@ -18,8 +18,13 @@ from support.release_builder import add_product, issue_release, level_shares
 from opendas.constraints.table import bound_table
 from opendas.errors import FormatError, GeographyError
 from opendas.files.atomic import sha256_file
-from opendas.files.geography.reading import read_constraint_table, read_constraints, read_spine
-from opendas.files.geography.writing import write_constraints, write_spine
+from opendas.files.geography_files import (
+    read_constraint_table,
+    read_constraints,
+    read_spine,
+    write_constraints,
+    write_spine,
+)
 from opendas.files.release_folder import ReleaseFolder
 from opendas.geography.bypass import bypass_general, bypass_only_children
 from opendas.geography.frame import Frame

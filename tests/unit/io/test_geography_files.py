@@ -8,14 +8,16 @@ import pytest
 
 from opendas.constraints.table import bound_table, invariant_geolevels
 from opendas.errors import FormatError, GeographyError
-from opendas.files.geography.reading import (
+from opendas.files.geography_files import (
     read_constraint_table,
     read_constraints,
     read_frame,
     read_product,
     read_spine,
+    write_constraints,
+    write_frame,
+    write_spine,
 )
-from opendas.files.geography.writing import write_constraints, write_frame, write_spine
 from opendas.files.product_json import product_from_json, product_to_json
 from opendas.geography.frame import Frame
 from opendas.geography.partitions import standard_spine

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from opendas.errors import EnvironmentFailure, FormatError
-from opendas.files.histogram_files import HistogramWriter, open_histogram
+from opendas.readers.counting.entries import HistogramWriter, open_histogram
 from opendas.schema.histogram import Histogram
 
 

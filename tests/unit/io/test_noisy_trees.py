@@ -15,7 +15,7 @@ from support.release_builder import add_product
 
 from opendas.errors import ConfigError, DataError, FormatError
 from opendas.files.nmf.bureau_tree import bureau_tree
-from opendas.files.nmf.trees import noisy_tree
+from opendas.files.nmf.release_tree import noisy_tree
 from opendas.files.parquet import METADATA_KEY
 from opendas.files.release_folder import ReleaseFolder
 

@@ -19,6 +19,7 @@ from urllib.parse import quote
 import numpy as np
 import numpy.typing as npt
 
+from opendas.arrays import Ints
 from opendas.errors import ConfigError, GeographyError
 from opendas.geography.frame import CENSUS_PREFIX, Frame
 from opendas.schema.histogram import Histogram
@@ -112,7 +113,7 @@ class Part:
     """
 
     name: str
-    leaves: npt.NDArray[np.int64]
+    leaves: Ints
 
 
 def part_name(code: str) -> str:

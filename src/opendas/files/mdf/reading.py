@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
+from opendas.arrays import Ints
 from opendas.errors import Finding, FormatError, GeographyError, SchemaError
 from opendas.files.mdf.layout import Column, Layout, estimate_of_records, mdf_layout
 from opendas.files.parquet import open_parquet, reading
@@ -23,7 +23,7 @@ __all__ = ["MdfRecords", "mdf_files", "read_mdf", "read_mdf_records"]
 
 _BATCH = 1 << 20
 
-Keys = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
+Keys = tuple[Ints, Ints]
 """Numbers, ascending, and whose each is."""
 
 
@@ -80,8 +80,8 @@ def read_mdf_records(folder: Path, product: Product, frame: Frame) -> MdfRecords
     """Read and check the microdata of a product; see :func:`read_mdf`."""
     layout = mdf_layout(product, frame)
     known_leaves, known_kinds = _sorted_keys(layout, "leaf"), _sorted_keys(layout, "kind")
-    keys: list[npt.NDArray[np.int64]] = []
-    sums: list[npt.NDArray[np.int64]] = []
+    keys: list[Ints] = []
+    sums: list[Ints] = []
     records, ascending, numbered = 0, True, True
     for path in mdf_files(folder):
         last = -1
@@ -109,7 +109,7 @@ def read_mdf_records(folder: Path, product: Product, frame: Frame) -> MdfRecords
     return MdfRecords(counts, records, ascending, numbered)
 
 
-def _counted(key: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _counted(key: Ints) -> tuple[Ints, Ints]:
     """Return distinct keys, ascending, and how often each comes; sorted ones are only looked through."""
     if not bool(np.all(key[1:] >= key[:-1])):
         unique, count = np.unique(key, return_counts=True)
@@ -159,7 +159,7 @@ def _check_names(path: Path, found: list[str], layout: Layout) -> None:
         )
 
 
-def _decode(batch: Any, column: Column, position: int, path: Path) -> npt.NDArray[np.int64]:
+def _decode(batch: Any, column: Column, position: int, path: Path) -> Ints:
     """Return positions in the column's values; -1 where a value is none of them."""
     array = batch.column(position)
     if array.null_count:
@@ -176,7 +176,7 @@ def _sources(layout: Layout, source: str) -> list[tuple[int, Column]]:
     return [(i, column) for i, column in enumerate(layout.columns) if column.source == source]
 
 
-def _mixed(columns: list[tuple[int, Column]], indices: list[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
+def _mixed(columns: list[tuple[int, Column]], indices: list[Ints]) -> Ints:
     """Combine several codes to one number, the first column slowest."""
     key = np.zeros(len(indices[0]), dtype=np.int64)
     for (_, column), index in zip(columns, indices, strict=True):
@@ -192,14 +192,14 @@ def _sorted_keys(layout: Layout, source: str) -> Keys:
     return key[order], order
 
 
-def _found(known: Keys, key: npt.NDArray[np.int64]) -> npt.NDArray[np.int64] | None:
+def _found(known: Keys, key: Ints) -> Ints | None:
     """Return whose each number is; None if one is nobody's."""
     keys, order = known
     place = np.minimum(np.searchsorted(keys, key), len(keys) - 1)
     return None if bool(np.any(keys[place] != key)) else np.asarray(order[place])
 
 
-def _legal(batch: Any, columns: list[tuple[int, Column]], path: Path) -> list[npt.NDArray[np.int64]]:
+def _legal(batch: Any, columns: list[tuple[int, Column]], path: Path) -> list[Ints]:
     indices = []
     for position, column in columns:
         index = _decode(batch, column, position, path)
@@ -213,27 +213,23 @@ def _legal(batch: Any, columns: list[tuple[int, Column]], path: Path) -> list[np
     return indices
 
 
-def _leaves(batch: Any, layout: Layout, leaves: Keys, path: Path) -> npt.NDArray[np.int64]:
+def _leaves(batch: Any, layout: Layout, leaves: Keys, path: Path) -> Ints:
     _legal(batch, _sources(layout, "constant"), path)
     columns = _sources(layout, "leaf")
     found = _found(leaves, _mixed(columns, _legal(batch, columns, path)))
     if found is None:
-        raise GeographyError(
-            "a record lies outside the frame.",
-            [Finding(path.name, None, columns[-1][1].name, "expected a leaf of the frame")],
-        )
+        finding = Finding(path.name, None, columns[-1][1].name, "expected a leaf of the frame")
+        raise GeographyError("a record lies outside the frame.", [finding])
     return found
 
 
-def _kind_codes(batch: Any, layout: Layout, kinds: Keys, path: Path) -> npt.NDArray[np.int64]:
+def _kind_codes(batch: Any, layout: Layout, kinds: Keys, path: Path) -> Ints:
     columns = _sources(layout, "kind")
     found = _found(kinds, _mixed(columns, _legal(batch, columns, path)))
     if found is None:
         names = ", ".join(column.name for _, column in columns)
-        raise SchemaError(
-            "codes that do not go together.",
-            [Finding(path.name, None, names, "expected a kind of the layout")],
-        )
+        finding = Finding(path.name, None, names, "expected a kind of the layout")
+        raise SchemaError("codes that do not go together.", [finding])
     return found
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from opendas.arrays import Ints
 from opendas.errors import ConfigError, EnvironmentFailure
 from opendas.files.atomic import PARTIAL_SUFFIX, atomic_file, make_folder
 from opendas.files.mdf.layout import Column, Layout, mdf_layout, mdf_parts, record_counts, record_frame
@@ -27,11 +28,11 @@ MDF_SUFFIX = {"parquet": ".parquet", "pipe": ".txt"}
 MDF_FORMATS = tuple(MDF_SUFFIX)
 """Known file formats of the microdata."""
 
-Chunk = tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.int64]]
+Chunk = tuple[Ints, npt.NDArray[np.int32], Ints]
 """Of consecutive entries with at most :data:`ROW_GROUP` records in all: position of the leaf in the part,
 kind, number of records."""
 
-Rows = Callable[[npt.NDArray[np.int64]], Histogram]
+Rows = Callable[[Ints], Histogram]
 """Returns the estimates of leaves at some positions of the frame."""
 
 

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from opendas.arrays import Codes, Floats, Ints
 from opendas.errors import FormatError
-from opendas.files.parquet import open_parquet, reading, to_bytes
+from opendas.files.parquet import one_array, open_parquet, reads_file, to_bytes
 from opendas.schema.query_groups import QueryGroup
 
 __all__ = [
@@ -184,12 +184,8 @@ def _read_rows(folder: Path, level: str, kind: str) -> BureauRows:
     )
 
 
+@reads_file
 def _read_file(file: Path, level: str, kind: str) -> pa.Table:
-    with reading(file):
-        return _columns(file, level, kind)
-
-
-def _columns(file: Path, level: str, kind: str) -> pa.Table:
     opened = open_parquet(file)
     columns = _COLUMNS[kind]
     missing = [name for name in columns if name not in opened.schema_arrow.names]
@@ -212,9 +208,7 @@ def _columns(file: Path, level: str, kind: str) -> pa.Table:
 
 
 def _encoded(column: Any) -> tuple[Ints, tuple[str, ...]]:
-    encoded = pc.dictionary_encode(pc.fill_null(column, "")).combine_chunks()
-    if isinstance(encoded, pa.ChunkedArray):
-        encoded = encoded.unify_dictionaries().combine_chunks()
+    encoded = one_array(pc.dictionary_encode(pc.fill_null(column, "")))
     return np.asarray(encoded.indices, dtype=np.int64), tuple(encoded.dictionary.to_pylist())
 
 
@@ -303,16 +297,10 @@ def _row_groups(file: Path, stamp: tuple[int, int]) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=4)
+@reads_file
 def _group_values(file: Path, stamp: tuple[int, int], group: int, level: str) -> tuple[Ints, Ints]:
     """Return the flat values of one row group and where each row's begin."""
-    with reading(file):
-        return _flat_values(file, group, level)
-
-
-def _flat_values(file: Path, group: int, level: str) -> tuple[Ints, Ints]:
-    column = open_parquet(file).read_row_group(group, columns=["value"]).column(0).combine_chunks()
-    if isinstance(column, pa.ChunkedArray):
-        column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+    column = one_array(open_parquet(file).read_row_group(group, columns=["value"]).column(0))
     if column.null_count:
         raise FormatError(f"{level}.parquet: a row without values.")
     offsets = np.asarray(column.offsets, dtype=np.int64)

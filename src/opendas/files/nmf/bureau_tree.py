@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from opendas.arrays import Ints
-from opendas.constraints.table import ConstraintTable, InvariantAnswers, LevelConstraints
+from opendas.constraints.table import ConstraintTable, InvariantAnswers, LevelConstraints, bound_cells
 from opendas.errors import ConfigError, FormatError
 from opendas.files.nmf.bureau import (
     BureauAnswers,
@@ -231,7 +231,7 @@ def _constraints(
         total = _values(level, "total_con", 1)
         if total is not None and not np.any(total < 0):
             totals[number] = total
-        _say_unknown(level)
+        _warn_unknown(level)
     lowest = max(totals, default=None)
     held: list[tuple[InvariantAnswers, ...]] = [() for _ in levels]
     invariants: tuple[Invariant, ...] = ()
@@ -248,12 +248,9 @@ def _constraints(
             held[number] = (InvariantAnswers(name, product.workload.group("total"), answers),)
             if number:
                 answers = np.add.reduceat(answers, spine.child_starts(number - 1)[:-1], axis=0)
-    cells = np.zeros((len(product.bounds), product.schema.size), dtype=bool)
-    for k, bound in enumerate(product.bounds):
-        cells[k] = product.workload.group(bound.query).row_of_cell == product.bound_row(bound)
     table = ConstraintTable(
         tuple(bound.name for bound in product.bounds),
-        cells,
+        bound_cells(product),
         product.possible,
         tuple(LevelConstraints(*pair, exact) for pair, exact in zip(bounds, held, strict=True)),
     )
@@ -288,7 +285,7 @@ def _values(level: BureauLevel, name: str, size: int) -> Ints | None:
     return found
 
 
-def _say_unknown(level: BureauLevel) -> None:
+def _warn_unknown(level: BureauLevel) -> None:
     known = {"total_con", "nurse_nva_0_con", "hhgq_total_lb_con", "hhgq_total_ub_con"}
     others = sorted(set(level.constraints.names) - known)
     if others:

@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
 
+from opendas.arrays import Bools, Codes, Floats, Ints
 from opendas.errors import FormatError
-from opendas.files.parquet import open_parquet, read_metadata, reading, to_bytes
+from opendas.files.parquet import one_array, open_parquet, read_metadata, reading, to_bytes
 from opendas.files.product_json import product_from_json, product_to_json
 from opendas.measurement.plan import MeasurementPlan
 from opendas.privacy.relations import Mechanism
@@ -45,10 +44,10 @@ class Answers:
         Variance of the noise of each geounit's answers, in squared counts.
     """
 
-    values: npt.NDArray[np.int64]
-    offsets: npt.NDArray[np.int64]
-    cells: npt.NDArray[np.int64] | None
-    variance: npt.NDArray[np.float64]
+    values: Ints
+    offsets: Ints
+    cells: Ints | None
+    variance: Floats
 
     def __post_init__(self) -> None:
         if len(self.offsets) != len(self.variance) + 1 or self.offsets[-1] != len(self.values):
@@ -60,7 +59,7 @@ class Answers:
         return len(self.variance)
 
     @classmethod
-    def full(cls, values: npt.NDArray[np.int64], variance: npt.NDArray[np.float64] | float) -> Answers:
+    def full(cls, values: Ints, variance: Floats | float) -> Answers:
         """Make full answers from values, int64 (g, m), and a variance for all or for each geounit."""
         g, m = values.shape
         each = np.broadcast_to(np.asarray(variance, dtype=np.float64), (g,))
@@ -76,7 +75,7 @@ class Answers:
             self.variance[start:stop],
         )
 
-    def select(self, keep: npt.NDArray[np.bool_]) -> Answers:
+    def select(self, keep: Bools) -> Answers:
         """Return the answers of the geounits where `keep`, bool (g,), is true."""
         if bool(keep.all()):
             return self
@@ -89,7 +88,7 @@ class Answers:
             self.variance[keep],
         )
 
-    def dense(self) -> npt.NDArray[np.int64]:
+    def dense(self) -> Ints:
         """Return full answers, int64 (g, m).
 
         Raises
@@ -119,7 +118,7 @@ class Answers:
             np.concatenate([part.variance for part in parts]),
         )
 
-    def listed_cells(self) -> npt.NDArray[np.int64]:
+    def listed_cells(self) -> Ints:
         """Return the row of every value, also where it is implied."""
         if self.cells is not None:
             return self.cells
@@ -211,19 +210,16 @@ class MeasurementFile:
         return int(self._starts[-1])
 
     @cached_property
-    def geocodes(self) -> npt.NDArray[np.bytes_]:
+    def geocodes(self) -> Codes:
         """Geocode of each measured geounit, bytes (g,), in spine order."""
         with reading(self.path):
-            return self._geocodes()
-
-    def _geocodes(self) -> npt.NDArray[np.bytes_]:
-        column = self._file.read(columns=["geocode"]).column(0)
-        if column.null_count:
-            raise FormatError(f"{self.path.name}: a row without a geocode.")
-        rows = to_bytes(column).reshape(-1, len(self.queries))
-        if not bool(np.all(rows == rows[:, :1])):
-            raise FormatError(f"{self.path.name}: not every geounit has a row for every query group.")
-        return np.ascontiguousarray(rows[:, 0])
+            column = self._file.read(columns=["geocode"]).column(0)
+            if column.null_count:
+                raise FormatError(f"{self.path.name}: a row without a geocode.")
+            rows = to_bytes(column).reshape(-1, len(self.queries))
+            if not bool(np.all(rows == rows[:, :1])):
+                raise FormatError(f"{self.path.name}: not every geounit has a row for every query group.")
+            return np.ascontiguousarray(rows[:, 0])
 
     @cached_property
     def product(self) -> Product:
@@ -301,13 +297,13 @@ class MeasurementFile:
 class _Rows:
     """Ranges ``starts[i]:stops[i]`` of a flat array."""
 
-    starts: npt.NDArray[np.int64]
-    stops: npt.NDArray[np.int64]
+    starts: Ints
+    stops: Ints
 
-    def offsets(self) -> npt.NDArray[np.int64]:
+    def offsets(self) -> Ints:
         return np.concatenate([[0], np.cumsum(self.stops - self.starts)]).astype(np.int64)
 
-    def take(self, flat: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def take(self, flat: Ints) -> Ints:
         lengths = self.stops - self.starts
         offsets = self.offsets()
         if len(lengths) > 1 and bool(np.all(lengths == lengths[0])):
@@ -324,11 +320,9 @@ class _Rows:
         return np.asarray(flat[shift + np.arange(offsets[-1])])
 
 
-def _list_parts(column: Any, file: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _list_parts(column: Any, file: str) -> tuple[Ints, Ints]:
     """Return (flat values, offsets) of an Arrow list column; a null list is an empty one."""
-    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    if isinstance(array, pa.ChunkedArray):
-        array = pa.concat_arrays(array.chunks)
+    array = one_array(column)
     offsets = np.asarray(array.offsets, dtype=np.int64)
     if array.values.null_count:
         raise FormatError(f"{file}: a list with a number missing.")

@@ -9,9 +9,9 @@ from types import TracebackType
 from typing import Self
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from opendas.arrays import Bools, Codes, Ints
 from opendas.errors import FormatError
 from opendas.files.nmf.reading import Answers
 from opendas.files.parquet import ParquetSink, bytes_column, parquet_sink, text_column
@@ -59,7 +59,7 @@ class MeasurementWriter:
         self._queries = tuple(str(query) for query in order)
         self._sizes = tuple(int(queries[query]["rows"]) for query in self._queries)
         self._per_group = max(1, VALUES_PER_GROUP // sum(self._sizes))
-        self._pending: list[tuple[npt.NDArray[np.bytes_], dict[str, Answers]]] = []
+        self._pending: list[tuple[Codes, dict[str, Answers]]] = []
         self._waiting = 0
         self._path = path
         self._metadata = metadata
@@ -93,7 +93,7 @@ class MeasurementWriter:
     def _rows_per_group(self) -> int:
         return self._per_group * len(self._queries)
 
-    def write(self, geocodes: npt.NDArray[np.bytes_], answers: Mapping[str, Answers]) -> None:
+    def write(self, geocodes: Codes, answers: Mapping[str, Answers]) -> None:
         """Append geounits in spine order.
 
         Parameters
@@ -141,7 +141,7 @@ class MeasurementWriter:
             rest = {query: column.slice(done, len(geocodes)) for query, column in columns.items()}
             self._pending = [(geocodes[done:], rest)]
 
-    def _write_group(self, geocodes: npt.NDArray[np.bytes_], columns: Mapping[str, Answers]) -> None:
+    def _write_group(self, geocodes: Codes, columns: Mapping[str, Answers]) -> None:
         g, width = len(geocodes), len(self._queries)
         ordered = [columns[query] for query in self._queries]
         values, offsets = _interleave(
@@ -177,18 +177,14 @@ class MeasurementWriter:
         self._sink.write(table)
 
 
-def _lists(
-    values: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64], null: npt.NDArray[np.bool_] | None
-) -> object:
+def _lists(values: Ints, offsets: Ints, null: Bools | None) -> object:
     mask = None if null is None else pa.array(null)
     return pa.ListArray.from_arrays(
         pa.array(offsets.astype(np.int32)), pa.array(values), type=pa.list_(pa.int64()), mask=mask
     )
 
 
-def _interleave(
-    values: Sequence[npt.NDArray[np.int64]], offsets: Sequence[npt.NDArray[np.int64]]
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _interleave(values: Sequence[Ints], offsets: Sequence[Ints]) -> tuple[Ints, Ints]:
     """Put the lists of several queries geounit by geounit: (flat values, offsets (g * Q + 1))."""
     lengths = np.stack([np.diff(o) for o in offsets], axis=1)
     out_offsets = np.concatenate([[0], np.cumsum(lengths.ravel())]).astype(np.int64)

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from opendas.arrays import Ints
+from opendas.arrays import Bools, Ints
 from opendas.custody.stamps import POPULATED_LEAVES
 from opendas.errors import ConfigError, DataError, GeographyError, SchemaError
 from opendas.geography.frame import Frame, official_codes
@@ -59,7 +59,7 @@ class CefUnits:
     mafid: npt.NDArray[np.int32]
     block: npt.NDArray[np.int32]
     hhgq: npt.NDArray[np.int8]
-    vacant: npt.NDArray[np.bool_]
+    vacant: Bools
     people: npt.NDArray[np.int32]
     origins: tuple[Origin, ...]
 
@@ -288,7 +288,7 @@ def _people(
 
 
 def _cells(
-    records: Records, units: CefUnits, known: Lookup, possible: npt.NDArray[np.bool_], log: FindingLog
+    records: Records, units: CefUnits, known: Lookup, possible: Bools, log: FindingLog
 ) -> tuple[Ints, Ints]:
     """Return (unit, cell) of each person, int64 (p,) each; -1 where it is not usable."""
     mafid = records.numbers("MAFID", *MAFID_RANGE, log)

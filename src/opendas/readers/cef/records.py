@@ -19,7 +19,7 @@ from typing import BinaryIO, cast
 import numpy as np
 import numpy.typing as npt
 
-from opendas.arrays import Ints
+from opendas.arrays import Bools, Ints
 from opendas.errors import DataError, EnvironmentFailure, FormatError, SchemaError
 from opendas.readers.columns.findings import FindingLog
 
@@ -194,7 +194,7 @@ class Records:
 
     def report(
         self,
-        wrong: npt.NDArray[np.bool_],
+        wrong: Bools,
         field: str,
         rule: str,
         log: FindingLog,

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from opendas.arrays import Codes
+from opendas.arrays import Bools, Codes, Ints
 from opendas.errors import FormatError, GeographyError, SchemaError
 from opendas.readers.columns.csv_parquet import Batch
 from opendas.readers.columns.findings import FindingLog
@@ -85,7 +85,7 @@ def attribute_keys(attribute: Attribute) -> dict[str, int]:
     return keys if keys.keys() & numbers.keys() else numbers | keys
 
 
-def _distinct(column: Any) -> tuple[npt.NDArray[np.int64], list[Any]]:
+def _distinct(column: Any) -> tuple[Ints, list[Any]]:
     """Return (position of each row, distinct values); nulls have their own position."""
     array = column if pa.types.is_dictionary(column.type) else column.dictionary_encode("encode")
     words = array.dictionary
@@ -109,14 +109,14 @@ def _text(value: Any) -> str | None:
     return None if value is None else str(value)
 
 
-def is_repeated(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+def is_repeated(values: npt.NDArray[Any]) -> Bools:
     """Return where an earlier row has the same value, bool (rows,)."""
     repeated = np.ones(len(values), dtype=np.bool_)
     repeated[np.unique(values, return_index=True)[1]] = False
     return repeated
 
 
-def positions_of(ascending: npt.NDArray[Any], wanted: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+def positions_of(ascending: npt.NDArray[Any], wanted: npt.NDArray[Any]) -> Ints:
     """Return the position of each wanted value in a list, int64 (rows,); -1 where it is not in it.
 
     Parameters
@@ -135,16 +135,14 @@ def positions_of(ascending: npt.NDArray[Any], wanted: npt.NDArray[Any]) -> npt.N
     return np.repeat(position, np.diff(starts, append=len(wanted)))
 
 
-def text_of(batch: Batch, name: str) -> npt.NDArray[np.bytes_]:
+def text_of(batch: Batch, name: str) -> Codes:
     """Return a column as text, UTF-8; null is the empty text."""
     index, values = _distinct(batch.columns[name])
     texts = np.array([(_text(value) or "").encode() for value in values] or [b""], dtype=np.bytes_)
     return np.asarray(texts[index])
 
 
-def codes_of(
-    batch: Batch, name: str, keys: Mapping[str, int], rule: str, log: FindingLog
-) -> npt.NDArray[np.int64]:
+def codes_of(batch: Batch, name: str, keys: Mapping[str, int], rule: str, log: FindingLog) -> Ints:
     """Return the code of every row, -1 where the value is outside `keys`."""
     column = batch.columns[name]
     codes = _small_numbers(column, keys)
@@ -156,7 +154,7 @@ def codes_of(
     return np.asarray(codes)
 
 
-def _small_numbers(column: Any, keys: Mapping[str, int]) -> npt.NDArray[np.int64] | None:
+def _small_numbers(column: Any, keys: Mapping[str, int]) -> Ints | None:
     """Return the codes of whole numbers that are all small, by a table, or None where they are not."""
     if not pa.types.is_integer(column.type) or column.null_count or len(column) == 0:
         return None
@@ -167,7 +165,7 @@ def _small_numbers(column: Any, keys: Mapping[str, int]) -> npt.NDArray[np.int64
     return np.asarray(np.array(table, dtype=np.int64)[numbers])
 
 
-def whole_numbers(batch: Batch, name: str, log: FindingLog) -> npt.NDArray[np.int64]:
+def whole_numbers(batch: Batch, name: str, log: FindingLog) -> Ints:
     """Return a column of counts, -1 where a value is no whole number from 0 to 2**62 - 1."""
     column = batch.columns[name]
     kind = column.type
@@ -197,7 +195,7 @@ def _count(value: Any) -> int:
     return int(whole) if int(whole) < MAX_COUNT else -1
 
 
-def _fixed_width(column: Any, width: int | None) -> npt.NDArray[np.bytes_] | None:
+def _fixed_width(column: Any, width: int | None) -> Codes | None:
     """Return text of one width in visible ASCII as it lies in memory, or None where it is anything else."""
     if column.type in (pa.large_binary(), pa.large_string()) and column.nbytes < _MOST_TEXT:
         column = column.cast(pa.binary() if column.type == pa.large_binary() else pa.string())
@@ -215,7 +213,7 @@ def _fixed_width(column: Any, width: int | None) -> npt.NDArray[np.bytes_] | Non
     return raw.copy().view(f"S{size}")
 
 
-def geocodes_of(batch: Batch, name: str, width: int | None, log: FindingLog) -> npt.NDArray[np.bytes_]:
+def geocodes_of(batch: Batch, name: str, width: int | None, log: FindingLog) -> Codes:
     """Return a column of geocodes, empty where a value is not usable.
 
     Parameters
@@ -266,7 +264,7 @@ GROUP_COLUMN = "TABBLKGRPCE"
 
 def block_geocodes_of(
     batch: Batch, names: Mapping[str, str], log: FindingLog, *, digits: bool
-) -> tuple[Codes, npt.NDArray[np.bool_]]:
+) -> tuple[Codes, Bools]:
     """Return the 15-character geocode of each row's census block, empty where a part of it is not usable.
 
     Parameters

@@ -23,13 +23,12 @@ from pathlib import Path
 from typing import IO, Any, TypeGuard, cast
 from urllib.parse import unquote
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import csv
 
+from opendas.arrays import Bools
 from opendas.errors import DataError, EnvironmentFailure, Finding, FormatError, SchemaError
 from opendas.readers.base import MemoryTable, Source
 from opendas.readers.columns.findings import FindingLog
@@ -137,7 +136,7 @@ class Batch:
 
     def report(
         self,
-        wrong: npt.NDArray[np.bool_],
+        wrong: Bools,
         field: str | None,
         rule: str,
         log: FindingLog,

@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from opendas.arrays import Ints
+from opendas.arrays import Bools, Ints
 from opendas.errors import DataError, Finding
 
 __all__ = [
@@ -43,7 +43,7 @@ class Origin:
 
 
 def report_rows(
-    wrong: npt.NDArray[np.bool_],
+    wrong: Bools,
     origins: Sequence[Origin],
     field: str,
     rule: str,
@@ -139,7 +139,7 @@ class FindingLog:
         self,
         kind: type[DataError],
         file: str,
-        wrong: npt.NDArray[np.bool_],
+        wrong: Bools,
         field: str | None,
         rule: str,
         *,

@@ -16,11 +16,10 @@ from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import csv
 
-from opendas.arrays import Codes
+from opendas.arrays import Bools, Codes
 from opendas.errors import EnvironmentFailure, Finding, FormatError, GeographyError
 from opendas.geography.frame import ENTITY_CATEGORIES
 from opendas.readers.columns.coding import geocodes_of, text_of
@@ -67,7 +66,7 @@ NO_AREA = np.array([b"", b"9999", b"99999", b"99998", b"99997", b"999999", b"ZZ"
 """Codes that say "in no such area", "remainder" or "not defined"."""
 
 
-def national_codes(category: str, own: Codes, blocks: Codes) -> tuple[Codes, npt.NDArray[np.bool_]]:
+def national_codes(category: str, own: Codes, blocks: Codes) -> tuple[Codes, Bools]:
     """Return the codes of areas as the frame has them, from their own codes and their blocks.
 
     Parameters
@@ -99,7 +98,7 @@ def national_codes(category: str, own: Codes, blocks: Codes) -> tuple[Codes, npt
     return np.where(none | ~good, b"", codes), ~none & ~good
 
 
-def _is_code(own: Codes, least: int) -> npt.NDArray[np.bool_]:
+def _is_code(own: Codes, least: int) -> Bools:
     """Return where a code consists of ASCII characters from `least` on."""
     width = max(own.dtype.itemsize, 1)
     letters = np.ascontiguousarray(own).view(np.uint8).reshape(len(own), width)

@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
-from opendas.arrays import Codes
+from opendas.arrays import Bools, Codes
 from opendas.errors import DataError, Finding, GeographyError
 from opendas.geography.frame import ENTITY_CATEGORIES, Frame
 from opendas.readers.base import FRAME_FROM_RECORDS, InputData, Reader, ReaderSpec, Source
@@ -191,7 +190,7 @@ def _check_known(
     report_rows(wrong, [part.origin for part in parts], parts[0].field, rule, log, GeographyError)
 
 
-def _is_in(wanted: Codes, ascending: Codes) -> npt.NDArray[np.bool_]:
+def _is_in(wanted: Codes, ascending: Codes) -> Bools:
     found = np.minimum(np.searchsorted(ascending, wanted), len(ascending) - 1)
     return np.asarray(ascending[found] == wanted)
 
@@ -213,14 +212,14 @@ def _one_code_each(parts: Sequence[Assignment], log: FindingLog) -> tuple[Codes,
     return unique, ordered[first]
 
 
-def _of_leaves(frame: Frame, blocks: Codes, codes: Codes) -> tuple[Codes, npt.NDArray[np.bool_]]:
+def _of_leaves(frame: Frame, blocks: Codes, codes: Codes) -> tuple[Codes, Bools]:
     """Return the code of each leaf, and whether it is listed, (l,) both."""
     found = np.minimum(np.searchsorted(blocks, frame.geocodes), len(blocks) - 1)
     listed = blocks[found] == frame.geocodes
     return np.where(listed, codes[found], b""), listed
 
 
-def _report_missing(parts: Sequence[Assignment], listed: npt.NDArray[np.bool_], warnings: FindingLog) -> None:
+def _report_missing(parts: Sequence[Assignment], listed: Bools, warnings: FindingLog) -> None:
     """Warn of leaves that are not listed by files that list every block, those outside all areas too."""
     complete = any(part.official or bool(np.any(part.codes == b"")) for part in parts)
     missing = int(np.count_nonzero(~listed))

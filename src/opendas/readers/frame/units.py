@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from opendas.arrays import Codes, Ints
+from opendas.arrays import Bools, Codes, Ints
 from opendas.errors import ConfigError, DataError, Finding, FormatError, GeographyError
 from opendas.geography.frame import Frame
 from opendas.readers.base import CensusKind, ReaderSpec, UnitsSpec
@@ -222,7 +222,7 @@ def unit_rules(product: Product, kind: CensusKind | None, columns: Sequence[str]
 
 def broken_units(
     product: Product, kind: CensusKind | None, units: Mapping[str, Ints], part: Histogram
-) -> list[npt.NDArray[np.bool_]]:
+) -> list[Bools]:
     """Return, for each of :func:`unit_rules`, the leaves that break it, bool (l,).
 
     Parameters

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import csv
 
-from opendas.arrays import Codes
+from opendas.arrays import Bools, Codes, Ints
 from opendas.errors import FormatError, GeographyError
 from opendas.files.pl94_layout import DROPPED, GEO_2010, GEO_2010_WIDTH, GEO_2020, KEY_FIELDS
 from opendas.geography.frame import ENTITY_CATEGORIES
@@ -122,12 +122,12 @@ class Header:
     """
 
     where: str
-    records: npt.NDArray[np.int64]
+    records: Ints
     fields: Mapping[str, Codes]
-    lines: npt.NDArray[np.int64]
+    lines: Ints
 
     @property
-    def is_block(self) -> npt.NDArray[np.bool_]:
+    def is_block(self) -> Bools:
         """Bool (r,): the records of blocks."""
         return np.asarray(self.fields["SUMLEV"] == BLOCK)
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from opendas.arrays import Ints
+from opendas.arrays import Bools, Ints
 from opendas.errors import DataError
 from opendas.files.pl94_layout import P5_TYPES, RACE_CELLS
 from opendas.readers.columns.findings import FindingLog
@@ -90,7 +90,7 @@ def check_tables(
     tables: Mapping[str, Cells],
     implied: Ints,
     where: str,
-    lines: npt.NDArray[np.int64],
+    lines: Ints,
     log: FindingLog,
 ) -> None:
     """Record every block whose tables contradict themselves or each other.
@@ -107,7 +107,7 @@ def check_tables(
     log : FindingLog
     """
 
-    def add(wrong: npt.NDArray[np.bool_], field: str, rule: str) -> None:
+    def add(wrong: Bools, field: str, rule: str) -> None:
         log.add_where(DataError, where, wrong, field, rule, lines=lines)
 
     for name, cells in RACE_CELLS.items():
@@ -156,7 +156,7 @@ def apportion(number: Ints, people: Ints) -> Ints:
     return np.asarray(whole + (rank < missing[:, None]), dtype=np.int64)
 
 
-def place_people(people: Ints, quarters: Ints, minors: npt.NDArray[np.bool_]) -> Ints:
+def place_people(people: Ints, quarters: Ints, minors: Bools) -> Ints:
     """Split people by household and type of group quarters.
 
     Nursing facilities choose first, among adults; then the types 1, 2, 4, 5, 6, 7 in turn, each among
@@ -189,7 +189,7 @@ def place_people(people: Ints, quarters: Ints, minors: npt.NDArray[np.bool_]) ->
 _MAX_PEOPLE = 1 << 31  # so that products of two counts fit 64 bits
 
 
-def _group_quarters_only(blocks: Blocks) -> npt.NDArray[np.bool_]:
+def _group_quarters_only(blocks: Blocks) -> Bools:
     """Return bool (b,): people, but no occupied unit."""
     return np.asarray((blocks.tables["P1"][:, 0] > 0) & (blocks.tables["H1"][:, 1] == 0))
 
@@ -251,7 +251,7 @@ def _check_p5(blocks: Blocks, part: slice, implied: Ints, quarters: Ints, log: F
     inside = quarters.sum(axis=1)
     before = len(log)
 
-    def add(wrong: npt.NDArray[np.bool_], rule: str) -> None:
+    def add(wrong: Bools, rule: str) -> None:
         log.add_where(DataError, blocks.header.where, wrong, "P5", rule, lines=lines)
 
     subtotals = (p5[:, 1] == p5[:, 2:6].sum(axis=1)) & (p5[:, 6] == p5[:, 7:].sum(axis=1))

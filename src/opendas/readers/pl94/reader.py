@@ -12,10 +12,9 @@ from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
-import numpy.typing as npt
 from scipy import sparse
 
-from opendas.arrays import Ints
+from opendas.arrays import Bools, Codes, Ints
 from opendas.custody.stamps import DEMONSTRATION_FRAME
 from opendas.errors import ConfigError, DataError, Finding, FormatError, GeographyError
 from opendas.files.pl94_layout import KEY_FIELDS, cell_names
@@ -97,7 +96,7 @@ def compare_summaries(header: Header, tables: dict[str, Cells]) -> list[Finding]
     return findings
 
 
-def _numbered(column: npt.NDArray[np.bytes_]) -> Ints:
+def _numbered(column: Codes) -> Ints:
     values, index = np.unique(column, return_inverse=True)
     return np.asarray(index if values[0] == b"" else index + 1, dtype=np.int64)
 
@@ -125,7 +124,7 @@ def _differences(
     parts: Ints,
     counts: Ints,
     published: Ints,
-) -> npt.NDArray[np.bool_]:
+) -> Bools:
     """Return bool (s, c): the cells of each summary record that its parts do not add up to."""
     wrong = np.zeros(published.shape, dtype=bool)
     filled = wanted > 0
@@ -239,9 +238,9 @@ class Pl94Reader:
 class _State:
     """One state, ready to be joined with others: leaves in the header's order."""
 
-    geocodes: npt.NDArray[np.bytes_]
+    geocodes: Codes
     units: dict[str, Ints]
-    entities: dict[str, npt.NDArray[np.bytes_]]
+    entities: dict[str, Codes]
     names: dict[str, dict[str, str]]
     entries: Entries
 

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import csv
 
+from opendas.arrays import Ints
 from opendas.errors import Finding, FormatError
 from opendas.files.pl94_layout import SEGMENT_KEYS, TABLE_SIZES, cell_names
 from opendas.readers.columns.csv_parquet import DAMAGED_ZIP, csv_options, opened_zip, unpacked
@@ -147,7 +148,7 @@ class Segment:
     """
 
     where: str
-    records: npt.NDArray[np.int64]
+    records: Ints
     tables: dict[str, Cells]
 
 
@@ -198,9 +199,7 @@ def parse_segment(
     return Segment(member.where, arrays[1], parts)
 
 
-def align(
-    segment: Segment, records: npt.NDArray[np.int64], header: str, log: FindingLog
-) -> dict[str, Cells] | None:
+def align(segment: Segment, records: Ints, header: str, log: FindingLog) -> dict[str, Cells] | None:
     """Return the segment's tables in the order of the header's records, joined on record number."""
     if np.array_equal(segment.records, records):
         return segment.tables

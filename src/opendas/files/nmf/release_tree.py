@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from opendas.arrays import Bools, Codes, Floats, Ints
 from opendas.errors import BudgetError, ConfigError, FormatError
-from opendas.files.geography.reading import read_constraint_table
+from opendas.files.geography_files import read_constraint_table
 from opendas.files.nmf.reading import MeasurementFile
 from opendas.files.product_json import product_to_json
 from opendas.files.release_folder import ReleasedProduct
@@ -54,16 +54,16 @@ class FolderAnswers:
         self,
         files: tuple[MeasurementFile | None, ...],
         queries: tuple[tuple[QueryGroup, ...], ...],
-        place: tuple[npt.NDArray[np.int64], ...],
-        variance: tuple[npt.NDArray[np.float64], ...],
+        place: tuple[Ints, ...],
+        variance: tuple[Floats, ...],
     ) -> None:
         self._files = files
         self._queries = queries
         self._place = place
         self._variance = variance
-        self._last: tuple[int, int, list[npt.NDArray[np.int64]]] | None = None
+        self._last: tuple[int, int, list[Ints]] | None = None
 
-    def full(self, level: int, first: int, geounits: int) -> list[npt.NDArray[np.int64]]:
+    def full(self, level: int, first: int, geounits: int) -> list[Ints]:
         """Return all noisy answers of consecutive geounits.
 
         A few geounits at a time come from a run of them that is kept, as files are read in runs.
@@ -81,7 +81,7 @@ class FolderAnswers:
             self._last = (level, start, self._read(level, start, stop - start))
         return [values[first - start : first - start + geounits].copy() for values in self._last[2]]
 
-    def _read(self, level: int, first: int, geounits: int) -> list[npt.NDArray[np.int64]]:
+    def _read(self, level: int, first: int, geounits: int) -> list[Ints]:
         file = self._files[level]
         found = [np.zeros((geounits, query.size), dtype=np.int64) for query in self._queries[level]]
         if file is None:
@@ -108,10 +108,10 @@ class FolderAnswers:
         self,
         file: MeasurementFile,
         query: str,
-        variance: npt.NDArray[np.float64],
+        variance: Floats,
         level: int,
         first: int,
-        inside: npt.NDArray[np.bool_],
+        inside: Bools,
         column: int,
     ) -> None:
         planned = self._variance[level][first : first + len(inside), column][inside]
@@ -151,9 +151,7 @@ def noisy_tree(released: ReleasedProduct) -> NoisyTree:
     if not any(files):
         raise FormatError(f"measurements/{folder.name}: there is no measurement file of any geolevel.")
     for number, level in enumerate(spine.levels):
-        shares = spine.shares[number]
-        multiples = (Fraction(1),) if shares is None else shares.multiples
-        which = np.zeros(len(level), dtype=np.int64) if shares is None else shares.which
+        multiples, which = spine.multiples(number)
         asked = np.array([multiple > 0 for multiple in multiples])[which]
         file = files[number]
         if file is None:
@@ -201,9 +199,7 @@ def _check_complete(files: Sequence[MeasurementFile | None], spine: Spine, folde
         ) from error
 
 
-def _check_file(
-    file: MeasurementFile, geolevel: str, product: Product, geocodes: npt.NDArray[np.bytes_]
-) -> None:
+def _check_file(file: MeasurementFile, geolevel: str, product: Product, geocodes: Codes) -> None:
     name = file.path.name
     if file.geolevel != geolevel:
         raise FormatError(f"{name}: it holds geolevel {file.geolevel!r}, expected {geolevel!r}.")

@@ -1,4 +1,4 @@
-"""Reading the public geography of a release back: frame, spine and constraints.
+"""The public geography of a release: frame, spine and constraints, written and read back.
 
 Axes: ``g`` geounits of a geolevel in spine order, ``m`` rows of a query group.
 """
@@ -11,14 +11,29 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from opendas.constraints.table import ConstraintTable, InvariantAnswers, JointTotal, LevelConstraints
-from opendas.errors import FormatError, GeographyError
-from opendas.files.parquet import open_parquet, read_metadata, reading, to_bytes
-from opendas.files.product_json import product_from_json
+from opendas.arrays import Codes, Ints
+from opendas.constraints.table import (
+    ConstraintTable,
+    InvariantAnswers,
+    JointTotal,
+    LevelConstraints,
+    bound_cells,
+)
+from opendas.errors import ConfigError, FormatError, GeographyError
+from opendas.files.parquet import (
+    bytes_column,
+    open_parquet,
+    parquet_sink,
+    read_metadata,
+    reads_file,
+    text_column,
+    to_bytes,
+    write_parquet,
+)
+from opendas.files.product_json import product_from_json, product_to_json
 from opendas.geography.frame import Frame
 from opendas.geography.spine import Shares, Spine, SpineLevel
 from opendas.schema.product import Product
@@ -30,6 +45,9 @@ __all__ = [
     "read_frame",
     "read_product",
     "read_spine",
+    "write_constraints",
+    "write_frame",
+    "write_spine",
 ]
 
 
@@ -56,9 +74,9 @@ class ConstraintRows:
     query: str
     kind: str
     row: int
-    geocodes: npt.NDArray[np.bytes_]
-    lower: npt.NDArray[np.int64]
-    upper: npt.NDArray[np.int64]
+    geocodes: Codes
+    lower: Ints
+    upper: Ints
 
 
 def _metadata(path: Path, form: str) -> dict[str, Any]:
@@ -68,12 +86,13 @@ def _metadata(path: Path, form: str) -> dict[str, Any]:
     return metadata
 
 
+@reads_file
 def read_product(path: Path) -> Product:
     """Return the product whose frame is in `path`."""
-    with reading(path):
-        return product_from_json(_metadata(path, "opendas frame 1")["product"])
+    return product_from_json(_metadata(path, "opendas frame 1")["product"])
 
 
+@reads_file
 def read_frame(path: Path) -> Frame:
     """Read ``geography/<product>.parquet``.
 
@@ -84,11 +103,6 @@ def read_frame(path: Path) -> Frame:
     GeographyError
         If its leaves are not in order.
     """
-    with reading(path):
-        return _frame(path)
-
-
-def _frame(path: Path) -> Frame:
     metadata = _metadata(path, "opendas frame 1")
     table = open_parquet(path).read()
     wanted = [f"level:{name}" for name in metadata["levels"]]
@@ -102,18 +116,13 @@ def _frame(path: Path) -> Frame:
         to_bytes(table.column("geocode")),
         {name: to_bytes(table.column(f"level:{name}")) for name in metadata["levels"]},
         str(metadata["leaf"]),
-        {
-            name: np.array(table.column(f"units:{name}").to_numpy(), dtype=np.int64)
-            for name in metadata["units"]
-        },
+        {name: np.array(table.column(f"units:{name}"), dtype=np.int64) for name in metadata["units"]},
         {name: to_bytes(table.column(f"entity:{name}")) for name in metadata["entities"]},
         metadata["names"],
     )
 
 
-def _positions(
-    codes: npt.NDArray[np.bytes_], wanted: npt.NDArray[np.bytes_], what: str
-) -> npt.NDArray[np.int64]:
+def _positions(codes: Codes, wanted: Codes, what: str) -> Ints:
     """Return the position in `codes` of each of `wanted`."""
     order = np.argsort(codes, kind="stable")
     place = np.minimum(np.searchsorted(codes, wanted, sorter=order), len(codes) - 1)
@@ -123,6 +132,7 @@ def _positions(
     return found.astype(np.int64)
 
 
+@reads_file
 def read_spine(path: Path, frame: Frame) -> Spine:
     """Read ``measurements/<product>/spine.parquet``.
 
@@ -131,11 +141,6 @@ def read_spine(path: Path, frame: Frame) -> Spine:
     GeographyError
         If a parent is missing above, or the leaves are not those of `frame`.
     """
-    with reading(path):
-        return _spine(path, frame)
-
-
-def _spine(path: Path, frame: Frame) -> Spine:
     metadata = _metadata(path, "opendas spine 1")
     file = open_parquet(path, dictionaries=["geolevel", "share"])
     table = file.read().combine_chunks()
@@ -163,13 +168,9 @@ def _spine(path: Path, frame: Frame) -> Spine:
     return Spine(tuple(levels), leaf_order, tuple(shares))
 
 
+@reads_file
 def read_constraints(path: Path) -> tuple[ConstraintRows, ...]:
     """Read ``measurements/<product>/constraints.parquet``, one block per geolevel and constraint."""
-    with reading(path):
-        return _constraint_rows(path)
-
-
-def _constraint_rows(path: Path) -> tuple[ConstraintRows, ...]:
     metadata = _metadata(path, "opendas constraints 1")
     file = open_parquet(path, dictionaries=["geolevel", "constraint", "query", "kind"])
     pieces: dict[str, dict[str, list[ConstraintRows]]] = {name: {} for name in metadata["levels"]}
@@ -221,7 +222,7 @@ def _single(part: Any, column: str, path: Path) -> Any:
     return found[0]
 
 
-def _matrix(column: Any, path: Path) -> npt.NDArray[np.int64]:
+def _matrix(column: Any, path: Path) -> Ints:
     lengths = pc.list_value_length(column).unique().to_pylist()
     if len(lengths) != 1 or lengths[0] is None:
         raise FormatError(f"{path.name}: a constraint with lists of several lengths.")
@@ -240,6 +241,7 @@ def _joint(path: Path, level: SpineLevel, blocks: list[ConstraintRows]) -> Joint
     return JointTotal(blocks[0].name, level.whole.astype(np.int32), totals)
 
 
+@reads_file
 def read_constraint_table(path: Path, product: Product, spine: Spine) -> ConstraintTable:
     """Read the constraints in the form that estimation takes.
 
@@ -248,16 +250,8 @@ def read_constraint_table(path: Path, product: Product, spine: Spine) -> Constra
     FormatError
         If a constraint of the product or a geounit of the spine is missing.
     """
-    with reading(path):
-        return _constraint_table(path, product, spine)
-
-
-def _constraint_table(path: Path, product: Product, spine: Spine) -> ConstraintTable:
     blocks = {(block.geolevel, block.name): block for block in read_constraints(path)}
     names = tuple(bound.name for bound in product.bounds)
-    cells = np.zeros((len(names), product.schema.size), dtype=bool)
-    for k, bound in enumerate(product.bounds):
-        cells[k] = product.workload.group(bound.query).row_of_cell == product.bound_row(bound)
     levels = []
     for level in spine.levels:
         here = [block for block in blocks.values() if block.geolevel == level.name]
@@ -280,4 +274,181 @@ def _constraint_table(path: Path, product: Product, spine: Spine) -> ConstraintT
                 _joint(path, level, [block for block in here if block.kind == "joint"]),
             )
         )
-    return ConstraintTable(names, cells, product.possible, tuple(levels))
+    return ConstraintTable(names, bound_cells(product), product.possible, tuple(levels))
+
+
+_TEXT = pa.dictionary(pa.int32(), pa.string())
+SPINE_SCHEMA = pa.schema(
+    [
+        ("geolevel", _TEXT),
+        ("geocode", pa.string()),
+        ("parent", pa.string()),
+        ("share", _TEXT),
+        ("whole", pa.int64()),
+    ]
+)
+CONSTRAINT_SCHEMA = pa.schema(
+    [
+        ("geolevel", _TEXT),
+        ("geocode", pa.string()),
+        ("constraint", _TEXT),
+        ("query", _TEXT),
+        ("row", pa.int32()),
+        ("lower", pa.list_(pa.int64())),
+        ("upper", pa.list_(pa.int64())),
+        ("kind", _TEXT),
+    ]
+)
+
+GEOUNITS_PER_BATCH = 1 << 14
+
+
+def write_frame(path: Path, frame: Frame, product: Product) -> None:
+    """Write the leaves of a run, with official codes, entity codes and public unit counts.
+
+    The product's declaration goes into the metadata, so that a release can be tabulated without its run
+    file.
+
+    Parameters
+    ----------
+    path : Path
+        ``geography/<product>.parquet``.
+    frame : Frame
+    product : Product
+    """
+    columns = {"geocode": bytes_column(frame.geocodes)}
+    columns |= {f"level:{name}": bytes_column(codes) for name, codes in frame.levels.items()}
+    columns |= {f"entity:{name}": bytes_column(codes) for name, codes in frame.entities.items()}
+    columns |= {f"units:{name}": pa.array(counts) for name, counts in frame.units.items()}
+    metadata = {
+        "format": "opendas frame 1",
+        "leaf": frame.leaf,
+        "levels": list(frame.levels),
+        "entities": list(frame.entities),
+        "units": list(frame.units),
+        "names": {kind: dict(names) for kind, names in frame.names.items()},
+        "product": product_to_json(product),
+    }
+    write_parquet(path, pa.table(columns), metadata=metadata)
+
+
+def write_spine(path: Path, spine: Spine) -> None:
+    """Write the hierarchy that was measured, level by level from the top.
+
+    Parameters
+    ----------
+    path : Path
+        ``measurements/<product>/spine.parquet``.
+    spine : Spine
+        ``whole`` numbers the official geounits that parts belong to, where the spine divides them.
+    """
+    metadata = {
+        "format": "opendas spine 1",
+        "levels": list(spine.names),
+        "widths": [level.geocodes.dtype.itemsize for level in spine.levels],
+        "official": [level.official for level in spine.levels],
+        "digest": spine.digest(),
+    }
+    with parquet_sink(path, SPINE_SCHEMA, metadata=metadata) as sink:
+        for number, level in enumerate(spine.levels):
+            parents = np.full(len(level), b"", dtype="S1")
+            if number:
+                parents = spine.levels[number - 1].geocodes[level.parent]
+            multiples, which = spine.multiples(number)
+            sink.write(
+                pa.Table.from_arrays(
+                    [
+                        text_column(np.zeros(len(level), dtype=np.int32), [level.name]),
+                        bytes_column(level.geocodes),
+                        bytes_column(parents),
+                        text_column(which.astype(np.int32), [str(multiple) for multiple in multiples]),
+                        pa.nulls(len(level), pa.int64()) if level.whole is None else pa.array(level.whole),
+                    ],
+                    schema=SPINE_SCHEMA,
+                )
+            )
+
+
+def write_constraints(path: Path, product: Product, spine: Spine, table: ConstraintTable) -> None:
+    """Write the bounds and invariant answers of every geounit.
+
+    A total that parts of a geounit hold together has the kind ``joint``, and stands at each of the parts.
+
+    Parameters
+    ----------
+    path : Path
+        ``measurements/<product>/constraints.parquet``.
+    product : Product
+        As estimated: without dropped invariants.
+    spine : Spine
+    table : ConstraintTable
+    """
+    if table.bound_names != tuple(bound.name for bound in product.bounds):
+        raise ConfigError("the constraints are not those of the product.")
+    metadata = {
+        "format": "opendas constraints 1",
+        "bounds": list(table.bound_names),
+        "invariants": [[i.query, i.geolevel] for i in product.invariants],
+        "levels": list(spine.names),
+    }
+    with parquet_sink(path, CONSTRAINT_SCHEMA, metadata=metadata) as sink:
+        for level, constraints in zip(spine.levels, table.levels, strict=True):
+            for start in range(0, len(level), GEOUNITS_PER_BATCH):
+                stop = min(start + GEOUNITS_PER_BATCH, len(level))
+                part = replace(constraints, joint=None).slice(start, stop)
+                if len(product.bounds) + len(part.invariants):
+                    sink.write(_rows_of_level(product, level.name, level.geocodes[start:stop], part))
+            if constraints.joint is not None:
+                sink.write(_rows_of_joint(level.name, level.geocodes, constraints.joint))
+
+
+def _rows_of_joint(geolevel: str, geocodes: Codes, joint: JointTotal) -> pa.Table:
+    """Return one row per part: the total that it holds together with the other parts of its geounit."""
+    g = len(geocodes)
+    query = joint.name.partition("@")[0]
+    totals = joint.totals[joint.group].astype(np.int64)
+    offsets = pa.array(np.arange(g + 1, dtype=np.int32))
+    none = np.zeros(g, dtype=np.int32)
+    return pa.Table.from_arrays(
+        [
+            text_column(none, [geolevel]),
+            bytes_column(geocodes),
+            text_column(none, [joint.name]),
+            text_column(none, [query]),
+            pa.array(np.full(g, -1, dtype=np.int32)),
+            pa.ListArray.from_arrays(offsets, pa.array(totals)),
+            pa.ListArray.from_arrays(offsets, pa.array(totals)),
+            text_column(none, ["joint"]),
+        ],
+        schema=CONSTRAINT_SCHEMA,
+    )
+
+
+def _rows_of_level(product: Product, geolevel: str, geocodes: Codes, part: LevelConstraints) -> pa.Table:
+    """Return one row per (geounit, constraint), geounit by geounit."""
+    g, bounds = len(geocodes), len(product.bounds)
+    width = bounds + len(part.invariants)
+    names = [bound.name for bound in product.bounds] + [held.name for held in part.invariants]
+    queries = [product.workload.canonical(bound.query) for bound in product.bounds]
+    queries += [held.query.name for held in part.invariants]
+    rows = [product.bound_row(bound) for bound in product.bounds] + [-1] * len(part.invariants)
+    kinds = [0] * bounds + [1] * len(part.invariants)
+    sizes = np.tile([1] * bounds + [held.query.size for held in part.invariants], g)
+    offsets = pa.array(np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32))
+    answers = [held.answers for held in part.invariants]
+    lower = np.concatenate([part.lower, *answers], axis=1).ravel()
+    upper = np.concatenate([part.upper, *answers], axis=1).ravel()
+    distinct = sorted(set(queries))
+    return pa.Table.from_arrays(
+        [
+            text_column(np.zeros(g * width, dtype=np.int32), [geolevel]),
+            bytes_column(np.repeat(geocodes, width)),
+            text_column(np.tile(np.arange(width, dtype=np.int32), g), names),
+            text_column(np.tile([distinct.index(query) for query in queries], g), distinct),
+            pa.array(np.tile(np.array(rows, dtype=np.int32), g)),
+            pa.ListArray.from_arrays(offsets, pa.array(lower.astype(np.int64))),
+            pa.ListArray.from_arrays(offsets, pa.array(upper.astype(np.int64))),
+            text_column(np.tile(kinds, g), ["bound", "invariant"]),
+        ],
+        schema=CONSTRAINT_SCHEMA,
+    )

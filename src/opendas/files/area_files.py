@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from opendas.arrays import Floats, Ints
 from opendas.errors import ConfigError, EnvironmentFailure, Finding, FormatError, GeographyError
 from opendas.files.parquet import open_parquet, reading
 from opendas.geography.frame import Frame
@@ -52,9 +52,9 @@ class AreaWeights:
     """
 
     names: tuple[str, ...]
-    which: npt.NDArray[np.int64]
-    leaf: npt.NDArray[np.int64]
-    weight: npt.NDArray[np.float64]
+    which: Ints
+    leaf: Ints
+    weight: Floats
     skipped: int = 0
 
     @property
@@ -131,7 +131,7 @@ def area_weights(
     frame: Frame,
     geocodes: Sequence[str],
     areas: Sequence[str] | None = None,
-    weights: Sequence[float] | npt.NDArray[np.float64] | None = None,
+    weights: Sequence[float] | Floats | None = None,
     *,
     name: str = "blocks",
     skip_unknown: bool = False,
@@ -174,8 +174,8 @@ def area_weights(
 
 
 def _refuse_repeats(
-    which: npt.NDArray[np.int64],
-    leaf: npt.NDArray[np.int64],
+    which: Ints,
+    leaf: Ints,
     names: tuple[str, ...],
     frame: Frame,
     name: str,
@@ -242,7 +242,7 @@ def _text(code: object) -> str:
     return (code.decode("utf-8", "replace") if isinstance(code, bytes) else str(code)).strip()
 
 
-def _numbers(column: Any, name: str) -> npt.NDArray[np.float64]:
+def _numbers(column: Any, name: str) -> Floats:
     try:
         found = pc.cast(column, pa.float64())
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:

@@ -1,1 +1,0 @@
-"""The geography of a release in files: frame, spine, areas."""
