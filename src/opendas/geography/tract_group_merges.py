@@ -171,19 +171,6 @@ def _verdict(state, count):
 
 
 @njit(cache=True, nogil=True)
-def _next_entity(state, i, j):
-    """Return a node of the next entity of two lists, its `m` in each, and where the lists go on."""
-    take_u = j == END or (i != END and state.entity[i] <= state.entity[j])
-    take_v = i == END or (j != END and state.entity[j] <= state.entity[i])
-    node, m_u, m_v = (i if take_u else j), 0, 0
-    if take_u:
-        m_u, i = state.m[i], state.following[i]
-    if take_v:
-        m_v, j = state.m[j], state.following[j]
-    return node, m_u, m_v, i, j
-
-
-@njit(cache=True, nogil=True)
 def compare_merge(state, u, v):
     """Return the sign of the change in the sorted distances if groups `u` and `v` become one."""
     size_u, size_v = state.size[u], state.size[v]
@@ -192,8 +179,15 @@ def compare_merge(state, u, v):
     limit = len(state.net) - 2
     count = 0
     while i != END or j != END:
-        node, m_u, m_v, i, j = _next_entity(state, i, j)
-        k, n_u, n_v = state.entity[node], m_u - size_u, m_v - size_v
+        take_u = j == END or (i != END and state.entity[i] <= state.entity[j])
+        take_v = i == END or (j != END and state.entity[j] <= state.entity[i])
+        k, n_u, n_v = state.entity[i if take_u else j], -size_u, -size_v
+        if take_u:
+            n_u += state.m[i]
+            i = state.following[i]
+        if take_v:
+            n_v += state.m[j]
+            j = state.following[j]
         # The distance of entity k, before and after: min(x, y), with the maxima of (4.1) and (4.2) above.
         state.stamp[k] = pair
         old = min(state.x[k], state.y[k])
@@ -222,12 +216,20 @@ def merge(state, u, v):
     i, j = state.head[u], state.head[v]
     tail = END
     while i != END or j != END:
-        node, m_u, m_v, i, j = _next_entity(state, i, j)
-        k, n_u, n_v = state.entity[node], m_u - size_u, m_v - size_v
+        take_u = j == END or (i != END and state.entity[i] <= state.entity[j])
+        take_v = i == END or (j != END and state.entity[j] <= state.entity[i])
+        node, n_u, n_v = (i if take_u else j), -size_u, -size_v
+        k = state.entity[node]
+        if take_u:
+            n_u += state.m[i]
+            i = state.following[i]
+        if take_v:
+            n_v += state.m[j]
+            j = state.following[j]
         # What is saved before and after: the maxima of (4.1) and (4.2) above.
         state.x[k] += gain(n_u) + gain(n_v) - gain(n_u + n_v)
         state.y[k] += 1 + gain(-n_u) + gain(-n_v) - gain(-n_u - n_v)
-        state.m[node] = m_u + m_v
+        state.m[node] = n_u + n_v + size_u + size_v
         if tail == END:
             state.head[u] = node
         else:
@@ -313,8 +315,15 @@ def pair_score(state, u, v, weight):
     i, j = state.head[u], state.head[v]
     saved, torn = 0, 0
     while i != END or j != END:
-        node, m_u, m_v, i, j = _next_entity(state, i, j)
-        k, n_u, n_v = state.entity[node], m_u - size_u, m_v - size_v
+        take_u = j == END or (i != END and state.entity[i] <= state.entity[j])
+        take_v = i == END or (j != END and state.entity[j] <= state.entity[i])
+        k, n_u, n_v = state.entity[i if take_u else j], -size_u, -size_v
+        if take_u:
+            n_u += state.m[i]
+            i = state.following[i]
+        if take_v:
+            n_v += state.m[j]
+            j = state.following[j]
         worth = weight[k]
         if worth < 0:
             worth, n_u, n_v = -worth, -n_u, -n_v
