@@ -7,9 +7,9 @@ ten counties, the production persons product, the production budget of Puerto Ri
 block of 50. Answers are drawn before the clock runs, as rounded normal numbers: neither drawing nor counting
 is measured. Processor time of one thread, best of the repeats.
 
-up: by county and then the top, with the statistics that estimation uses. everything: the same, and then
-every county once more up and down, with estimates of all cells and the variances of all answers of all query
-groups. Memory is the peak of what the passes allocate, in a run of its own.
+up: by county and then the top, with the statistics that estimation uses. everything: the whole tree up and
+down, with estimates of all cells and the variances of all answers of all query groups. Memory is the peak of
+what the passes allocate, in a run of its own.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ import numpy as np
 
 from opendas.budget.resolve import BudgetSpec, resolve_budget
 from opendas.constraints.table import ConstraintTable, bound_table
+from opendas.engines.upward import BelowPart
 from opendas.geography.frame import Frame
 from opendas.geography.spine import Spine, SpineLevel
-from opendas.gls.downward import Estimates, down_pass
+from opendas.gls.downward import down_pass
 from opendas.gls.model import TreeModel
-from opendas.gls.operators import QueryRows
-from opendas.gls.upward import Below, Sweep, up_pass, up_sweep
+from opendas.gls.upward import LevelStatistics, up_statistics, up_sweep
+from opendas.intervals.rows import Rows
 from opendas.measurement.plan import MeasurementPlan
 from opendas.schema.pl94 import GQ_COLUMNS, pl94_persons
 
@@ -97,11 +98,11 @@ def made_tree(shape: tuple[int, ...], seed: int = 0) -> Tree:
 
 
 def counties(model: TreeModel) -> list[dict[int, tuple[int, int]]]:
-    """Return the ranges below each county."""
+    """Return the ranges of each county."""
     found = []
     for county in range(len(model.levels[1])):
         start, stop = county, county + 1
-        ranges = {}
+        ranges = {1: (start, stop)}
         for level in range(2, len(NAMES)):
             parent = model.levels[level].parent
             start, stop = (int(x) for x in np.searchsorted(parent, [start, stop]))
@@ -110,31 +111,25 @@ def counties(model: TreeModel) -> list[dict[int, tuple[int, int]]]:
     return found
 
 
-def by_county(tree: Tree) -> Sweep:
-    """Go up, every county by itself and then the top, and return what was found at the top."""
+def by_county(tree: Tree) -> LevelStatistics:
+    """Go up, every county by itself and then the top, and return what is known of the nation."""
     model = tree.model
     parts = ((model.slice(ranges), ranges) for ranges in counties(model))
-    below = Below.joined([one for part, ranges in parts if (one := up_pass(part, ranges, tree.full)[1])])
+    found = [BelowPart.of(up_statistics(part, ranges, tree.full)[0]) for part, ranges in parts]
     top = {0: (0, len(model.levels[0])), 1: (0, len(model.levels[1]))}
-    return up_sweep(model.slice(top), top, tree.full, below)
+    known = BelowPart.joined(found).within(model.domain)
+    return up_statistics(model.slice(top), top, tree.full, known)[0]
 
 
 def everything(tree: Tree) -> int:
-    """Go through the whole tree by county, and return the number of variances."""
-    model = tree.model
-    rows = [QueryRows.build(model.domain, query) for query in model.queries]
-    parts = [(model.slice(ranges), ranges) for ranges in counties(model)]
-    *_, known = estimates = list(down_pass(by_county(tree), tree.full))
-    count = sum(variances(part, rows) for part in estimates)
-    for part, ranges in parts:
-        for found in down_pass(up_sweep(part, ranges, tree.full), tree.full, known):
-            count += variances(found, rows)
-    return count
-
-
-def variances(part: Estimates, rows: list[QueryRows]) -> int:
-    """One number for each kind of rows of each different covariance: all that the variances are."""
-    return sum(row.of_distinct(part.covariance.stacks).size for row in rows)
+    """Go up and down the whole tree, and return the number of variances."""
+    domain = tree.model.domain
+    rows = [
+        Rows.build(domain, query.row_of_cell[None] == np.arange(query.size)[:, None])
+        for query in tree.model.queries
+    ]
+    parts = down_pass(up_sweep(tree.model, tree.full))
+    return sum(row.quadratic(part.covariance).size for part in parts for row in rows)
 
 
 def timed(repeats: int, act: Callable[[], object]) -> float:

@@ -17,10 +17,13 @@ from support.random_tree import (
     TREES,
     DenseTree,
     Made,
+    answers,
+    every,
     made,
     make_product,
     random_parents,
     random_product,
+    written_out,
 )
 from support.seeds import examples
 
@@ -34,11 +37,11 @@ from opendas.gls import areas
 from opendas.gls import upward as up
 from opendas.gls.areas import area_estimates
 from opendas.gls.cells import Domain
-from opendas.gls.downward import Estimates, down_pass, whole_ranges
+from opendas.gls.downward import Estimates, down_pass
 from opendas.gls.expected_error import ExpectedError
 from opendas.gls.model import TreeModel
 from opendas.gls.operators import Operators
-from opendas.gls.upward import Below, own_linear, up_pass, up_sweep
+from opendas.gls.upward import own_linear, up_statistics, up_sweep
 from opendas.measurement.invariants import declared_invariants
 from opendas.measurement.plan import MeasurementPlan
 from opendas.privacy.relations import Mechanism, Neighbours
@@ -52,7 +55,7 @@ QUERIES = ("total", "detailed")
 
 def estimates(tree: Made) -> list[Estimates]:
     model = tree.model
-    return list(down_pass(up_sweep(model, whole_ranges(model), tree.full), tree.full))
+    return list(down_pass(up_sweep(model, tree.full)))
 
 
 def compare(tree: Made) -> None:
@@ -63,7 +66,7 @@ def compare(tree: Made) -> None:
     for name in (*QUERIES, *schema.names, *(recode.name for recode in tree.product.recodes)):
         query = tree.product.workload.group(name)
         for found in levels:
-            means, variances = found.answers(query)
+            means, variances = answers(found, query)
             for i in range(len(found)):
                 mean, variance = dense.estimate(dense.areas[found.level][found.first + i], query)
                 known = np.isfinite(variance)
@@ -145,37 +148,28 @@ def joined(parts: list[Estimates]) -> dict[int, tuple[bytes, bytes]]:
 def test_parts_give_the_bytes_of_the_whole(
     product: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The top in one task, each child of the root in its own, leaves a family at a time."""
+    """Each child of the root in a task of its own, and the leaves a family at a time."""
     parents = [[0], [0, 0, 0, 0], [0, 0, 1, 2, 2, 3], [0, 0, 1, 1, 2, 3, 4, 4, 5, 5, 5]]
     tree = made(product, parents, 7, bypass=0.3, **options)
     whole = tree.model
     expected = joined(estimates(tree))
-    statistics, _ = up_pass(whole, whole_ranges(whole), tree.full)
+    statistics = up_sweep(whole, tree.full).statistics
     monkeypatch.setattr(up, "CHUNK", 1)
-    sweeps, found = [], []
     for county in range(4):
-        ranges = {}
+        ranges = {1: (county, county + 1)}
         start, stop = county, county + 1
         for level in (2, 3):
             start, stop = (int(x) for x in np.searchsorted(parents[level], [start, stop]))
             ranges[level] = (start, stop)
-        model = whole.slice(ranges)
-        sweeps.append(up_sweep(model, ranges, tree.full))
-        for level in (2, 3):
-            part, at = sweeps[-1].statistics[level], statistics[level]
+        if "joint" in options:
+            ranges.pop(1)
+        for part in up_statistics(whole.slice(ranges), ranges, tree.full):
+            at, here = statistics[part.level], slice(*ranges[part.level])
             for a, b in zip(part.precision.expanded(), at.precision.expanded(), strict=True):
-                assert a.tobytes() == b[slice(*ranges[level])].tobytes()
+                assert a.tobytes() == b[here].tobytes()
             if part.linear is not None and at.linear is not None:
-                assert part.linear.tobytes() == at.linear[slice(*ranges[level])].tobytes()
-    below = Below.joined([sweep.below[1] for sweep in sweeps])
-    top = {0: (0, 1), 1: (0, 4)}
-    counties = None
-    for part in down_pass(up_sweep(whole.slice(top), top, tree.full, below), tree.full):
-        found.append(part)
-        counties = part
-    for sweep in sweeps:
-        found += down_pass(sweep, tree.full, counties)
-    assert joined(found) == expected
+                assert part.linear.tobytes() == at.linear[here].tobytes()
+    assert joined(estimates(tree)) == expected
 
 
 @pytest.mark.parametrize("options", [{}, {"thin": True}, {"exact": ("total", 2)}, {"joint": 1}])
@@ -203,7 +197,7 @@ def test_sums_of_what_leaves_may_use_say_as_much_as_all_answers(
             found.append(out)
         return found
 
-    plain, summed = (up_pass(model, whole_ranges(model), tree.full, None, way)[0] for way in (None, sums))
+    plain, summed = (up_statistics(model, every(model), tree.full, None, way) for way in (None, sums))
     for one, other in zip(plain[:-1], summed[:-1], strict=True):
         assert one.linear is not None
         assert other.linear is not None
@@ -223,11 +217,11 @@ def areas_agree(tree: Made, seed: int) -> None:
     area, leaf = np.nonzero(weights)
     order = rng.permutation(len(area))
     area, leaf = area[order], leaf[order]
-    sweep = up_sweep(model, whole_ranges(model), tree.full)
-    found = area_estimates(sweep, tree.full, area, leaf, weights[area, leaf], len(weights))
+    sweep = up_sweep(model, tree.full)
+    found = area_estimates(sweep, area, leaf, weights[area, leaf], len(weights))
     for name in QUERIES:
         query = tree.product.workload.group(name)
-        means, variances = found.answers(query)
+        means, variances = answers(found, query)
         for i, row in enumerate(weights):
             mean, variance = dense.estimate(row, query)
             known = np.isfinite(variance)
@@ -251,29 +245,24 @@ def test_areas_and_weightings_off_the_spine(tree: str, monkeypatch: pytest.Monke
 def test_areas_that_cannot_be() -> None:
     tree = made("two attributes", "pairs", 0)
     model = tree.model
-    sweep = up_sweep(model, whole_ranges(model), tree.full)
+    sweep = up_sweep(model, tree.full)
     one, two = np.zeros(1, dtype=np.int64), np.zeros(2, dtype=np.int64)
     with pytest.raises(EstimationError, match="0 to 3"):
-        area_estimates(sweep, tree.full, one, one + 4)
+        area_estimates(sweep, one, one + 4)
     with pytest.raises(EstimationError, match="twice"):
-        area_estimates(sweep, tree.full, two, two)
+        area_estimates(sweep, two, two)
     with pytest.raises(EstimationError, match="numbered"):
-        area_estimates(sweep, tree.full, one + 1, one, areas=1)
+        area_estimates(sweep, one + 1, one, areas=1)
     with pytest.raises(EstimationError, match="finite"):
-        area_estimates(sweep, tree.full, one, one, np.array([np.nan]))
-    none = area_estimates(sweep, tree.full, one[:0], one[:0])
-    assert none.answers(tree.queries[0])[1].shape == (0, tree.queries[0].size)
-    empty = area_estimates(sweep, tree.full, one[:0], one[:0], areas=2)
-    assert not np.any(empty.answers(tree.queries[0]))
-    part = up_sweep(model, {1: (0, 2), 2: (0, 4)}, tree.full)
-    with pytest.raises(EstimationError, match="whole tree"):
-        area_estimates(part, tree.full, one, one)
-    with pytest.raises(EstimationError, match="parents are given"):
-        list(down_pass(part, tree.full))
+        area_estimates(sweep, one, one, np.array([np.nan]))
+    none = area_estimates(sweep, one[:0], one[:0])
+    assert answers(none, tree.queries[0])[1].shape == (0, tree.queries[0].size)
+    empty = area_estimates(sweep, one[:0], one[:0], areas=2)
+    assert not np.any(answers(empty, tree.queries[0]))
     with pytest.raises(EstimationError, match="follow each other"):
-        up_pass(model, {0: (0, 1), 2: (0, 4)}, tree.full)
-    with pytest.raises(EstimationError, match="below"):
-        up_pass(model, {0: (0, 1)}, tree.full)
+        up_statistics(model, {0: (0, 1), 2: (0, 4)}, tree.full)
+    with pytest.raises(EstimationError, match="what is known is given"):
+        up_statistics(model, {0: (0, 1)}, tree.full)
     with pytest.raises(EstimationError, match="not in this part"):
         model.slice({2: (1, 2)}).slice({2: (0, 2)})
 
@@ -312,15 +301,15 @@ def test_without_masks_variances_are_those_expected_of_the_plan(units: bool, byp
         return [np.zeros((geounits, planned.query.size), np.int64) for planned in plan.levels[level].queries]
 
     expected = ExpectedError.build(plan)
-    sweep = up_sweep(model, whole_ranges(model), full)
+    sweep = up_sweep(model, full)
     for query in (product.workload.group(name) for name in product.query_names):
-        for found in down_pass(sweep, full):
+        for found in down_pass(sweep):
             variances = expected.geounits(
                 spine.names[found.level], query.name, np.arange(found.first, found.first + len(found))
             )
-            np.testing.assert_allclose(found.answers(query)[1], variances, rtol=1e-9, atol=1e-9)
+            np.testing.assert_allclose(answers(found, query)[1], variances, rtol=1e-9, atol=1e-9)
         chosen = np.array([0, 1, 3, 6, 7])
-        area = area_estimates(sweep, full, np.zeros(5, dtype=np.int64), chosen).answers(query)[1][0]
+        area = answers(area_estimates(sweep, np.zeros(5, dtype=np.int64), chosen), query)[1][0]
         np.testing.assert_allclose(area, expected.leaf_set(chosen, query.name), rtol=1e-9, atol=1e-9)
 
 
@@ -328,10 +317,10 @@ def test_the_shared_metric_is_the_precision_where_all_children_are_alike() -> No
     tree = made("two attributes", [[0], [0, 0], [0, 0, 1, 1]], 0, masks=False)
     tree.weights = [(table, np.zeros_like(own)) for table, own in tree.weights]
     tree.weights[1][0][0] = tree.weights[2][0][0] * 2
-    statistics, _ = up_pass(tree.model, whole_ranges(tree.model), tree.full)
+    statistics = up_sweep(tree.model, tree.full).statistics
     model = tree.model
     one = Operators.of(model.domain, model.domain.information(statistics[1].weights))
-    found, exact = one.dense(0), statistics[1].precision.dense(0)
+    found, exact = written_out(one, 0), written_out(statistics[1].precision, 0)
     np.testing.assert_allclose(found, exact, rtol=1e-12)
 
 
@@ -340,14 +329,15 @@ def test_products_on_a_support_are_those_of_the_matrix() -> None:
     for name in PRODUCTS:
         tree = made(name, "uneven", 0)
         model = tree.model
-        for level in up_pass(model, whole_ranges(model), tree.full)[0]:
+        for level in up_sweep(model, tree.full).statistics:
             n = tree.product.schema.size
             support = np.flatnonzero(rng.random(n) < 0.7).astype(np.int32)
             on = level.precision.on_support(support)
             x = rng.normal(size=(len(level), len(support)))
-            expected = np.stack([level.precision.dense(i, support) @ x[i] for i in range(len(level))])
+            expected = np.stack([written_out(level.precision, i, support) @ x[i] for i in range(len(level))])
             np.testing.assert_allclose(on.apply(x), expected, atol=1e-12)
-            diagonal = np.stack([np.diag(level.precision.dense(i, support)) for i in range(len(level))])
+            matrices = [written_out(level.precision, i, support) for i in range(len(level))]
+            diagonal = np.stack([np.diag(matrix) for matrix in matrices])
             np.testing.assert_allclose(on.diagonal(), diagonal, atol=1e-12)
 
 
@@ -359,9 +349,9 @@ def test_own_answers_are_summed_by_cell() -> None:
         found = own_linear(model, level, 0, tree.full(level, 0, count))
         table, own = tree.weights[level]
         expected = np.zeros_like(found)
-        for name, answers in zip(tree.measured[level], tree.answers[level], strict=True):
+        for name, noisy in zip(tree.measured[level], tree.answers[level], strict=True):
             weight = table[own, [query.name for query in tree.queries].index(name)]
-            expected += weight[:, None] * answers[:, tree.product.workload.group(name).row_of_cell]
+            expected += weight[:, None] * noisy[:, tree.product.workload.group(name).row_of_cell]
         allowed = model.domain.cells_of(model.levels[level].allowed(0, count))
         np.testing.assert_allclose(found, expected * allowed, atol=1e-12)
 

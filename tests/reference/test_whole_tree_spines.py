@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from support.random_land import random_frame
-from support.random_tree import DenseTree, Made
+from support.random_tree import DenseTree, Made, answers
 
 from opendas.budget.allocation import Budget
 from opendas.constraints.table import bound_table
@@ -15,7 +15,7 @@ from opendas.geography.bypass import bypass_general, bypass_only_children
 from opendas.geography.recipe import NAMED_SPINES, Recipe, build_spine
 from opendas.geography.spine import Spine
 from opendas.gls.areas import area_estimates
-from opendas.gls.downward import down_pass, whole_ranges
+from opendas.gls.downward import down_pass
 from opendas.gls.model import TreeModel, plan_weights
 from opendas.gls.upward import up_sweep
 from opendas.measurement.invariants import declared_invariants
@@ -99,16 +99,16 @@ def test_real_spines_agree_with_the_matrix(name: str, seed: int) -> None:
     tree, plan = land(name, seed)
     dense = DenseTree(tree)
     model = TreeModel.of_plan(plan, tree.constraints)
-    sweep = up_sweep(model, whole_ranges(model), tree.full)
+    sweep = up_sweep(model, tree.full)
     leaves = len(tree.spine.leaf)
     rng = np.random.default_rng(seed)
     area = rng.integers(0, 4, leaves)
-    districts = area_estimates(sweep, tree.full, area, np.arange(leaves), areas=4)
-    parts = [(part, dense.areas[part.level][part.first :]) for part in down_pass(sweep, tree.full)]
+    districts = area_estimates(sweep, area, np.arange(leaves), areas=4)
+    parts = [(part, dense.areas[part.level][part.first :]) for part in down_pass(sweep)]
     parts.append((districts, np.asarray(area == np.arange(4)[:, None], dtype=np.float64)))
     for query in (PRODUCT.workload.group(name) for name in PRODUCT.query_names):
         for part, indicators in parts:
-            means, variances = part.answers(query)
+            means, variances = answers(part, query)
             for i in range(len(part)):
                 mean, variance = dense.estimate(indicators[i], query)
                 np.testing.assert_allclose(means[i], mean, rtol=0, atol=1e-10)

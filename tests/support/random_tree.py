@@ -14,7 +14,10 @@ from opendas.constraints.table import (
     LevelConstraints,
 )
 from opendas.geography.spine import Spine, SpineLevel
+from opendas.gls.downward import Estimates
 from opendas.gls.model import TreeModel
+from opendas.gls.operators import Operators
+from opendas.intervals.rows import Rows
 from opendas.schema.attributes import Attribute, Recode, Schema
 from opendas.schema.declarations import StructuralZero
 from opendas.schema.product import PassPlan, Product
@@ -328,3 +331,30 @@ class DenseTree:
         variance = ((asked @ self.root) ** 2).sum(axis=1)
         variance[((asked @ self.unknown) ** 2).sum(axis=1) > 1e-9] = np.inf
         return asked @ self.mean, variance
+
+
+def every(model: TreeModel) -> dict[int, tuple[int, int]]:
+    """All geounits of a model."""
+    return {number: (0, len(level)) for number, level in enumerate(model.levels)}
+
+
+def answers(estimates: Estimates, query: QueryGroup) -> tuple[Floats, Floats]:
+    """Estimate and variance of every answer of a query group; nan and infinite where nothing is said."""
+    members = query.row_of_cell[None, :] == np.arange(query.size)[:, None]
+    rows = Rows.build(estimates.covariance.domain, members)
+    found = rows.values(estimates.mean)
+    variances = np.maximum(rows.quadratic(estimates.covariance), 0.0)[estimates.covariance.which]
+    if estimates.unknown is not None:
+        nothing = (rows.quadratic(estimates.unknown) > 1e-6)[estimates.unknown.which]
+        variances[nothing] = np.inf
+    variances = variances[:, rows.of_row]
+    found[np.isinf(variances)] = np.nan
+    return found, variances
+
+
+def written_out(operators: Operators, i: int, support: npt.NDArray[np.integer] | None = None) -> Floats:
+    """One operator as a matrix over some cells."""
+    cells = np.arange(operators.domain.cells) if support is None else np.asarray(support)
+    unit = np.zeros((len(cells), operators.domain.cells))
+    unit[np.arange(len(cells)), cells] = 1.0
+    return np.ascontiguousarray(operators.take(np.full(len(cells), i)).apply(unit)[:, cells])

@@ -6,11 +6,10 @@ from io import BytesIO
 
 import numpy as np
 import pytest
-from support.random_tree import made
+from support.random_tree import every, made
 
 from opendas.engines.upward import BelowPart, kept_at_a_cut
-from opendas.gls.downward import whole_ranges
-from opendas.gls.upward import LevelStatistics, up_pass, up_statistics
+from opendas.gls.upward import LevelStatistics, up_statistics, up_sweep
 
 PARENTS = [[0], [0, 0, 0, 0], [0, 0, 1, 2, 2, 3], [0, 0, 1, 1, 2, 3, 4, 4, 5, 5, 5]]
 OPTIONS = [{}, {"thin": True}, {"exact": ("total", 2)}, {"exact": ("total", 3)}, {"joint": 1}]
@@ -37,7 +36,7 @@ def same(one: LevelStatistics, other: LevelStatistics, start: int = 0) -> None:
 def test_what_is_kept_at_a_cut_loses_nothing(product: str, options: dict[str, object]) -> None:
     tree = made(product, PARENTS, 7, bypass=0.3, **options)
     model = tree.model
-    statistics, _ = up_pass(model, whole_ranges(model), tree.full)
+    statistics = up_sweep(model, tree.full).statistics
     for known in statistics[:-1]:
         part = BelowPart.of(known)
         same(part.within(model.domain), known)
@@ -59,14 +58,13 @@ def test_a_pass_goes_on_from_a_cut(options: dict[str, object]) -> None:
     """From what is kept of one level, everything above comes to the same bytes."""
     tree = made("zeros", PARENTS, 3, bypass=0.3, **options)
     model = tree.model
-    every = whole_ranges(model)
-    statistics, _ = up_pass(model, every, tree.full)
+    statistics = up_sweep(model, tree.full).statistics
     for cut in (1, 2):
         kept = BelowPart.of(statistics[cut]).within(model.domain)
-        above = {level: bounds for level, bounds in every.items() if level <= cut}
+        above = {level: bounds for level, bounds in every(model).items() if level <= cut}
         for one, other in zip(up_statistics(model, above, tree.full, kept), statistics, strict=False):
             same(one, other)
-        at_and_below = {level: bounds for level, bounds in every.items() if level >= cut}
+        at_and_below = {level: bounds for level, bounds in every(model).items() if level >= cut}
         found = up_statistics(model, at_and_below, tree.full)
         same(found[0], statistics[cut])
 
@@ -74,7 +72,7 @@ def test_a_pass_goes_on_from_a_cut(options: dict[str, object]) -> None:
 def test_zeros_are_not_kept() -> None:
     tree = made("zeros", PARENTS, 3)
     model = tree.model
-    known = up_pass(model, whole_ranges(model), tree.full)[0][2]
+    known = up_sweep(model, tree.full).statistics[2]
     part = BelowPart.of(known)
     assert known.linear is not None
     allowed = model.levels[2].allowed(0, len(known))

@@ -6,12 +6,13 @@ import pickle
 
 import numpy as np
 import pytest
-from support.random_tree import PRODUCTS, DenseTree, made, random_product
+from support.random_tree import PRODUCTS, DenseTree, made, random_product, written_out
 
 from opendas.errors import EstimationError
 from opendas.gls.cells import Domain
-from opendas.gls.operators import Operators, QueryRows, inverse, mask_codes, numbered
+from opendas.gls.operators import Operators, inverse, mask_codes, numbered
 from opendas.gls.subtree_estimate import dual
+from opendas.intervals.rows import Rows
 from opendas.schema.pl94 import pl94_persons, pl94_units
 
 SEEDS = range(6)
@@ -44,7 +45,7 @@ def test_information_is_the_weighted_sum_of_all_query_groups(name: str | int) ->
     for i in range(2):
         matrices = [DenseTree.matrix(query) for query in domain.queries]
         expected = sum(w * m.T @ m for w, m in zip(weights[i], matrices, strict=True))
-        np.testing.assert_allclose(found.dense(i), expected, atol=1e-11)
+        np.testing.assert_allclose(written_out(found, i), expected, atol=1e-11)
 
 
 @pytest.mark.parametrize("name", [*PRODUCTS, *SEEDS])
@@ -59,14 +60,16 @@ def test_inverses_and_variances_on_what_is_allowed(name: str | int) -> None:
     for i in range(4):
         cells = np.flatnonzero(domain.cells_of(allowed[i]))
         expected = np.zeros((domain.cells, domain.cells))
-        expected[np.ix_(cells, cells)] = np.linalg.inv(operators.dense(i, cells))
-        np.testing.assert_allclose(inverses.dense(i), expected, atol=1e-11)
-        np.testing.assert_allclose(loose.dense(i), expected, atol=1e-10)
-        assert not unknown.dense(i).any()
+        expected[np.ix_(cells, cells)] = np.linalg.inv(written_out(operators, i, cells))
+        np.testing.assert_allclose(written_out(inverses, i), expected, atol=1e-11)
+        np.testing.assert_allclose(written_out(loose, i), expected, atol=1e-10)
+        assert not written_out(unknown, i).any()
         for query in domain.queries:
             matrix = DenseTree.matrix(query)
             variances = np.einsum("ij,jk,ik->i", matrix, expected, matrix)
-            np.testing.assert_allclose(inverses.quadratic(query)[i], variances, atol=1e-11)
+            rows = Rows.build(domain, matrix > 0)
+            found = rows.quadratic(inverses)[inverses.which][:, rows.of_row]
+            np.testing.assert_allclose(found[i], variances, atol=1e-11)
 
 
 def test_inverses_are_symmetric_to_the_last_bit_and_need_positive_definite_matrices() -> None:
@@ -97,16 +100,16 @@ def test_sums_of_operators_in_both_ways() -> None:
     starts = np.array([0, 1, 5, 9, 12])
     sums, pooled = many.sum(starts), many.pooled(starts)
     for i in range(4):
-        expected = sum(many.dense(j) for j in range(starts[i], starts[i + 1]))
-        np.testing.assert_allclose(sums.dense(i), expected, atol=1e-11)
-        np.testing.assert_allclose(pooled.dense(i), expected, atol=1e-11)
+        expected = sum(written_out(many, j) for j in range(starts[i], starts[i + 1]))
+        np.testing.assert_allclose(written_out(sums, i), expected, atol=1e-11)
+        np.testing.assert_allclose(written_out(pooled, i), expected, atol=1e-11)
     alike = Operators(domain, stacks, np.array([0, 1, 0, 1, 1, 0])).pooled(np.array([0, 2, 4, 6]))
     assert len(alike.stacks[0]) == 1
     both = Operators.joined([many.take(slice(0, 3)), many.take(slice(7, 9))])
     for i, j in enumerate((0, 1, 2, 7, 8)):
-        np.testing.assert_array_equal(both.dense(i), many.dense(j))
+        np.testing.assert_array_equal(written_out(both, i), written_out(many, j))
     added = many.take(slice(0, 4)) + many.take(slice(4, 8))
-    np.testing.assert_allclose(added.dense(1), many.dense(1) + many.dense(5), atol=1e-11)
+    np.testing.assert_allclose(written_out(added, 1), written_out(many, 1) + written_out(many, 5), atol=1e-11)
     assert len(many.take(slice(0, 1)).compact().stacks[0]) == 1
 
 
@@ -125,8 +128,9 @@ def test_the_persons_product_comes_down_to_four_small_matrices() -> None:
     )
     assert plain.dense == ()
     assert [kind.matrices.shape for kind in plain.kinds] == [(2, 2, 1, 1)]
-    detailed = QueryRows.build(domain, product.workload.group("detailed"))
-    assert len(np.unique(detailed.of_row)) == 16
+    detailed = product.workload.group("detailed").row_of_cell
+    rows = Rows.build(domain, detailed[None, :] == np.arange(len(detailed))[:, None])
+    assert len(rows.first) == 16
 
 
 @pytest.mark.parametrize("width", [0, 3, 16, 70])

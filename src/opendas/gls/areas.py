@@ -34,7 +34,7 @@ from opendas.gls.information import Extended, Stacks, product, regression, summe
 from opendas.gls.kernels import add_multiples
 from opendas.gls.operators import Operators
 from opendas.gls.subtree_estimate import Known, dual, pooled
-from opendas.gls.upward import Full, Sweep, conditioned, inner_known, leaf_known, union
+from opendas.gls.upward import Sweep, conditioned, union
 from opendas.solvers.blas import one_blas_thread
 
 __all__ = ["area_covariances", "area_estimates"]
@@ -228,7 +228,6 @@ def _gathered_leaves(parent: Ints, leaves: Ints, parents: int) -> Ints:
 
 def area_estimates(
     sweep: Sweep,
-    full: Full,
     area: npt.NDArray[np.integer],
     leaf: npt.NDArray[np.integer],
     weight: Floats | None = None,
@@ -239,9 +238,7 @@ def area_estimates(
     Parameters
     ----------
     sweep : Sweep
-        Up the whole tree.
-    full : callable
-        Gives noisy answers; of the leaves, those of families that an area divides.
+        Its answers of leaves are asked for once more, of families that an area divides.
     area, leaf : int (p,)
         Area, counted from 0, and leaf of each membership, each pair once, in any order. Areas may overlap.
     weight : float64 (p,), optional
@@ -257,25 +254,22 @@ def area_estimates(
     Raises
     ------
     EstimationError
-        If a leaf is not in the tree or twice in an area, a weight is not a finite number, or the sweep is not
-        that of the whole tree.
+        If a leaf is not in the tree or twice in an area, or a weight is not a finite number.
     """
     model = sweep.model
     last = len(model.levels) - 1
-    if sweep.numbers != list(range(last + 1)):
-        raise EstimationError("sums over leaves need a sweep of the whole tree, from the leaves to its top.")
     count = int(np.max(area, initial=-1)) + 1 if areas is None else areas
     pairs = _pairs(area, leaf, weight, count, len(model.levels[-1]))
-    roots = next(down_pass(sweep, full)) if last else Estimates.joined(list(down_pass(sweep, full)))
+    roots = next(down_pass(sweep)) if last else Estimates.joined(list(down_pass(sweep)))
     cuts = np.searchsorted(pairs.area, np.arange(0, count + BATCH, BATCH))
     domain = model.domain
     means, parts = [np.zeros((0, domain.cells))], []
     with one_blas_thread():
-        steps = list(_steps(sweep, full))
+        steps = list(_steps(sweep))
         if model.levels[0].joint is None:
             top = Known(roots.covariance, roots.unknown, domain.forward(roots.mean))
         else:
-            top = _wholes(sweep, full, 0, np.arange(len(model.levels[0].joint.totals)))[1]
+            top = _wholes(sweep, 0, np.arange(len(model.levels[0].joint.totals)))[1]
         for batch, first in enumerate(range(0, count, BATCH)):
             here = slice(int(cuts[batch]), int(cuts[batch + 1]))
             some = replace(pairs.slice(here), area=pairs.area[here] - first)
@@ -291,19 +285,19 @@ def area_estimates(
     return Estimates(-1, 0, np.concatenate(means), Operators.of(domain, finite), unknown)
 
 
-def _steps(sweep: Sweep, full: Full) -> Iterator[_Step]:
+def _steps(sweep: Sweep) -> Iterator[_Step]:
     """Yield the steps up a tree with answers; divided geounits are a step of their own."""
     model = sweep.model
     leaves = np.ones(len(model.levels[-1]), dtype=np.int64)
 
     def parts(number: int) -> Callable[[Ints], _Messages]:
-        return lambda chosen: _Messages.of(_own(sweep, full, number, chosen))
+        return lambda chosen: _Messages.of(sweep.known(number, chosen))
 
     def wholes(number: int) -> Callable[[Ints], _Messages]:
-        return lambda chosen: _Messages.of(_wholes(sweep, full, number, chosen)[1])
+        return lambda chosen: _Messages.of(_wholes(sweep, number, chosen)[1])
 
     def sums(number: int) -> Callable[[Ints], _Messages]:
-        return lambda chosen: _Messages.of(*_wholes(sweep, full, number, chosen)[::2])
+        return lambda chosen: _Messages.of(*_wholes(sweep, number, chosen)[::2])
 
     def children(number: int) -> Callable[[Ints], _Messages]:
         return lambda chosen: _Messages.of(*_children(sweep, number, chosen))
@@ -321,31 +315,15 @@ def _steps(sweep: Sweep, full: Full) -> Iterator[_Step]:
             yield _Step(parent, leaves, own, children(number - 1))
 
 
-def _own(sweep: Sweep, full: Full, number: int, geounits: Ints) -> Known:
-    """Return what the subtrees of some geounits, ascending, say about them."""
-    statistics, model = sweep.statistics[number], sweep.model
-    if number < len(model.levels) - 1:
-        return inner_known(model, statistics, geounits)
-    cuts = np.flatnonzero(np.diff(geounits, prepend=-2) != 1)
-    runs = []
-    if model.levels[-1].measured:  # runs of consecutive numbers
-        for low, high in zip(cuts.tolist(), [*cuts[1:].tolist(), len(geounits)], strict=True):
-            runs.append(full(number, int(geounits[low]), high - low))
-    answers = [np.concatenate(parts) for parts in zip(*runs, strict=True)]
-    return leaf_known(model, statistics, geounits, answers)
-
-
 def _children(sweep: Sweep, number: int, chosen: Ints) -> tuple[Known, Operators]:
     """Return the sums of the children of some geounits of a level, and the inverses of their covariances."""
-    model, below = sweep.model, sweep.below[number]
-    unknown = None if below.unknown is None else below.unknown.take(chosen)
-    together = Known(below.covariance.take(chosen), unknown, model.domain.forward(below.mean[chosen]))
-    level = model.levels[number]
-    allowed = level.patterns[level.pattern[chosen]]
-    return together, dual(together.covariance, unknown, allowed, plain=model.plain_below[number])[0]
+    model, level = sweep.model, sweep.model.levels[number]
+    together = sweep.below[number].known(model.domain, chosen)
+    allowed, plain = level.patterns[level.pattern[chosen]], model.plain_below[number]
+    return together, dual(together.covariance, together.unknown, allowed, plain=plain)[0]
 
 
-def _wholes(sweep: Sweep, full: Full, number: int, chosen: Ints) -> tuple[Known, Known, Operators]:
+def _wholes(sweep: Sweep, number: int, chosen: Ints) -> tuple[Known, Known, Operators]:
     """Return sums over the parts of divided geounits, the same given the exact totals, and inverses."""
     model = sweep.model
     level = model.levels[number]
@@ -355,7 +333,7 @@ def _wholes(sweep: Sweep, full: Full, number: int, chosen: Ints) -> tuple[Known,
     parts = np.concatenate([np.arange(starts[i], starts[i + 1]) for i in chosen])
     sizes = np.append(0, np.cumsum(starts[chosen + 1] - starts[chosen])).astype(np.int64)
     allowed = level.patterns[level.pattern[parts]]
-    together = pooled(_own(sweep, full, number, parts), sizes, allowed)
+    together = pooled(sweep.known(number, parts), sizes, allowed)
     some = union(allowed, sizes)
     information, _ = dual(together.covariance, together.unknown, some, plain=False)
     return together, conditioned(model, number, chosen, together, some), information

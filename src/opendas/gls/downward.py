@@ -20,30 +20,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from opendas.arrays import Bools, Floats, Ints
-from opendas.errors import EstimationError
 from opendas.gls.information import regression, symmetric, transposed, without_rounding
-from opendas.gls.kernels import add_applied, margins
-from opendas.gls.model import Range, TreeModel
-from opendas.gls.operators import Operators, QueryRows
+from opendas.gls.kernels import add_applied
+from opendas.gls.operators import Operators
 from opendas.gls.subtree_estimate import Known, dual, pooled
 from opendas.gls.upward import (
-    Full,
-    LevelStatistics,
     Sweep,
     chunks,
     conditioned,
     families,
-    inner_known,
-    leaf_known,
     union,
 )
-from opendas.schema.query_groups import QueryGroup
 from opendas.solvers.blas import one_blas_thread
 
-__all__ = ["Estimates", "down_pass", "whole_ranges"]
-
-_UNKNOWN = 1e-6
-"""A quadratic form of unknown directions above this is not zero."""
+__all__ = ["Estimates", "down_pass"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,125 +78,76 @@ class Estimates:
         unknown = None if self.unknown is None else self.unknown.take(here)
         return Estimates(self.level, start, self.mean[here], self.covariance.take(here), unknown)
 
-    def answers(self, query: QueryGroup) -> tuple[Floats, Floats]:
-        """Return estimate and variance of every answer of a query group.
 
-        Parameters
-        ----------
-        query : QueryGroup
-            Any of the product's, measured or not.
-
-        Returns
-        -------
-        estimates, variances : float64 (g, m)
-            In counts and squared counts; estimate not a number and variance infinite where the measurements
-            say nothing.
-        """
-        found = np.zeros((len(self), query.size))
-        margins(self.mean, query.row_of_cell, found)
-        rows = QueryRows.build(self.covariance.domain, query)
-        variances = np.maximum(rows.of(self.covariance), 0.0)
-        if self.unknown is not None:
-            nothing = rows.of(self.unknown) > _UNKNOWN
-            variances[nothing], found[nothing] = np.inf, np.nan
-        return found, variances
-
-
-def whole_ranges(model: TreeModel) -> dict[int, Range]:
-    """Return the ranges of all geounits of a model."""
-    return {number: (level.first, level.first + len(level)) for number, level in enumerate(model.levels)}
-
-
-def down_pass(sweep: Sweep, full: Full, parents: Estimates | None = None) -> Iterator[Estimates]:
-    """Pass estimates down a part of the tree.
+def down_pass(sweep: Sweep) -> Iterator[Estimates]:
+    """Pass estimates down a tree.
 
     Parameters
     ----------
     sweep : Sweep
         Of :func:`opendas.gls.upward.up_sweep`.
-    full : callable
-        Gives the noisy answers of the leaves once more.
-    parents : Estimates, optional
-        Of the parents of the highest level's geounits; without it, the highest level is the top of the tree.
 
     Yields
     ------
     Estimates
         Of each level, highest first; of the leaves in several runs of whole families.
 
-    Raises
-    ------
-    EstimationError
-        If `parents` are not those of the part.
+    Notes
+    -----
+    Cumings-Menon et al. (2024), equation (3.3) for the estimates and equation (3.4) for their variances.
     """
-    numbers = sweep.numbers
-    if (parents is None) != (numbers[0] == 0):
-        raise EstimationError("parents are given where the part does not begin at the top of the tree.")
-    above = parents
-    if above is not None:
-        below = sweep.below[numbers[0] - 1]
-        above = above.take(below.first, below.first + len(below))
-        if above.level != below.level or len(above) != len(below):
-            raise EstimationError(
-                f"the estimates of level {above.level} are not those of the part's parents."
-            )
-    last = len(sweep.model.levels) - 1
-    for number in numbers:
-        statistics = sweep.statistics[number]
-        if number == last:
-            yield from _leaf_estimates(sweep, statistics, above, full)
-        else:
-            above = Estimates.joined(list(_inner_estimates(sweep, statistics, above)))
-            yield above
+    above: Estimates | None = None
+    for number in range(len(sweep.model.levels) - 1):
+        above = Estimates.joined(list(_runs(sweep, number, above)))
+        yield above
+    yield from _runs(sweep, len(sweep.model.levels) - 1, above)
 
 
-@dataclass(frozen=True, eq=False)
-class _Given:
-    """Estimates from everything, in block order, of parents or of divided geounits."""
+def _runs(sweep: Sweep, number: int, above: Estimates | None) -> Iterator[Estimates]:
+    """Yield the estimates of the geounits of a level, some families at a time."""
+    model = sweep.model
+    level = model.levels[number]
+    inner = number < len(model.levels) - 1
+    width = 4 * model.domain.cells if inner else max(1, sum(model.sizes(number)))
+    starts = np.arange(len(level)) if above is None else np.flatnonzero(np.diff(level.parent, prepend=-1))
+    if above is None and level.joint is not None:
+        starts = np.zeros(1, dtype=np.int64)  # parts that are roots hang together
+    starts = np.append(starts, len(level)).astype(np.int64)
+    for first, last in chunks(starts, width):
+        low, high = int(starts[first]), int(starts[last])
+        with one_blas_thread():
+            yield _level(sweep, number, low, high, above)
 
-    mean: Floats
-    covariance: Operators
-    unknown: Operators | None
 
-    @classmethod
-    def of(cls, estimates: Estimates) -> _Given:
-        domain = estimates.covariance.domain
-        return cls(domain.forward(estimates.mean), estimates.covariance, estimates.unknown)
-
-
-def _level(
-    sweep: Sweep, number: int, first: int, last: int, own: Known, above: Estimates | None
-) -> Estimates:
-    """Return the estimates of geounits ``first:last``, whole families, from what their subtrees say."""
+def _level(sweep: Sweep, number: int, first: int, last: int, above: Estimates | None) -> Estimates:
+    """Return the estimates of geounits ``first:last``, whole families."""
     model = sweep.model
     level, domain = model.levels[number], model.domain
+    own = sweep.known(number, np.arange(first, last))
     allowed = level.allowed(first, last)
     parents, starts, groups = families(level, first, last)
-    given: _Given | None = None
+    given: Known | None = None
     together: Known | None = None
     if above is not None:
-        below = sweep.below[number - 1]
-        here = slice(int(parents[0]) - below.first, int(parents[-1]) + 1 - below.first)
-        mean = domain.forward(below.mean[here])
-        unknown = None if below.unknown is None else below.unknown.take(here)
-        together = Known(below.covariance.take(here), unknown, mean)
-        given = _Given.of(above.take(int(parents[0]), int(parents[-1]) + 1))
-    plain_above = number > 0 and model.plain_below[number - 1]
+        here = slice(int(parents[0]), int(parents[-1]) + 1)
+        together = sweep.below[number - 1].known(domain, here)
+        upper = above.take(here.start, here.stop)
+        given = Known(upper.covariance, upper.unknown, domain.forward(upper.mean))
     if level.joint is not None:
-        chosen = level.joint.group[first - level.first + starts[:-1]].astype(np.int64)
+        chosen = level.joint.group[first + starts[:-1]].astype(np.int64)
         parts = pooled(own, starts, allowed)
         some = union(allowed, starts)
         wholes = conditioned(model, number, chosen, parts, some)
         if given is None or together is None:
-            given = _Given(wholes.mean, wholes.covariance, wholes.unknown)
+            given = wholes
         else:
-            shared = union(some, groups)
-            given = _step(given, together, shared, wholes, _numbered(groups), plain=False)
+            given = _step(given, together, union(some, groups), wholes, _numbered(groups), plain=False)
         given = _step(given, parts, some, own, _numbered(starts), plain=False)
     elif given is None or together is None:
-        given = _Given(own.mean, own.covariance, own.unknown)
+        given = own
     else:
-        given = _step(given, together, union(allowed, starts), own, _numbered(starts), plain=plain_above)
+        plain = model.plain_below[number - 1]
+        given = _step(given, together, union(allowed, starts), own, _numbered(starts), plain=plain)
     mean = domain.unplaced(domain.from_blocks(given.mean, allowed))
     return Estimates(number, first, mean, given.covariance, given.unknown)
 
@@ -215,13 +156,13 @@ def _numbered(starts: Ints) -> Ints:
     return np.repeat(np.arange(len(starts) - 1, dtype=np.int64), np.diff(starts))
 
 
-def _step(given: _Given, together: Known, allowed: Bools, own: Known, family: Ints, *, plain: bool) -> _Given:
+def _step(given: Known, together: Known, allowed: Bools, own: Known, family: Ints, *, plain: bool) -> Known:
     """Go from parents to their children.
 
     Parameters
     ----------
-    given : _Given
-        The parents.
+    given : Known
+        The parents, from everything.
     together : Known
         Sums of what the children's subtrees say.
     allowed : bool (p, k)
@@ -237,11 +178,11 @@ def _step(given: _Given, together: Known, allowed: Bools, own: Known, family: In
         for stack, kind in zip(own.covariance.stacks, own.domain.kinds, strict=True):
             shape = (kind.offsets, kind.copies, kind.dimension)
             add_applied(pull, family, stack, own.covariance.which, *shape, mean)
-        return _Given(mean, _plain_covariance(given, information, own.covariance, family), None)
+        return Known(_plain_covariance(given, information, own.covariance, family), None, mean)
     return _loose_step(given, together, information, own, family)
 
 
-def _plain_covariance(given: _Given, information: Operators, own: Operators, family: Ints) -> Operators:
+def _plain_covariance(given: Known, information: Operators, own: Operators, family: Ints) -> Operators:
     """Return ``V + V K V`` of each child, once for each pair of a parent and a matrix."""
     count = len(own.stacks[0])
     pairs, which = np.unique(family * count + own.which, return_inverse=True)
@@ -257,7 +198,7 @@ def _plain_covariance(given: _Given, information: Operators, own: Operators, fam
     return Operators(own.domain, tuple(stacks), which.ravel().astype(np.int64))
 
 
-def _loose_step(given: _Given, together: Known, information: Operators, own: Known, family: Ints) -> _Given:
+def _loose_step(given: Known, together: Known, information: Operators, own: Known, family: Ints) -> Known:
     """Go from parents to children where directions may be exact or unknown.
 
     Where several children are unknown, what the parent says of them is shared out; the shares themselves stay
@@ -284,48 +225,8 @@ def _loose_step(given: _Given, together: Known, information: Operators, own: Kno
         infinite.append(lost)
         gains.append(np.ascontiguousarray(step.gain))
     mean = own.mean + Operators(domain, tuple(gains), every).apply_blocks(apart[family])
-    return _Given(mean, Operators.of(domain, finite), Operators.of(domain, infinite))
+    return Known(Operators.of(domain, finite), Operators.of(domain, infinite), mean)
 
 
 def _expanded(operators: Operators, number: int) -> Floats:
     return operators.stacks[number][operators.which]
-
-
-def _family_starts(sweep: Sweep, statistics: LevelStatistics, above: Estimates | None) -> Ints:
-    """Return where families begin among consecutive geounits, and their end."""
-    level = sweep.model.levels[statistics.level]
-    if above is None and level.joint is not None:
-        return np.array([0, len(statistics)])  # parts that are roots hang together
-    parent = level.parent[statistics.first - level.first : statistics.last - level.first]
-    starts = np.arange(len(parent)) if above is None else np.flatnonzero(np.diff(parent, prepend=-1))
-    return np.append(starts, len(parent)).astype(np.int64)
-
-
-def _inner_estimates(
-    sweep: Sweep, statistics: LevelStatistics, above: Estimates | None
-) -> Iterator[Estimates]:
-    """Yield the estimates of inner geounits, some families at a time."""
-    model = sweep.model
-    starts = _family_starts(sweep, statistics, above)
-    for first, last in chunks(starts, 4 * model.domain.cells):
-        low, high = statistics.first + int(starts[first]), statistics.first + int(starts[last])
-        with one_blas_thread():
-            own = inner_known(model, statistics, np.arange(low, high))
-            found = _level(sweep, statistics.level, low, high, own, above)
-        yield found
-
-
-def _leaf_estimates(
-    sweep: Sweep, leaves: LevelStatistics, above: Estimates | None, full: Full
-) -> Iterator[Estimates]:
-    """Yield the estimates of leaves, some families at a time."""
-    model = sweep.model
-    level = model.levels[-1]
-    starts = _family_starts(sweep, leaves, above)
-    for first, last in chunks(starts, max(1, sum(model.sizes(leaves.level)))):
-        low, high = leaves.first + int(starts[first]), leaves.first + int(starts[last])
-        answers = full(leaves.level, low, high - low) if level.measured else []
-        with one_blas_thread():
-            own = leaf_known(model, leaves, np.arange(low, high), answers)
-            found = _level(sweep, leaves.level, low, high, own, above)
-        yield found

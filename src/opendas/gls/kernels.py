@@ -24,7 +24,6 @@ __all__ = [
     "from_blocks",
     "invert",
     "margins",
-    "quadratic",
     "spread",
     "supported",
     "to_blocks",
@@ -375,32 +374,3 @@ def margins(x: Floats, rows: npt.NDArray[np.int32], out: Floats) -> None:
         to, row = out[n], x[n]
         for j in range(row.shape[0]):
             to[rows[j]] += row[j]
-
-
-@njit(cache=True, nogil=True)
-def quadratic(stack: Floats, codes: Ints, outer: Floats, dimension: int, out: Floats) -> None:
-    """Add ``r' A r`` of each kind of rows to `out`.
-
-    Parameters
-    ----------
-    stack : float64 (U, b, k d, k d)
-    codes : int64 (k,)
-        Group of dense categories that a row counts together.
-    outer : float64 (t, b, d, d)
-        Outer products of the coefficients of the rows of the other attributes.
-    dimension : int
-    out : float64 (U, groups, t)
-    """
-    categories, kinds = codes.shape[0], outer.shape[0]
-    for u in range(stack.shape[0]):
-        for b in range(stack.shape[1]):
-            for i in range(categories):
-                for j in range(categories):
-                    if codes[i] != codes[j]:
-                        continue
-                    for p in range(dimension):
-                        for q in range(dimension):
-                            value = stack[u, b, i * dimension + p, j * dimension + q]
-                            if value != 0.0:
-                                for t in range(kinds):
-                                    out[u, codes[i], t] += value * outer[t, b, p, q]

@@ -15,11 +15,10 @@ import numpy.typing as npt
 from opendas.arrays import Bools, Floats, Ints
 from opendas.errors import EstimationError
 from opendas.gls.cells import Domain
-from opendas.gls.kernels import add_multiples, add_segments, apply_blocks, invert, quadratic, supported
-from opendas.schema.query_groups import QueryGroup
+from opendas.gls.kernels import add_multiples, add_segments, apply_blocks, invert, supported
 from opendas.solvers.least_squares.paired import PairedCurvature
 
-__all__ = ["Operators", "QueryRows", "Supported", "inverse", "mask_codes", "numbered"]
+__all__ = ["Operators", "Supported", "inverse", "mask_codes", "numbered"]
 
 Stacks = tuple[Floats, ...]
 
@@ -139,10 +138,6 @@ class Operators:
         stacks = tuple(a[left] + b[right] for a, b in zip(self.stacks, other.stacks, strict=True))
         return Operators(self.domain, stacks, which)
 
-    def scaled(self, factor: float) -> Operators:
-        """Return multiples."""
-        return Operators(self.domain, tuple(stack * factor for stack in self.stacks), self.which)
-
     def masked(self, allowed: Bools) -> Operators:
         """Return the operators with zeros outside the allowed categories, bool (N, k)."""
         first, which, of_row = _pairs(self.which, allowed)
@@ -182,22 +177,6 @@ class Operators:
         pairs = self.domain.pairs
         found = None if pairs is None else pairs.curvature(self.stacks, self.which, support)
         return found or Supported.build(self, np.asarray(support, dtype=np.int64))
-
-    def dense(self, i: int, support: npt.NDArray[np.integer] | None = None) -> Floats:
-        """Return one operator as a matrix over some cells, float64 (s, s): plain and slow."""
-        cells = np.arange(self.domain.cells) if support is None else np.asarray(support)
-        unit = np.zeros((len(cells), self.domain.cells))
-        unit[np.arange(len(cells)), cells] = 1.0
-        one = self.take(np.full(len(cells), i))
-        return np.ascontiguousarray(one.apply(unit)[:, cells])
-
-    def quadratic(self, query: QueryGroup) -> Floats:
-        """Return ``r' A r`` for each row ``r`` of any query group of the schema, float64 (N, m).
-
-        With covariances: the variance of every answer.
-        """
-        rows = QueryRows.build(self.domain, query)
-        return rows.of(self)
 
 
 def numbered(codes: Ints, most: int) -> tuple[Ints, Ints, Ints]:
@@ -260,52 +239,6 @@ def _segments(stack: Floats, which: Ints, starts: Ints) -> Floats:
     out = np.zeros((len(starts) - 1, size))
     add_segments(flat, which, starts, out)
     return out.reshape(len(out), *stack.shape[1:])
-
-
-@dataclass(frozen=True, eq=False)
-class QueryRows:
-    """The rows of a query group, alike rows together.
-
-    Parameters
-    ----------
-    codes : int64 (k,)
-        Group of dense categories that rows count together, ``r`` of them.
-    outer : tuple of float64 (t, b, d, d)
-        For each dimension, the sums of outer products of the coefficients of different rows of the others.
-    of_row : int64 (m,)
-        ``r * t`` combinations: that of each row.
-    """
-
-    domain: Domain
-    codes: Ints
-    outer: tuple[Floats, ...]
-    of_row: Ints
-
-    @classmethod
-    def build(cls, domain: Domain, query: QueryGroup) -> QueryRows:
-        """Describe a query group, measured or not."""
-        part = domain.others.group(
-            " * ".join(factor for factor in query.factors if factor in domain.others.positions) or "total"
-        )
-        classes = domain.algebra.rows(part)
-        place = query.row_of_cell[domain.cell]
-        _, codes = np.unique(place[:, 0], return_inverse=True)
-        codes = codes.ravel().astype(np.int64)
-        kinds = len(classes)
-        of_row = np.zeros(query.size, dtype=np.int64)
-        of_row[place] = codes[:, None] * kinds + classes.of_row[part.row_of_cell][None, :]
-        return cls(domain, codes, classes.outer, of_row)
-
-    def of_distinct(self, stacks: Stacks) -> Floats:
-        """Return ``r' A r`` of different operators for different rows, float64 (U, r * t)."""
-        found = np.zeros((len(stacks[0]), int(self.codes.max()) + 1, len(self.outer[0])))
-        for stack, kind, outer in zip(stacks, self.domain.kinds, self.outer, strict=True):
-            quadratic(stack, self.codes, outer, kind.dimension, found)
-        return found.reshape(len(found), found.shape[1] * found.shape[2])
-
-    def of(self, operators: Operators) -> Floats:
-        """Return ``r' A r`` for every geounit and row, float64 (N, m)."""
-        return self.of_distinct(operators.stacks)[operators.which][:, self.of_row]
 
 
 @dataclass(frozen=True, eq=False)

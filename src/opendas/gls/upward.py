@@ -15,7 +15,6 @@ Axes: ``g`` geounits, ``q`` query groups, ``n`` cells; see also :mod:`opendas.gl
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -24,6 +23,7 @@ import numpy.typing as npt
 
 from opendas.arrays import Bools, Floats, Ints
 from opendas.errors import EstimationError
+from opendas.gls.cells import Domain
 from opendas.gls.kernels import add_groups, add_integers, add_segments, spread
 from opendas.gls.model import ModelLevel, Range, TreeModel
 from opendas.gls.operators import Operators
@@ -37,7 +37,6 @@ __all__ = [
     "Sums",
     "Sweep",
     "own_linear",
-    "up_pass",
     "up_statistics",
     "up_sweep",
 ]
@@ -121,46 +120,44 @@ class Below:
     def __len__(self) -> int:
         return len(self.covariance)
 
-    @classmethod
-    def joined(cls, parts: Sequence[Below]) -> Below:
-        """Put together what tasks found for consecutive parents, in order."""
-        for one, other in itertools.pairwise(parts):
-            if other.level != one.level or other.first != one.first + len(one):
-                raise EstimationError(
-                    f"what lies below level {other.level} does not join: geounit {other.first} follows "
-                    f"{one.first + len(one)}."
-                )
-        unknown = [part.unknown for part in parts if part.unknown is not None]
-        return cls(
-            parts[0].level,
-            parts[0].first,
-            Operators.joined([part.covariance for part in parts]),
-            np.concatenate([part.mean for part in parts]),
-            np.concatenate([part.weights for part in parts]),
-            Operators.joined(unknown) if unknown else None,
-        )
+    def known(self, domain: Domain, chosen: Ints | slice) -> Known:
+        """Return the sums below some geounits, by their places here."""
+        unknown = None if self.unknown is None else self.unknown.take(chosen)
+        return Known(self.covariance.take(chosen), unknown, domain.forward(self.mean[chosen]))
 
 
 @dataclass(frozen=True, eq=False)
 class Sweep:
-    """All that one pass up a part of the tree found, for the pass down.
+    """All upward messages of a tree, for the pass down. Made by :func:`up_sweep`.
 
     Parameters
     ----------
     model : TreeModel
-    statistics : mapping of level to LevelStatistics
-    below : mapping of level to Below
-        What lies below the geounits of each level, and below the parents of the highest.
+    statistics : tuple of LevelStatistics
+        Of each level, top first.
+    below : tuple of Below
+        What lies below the geounits of each level but the last.
+    full : callable
+        Gives noisy answers once more (:data:`Full`).
     """
 
     model: TreeModel
-    statistics: Mapping[int, LevelStatistics]
-    below: Mapping[int, Below]
+    statistics: tuple[LevelStatistics, ...]
+    below: tuple[Below, ...]
+    full: Full
 
-    @property
-    def numbers(self) -> list[int]:
-        """Levels of the part, highest first."""
-        return sorted(self.statistics)
+    def known(self, number: int, chosen: Ints) -> Known:
+        """Return the estimates of some geounits of a level from their subtrees; numbers ascend."""
+        level, statistics = self.model.levels[number], self.statistics[number]
+        if statistics.linear is not None:
+            return inner_known(self.model, statistics, chosen)
+        runs = []
+        if level.measured:  # runs of consecutive numbers
+            cuts = np.flatnonzero(np.diff(chosen, prepend=-2) != 1).tolist()
+            for low, high in zip(cuts, [*cuts[1:], len(chosen)], strict=True):
+                runs.append(self.full(number, int(chosen[low]), high - low))
+        answers = runs[0] if len(runs) == 1 else [np.concatenate(parts) for parts in zip(*runs, strict=True)]
+        return leaf_known(self.model, statistics, chosen, answers)
 
 
 def own_linear(model: TreeModel, level: int, first: int, answers: Sequence[npt.NDArray[np.int64]]) -> Floats:
@@ -202,66 +199,27 @@ def exact_placed(model: TreeModel, answers: Mapping[int, Ints], allowed: Bools) 
     return out
 
 
-def up_pass(
-    model: TreeModel,
-    ranges: Mapping[int, Range],
-    full: Full,
-    below: Below | None = None,
-    sums: Sums | None = None,
-) -> tuple[tuple[LevelStatistics, ...], Below | None]:
-    """Pass information up a part of the tree.
+def up_sweep(model: TreeModel, full: Full) -> Sweep:
+    """Pass information up a tree.
 
     Parameters
     ----------
     model : TreeModel
-    ranges : mapping of level to (first, stop)
-        Consecutive levels; the children of the geounits of one are the geounits of the next. The families
-        of the highest must be whole, unless it is the top of the tree.
+        The whole tree.
     full : callable
         Gives the noisy answers (:data:`Full`).
-    below : Below, optional
-        What lies below the lowest level named, where it is not that of the leaves.
-    sums : callable, optional
-        Gives sums of the leaves' answers (:data:`Sums`), where they need not be taken from `full`.
-
-    Returns
-    -------
-    statistics : tuple of LevelStatistics
-        One for each level named, highest first.
-    below : Below or None
-        What the geounits of the highest level named say about their parents; None at the top of the tree.
-
-    Raises
-    ------
-    EstimationError
-        If the levels do not follow each other, or what lies below does not fit.
 
     Notes
     -----
-    The same bytes however a tree is cut into parts: sums run over the children of one geounit, in order.
+    Cumings-Menon et al. (2024), equation (3.3), eliminated from the leaves.
     """
-    sweep = up_sweep(model, ranges, full, below, sums)
-    numbers = sweep.numbers
-    return tuple(sweep.statistics[number] for number in numbers), sweep.below.get(numbers[0] - 1)
-
-
-def up_sweep(
-    model: TreeModel,
-    ranges: Mapping[int, Range],
-    full: Full,
-    below: Below | None = None,
-    sums: Sums | None = None,
-) -> Sweep:
-    """Pass information up a part of the tree and keep all of it (see :func:`up_pass`)."""
-    numbers = _consecutive(ranges)
-    if (below is None) != (numbers[-1] == len(model.levels) - 1):
-        raise EstimationError("what lies below is given where the lowest level is not that of the leaves.")
-    take = sums or _summed(model, full)
+    ranges = {number: (0, len(level)) for number, level in enumerate(model.levels)}
     with one_blas_thread():
-        statistics, lower = _climb(model, numbers, ranges, full, take, below)
-        if numbers[0]:
-            lower[numbers[0] - 1] = _below(model, statistics[numbers[0]], take)
-    return Sweep(model, statistics, lower)
+        statistics, below = _climb(model, list(ranges), ranges, full, _summed(model, full))
+    count = len(ranges)
+    return Sweep(
+        model, tuple(statistics[i] for i in range(count)), tuple(below[i] for i in range(count - 1)), full
+    )
 
 
 def up_statistics(
@@ -273,28 +231,36 @@ def up_statistics(
 ) -> tuple[LevelStatistics, ...]:
     """Return what the subtrees of some geounits say about them, highest level first.
 
-    As :func:`up_pass`, but the geounits of the highest level need not be whole families, and where the lowest
-    is not that of the leaves, what is known of its own geounits is given.
+    Parameters
+    ----------
+    model : TreeModel
+    ranges : mapping of level to (first, stop)
+        Consecutive levels; the children of the geounits of one are the geounits of the next. Those of the
+        highest need not be whole families.
+    full : callable
+        Gives the noisy answers (:data:`Full`).
+    lowest : LevelStatistics, optional
+        What is known of the geounits of the lowest level, where it is not that of the leaves.
+    sums : callable, optional
+        Gives sums of the leaves' answers (:data:`Sums`), where they need not be taken from `full`.
 
     Raises
     ------
     EstimationError
         If the levels do not follow each other, or what is given of the lowest does not fit.
+
+    Notes
+    -----
+    The same bytes however a tree is cut into parts: sums run over the children of one geounit, in order.
     """
-    numbers = _consecutive(ranges)
-    if (lowest is None) != (numbers[-1] == len(model.levels) - 1):
-        raise EstimationError("what is known is given where the lowest level is not that of the leaves.")
-    with one_blas_thread():
-        statistics, _ = _climb(model, numbers, ranges, full, sums or _summed(model, full), None, lowest)
-    return tuple(statistics[number] for number in numbers)
-
-
-def _consecutive(ranges: Mapping[int, Range]) -> list[int]:
-    """Return the numbers of the levels of a pass, highest level first."""
     numbers = sorted(ranges)
     if not numbers or numbers != list(range(numbers[0], numbers[-1] + 1)):
         raise EstimationError(f"the levels of one pass follow each other, found {numbers}.")
-    return numbers
+    if (lowest is None) != (numbers[-1] == len(model.levels) - 1):
+        raise EstimationError("what is known is given where the lowest level is not that of the leaves.")
+    with one_blas_thread():
+        statistics, _ = _climb(model, numbers, ranges, full, sums or _summed(model, full), lowest)
+    return tuple(statistics[number] for number in numbers)
 
 
 def _climb(
@@ -303,12 +269,12 @@ def _climb(
     ranges: Mapping[int, Range],
     full: Full,
     sums: Sums,
-    below: Below | None,
     lowest: LevelStatistics | None = None,
 ) -> tuple[dict[int, LevelStatistics], dict[int, Below]]:
     """Return what is known of the geounits of each level, and what lies below them."""
     statistics: dict[int, LevelStatistics] = {}
     lower: dict[int, Below] = {}
+    below: Below | None = None
     for number in reversed(numbers):
         start, stop = ranges[number]
         if number == len(model.levels) - 1:

@@ -83,7 +83,7 @@ class Rows:
         for outer in _outers(self.domain, self.kinds):
             part = np.zeros((len(operators.stacks[0]), len(outer[0])))
             for stack, products in zip(operators.stacks, outer, strict=True):
-                part += stack.reshape(len(stack), -1) @ products.reshape(len(products), -1).T
+                part += stack.reshape(len(stack), products[0].size) @ products.reshape(len(products), -1).T
             found.append(part)
         empty = np.zeros((len(operators.stacks[0]), 0))
         return np.concatenate([empty, *found], axis=1)

@@ -14,7 +14,7 @@ import numpy as np
 
 from opendas.arrays import Bools, Floats, Ints
 from opendas.gls.areas import area_estimates
-from opendas.gls.downward import Estimates, down_pass, whole_ranges
+from opendas.gls.downward import Estimates, down_pass
 from opendas.gls.model import LEAST_VARIANCE, TreeModel
 from opendas.gls.upward import Sweep, up_sweep
 from opendas.intervals.answers import Areas, Estimated
@@ -95,7 +95,7 @@ class TreeEstimates:
     @cached_property
     def sweep(self) -> Sweep:
         """What the pass up the tree found."""
-        return up_sweep(self.model, whole_ranges(self.model), self.tree.full)
+        return up_sweep(self.model, self.tree.full)
 
     def geounits(self, level: int, geounits: Ints, members: Bools) -> Estimated:
         """Return sums over `members`, bool (t, n), in geounits of a geolevel of the spine."""
@@ -106,9 +106,7 @@ class TreeEstimates:
     def areas(self, areas: Areas, members: Bools) -> Estimated:
         """Return weighted sums over `members` in sets of leaves."""
         rows = Rows.build(self.model.domain, members)
-        found = area_estimates(
-            self.sweep, self.tree.full, areas.which, areas.leaf, areas.weight, areas.number
-        )
+        found = area_estimates(self.sweep, areas.which, areas.leaf, areas.weight, areas.number)
         variance = np.maximum(rows.quadratic(found.covariance), 0.0)[found.covariance.which]
         if found.unknown is not None:
             variance[rows.quadratic(found.unknown)[found.unknown.which] > _UNKNOWN] = np.inf
@@ -123,7 +121,7 @@ class TreeEstimates:
         if level < last:
             yield self._above(level)
             return
-        down = down_pass(self.sweep, self.tree.full)
+        down = down_pass(self.sweep)
         for found in down:
             if found.level == last:
                 yield found
@@ -132,7 +130,7 @@ class TreeEstimates:
 
     def _above(self, level: int) -> Estimates:
         if self._down is None:
-            self._down = down_pass(self.sweep, self.tree.full)
+            self._down = down_pass(self.sweep)
         while level not in self._upper:
             found = next(self._down)
             self._upper[found.level] = found
