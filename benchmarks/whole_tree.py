@@ -124,10 +124,7 @@ def by_county(tree: Tree) -> LevelStatistics:
 def everything(tree: Tree) -> int:
     """Go up and down the whole tree, and return the number of variances."""
     domain = tree.model.domain
-    rows = [
-        Rows.build(domain, query.row_of_cell[None] == np.arange(query.size)[:, None])
-        for query in tree.model.queries
-    ]
+    rows = [Rows.of_query(domain, query) for query in tree.model.queries]
     parts = down_pass(up_sweep(tree.model, tree.full))
     return sum(row.quadratic(part.covariance).size for part in parts for row in rows)
 

@@ -340,16 +340,7 @@ def every(model: TreeModel) -> dict[int, tuple[int, int]]:
 
 def answers(estimates: Estimates, query: QueryGroup) -> tuple[Floats, Floats]:
     """Estimate and variance of every answer of a query group; nan and infinite where nothing is said."""
-    members = query.row_of_cell[None, :] == np.arange(query.size)[:, None]
-    rows = Rows.build(estimates.covariance.domain, members)
-    found = rows.values(estimates.mean)
-    variances = np.maximum(rows.quadratic(estimates.covariance), 0.0)[estimates.covariance.which]
-    if estimates.unknown is not None:
-        nothing = (rows.quadratic(estimates.unknown) > 1e-6)[estimates.unknown.which]
-        variances[nothing] = np.inf
-    variances = variances[:, rows.of_row]
-    found[np.isinf(variances)] = np.nan
-    return found, variances
+    return Rows.of_query(estimates.covariance.domain, query).answers(estimates)
 
 
 def written_out(operators: Operators, i: int, support: npt.NDArray[np.integer] | None = None) -> Floats:

@@ -12,6 +12,8 @@ rows, ``n`` cells, ``U`` different covariances.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from opendas.arrays import Bools, Floats, Ints
@@ -21,7 +23,6 @@ from opendas.gls.model import LEAST_VARIANCE
 from opendas.gls.operators import Operators
 from opendas.gls.upward import Sweep
 from opendas.intervals.answers import Areas
-from opendas.intervals.descendants import area_covariances, descend, subtree_sizes, touched
 from opendas.intervals.laws import NoiseLaw, NoiseSum, fourth_cumulant, noise_sum
 from opendas.intervals.noisy_tree import NoisyTree
 from opendas.intervals.rows import Rows
@@ -161,7 +162,7 @@ class ErrorLaws:
         plain = all(model.plain[level + 1 :]) and all(model.plain_below[level:-1])
         if not self._heavy(level + 1) or not plain:
             return np.zeros(len(model.levels[level]), dtype=bool)
-        sizes = subtree_sizes(sweep, level)
+        sizes = _subtree_sizes(sweep, level)
         return np.asarray((sizes > 0) & (sizes <= _SUBTREE))
 
     def _heavy(self, first: int) -> bool:
@@ -189,10 +190,10 @@ class ErrorLaws:
             mine = np.flatnonzero(areas.which == area)
             order = mine[np.argsort(areas.leaf[mine])]
             leaves = areas.leaf[order]
-            if len(leaves) == 0 or sum(map(len, touched(sweep, leaves))) > _SUBTREE:
+            if len(leaves) == 0 or sum(map(len, _touched(sweep, leaves))) > _SUBTREE:
                 continue
             given: list[tuple[Floats, NoiseLaw]] = []
-            for number, geounit, vectors in area_covariances(
+            for number, geounit, vectors in _answer_covariances(
                 sweep, roots, leaves, areas.weight[order], members
             ):
                 given += self._own(number, geounit, vectors)
@@ -231,7 +232,7 @@ class ErrorLaws:
     def _below(self, sweep: Sweep, level: int, geounit: int, pulled: Floats) -> list[tuple[Floats, NoiseLaw]]:
         """Return the weights, float64 (r, m), of the draws of everything below a geounit."""
         found: list[tuple[Floats, NoiseLaw]] = []
-        for number, child, vectors in descend(sweep, level, geounit, pulled):
+        for number, child, vectors in _descend(sweep, level, geounit, pulled):
             found += self._own(number, child, vectors)
         return found
 
@@ -278,3 +279,121 @@ class ErrorLaws:
         if law.is_normal:
             return -1
         return self._number.setdefault(law, len(self._number))
+
+
+def _subtree_sizes(sweep: Sweep, level: int) -> Ints:
+    """Return how many geounits lie below each geounit of a level, int64 (g,)."""
+    levels = sweep.model.levels
+    sizes = np.zeros(len(levels[-1]), dtype=np.int64)
+    for number in range(len(levels) - 1, level, -1):
+        sizes = np.bincount(levels[number].parent, sizes + 1.0, minlength=len(levels[number - 1])).astype(
+            np.int64
+        )
+    return sizes
+
+
+def _descend(sweep: Sweep, level: int, geounit: int, covariance: Floats) -> Iterator[tuple[int, int, Floats]]:
+    """Yield (level, geounit, covariance) of everything below a geounit.
+
+    Given the total of a geounit, its children depend on nothing else: ``Cov(x_c, f) = V_c S^-1 Cov(x_v, f)``,
+    with the upward messages of :mod:`opendas.gls.upward`, and so on down to the leaves.
+
+    Parameters
+    ----------
+    sweep : Sweep
+        Of the whole tree; below the geounit nothing may be exact or unknown.
+    level, geounit : int
+    covariance : float64 (r, n)
+        Of the geounit's cells with each function.
+    """
+    model = sweep.model
+    if level == len(model.levels) - 1:
+        return
+    below, children = sweep.below[level], sweep.statistics[level + 1]
+    own = np.array([geounit])
+    pulled = (
+        below.covariance.take(own - below.first)
+        .inverse(model.levels[level].allowed(geounit, geounit + 1))
+        .take(np.zeros(len(covariance), dtype=np.int64))
+        .apply(covariance)
+    )
+    first, stop = model.child_starts(level, geounit, geounit + 1).tolist()
+    here = slice(first - children.first, stop - children.first)
+    known = children.precision.take(here).inverse(model.levels[level + 1].allowed(first, stop))
+    for child in range(first, stop):
+        found = known.take(np.full(len(pulled), child - first)).apply(pulled)
+        yield level + 1, child, found
+        yield from _descend(sweep, level + 1, child, found)
+
+
+def _touched(sweep: Sweep, leaves: Ints) -> list[Ints]:
+    """Return per level, top first, the geounits that hold some of the leaves, ascending."""
+    levels = sweep.model.levels
+    found = [np.unique(leaves)]
+    for number in range(len(levels) - 1, 0, -1):
+        found.append(np.unique(levels[number].parent[found[-1]]))
+    return found[::-1]
+
+
+def _answer_covariances(
+    sweep: Sweep, roots: Operators, leaves: Ints, weights: Floats, rows: Floats
+) -> Iterator[tuple[int, int, Floats]]:
+    """Yield (level, geounit, covariance) of the geounits that hold leaves of an area.
+
+    Parameters
+    ----------
+    sweep : Sweep
+        Of the whole tree; below the top nothing may be exact or unknown, and the top must be no leaf.
+    roots : Operators
+        Covariances of the top's geounits given everything.
+    leaves : int64 (p,)
+        Ascending.
+    weights : float64 (p,)
+    rows : float64 (r, n)
+        Functions of the cells; the area's are their weighted sums over the leaves.
+
+    Notes
+    -----
+    Least squares itself: with ``b`` for the sum ``f`` in the place of answers, the estimate is ``Var b``,
+    which is the covariance of all cells with ``f``.
+    """
+    model = sweep.model
+    places = _touched(sweep, leaves)
+    last = len(model.levels) - 1
+    own: dict[int, Floats] = {}  # V b of each touched geounit, (g, r, n)
+    below: dict[int, Floats] = {}  # their sum over the children
+    linear = weights[:, None, None] * rows
+    for number in range(last, 0, -1):
+        own[number] = _each(_known(sweep, number, places[number]), linear)
+        parent = model.levels[number].parent[places[number]]
+        below[number - 1] = np.add.reduceat(own[number], np.flatnonzero(np.diff(parent, prepend=-1)), axis=0)
+        linear = _each(_information(sweep, number - 1, places[number - 1]), below[number - 1])
+    found = _each(roots.take(places[0]), linear)
+    for number in range(last + 1):
+        if number:
+            pulled = _each(_information(sweep, number - 1, places[number - 1]), found - below[number - 1])
+            up = np.searchsorted(places[number - 1], model.levels[number].parent[places[number]])
+            found = own[number] + _each(_known(sweep, number, places[number]), pulled[up])
+        for geounit, vectors in zip(places[number].tolist(), found, strict=True):
+            yield number, geounit, vectors
+
+
+def _known(sweep: Sweep, level: int, geounits: Ints) -> Operators:
+    """Return ``V`` of some geounits."""
+    statistics, here = sweep.statistics[level], sweep.model.levels[level]
+    allowed = here.patterns[here.pattern[geounits - here.first]]
+    return statistics.precision.take(geounits - statistics.first).inverse(allowed)
+
+
+def _information(sweep: Sweep, level: int, geounits: Ints) -> Operators:
+    """Return ``S^-1`` of some geounits."""
+    below, here = sweep.below[level], sweep.model.levels[level]
+    allowed = here.patterns[here.pattern[geounits - here.first]]
+    return below.covariance.take(geounits - below.first).inverse(allowed)
+
+
+def _each(operators: Operators, vectors: Floats) -> Floats:
+    """Apply each geounit's operator to its vectors, float64 (g, r, n)."""
+    count, rows, cells = vectors.shape
+    several = operators.take(np.repeat(np.arange(count), rows))
+    return several.apply(vectors.reshape(-1, cells)).reshape(vectors.shape)

@@ -13,7 +13,9 @@ import numpy as np
 
 from opendas.arrays import Bools, Floats, Ints
 from opendas.gls.cells import Domain
+from opendas.gls.downward import Estimates
 from opendas.gls.operators import Operators
+from opendas.schema.query_groups import QueryGroup
 
 __all__ = ["Rows"]
 
@@ -22,6 +24,9 @@ _CHUNK = 8_000_000
 """Numbers held at once."""
 
 _DIGITS = 9
+
+_UNKNOWN = 1e-6
+"""A quadratic form of unknown directions above this is not zero."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,6 +70,11 @@ class Rows:
         )
         return cls(domain, members, which.ravel().astype(np.int64), first.astype(np.int64))
 
+    @classmethod
+    def of_query(cls, domain: Domain, query: QueryGroup) -> Rows:
+        """Return the rows of any query group of the product, measured or not."""
+        return cls.build(domain, query.row_of_cell[None, :] == np.arange(query.size)[:, None])
+
     def __len__(self) -> int:
         return len(self.members)
 
@@ -76,6 +86,32 @@ class Rows:
     def values(self, mean: Floats) -> Floats:
         """Return the sums, float64 (g, t), of cell vectors, float64 (g, n)."""
         return np.asarray(mean @ self.members.T.astype(np.float64))
+
+    def variances(self, found: Estimates) -> tuple[Floats, Ints]:
+        """Return the variance of every kind of row for the different covariances, and each geounit's.
+
+        Returns
+        -------
+        variances : float64 (c, r)
+            In squared counts; infinite where the measurements say nothing.
+        which : int64 (g,)
+        """
+        variance, which = np.maximum(self.quadratic(found.covariance), 0.0), found.covariance.which
+        if found.unknown is None:
+            return variance, which
+        pairs, which = np.unique(np.column_stack([which, found.unknown.which]), axis=0, return_inverse=True)
+        nothing = self.quadratic(found.unknown)[pairs[:, 1]] > _UNKNOWN
+        return np.where(nothing, np.inf, variance[pairs[:, 0]]), which.ravel()
+
+    def answers(self, found: Estimates) -> tuple[Floats, Floats]:
+        """Return estimate and variance of every row, float64 (g, t).
+
+        In counts and squared counts; estimate not a number and variance infinite where the measurements say
+        nothing.
+        """
+        kinds, which = self.variances(found)
+        variances = kinds[which][:, self.of_row]
+        return np.where(np.isinf(variances), np.nan, self.values(found.mean)), variances
 
     def quadratic(self, operators: Operators) -> Floats:
         """Return ``row' A row`` for every different operator and kind of row, float64 (U, r)."""

@@ -26,9 +26,6 @@ from opendas.schema.query_groups import QueryGroup
 __all__ = ["TreeEstimates", "tree_model"]
 
 
-_UNKNOWN = 1e-6
-
-
 def tree_model(tree: NoisyTree) -> TreeModel:
     """Return the model of least squares of a noisy tree: its noise, masks and exact answers."""
     queries: dict[str, QueryGroup] = {}
@@ -107,9 +104,8 @@ class TreeEstimates:
         """Return weighted sums over `members` in sets of leaves."""
         rows = Rows.build(self.model.domain, members)
         found = area_estimates(self.sweep, areas.which, areas.leaf, areas.weight, areas.number)
-        variance = np.maximum(rows.quadratic(found.covariance), 0.0)[found.covariance.which]
-        if found.unknown is not None:
-            variance[rows.quadratic(found.unknown)[found.unknown.which] > _UNKNOWN] = np.inf
+        kinds, which = rows.variances(found)
+        variance = kinds[which]
         roots = next(self.estimates(0)).covariance
         kind = self._laws.of_areas(self.sweep, roots, areas, rows, variance)
         columns = rows.of_row
@@ -145,14 +141,8 @@ class TreeEstimates:
         shift = 0
         for run in self.estimates(level):
             own, covariance = self._laws.classes(level, run.first, run.covariance.which)
-            variance = rows.quadratic(run.covariance)
-            if run.unknown is not None:
-                loose = rows.quadratic(run.unknown)
-                pairs = _first_of(own, run.unknown.which)
-                each = np.maximum(variance[covariance], 0.0)
-                each[loose[pairs] > _UNKNOWN] = np.inf
-            else:
-                each = np.maximum(variance[covariance], 0.0)
+            variance, kind = rows.variances(run)
+            each = variance[kind[np.unique(own, return_index=True)[1]]]
             kinds.append(self._laws.of(self.sweep, run, rows, own, covariance, each))
             variances.append(each)
             values.append(rows.values(run.mean))
@@ -167,9 +157,3 @@ class TreeEstimates:
         )
         self._last = (key, found)
         return found
-
-
-def _first_of(own: Ints, which: Ints) -> Ints:
-    """Return the entry of `which` at the first place of each class of `own`."""
-    _, first = np.unique(own, return_index=True)
-    return np.asarray(which[first])
