@@ -1,12 +1,10 @@
-"""The exact account of the 2020 plans: figures, their gap, and time, beside a peer library.
+"""The exact account of the 2020 plans: figures, their gap, and time.
 
     OMP_NUM_THREADS=1 python benchmarks/accounting.py [--repeats R] [--json FILE]
 
 Part 1: epsilon at delta = 1e-10 of every budget preset by both conversions of rho and exactly, and how much
 of the variance of all noise could go with the exact account at the same (epsilon, delta). Part 2: seconds for
-the persons plan of the United States. The peer is dp-accounting 0.6 (``pip install dp-accounting``); its row
-is left out, with a message, where it is missing; it composes the same discrete Gaussians on a grid of 1e-4,
-rounding losses up. Best of the repeats, in processor time.
+the persons plan of the United States. Best of the repeats, in processor time.
 """
 
 from __future__ import annotations
@@ -20,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from opendas.budget import Budget, BudgetSpec, preset, preset_names, resolve_budget
-from opendas.budget.loss import budget_loss
-from opendas.privacy.composed import ComposedLoss
+from opendas.budget.plan import budget_loss
+from opendas.measurement.account import spare_noise
+from opendas.privacy.composition import ComposedLoss
 from opendas.privacy.zcdp import epsilon_bun_steinke, epsilon_cks
 
 DELTA = "1e-10"
@@ -50,8 +49,8 @@ def figures(name: str) -> dict[str, Any]:
         "cks": cks,
         "exact": exact.upper,
         "gap": exact.gap,
-        "saved at cks": float(loss.spare(f"{cks:.9f}", DELTA).saved),
-        "saved at bun-steinke": float(loss.spare(f"{simple:.9f}", DELTA).saved),
+        "saved at cks": float(spare_noise(loss, f"{cks:.9f}", DELTA).saved),
+        "saved at bun-steinke": float(spare_noise(loss, f"{simple:.9f}", DELTA).saved),
         "invariants held": None,
     }
     if budget.total and held(budget):
@@ -69,47 +68,25 @@ def best_of(repeats: int, act: Callable[[], object]) -> float:
     return best
 
 
-def peer(changes: dict[Any, int]) -> float:
-    """Compose with dp-accounting and return its epsilon."""
-    from dp_accounting.pld import privacy_loss_distribution as pld
-
-    composed = pld.identity(1e-4)
-    for (noise, _), count in changes.items():
-        one = pld.from_discrete_gaussian_mechanism(
-            math.sqrt(float(noise.sigma2)), value_discretization_interval=1e-4
-        )
-        composed = composed.compose(one.self_compose(count))
-    return float(composed.get_epsilon_for_delta(float(DELTA)))
-
-
 def timings(repeats: int) -> dict[str, Any]:
     """Time the persons plan of the United States: one epsilon, and a curve of eight."""
     changes = dict(budget_loss(budget_of("us2020-persons")).changes[0])
     deltas = [f"1e-{digits}" for digits in range(2, 10)]
     found: dict[str, Any] = {"answers": sum(changes.values()), "distinct noises": len(changes)}
-    for points in (1 << 15, 1 << 16, 1 << 18, 1 << 20):
-        bounds = ComposedLoss.of(changes, points).epsilon(DELTA)
+    for points in (1 << 13, 1 << 14, 1 << 15, 1 << 16):
+        bounds = ComposedLoss(changes, points).epsilon(DELTA)
         found[f"{points} points"] = {
             "epsilon": bounds.upper,
             "gap": bounds.gap,
-            "seconds": best_of(
-                repeats, lambda points=points: ComposedLoss.of(changes, points).epsilon(DELTA)
-            ),
+            "seconds": best_of(repeats, lambda points=points: ComposedLoss(changes, points).epsilon(DELTA)),
         }
 
     def curve() -> None:
-        loss = ComposedLoss.of(changes)
+        loss = ComposedLoss(changes)
         for delta in deltas:
             loss.epsilon(delta)
 
     found["curve of 8 deltas, seconds"] = best_of(1, curve)
-    try:
-        found["dp-accounting"] = {
-            "epsilon": peer(changes),
-            "seconds": best_of(repeats, lambda: peer(changes)),
-        }
-    except ImportError:
-        print("dp-accounting is not installed: its row is left out.")
     return found
 
 

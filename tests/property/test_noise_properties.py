@@ -13,7 +13,7 @@ from support.seeds import examples
 from opendas.custody.run_key import RunKey
 from opendas.sampling.interval_arithmetic import exp_neg, gaussian_weights
 from opendas.sampling.inverse_cdf import SamplerTable
-from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace, NoiseDistribution
+from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace, Noise
 from opendas.sampling.noise import NoiseSource, pack_addresses
 
 positive = st.fractions(min_value=Fraction(1, 10**6), max_value=Fraction(400), max_denominator=10**6)
@@ -59,7 +59,7 @@ def test_weights_enclose_and_fall(sigma2: Fraction) -> None:
 
 @given(law=laws)
 @settings(max_examples=examples(25), deadline=None)
-def test_more_bits_only_extend_the_floors(law: NoiseDistribution) -> None:
+def test_more_bits_only_extend_the_floors(law: Noise) -> None:
     """Refinement is consistent: cutting 64 bits off the longer thresholds gives the shorter ones."""
     short, long = law.tail_floors(64), law.tail_floors(128)
     assert short == [floor >> 64 for floor in long[: len(short)]]
@@ -72,7 +72,7 @@ def test_more_bits_only_extend_the_floors(law: NoiseDistribution) -> None:
 @given(law=narrow_laws, first=words, at=st.integers(-1, 100), second=words, third=words)
 @settings(max_examples=examples(200), deadline=None)
 def test_a_longer_word_never_changes_a_decided_draw(
-    law: NoiseDistribution, first: int, at: int, second: int, third: int
+    law: Noise, first: int, at: int, second: int, third: int
 ) -> None:
     """Sampling the first 64 bits, or the first 128, of one uniform number gives one answer."""
     table = SamplerTable.build(law)
@@ -99,7 +99,7 @@ def test_a_longer_word_never_changes_a_decided_draw(
 
 @given(law=narrow_laws, confidence=st.fractions(0, Fraction(10**12 - 1, 10**12)))
 @settings(max_examples=examples(60), deadline=None)
-def test_a_margin_covers_and_one_less_does_not(law: NoiseDistribution, confidence: Fraction) -> None:
+def test_a_margin_covers_and_one_less_does_not(law: Noise, confidence: Fraction) -> None:
     m = law.margin(confidence)
     bits = 256
     floors = [*law.tail_floors(bits), 0]
@@ -133,7 +133,7 @@ def test_addresses_can_be_read_back(address: tuple[int, int, int, int, int]) -> 
 )
 @settings(max_examples=examples(60), deadline=None)
 def test_a_draw_does_not_depend_on_its_batch(
-    cells: list[int], units: list[int], cut: int, law: NoiseDistribution
+    cells: list[int], units: list[int], cut: int, law: Noise
 ) -> None:
     source, table = NoiseSource(bytes(32)), SamplerTable.build(law)
     whole = source.draw(table, 1, units, 2, cells)

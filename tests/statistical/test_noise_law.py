@@ -25,14 +25,14 @@ from scipy import stats
 
 from opendas.custody.run_key import RunKey
 from opendas.sampling.inverse_cdf import SamplerTable
-from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace, NoiseDistribution
+from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace, Noise
 from opendas.sampling.noise import NoiseSource
 
 DRAWS = 300_000
 #: Below this p-value a fit is rejected.
 REJECT = 1e-4
 
-LAWS: list[tuple[NoiseDistribution, NoiseDistribution]] = [
+LAWS: list[tuple[Noise, Noise]] = [
     # The law, and the same with a scale 5 % larger.
     (DiscreteGaussian(Fraction(1, 2)), DiscreteGaussian(Fraction(1, 2) * Fraction(21, 20) ** 2)),
     (DiscreteGaussian(Fraction(1)), DiscreteGaussian(Fraction(21, 20) ** 2)),
@@ -50,13 +50,13 @@ def source(seed: int) -> NoiseSource:
     return NoiseSource(RunKey.seeded(seed).derive("test/law"))
 
 
-def draws(law: NoiseDistribution, n: int = DRAWS, seed: int = 1) -> NDArray[np.int64]:
+def draws(law: Noise, n: int = DRAWS, seed: int = 1) -> NDArray[np.int64]:
     """n draws over several geounits, so that every part of the address varies."""
     units = np.arange(20)
     return source(seed).draw(SamplerTable.build(law), 3, units, 2, np.arange(n // 20)).ravel()
 
 
-def bins(law: NoiseDistribution, width: int = 8) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def bins(law: Noise, width: int = 8) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Edges of at most about 70 runs of values out to 99.9 %, and the probabilities of runs and ends."""
     step = max(1, math.isqrt(int(law.variance)) * width // 50)
     edge = law.margin(Fraction(999, 1000)) // step * step
@@ -72,16 +72,14 @@ def tally(drawn: NDArray[np.int64], edges: NDArray[np.int64]) -> NDArray[np.int6
     return np.bincount(np.searchsorted(edges, drawn, side="right"), minlength=len(edges) + 1)
 
 
-def fit(drawn: NDArray[np.int64], law: NoiseDistribution) -> float:
+def fit(drawn: NDArray[np.int64], law: Noise) -> float:
     """p-value of the chi-squared test of the draws against the law."""
     edges, p = bins(law)
     return float(stats.chisquare(tally(drawn, edges), p / p.sum() * len(drawn)).pvalue)
 
 
 @pytest.mark.parametrize(("law", "wrong"), LAWS, ids=[repr(law) for law, _ in LAWS])
-def test_the_law_is_accepted_and_a_scale_5_per_cent_off_rejected(
-    law: NoiseDistribution, wrong: NoiseDistribution
-) -> None:
+def test_the_law_is_accepted_and_a_scale_5_per_cent_off_rejected(law: Noise, wrong: Noise) -> None:
     drawn = draws(law)
     edges, q = bins(wrong)
     values = np.arange(edges[0], edges[-1])
@@ -96,7 +94,7 @@ def test_the_law_is_accepted_and_a_scale_5_per_cent_off_rejected(
 
 
 @pytest.mark.parametrize("law", [DiscreteGaussian(Fraction(9)), DiscreteLaplace(Fraction(3))], ids=repr)
-def test_moments(law: NoiseDistribution) -> None:
+def test_moments(law: Noise) -> None:
     drawn = draws(law, n=2_000_000).astype(float)
     kurtosis = (drawn**4).mean() / law.variance**2
     error = math.sqrt(law.variance / len(drawn))
@@ -164,7 +162,7 @@ def rejection_gaussian(generator: random.Random, sigma2: Fraction) -> int:
             return candidate
 
 
-def bitwise_inverse(law: NoiseDistribution) -> Callable[[random.Random], int]:
+def bitwise_inverse(law: Noise) -> Callable[[random.Random], int]:
     """Inverse CDF, one random bit at a time until the interval left lies within one step.
 
     The exponentials are ``(1 - x / 2**400)**(2**400)`` in integers of 500 bits, good to about 2**-90.
@@ -195,14 +193,14 @@ def bitwise_inverse(law: NoiseDistribution) -> Callable[[random.Random], int]:
     return draw
 
 
-def homogeneity(ours: NDArray[np.int64], theirs: NDArray[np.int64], law: NoiseDistribution) -> float:
+def homogeneity(ours: NDArray[np.int64], theirs: NDArray[np.int64], law: Noise) -> float:
     """p-value of the chi-squared test that two samples have one law."""
     edges, _ = bins(law, width=16)
     counts = np.stack([tally(ours, edges), tally(theirs, edges)])
     return float(stats.chi2_contingency(counts[:, counts.sum(axis=0) > 0]).pvalue)
 
 
-REFERENCES: list[tuple[str, NoiseDistribution, Callable[[random.Random], int]]] = [
+REFERENCES: list[tuple[str, Noise, Callable[[random.Random], int]]] = [
     ("rejection", DiscreteGaussian(Fraction(7, 3)), lambda g: rejection_gaussian(g, Fraction(7, 3))),
     ("rejection", DiscreteGaussian(Fraction(40)), lambda g: rejection_gaussian(g, Fraction(40))),
     ("rejection", DiscreteLaplace(Fraction(3)), lambda g: rejection_laplace(g, 3)),
@@ -214,7 +212,7 @@ REFERENCES: list[tuple[str, NoiseDistribution, Callable[[random.Random], int]]] 
 
 @pytest.mark.parametrize(("name", "law", "sampler"), REFERENCES, ids=[f"{n}-{d!r}" for n, d, _ in REFERENCES])
 def test_draws_agree_with_an_independent_sampler(
-    name: str, law: NoiseDistribution, sampler: Callable[[random.Random], int]
+    name: str, law: Noise, sampler: Callable[[random.Random], int]
 ) -> None:
     """20,000 draws of theirs: a variance 21 % off is 20 standard errors (sqrt(2/n) = 1 %) away."""
     generator = random.Random(11)
@@ -222,7 +220,7 @@ def test_draws_agree_with_an_independent_sampler(
     assert fit(theirs, law) > REJECT
     assert homogeneity(draws(law), theirs, law) > REJECT
     if isinstance(law, DiscreteGaussian):
-        wrong: NoiseDistribution = DiscreteGaussian(law.sigma2 * Fraction(121, 100))
+        wrong: Noise = DiscreteGaussian(law.sigma2 * Fraction(121, 100))
     else:
         assert isinstance(law, DiscreteLaplace)
         wrong = DiscreteLaplace(law.scale * Fraction(11, 10))

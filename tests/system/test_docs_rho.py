@@ -12,7 +12,7 @@ from statistics import NormalDist
 import pytest
 
 from opendas.budget import BudgetSpec, attribute_rho, preset, resolve_budget, within_rho
-from opendas.budget.loss import budget_loss
+from opendas.budget.plan import budget_loss
 from opendas.privacy import (
     epsilon_bun_steinke,
     epsilon_cks,

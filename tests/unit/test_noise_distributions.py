@@ -12,7 +12,7 @@ import pytest
 
 from opendas.errors import PrivacyError
 from opendas.sampling.inverse_cdf import SamplerTable
-from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace, NoiseDistribution
+from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace, Noise
 
 LAWS = [
     DiscreteGaussian(Fraction(1, 1000)),
@@ -30,7 +30,7 @@ LAWS = [
 ]
 
 
-def brute_force(law: NoiseDistribution) -> list[Decimal]:
+def brute_force(law: Noise) -> list[Decimal]:
     """P(X = k) for k = 0, 1, ... to 90 digits, from the definition. Call inside a decimal context."""
     weights = []
     for k in itertools.count():
@@ -43,7 +43,7 @@ def brute_force(law: NoiseDistribution) -> list[Decimal]:
 
 
 @pytest.mark.parametrize("law", LAWS, ids=repr)
-def test_variance_and_probabilities_are_the_sums(law: NoiseDistribution) -> None:
+def test_variance_and_probabilities_are_the_sums(law: Noise) -> None:
     with localcontext() as context:
         context.prec = 90
         exact = brute_force(law)
@@ -61,7 +61,7 @@ def test_variance_and_probabilities_are_the_sums(law: NoiseDistribution) -> None
 @pytest.mark.parametrize(
     "confidence", ["0", "1/3", "1/2", "9/10", "95/100", "999/1000", "1e-9", "0.9999999999"]
 )
-def test_margins_are_the_smallest_that_cover(law: NoiseDistribution, confidence: str) -> None:
+def test_margins_are_the_smallest_that_cover(law: Noise, confidence: str) -> None:
     level = Fraction(confidence)
     with localcontext() as context:
         context.prec = 90
@@ -115,7 +115,7 @@ def test_a_wide_margin_is_the_normal_quantile() -> None:
 @pytest.mark.parametrize(
     "law", [DiscreteGaussian(Fraction(10**60)), DiscreteLaplace(Fraction(10**9))], ids=repr
 )
-def test_margins_of_absurdly_wide_laws_are_refused(law: NoiseDistribution) -> None:
+def test_margins_of_absurdly_wide_laws_are_refused(law: Noise) -> None:
     with pytest.raises(PrivacyError, match="too wide for an exact margin"):
         law.margin(Fraction(1, 2))
 
@@ -136,8 +136,8 @@ def test_confidences_are_exact_and_below_one(confidence: object) -> None:
 
 
 @pytest.mark.parametrize("law", [DiscreteGaussian(2), DiscreteLaplace(2)])
-def test_laws_are_values_and_fulfil_the_protocol(law: NoiseDistribution) -> None:
-    assert isinstance(law, NoiseDistribution)
+def test_laws_are_values_and_fulfil_the_protocol(law: Noise) -> None:
+    assert isinstance(law, Noise)
     assert law == type(law)(Fraction(2))  # type: ignore[call-arg]
     assert hash(law) == hash(type(law)(Fraction(2)))  # type: ignore[call-arg]
     assert law.name in {"discrete-gaussian", "discrete-laplace"}

@@ -23,7 +23,7 @@ from opendas.sampling import interval_arithmetic as intervals_module
 from opendas.sampling import inverse_cdf as tables_module
 from opendas.sampling.interval_arithmetic import exp_neg
 from opendas.sampling.inverse_cdf import SamplerTable
-from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace, NoiseDistribution
+from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace, Noise
 
 SMALL = [
     DiscreteGaussian(Fraction(1, 1000)),
@@ -40,7 +40,7 @@ SMALL = [
 Bounds = tuple[Fraction, Fraction]
 
 
-def exponent(law: NoiseDistribution, k: int) -> Fraction:
+def exponent(law: Noise, k: int) -> Fraction:
     """-log of the weight of k, from the definition of the two laws."""
     if isinstance(law, DiscreteGaussian):
         return Fraction(k * k) / (2 * law.sigma2)
@@ -64,7 +64,7 @@ def twin_exp_neg(x: Fraction, bits: int) -> Bounds:
 
 
 @lru_cache(maxsize=64)
-def twin_tails(law: NoiseDistribution, bits: int) -> list[Bounds]:
+def twin_tails(law: Noise, bits: int) -> list[Bounds]:
     """Bounds of P(X > k), k = 0, 1, ..., by summing weights until they are below 2**-(bits + 32)."""
     weights = []
     for k in itertools.count():
@@ -79,7 +79,7 @@ def twin_tails(law: NoiseDistribution, bits: int) -> list[Bounds]:
     return [(low / norm_high, high / norm_low) for low, high in zip(lows, highs, strict=True)]
 
 
-def twin_value(law: NoiseDistribution, value: int, bits: int) -> int | None:
+def twin_value(law: Noise, value: int, bits: int) -> int | None:
     """Smallest k with U < P(X <= k) for all U in [value, value + 1) / 2**bits; None where they disagree."""
     tails = twin_tails(law, bits)
     floor, ceiling = Fraction(value, 2**bits), Fraction(value + 1, 2**bits)
@@ -115,7 +115,7 @@ def test_exp_neg_of_large_and_negative_arguments() -> None:
 
 @pytest.mark.parametrize("law", SMALL, ids=repr)
 @pytest.mark.parametrize("bits", [64, 128, 192])
-def test_floors_equal_the_fraction_twin(law: NoiseDistribution, bits: int) -> None:
+def test_floors_equal_the_fraction_twin(law: Noise, bits: int) -> None:
     floors = law.tail_floors(bits)
     for k, (low, high) in enumerate(twin_tails(law, bits)[: len(floors)]):
         assert int(low * 2**bits) == int(high * 2**bits) == floors[k]
@@ -127,7 +127,7 @@ def test_floors_equal_the_fraction_twin(law: NoiseDistribution, bits: int) -> No
 @pytest.mark.parametrize(
     "law", [DiscreteGaussian(Fraction(30_007, 3)), DiscreteLaplace(Fraction(250, 7))], ids=repr
 )
-def test_floors_of_wide_laws_equal_the_decimal_twin(law: NoiseDistribution) -> None:
+def test_floors_of_wide_laws_equal_the_decimal_twin(law: Noise) -> None:
     with localcontext() as context:
         context.prec = 80
         weights = []
@@ -170,7 +170,7 @@ def test_exp_neg_encloses_without_spare_bits_too(spare: int, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("law", SMALL, ids=repr)
-def test_floors_are_right_or_undecided_at_any_guard(law: NoiseDistribution) -> None:
+def test_floors_are_right_or_undecided_at_any_guard(law: Noise) -> None:
     for bits in range(1, 65, 3):
         expected = law.tail_floors(bits)
         for guard in range(1, 40):
@@ -199,7 +199,7 @@ def looked_up(table: SamplerTable, words: list[int]) -> tuple[list[int], set[int
 
 
 @pytest.mark.parametrize("law", SMALL, ids=repr)
-def test_boundary_words_are_decided_only_off_the_thresholds(law: NoiseDistribution) -> None:
+def test_boundary_words_are_decided_only_off_the_thresholds(law: Noise) -> None:
     table = SamplerTable.build(law)
     words = boundary_words(table)
     drawn, undecided = looked_up(table, words)
@@ -211,7 +211,7 @@ def test_boundary_words_are_decided_only_off_the_thresholds(law: NoiseDistributi
 
 
 @pytest.mark.parametrize("law", SMALL, ids=repr)
-def test_undecided_words_resolve_as_the_twin_does_with_the_longer_word(law: NoiseDistribution) -> None:
+def test_undecided_words_resolve_as_the_twin_does_with_the_longer_word(law: Noise) -> None:
     table = SamplerTable.build(law)
     _, undecided = looked_up(table, boundary_words(table))
     generator = random.Random(5)
@@ -228,7 +228,7 @@ def test_undecided_words_resolve_as_the_twin_does_with_the_longer_word(law: Nois
 
 
 @pytest.mark.parametrize("law", [DiscreteGaussian(Fraction(1)), DiscreteLaplace(Fraction(1))], ids=repr)
-def test_ties_of_128_bits_go_on_to_192(law: NoiseDistribution) -> None:
+def test_ties_of_128_bits_go_on_to_192(law: Noise) -> None:
     table = SamplerTable.build(law)
     for floor in {*law.tail_floors(128)[:4], 0}:
         for third in (1, 2**63, 2**64 - 2):
@@ -291,7 +291,7 @@ def test_running_out_of_refinements_is_an_error() -> None:
 @pytest.mark.parametrize(
     "law", [*SMALL, DiscreteGaussian(Fraction(10**5)), DiscreteLaplace(Fraction(200))], ids=repr
 )
-def test_the_guide_agrees_with_counting_thresholds(law: NoiseDistribution) -> None:
+def test_the_guide_agrees_with_counting_thresholds(law: Noise) -> None:
     table = SamplerTable.build(law)
     words = np.random.default_rng(3).integers(0, 2**64, 5_000, dtype=np.uint64)
     # Words near 0 as well, where most thresholds of a wide law are.
@@ -305,7 +305,7 @@ def test_the_guide_agrees_with_counting_thresholds(law: NoiseDistribution) -> No
 
 
 @pytest.mark.parametrize("make", [lambda: DiscreteGaussian(10**11), lambda: DiscreteLaplace(10**5)])
-def test_laws_too_wide_for_a_table_are_refused_at_once(make: Callable[[], NoiseDistribution]) -> None:
+def test_laws_too_wide_for_a_table_are_refused_at_once(make: Callable[[], Noise]) -> None:
     with pytest.raises(PrivacyError, match=r"too wide for an exact table: .*4\.9e10"):
         SamplerTable.build(make())
 

@@ -12,9 +12,9 @@ from opendas.errors import BudgetError
 from opendas.privacy.exact import canonical_json, format_fraction, parse_fraction
 from opendas.privacy.relations import Mechanism, Neighbours, noise_distribution
 from opendas.privacy.zcdp import Account, PureAccount
-from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
+from opendas.sampling.laws import Noise
 
-__all__ = ["DEFAULT_DELTA", "EVERY_OTHER", "Budget", "Noise", "canonical_query_name", "exact_shares"]
+__all__ = ["DEFAULT_DELTA", "EVERY_OTHER", "Budget", "canonical_query_name", "exact_shares"]
 
 EVERY_OTHER = "*"
 """Key that stands for every geolevel not named beside it."""
@@ -23,7 +23,6 @@ DEFAULT_DELTA = Fraction(1, 10**10)
 """Where epsilon is quoted unless a run says otherwise, as in the production certificates."""
 
 _RESERVED = ("total", "detailed")
-Noise = DiscreteGaussian | DiscreteLaplace
 
 
 def canonical_query_name(name: str, order: Sequence[str] | Mapping[str, int]) -> str:

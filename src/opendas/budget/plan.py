@@ -9,11 +9,12 @@ from types import MappingProxyType
 
 from opendas.budget.allocation import Budget
 from opendas.errors import BudgetError
+from opendas.privacy.composition import GRID_POINTS, WorstLoss
 from opendas.privacy.exact import format_fraction
-from opendas.privacy.relations import Mechanism
-from opendas.sampling.laws import DiscreteGaussian
+from opendas.privacy.relations import Mechanism, Neighbours
+from opendas.sampling.laws import DiscreteGaussian, Noise
 
-__all__ = ["PlanRow", "attribute_rho", "invariant_shares", "plan_rows", "within_rho"]
+__all__ = ["PlanRow", "attribute_rho", "budget_loss", "invariant_shares", "plan_rows", "within_rho"]
 
 _CONFIDENCE = Fraction(9, 10)
 
@@ -237,3 +238,40 @@ def invariant_shares(budget: Budget, fixed: Iterable[tuple[str, str]]) -> Mappin
             if query in budget.queries.get(level, {}) and budget.geolevels[level]
         }
     )
+
+
+def budget_loss(budget: Budget, held: Iterable[tuple[str, str]] = (), points: int = GRID_POINTS) -> WorstLoss:
+    """Return the exact loss of one changed record, where every geounit has the share of its geolevel.
+
+    Parameters
+    ----------
+    budget : Budget
+    held : iterable of (str, str)
+        Geolevel and query group whose answers are the same for the inputs compared: those that invariants
+        fix, or the total of a single root.
+    points : int
+        Points of the grid of losses.
+
+    Returns
+    -------
+    WorstLoss
+        Of one change: two answers of every query group that is measured (one under the unbounded relation),
+        each off by one. With bypassed geounits use :func:`opendas.measurement.loss.plan_loss`.
+
+    Examples
+    --------
+    >>> from opendas.budget import BudgetSpec, resolve_budget
+    >>> levels = ["us", "state", "county", "tract", "block_group", "block"]
+    >>> us = resolve_budget(BudgetSpec(preset="us2020-persons"), levels)
+    >>> round(budget_loss(us).epsilon("1e-10").upper, 2)
+    16.47
+    """
+    same = set(held)
+    rows = 2 if budget.neighbours is Neighbours.BOUNDED else 1
+    change: dict[tuple[Noise, int], int] = {}
+    for level, share in budget.geolevels.items():
+        for query in budget.queries.get(level, {}) if share else ():
+            if (level, query) not in same:
+                noise = budget.distribution(level, query)
+                change[noise, 1] = change.get((noise, 1), 0) + rows
+    return WorstLoss([change], points)

@@ -26,7 +26,11 @@ __all__ = ["account_command", "allocate_command"]
     default=None,
     help="Exact number. Default: that of the run file's budget, and 1e-10 with --rho.",
 )
-@click.option("--exact", is_flag=True, help="Also from the noise itself, not from rho alone; some seconds.")
+@click.option(
+    "--exact",
+    is_flag=True,
+    help="Also from the noise itself, not from rho alone; some seconds. Needs opendas[account].",
+)
 @click.option("--curve", metavar="DELTAS", default=None, help='Epsilon at several deltas: "1e-5,1e-8,1e-10".')
 @click.option(
     "--target-epsilon", metavar="E", default=None, help="How much less noise would still give this epsilon."

@@ -62,6 +62,7 @@ def examine(folder: Path | None = None) -> list[Finding]:
         *_packages(),
         _extra("matplotlib", "plots", "pictures in reports are left out"),
         _extra("starlette", "explore", "no opendas explore"),
+        _extra("dp-accounting", "account", "no opendas account --exact"),
         _compiler_cache(),
         _aes(),
         *_spark(),

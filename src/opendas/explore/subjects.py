@@ -16,8 +16,8 @@ from typing import Final, TypeVar
 import numpy as np
 
 from opendas.arrays import Floats
-from opendas.budget.allocation import Budget, Noise
-from opendas.budget.plan import attribute_rho
+from opendas.budget.allocation import Budget
+from opendas.budget.plan import attribute_rho, budget_loss
 from opendas.budget.presets import preset, preset_names
 from opendas.budget.resolve import BudgetSpec, resolve_budget
 from opendas.constraints.table import invariant_geolevels
@@ -30,8 +30,7 @@ from opendas.gls.expected_error import ExpectedError, ExpectedRow, expected_rows
 from opendas.gls.information import Extended
 from opendas.measurement.loss import attribute_losses, plan_loss, told_apart
 from opendas.measurement.plan import MeasurementPlan
-from opendas.privacy.relations import Neighbours
-from opendas.privacy.worst import WorstLoss
+from opendas.privacy.composition import WorstLoss
 from opendas.runs.run import Run, bypassed
 from opendas.schema.pl94 import pl94_persons, pl94_units
 from opendas.schema.product import Product
@@ -340,14 +339,7 @@ class StandIn(Subject):
 
     def exact_loss(self, budget: Budget) -> WorstLoss:
         """Return the loss of the composed noise itself: every path has the same noise."""
-        changed = 2 if budget.neighbours is Neighbours.BOUNDED else 1
-        answers: dict[tuple[Noise, int], int] = {}
-        for level, shares in budget.queries.items():
-            for query, share in shares.items():
-                if share and budget.geolevels[level]:
-                    key = (budget.distribution(level, query), 1)
-                    answers[key] = answers.get(key, 0) + changed
-        return WorstLoss([answers], EXACT_POINTS)
+        return budget_loss(budget, points=EXACT_POINTS)
 
     def _weights(self, budget: Budget, level: str) -> Floats:
         weights = np.zeros(len(self.queries))

@@ -6,24 +6,26 @@ follows from the noise itself: smaller epsilons for the same release, at a price
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
+import scipy  # its optimize loads when it is first named
+
 from opendas.budget.plan import within_rho
 from opendas.errors import ConfigError
 from opendas.measurement.loss import attribute_loss, attribute_losses, plan_loss, within_loss
 from opendas.measurement.plan import MeasurementPlan
 from opendas.privacy.attacker import Attacker, pure_power_bound, zcdp_power_bound
-from opendas.privacy.composed import Bounds
+from opendas.privacy.composition import Bounds, WorstLoss
 from opendas.privacy.exact import format_fraction, parse_fraction
 from opendas.privacy.relations import Mechanism
-from opendas.privacy.worst import Spare, WorstLoss
 from opendas.privacy.zcdp import FORMULAS, Account, PureAccount
 
-__all__ = ["EXACT", "HELD", "PROOF", "PartLoss", "PlanAccount"]
+__all__ = ["EXACT", "HELD", "PROOF", "PartLoss", "PlanAccount", "Spare", "spare_noise"]
 
 EXACT = "exact"
 """Formula name: the composed noise of the plan, between any two neighbours."""
@@ -33,6 +35,8 @@ HELD = "exact-invariants"
 
 PROOF = "docs/proofs/exact-accounting.md"
 
+_FACTOR_DIGITS = 6
+_RETREATS = 12
 _LEVELS = (0.001, 0.01, 0.05)
 _PRIORS = (0.01, 0.1, 0.5)
 _FACTORS = (3.0, 10.0, 100.0)
@@ -52,6 +56,70 @@ class PartLoss:
 
     loss: Fraction
     epsilon: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Spare:
+    """How much less noise would do.
+
+    Parameters
+    ----------
+    factor : Fraction
+        By how much the budget may be multiplied: ``1 / sigma2`` of every answer with discrete Gaussian noise,
+        ``1 / scale`` with discrete Laplace noise. Rounded down to six digits.
+    epsilon : Bounds
+        Of the release with that noise, at the delta asked.
+    """
+
+    factor: Fraction
+    epsilon: Bounds
+
+    @property
+    def saved(self) -> Fraction:
+        """Part of every noise parameter that could go: of ``sigma2``, or of the scale of Laplace noise.
+
+        Negative if the target needs more noise than there is.
+        """
+        return 1 - 1 / self.factor
+
+
+def spare_noise(worst: WorstLoss, epsilon: Fraction | int | str, delta: Fraction | int | str) -> Spare:
+    """Find the largest factor on the budget of a release that still meets a pair (epsilon, delta)."""
+    target = parse_fraction(epsilon, "epsilon")
+    if target <= 0:
+        raise ConfigError(f"epsilon is {format_fraction(target)}; a target must be positive.")
+    if not any(worst.changes):
+        raise ConfigError("no answer differs between neighbours: any noise meets any target.")
+    # The search follows the change that is worst as things are, and proves nothing.
+    epsilons = [worst.loss(k, worst.points >> 3).epsilon(delta).upper for k in range(len(worst.changes))]
+    alone = WorstLoss([worst.changes[epsilons.index(max(epsilons))]], worst.points)
+
+    def excess(log_factor: float) -> float:
+        factor = Fraction(math.exp(log_factor)).limit_denominator(10**12)
+        return math.log(max(1e-300, alone.scaled(factor).epsilon(delta).upper) / target)
+
+    low = high = 0.0
+    while excess(low) > 0.0:
+        low -= 2.0
+    while excess(high) <= 0.0:
+        high += 2.0
+    start = math.exp(scipy.optimize.brentq(excess, low, high, xtol=1e-6))
+    below = 0.0
+    for _ in range(_RETREATS):
+        factor = _rounded_down(start * (1.0 - below))
+        found = worst.scaled(factor).epsilon(delta)
+        if Fraction(found.upper) <= target:
+            return Spare(factor, found)
+        below = max(1e-6, 4.0 * below)
+    raise ConfigError(
+        f"no amount of noise was found that meets epsilon {format_fraction(target)} at this delta."
+    )
+
+
+def _rounded_down(value: float) -> Fraction:
+    """Round a factor down to six significant digits."""
+    unit = Fraction(10) ** (math.floor(math.log10(value)) - _FACTOR_DIGITS + 1)
+    return math.floor(Fraction(value) / unit) * unit
 
 
 @dataclass(frozen=True)
@@ -144,8 +212,25 @@ class PlanAccount:
         return tuple(rows)
 
     def spare(self, epsilon: Fraction | int | str, *, hold_invariants: bool = False) -> Spare:
-        """Find how much less noise would meet an epsilon at ``delta``; see :meth:`WorstLoss.spare`."""
-        return self.worst(hold_invariants=hold_invariants).spare(epsilon, self.delta)
+        """Find the largest factor on the budget that still meets an epsilon at ``delta``.
+
+        Parameters
+        ----------
+        epsilon : Fraction, int or str, > 0
+        hold_invariants : bool
+            As for :meth:`exact`.
+
+        Returns
+        -------
+        Spare
+            ``factor`` below one means that the plan does not meet the epsilon, and needs more noise.
+
+        Raises
+        ------
+        ConfigError
+            If epsilon is not positive, or nothing changes between neighbours.
+        """
+        return spare_noise(self.worst(hold_invariants=hold_invariants), epsilon, self.delta)
 
     def spare_json(self, epsilon: Fraction | int | str) -> dict[str, Any]:
         """Return the answer of ``--target-epsilon``."""

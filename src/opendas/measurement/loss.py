@@ -15,10 +15,9 @@ from types import MappingProxyType
 from opendas.constraints.table import invariant_geolevels
 from opendas.errors import ConfigError
 from opendas.measurement.plan import MeasurementPlan, PlannedQuery
-from opendas.privacy.grid import GRID_POINTS
-from opendas.privacy.loss import IntegerNoise
+from opendas.privacy.composition import GRID_POINTS, ChangedAnswers, WorstLoss
 from opendas.privacy.relations import Neighbours
-from opendas.privacy.worst import ChangedAnswers, WorstLoss
+from opendas.sampling.laws import Noise
 from opendas.schema.product import Product
 from opendas.schema.query_groups import QueryGroup
 
@@ -157,7 +156,7 @@ def _pairs(plan: MeasurementPlan, counted: Counted) -> Iterator[ChangedAnswers]:
 
 def _along(plan: MeasurementPlan, path: Path, counted: Counted) -> ChangedAnswers:
     """Return one answer of each counted query group along a path."""
-    change: dict[tuple[IntegerNoise, int], int] = {}
+    change: dict[tuple[Noise, int], int] = {}
     for number, (level, multiple) in enumerate(zip(plan.levels, path, strict=True)):
         for planned in level.queries:
             if level.share * multiple and counted(number, planned):

@@ -19,7 +19,7 @@ from opendas.measurement.family import FamilyMeasurement, QueryAnswers, UsedAnsw
 from opendas.measurement.kernels import add_drawn_rows, compact_rows, sum_rows, sum_touched, touched_pairs
 from opendas.measurement.plan import MeasurementPlan
 from opendas.sampling.inverse_cdf import SamplerTable
-from opendas.sampling.laws import NoiseDistribution
+from opendas.sampling.laws import Noise
 from opendas.sampling.noise import NoiseSource
 from opendas.schema.histogram import Histogram
 
@@ -41,7 +41,7 @@ class MeasuredQuery:
     size : int
         Number of rows.
     row_of_cell : int32 (n,)
-    noise : tuple of NoiseDistribution
+    noise : tuple of Noise
         One for each distinct budget multiple of the level.
 
     Attributes
@@ -54,7 +54,7 @@ class MeasuredQuery:
     address: int
     size: int
     row_of_cell: npt.NDArray[np.int32]
-    noise: tuple[NoiseDistribution, ...]
+    noise: tuple[Noise, ...]
     variance: float = field(init=False)
 
     def __post_init__(self) -> None:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from opendas.budget.allocation import Budget
 from opendas.errors import BudgetError
 from opendas.geography.spine import Spine
-from opendas.sampling.laws import MAX_FLOORS, WORD_BITS, DiscreteGaussian, NoiseDistribution
+from opendas.sampling.laws import MAX_FLOORS, WORD_BITS, Noise
 from opendas.schema.product import Product
 from opendas.schema.query_groups import QueryGroup
 
@@ -28,10 +28,6 @@ FORMAT = "opendas measurement plan 1"
 
 _HOPELESS = 10**15
 """A parameter beyond this is not even handed to the distribution, whose figures are doubles."""
-
-
-def _parameter(noise: NoiseDistribution) -> Fraction:
-    return noise.sigma2 if isinstance(noise, DiscreteGaussian) else noise.scale  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -123,7 +119,7 @@ class MeasurementPlan:
             least = min((m for m in multiples if m > 0), default=Fraction(1))
             for planned in level.queries:
                 noise = self.distribution(number, planned, least)
-                if _parameter(noise) > _HOPELESS or noise.tail_length(WORD_BITS) > MAX_FLOORS:
+                if noise.parameter > _HOPELESS or noise.tail_length(WORD_BITS) > MAX_FLOORS:
                     raise BudgetError(
                         f"the budget of {planned.query.name!r} at geolevel {level.geolevel!r} is too small: "
                         "its noise would be wider than exact sampling reaches (a variance of about "
@@ -131,9 +127,7 @@ class MeasurementPlan:
                         "share, or leave it out."
                     )
 
-    def distribution(
-        self, level: int, planned: PlannedQuery, multiple: Fraction = Fraction(1)
-    ) -> NoiseDistribution:
+    def distribution(self, level: int, planned: PlannedQuery, multiple: Fraction = Fraction(1)) -> Noise:
         """Return the noise of a query at a geounit whose budget is `multiple` times its level's share."""
         return self.budget.distribution(
             self.levels[level].geolevel, planned.query.name, geounit_share=self.levels[level].share * multiple

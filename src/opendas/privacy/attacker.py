@@ -1,46 +1,34 @@
-"""What the exact loss of a release means for an attacker: tests, guesses, beliefs, odds.
+"""What a release means for an attacker: tests, guesses, beliefs, odds.
 
-The attacker knows everything but which of two neighbouring inputs is the true one. All figures are upper
-bounds for the discrete noise that is really drawn; where neighbours can differ in several ways, the worst
-counts. The same questions answered from rho alone: :mod:`opendas.privacy.attacker`. Proofs:
-``docs/proofs/exact-accounting.md``.
+The attacker knows everything but which of two neighbouring inputs is the true one. A test that tries to tell
+them apart has a false-positive rate ``alpha`` and a power. :func:`zcdp_power_bound` bounds the power for
+every rho-zCDP mechanism, from rho alone; :class:`Attacker` bounds it, and what may be guessed and believed,
+for the noise that is drawn, by the worst of the ways in which neighbours can differ. :func:`gaussian_power`
+is no bound: the power against continuous Gaussian noise of the same rho. Explained in
+``docs/what-rho-means.md``; proofs: ``docs/proofs/conversions.md``, ``docs/proofs/exact-accounting.md``.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from statistics import NormalDist
 
 import numpy as np
-import numpy.typing as npt
 
+from opendas.arrays import Floats
 from opendas.errors import ConfigError
-from opendas.privacy.composed import ComposedLoss
+from opendas.privacy.composition import LossCurve, WorstLoss
 from opendas.privacy.exact import parse_fraction
-from opendas.privacy.grid import GRID_POINTS, TiltedGrid
-from opendas.privacy.worst import WorstLoss
 
 __all__ = [
     "Attacker",
-    "PowerPoint",
     "gaussian_power",
     "loss_tail",
     "posterior",
     "pure_power_bound",
     "zcdp_power_bound",
 ]
-
-# What a rho means for an attacker: tests, odds, guesses.
-#
-# A test that tries to tell a data set from its neighbour has a false-positive rate ``alpha`` and a
-# power. :func:`zcdp_power_bound` bounds the power for every rho-zCDP mechanism; it is a theorem.
-# :func:`gaussian_power` is the exact power against continuous Gaussian noise of the same rho; for the
-# composed discrete noise of a release it is a close **approximation, not a bound**. Explained in
-# ``docs/what-rho-means.md``.
-
 
 _STANDARD = NormalDist()
 # Any set of orders gives a valid bound; more orders give a tighter one.
@@ -54,10 +42,10 @@ def _rate(value: float, what: str) -> float:
     return value
 
 
-def _rho(rho: Fraction | int | str) -> float:
-    exact = parse_fraction(rho, "rho")
+def _at_least_0(value: Fraction | int | str, what: str) -> float:
+    exact = parse_fraction(value, what)
     if exact < 0:
-        raise ConfigError("rho must not be negative.")
+        raise ConfigError(f"{what} must not be negative.")
     return float(exact)
 
 
@@ -85,7 +73,7 @@ def gaussian_power(rho: Fraction | int | str, alpha: float) -> float:
     >>> round(gaussian_power("293764/114921", 0.001), 3)
     0.204
     """
-    return _STANDARD.cdf(_STANDARD.inv_cdf(_rate(alpha, "alpha")) + math.sqrt(2.0 * _rho(rho)))
+    return _STANDARD.cdf(_STANDARD.inv_cdf(_rate(alpha, "alpha")) + math.sqrt(2.0 * _at_least_0(rho, "rho")))
 
 
 def zcdp_power_bound(rho: Fraction | int | str, alpha: float) -> float:
@@ -113,7 +101,7 @@ def zcdp_power_bound(rho: Fraction | int | str, alpha: float) -> float:
     >>> zcdp_power_bound("293764/114921", 0.001) > gaussian_power("293764/114921", 0.001)
     True
     """
-    value, level = _rho(rho), _rate(alpha, "alpha")
+    value, level = _at_least_0(rho, "rho"), _rate(alpha, "alpha")
     # At every order what is allowed is an interval from alpha up: what all allow is the shortest of them.
     low, high, allowed = level, 1.0, _ORDERS * value
     for _ in range(_BISECTIONS):
@@ -151,20 +139,17 @@ def pure_power_bound(epsilon: Fraction | int | str, alpha: float) -> float:
     >>> round(pure_power_bound(1, 0.05), 3)
     0.136
     """
-    exact = parse_fraction(epsilon, "epsilon")
-    if exact < 0:
-        raise ConfigError("epsilon must not be negative.")
-    value, level = float(min(exact, Fraction(700))), _rate(alpha, "alpha")
+    value, level = min(_at_least_0(epsilon, "epsilon"), 700.0), _rate(alpha, "alpha")
     return min(1.0, math.exp(value) * level, 1.0 - math.exp(-value) * (1.0 - level)) if value else level
 
 
-def _least_renyi(p: float, q: float) -> npt.NDArray[np.float64]:
+def _least_renyi(p: float, q: float) -> Floats:
     """Renyi divergences of two coins at each order, for p, q in (0, 1), less what rounding may have added."""
     logs = math.log(p), math.log(q), math.log1p(-p), math.log1p(-q)
     heads = _ORDERS * logs[0] + (1.0 - _ORDERS) * logs[1]
     tails = _ORDERS * logs[2] + (1.0 - _ORDERS) * logs[3]
     rounding = 2.0**-50 * (1.0 - _ORDERS * min(logs))
-    least: npt.NDArray[np.float64] = (np.logaddexp(heads, tails) - rounding) / (_ORDERS - 1.0)
+    least: Floats = (np.logaddexp(heads, tails) - rounding) / (_ORDERS - 1.0)
     return least
 
 
@@ -187,7 +172,7 @@ def loss_tail(rho: Fraction | int | str, factor: float) -> float:
     -----
     Bun and Steinke (2016), section 1.1: the privacy loss is sub-Gaussian with mean at most rho.
     """
-    value = _rho(rho)
+    value = _at_least_0(rho, "rho")
     if not factor > 1.0:
         raise ConfigError("factor must be greater than 1.")
     excess = math.log(factor) - value
@@ -219,27 +204,8 @@ def posterior(prior: float, factor: float) -> float:
     return odds / (1.0 + odds)
 
 
-_POINTS = GRID_POINTS >> 2
-
-
-@dataclass(frozen=True, slots=True)
-class PowerPoint:
-    """One point of a trade-off curve.
-
-    Parameters
-    ----------
-    level : float
-        How often the attacker is wrong when the claim is false (type I error).
-    power : float
-        How often at most the attacker is then right when the claim is true.
-    """
-
-    level: float
-    power: float
-
-
 class Attacker:
-    """Upper bounds on what anybody can tell from a release.
+    """Upper bounds on what anybody can tell from a release, by the noise that is drawn.
 
     Parameters
     ----------
@@ -247,9 +213,9 @@ class Attacker:
     """
 
     def __init__(self, worst: WorstLoss) -> None:
-        points = min(_POINTS, worst.points)
-        losses = [worst.loss(k, points) for k in range(len(worst.changes))]
-        self._views = [_Untilted(loss) for loss in losses if loss.parts]
+        self._worst = worst
+        losses = [worst.loss(k) for k in range(len(worst.changes))]
+        self._curves = [loss.curve() for loss in losses if loss.losses]
 
     def power(self, level: float) -> float:
         """Largest power of any test at a false-positive rate.
@@ -263,11 +229,15 @@ class Attacker:
         ConfigError
             If the level is out of range.
         """
-        return self._worst(lambda view: view.power(_chance(level, "level")), level)
-
-    def curve(self, levels: Sequence[float]) -> tuple[PowerPoint, ...]:
-        """Return the trade-off curve at some levels."""
-        return tuple(PowerPoint(level, self.power(level)) for level in levels)
+        rate = _rate(level, "level")
+        # delta + level * exp(epsilon) bounds the power at every epsilon: any choice is valid, the best tight.
+        return self._largest(
+            rate,
+            [
+                float((one.delta + rate * np.exp(np.minimum(700.0, one.epsilon))).min())
+                for one in self._curves
+            ],
+        )
 
     def guess(self, prior: float = 0.5) -> float:
         """Largest chance to guess right between two inputs.
@@ -278,8 +248,9 @@ class Attacker:
             Chance of the first input before looking. Without a release the best guess is right with the
             larger of `prior` and ``1 - prior``.
         """
-        known = max(_chance(prior, "prior"), 1.0 - prior)
-        return self._worst(lambda view: view.guess(prior), known)
+        known = max(_rate(prior, "prior"), 1.0 - prior)
+        delta = self._worst.delta(math.log((1.0 - prior) / prior)).upper
+        return self._largest(known, [(1.0 - prior) + prior * delta])
 
     def belief(self, prior: float) -> float:
         """Largest probability, on average over the noise, that the attacker ends up giving the truth.
@@ -289,7 +260,7 @@ class Attacker:
         prior : float, in (0, 1)
             Probability given to the truth before looking.
         """
-        return self._worst(lambda view: view.belief(_chance(prior, "prior")), prior)
+        return self._largest(prior, [_mean_posterior(one, _rate(prior, "prior")) for one in self._curves])
 
     def odds(self, factor: float) -> float:
         """Largest chance that the release multiplies the odds of a true claim by more than a factor.
@@ -300,42 +271,22 @@ class Attacker:
         """
         if not factor > 1.0:
             raise ConfigError("factor must be greater than 1.")
-        return self._worst(lambda view: view.odds(math.log(factor)), 0.0)
+        found = []
+        for one in self._curves:
+            below = int(np.searchsorted(one.epsilon, math.log(factor) - one.slack, side="right")) - 1
+            found.append(float(one.tail[below]) + 1e-14 if below >= 0 else 1.0)
+        return self._largest(0.0, found)
 
-    def _worst(self, figure: Callable[[_Untilted], float], without: float) -> float:
-        return min(1.0, max([without, *(figure(view) for view in self._views)]))
-
-
-class _Untilted:
-    """One composed loss on a grid without tilt, for chances that are not tiny."""
-
-    def __init__(self, loss: ComposedLoss) -> None:
-        self._grid = TiltedGrid(loss.parts, 0.0, loss.points, 0.0)
-        self._loss, self._missing = loss, loss.missing
-
-    def delta(self, epsilon: float) -> float:
-        if not self._grid.covers(epsilon):
-            return self._loss.delta_at(epsilon).upper
-        return self._grid.delta(epsilon).upper + self._missing
-
-    def power(self, level: float) -> float:
-        # delta + level * exp(epsilon) bounds the power at every epsilon: any choice is valid, the best tight.
-        epsilon = self._grid.threshold(level)
-        return self.delta(epsilon) + level * math.exp(epsilon)
-
-    def guess(self, prior: float) -> float:
-        # Each of the two answers may be taken as the first; the better bound need not be known beforehand.
-        odds = (1.0 - prior) / prior
-        return (1.0 - prior) + prior * self.delta(math.log(odds))
-
-    def belief(self, prior: float) -> float:
-        return self._grid.mean_posterior(prior) + self._missing
-
-    def odds(self, threshold: float) -> float:
-        return self._grid.tail(threshold) + self._missing
+    @staticmethod
+    def _largest(without: float, found: list[float]) -> float:
+        return min(1.0, max([without, *found]))
 
 
-def _chance(value: float, what: str) -> float:
-    if not 0.0 < value < 1.0:
-        raise ConfigError(f"{what} must lie strictly between 0 and 1.")
-    return value
+def _mean_posterior(curve: LossCurve, prior: float) -> float:
+    """Bound the mean of ``prior / (prior + (1 - prior) exp(-S))``.
+
+    The function is convex in ``exp(-S)``, so that rounding to the grid raises its mean, and rises with ``S``,
+    so that its mean is a sum of tails.
+    """
+    belief = 1.0 / (1.0 + (1.0 - prior) / prior * np.exp(np.clip(-curve.epsilon, -700.0, 700.0)))
+    return float(belief[0] + np.diff(np.append(belief, 1.0)) @ curve.tail)

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from opendas.errors import BudgetError
 from opendas.privacy.exact import format_fraction
-from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
+from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace, Noise
 
 __all__ = ["Mechanism", "Neighbours", "noise_distribution"]
 
@@ -50,7 +50,7 @@ class Mechanism(StrEnum):
 
 def noise_distribution(
     mechanism: Mechanism, neighbours: Neighbours, share: Fraction, total: Fraction
-) -> DiscreteGaussian | DiscreteLaplace:
+) -> Noise:
     """Noise of every cell of a marginal query group that gets a share of the budget.
 
     Parameters
@@ -64,7 +64,7 @@ def noise_distribution(
 
     Returns
     -------
-    DiscreteGaussian or DiscreteLaplace
+    Noise
         Gaussian: ``sigma2 = D2^2 / (2 * share * rho)``, so ``1 / sigma2 = share * rho`` bounded and
         ``2 * share * rho`` unbounded. Laplace: ``scale = D1 / (share * epsilon)``.
 

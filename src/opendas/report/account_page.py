@@ -30,10 +30,10 @@ def account_page(account: PlanAccount, answer: Mapping[str, Any]) -> bytes:
     bytes
         UTF-8; the same for the same account.
     """
-    name = "epsilon" if account.pure else "rho"
+    name, attacker = "epsilon" if account.pure else "rho", account.attacker()
     series = {
         f"by {name} alone": [account.power_bound(level) for level in POWER_LEVELS],
-        "by the noise": [point.power for point in account.attacker().curve(POWER_LEVELS)],
+        "by the noise": [attacker.power(level) for level in POWER_LEVELS],
     }
     page = (
         environment()

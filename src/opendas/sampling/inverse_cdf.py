@@ -27,7 +27,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from opendas.errors import PrivacyError
-from opendas.sampling.laws import MAX_FLOORS, WORD_BITS, NoiseDistribution
+from opendas.sampling.laws import MAX_FLOORS, WORD_BITS, Noise
 
 __all__ = ["LAST_REFINEMENT", "SamplerTable"]
 
@@ -45,7 +45,7 @@ class SamplerTable:
 
     Parameters
     ----------
-    distribution : NoiseDistribution
+    distribution : Noise
         The law.
     floors : ndarray of int64, shape (f,)
         ``floor(2**64 P(X > k))`` for ``k = 0, 1, ...``, non-increasing, the last one 0.
@@ -56,18 +56,18 @@ class SamplerTable:
         A folded word shifted right by this many bits is its guide cell.
     """
 
-    distribution: NoiseDistribution
+    distribution: Noise
     floors: NDArray[np.int64]
     guide: NDArray[np.int32]
     shift: int
 
     @staticmethod
-    def build(distribution: NoiseDistribution) -> SamplerTable:
+    def build(distribution: Noise) -> SamplerTable:
         """Return the table of a law, from the cache where it was built before.
 
         Parameters
         ----------
-        distribution : NoiseDistribution
+        distribution : Noise
             The law; equal laws share a table.
 
         Returns
@@ -149,11 +149,11 @@ class SamplerTable:
 
 
 @lru_cache(maxsize=2)  # ties are about as rare as 2**-50 a draw: keep the lists of one address only
-def _refined_floors(distribution: NoiseDistribution, bits: int) -> list[int]:
+def _refined_floors(distribution: Noise, bits: int) -> list[int]:
     return distribution.tail_floors(bits)
 
 
-def _make(distribution: NoiseDistribution) -> SamplerTable:
+def _make(distribution: Noise) -> SamplerTable:
     if distribution.tail_length(WORD_BITS) > MAX_FLOORS:
         raise PrivacyError(
             f"A {distribution.name} of variance {distribution.variance:.3g} is too wide for an exact table: "
@@ -180,10 +180,10 @@ class _Cache:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._used = 0
-        self._tables: OrderedDict[NoiseDistribution, SamplerTable] = OrderedDict()
+        self._tables: OrderedDict[Noise, SamplerTable] = OrderedDict()
         self._lock = Lock()
 
-    def get(self, distribution: NoiseDistribution) -> SamplerTable:
+    def get(self, distribution: Noise) -> SamplerTable:
         with self._lock:
             table = self._tables.get(distribution)
             if table is None:

@@ -10,7 +10,6 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import Protocol, runtime_checkable
 
 from opendas.errors import PrivacyError
 from opendas.sampling.interval_arithmetic import (
@@ -20,7 +19,7 @@ from opendas.sampling.interval_arithmetic import (
     laplace_tail_floors,
 )
 
-__all__ = ["MAX_FLOORS", "WORD_BITS", "DiscreteGaussian", "DiscreteLaplace", "NoiseDistribution"]
+__all__ = ["MAX_FLOORS", "WORD_BITS", "DiscreteGaussian", "DiscreteLaplace", "Noise"]
 
 WORD_BITS = 64
 """Bits of the first word that a draw takes."""
@@ -35,43 +34,6 @@ _WIDE = 8
 _DOUBLE_PRECISION = 1400
 # Longest list of thresholds that a margin is searched in: half a minute and some hundred megabytes.
 _WIDEST = 1 << 24
-
-
-@runtime_checkable
-class NoiseDistribution(Protocol):
-    """A symmetric law on the integers that can be sampled exactly; hashable, and equal by value.
-
-    ``tail_floors(bits)`` returns ``floor(2**bits * P(X > k))`` for ``k = 0, 1, ...`` down to the first 0 and
-    is all the sampler needs; ``tail_length(bits)`` bounds the length of that list without computing it.
-    """
-
-    @property
-    def name(self) -> str:
-        """Name written into measurement files."""
-        ...
-
-    @property
-    def variance(self) -> float:
-        """Variance of the integer law, in squared counts."""
-        ...
-
-    def pmf(self, k: int) -> float:
-        """Return ``P(X = k)``."""
-        ...
-
-    def margin(self, confidence: Fraction) -> int:
-        """Return the smallest ``m`` with ``P(|X| <= m) >= confidence``."""
-        ...
-
-    def tail_floors(self, bits: int) -> list[int]:
-        """Return ``floor(2**bits * P(X > k))`` for ``k = 0, 1, ...`` to the first 0."""
-        ...
-
-    def tail_length(self, bits: int) -> int:
-        """Return an upper bound of ``len(tail_floors(bits))``, up to a few per cent."""
-        ...
-
-    def __hash__(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +72,11 @@ class DiscreteGaussian:
     def name(self) -> str:
         """Name written into measurement files."""
         return "discrete-gaussian"
+
+    @property
+    def parameter(self) -> Fraction:
+        """What noise is told apart by: ``sigma2``."""
+        return self.sigma2
 
     @property
     def variance(self) -> float:
@@ -192,7 +159,7 @@ class DiscreteLaplace:
     Examples
     --------
     >>> DiscreteLaplace(Fraction(2)).margin(Fraction(9, 10))
-    4
+    5
     """
 
     scale: Fraction
@@ -204,6 +171,11 @@ class DiscreteLaplace:
     def name(self) -> str:
         """Name written into measurement files."""
         return "discrete-laplace"
+
+    @property
+    def parameter(self) -> Fraction:
+        """What noise is told apart by: ``scale``."""
+        return self.scale
 
     @property
     def variance(self) -> float:
@@ -260,6 +232,10 @@ class DiscreteLaplace:
         return 2 + int(bits * self.scale * Fraction(7, 10))
 
 
+Noise = DiscreteGaussian | DiscreteLaplace
+"""A symmetric law on the integers that is sampled exactly; hashable, and equal by value."""
+
+
 def _positive(field: str, value: Fraction | int) -> Fraction:
     if isinstance(value, bool) or not isinstance(value, int | Fraction):
         raise PrivacyError(
@@ -281,7 +257,7 @@ def _confidence(value: Fraction) -> Fraction:
 
 
 @lru_cache(maxsize=1024)
-def _margin(law: DiscreteGaussian | DiscreteLaplace, confidence: Fraction) -> int:
+def _margin(law: Noise, confidence: Fraction) -> int:
     if law.tail_length(64) > _WIDEST:
         raise PrivacyError(
             f"A {law.name} of variance {law.variance:.3g} is too wide for an exact margin; "

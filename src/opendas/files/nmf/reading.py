@@ -140,7 +140,7 @@ def measurement_metadata(plan: MeasurementPlan, level: int, *, stored: str) -> d
     queries: dict[str, object] = {}
     for planned in plan.levels[level].queries:
         noise = plan.distribution(level, planned)
-        parameter = noise.sigma2 if gaussian else noise.scale  # type: ignore[attr-defined]
+        parameter = noise.parameter
         queries[planned.query.name] = {
             "share": str(planned.share),
             "sigma2" if gaussian else "scale": str(parameter),
