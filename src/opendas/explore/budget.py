@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from opendas.budget.allocation import LARGEST_LOSS, Budget, Noise
+from opendas.budget.allocation import LARGEST_LOSS, Budget
 from opendas.budget.plan import invariant_shares, within_rho
 from opendas.errors import OpendasError
 from opendas.explore.fields import Problems, read_choice, read_delta, read_number, read_shares, share_text
@@ -22,7 +22,7 @@ from opendas.phsafe.margins import NINETY, margin_of_sum
 from opendas.privacy.attacker import pure_power_bound, zcdp_power_bound
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.privacy.zcdp import FORMULAS
-from opendas.sampling.laws import MAX_FLOORS, WORD_BITS, DiscreteGaussian
+from opendas.sampling.laws import MAX_FLOORS, WORD_BITS, DiscreteGaussian, Noise
 
 __all__ = [
     "CURVE_EXPONENTS",
@@ -137,15 +137,11 @@ def _check_noise(budget: Budget, subject: Subject, prefix: str, problems: Proble
     for i, level in enumerate(subject.levels):
         for query, share in (budget.query_shares(level) if budget.geolevels[level] else {}).items():
             law = budget.distribution(level, query)
-            if share and (_parameter(law) > 10**15 or law.tail_length(WORD_BITS) > MAX_FLOORS):
+            if share and (law.parameter > 10**15 or law.tail_length(WORD_BITS) > MAX_FLOORS):
                 problems.add(
                     f"{prefix}.q{i}.{subject.queries.index(query)}",
                     "Too small: the noise would be wider than exact sampling reaches. Give more, or nothing.",
                 )
-
-
-def _parameter(law: Noise) -> Fraction:
-    return law.sigma2 if isinstance(law, DiscreteGaussian) else law.scale
 
 
 @lru_cache(maxsize=16384)
