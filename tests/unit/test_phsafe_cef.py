@@ -16,7 +16,7 @@ from opendas.demo.cef_files import write_cef
 from opendas.errors import DataError
 from opendas.phsafe.config import Mode, parse_config
 from opendas.phsafe.inputs.linking import link, sort_inputs
-from opendas.phsafe.inputs.read_cef import CefPaths, read_cef
+from opendas.phsafe.inputs.read_cef import find_files, read_cef
 from opendas.phsafe.inputs.read_csv import GEO_COLUMNS, PERSON_COLUMNS, UNIT_COLUMNS, read_csv
 from opendas.phsafe.tables import OUTPUTS
 from opendas.phsafe.validate import validate
@@ -144,8 +144,8 @@ def test_puerto_rico_has_its_own_folders(tmp_path: Path) -> None:
         "[paths]\nper_dir = us/\nunit_dir = us/\nper_dir_pr = pr/\nunit_dir_pr = pr\ngrfc_dir = pr/\n"
         "per_file_format = CEF20_PER_%%s.txt\nunit_file_format = CEF20_UNIT_%%s.txt\n"
     )
-    paths = CefPaths.of(ini, ["72"])
-    assert [path.name for path in (*paths.persons, *paths.units)] == ["CEF20_PER_72.txt", "CEF20_UNIT_72.txt"]
+    persons, units, _ = find_files(ini, ["72"])
+    assert [path.name for path in (*persons, *units)] == ["CEF20_PER_72.txt", "CEF20_UNIT_72.txt"]
     assert len(read_cef(ini, ["72"]).units) > 0
     with pytest.raises(DataError) as caught:
         read_cef(ini, ["01", "02"])
@@ -161,7 +161,7 @@ def test_files_of_other_states_are_left_alone(copy: Path) -> None:
     (folder / "grfc_tab20_01000.txt").write_text("damaged")
     (folder / "readme.txt").write_text("nothing\n")
     copy.write_text(copy.read_text().replace(f"GRFC_{STATE}.txt", "grfc/"))
-    assert [path.name for path in CefPaths.of(copy, [STATE]).blocks] == [f"grfc_tab20_{STATE}000.txt"]
+    assert [path.name for path in find_files(copy, [STATE])[2]] == [f"grfc_tab20_{STATE}000.txt"]
     assert len(read_cef(copy, [STATE]).units) > 0
 
 

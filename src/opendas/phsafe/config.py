@@ -17,7 +17,6 @@ from enum import StrEnum
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from opendas.custody.ledger_entries import INFINITE, Loss
@@ -42,6 +41,7 @@ _log = logging.getLogger(__name__)
 
 READERS = ("csv", "cef")
 _MECHANISMS = {"zcdp": Mechanism.DISCRETE_GAUSSIAN, "puredp": Mechanism.DISCRETE_LAPLACE}
+_PLAN_FORMAT = "opendas phsafe plan 1"
 _TAU = re.compile("[1-9][0-9]{0,5}")
 _KEYS = ("privacy_budget", "tau", "state_filter", "reader", "privacy_defn")
 
@@ -85,21 +85,6 @@ class Config:
     def __post_init__(self) -> None:
         if len({table.name for table in self.tables}) < len(self.tables):
             raise ConfigError("two tables are declared under one name: they would share their noise.")
-        budgets = {name: MappingProxyType(dict(levels)) for name, levels in self.budgets.items()}
-        object.__setattr__(self, "budgets", MappingProxyType(budgets))
-        object.__setattr__(self, "tau", MappingProxyType(dict(self.tau)))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Mapping proxies cannot be pickled; engines send configurations to other processes.
-        budgets = {name: dict(levels) for name, levels in self.budgets.items()}
-        return type(self), (
-            self.state_filter,
-            self.reader,
-            self.mechanism,
-            budgets,
-            dict(self.tau),
-            self.tables,
-        )
 
     @property
     def measured(self) -> tuple[tuple[Table, Level, Loss], ...]:
@@ -317,15 +302,9 @@ def _shown(value: Any) -> str:
     return "a list" if isinstance(value, list) else "an object"
 
 
-# The measurement plan of a run: everything its noise depends on but key and input.
-
-
-_FORMAT = "opendas phsafe plan 1"
-
-
 @dataclass(frozen=True)
 class Plan:
-    """A configuration with the choices that the command line adds.
+    """A configuration with what the command line adds: all that its noise depends on but key and input.
 
     Parameters
     ----------
@@ -389,7 +368,7 @@ class Plan:
             if table.name in config.budgets
         ]
         content = {
-            "format": _FORMAT,
+            "format": _PLAN_FORMAT,
             "states": list(config.state_filter),
             "mechanism": self.mechanism.value,
             "sensitivity": self.sensitivity.value,

@@ -12,8 +12,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
-from types import MappingProxyType
-from typing import Any
 
 from opendas.custody.ledger_entries import INFINITE, Loss
 from opendas.errors import BudgetError, ConfigError
@@ -216,14 +214,6 @@ class LevelNoise:
     budget: Loss
     law: Law | None
     losses: Mapping[tuple[Sensitivity, Neighbours], Loss]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "losses", MappingProxyType(dict(self.losses)))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # A mapping proxy cannot be pickled; engines send values to other processes.
-        values = [getattr(self, name) for name in self.__slots__]
-        return type(self), (*values[:-1], dict(self.losses))
 
     @property
     def tau(self) -> int | None:

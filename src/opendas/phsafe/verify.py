@@ -1,8 +1,14 @@
-"""``opendas verify`` of household tables: the folder against its own certificate.
+"""Checks of an output folder: the published output validation, and ``opendas verify`` of household tables.
 
-The certificate says which states, tables, levels, budgets and tau a run had. The plan is made again from
-that, and with it the noise, the losses under every bound and relation, and every row of the grid. Neither
-input nor key nor ledger is opened.
+The published checks, on our output or on the published program's: folders, header and column order, the
+domain of every field, states inside the filter, one row for each cell of the grid, and VARIANCE as its
+formula gives it. A folder of ours is checked against its own certificate too, which says which states,
+tables, levels, budgets and tau the run had: the plan is made again from that, and with it the noise and the
+losses under every bound and relation. Neither input nor key nor ledger is opened.
+
+Notes
+-----
+Sexton et al. (2024), sections 6.1 and 6.5.
 """
 
 from __future__ import annotations
@@ -46,6 +52,15 @@ _OURS = (CERTIFICATE, "ledger.jsonl", ".opendas.lock")
 _TOLERANCE = 1e-9
 _ESTIMATES = re.compile(r"\w+/estimates/\w+_trunc_normal\.csv")
 """Files of the statistical post-processing, which the certificate does not list."""
+
+RELATIVE_TOLERANCE = 1e-6
+"""Of a VARIANCE, as in the published validation."""
+
+_COUNT = re.compile("-?[0-9]+")
+_SHOWN = 5
+
+Key = tuple[str, str, str]
+"""REGION_ID, population group, cell code, as written; the group is ``*`` where there is no such column."""
 
 
 def holds_household_tables(out: Path) -> bool:
@@ -104,9 +119,6 @@ def verify_output(
     except (ConfigError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         return (*checks, Check("plan", False, f"the certificate describes no run ({type(error).__name__})."))
     checks.append(run_check("plan", lambda: _check_plan(certificate, plan, derived)))
-    # Imported here: it brings in the drawing of noise, which whoever only asks what a folder holds can spare.
-    from opendas.phsafe.verify import check_tables
-
     return (*checks, *check_tables(out, plan.config, plan.sensitivity, derived))
 
 
@@ -211,23 +223,6 @@ def _same(one: Any, other: Any) -> bool:
     return type(one) is type(other) and bool(one == other)
 
 
-# Output validation: the published checks, on our output or on the published program's.
-#
-# Folders, header and column order, the domain of every field, states inside the filter, one row for each cell
-# of the grid, and VARIANCE as its formula gives it. For a folder of ours,
-# :mod:`opendas.phsafe.verify` checks the certificate against it too. Neither opens the input or the key.
-
-
-RELATIVE_TOLERANCE = 1e-6
-"""Of a VARIANCE, as in the published validation."""
-
-_COUNT = re.compile("-?[0-9]+")
-_SHOWN = 5
-
-Key = tuple[str, str, str]
-"""REGION_ID, population group, cell code, as written; the group is ``*`` where there is no such column."""
-
-
 @dataclass(frozen=True, slots=True)
 class ExpectedTable:
     """What one output folder has to hold.
@@ -292,26 +287,20 @@ def _expected(
     name: str, table: Table, cells: Mapping[int, Sequence[int]], config: Config, bound: Sensitivity
 ) -> ExpectedTable:
     rows: dict[Key, tuple[str, float]] = {}
-    for level in config.budgets[table.name]:
-        variance = _variance(table, level, config, bound)
+    assert config.mechanism is not None
+    for level, budget in config.budgets[table.name].items():
+        variance = 0.0
+        if not isinstance(budget, str):
+            answers = Answers.of(table, level, config.tau.get(table.name))
+            variance = expected_variance(answers, budget, config.mechanism, bound)
         for region in regions(level.geography, config.state_filter):
             for group in level.iteration.codes:
                 for code, parts in cells.items():
                     rows[region.code, group, str(code)] = (level.geography.region_type, len(parts) * variance)
     groups = ("ITERATION_CODE",) if table.has_groups else ()
     columns = ("REGION_ID", "REGION_TYPE", *groups, f"{name.upper()}_DATA_CELL")
-    assert config.mechanism is not None
     noise_name = Noise.of(config.mechanism)
     return ExpectedTable(name, (*columns, "COUNT", "NOISE_DISTRIBUTION", "VARIANCE"), noise_name, rows)
-
-
-def _variance(table: Table, level: Level, config: Config, bound: Sensitivity) -> float:
-    budget = config.budgets[table.name][level]
-    if isinstance(budget, str):
-        return 0.0
-    assert config.mechanism is not None
-    answers = Answers.of(table, level, config.tau.get(table.name))
-    return expected_variance(answers, budget, config.mechanism, bound)
 
 
 def check_tables(

@@ -44,9 +44,7 @@ from opendas.readers.columns.findings import FindingLog
 from opendas.readers.counting.entries import Lookup
 from opendas.readers.paths import is_file, is_folder
 
-__all__ = ["CefPaths", "read_cef"]
-
-Tell = Callable[[str, int, int], None]
+__all__ = ["find_files", "read_cef"]
 
 _KEYS = (
     "per_dir",
@@ -62,60 +60,73 @@ _STATE_IN_NAME = re.compile(r"grfc_\w+?_([0-9]{2})[0-9]*\.", re.IGNORECASE)
 _HOUSING_UNIT = 2
 _LEAST_FAMILY = 2
 _MOST_FAMILY = 127
-_BLANK, _NO_CODE = -2, -1
+_NO_CODE = -1
 _SPACE, _ZERO = ord(" "), ord("0")
 _MOST = 10**18 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class CefPaths:
-    """The files of a run.
+class _Field:
+    """How a field is read: -1 where it holds no value; validation, which knows the mode, reports it.
 
     Parameters
     ----------
-    persons, units : tuple of Path
-        In the order of the state filter.
-    blocks : tuple of Path
-        The GRF-C.
+    dtype : numpy type
+    most : int or None
+        Largest number; None for a code of one or two digits, all of which must be there.
+    blank : int or None
+        What blanks stand for; None where they are no value.
+    name : str
+        Of the field, where it is not that of the column in capitals.
     """
 
-    persons: tuple[Path, ...]
-    units: tuple[Path, ...]
-    blocks: tuple[Path, ...]
+    dtype: Any = np.int8
+    most: int | None = None
+    blank: int | None = None
+    name: str = ""
 
-    @classmethod
-    def of(cls, config: Path, state_filter: Sequence[str]) -> CefPaths:
-        """Read the ini file of the reader; relative paths are relative to it.
-
-        Raises
-        ------
-        DataError
-            If it is missing, no ini file, or names files that do not exist: everything together.
-        """
-        paths = _read_ini(config)
-        findings: list[Finding] = []
-
-        def files(kind: str) -> tuple[Path, ...]:
-            found = []
-            for code in state_filter:
-                folder = paths[f"{kind}_dir_pr" if code == PUERTO_RICO else f"{kind}_dir"]
-                name = paths[f"{kind}_file_format"].replace("%s", code)
-                found.append(config.parent / f"{folder.rstrip('/')}/{name}")
-                if not is_file(found[-1]):
-                    findings.append(Finding(found[-1].name, None, None, "is missing"))
-            return tuple(found)
-
-        persons, units = files("per"), files("unit")
-        blocks = _block_files(config.parent / paths["grfc_dir"], state_filter)
-        if not blocks:
-            rule = "expected a file of the GRF-C, or a folder with some"
-            findings.append(Finding(config.name, None, "grfc_dir", rule))
-        if findings:
-            raise FormatError(f"{config} names files that are not there.", findings)
-        return cls(persons, units, blocks)
+    def of(self, records: Records, column: str) -> npt.NDArray[Any]:
+        """Return the values of some records."""
+        name = self.name or column.upper()
+        if self.most is not None:
+            return records.numbers(name, 0, self.most, FindingLog(), blank=self.blank).astype(self.dtype)
+        start, end = records.layout.fields[name]
+        letters = records.letters[:, start:end]
+        digits = letters - np.uint8(_ZERO)  # wraps around below "0"
+        value = np.zeros(len(letters), dtype=np.int16)
+        for digit in digits.T:
+            value = value * 10 + np.minimum(digit, 9)
+        blanks = (letters == _SPACE).all(axis=1)
+        other = np.where(blanks & (self.blank is not None), self.blank or 0, _NO_CODE)
+        return np.where((digits < 10).all(axis=1), value, other).astype(self.dtype)
 
 
-def read_cef(config: Path, state_filter: Sequence[str], tell: Tell | None = None) -> Inputs:
+_CODE, _CODE_OR_BLANK, _KEY = _Field(), _Field(blank=0), _Field(np.int64, _MOST)
+_PERSON_FIELDS = {
+    "rtype": _CODE,
+    "mafid": _KEY,
+    "qage": _Field(np.int16, 999),
+    "cenhisp": _CODE,
+    "cenrace": _CODE,
+    "relship": _CODE,
+}
+_UNIT_FIELDS = {
+    "rtype": _CODE,
+    "mafid": _KEY,
+    "final_pop": _Field(np.int32, 99_999, blank=0),
+    "hhspan": _CODE_OR_BLANK,
+    "hhrace": _CODE_OR_BLANK,
+    "ten": _CODE,
+    "hht": _CODE,
+    "hht2": _CODE,
+    "cplt": _CODE,
+    "oid": _Field(np.int64, _MOST, name="OIDTB"),
+}
+
+
+def read_cef(
+    config: Path, state_filter: Sequence[str], progress: Callable[[str, int, int], None] | None = None
+) -> Inputs:
     """Read persons, units and places.
 
     Parameters
@@ -124,8 +135,7 @@ def read_cef(config: Path, state_filter: Sequence[str], tell: Tell | None = None
         The ini file.
     state_filter : sequence of str
         Two-digit FIPS codes.
-    tell : callable(stage, done, total), optional
-        Progress.
+    progress : callable(stage, done, total), optional
 
     Returns
     -------
@@ -141,27 +151,65 @@ def read_cef(config: Path, state_filter: Sequence[str], tell: Tell | None = None
     EnvironmentFailure
         If a file cannot be read.
     """
-    paths = CefPaths.of(config, state_filter)
+
+    def report(done: int) -> None:
+        if progress is not None:
+            progress("reading", done, 3)
+
+    person_paths, unit_paths, block_paths = find_files(config, state_filter)
     log = FindingLog()
-    oids, states = _read_blocks(paths.blocks, {int(code) for code in state_filter}, log)
-    _tell(tell, 1)
-    units, unit_files = _read_files(paths.units, UNITS, _unit_columns, log)
-    _tell(tell, 2)
-    persons, person_files = _read_files(paths.persons, PERSONS, _person_columns, log)
+    oids, states = _read_blocks(block_paths, {int(code) for code in state_filter}, log)
+    report(1)
+    units, unit_files = _read_files(unit_paths, UNITS, _UNIT_FIELDS, log)
+    report(2)
+    persons, person_files = _read_files(person_paths, PERSONS, _PERSON_FIELDS, log)
     log.raise_if_any(f"{config}: files of the reader cef that cannot be read.")
     oid = units.pop("oid")
     place = Lookup.of(oids).positions(oid) if len(oids) else np.full(len(oid), -1, dtype=np.int64)
-    _refuse_elsewhere(units["line"][place < 0], unit_files, config)
+    rule = "expected a block of the GRF-C in the states of state_filter"
+    elsewhere = list_lines(unit_files, units["line"][place < 0], "OIDTB", rule)
+    if elsewhere:
+        raise GeographyError(f"{config}: units without a block.", elsewhere)
     units["npf"] = _family_sizes(units, persons)
     found = Units(**units)
     places = Places(found.rtype, found.mafid, states[place], found.line)
-    _tell(tell, 3)
+    report(3)
     return Inputs(Persons(**persons), found, places, InputFiles(person_files, unit_files, unit_files))
 
 
-def _tell(tell: Tell | None, done: int) -> None:
-    if tell is not None:
-        tell("reading", done, 3)
+def find_files(
+    config: Path, state_filter: Sequence[str]
+) -> tuple[tuple[Path, ...], tuple[Path, ...], tuple[Path, ...]]:
+    """Return the files of persons and units in the order of the filter, and of the GRF-C, from the ini file.
+
+    Relative paths are relative to it.
+
+    Raises
+    ------
+    DataError
+        If it is missing, no ini file, or names files that do not exist: everything together.
+    """
+    paths = _read_ini(config)
+    findings: list[Finding] = []
+
+    def files(kind: str) -> tuple[Path, ...]:
+        found = []
+        for code in state_filter:
+            folder = paths[f"{kind}_dir_pr" if code == PUERTO_RICO else f"{kind}_dir"]
+            name = paths[f"{kind}_file_format"].replace("%s", code)
+            found.append(config.parent / f"{folder.rstrip('/')}/{name}")
+            if not is_file(found[-1]):
+                findings.append(Finding(found[-1].name, None, None, "is missing"))
+        return tuple(found)
+
+    persons, units = files("per"), files("unit")
+    blocks = _block_files(config.parent / paths["grfc_dir"], state_filter)
+    if not blocks:
+        rule = "expected a file of the GRF-C, or a folder with some"
+        findings.append(Finding(config.name, None, "grfc_dir", rule))
+    if findings:
+        raise FormatError(f"{config} names files that are not there.", findings)
+    return persons, units, blocks
 
 
 def _read_ini(config: Path) -> Mapping[str, str]:
@@ -234,77 +282,25 @@ def _read_blocks(
 
 
 def _read_files(
-    paths: Sequence[Path],
-    layout: RecordLayout,
-    columns: Callable[[Records], dict[str, npt.NDArray[Any]]],
-    log: FindingLog,
+    paths: Sequence[Path], layout: RecordLayout, fields: Mapping[str, _Field], log: FindingLog
 ) -> tuple[dict[str, npt.NDArray[Any]], Source]:
     """Return the columns of all files one after another, and where their lines stand."""
-    empty = np.zeros((0, layout.width), dtype=np.uint8)
-    parts = [columns(Records("", 1, empty, layout)) | {"line": np.empty(0, dtype=np.int64)}]
+
+    def columns(records: Records, lines: Ints) -> dict[str, npt.NDArray[Any]]:
+        return {name: field.of(records, name) for name, field in fields.items()} | {"line": lines}
+
+    empty = Records("", 1, np.zeros((0, layout.width), dtype=np.uint8), layout)
+    parts = [columns(empty, np.empty(0, dtype=np.int64))]
     before, ends = 0, []
     for path in paths:
         last = 0
         for records in read_records(path, layout, log):
             last = records.first + len(records) - 1
-            lines = np.arange(before + records.first, before + last + 1, dtype=np.int64)
-            parts.append(columns(records) | {"line": lines})
+            parts.append(columns(records, np.arange(before + records.first, before + last + 1)))
         before += last
         ends.append(before)
     joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     return joined, Source(tuple(path.name for path in paths), tuple(ends[:-1]))
-
-
-def _person_columns(records: Records) -> dict[str, npt.NDArray[Any]]:
-    return {
-        "rtype": _codes(records, "RTYPE"),
-        "mafid": _numbers(records, "MAFID", _MOST),
-        "qage": _numbers(records, "QAGE", 999).astype(np.int16),
-        "cenhisp": _codes(records, "CENHISP"),
-        "cenrace": _codes(records, "CENRACE"),
-        "relship": _codes(records, "RELSHIP"),
-    }
-
-
-def _unit_columns(records: Records) -> dict[str, npt.NDArray[Any]]:
-    return {
-        "rtype": _codes(records, "RTYPE"),
-        "mafid": _numbers(records, "MAFID", _MOST),
-        "final_pop": _numbers(records, "FINAL_POP", 99_999, blank=0).astype(np.int32),
-        "hhspan": _codes(records, "HHSPAN", blank=0),
-        "hhrace": _codes(records, "HHRACE", blank=0),
-        "ten": _codes(records, "TEN"),
-        "hht": _codes(records, "HHT"),
-        "hht2": _codes(records, "HHT2"),
-        "cplt": _codes(records, "CPLT"),
-        "oid": _numbers(records, "OIDTB", _MOST),
-    }
-
-
-def _numbers(records: Records, field: str, largest: int, blank: int | None = None) -> Ints:
-    """Return whole numbers, -1 where there is none; validation, which knows the mode, tells."""
-    return records.numbers(field, 0, largest, FindingLog(), blank=blank)
-
-
-def _codes(records: Records, field: str, blank: int = _NO_CODE) -> npt.NDArray[np.int8]:
-    """Return codes of one or two digits, all of which must be there; -1 for anything else."""
-    start, end = records.layout.fields[field]
-    letters = records.letters[:, start:end]
-    digits = letters - np.uint8(_ZERO)  # wraps around below "0"
-    value = np.zeros(len(letters), dtype=np.int16)
-    for column in digits.T:
-        value = value * 10 + np.minimum(column, 9)
-    known = (digits < 10).all(axis=1)
-    blanks = (letters == _SPACE).all(axis=1)
-    return np.where(known, value, np.where(blanks, blank, _NO_CODE)).astype(np.int8)
-
-
-def _refuse_elsewhere(lines: Ints, files: Source, config: Path) -> None:
-    findings = list_lines(
-        files, lines, "OIDTB", "expected a block of the GRF-C in the states of state_filter"
-    )
-    if findings:
-        raise GeographyError(f"{config}: units without a block.", findings)
 
 
 def _family_sizes(

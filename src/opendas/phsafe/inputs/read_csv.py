@@ -11,13 +11,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
+from opendas.arrays import Bools, Ints
 from opendas.errors import EnvironmentFailure, Finding, FormatError
 from opendas.phsafe.inputs.fields import check_values
 from opendas.phsafe.inputs.findings import MOST_LINES
@@ -72,10 +73,15 @@ _BLOCK_BYTES = 1 << 24
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 _DIGITS = re.compile(r"[0-9]+")
 
-Tell = Callable[[str, int, int], None]
+_SOURCES = {"state": "TABBLKST"}
+"""Columns of the files, where they are not called as ours are in capitals."""
+
+_Rows = TypeVar("_Rows", Persons, Units, Places)
 
 
-def read_csv(folder: Path, state_filter: Sequence[str], tell: Tell | None = None) -> Inputs:
+def read_csv(
+    folder: Path, state_filter: Sequence[str], progress: Callable[[str, int, int], None] | None = None
+) -> Inputs:
     """Read the three files.
 
     Parameters
@@ -83,8 +89,7 @@ def read_csv(folder: Path, state_filter: Sequence[str], tell: Tell | None = None
     folder : Path
     state_filter : sequence of str
         Two-digit FIPS codes.
-    tell : callable(stage, done, total), optional
-        Progress.
+    progress : callable(stage, done, total), optional
 
     Returns
     -------
@@ -99,37 +104,40 @@ def read_csv(folder: Path, state_filter: Sequence[str], tell: Tell | None = None
     EnvironmentFailure
         If a file cannot be read.
     """
-    found: dict[str, list[Finding]] = {
-        name: _check_header(folder / name, columns) for name, columns in _COLUMNS.items()
-    }
+    found = {name: _check_first_line(folder / name, columns) for name, columns in _COLUMNS.items()}
     if found["geo.csv"]:  # without it nobody knows which rows are in the states of the run
         raise FormatError(f"{folder} {_NOT_READ}", _all(found))
     states = np.zeros(128, dtype=np.bool_)
     states[[int(code) for code in state_filter]] = True
-    places = _read_places(_File(folder / "geo.csv", GEO_COLUMNS, found["geo.csv"]), states)
+
+    def in_filter(table: pa.Table) -> Bools:
+        state = _codes(table, _SOURCES["state"], np.int8)
+        return np.asarray((state >= 0) & states[state])
+
+    places = _read_file(folder / "geo.csv", Places, found["geo.csv"], in_filter)
     known = np.sort(places.mafid)
-    tables: dict[str, Any] = {}
-    kinds: tuple[tuple[str, type[Any]], ...] = (("units.csv", Units), ("persons.csv", Persons))
-    for done, (name, kind) in enumerate(kinds, start=1):
-        if tell is not None:
-            tell("reading", done, 3)
+
+    def read(name: str, kind: type[_Rows], done: int) -> _Rows:
+        if progress is not None:
+            progress("reading", done, 3)
         if found[name]:
-            tables[name] = kind.of(**dict.fromkeys(kind.dtypes(), ()))
-        else:
-            tables[name] = _read_columns(_File(folder / name, _COLUMNS[name], found[name]), kind, known)
-    inputs = Inputs(tables["persons.csv"], tables["units.csv"], places)
+            return kind.of(**dict.fromkeys(kind.dtypes(), ()))
+        return _read_file(folder / name, kind, found[name], lambda table: _among(_keys(table), known))
+
+    units = read("units.csv", Units, 1)
+    inputs = Inputs(read("persons.csv", Persons, 2), units, places)
     if any(found.values()):
         findings = [*_all(found), *check_values(inputs)]
         raise FormatError(f"{folder} {_NOT_READ}", findings, shown=len(findings))
-    if tell is not None:
-        tell("reading", 3, 3)
+    if progress is not None:
+        progress("reading", 3, 3)
     return inputs
 
 
 def _all(found: dict[str, list[Finding]]) -> list[Finding]:
     """Return the findings of all files, the first lines of each."""
     findings: list[Finding] = []
-    for name in sorted(found, key=list(_COLUMNS).index):
+    for name in _COLUMNS:
         listed = sorted(found[name], key=lambda finding: finding.line or 0)
         findings += listed[:MOST_LINES]
         if len(listed) > MOST_LINES:
@@ -138,22 +146,19 @@ def _all(found: dict[str, list[Finding]]) -> list[Finding]:
     return findings
 
 
-def _check_header(path: Path, columns: tuple[str, ...]) -> list[Finding]:
-    """Compare the first line with the published columns; names are public, values are not."""
+def _check_first_line(path: Path, columns: tuple[str, ...]) -> list[Finding]:
     try:
         with path.open("rb") as file:
             line = file.readline(1 << 16)
     except (FileNotFoundError, NotADirectoryError):
         return [Finding(path.name, None, None, "is missing")]
     except OSError as error:
-        raise EnvironmentFailure(
-            f"could not read {path.name}: {error.strerror or 'unknown reason'}."
-        ) from None
+        raise _unreadable(path, error) from None
     return check_header(path.name, line.decode("utf-8-sig", errors="replace"), columns)
 
 
 def check_header(file: str, line: str, columns: tuple[str, ...]) -> list[Finding]:
-    """Compare a first line with the published columns."""
+    """Compare a first line with the published columns; names are public, values are not."""
     text = line.removeprefix("\ufeff").rstrip("\r\n")
     found = tuple(name.strip().strip('"') for name in text.split(","))
     if found == columns:
@@ -168,105 +173,38 @@ def check_header(file: str, line: str, columns: tuple[str, ...]) -> list[Finding
     return [Finding(file, 1, None, rule)]
 
 
-class _File:
-    """One file, read by columns; rows with another number of fields become findings and are left out."""
+def _unreadable(path: Path, error: OSError) -> EnvironmentFailure:
+    return EnvironmentFailure(f"could not read {path.name}: {error.strerror or 'unknown reason'}.")
 
-    def __init__(self, path: Path, columns: tuple[str, ...], findings: list[Finding]) -> None:
-        self.path = path
-        self.columns = columns
-        self._findings = findings
 
-    def read(self, names: Sequence[str]) -> pa.Table:
-        """Return some columns: the key as int64 where that is what it holds, the others as dictionaries."""
-        if not self._has_rows():
-            return pa.schema({**_kinds(names), _KEY: pa.int64()}).empty_table()
-        try:
-            return self._read(names, plain=True)
-        except pa.ArrowInvalid:  # a key that is no integer, a broken row, no text: the message quotes them
-            return self._read(names, plain=False)
+def _read_file(
+    path: Path, kind: type[_Rows], findings: list[Finding], keep: Callable[[pa.Table], Bools]
+) -> _Rows:
+    """Read the rows of a file that are kept; those with another number of fields become findings."""
 
-    def _has_rows(self) -> bool:
-        """Whether something follows the header; Arrow takes its absence for an error."""
-        with self.path.open("rb") as file:
-            file.readline()
-            return any(line.strip() for line in file)
-
-    def _read(self, names: Sequence[str], *, plain: bool) -> pa.Table:
-        """Read fast where the file is `plain`; else in one thread, which alone knows the numbers of rows."""
-        try:
-            return _parse(self.path, self.columns, names, None if plain else self._broken_row, skip=1)
-        except OSError as error:
-            raise EnvironmentFailure(
-                f"could not read {self.path.name}: {error.strerror or 'unknown reason'}."
-            ) from None
-
-    def _broken_row(self, row: Any) -> str:
+    def broken(row: Any) -> str:
         rule = f"expected {row.expected_columns} fields, found {row.actual_columns}"
-        self._findings.append(Finding(self.path.name, row.number, None, rule))
+        findings.append(Finding(path.name, row.number, None, rule))
         return "skip"
 
-
-def _parse(
-    source: Any,
-    columns: Sequence[str],
-    names: Sequence[str],
-    on_broken: Callable[[Any], str] | None,
-    *,
-    skip: int = 0,
-) -> pa.Table:
-    """Parse lines: fast, or, where something is told what is broken, in one thread, which knows the numbers.
-
-    The fast way raises ``ArrowInvalid`` for a key that is no integer, bytes that are no text, a broken row.
-    """
-    plain = on_broken is None
-    kinds = {name: pa.dictionary(pa.int32(), pa.string()) for name in names if name != _KEY}
-    return pacsv.read_csv(
-        source,
-        read_options=pacsv.ReadOptions(
-            use_threads=plain,
-            block_size=_BLOCK_BYTES,
-            skip_rows=skip,
-            column_names=list(columns),
-            encoding="utf8" if plain else "latin1",  # in which every byte is a character
-        ),
-        parse_options=pacsv.ParseOptions(invalid_row_handler=on_broken),
-        convert_options=pacsv.ConvertOptions(
-            column_types={**kinds, _KEY: pa.int64() if plain else pa.string()},
-            include_columns=list(names),
-            null_values=[],
-            strings_can_be_null=False,
-        ),
-    )
-
-
-def _kinds(names: Sequence[str]) -> dict[str, pa.DataType]:
-    return {name: pa.dictionary(pa.int32(), pa.string()) for name in names}
-
-
-def _read_places(file: _File, states: npt.NDArray[np.bool_]) -> Places:
-    table = file.read((_KEY, "RTYPE", "TABBLKST"))
-    state = _codes(table, "TABBLKST", np.int8)
-    kept = _kept((state >= 0) & states[state])
-    return Places(
-        _codes(table, "RTYPE", np.int8)[kept], _keys(table)[kept], state[kept], _lines(table.num_rows)[kept]
-    )
-
-
-def _read_columns(file: _File, kind: type[Any], known: npt.NDArray[np.int64]) -> Any:
-    """Read persons or units, and keep the rows whose key is among the `known`."""
-    table = file.read(file.columns)
-    keys = _keys(table)
-    kept = _kept(_among(keys, known))
-    columns = {"mafid": keys[kept], "line": _lines(table.num_rows)[kept]}
-    for name, dtype in kind.dtypes().items():
-        if name not in columns:
-            columns[name] = _codes(table, name.upper(), dtype)[kept]
-    return kind(**columns)
+    columns = _COLUMNS[path.name]
+    with path.open("rb") as file:
+        file.readline()
+        if not any(line.strip() for line in file):  # Arrow takes the absence of rows for an error
+            return kind.of(**dict.fromkeys(kind.dtypes(), ()))
+    try:
+        table = _parse(path, columns, kind, broken, skip=1)
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    mask = keep(table)
+    lines = np.arange(2, table.num_rows + 2, dtype=np.int64)
+    # A slice copies nothing where everything is kept.
+    return _rows(table, kind, lines, slice(None) if mask.all() else mask)
 
 
 def parse_rows(
-    text: pa.Buffer, columns: tuple[str, ...], kind: type[Any], first: int
-) -> tuple[Any, dict[int, int]]:
+    text: pa.Buffer, columns: tuple[str, ...], kind: type[_Rows], first: int
+) -> tuple[_Rows, dict[int, int]]:
     """Parse consecutive lines of a file, for engines that read in parts; nothing is left out by state.
 
     Parameters
@@ -292,31 +230,61 @@ def parse_rows(
         broken[first + row.number - 1] = row.actual_columns
         return "skip"
 
-    wanted = {name: name.upper() for name in kind.dtypes() if name not in ("line", "state")}
-    if "state" in kind.dtypes():
-        wanted["state"] = "TABBLKST"
-    try:
-        table = _parse(pa.BufferReader(text), columns, tuple(wanted.values()), None)
-    except pa.ArrowInvalid:
-        table = _parse(pa.BufferReader(text), columns, tuple(wanted.values()), note)
+    table = _parse(text, columns, kind, note)
     lines = np.arange(first, first + table.num_rows + len(broken), dtype=np.int64)
-    rows = {"mafid": _keys(table), "line": lines[~np.isin(lines, list(broken))]}
+    return _rows(table, kind, lines[~np.isin(lines, list(broken))]), broken
+
+
+def _parse(
+    source: Path | pa.Buffer,
+    columns: Sequence[str],
+    kind: type[Any],
+    on_broken: Callable[[Any], str],
+    *,
+    skip: int = 0,
+) -> pa.Table:
+    """Parse lines into the columns that a kind of rows has: the key as int64, the others as dictionaries.
+
+    Fast first. A key that is no integer, bytes that are no text, or a broken row stop that; then in one
+    thread, which alone knows the numbers of rows, with keys as text and every byte a character.
+    """
+    names = [_SOURCES.get(name, name.upper()) for name in kind.dtypes() if name != "line"]
+    codes = {name: pa.dictionary(pa.int32(), pa.string()) for name in names if name != _KEY}
+
+    def parsed(*, fast: bool) -> pa.Table:
+        return pacsv.read_csv(
+            source if isinstance(source, Path) else pa.BufferReader(source),
+            read_options=pacsv.ReadOptions(
+                use_threads=fast,
+                block_size=_BLOCK_BYTES,
+                skip_rows=skip,
+                column_names=list(columns),
+                encoding="utf8" if fast else "latin1",
+            ),
+            parse_options=pacsv.ParseOptions(invalid_row_handler=None if fast else on_broken),
+            convert_options=pacsv.ConvertOptions(
+                column_types={**codes, _KEY: pa.int64() if fast else pa.string()},
+                include_columns=names,
+                null_values=[],
+                strings_can_be_null=False,
+            ),
+        )
+
+    try:
+        return parsed(fast=True)
+    except pa.ArrowInvalid:
+        return parsed(fast=False)
+
+
+def _rows(table: pa.Table, kind: type[_Rows], lines: Ints, kept: Any = slice(None)) -> _Rows:
+    columns: dict[str, Any] = {"mafid": _keys(table)[kept], "line": lines[kept]}
     for name, dtype in kind.dtypes().items():
-        if name not in rows:
-            rows[name] = _codes(table, wanted[name], dtype)
-    return kind(**rows), broken
+        if name not in columns:
+            columns[name] = _codes(table, _SOURCES.get(name, name.upper()), dtype)[kept]
+    return kind(**columns)
 
 
-def _lines(rows: int) -> npt.NDArray[np.int64]:
-    return np.arange(2, rows + 2, dtype=np.int64)
-
-
-def _kept(mask: npt.NDArray[np.bool_]) -> Any:
-    """Return an index of the rows to keep; a slice, which copies nothing, where that is all of them."""
-    return slice(None) if mask.all() else mask
-
-
-def _among(keys: npt.NDArray[np.int64], known: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+def _among(keys: Ints, known: Ints) -> Bools:
     """Return which keys are among the sorted `known`."""
     if not len(known):
         return np.zeros(len(keys), dtype=np.bool_)
@@ -328,7 +296,7 @@ def _among(keys: npt.NDArray[np.int64], known: npt.NDArray[np.int64]) -> npt.NDA
     return found
 
 
-def _keys(table: pa.Table) -> npt.NDArray[np.int64]:
+def _keys(table: pa.Table) -> Ints:
     column = table.column(_KEY)
     if column.type == pa.int64():
         return np.asarray(column.to_numpy())

@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -140,7 +139,6 @@ class Table:
     weight: str | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "shell", MappingProxyType(dict(self.shell)))
         _check_name(self.name)
         if not self.cells or len(set(self.cells)) != len(self.cells) or len(self.cells) > 127:
             raise ConfigError(f"table {self.name}: it needs 1 to 127 cells, each with a code of its own.")
@@ -151,12 +149,6 @@ class Table:
         for code, parts in self.shell.items():
             if not set(parts) <= set(self.cells):
                 raise ConfigError(f"table {self.name}: cell {code} of the shell sums cells it does not have.")
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # A mapping proxy cannot be pickled; engines send tables to other processes.
-        values = [getattr(self, name) for name in self.__slots__]
-        values[self.__slots__.index("shell")] = dict(self.shell)
-        return type(self), tuple(values)
 
     @property
     def levels(self) -> tuple[Level, ...]:
@@ -198,7 +190,3 @@ class Derived:
 
     def __post_init__(self) -> None:
         _check_name(self.name)
-        object.__setattr__(self, "cells", MappingProxyType(dict(self.cells)))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.name, self.source, dict(self.cells), self.truth)
