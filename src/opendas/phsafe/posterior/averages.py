@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 
+from opendas.arrays import Ints
 from opendas.errors import DataError
-from opendas.phsafe.posterior.counts import CountEstimates
+from opendas.phsafe.posterior.counts import rounded
 from opendas.phsafe.posterior.files import Grid
 from opendas.phsafe.posterior.ratio import Block, Estimate, Fit, fit_block, pair_average, pair_count
-from opendas.phsafe.posterior.tables import COUNTS, AverageTable, Model
+from opendas.phsafe.posterior.tables import AverageTable, CountTable, Model
 
 __all__ = ["AverageEstimates", "CellEstimate", "Measured", "counts_of", "estimate_averages", "measured"]
-
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,23 +229,17 @@ def estimate_averages(
             return _shared(row, most, with_counts)
         return _by_tenure(row, most, with_counts) if model is Model.JOINT else _alone(row, most)
 
-    return _mapped(fit, rows, workers)
-
-
-def _mapped(function: Callable[[Measured], _T], rows: Sequence[Measured], workers: int) -> list[_T]:
-    if workers == 1:
-        return [function(row) for row in rows]
     with ThreadPoolExecutor(workers) as pool:
-        return list(pool.map(function, rows))
+        return list(pool.map(fit, rows))
 
 
-def counts_of(estimates: Sequence[AverageEstimates], table: str) -> CountEstimates:
-    """Return the estimates of a count table from those of the averages with its numerators."""
-    declared = COUNTS[table]
-    means = np.array([[part.mean for part in row.counts] for row in estimates])
-    ends = np.array([[(part.low, part.high) for part in row.counts] for row in estimates])
-    rounded = np.rint(means).astype(np.int64)
-    rounded[:, 0] = rounded[:, 1:].sum(axis=1)
-    low = np.floor(ends[..., 0]).astype(np.int64)
-    high = np.ceil(ends[..., 1]).astype(np.int64)
-    return CountEstimates((*declared.margins, *declared.cells), rounded, low, high)
+def counts_of(table: CountTable, row: AverageEstimates) -> Ints:
+    """Return the estimates of a count table from those of the averages with its numerators.
+
+    Returns
+    -------
+    int64 (cells, 3)
+        As :func:`opendas.phsafe.posterior.counts.rounded` gives them.
+    """
+    means, low, high = zip(*row.counts, strict=True)
+    return rounded(means[1:], low, high, [range(len(table.cells))])

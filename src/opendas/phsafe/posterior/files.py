@@ -70,20 +70,6 @@ class Grid:
         """Return the positions of cells."""
         return [self.cells.index(cell) for cell in cells]
 
-    def subset(self, keys: Sequence[Key]) -> Grid:
-        """Return the grid of some keys."""
-        rows = self.rows(keys)
-        noise = tuple(self.noise[row] for row in rows)
-        return Grid(
-            self.name,
-            self.region_type,
-            tuple(keys),
-            self.cells,
-            self.counts[rows],
-            self.variances[rows],
-            noise,
-        )
-
     def rows(self, keys: Iterable[Key]) -> list[int]:
         """Return the positions of keys."""
         where = {key: row for row, key in enumerate(self.keys)}

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from opendas.arrays import Ints
 from opendas.errors import ConfigError
 from opendas.phsafe.model import PUERTO_RICO, Noise
 from opendas.phsafe.posterior.averages import (
@@ -19,7 +20,7 @@ from opendas.phsafe.posterior.averages import (
     estimate_averages,
     measured,
 )
-from opendas.phsafe.posterior.counts import CountEstimates, estimate_counts
+from opendas.phsafe.posterior.counts import estimate_counts
 from opendas.phsafe.posterior.files import Grid, Key, estimate_path, read_measurements, write_estimates
 from opendas.phsafe.posterior.tables import AVERAGES, COUNTS, AverageTable, CountTable, Model
 from opendas.phsafe.posterior.truncated import Z95
@@ -82,8 +83,8 @@ def _cells() -> dict[str, tuple[int, ...]]:
 
 def _averages(
     table: AverageTable, tables: Tables, model: Model, most: float, workers: int, notes: list[str]
-) -> Iterator[tuple[_File, Grid | None, CountEstimates | None]]:
-    """Fit a table of averages; with it, the table of counts that has its numerators."""
+) -> Iterator[tuple[_File, dict[Key, Ints]]]:
+    """Fit a table of averages; with it, by key, the table of counts that has its numerators."""
     numerators, denominators = tables.get(table.numerator, {}), tables.get(table.denominator, {})
     linked = table.counts if model is Model.JOINT else None
     for region_type, numerator in numerators.items():
@@ -111,10 +112,8 @@ def _averages(
         estimates = estimate_averages(rows, model, most, workers)
         lines = tuple(average_rows(table, region_type, keys, rows, estimates))
         file = _File(table.name, region_type, average_columns(table), lines)
-        if counts is None or table.counts is None:
-            yield file, None, None
-        else:
-            yield file, counts.subset(keys), counts_of(estimates, table.counts)
+        shared = zip(keys, estimates, strict=True) if counts is not None else ()
+        yield file, {key: counts_of(COUNTS[counts.name], row) for key, row in shared if counts is not None}
 
 
 def post_process(
@@ -152,32 +151,19 @@ def post_process(
     tables = read_measurements(out, _cells())
     notes: list[str] = []
     files: list[_File] = []
-    linked: dict[tuple[str, str], tuple[Grid, CountEstimates]] = {}
+    linked: dict[tuple[str | None, str], dict[Key, Ints]] = {}
     for average in AVERAGES.values():
-        for file, grid, counts in _averages(average, tables, model, most, workers, notes):
+        for file, counts in _averages(average, tables, model, most, workers, notes):
             files.append(file)
-            if average.counts is not None and grid is not None and counts is not None:
-                linked[average.counts, file.region_type] = (grid, counts)
+            linked[average.counts, file.region_type] = counts
     for table in COUNTS.values():
         for region_type, grid in tables.get(table.name, {}).items():
-            estimates = _count_estimates(table.name, grid, model, linked.get((table.name, region_type)))
+            shared = linked.get((table.name, region_type), {})
+            alone = [key for key in grid.keys if key not in shared]
+            estimates = {**shared, **estimate_counts(table, grid, alone, model)}
             rows = tuple(count_rows(table, grid, estimates))
             files.append(_File(table.name, region_type, COUNT_COLUMNS, rows))
     return _write(out, files, tables, most, notes)
-
-
-def _count_estimates(
-    name: str, grid: Grid, model: Model, linked: tuple[Grid, CountEstimates] | None
-) -> CountEstimates:
-    """Return the estimates of a table of counts, from the averages for keys that those have."""
-    if linked is None:
-        return estimate_counts(COUNTS[name], grid, model)
-    found, estimates = linked
-    missing = [key for key in grid.keys if key not in set(found.keys)]
-    if not missing:
-        return estimates
-    others = estimate_counts(COUNTS[name], grid.subset(missing), model)
-    return estimates.merged(found.keys, others, missing, grid.keys)
 
 
 def _write(
@@ -213,27 +199,21 @@ def average_columns(table: AverageTable) -> tuple[str, ...]:
     return (*_HEAD, *_NUMERATOR, *_DENOMINATOR, "RATIO_NOISY", "RATIO_PRED", "PRED_NUM", "PRED_DENOM", *_ENDS)
 
 
-def count_rows(table: CountTable, grid: Grid, estimates: CountEstimates) -> Iterator[tuple[object, ...]]:
+def count_rows(table: CountTable, grid: Grid, estimates: Mapping[Key, Ints]) -> Iterator[tuple[object, ...]]:
     """Yield the rows of a table of counts: total by total, then the measured cells region by region."""
     parts = {**table.margins, **{cell: (cell,) for cell in table.cells}}
-
-    def row_of(row: int, column: int) -> tuple[object, ...]:
-        (region, group), cell = grid.keys[row], estimates.cells[column]
-        columns = grid.columns(parts[cell])
+    codes, totals = tuple(parts), range(len(table.margins))
+    order = [(key, column) for column in totals for key in grid.keys]
+    order += [(key, column) for key in grid.keys for column in range(len(totals), len(codes))]
+    where = {key: row for row, key in enumerate(grid.keys)}
+    for key, column in order:
+        (region, group), row, columns = key, where[key], grid.columns(parts[codes[column]])
         variance = float(grid.variances[row, columns].sum())
-        return (
-            *(region.zfill(2), grid.region_type, group, cell),
+        yield (
+            *(region.zfill(2), grid.region_type, group, codes[column]),
             *(int(grid.counts[row, columns].sum()), variance, Z95 * float(np.sqrt(variance))),
-            *(int(values[row, column]) for values in (estimates.estimate, estimates.low, estimates.high)),
+            *estimates[key][column].tolist(),
         )
-
-    totals = len(table.margins)
-    for column in range(totals):
-        for row in range(len(grid.keys)):
-            yield row_of(row, column)
-    for row in range(len(grid.keys)):
-        for column in range(totals, len(estimates.cells)):
-            yield row_of(row, column)
 
 
 def average_rows(
@@ -264,15 +244,12 @@ def average_rows(
                     yield (*head, *numerator, *denominator, noisy, *means, *ends)
 
 
-# Properties that estimates must have, after the Bureau's own validation of its modelled tables.
-
-
 _TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A property that the rows of a file were checked for.
+    """A property that the rows of a file were checked for, after the Bureau's own validation.
 
     Parameters
     ----------
