@@ -181,12 +181,6 @@ def test_under_many_keys_every_row_is_kept_equally_often() -> None:
     assert np.abs(kept - 0.3 * trials).max() < 5 * spread
 
 
-def test_household_numbers_may_be_given() -> None:
-    rows = made(11)
-    numbers = np.unique([row[1] for row in rows], return_inverse=True)[1]
-    assert choose(rows, 2, household=numbers) == choose(rows, 2)
-
-
 def test_households_without_excess_are_not_hashed() -> None:
     rows = [(3, 100_000_001 + i // 3, i % 3, 1, 1, 25) for i in range(30)]
     assert all(choose(rows, 3, key=None))

@@ -288,7 +288,7 @@ def test_lines_of_several_files_are_told_by_file() -> None:
     import numpy as np
 
     source = Source(("a.txt", "b.txt", "c.txt"), (10, 15))
-    places = [source.place(line) for line in (1, 10, 11, 15, 16, 99)]
+    places = [source.locate(line) for line in (1, 10, 11, 15, 16, 99)]
     assert places == [("a.txt", 1), ("a.txt", 10), ("b.txt", 1), ("b.txt", 5), ("c.txt", 1), ("c.txt", 84)]
     found = list_lines(source, np.array([16, 11, 11, 3]), "QAGE", "rule")
     assert [str(one) for one in found] == [

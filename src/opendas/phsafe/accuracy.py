@@ -1,8 +1,8 @@
 """The accuracy report: private tables made again and again, beside the truth. For test data only.
 
-Noise and truncation are told apart. The published report compares with the exact tables of the non-private
-mode, so that its errors hold both; beside that stand here the errors by noise alone, and the bias by
-truncation alone.
+Errors by noise and by truncation are kept apart. The published report compares with the exact tables of the
+non-private mode, so that its errors hold both; beside that stand here the errors by noise alone, and the bias
+by truncation alone.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from opendas.phsafe.tables import IteratesBy, Joined, Kind, Table
 from opendas.phsafe.truncation import Truncation, select
 
 __all__ = [
+    "Progress",
     "count_cube",
     "count_tables",
     "counted_rows",
@@ -106,6 +107,10 @@ def count_cube(table: Table, rows: Joined, state: npt.NDArray[np.int8], states: 
     -------
     int64 (states, 8, 3, cells), or (states, 1, 1, cells) for a table without population groups
         The last race and the last origin hold rows of no group. Rows without a cell are in none.
+
+    Notes
+    -----
+    Sexton et al. (2024), Algorithm 4, of all population groups at once.
     """
     races, origins = (_RACES, _ORIGINS) if table.has_groups else (1, 1)
     shape = (states, races, origins, len(table.cells))
@@ -176,6 +181,10 @@ def count_tables(
     -------
     dict of str to int64 (states, races, origins, cells)
         The cube of each table. Confidential.
+
+    Notes
+    -----
+    Sexton et al. (2024), Algorithm 1 and Algorithm 2, but for the noise.
     """
     tables = [table for table in plan.config.tables if table.name in plan.config.budgets]
     cubes = {}

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol
 
 from opendas.arrays import Ints
 from opendas.phsafe.config import Config, Plan
-from opendas.phsafe.counting import count_tables, exact_cubes
+from opendas.phsafe.counting import Progress, count_tables, exact_cubes
 from opendas.phsafe.inputs.digest import bucket_digests, canonical_bytes
 from opendas.phsafe.inputs.linking import link
 from opendas.phsafe.inputs.records import Inputs
@@ -15,8 +14,6 @@ from opendas.phsafe.tables import Table
 from opendas.phsafe.validate import Validation, validate
 
 __all__ = ["Households", "LocalHouseholds"]
-
-Tell = Callable[[str, int, int], None]
 
 
 class Households(Protocol):
@@ -27,7 +24,7 @@ class Households(Protocol):
         ...
 
     def canonical_bytes(self) -> bytes:
-        """Return what the input tag is made of; see :mod:`opendas.phsafe.inputs.digest`."""
+        """Return what the input tag is a keyed digest of; see :mod:`opendas.phsafe.inputs.digest`."""
         ...
 
     def count(self, plan: Plan, keys: dict[str, bytes]) -> dict[str, Ints]:
@@ -46,27 +43,26 @@ class LocalHouseholds:
     ----------
     inputs : Inputs
     config : Config
-    tell : callable(stage, done, total), optional
-        Progress.
+    progress : callable(stage, done, total), optional
     """
 
-    def __init__(self, inputs: Inputs, config: Config, tell: Tell | None = None) -> None:
+    def __init__(self, inputs: Inputs, config: Config, progress: Progress | None = None) -> None:
         self._inputs = inputs
         self._config = config
         self._linked = link(inputs, config.state_filter)
-        self._tell = tell
+        self._progress = progress
 
     def validate(self, *, every_table: bool = False) -> Validation:
         """Check everything."""
         return validate(self._inputs, self._linked, self._config, every_table=every_table)
 
     def canonical_bytes(self) -> bytes:
-        """Return what the input tag is made of."""
+        """Return what the input tag is a keyed digest of."""
         return canonical_bytes(bucket_digests(self._inputs))
 
     def count(self, plan: Plan, keys: dict[str, bytes]) -> dict[str, Ints]:
         """Return the cube of each table with a budget, after truncation."""
-        return count_tables(plan, self._linked, keys, self._tell)
+        return count_tables(plan, self._linked, keys, self._progress)
 
     def count_exactly(self, tables: dict[str, Table]) -> dict[str, Ints]:
         """Return the cube of each table as the non-private mode counts it."""

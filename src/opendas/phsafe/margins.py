@@ -102,10 +102,14 @@ def cell_margins(
 
 
 def formula_margin(law: DiscreteGaussian, z: Fraction = PUBLISHED_Z["text"]) -> int:
-    """Return ``floor(z sigma)``, the paper's margin (section 7.1).
+    """Return ``floor(z sigma)``, the paper's margin.
 
     The paper says that it holds with at least 90 %. With z = 1.64, below the normal quantile 1.64485, it
     does not always: ``sigma2 = 92401.68`` gives 498, and the exact margin is 500.
+
+    Notes
+    -----
+    Sexton et al. (2024), section 7.1.
     """
     return isqrt(int(z**2 * law.sigma2))
 
@@ -125,6 +129,10 @@ def formula_budget(
         One of :data:`PUBLISHED_Z`, or any.
     digits : int
         Decimals of the result.
+
+    Notes
+    -----
+    Sexton et al. (2024), Corollary 2.
 
     Examples
     --------

@@ -74,6 +74,10 @@ def measure(
     -------
     tuple of OutputTable
         Private, given the key stays secret and no budget is infinite.
+
+    Notes
+    -----
+    Sexton et al. (2024), Algorithm 1 and Algorithm 2.
     """
     cubes = count(plan, truncation_keys(plan, key))
     laws = {(noise.table, noise.level): noise.law for noise in plan.noise}
@@ -90,7 +94,7 @@ def measure(
 
 
 def _draw(key: bytes, law: Law, level: Level, shape: tuple[int, ...]) -> Ints:
-    """Draw the noise of one level: int64 (regions, groups, cells)."""
+    """Draw the noise of one level, int64 (regions, groups, cells): Sexton et al. (2024), Algorithm 5."""
     regions, groups, cells = shape
     table = SamplerTable.build(law)
     requests = [(table, np.arange(regions), group, np.arange(cells)) for group in range(groups)]

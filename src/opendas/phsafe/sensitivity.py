@@ -107,7 +107,8 @@ class Answers:
 
         Notes
         -----
-        ``paper``: Lemma 6 and Theorems 1 to 4. ``tight``: propositions 1 to 3 of ``docs/proofs/phsafe.md``.
+        ``paper``: Sexton et al. (2024), Lemma 6 and Theorems 1, 2, 3 and 4. ``tight``: propositions 1 to 3 of
+        ``docs/proofs/phsafe.md``.
         """
         bounded = relation is Neighbours.BOUNDED
         if sensitivity is Sensitivity.PAPER:
@@ -171,12 +172,16 @@ def noise_for(
     Returns
     -------
     DiscreteGaussian or DiscreteLaplace
-        ``sigma2 = D2^2 / (2 rho)`` (Algorithm 5), ``scale = D1 / epsilon``.
+        ``sigma2 = D2^2 / (2 rho)``, ``scale = D1 / epsilon``.
 
     Raises
     ------
     BudgetError
         If the budget is not positive.
+
+    Notes
+    -----
+    Sexton et al. (2024), Algorithm 5.
 
     Examples
     --------
@@ -310,7 +315,7 @@ def total_loss(
 
     Notes
     -----
-    Sequential composition, PHSafe paper, Lemma 4.
+    Sexton et al. (2024), Lemma 4: sequential composition.
     """
     total = Fraction(0)
     for one in noise:

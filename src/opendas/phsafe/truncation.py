@@ -1,4 +1,4 @@
-"""Which persons of a large household are kept: at most tau a household (Algorithm 3).
+"""Which persons of a large household are kept: at most tau, the truncation threshold, a household.
 
 Two orders are offered. ``keyed`` sorts the rows of a household by a keyed label of (table, MAFID, row, index
 among identical rows): without the key nobody can foresee who is dropped. ``tumult-0.12`` reproduces the
@@ -54,7 +54,6 @@ def select(
     *,
     mode: Truncation = Truncation.KEYED,
     key: bytes | None = None,
-    household: NDArray[Any] | None = None,
 ) -> NDArray[np.bool_]:
     """Choose at most tau rows of each household.
 
@@ -70,9 +69,6 @@ def select(
     mode : Truncation
     key : bytes, 32 of them
         For ``keyed``; see :data:`KEY_PURPOSE`.
-    household : int (n,), optional
-        ``mafid`` as numbers from 0, where the caller has them (equal exactly where ``mafid`` is): saves a
-        sort.
 
     Returns
     -------
@@ -88,15 +84,14 @@ def select(
 
     Notes
     -----
-    PHSafe paper, Algorithm 3, lines 2 to 10. Only households above tau are hashed.
+    Sexton et al. (2024), Algorithm 3, lines 2 to 10. Only households above tau are hashed.
     """
     if isinstance(tau, bool) or not isinstance(tau, int) or tau < 1:
         raise ConfigError("tau must be a positive integer: the number of persons kept of a household.")
     kept = np.ones(len(mafid), dtype=bool)
     if len(mafid) <= tau:
         return kept
-    if household is None:
-        household = np.unique(mafid, return_inverse=True)[1]
+    household = np.unique(mafid, return_inverse=True)[1]
     rows = np.flatnonzero(np.bincount(household)[household] > tau)
     if not len(rows):
         return kept

@@ -165,7 +165,7 @@ def _list_counted(rows: Joined, found: Ints, files: InputFiles, field: str, rule
         return list_lines(files.units, unit_lines, field, rule)
 
     def unit_of(position: int) -> str:
-        name, line = files.units.place(int(unit_lines[position]))
+        name, line = files.units.locate(int(unit_lines[position]))
         return f" (its unit: {name}, line {line})"
 
     return list_lines(files.persons, rows.person("line")[found], field, rule, unit_of)

@@ -426,7 +426,7 @@ def _close(text: str, variance: float) -> bool:
 
 
 def _check_derived(out: Path, derived: Derived, config: Config) -> str:
-    """A derived count is the sum of the counts it is made of: the same noise."""
+    """A derived count is the sum of counts of its source: the same noise."""
     counts = {name: _counts(out, name) for name in (derived.name, derived.source)}
     for (region, group, cell), count in counts[derived.name].items():
         parts = derived.cells.get(int(cell), ())

@@ -34,14 +34,14 @@ class Source:
 
     Examples
     --------
-    >>> Source(("a.txt", "b.txt"), (10,)).place(12)
+    >>> Source(("a.txt", "b.txt"), (10,)).locate(12)
     ('b.txt', 2)
     """
 
     names: tuple[str, ...]
     ends: tuple[int, ...] = ()
 
-    def place(self, line: int) -> tuple[str, int]:
+    def locate(self, line: int) -> tuple[str, int]:
         """Return file and line in it."""
         which = bisect_left(self.ends, line)
         return self.names[which], line - (self.ends[which - 1] if which else 0)
@@ -93,7 +93,7 @@ def list_lines(
     distinct, first = np.unique(lines, return_index=True)
     found = []
     for line, position in zip(distinct[:MOST_LINES].tolist(), first[:MOST_LINES].tolist(), strict=True):
-        file, at = source.place(line)
+        file, at = source.locate(line)
         found.append(Finding(file, at, field, rule if more is None else f"{rule}{more(position)}"))
     if len(distinct) > MOST_LINES:
         rest = len(distinct) - MOST_LINES

@@ -72,6 +72,10 @@ def link(inputs: Inputs, state_filter: Sequence[str]) -> Linked:
         non-private mode) join with every partner.
     state_filter : sequence of str
         Two-digit FIPS codes, sorted.
+
+    Notes
+    -----
+    Sexton et al. (2024), Algorithm 3, line 17; units that share a key (lines 11 to 16) were refused.
     """
     inputs = sort_inputs(inputs)
     persons, units, places = inputs.persons, inputs.units, _housing(inputs.places)

@@ -188,7 +188,7 @@ def _broken_rows(broken: pa.Table, files: InputFiles) -> list[Finding]:
     kinds, lines, found = (broken.column(name).to_pylist() for name in ("kind", "line", "first"))
     findings = []
     for kind, line, fields in sorted(zip(kinds, lines, found, strict=True)):
-        file, at = sources[kind - BROKEN].place(line)
+        file, at = sources[kind - BROKEN].locate(line)
         rule = f"expected {len(KINDS[kind - BROKEN].columns)} fields, found {fields}"
         findings.append(Finding(file, at, None, rule))
     return findings
