@@ -6,7 +6,6 @@ Each function imports what it hands on to when it is called: a run waits for nei
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from fractions import Fraction
 from importlib import import_module
 from pathlib import Path
@@ -20,18 +19,15 @@ if TYPE_CHECKING:
     from opendas.allocation.histogram import Level
     from opendas.allocation.level_counts import LevelCounts
     from opendas.allocation.programs_6_7 import Allocation
-    from opendas.custody.passphrase import Passphrase
     from opendas.measurement.account import PlanAccount
     from opendas.metrics.evaluate import Evaluation
     from opendas.privacy.zcdp import Account
     from opendas.runs.allocate import RunAllocation
     from opendas.runs.budget_moves import Move
     from opendas.runs.finished_release import NoisyFile, Release, exact_level
-    from opendas.runs.plan import PlanTable
-    from opendas.runs.prepare import Expect, Progress
+    from opendas.runs.plan import PlanTable, describe_spine
     from opendas.runs.publish import Published
     from opendas.runs.run import Run, define, load
-    from opendas.runs.spine_report import describe_spine
     from opendas.tuning.tune import Tuning
 
 __all__ = [
@@ -66,7 +62,7 @@ _ELSEWHERE = {
     "Release": "opendas.runs.finished_release",
     "Run": "opendas.runs.run",
     "define": "opendas.runs.run",
-    "describe_spine": "opendas.runs.spine_report",
+    "describe_spine": "opendas.runs.plan",
     "exact_level": "opendas.runs.finished_release",
     "load": "opendas.runs.run",
 }
@@ -157,23 +153,7 @@ def tune(run: Run, targets: str | Path, *, source: str, **settings: Any) -> Tuni
     return run_tuning(run, Path(targets), Settings(source=source, **settings))
 
 
-def release(
-    run: Run,
-    out: str | Path,
-    *,
-    workers: int | None = None,
-    resume: bool = False,
-    seed: int | None = None,
-    measurements: str = "used",
-    mdf_format: str = "parquet",
-    ledger: str | Path | None = None,
-    key_command: str | None = None,
-    passphrase: str | Passphrase | None = None,
-    progress: Progress | None = None,
-    engine: str = "local",
-    master: str | None = None,
-    expect: Expect | None = None,
-) -> Release:
+def release(run: Run, out: str | Path, **options: Any) -> Release:
     """Run from the confidential input to a finished release.
 
     Parameters
@@ -181,28 +161,10 @@ def release(
     run : Run
     out : path
         Output folder, new or with other products of the same office.
-    workers : int, optional
-        Processes. By default two where the machine has them, and one for small spines.
-    resume : bool
-        Finish an interrupted run with the same noise, or return a finished one.
-    seed : int, optional
-        For tests and research: everything is stamped NOT FOR RELEASE.
-    measurements : ``"used"`` or ``"full"``
-        Write the noisy answers that estimation read, or all of them.
-    mdf_format : ``"parquet"`` or ``"pipe"``
-    ledger : path, optional
-        A ledger shared by several output folders.
-    key_command : str, optional
-        External command that prints the run key as 64 hexadecimal digits.
-    passphrase : str, optional
-        Encrypts the key file of a new run, and opens that of a resumed one.
-    progress : callable(stage, done, total), optional
-    engine : ``"local"`` or ``"spark"``
-        Where it runs; the release is the same.
-    master : str, optional
-        URL of a Spark master; by default the Spark session of this process, else a local one.
-    expect : callable(forecast, warnings), optional
-        Told what the run is expected to need, when the input is read and nothing is drawn yet.
+    **options
+        ``workers``, ``resume``, ``seed``, ``measurements``, ``mdf_format``, ``ledger``, ``key_command``,
+        ``passphrase``, ``progress``, ``engine``, ``master`` and ``expect``, as
+        :class:`opendas.runs.options.RunOptions` explains them.
 
     Raises
     ------
@@ -210,95 +172,38 @@ def release(
         See :mod:`opendas.errors`.
     """
     from opendas.runs.finished_release import Release
-    from opendas.runs.prepare import Options
+    from opendas.runs.options import RunOptions
     from opendas.runs.release import release as run_release
 
-    options = Options(
-        workers,
-        resume,
-        seed,
-        measurements,
-        mdf_format,
-        _path(ledger),
-        key_command,
-        progress,
-        _passphrase(passphrase),
-        engine,
-        master,
-        expect,
-    )
-    run_release(run, Path(out), options)
+    run_release(run, Path(out), RunOptions.of("release", options))
     return Release(out)
 
 
-def measure(
-    run: Run,
-    out: str | Path,
-    *,
-    resume: bool = False,
-    seed: int | None = None,
-    ledger: str | Path | None = None,
-    key_command: str | None = None,
-    passphrase: str | Passphrase | None = None,
-    workers: int | None = None,
-    progress: Progress | None = None,
-    engine: str = "local",
-    master: str | None = None,
-    expect: Expect | None = None,
-) -> Release:
-    """Take and write all measurements, and nothing else. Arguments as for :func:`release`."""
+def measure(run: Run, out: str | Path, **options: Any) -> Release:
+    """Take and write all measurements, and nothing else.
+
+    Options as for :func:`release`, without ``measurements`` and ``mdf_format``.
+    """
     from opendas.runs.finished_release import Release
-    from opendas.runs.prepare import Options
+    from opendas.runs.options import RunOptions
     from opendas.runs.release import measure as run_measure
 
-    options = Options(
-        workers=workers,
-        resume=resume,
-        seed=seed,
-        measurements="full",
-        ledger=_path(ledger),
-        key_command=key_command,
-        progress=progress,
-        passphrase=_passphrase(passphrase),
-        engine=engine,
-        master=master,
-        expect=expect,
-    )
-    run_measure(run, Path(out), options)
+    run_measure(run, Path(out), RunOptions.of("measure", options))
     return Release(out)
 
 
-def estimate(
-    run: Run,
-    out: str | Path,
-    *,
-    workers: int | None = None,
-    resume: bool = False,
-    mdf_format: str = "parquet",
-    ledger: str | Path | None = None,
-    progress: Progress | None = None,
-    engine: str = "local",
-    master: str | None = None,
-) -> Release:
+def estimate(run: Run, out: str | Path, **options: Any) -> Release:
     """Estimate from the measurements in `out`; opens neither input nor key.
 
     Spends nothing; where the measurements were entered into a shared `ledger`, their act is noted there as
-    finished.
+    finished. Options as for :func:`release`: ``workers``, ``resume``, ``mdf_format``, ``ledger``,
+    ``progress``, ``engine`` and ``master``.
     """
     from opendas.runs.finished_release import Release
-    from opendas.runs.prepare import Options
+    from opendas.runs.options import RunOptions
     from opendas.runs.release import estimate as run_estimate
 
-    options = Options(
-        workers=workers,
-        resume=resume,
-        mdf_format=mdf_format,
-        ledger=_path(ledger),
-        progress=progress,
-        engine=engine,
-        master=master,
-    )
-    run_estimate(run, Path(out), options)
+    run_estimate(run, Path(out), RunOptions.of("estimate", options))
     return Release(out)
 
 
@@ -516,19 +421,6 @@ def forget_key(out: str | Path) -> tuple[str, ...]:
 
     folder = Path(out)
     return forget_keys(folder, Workspace if stored_mode(folder) is None else HouseholdWorkspace)
-
-
-def with_strict(run: Run) -> Run:
-    """Return the run with disagreements of the input made errors."""
-    from opendas.runs.run import Run
-
-    return Run(run.path, replace(run.resolved, reader=replace(run.resolved.reader, strict=True)))
-
-
-def _passphrase(given: str | Passphrase | None) -> Passphrase | None:
-    from opendas.custody.passphrase import Passphrase
-
-    return Passphrase(given) if isinstance(given, str) else given
 
 
 def _path(value: str | Path | None) -> Path | None:

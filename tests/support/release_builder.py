@@ -20,7 +20,6 @@ from opendas.measurement.invariants import declared_invariants
 from opendas.measurement.noisy import NoisyMeasurements, measured_levels
 from opendas.measurement.plan import MeasurementPlan
 from opendas.report.certificate import issue
-from opendas.runs.plan import describe, describe_estimate
 from opendas.sampling.noise import NoiseSource
 
 QUERIES = {
@@ -71,9 +70,9 @@ def add_product(release, example, *, stamps=(), estimated=True, fmt="parquet", s
         records = write_mdf(release / "mdf" / product.layout, product, frame, example.estimate, fmt=fmt)
     write_atomic(release / "run" / f"{product.name}.toml", toml_of(plan).encode())
     resolved = SimpleNamespace(estimator="topdown", dropped=(), budget=SimpleNamespace(source=None))
-    run = SimpleNamespace(product=product, resolved=resolved)
-    facts = describe(run, plan, frame, stamps, (), "full")
-    return describe_estimate(facts, run, Solved(0, 0, ()), records) if estimated else facts
+    run = SimpleNamespace(product=product, resolved=resolved, plan=plan, budget=plan.budget, frame=frame)
+    facts = measured_facts(run, stamps, (), "full")
+    return estimated_facts(facts, run, Solved(0, 0, ()), records) if estimated else facts
 
 
 def write_measurements(folder, plan, counts):

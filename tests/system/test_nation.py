@@ -14,7 +14,8 @@ import pytest
 from opendas.demo import plan_nation, write_nation
 from opendas.readers.counting import entries
 from opendas.readers.counting.entries import open_histogram
-from opendas.runs.release import Options, release
+from opendas.runs.options import RunOptions
+from opendas.runs.release import release
 from opendas.runs.run import Run, load
 
 
@@ -65,7 +66,7 @@ def test_an_input_on_disk_gives_the_same_release(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
     write_nation(tmp_path / "in", 500, 4, 2, people=8.0)
     run = load(tmp_path / "in" / "persons.toml")
-    release(run, tmp_path / "memory", Options(seed=3, workers=1))
+    release(run, tmp_path / "memory", RunOptions(seed=3, workers=1))
     mapped: list[bool] = []
     read = Run.read
 
@@ -79,7 +80,7 @@ def test_an_input_on_disk_gives_the_same_release(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(entries, "IN_MEMORY", 50)
     monkeypatch.setattr(Run, "read", noted)
     out = tmp_path / "disk"
-    release(load(tmp_path / "in" / "persons.toml"), out, Options(seed=3, workers=2))
+    release(load(tmp_path / "in" / "persons.toml"), out, RunOptions(seed=3, workers=2))
     assert mapped == [True]
     assert contents(out / "release") == contents(tmp_path / "memory" / "release")
     assert not list((out / "confidential").rglob("histogram"))

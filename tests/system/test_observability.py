@@ -20,9 +20,10 @@ import opendas.runs.progress.forecast
 from opendas.cli.failures import guarded
 from opendas.cli.main import cli
 from opendas.errors import EnvironmentFailure
+from opendas.runs.options import RunOptions
 from opendas.runs.progress.forecast import Forecast
 from opendas.runs.progress.log import log_path, read_log
-from opendas.runs.release import Options, estimate, measure, release
+from opendas.runs.release import estimate, measure, release
 from opendas.runs.run import load
 
 Capture = pytest.CaptureFixture[str]
@@ -46,7 +47,7 @@ def log_of(out: Path) -> Any:
 def test_a_run_says_what_it_will_need_and_logs_what_it_did(tmp_path: Path) -> None:
     told: list[Forecast] = []
     out = tmp_path / "out"
-    answer = release(load(write_mini(tmp_path)), out, Options(expect=lambda f, w: told.append(f)))
+    answer = release(load(write_mini(tmp_path)), out, RunOptions(expect=lambda f, w: told.append(f)))
     assert len(told) == 1
     lines = log_of(out).lines
     events = [line["event"] for line in lines]
@@ -72,7 +73,7 @@ def test_a_run_says_what_it_will_need_and_logs_what_it_did(tmp_path: Path) -> No
 
 def test_no_log_and_no_status_holds_what_is_confidential(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    release(load(write_mini(tmp_path)), out, Options())
+    release(load(write_mini(tmp_path)), out, RunOptions())
     text = log_path(out / "confidential", "mini").read_text("ascii")
     key = (out / "confidential" / "keys" / "mini.key").read_text().split()[-1]
     assert key not in text
@@ -104,7 +105,7 @@ def test_status_while_another_process_is_at_work_in_the_folder(tmp_path: Path) -
             )
             seen.extend(json.loads(asked.stdout))
 
-    release(load(write_mini(tmp_path)), out, Options(progress=look))
+    release(load(write_mini(tmp_path)), out, RunOptions(progress=look))
     assert {row["state"] for row in seen} == {"running"}
     assert seen[0]["phase"] == "preparing"
     assert (seen[-1]["phase"], seen[-1]["stage"]) == ("started", "estimating block")
@@ -138,22 +139,22 @@ def test_an_error_is_the_last_line(tmp_path: Path) -> None:
             raise EnvironmentFailure("the disk is full.")
 
     with pytest.raises(EnvironmentFailure):
-        release(run, out, Options(progress=fail))
+        release(run, out, RunOptions(progress=fail))
     last = log_of(out).lines[-1]
     assert (last["event"], last["error"], last["exit_code"]) == ("error", "EnvironmentFailure", 6)
     (row,) = od.status(out)
     assert (row["state"], row["error"]) == ("failed", "EnvironmentFailure: the disk is full.")
-    release(run, out, Options(resume=True))
+    release(run, out, RunOptions(resume=True))
     assert od.status(out)[0]["state"] == "finished"
 
 
 def test_measuring_and_estimating_are_attempts_of_one_log(tmp_path: Path) -> None:
     run, out = load(write_mini(tmp_path)), tmp_path / "out"
     told: list[Forecast] = []
-    measure(run, out, Options(measurements="full", expect=lambda f, w: told.append(f)))
+    measure(run, out, RunOptions(measurements="full", expect=lambda f, w: told.append(f)))
     assert told[0].scratch_mb == 0
     assert od.status(out)[0]["state"] == "finished"
-    estimate(run, out, Options())
+    estimate(run, out, RunOptions())
     log = log_of(out)
     assert [line["command"] for line in log.lines if line["event"] == "start"] == ["measure", "estimate"]
     assert (out / "confidential" / "timings" / "mini_families.parquet").is_file()

@@ -21,7 +21,8 @@ from opendas.errors import ConfigError, DataError, EnvironmentFailure, PrivacyEr
 from opendas.files.atomic import write_atomic
 from opendas.files.nmf.reading import MeasurementFile
 from opendas.readers.base import InputData, ReaderSpec
-from opendas.runs.release import Options, estimate, measure, release
+from opendas.runs.options import RunOptions
+from opendas.runs.release import estimate, measure, release
 from opendas.runs.run import load
 from opendas.runs.workspace import forget_keys
 from opendas.verify.release import verify_release
@@ -54,7 +55,7 @@ ISSUED = ("certificate.json", "certificate.pdf", "report.html")
 
 def test_a_run_writes_a_release_behind_the_release_wall(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    answer = release(load(write_mini(tmp_path)), out, Options())
+    answer = release(load(write_mini(tmp_path)), out, RunOptions())
     assert answer["records"] == mini_histogram(mini_frame()).total()
     assert set(ISSUED) <= {path.name for path in (out / "release").iterdir()}
     assert stat.S_IMODE((out / "confidential").stat().st_mode) == 0o700
@@ -67,7 +68,7 @@ def test_a_run_writes_a_release_behind_the_release_wall(tmp_path: Path) -> None:
 def test_nothing_confidential_enters_the_release(tmp_path: Path) -> None:
     """No key, tag, commitment, run id, path, host or user in any released byte."""
     out = tmp_path / "out"
-    release(load(write_mini(tmp_path)), out, Options())
+    release(load(write_mini(tmp_path)), out, RunOptions())
     state = json.loads((out / "state" / "mini" / "run.json").read_text())
     secrets = [
         (out / "confidential" / "keys" / "mini.key").read_text().split("\n")[2],
@@ -85,23 +86,23 @@ def test_nothing_confidential_enters_the_release(tmp_path: Path) -> None:
 @each_estimator
 def test_a_lazy_run_equals_estimating_from_the_full_file(tmp_path: Path, estimator: str) -> None:
     run = load(write_mini(tmp_path, run=by(estimator)))
-    release(run, tmp_path / "lazy", Options(seed=4))
-    measure(run, tmp_path / "phases", Options(seed=4))
+    release(run, tmp_path / "lazy", RunOptions(seed=4))
+    measure(run, tmp_path / "phases", RunOptions(seed=4))
     os.rename(tmp_path / "counts.csv", tmp_path / "gone.csv")
     shutil.rmtree(tmp_path / "phases" / "confidential" / "keys")
-    estimate(load(tmp_path / "run.toml", need_input=False), tmp_path / "phases", Options())
+    estimate(load(tmp_path / "run.toml", need_input=False), tmp_path / "phases", RunOptions())
     lazy, phases = tree(tmp_path / "lazy" / "release" / "mdf"), tree(tmp_path / "phases" / "release" / "mdf")
     assert lazy == phases
 
 
 def test_one_measurement_is_estimated_both_ways_and_the_certificate_says_which(tmp_path: Path) -> None:
-    measure(load(write_mini(tmp_path)), tmp_path / "topdown", Options(seed=4))
+    measure(load(write_mini(tmp_path)), tmp_path / "topdown", RunOptions(seed=4))
     shutil.copytree(tmp_path / "topdown", tmp_path / "informed")
     found = {}
     for estimator in ("topdown", "informed"):
         out = tmp_path / estimator
         run = load(write_mini(tmp_path, run=by(estimator)), need_input=False)
-        estimate(run, out, Options())
+        estimate(run, out, RunOptions())
         found[estimator] = tree(out / "release" / "mdf")
         certified = json.loads((out / "release" / "certificate.json").read_text())["runs"][0]
         assert certified["estimator"] == estimator
@@ -113,21 +114,21 @@ def test_one_measurement_is_estimated_both_ways_and_the_certificate_says_which(t
 def test_used_measurements_of_an_informed_run_are_those_its_families_could_use(tmp_path: Path) -> None:
     """They cannot be estimated from again; all of them come with ``measure``, at no further cost."""
     run, out = load(write_mini(tmp_path, run=by("informed"))), tmp_path / "out"
-    release(run, out, Options(seed=4))
+    release(run, out, RunOptions(seed=4))
     folder = out / "release" / "measurements" / "mini"
     for level in ("region", "town", "block"):
         assert MeasurementFile(folder / f"{level}.parquet").metadata["stored"] == "used"
-    measure(run, out, Options(seed=4, resume=True))
+    measure(run, out, RunOptions(seed=4, resume=True))
     again = tmp_path / "again"
-    measure(run, again, Options(seed=4))
+    measure(run, again, RunOptions(seed=4))
     assert tree(folder) == tree(again / "release" / "measurements" / "mini")
     assert all(check.ok for check in verify_release(out, allow_seeded=True))
 
 
 def test_asking_for_the_full_file_gives_the_values_of_measure(tmp_path: Path) -> None:
     run = load(write_mini(tmp_path))
-    release(run, tmp_path / "run", Options(seed=4, measurements="full"))
-    measure(run, tmp_path / "measure", Options(seed=4))
+    release(run, tmp_path / "run", RunOptions(seed=4, measurements="full"))
+    measure(run, tmp_path / "measure", RunOptions(seed=4))
     full, measured = (tree(tmp_path / name / "release" / "measurements") for name in ("run", "measure"))
     assert full == measured
     assert len(full) == 5
@@ -150,7 +151,7 @@ def test_the_wall_same_measurements_same_release(
     assert not np.array_equal(truth, other)
     first = load(write_mini(tmp_path / "a", run=by(estimator)))
     second = load(write_mini(tmp_path / "b", histogram=from_dense(other), run=by(estimator)))
-    release(first, tmp_path / "one", Options(measurements="full"))
+    release(first, tmp_path / "one", RunOptions(measurements="full"))
     folder = tmp_path / "one" / "release" / "measurements" / "mini"
 
     def recorded(levels, key):
@@ -162,15 +163,15 @@ def test_the_wall_same_measurements_same_release(
         "write_full",
         lambda to, *rest: [shutil.copy(path, to / path.name) for path in folder.iterdir()],
     )
-    release(second, tmp_path / "two", Options(measurements="full"))
+    release(second, tmp_path / "two", RunOptions(measurements="full"))
     assert tree(tmp_path / "one" / "release") == tree(tmp_path / "two" / "release")
 
 
 @each_estimator
 def test_two_workers_give_the_same_release(tmp_path: Path, estimator: str) -> None:
     run = load(write_mini(tmp_path, run=by(estimator)))
-    release(run, tmp_path / "one", Options(seed=1, workers=1))
-    release(run, tmp_path / "two", Options(seed=1, workers=2))
+    release(run, tmp_path / "one", RunOptions(seed=1, workers=1))
+    release(run, tmp_path / "two", RunOptions(seed=1, workers=2))
     assert tree(tmp_path / "one" / "release") == tree(tmp_path / "two" / "release")
 
 
@@ -196,15 +197,15 @@ def test_a_run_stopped_anywhere_finishes_with_the_same_bytes(
 
     stopped = False
     try:
-        release(run, out, Options(progress=progress))
+        release(run, out, RunOptions(progress=progress))
     except Stop:
         stopped = True
-    answer = release(run, out, Options(resume=True))
+    answer = release(run, out, RunOptions(resume=True))
     assert stopped == (len(seen) >= calls)
     key = RunKey.load(out / "confidential" / "keys" / "mini.key")
     again = tmp_path / "again"
     command = f"echo {key._secret.hex()}"
-    release(run, again, Options(key_command=command))
+    release(run, again, RunOptions(key_command=command))
     assert tree(out / "release") == tree(again / "release")
     intents = [line for line in (out / "ledger.jsonl").read_text().splitlines() if '"intent"' in line]
     assert len(intents) == 1
@@ -213,11 +214,11 @@ def test_a_run_stopped_anywhere_finishes_with_the_same_bytes(
 
 def test_a_second_run_needs_resume_and_resume_returns_the_result(tmp_path: Path) -> None:
     run, out = load(write_mini(tmp_path)), tmp_path / "out"
-    first = release(run, out, Options())
+    first = release(run, out, RunOptions())
     before = tree(out / "release")
     with pytest.raises(ConfigError, match="--resume"):
-        release(run, out, Options())
-    assert release(run, out, Options(resume=True)) == first
+        release(run, out, RunOptions())
+    assert release(run, out, RunOptions(resume=True)) == first
     assert tree(out / "release") == before
 
 
@@ -227,7 +228,7 @@ def test_a_finished_run_that_is_resumed_leaves_no_input_behind(
 ) -> None:
     """It reads its input again, to see that it is the same; what is large stands in a folder meanwhile."""
     path, out = write_mini(tmp_path), tmp_path / "out"
-    release(load(path), out, Options())
+    release(load(path), out, RunOptions())
     read = backend_module.LocalBackend.read
     put: list[Path] = []
 
@@ -241,16 +242,16 @@ def test_a_finished_run_that_is_resumed_leaves_no_input_behind(
     if other:
         write_mini(tmp_path, histogram=mini_histogram(mini_frame(), seed=9))
         with pytest.raises(PrivacyError, match="input"):
-            release(load(path), out, Options(resume=True))
+            release(load(path), out, RunOptions(resume=True))
     else:
-        release(load(path), out, Options(resume=True))
+        release(load(path), out, RunOptions(resume=True))
     assert len(put) == 1
     assert not put[0].exists()
 
 
 def test_resume_refuses_other_input_plan_seed_and_key(tmp_path: Path) -> None:
     path, out = write_mini(tmp_path), tmp_path / "out"
-    release(load(path), out, Options())
+    release(load(path), out, RunOptions())
     text = path.read_text()
     changes = {
         "input": lambda: write_mini(tmp_path, histogram=mini_histogram(mini_frame(), seed=9)),
@@ -262,10 +263,10 @@ def test_resume_refuses_other_input_plan_seed_and_key(tmp_path: Path) -> None:
         write_mini(tmp_path)
         change()
         with pytest.raises(PrivacyError, match=what):
-            release(load(path), out, Options(resume=True))
+            release(load(path), out, RunOptions(resume=True))
     write_mini(tmp_path)
     with pytest.raises(PrivacyError, match="seed"):
-        release(load(path), out, Options(resume=True, seed=1))
+        release(load(path), out, RunOptions(resume=True, seed=1))
 
 
 def test_an_unfinished_run_needs_its_own_key(tmp_path: Path) -> None:
@@ -276,33 +277,33 @@ def test_an_unfinished_run_needs_its_own_key(tmp_path: Path) -> None:
             raise Stop
 
     with pytest.raises(Stop):
-        release(run, out, Options(progress=progress))
+        release(run, out, RunOptions(progress=progress))
     path = out / "confidential" / "keys" / "mini.key"
     path.unlink()
     with pytest.raises(PrivacyError, match="cannot be resumed"):
-        release(run, out, Options(resume=True))
+        release(run, out, RunOptions(resume=True))
     RunKey.generate().save(path)
     with pytest.raises(PrivacyError, match="not the one"):
-        release(run, out, Options(resume=True))
+        release(run, out, RunOptions(resume=True))
 
 
 def test_after_forget_key_a_finished_run_still_answers_and_draws_no_more(tmp_path: Path) -> None:
     run, out = load(write_mini(tmp_path)), tmp_path / "out"
-    first = release(run, out, Options())
+    first = release(run, out, RunOptions())
     assert forget_keys(out) == ("mini",)
     assert not (out / "confidential" / "keys" / "mini.key").exists()
-    assert release(run, out, Options(resume=True)) == first
+    assert release(run, out, RunOptions(resume=True)) == first
     with pytest.raises(PrivacyError, match="destroyed"):
-        measure(run, out, Options(resume=True))
+        measure(run, out, RunOptions(resume=True))
 
 
 def test_seeded_and_real_runs_share_no_folder(tmp_path: Path) -> None:
     run = load(write_mini(tmp_path))
     other = replace(run.resolved.product, name="other", layout="other")
     second = type(run)(run.path, replace(run.resolved, product=other))
-    release(run, tmp_path / "out", Options(seed=1))
+    release(run, tmp_path / "out", RunOptions(seed=1))
     with pytest.raises(PrivacyError):
-        release(second, tmp_path / "out", Options())
+        release(second, tmp_path / "out", RunOptions())
 
 
 def test_foreign_folders_and_files_are_refused(tmp_path: Path) -> None:
@@ -310,11 +311,11 @@ def test_foreign_folders_and_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.txt").write_text("precious")
     with pytest.raises(ConfigError, match="thesis"):
-        release(run, tmp_path / "full", Options())
+        release(run, tmp_path / "full", RunOptions())
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["thesis.txt"]
     (tmp_path / "file").write_text("x")
     with pytest.raises(ConfigError):
-        release(run, tmp_path / "file", Options())
+        release(run, tmp_path / "file", RunOptions())
 
 
 def test_a_full_disk_leaves_a_resumable_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -327,31 +328,33 @@ def test_a_full_disk_leaves_a_resumable_run(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(backend_module, "write_atomic", full)
     with pytest.raises(EnvironmentFailure):
-        release(run, out, Options())
+        release(run, out, RunOptions())
     assert not (out / "release" / "certificate.json").exists()
     monkeypatch.undo()
-    assert release(run, out, Options(resume=True))["records"] > 0
+    assert release(run, out, RunOptions(resume=True))["records"] > 0
 
 
 def test_a_key_used_with_other_input_in_one_ledger_is_refused(tmp_path: Path) -> None:
     command = "echo " + "ab" * 32
     ledger = tmp_path / "shared.jsonl"
-    release(load(write_mini(tmp_path / "a")), tmp_path / "one", Options(key_command=command, ledger=ledger))
+    release(
+        load(write_mini(tmp_path / "a")), tmp_path / "one", RunOptions(key_command=command, ledger=ledger)
+    )
     other = write_mini(tmp_path / "b", histogram=mini_histogram(mini_frame(), seed=5))
     with pytest.raises(PrivacyError):
-        release(load(other), tmp_path / "two", Options(key_command=command, ledger=ledger))
+        release(load(other), tmp_path / "two", RunOptions(key_command=command, ledger=ledger))
     assert not (tmp_path / "two").exists(), "a run that never started leaves nothing"
 
 
 @pytest.mark.parametrize(("command", "error"), [("false", EnvironmentFailure), ("echo 12", PrivacyError)])
 def test_a_key_command_that_fails_is_an_error(tmp_path: Path, command: str, error: type[Exception]) -> None:
     with pytest.raises(error):
-        release(load(write_mini(tmp_path)), tmp_path / "out", Options(key_command=command))
+        release(load(write_mini(tmp_path)), tmp_path / "out", RunOptions(key_command=command))
 
 
 def test_pure_differential_privacy_runs_too(tmp_path: Path) -> None:
     path = write_mini(tmp_path, run='mechanism = "discrete-laplace"', loss='epsilon = "4"')
-    answer = release(load(path), tmp_path / "out", Options())
+    answer = release(load(path), tmp_path / "out", RunOptions())
     assert answer["rho"] is None
     assert answer["epsilon"] == "4"
 
@@ -360,14 +363,14 @@ def test_unbounded_neighbours_need_dropped_invariants(tmp_path: Path) -> None:
     with pytest.raises(PrivacyError, match="unbounded"):
         load(write_mini(tmp_path / "a", run='neighbours = "unbounded"'))
     path = write_mini(tmp_path / "b", run='neighbours = "unbounded"\ndrop_invariants = ["total"]')
-    assert release(load(path), tmp_path / "out", Options())["records"] >= 0
+    assert release(load(path), tmp_path / "out", RunOptions())["records"] >= 0
 
 
 def test_block_by_block_runs(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="block-by-block"):
         load(write_mini(tmp_path / "a", run='estimator = "block-by-block"'))
     path = write_mini(tmp_path / "b", run='estimator = "block-by-block"\ndrop_invariants = ["total"]')
-    answer = release(load(path), tmp_path / "out", Options())
+    answer = release(load(path), tmp_path / "out", RunOptions())
     assert answer["families"] == len(mini_frame())
 
 
@@ -376,15 +379,15 @@ def test_a_run_that_never_started_leaves_nothing(tmp_path: Path) -> None:
     counts = tmp_path / "counts.csv"
     counts.write_text(counts.read_text() + "000000,castle,adult,3\n")
     with pytest.raises(DataError):
-        release(load(path), tmp_path / "out", Options())
+        release(load(path), tmp_path / "out", RunOptions())
     assert not (tmp_path / "out").exists()
     write_mini(tmp_path)
-    assert release(load(path), tmp_path / "out", Options())["records"] > 0
+    assert release(load(path), tmp_path / "out", RunOptions())["records"] > 0
     counts.write_text("nonsense")
     log = Path("confidential/logs/mini.jsonl")  # the attempt is told there, and nowhere else
     before = tree(tmp_path / "out")
     with pytest.raises(DataError):
-        release(load(path), tmp_path / "out", Options(resume=True))
+        release(load(path), tmp_path / "out", RunOptions(resume=True))
     after = tree(tmp_path / "out")
     assert after.pop(str(log)).startswith(before.pop(str(log)))
     assert after == before

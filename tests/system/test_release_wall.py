@@ -20,7 +20,7 @@ import pytest
 from support.mini import from_dense, mini_frame, mini_histogram, to_dense, write_mini
 
 import opendas.engines.work as work
-import opendas.runs.prepare as preparation
+import opendas.runs.act as act_module
 import opendas.runs.release as pipeline
 import opendas.runs.workspace as workspace
 from opendas.cli.failures import guarded
@@ -29,7 +29,8 @@ from opendas.custody.ledger import Ledger
 from opendas.custody.run_key import RunKey
 from opendas.engines.truth import input_tag
 from opendas.errors import GeographyError, PrivacyError
-from opendas.runs.release import Options, measure, release
+from opendas.runs.options import RunOptions
+from opendas.runs.release import measure, release
 from opendas.runs.run import load
 from opendas.sampling.noise import NoiseSource
 from opendas.schema.histogram import Histogram
@@ -69,7 +70,7 @@ RELEASED = {
 @pytest.mark.parametrize("estimator", ["topdown", "informed"])
 def test_a_run_writes_these_files_and_no_others(tmp_path: Path, estimator: str) -> None:
     out = tmp_path / "out"
-    release(load(write_mini(tmp_path, run=f'estimator = "{estimator}"')), out, Options())
+    release(load(write_mini(tmp_path, run=f'estimator = "{estimator}"')), out, RunOptions())
     released = set(files(out / "release"))
     assert {name for name in released if not name.startswith("mdf/mini/")} == RELEASED
     rest = {name for name in files(out) if not name.startswith("release/")}
@@ -101,7 +102,7 @@ def test_what_is_not_for_publication_is_closed_to_others(tmp_path: Path) -> None
     out = tmp_path / "out"
     before = os.umask(0)
     try:
-        release(load(write_mini(tmp_path)), out, Options())
+        release(load(write_mini(tmp_path)), out, RunOptions())
     finally:
         os.umask(before)
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in out.iterdir()}
@@ -124,8 +125,8 @@ def test_checkpoints_hold_estimates_and_noisy_answers_only(tmp_path: Path, estim
         with pytest.MonkeyPatch.context() as patch:
             use_recorded(patch, folder)
             patch.setattr(workspace, "remove_checkpoints", lambda folder: None)
-            patch.setattr(preparation, "token_hex", lambda size: "same run id for both")
-            release(load(run_file), tmp_path / name, Options())
+            patch.setattr(act_module, "token_hex", lambda size: "same run id for both")
+            release(load(run_file), tmp_path / name, RunOptions())
         saved.append({k: v for k, v in files(tmp_path / name / "state").items() if k.endswith(".part")})
     assert saved[0]
     assert any("/up" in name for name in saved[0]) == (estimator == "informed")
@@ -154,7 +155,7 @@ def guesses(counts: Histogram, *paths: Path) -> Iterator[bytes]:
 
 def test_no_unkeyed_digest_of_the_input_is_written_anywhere(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    release(load(write_mini(tmp_path)), out, Options())
+    release(load(write_mini(tmp_path)), out, RunOptions())
     counts = mini_histogram(mini_frame())
     written = b"\0".join(files(out).values())
     for guess in guesses(counts, tmp_path / "counts.csv"):
@@ -188,7 +189,7 @@ def test_key_and_intent_are_on_disk_before_the_first_draw(
             super()._run(requests)  # type: ignore[arg-type]
 
     monkeypatch.setattr(work, "NoiseSource", Watched)
-    release(load(write_mini(tmp_path)), out, Options(measurements="full"))
+    release(load(write_mini(tmp_path)), out, RunOptions(measurements="full"))
     assert len(seen) > 3
 
 
@@ -205,7 +206,7 @@ def test_nothing_is_drawn_where_the_ledger_cannot_be_written(
     monkeypatch.setattr(Ledger, "intend", refuse)
     monkeypatch.setattr(NoiseSource, "__init__", never)
     with pytest.raises(PrivacyError, match="refuses"):
-        act(load(write_mini(tmp_path)), tmp_path / "out", Options())
+        act(load(write_mini(tmp_path)), tmp_path / "out", RunOptions())
     assert list((tmp_path / "out" / "release").rglob("*")) == []
 
 
@@ -230,7 +231,7 @@ def noise_key(folder: Path, monkeypatch: pytest.MonkeyPatch, **changes: object) 
         text = (folder / "product.toml").read_text().replace('name = "mini"', f'name = "{product}"')
         (folder / "product.toml").write_text(text)
     with pytest.raises(Stop):
-        release(load(path), folder / "out", Options(key_command="echo " + "5a" * 32))
+        release(load(path), folder / "out", RunOptions(key_command="echo " + "5a" * 32))
     monkeypatch.undo()
     return found[0]
 
@@ -289,8 +290,8 @@ def test_every_value_a_lazy_run_shows_is_that_of_the_full_file(tmp_path: Path, e
     sparse[frame.units["prisons"] > 0, 7] = 1
     text = f'estimator = "{estimator}"'
     run = load(write_mini(tmp_path, histogram=from_dense(sparse), loss='rho = "40"', run=text))
-    release(run, tmp_path / "lazy", Options(seed=3))
-    measure(run, tmp_path / "full", Options(seed=3))
+    release(run, tmp_path / "lazy", RunOptions(seed=3))
+    measure(run, tmp_path / "full", RunOptions(seed=3))
     fewer = False
     for level in LEVELS:
         place = Path("release") / "measurements" / "mini" / f"{level}.parquet"
@@ -314,7 +315,7 @@ def test_the_full_file_has_the_same_shape_whatever_the_records_are(tmp_path: Pat
     empty[frame.units["schools"] > 0, 4] = 1
     empty[frame.units["prisons"] > 0, 7] = 1
     for name, histogram in (("some", mini_histogram(frame)), ("none", from_dense(empty))):
-        measure(load(write_mini(tmp_path / name, histogram=histogram)), tmp_path / name / "out", Options())
+        measure(load(write_mini(tmp_path / name, histogram=histogram)), tmp_path / name / "out", RunOptions())
     some, none = (
         shapes(tmp_path / n / "out" / "release" / "measurements" / "mini") for n in ("some", "none")
     )
@@ -341,7 +342,7 @@ def twins(tmp_path: Path, *, run: str = "") -> tuple[Path, Path]:
 
 
 def full_measurements(run_file: Path, tmp_path: Path) -> Path:
-    measure(load(run_file), tmp_path / "recorded", Options())
+    measure(load(run_file), tmp_path / "recorded", RunOptions())
     return tmp_path / "recorded" / "release" / "measurements" / "mini"
 
 
@@ -379,7 +380,7 @@ def test_what_is_read_depends_on_noisy_answers_and_invariants_only(tmp_path: Pat
     for name, run_file in (("a", first), ("b", second)):
         with pytest.MonkeyPatch.context() as patch:
             reads = use_recorded(patch, folder)
-            release(load(run_file), tmp_path / name, Options(workers=1))
+            release(load(run_file), tmp_path / name, RunOptions(workers=1))
             found.append(reads)
     assert len(found[0]) > 5
     assert any(support == b"everything" for *_, support in found[0]) == (estimator == "informed")
@@ -498,7 +499,7 @@ def test_an_internal_error_in_a_run_shows_no_count(
 def test_the_released_run_file_names_no_path_and_no_key(tmp_path: Path) -> None:
     secret = "c3" * 32
     out = tmp_path / "out"
-    options = Options(key_command=f"echo {secret}", ledger=tmp_path / "shared-ledger.jsonl")
+    options = RunOptions(key_command=f"echo {secret}", ledger=tmp_path / "shared-ledger.jsonl")
     release(load(write_mini(tmp_path)), out, options)
     text = (out / "release" / "run" / "mini.toml").read_text()
     for word in (secret, "echo", "counts.csv", "frame.csv", "product.toml", "ledger", str(tmp_path), "key"):
@@ -511,7 +512,7 @@ def test_evaluate_writes_under_confidential_only_and_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, out = write_mini(tmp_path), tmp_path / "out"
-    release(load(path), out, Options())
+    release(load(path), out, RunOptions())
     before = files(out)
     assert guarded(cli, ["evaluate", str(out), "--truth", str(path)]) == 0
     assert "confidential" in capsys.readouterr().err
@@ -526,7 +527,7 @@ def test_a_lost_or_forgotten_key_is_a_privacy_refusal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, out = write_mini(tmp_path), tmp_path / "out"
-    release(load(path), out, Options())
+    release(load(path), out, RunOptions())
     assert guarded(cli, ["forget-key", str(out)]) in (0, 2)
     if (out / "confidential" / "keys" / "mini.key").exists():
         assert guarded(cli, ["forget-key", str(out), "--yes"]) == 0
@@ -540,29 +541,29 @@ def test_a_lost_or_forgotten_key_is_a_privacy_refusal(
 
 def test_showing_the_rest_of_a_measurement_keeps_the_finished_run(tmp_path: Path) -> None:
     path, out = write_mini(tmp_path), tmp_path / "out"
-    first = release(load(path), out, Options())
+    first = release(load(path), out, RunOptions())
     before = files(out / "release")
     certified = json.loads(before["certificate.json"])["runs"][0]
-    answer = measure(load(path), out, Options(resume=True))
+    answer = measure(load(path), out, RunOptions(resume=True))
     after = files(out / "release")
     assert answer["records"] == first["records"]
     assert json.loads(after["certificate.json"])["runs"][0] == certified | {"measurements": "full"}
     unchanged = [n for n in before if n.startswith(("mdf/", "geography/", "run/"))]
     assert all(before[name] == after[name] for name in unchanged)
     assert all(check.ok for check in verify_release(out))
-    assert release(load(path), out, Options(resume=True))["records"] == first["records"]
+    assert release(load(path), out, RunOptions(resume=True))["records"] == first["records"]
     assert len(Ledger.read(out / "ledger.jsonl")) == 1
 
 
 @pytest.mark.parametrize("kept", ["key", "nothing"])
 def test_a_product_whose_state_was_removed_is_not_run_again_in_its_folder(tmp_path: Path, kept: str) -> None:
     path, out = write_mini(tmp_path), tmp_path / "out"
-    release(load(path), out, Options())
+    release(load(path), out, RunOptions())
     shutil.rmtree(out / "state" / "mini")
     if kept == "nothing":
         (out / "confidential" / "keys" / "mini.key").unlink()
     with pytest.raises(PrivacyError, match="new folder"):
-        release(load(path), out, Options())
+        release(load(path), out, RunOptions())
     assert len(Ledger.read(out / "ledger.jsonl")) == 1
 
 
@@ -588,7 +589,7 @@ geolevels = { region = "1/2", ward = "1/2" }
     )
     out = tmp_path / "out"
     with pytest.raises(GeographyError):
-        release(load(tmp_path / "run.toml"), out, Options())
+        release(load(tmp_path / "run.toml"), out, RunOptions())
     assert not out.exists() or Ledger.read(out / "ledger.jsonl") == ()
 
 

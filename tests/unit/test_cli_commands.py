@@ -104,7 +104,6 @@ def calls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Calls:
         "tabulate": (Path("P1_tract.parquet"),),
         "status": [{"product": "pl94-persons", "phase": "finished"}],
         "forget_key": ("pl94-persons",),
-        "with_strict": run,
         "evaluate": SimpleNamespace(to_dict=lambda: {"confidential": True, "rows": []}),
     }
     for name, answer in answers.items():
@@ -189,7 +188,7 @@ def test_run_passes_every_option_on(calls: Calls) -> None:
         "engine": "local",
         "master": None,
     }
-    assert "with_strict" in calls.asked
+    assert calls.asked["load"]["strict"] is True
     answer = json.loads(out)
     assert answer["records"] == 7
     assert answer["out"] == "run"
@@ -201,7 +200,7 @@ def test_run_defaults_to_a_folder_named_after_the_run_file(calls: Calls) -> None
     code, out, err = invoke("run", "somewhere/run.toml")
     assert code == 0, err
     assert calls.asked["release"]["out"] == Path("run")
-    assert "with_strict" not in calls.asked
+    assert calls.asked["load"]["strict"] is False
     assert "opendas verify run" in out
 
 

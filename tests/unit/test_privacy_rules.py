@@ -28,7 +28,8 @@ from opendas.measurement.plan import MeasurementPlan
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.readers.base import FRAME_FROM_RECORDS, ReaderSpec
 from opendas.readers.registry import make_reader
-from opendas.runs.release import Options, release
+from opendas.runs.options import RunOptions
+from opendas.runs.release import release
 from opendas.runs.run import load
 from opendas.sampling.addresses import pack_addresses
 from opendas.sampling.inverse_cdf import SamplerTable
@@ -181,9 +182,9 @@ def test_keys_are_derived_in_one_place_with_product_plan_and_tag() -> None:
         ("phsafe/measure.py", "key.derive(KEY_PURPOSE, name.encode())"),
         ("phsafe/measure.py", "key.derive(f'noise/phsafe/{table.name}/{level.name}', *bound)"),
         (
-            "runs/prepare.py",
-            "key.derive('noise/' + product.name, bytes.fromhex(now.plan_digest), "
-            "bytes.fromhex(now.input_tag))",
+            "runs/release.py",
+            "charged.key.derive('noise/' + state.product, bytes.fromhex(state.plan_digest), "
+            "bytes.fromhex(state.input_tag))",
         ),
         # Seeded only: the noise of a seed is meant to be the same for every plan that is tried.
         ("tuning/simulate.py", "RunKey.seeded(seed).derive('tuning/' + product.name)"),
@@ -332,7 +333,7 @@ def public_part(folder: Path, counts: dict[str, int], **parts: str) -> tuple[dic
     (folder / "counts.csv").write_text(f"geocode,{column},count\n{rows}\n")
     defaults = {"product": '"pl94-units"', "run": "", "more": "", "frame": '"frame.csv"'}
     (folder / "run.toml").write_text(RUN.format(**(defaults | parts)))
-    release(load(folder / "run.toml"), folder / "out", Options())
+    release(load(folder / "run.toml"), folder / "out", RunOptions())
     (path,) = (folder / "out" / "release" / "geography").iterdir()
     table = pq.read_table(path).to_pydict()
     certificate = json.loads((folder / "out" / "release" / "certificate.json").read_text())
@@ -430,7 +431,7 @@ def test_the_ledger_cannot_lie_in_the_release(tmp_path: Path) -> None:
     for part in ("release", "state", "confidential"):
         (out / part).mkdir(parents=True)
     with pytest.raises(ConfigError, match="not for publication"):
-        release(load(write_mini(tmp_path)), out, Options(ledger=out / "release" / "ledger.jsonl"))
+        release(load(write_mini(tmp_path)), out, RunOptions(ledger=out / "release" / "ledger.jsonl"))
     assert not list(out.rglob("ledger.jsonl"))
 
 

@@ -93,6 +93,7 @@ SEES_TRUTH_OR_KEY = (
     "opendas.metrics",
     "opendas.runs.workspace",
     "opendas.runs.release",
+    "opendas.runs.act",
     "opendas.runs.prepare",
 )
 
@@ -123,9 +124,8 @@ def test_the_modules_that_hold_a_key_are_these() -> None:
         "opendas.engines.truth",
         "opendas.phsafe.accuracy",
         "opendas.phsafe.measure",
-        "opendas.phsafe.run",
         "opendas.engines.backend",
-        "opendas.runs.prepare",
+        "opendas.runs.act",
         "opendas.custody.input_tag",
         "opendas.tuning.simulate",
         "opendas.runs.workspace",
@@ -145,7 +145,8 @@ def test_the_modules_that_hold_a_key_are_these() -> None:
 
 def test_truth_and_key_meet_only_in_measurement_and_in_the_wiring() -> None:
     truth = importers("Histogram") | importers("InputData") | importers("make_reader")
-    key = importers("NoiseSource") | importers("RunKey") | importers("KeyedSource")
+    truth |= importers("ExactInput")
+    key = importers("NoiseSource") | importers("RunKey") | importers("KeyedSource") | importers("open_act")
     assert truth & key == {
         "opendas.engines.warm_up",  # neither: made counts, and zeros in the place of a key
         "opendas.engines.spark.draw",
@@ -158,7 +159,6 @@ def test_truth_and_key_meet_only_in_measurement_and_in_the_wiring() -> None:
         "opendas.runs.release",
         "opendas.runs.progress.forecast",  # neither: made counts, and zeros in the place of a key
         "opendas.engines.backend",
-        "opendas.runs.prepare",
         "opendas.tuning.simulate",  # truth beside seeded noise, for stand-in data only
     }
     keys = re.findall(r"RunKey\.\w+", (ROOT / "tuning" / "simulate.py").read_text(encoding="utf-8"))
@@ -168,7 +168,7 @@ def test_truth_and_key_meet_only_in_measurement_and_in_the_wiring() -> None:
 def test_persons_and_key_meet_only_in_the_measurement_and_the_wiring_of_phsafe() -> None:
     truth = importers("Inputs") | importers("Linked") | importers("Persons") | importers("Joined")
     truth |= importers("Households")
-    key = importers("NoiseSource") | importers("RunKey")
+    key = importers("NoiseSource") | importers("RunKey") | importers("open_act")
     assert truth & key == {
         "opendas.phsafe.accuracy",  # truth beside seeded noise, for test data only
         "opendas.phsafe.run",
@@ -190,7 +190,7 @@ def test_ciphers_and_operating_system_randomness_are_in_one_place() -> None:
     random = {n for n in MODULES if any(m in ("random", "secrets") for m, _ in imported(n))}
     explorer = {f"opendas.explore.{part}" for part in ("app", "session")}
     spark = {f"opendas.engines.spark.{part}" for part in ("channel", "draw", "engine", "exact", "executors")}
-    assert random == {"opendas.phsafe.run", "opendas.runs.prepare"} | explorer | spark, (
+    assert random == {"opendas.runs.act"} | explorer | spark, (
         "secrets: run ids, tokens of the page and of executors, names of probes and folders"
     )
 

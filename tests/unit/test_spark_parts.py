@@ -64,7 +64,8 @@ from opendas.files.atomic import atomic_file, name_attempt, remove_partials
 from opendas.readers.base import FRAME_FROM_RECORDS
 from opendas.readers.frame.units import broken_units, check_units, unit_rules
 from opendas.readers.row_readers import HistogramReader
-from opendas.runs.release import Options, release
+from opendas.runs.options import RunOptions
+from opendas.runs.release import release
 from opendas.runs.run import load
 from opendas.schema.histogram import Histogram
 
@@ -438,15 +439,15 @@ def test_units_are_checked_piece_by_piece_as_at_once() -> None:
 
 def test_the_engine_is_one_that_there_is() -> None:
     with pytest.raises(ConfigError, match="'local' or 'spark'"):
-        Options(engine="cluster")
+        RunOptions(engine="cluster")
     with pytest.raises(ConfigError, match="goes with the engine spark"):
-        Options(master="spark://host:7077")
+        RunOptions(master="spark://host:7077")
 
 
 def test_a_run_without_subtrees_is_refused_before_spark_starts(tmp_path: Path) -> None:
     path = write_mini(tmp_path, run='estimator = "block-by-block"')
     with pytest.raises(ConfigError, match="block-by-block"):
-        release(load(path), tmp_path / "out", Options(engine="spark"))
+        release(load(path), tmp_path / "out", RunOptions(engine="spark"))
     assert not (tmp_path / "out").exists()
 
 

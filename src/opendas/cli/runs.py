@@ -112,17 +112,14 @@ def _measured(
         Begins the sentence that says what noise from a seed is not for.
     """
     import opendas
-    from opendas.api import with_strict
 
     check_engine(options["engine"], options["master"])
     folder = remember_out(out, run_file)
-    run = opendas.load(run_file)
+    run = opendas.load(run_file, strict=options.pop("strict"))
     product = run.product.name
     file, ask = options.pop("key_passphrase_file"), options.pop("ask_passphrase")
     passphrase = given_passphrase(file, ask, folder, product)
     with Progress() as progress:
-        if options.pop("strict"):
-            run = with_strict(run)
         act(run, out=folder, passphrase=passphrase, progress=progress, expect=progress.announce, **options)
     findings = findings_message(folder, product)
     if findings is not None:

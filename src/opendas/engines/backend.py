@@ -63,10 +63,6 @@ class Backend(Protocol):
         """Return the frame and what goes with it; also the histogram, where this process has it."""
         ...
 
-    def warm_up(self, leaves: int | None = None) -> None:
-        """Start what takes a while to start: so many leaves will be estimated, if that is known already."""
-        ...
-
     def count(self, data: InputData, plan: MeasurementPlan, estimator: str, cache: Path) -> ExactInput:
         """Return the counts of the input that was read."""
         ...
@@ -100,10 +96,13 @@ class LocalBackend:
     ----------
     workers : int or None
         Processes; None: the machine's cores, at most two, and one for a small spine.
+    warm : bool
+        Worker processes start once their number is known, and load while this one reads and plans.
     """
 
-    def __init__(self, workers: int | None) -> None:
+    def __init__(self, workers: int | None, *, warm: bool = True) -> None:
         self._workers = workers
+        self._warm = warm
         self._pool: WorkerPool | None = None
 
     def __enter__(self) -> LocalBackend:
@@ -121,16 +120,16 @@ class LocalBackend:
 
     def read(self, spec: ReaderSpec, cache: Path) -> InputData:
         """Read the input; what is too large for memory is mapped from a folder."""
+        self._start_workers(self._workers)
         return make_reader(spec).read(cache)
 
-    def warm_up(self, leaves: int | None = None) -> None:
-        """Start worker processes, once their number is known: they load while this one reads and plans."""
-        workers = self._workers if leaves is None else workers_for(leaves, self._workers)
-        if workers is not None and workers > 1 and self._pool is None:
+    def _start_workers(self, workers: int | None) -> None:
+        if self._warm and workers is not None and workers > 1 and self._pool is None:
             self._pool = WorkerPool(workers, [UsedFile.__module__, PartFile.__module__])
 
     def count(self, data: InputData, plan: MeasurementPlan, estimator: str, cache: Path) -> LeafCounts:
         """Return the counts."""
+        self._start_workers(workers_for(len(plan.spine.leaf), self._workers))
         return LeafCounts(data.histogram, plan.spine)
 
     def partition(
@@ -163,7 +162,7 @@ class LocalBackend:
 
 @contextmanager
 def open_backend(
-    engine: str, master: str | None, workers: int | None, folder: Path, cache: Path
+    engine: str, master: str | None, workers: int | None, folder: Path, cache: Path, *, warm: bool = True
 ) -> Iterator[Backend]:
     """Open the execution backend of a run.
 
@@ -176,6 +175,8 @@ def open_backend(
     workers : int or None
     folder, cache : Path
         Of the run, under ``state/`` and ``confidential/`` of the output.
+    warm : bool
+        Whether workers will be needed, so that they may be started early.
 
     Raises
     ------
@@ -183,7 +184,7 @@ def open_backend(
         If it cannot start.
     """
     if engine == "local":
-        with LocalBackend(workers) as backend:
+        with LocalBackend(workers, warm=warm) as backend:
             yield backend
         return
     from opendas.engines.spark.backend import open_on_spark

@@ -231,7 +231,8 @@ class RunSubject(Subject):
         if self.run.resolved.recipe.bypass is None:
             return self._bare
         key = ("spine", budget.mechanism, tuple(budget.geolevels.values()))
-        return self._keep(key, lambda: bypassed(self.with_budget(budget).resolved, self._bare))
+        run = self.with_budget(budget)
+        return self._keep(key, lambda: bypassed(run.resolved, run.budget, self._bare))
 
     def with_budget(self, budget: Budget) -> Run:
         """Return the run with another budget, its spine included."""

@@ -244,9 +244,10 @@ class _Adviser:
             queries={name: dict(level) for name, level in budget.queries.items()},
         )
         resolved = replace(resolved, budget=spec)
-        spine = make_spine(resolved, self.run.frame)
+        moved = make_budget(resolved)
+        spine = make_spine(resolved, self.run.frame, moved)
         text = f"{float(part):.3g} of the loss from {above} to {below}"
-        return self._move("between", text, make_budget(resolved), spine, {})
+        return self._move("between", text, moved, spine, {})
 
     def _move(
         self,

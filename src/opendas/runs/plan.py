@@ -1,158 +1,32 @@
-"""The plan of a run, before anything is drawn."""
+"""The plan and the spine of a run, described before anything is drawn."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from opendas.budget.plan import invariant_shares, plan_rows, within_rho
+from opendas.budget.plan import invariant_shares
 from opendas.constraints.table import invariant_geolevels
 from opendas.engines.local import workers_for
-from opendas.engines.outputs import Solved
-from opendas.geography.frame import Frame
-from opendas.geography.summary import summarise
+from opendas.geography.partitions import standard_spine
+from opendas.geography.spine import Spine
+from opendas.geography.summary import SpineSummary, summarise
 from opendas.gls.expected_error import ExpectedError, ExpectedRow, expected_rows
 from opendas.gls.expected_topdown import GainRow, gain_rows
-from opendas.measurement.loss import attribute_losses
 from opendas.measurement.plan import MeasurementPlan
 from opendas.privacy.exact import format_fraction
 from opendas.privacy.relations import Mechanism
 from opendas.privacy.zcdp import Account
-from opendas.report.certificate import issue
-from opendas.report.facts import NoiseRow, RunFacts
+from opendas.report.facts import NoiseRow
+from opendas.runs.facts import noise_rows
 from opendas.runs.progress.forecast import Forecast, forecast_run, measure_small_run
 from opendas.runs.run import Run
-from opendas.version import __version__, commit
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "PlanTable",
-    "describe",
-    "describe_estimate",
-    "issue_certificate",
-    "make_plan",
-    "noise_rows",
-]
-
-# What a run says of itself: the facts of its certificate.
-
-
-def _share_counts(plan: MeasurementPlan, level: int) -> dict[object, int]:
-    share = plan.levels[level].share
-    shares = plan.spine.shares[level]
-    if shares is None:
-        return {share: len(plan.spine.levels[level])}
-    counts = np.bincount(shares.which, minlength=len(shares.multiples)).tolist()
-    return {share * multiple: count for multiple, count in zip(shares.multiples, counts, strict=True)}
-
-
-def noise_rows(plan: MeasurementPlan) -> tuple[NoiseRow, ...]:
-    """Return one row per distinct noise of a plan."""
-    sizes = {name: plan.product.workload.group(name).size for name in plan.product.query_names}
-    counts = {level.geolevel: _share_counts(plan, number) for number, level in enumerate(plan.levels)}
-    rows = plan_rows(plan.budget, counts, sizes)  # type: ignore[arg-type]
-    return tuple(
-        NoiseRow(
-            row.geolevel,
-            row.query,
-            row.geounits,
-            row.cells,
-            row.rho,
-            row.epsilon,
-            None if row.sigma2 is None else float(row.sigma2),
-            None if row.scale is None else float(row.scale),
-            row.variance,
-            row.moe90,
-        )
-        for row in rows
-    )
-
-
-def describe(
-    run: Run,
-    plan: MeasurementPlan,
-    frame: Frame,
-    stamps: Sequence[str],
-    declared: Sequence[str],
-    measurements: str,
-) -> RunFacts:
-    """Collect what the certificate says about a run that has measured.
-
-    Parameters
-    ----------
-    frame : Frame
-        Leaves with their entity codes, for the description of the spine.
-    stamps, declared : sequence of str
-    measurements : str
-        ``used`` or ``full``.
-    """
-    product, budget = run.product, plan.budget
-    public = [f"bound {bound.name}: {bound.lower} to {bound.upper} a unit" for bound in product.bounds]
-    public += [
-        "structural zero: "
-        + ", ".join(f"{name} in {'/'.join(labels)}" for name, labels in zero.levels.items())
-        for zero in product.structural_zeros
-    ]
-    return RunFacts(
-        product=product.name,
-        protected_unit=product.protected_unit,
-        mechanism=budget.mechanism.value,
-        neighbours=budget.neighbours.value,
-        loss=budget.total,
-        delta=budget.delta,
-        stamps=tuple(stamps),
-        estimator="none (measurements only)",
-        invariants=(*(invariant.name for invariant in product.invariants), *declared),
-        dropped_invariants=tuple(invariant.name for invariant in run.resolved.dropped),
-        declared=tuple(public),
-        records=0,
-        geounits={level.name: len(level) for level in plan.spine.levels},
-        geolevel_shares=dict(budget.geolevels),
-        query_shares={level: dict(budget.query_shares(level)) for level, s in budget.geolevels.items() if s},
-        rows=noise_rows(plan),
-        attributes=attribute_losses(plan),
-        within=within_rho(budget),
-        plan_digest=plan.digest(),
-        spine_digest=plan.spine.digest(),
-        families=0,
-        fallbacks=0,
-        failsafe=(),
-        measurements=measurements,
-        spine=summarise(plan.spine, frame),
-        source=run.resolved.budget.source,
-    )
-
-
-def describe_estimate(facts: RunFacts, run: Run, solved: Solved, released: int) -> RunFacts:
-    """Add to what is said of a run that it has estimated.
-
-    Parameters
-    ----------
-    facts : RunFacts
-    run : Run
-    solved : Solved
-    released : int
-        Records in the microdata.
-    """
-    return replace(
-        facts,
-        estimator=run.resolved.estimator,
-        records=released,
-        families=solved.families,
-        fallbacks=solved.fallbacks,
-        failsafe=solved.failsafe,
-    )
-
-
-def issue_certificate(release: Path, facts: RunFacts) -> None:
-    """Issue certificate and report for what the release holds now."""
-    issue(release, (facts,), version=__version__, commit=commit())
+__all__ = ["PlanTable", "SpineTable", "describe_spine", "make_plan"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,3 +147,78 @@ def _warnings(run: Run, plan: MeasurementPlan) -> Iterator[str]:
                 )
     if run.resolved.failsafe:
         yield "the failsafe is on: an infeasible family relaxes its parent, and the report says so."
+
+
+@dataclass(frozen=True, slots=True)
+class SpineTable:
+    """What ``opendas spine`` says.
+
+    Parameters
+    ----------
+    spine : Spine
+    summary : SpineSummary
+    expected : tuple of mapping
+        Standard errors of the least-squares estimate of the total, by noise alone, in counts: those of
+        :func:`opendas.gls.expected_error.expected_rows`, and ``standard_mean_sd`` for the standard spine.
+    warnings : tuple of str
+    """
+
+    spine: Spine
+    summary: SpineSummary
+    expected: tuple[dict[str, Any], ...]
+    warnings: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the answer of ``opendas spine --json``."""
+        return {
+            **self.summary.to_dict(),
+            "expected": [dict(row) for row in self.expected],
+            "warnings": list(self.warnings),
+        }
+
+
+def describe_spine(run: Run) -> SpineTable:
+    """Describe the spine of a run from public things: the run file and the frame."""
+    summary = summarise(run.spine, run.frame)
+    expected = tuple(_spine_errors(run))
+    return SpineTable(run.spine, summary, expected, tuple(_spine_warnings(run, summary)))
+
+
+def _spine_errors(run: Run) -> Iterator[dict[str, Any]]:
+    """Give the expected error of the total, and that of the standard spine where it has the same levels."""
+    rows = expected_rows(ExpectedError.build(run.plan), run.frame)
+    beside: dict[tuple[str, str], float] = {}
+    if run.resolved.recipe.steps and run.spine.names == run.frame.geolevels:
+        standard = MeasurementPlan(run.product, standard_spine(run.frame), run.budget)
+        found = expected_rows(ExpectedError.build(standard), run.frame)
+        beside = {(row.kind, row.name): row.mean_sd for row in found}
+    for row in rows:
+        yield {**row.to_dict(), "standard_mean_sd": beside.get((row.kind, row.name))}
+
+
+def _spine_warnings(run: Run, summary: SpineSummary) -> Iterator[str]:
+    """Say what an expert would look at twice."""
+    for level in summary.levels[:-1]:
+        if level.single_child_parents and run.resolved.recipe.bypass is None:
+            yield (
+                f"{_counted(level.single_child_parents)} of {level.geolevel!r} with one child: asking twice "
+                'is of no use. The step { step = "bypass" } gives the child\'s share to its parent.'
+            )
+    chosen = run.resolved.recipe.entities or ()
+    found = {entity.category for entity in summary.entities}
+    for category in chosen:
+        if category not in found:
+            yield (
+                f"no leaf of the input lies in an area of {category!r}: the spine is built around none. "
+                "Block assignment files bring areas: [geography] block_assignment."
+            )
+    for entity in summary.entities:
+        if entity.category in chosen and entity.mean_distance > entity.standard_mean:
+            yield (
+                f"the spine brings {entity.category!r} no closer: mean distance {entity.mean_distance:.1f}, "
+                f"{entity.standard_mean:.1f} from the official levels."
+            )
+
+
+def _counted(geounits: int) -> str:
+    return "1 geounit" if geounits == 1 else f"{geounits:,} geounits"

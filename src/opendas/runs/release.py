@@ -1,4 +1,4 @@
-"""The steps of a run: read, measure, estimate, write.
+"""The steps of a run: plan, charge, measure, estimate, write.
 
 :func:`release` measures lazily: it draws what estimation needs, and the full file only when asked.
 :func:`measure` writes the full file; :func:`estimate` then opens neither input nor key.
@@ -10,16 +10,16 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import methodcaller
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from opendas.engines.backend import Backend, open_backend
+from opendas.constraints.table import ConstraintTable
+from opendas.engines.backend import Backend, ExactInput, open_backend
 from opendas.engines.checkpoint import Checkpoints
 from opendas.engines.drive import Estimation, estimate_on
-from opendas.engines.local import workers_for
 from opendas.engines.measurement_source import FileSource, check_measurement_files
 from opendas.engines.outputs import FamilyFile, Leaves, Solved, UsedFile, used_files, write_full
 from opendas.engines.protocol import Engine
@@ -35,113 +35,54 @@ from opendas.files.geography_files import (
     write_spine,
 )
 from opendas.files.mdf.writing import MdfFiles
+from opendas.gls.model import TreeModel
 from opendas.measurement.noisy import measured_levels
-from opendas.measurement.plan import MeasurementPlan
 from opendas.privacy.exact import format_fraction
 from opendas.privacy.relations import Mechanism
-from opendas.readers.base import InputData
 from opendas.report.certificate import load_pages, read_runs
 from opendas.report.facts import RunFacts
+from opendas.runs.act import Act, Charged, open_act
 from opendas.runs.config.released import released_toml
-from opendas.runs.plan import describe, describe_estimate, issue_certificate
-from opendas.runs.prepare import Options, Prepared, Progress, check_same, find_known, prepare
-from opendas.runs.progress.clock import Clock
-from opendas.runs.progress.forecast import Forecast
-from opendas.runs.progress.log import RunLog, log_path
-from opendas.runs.run import Run, make_budget, make_model, make_rules
+from opendas.runs.facts import estimated_facts, issue_certificate, measured_facts
+from opendas.runs.options import RunOptions
+from opendas.runs.prepare import PlannedRun, charge_run, log_phase, plan_run, planned_act
+from opendas.runs.run import Run, make_model, make_rules
 from opendas.runs.workspace import RunState, Workspace, refuse_foreign, remove_cache
-from opendas.schema.histogram import Histogram
-from opendas.version import __version__
 
-__all__ = [
-    "Options",
-    "Progress",
-    "Watch",
-    "estimate",
-    "measure",
-    "release",
-    "watched",
-]
-
-# Watching a run: its log, and the progress it tells; confidential.
+__all__ = ["MeasuredRun", "estimate", "measure", "release"]
 
 
-@dataclass(frozen=True, slots=True)
-class Watch:
-    """What looks on while a run works.
+@dataclass(frozen=True, slots=True, eq=False)
+class MeasuredRun:
+    """What a run is estimated from: noisy answers, invariants and public things, behind the privacy wall.
 
     Parameters
     ----------
-    options : Options
-        Those of the run; what they tell of progress and forecast is logged too.
-    clock : Clock
-        Its laps are logged.
-    log : RunLog
+    run : Run
+        On its frame, with the spine and the plan that were measured.
+    constraints : ConstraintTable
+    model : TreeModel or None
+    state : RunState
+    source : SourceSpec
+        Gives the noisy answers: from files, or drawn when they are asked for.
+    counts : ExactInput or None
+        What answers are drawn from; None where they stand in files.
     """
 
-    options: Options
-    clock: Clock
-    log: RunLog
+    run: Run
+    constraints: ConstraintTable = field(repr=False)
+    model: TreeModel | None = field(repr=False)
+    state: RunState
+    source: SourceSpec = field(repr=False)
+    counts: ExactInput | None = field(repr=False)
 
-    def prepared(self, run: Prepared) -> None:
-        """Log that a run has its plan, and perhaps its ledger entry: what it will do."""
-        options, spine = self.options, run.spine
-        local = options.engine == "local"
-        self.log.write(
-            "phase",
-            phase=run.state.phase,
-            run_id=run.state.run_id,
-            plan_digest=run.state.plan_digest,
-            spine_digest=spine.digest(),
-            leaves=len(spine.leaf),
-            geounits={name: len(level) for name, level in zip(spine.names, spine.levels, strict=True)},
-            workers=workers_for(len(spine.leaf), options.workers) if local else options.workers,
-        )
+    def facts(self, measurements: str) -> RunFacts:
+        """Return what the certificate says of it."""
+        known = self.state.result or {}
+        return measured_facts(self.run, known.get("stamps", ()), known.get("declared", ()), measurements)
 
 
-@contextmanager
-def watched(space: Workspace, product: str, command: str, options: Options) -> Iterator[Watch]:
-    """Keep the log of an attempt; an error that ends it is its last line.
-
-    Parameters
-    ----------
-    space : Workspace
-        Open, so that nobody else writes the log.
-    product : str
-    command : str
-        ``run``, ``measure`` or ``estimate``.
-    options : Options
-    """
-    with RunLog(log_path(space.confidential, product)) as log:
-        log.start(
-            product=product,
-            command=command,
-            workers=options.workers,
-            engine=options.engine,
-            resume=options.resume,
-            seeded=options.seed is not None,
-        )
-
-        def tell(stage: str, done: int, total: int) -> None:
-            log.progress(stage, done, total)
-            options.tell(stage, done, total)
-
-        def expect(forecast: Forecast, warnings: tuple[str, ...]) -> None:
-            log.write(
-                "forecast",
-                peak_rss_mb=round(forecast.peak_rss_mb, 1),
-                memory_mb=round(forecast.memory_mb, 1),
-                disk_mb=round(forecast.output_mb + forecast.scratch_mb, 1),
-            )
-            for warning in warnings:
-                log.write("note", message=warning)
-            if options.expect is not None:
-                options.expect(forecast, warnings)
-
-        yield Watch(replace(options, progress=tell, expect=expect), Clock(log.step), log)
-
-
-def release(run: Run, out: Path, options: Options) -> dict[str, Any]:
+def release(run: Run, out: Path, options: RunOptions) -> dict[str, Any]:
     """Run from input to finished release.
 
     Returns
@@ -149,236 +90,180 @@ def release(run: Run, out: Path, options: Options) -> dict[str, Any]:
     dict
         The answer of ``run --json``.
     """
-    refuse_foreign(out)
-    name = run.product.name
-    with (
-        Workspace(_seen_by_all(out, options), options.ledger) as space,
-        watched(space, name, "run", options) as watch,
-    ):
-        options, clock = watch.options, watch.clock
-        known = find_known(space, run, options)
-        at_hand = space.key_at_hand(run.product.name, options.passphrase)
-        if known is not None and known.phase == "finished" and not at_hand:
-            return _finished_without_key(space, run, known, options)
-        with _open_backend(space, run, options) as backend, _input_put_aside(space, known):
-            prepared = prepare(space, run, options, known, clock, backend)
-            watch.prepared(prepared)
-            if prepared.state.phase == "finished":
-                _check_wanted(space, prepared.state, run, options)
-                return _answer(space, prepared.state)
-            return _release(space, run, prepared, options, clock, backend)
+    with _open(run, out, "run", options) as act:
+        act.refuse_repetition()
+        if act.is_finished and not act.has_key:
+            act.check_plan(planned_act(run))
+            return act.answer()
+        with _backend(act, run) as backend, _input_put_aside(act):
+            planned = plan_run(act, run, backend)
+            charged = charge_run(act, planned)
+            if act.is_finished:
+                _check_wanted(act, run)
+                return act.answer()
+            measured = _measured(planned, charged)
+            with _engine(act, measured, backend) as (engine, files):
+                public = partial(_write_public, act.space, measured, options.measurements)
+                estimation, facts = _estimate(act, measured, engine, files, public)
+                if options.measurements == "full":
+                    _write_full(act, measured, backend)
+                    answers: list[UsedFile] = []
+                else:
+                    folder = act.space.release / "measurements" / act.product
+                    answers = used_files(folder, measured.run.plan, estimation)
+                return _write(act, measured, estimation, facts, answers, engine)
 
 
-def _release(
-    space: Workspace, run: Run, prepared: Prepared, options: Options, clock: Clock, backend: Backend
-) -> dict[str, Any]:
-    """Measure, estimate and write."""
-    source = KeyedSource(measured_levels(prepared.plan), prepared.noise_key)
-    with _engine(space, run, prepared, source, options, backend) as (engine, files):
-        public = partial(_write_public, space, run, prepared, options.measurements)
-        estimation, facts = _estimate(run, prepared, engine, files, options, clock, public)
-        measured: list[UsedFile] = []
-        if options.measurements == "full":
-            _write_full(space, run, prepared, options, backend)
-            clock.lap("measurement files")
-        else:
-            measured = used_files(
-                space.release / "measurements" / run.product.name, prepared.plan, estimation
-            )
-        return _finish(space, run, prepared, estimation, facts, measured, engine, options, clock)
-
-
-def _write_full(space: Workspace, run: Run, prepared: Prepared, options: Options, backend: Backend) -> None:
-    """Draw and write all noisy answers."""
-    if prepared.counts is None:
-        raise AssertionError("measuring needs counts")
-    name = run.product.name
-    source = KeyedSource(measured_levels(prepared.plan), prepared.noise_key)
-    draw = backend.draw(source, prepared.counts, space.state / name, prepared.spine)
-    write_full(space.release / "measurements" / name, prepared.plan, draw, options.tell)
-
-
-def measure(run: Run, out: Path, options: Options) -> dict[str, Any]:
+def measure(run: Run, out: Path, options: RunOptions) -> dict[str, Any]:
     """Take all measurements and write them; no estimate."""
-    refuse_foreign(out)
-    name = run.product.name
-    with (
-        Workspace(_seen_by_all(out, options), options.ledger) as space,
-        watched(space, name, "measure", options) as watch,
-    ):
-        options, clock = watch.options, watch.clock
-        known = find_known(space, run, options)
-        if known is not None and known.phase in ("measured", "finished"):
-            if known.result is not None and known.result.get("measurements") == "full":
-                return _answer(space, known)
-            if not space.key_path(run.product.name).exists():
+    with _open(run, out, "measure", replace(options, measurements="full")) as act:
+        act.refuse_repetition()
+        if act.earlier is not None and act.earlier.phase != "started":
+            if (act.earlier.result or {}).get("measurements") == "full":
+                return act.answer()
+            if not act.space.key_path(act.product).exists():
                 raise PrivacyError(
-                    f"the key of {run.product.name} was destroyed: no further measurements can be drawn. "
+                    f"the key of {act.product} was destroyed: no further measurements can be drawn. "
                     "A new run in a new folder is charged in full."
                 )
-        with _open_backend(space, run, options) as backend:
-            prepared = prepare(space, run, options, known, clock, backend, estimates=False)
-            watch.prepared(prepared)
-            facts = _write_public(space, run, prepared, "full")
-            _write_full(space, run, prepared, options, backend)
-        clock.lap("measurement files")
+        with _backend(act, run, estimates=False) as backend:
+            planned = plan_run(act, run, backend, estimates=False)
+            measured = _measured(planned, charge_run(act, planned))
+            facts = _write_public(act.space, measured, "full")
+            _write_full(act, measured, backend)
         phase, more = "measured", {}
-        if prepared.state.phase == "finished":
+        if act.is_finished:
             # The microdata stay; only more of the same measurement is shown beside them.
-            estimated = next(r for r in read_runs(space.release) if r.product == facts.product)
+            estimated = next(r for r in read_runs(act.space.release) if r.product == facts.product)
             facts = replace(estimated, measurements="full")
-            phase, more = "finished", dict(prepared.state.result or {})
-        issue_certificate(space.release, facts)
-        result = _result(prepared, {**more, "measurements": "full"})
-        state = replace(prepared.state, phase=phase, result=result)
-        space.save_state(state)
-        space.close(state)
-        clock.save(space.confidential / "timings" / f"{run.product.name}.json")
-        return _answer(space, state)
+            phase, more = "finished", dict(measured.state.result or {})
+        issue_certificate(act.space.release, facts)
+        return act.finish(measured.state, _result(measured, {**more, "measurements": "full"}), phase)
 
 
-def estimate(run: Run, out: Path, options: Options) -> dict[str, Any]:
+def estimate(run: Run, out: Path, options: RunOptions) -> dict[str, Any]:
     """Estimate from the full measurement files of `out`; opens neither input nor key."""
-    refuse_foreign(out)
-    name = run.product.name
-    with (
-        Workspace(_seen_by_all(out, options), options.ledger) as space,
-        watched(space, name, "estimate", options) as watch,
-    ):
-        options, clock = watch.options, watch.clock
-        state = space.load_state(name)
-        folder = space.release.absolute() / "measurements" / name
+    with _open(run, out, "estimate", replace(options, measurements="full")) as act:
+        state, folder = act.earlier, act.space.release.absolute() / "measurements" / act.product
         if state is None or not (folder / "spine.parquet").is_file():
-            raise ConfigError(f"{out} holds no measurements of {name}; run opendas measure first.")
-        if state.phase == "finished" and options.resume:
-            return _answer(space, state)
-        if state.phase == "finished":
-            raise ConfigError(f"{name} is estimated in {out} already; use --resume to get its result.")
-        frame = read_frame(space.release / "geography" / f"{name}.parquet")
-        spine = read_spine(folder / "spine.parquet", frame)
-        plan = MeasurementPlan(run.product, spine, make_budget(run.resolved))
-        if plan.digest() != state.plan_digest:
-            raise PrivacyError(
-                f"the measurements of {name} in {out} were taken with another plan; estimate with the run "
-                "file they were measured with (release/run holds it)."
-            )
-        constraints = read_constraint_table(folder / "constraints.parquet", run.product, spine)
-        # Only public fields are used below: there is no input and no key in this phase.
-        empty = Histogram.from_entries([], [], [], shape=(0, run.product.schema.size))  # type: ignore[arg-type]
-        stamps = tuple(state.result.get("stamps", ())) if state.result else ()
-        declared = tuple(state.result.get("declared", ())) if state.result else ()
-        data = InputData(frame, empty, stamps, declared)
-        model = make_model(run.resolved, plan, constraints)
-        prepared = Prepared(data, None, frame, spine, plan, constraints, state, b"", model)
-        watch.prepared(prepared)
-        source = FileSource(measured_levels(plan), folder)
-        check_measurement_files(source.levels, spine, folder)
-        clock.lap("read measurements")
-        with (
-            _open_backend(space, run, options) as backend,
-            _engine(space, run, prepared, source, options, backend) as (engine, files),
-        ):
-            options = replace(options, measurements="full")
-            known = partial(_describe, run, prepared, "full")  # what is public stands in `out` already
-            estimation, facts = _estimate(run, prepared, engine, files, options, clock, known)
-            return _finish(space, run, prepared, estimation, facts, [], engine, options, clock)
+            raise ConfigError(f"{out} holds no measurements of {act.product}; run opendas measure first.")
+        if act.is_finished and not options.resume:
+            raise ConfigError(f"{act.product} is estimated in {out} already; use --resume to get its result.")
+        if act.is_finished:
+            return act.answer()
+        measured = _read_measured(act.space, run, state, folder)
+        log_phase(act, measured.run, state)
+        act.clock.lap("read measurements")
+        with _backend(act, run) as backend, _engine(act, measured, backend) as (engine, files):
+            known = partial(measured.facts, "full")  # what is public stands in `out` already
+            estimation, facts = _estimate(act, measured, engine, files, known)
+            return _write(act, measured, estimation, facts, [], engine)
 
 
 @contextmanager
-def _input_put_aside(space: Workspace, known: RunState | None) -> Iterator[None]:
-    """Let a run put its input aside; one that is finished only sees whether it is the same."""
-    try:
-        yield
-    finally:
-        if known is not None and known.phase == "finished":
-            remove_cache(space.cache(known.product))
+def _open(run: Run, out: Path, command: str, options: RunOptions) -> Iterator[Act[RunOptions]]:
+    """Lock the output folder, named as executors name it too, and begin an attempt."""
+    refuse_foreign(out)
+    with (
+        Workspace(out if options.engine == "local" else out.resolve(), options.ledger) as space,
+        open_act(space, run.product.name, command, options, options.workers) as act,
+    ):
+        yield act
 
 
-def _check_wanted(space: Workspace, known: RunState, run: Run, options: Options) -> None:
-    """Refuse to return a finished run as if it had the measurements or microdata that are asked for."""
-    stored = (known.result or {}).get("measurements")
-    if options.measurements == "full" and stored != "full":
-        raise ConfigError(
-            f"{known.product} was finished with the measurements that estimation used; "
-            "opendas measure --resume writes all of them, with the same noise and no further charge."
-        )
-    folder = space.release / "mdf" / run.product.layout
-    if options.mdf_format == "pipe" and any(folder.glob("*.parquet")):
-        raise ConfigError(
-            f"{known.product} was finished with microdata in Parquet; --resume does not change their format."
-        )
-
-
-def _finished_without_key(space: Workspace, run: Run, known: RunState, options: Options) -> dict[str, Any]:
-    plan = run.plan
-    now = replace(
-        known,
-        version=__version__,
-        plan_digest=plan.digest(),
-        estimation_digest=run.estimation_digest(plan),
-        seed=options.seed,
-    )
-    check_same(known, now)
-    return _answer(space, known)
-
-
-def _stamps(prepared: Prepared) -> tuple[str, ...]:
-    result: Mapping[str, Any] = prepared.state.result or {}
-    return tuple(result.get("stamps", ()))
-
-
-def _seen_by_all(out: Path, options: Options) -> Path:
-    """Return the output folder as executors name it, too."""
-    return out if options.engine == "local" else out.resolve()
-
-
-def _refuse_on_spark(run: Run, options: Options) -> None:
-    """Refuse what only the local engine does.
+def _backend(act: Act[RunOptions], run: Run, *, estimates: bool = True) -> AbstractContextManager[Backend]:
+    """Open the execution backend of a run.
 
     Raises
     ------
     ConfigError
+        If it is Spark, and the run is one that only this machine does.
     """
-    if options.engine != "spark":
-        return
-    if run.resolved.estimator == "block-by-block" or len(run.resolved.levels) < 2:
+    options = act.options
+    no_subtrees = run.resolved.estimator == "block-by-block" or len(run.resolved.levels) < 2
+    if options.engine == "spark" and no_subtrees:
         raise ConfigError(
             "engine spark deals subtrees out, and there are none with one geolevel or with the estimator "
             "block-by-block; leave out --engine."
         )
+    folder, cache = act.space.state / act.product, act.space.cache(act.product)
+    warm = estimates and not act.is_finished
+    return open_backend(options.engine, options.master, options.workers, folder, cache, warm=warm)
 
 
-def _open_backend(space: Workspace, run: Run, options: Options) -> AbstractContextManager[Backend]:
-    """Open the place of a run."""
-    folder, cache = space.state / run.product.name, space.cache(run.product.name)
-    _refuse_on_spark(run, options)
-    return open_backend(options.engine, options.master, options.workers, folder, cache)
+@contextmanager
+def _input_put_aside(act: Act[RunOptions]) -> Iterator[None]:
+    """Let a run put its input aside; one that is finished only sees whether it is the same."""
+    try:
+        yield
+    finally:
+        if act.is_finished:
+            remove_cache(act.space.cache(act.product))
+
+
+def _check_wanted(act: Act[RunOptions], run: Run) -> None:
+    """Refuse to return a finished run as if it had the measurements or microdata that are asked for."""
+    known = (act.earlier.result if act.earlier is not None else None) or {}
+    if act.options.measurements == "full" and known.get("measurements") != "full":
+        raise ConfigError(
+            f"{act.product} was finished with the measurements that estimation used; "
+            "opendas measure --resume writes all of them, with the same noise and no further charge."
+        )
+    folder = act.space.release / "mdf" / run.product.layout
+    if act.options.mdf_format == "pipe" and any(folder.glob("*.parquet")):
+        raise ConfigError(
+            f"{act.product} was finished with microdata in Parquet; --resume does not change their format."
+        )
+
+
+def _measured(planned: PlannedRun, charged: Charged) -> MeasuredRun:
+    """Return a charged run whose answers are drawn when they are asked for."""
+    state = charged.state
+    noise_key = charged.key.derive(
+        "noise/" + state.product, bytes.fromhex(state.plan_digest), bytes.fromhex(state.input_tag)
+    )
+    source = KeyedSource(measured_levels(planned.run.plan), noise_key)
+    return MeasuredRun(planned.run, planned.constraints, planned.model, state, source, planned.counts)
+
+
+def _read_measured(space: Workspace, run: Run, state: RunState, folder: Path) -> MeasuredRun:
+    """Return a run from its measurement files."""
+    frame = read_frame(space.release / "geography" / f"{state.product}.parquet")
+    run = run.on_frame(frame, read_spine(folder / "spine.parquet", frame))
+    if run.plan.digest() != state.plan_digest:
+        raise PrivacyError(
+            f"the measurements of {state.product} in {space.out} were taken with another plan; estimate with "
+            "the run file they were measured with (release/run holds it)."
+        )
+    constraints = read_constraint_table(folder / "constraints.parquet", run.product, run.spine)
+    model = make_model(run.resolved, run.plan, constraints)
+    source = FileSource(measured_levels(run.plan), folder)
+    check_measurement_files(source.levels, run.spine, folder)
+    return MeasuredRun(run, constraints, model, state, source, None)
 
 
 @contextmanager
 def _engine(
-    space: Workspace, run: Run, prepared: Prepared, source: SourceSpec, options: Options, backend: Backend
+    act: Act[RunOptions], measured: MeasuredRun, backend: Backend
 ) -> Iterator[tuple[Engine, Checkpoints]]:
     """Start the workers of a run; they write what they find into files of the run's own."""
-    keep_used = options.measurements == "used" and prepared.counts is not None
-    binding = prepared.state.run_id + run.estimation_digest(prepared.plan) + str(keep_used)
-    name = run.product.name
-    seconds = space.cache(name) / "seconds"
+    run, folder = measured.run, act.space.state / act.product
+    keep_used = act.options.measurements == "used" and measured.counts is not None
+    binding = measured.state.run_id + run.estimation_digest(run.plan) + str(keep_used)
+    seconds = act.space.cache(act.product) / "seconds"
     make_folder(seconds)
-    files = Checkpoints(space.state / name, binding, backend.write, seconds)
-    rules = make_rules(run.resolved, prepared.plan, prepared.constraints)
-    worker = Worker(rules, source, run.resolved.failsafe, keep_used, files)
-    with backend.engine(worker, space.state / name, prepared.counts, prepared.spine) as engine:
+    files = Checkpoints(folder, binding, backend.write, seconds)
+    rules = make_rules(run.resolved, run.plan, measured.constraints)
+    worker = Worker(rules, measured.source, run.resolved.failsafe, keep_used, files)
+    with backend.engine(worker, folder, measured.counts, run.spine) as engine:
         yield engine, files
 
 
 def _estimate(
-    run: Run,
-    prepared: Prepared,
+    act: Act[RunOptions],
+    measured: MeasuredRun,
     engine: Engine,
     files: Checkpoints,
-    options: Options,
-    clock: Clock,
     beside: Callable[[], RunFacts],
 ) -> tuple[Estimation, RunFacts]:
     """Estimate, and do beside it what needs no estimate: most of the time this process only waits."""
@@ -387,97 +272,87 @@ def _estimate(
         pages = thread.submit(load_pages)
         estimation = estimate_on(
             engine,
-            prepared.spine,
-            prepared.constraints,
-            counts=prepared.counts,
-            estimator=run.resolved.estimator,
-            model=prepared.model,
+            measured.run.spine,
+            measured.constraints,
+            counts=measured.counts,
+            estimator=measured.run.resolved.estimator,
+            model=measured.model,
             checkpoints=files,
-            progress=options.tell,
+            progress=act.tell,
         )
-    clock.lap("estimate")
+    act.clock.lap("estimate")
     pages.result()
     return estimation, facts.result()
 
 
-def _write_public(space: Workspace, run: Run, prepared: Prepared, measurements: str) -> RunFacts:
+def _write_full(act: Act[RunOptions], measured: MeasuredRun, backend: Backend) -> None:
+    """Draw and write all noisy answers."""
+    if measured.counts is None:
+        raise AssertionError("measuring needs counts")
+    source = cast("KeyedSource", measured.source)
+    draw = backend.draw(source, measured.counts, act.space.state / act.product, measured.run.spine)
+    write_full(act.space.release / "measurements" / act.product, measured.run.plan, draw, act.tell)
+    act.clock.lap("measurement files")
+
+
+def _write_public(space: Workspace, measured: MeasuredRun, measurements: str) -> RunFacts:
     """Write what is public of a run, its resolved plan, frame, spine and constraints; and describe it."""
-    name = run.product.name
+    run, name = measured.run, measured.run.product.name
     folder = space.release / "measurements" / name
-    write_frame(space.release / "geography" / f"{name}.parquet", prepared.frame, run.product)
-    write_spine(folder / "spine.parquet", prepared.spine)
-    write_constraints(folder / "constraints.parquet", run.product, prepared.spine, prepared.constraints)
-    text = released_toml(run.resolved, prepared.plan.budget)
+    write_frame(space.release / "geography" / f"{name}.parquet", run.frame, run.product)
+    write_spine(folder / "spine.parquet", run.spine)
+    write_constraints(folder / "constraints.parquet", run.product, run.spine, measured.constraints)
+    text = released_toml(run.resolved, run.budget)
     write_atomic(space.release / "run" / f"{name}.toml", text.encode())
-    return _describe(run, prepared, measurements)
+    return measured.facts(measurements)
 
 
-def _describe(run: Run, prepared: Prepared, measurements: str) -> RunFacts:
-    stamps, declared = _stamps(prepared), prepared.data.declared
-    return describe(run, prepared.plan, prepared.frame, stamps, declared, measurements)
-
-
-def _finish(
-    space: Workspace,
-    run: Run,
-    prepared: Prepared,
+def _write(
+    act: Act[RunOptions],
+    measured: MeasuredRun,
     estimation: Estimation,
     facts: RunFacts,
-    measured: Sequence[UsedFile],
+    answers: Sequence[UsedFile],
     engine: Engine,
-    options: Options,
-    clock: Clock,
 ) -> dict[str, Any]:
-    """Write files and certificate, close the ledger entry, and drop the checkpoints."""
-    product = run.product
+    """Write files and certificate, and finish the act."""
+    space, run, product = act.space, measured.run, measured.run.product
+    leaves = Leaves(estimation, run.spine)
     folder = space.release / "mdf" / product.layout
-    leaves = Leaves(estimation, prepared.spine)
-    microdata = MdfFiles(folder, product, prepared.frame, leaves, options.mdf_format)
+    microdata = MdfFiles(folder, product, run.frame, leaves, act.options.mdf_format)
     timed = space.confidential / "timings" / f"{product.name}_families.parquet"
-    families = FamilyFile(timed, prepared.spine.names, estimation.finished())
-    count = len(measured) + 1 + len(microdata)
-    options.tell("writing", 0, count)
-    every = engine.apply(methodcaller("write"), itertools.chain(measured, [families], microdata), count)
+    families = FamilyFile(timed, run.spine.names, estimation.finished())
+    count = len(answers) + 1 + len(microdata)
+    act.tell("writing", 0, count)
+    every = engine.apply(methodcaller("write"), itertools.chain(answers, [families], microdata), count)
     solved = None
     for done, (_, answer) in enumerate(every, start=1):
         solved = answer if isinstance(answer, Solved) else solved
-        options.tell("writing", done, count)
+        act.tell("writing", done, count)
     if solved is None:
         raise AssertionError("the file of families tells how they were solved")
     remove_partials(space.release)  # of executors that were given up
     records = microdata.records
-    clock.lap("write")
-    issue_certificate(space.release, describe_estimate(facts, run, solved, records))
-    clock.lap("certificate and report")
-    result = _result(
-        prepared,
-        {
-            "records": records,
-            "families": solved.families,
-            "fallbacks": solved.fallbacks,
-            "measurements": options.measurements,
-        },
-    )
-    state = replace(prepared.state, phase="finished", result=result)
-    clock.save(space.confidential / "timings" / f"{product.name}.json")
-    space.save_state(state)
-    space.close(state)
-    return _answer(space, state)
+    act.clock.lap("write")
+    issue_certificate(space.release, estimated_facts(facts, run, solved, records))
+    act.clock.lap("certificate and report")
+    more = {
+        "records": records,
+        "families": solved.families,
+        "fallbacks": solved.fallbacks,
+        "measurements": act.options.measurements,
+    }
+    return act.finish(measured.state, _result(measured, more))
 
 
-def _result(prepared: Prepared, more: Mapping[str, Any]) -> dict[str, Any]:
-    budget = prepared.plan.budget
+def _result(measured: MeasuredRun, more: Mapping[str, Any]) -> dict[str, Any]:
+    budget, known = measured.run.budget, measured.state.result or {}
     gaussian = budget.mechanism is Mechanism.DISCRETE_GAUSSIAN
     return {
-        "product": prepared.state.product,
+        "product": measured.state.product,
         "rho": format_fraction(budget.total) if gaussian else None,
         "epsilon": None if gaussian else format_fraction(budget.total),
-        "stamps": list(_stamps(prepared)),
-        "declared": list(prepared.data.declared),
+        "stamps": list(known.get("stamps", ())),
+        "declared": list(known.get("declared", ())),
         **more,
     }
-
-
-def _answer(space: Workspace, state: RunState) -> dict[str, Any]:
-    timing = Clock.read(space.confidential / "timings" / f"{state.product}.json")
-    return {"out": str(space.out), **(state.result or {}), **timing}

@@ -72,7 +72,7 @@ class Run:
     @cached_property
     def spine(self) -> Spine:
         """The spine that measurements are taken on."""
-        return make_spine(self.resolved, self.frame)
+        return make_spine(self.resolved, self.frame, self.budget)
 
     @cached_property
     def budget(self) -> Budget:
@@ -83,6 +83,14 @@ class Run:
     def plan(self) -> MeasurementPlan:
         """What is asked of every geounit, with what noise."""
         return MeasurementPlan(self.product, self.spine, self.budget)
+
+    def on_frame(self, frame: Frame, spine: Spine | None = None) -> Run:
+        """Return the run on a frame, and perhaps a spine, that were read already."""
+        found = Run(self.path, self.resolved)
+        found.__dict__["frame"] = frame
+        if spine is not None:
+            found.__dict__["spine"] = spine
+        return found
 
     def read(self, cache: Path | None = None) -> InputData:
         """Read the confidential input.
@@ -198,14 +206,13 @@ def _arrow(table: Any) -> pa.Table:
         ) from None
 
 
-def make_spine(resolved: Resolved, frame: Frame) -> Spine:
+def make_spine(resolved: Resolved, frame: Frame, budget: Budget) -> Spine:
     """Build the spine that the run file asks for."""
-    return build_spine(frame, resolved.recipe, partial(bypassed, resolved))
+    return build_spine(frame, resolved.recipe, partial(bypassed, resolved, budget))
 
 
-def bypassed(resolved: Resolved, spine: Spine) -> Spine:
+def bypassed(resolved: Resolved, budget: Budget, spine: Spine) -> Spine:
     """Apply the bypass rule of the mechanism; a geounit with an invariant of its own is kept."""
-    budget = make_budget(resolved)
     shares = [budget.geolevels[name] for name in spine.names]
     if budget.mechanism is Mechanism.DISCRETE_GAUSSIAN:
         return bypass_only_children(spine, shares)

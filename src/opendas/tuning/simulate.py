@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from opendas.budget.allocation import Budget
 from opendas.constraints.feasible import check_feasible
 from opendas.constraints.table import ConstraintTable, bound_table
 from opendas.custody.run_key import RunKey
@@ -77,11 +78,11 @@ class Simulator:
         if candidate.strategy.one_pass:
             product = replace(product, passes=PassPlan({"*": (("rest",),)}, product.passes.rounder))
         resolved = replace(resolved, product=product, budget=candidate.spec(resolved.budget))
-        ground = self._ground
+        ground, budget = self._ground, make_budget(resolved)
         if ground is None or resolved.recipe.bypass is not None:  # what is bypassed depends on the budget
-            ground = self._ground = _ground(resolved, self.data)
+            ground = self._ground = _ground(resolved, budget, self.data)
         spine, counts, constraints = ground
-        plan = MeasurementPlan(product, spine, make_budget(resolved))
+        plan = MeasurementPlan(product, spine, budget)
         key = RunKey.seeded(seed).derive("tuning/" + product.name)
         worker = Worker(
             make_rules(resolved, plan, constraints),
@@ -104,9 +105,9 @@ class Simulator:
 _Ground = tuple[Spine, Histogram, ConstraintTable]
 
 
-def _ground(resolved: Resolved, data: InputData) -> _Ground:
+def _ground(resolved: Resolved, budget: Budget, data: InputData) -> _Ground:
     """Return the spine, the counts of its leaves, and what holds on it."""
-    spine = make_spine(resolved, data.frame)
+    spine = make_spine(resolved, data.frame, budget)
     counts = data.histogram.take(spine.leaf_order)
     invariants = declared_invariants(resolved.product, counts, spine)
     constraints = bound_table(resolved.product, data.frame, spine, invariants)

@@ -103,9 +103,6 @@ class SparkBackend:
         self._elsewhere[id(found.data)] = found, addresses
         return found.data
 
-    def warm_up(self, leaves: int | None = None) -> None:
-        """Executors are there already."""
-
     def count(self, data: InputData, plan: MeasurementPlan, estimator: str, cache: Path) -> SparkCounts:
         """Deal the input out to the executors, and sum it up there."""
         spine = plan.spine

@@ -196,7 +196,7 @@ def _small_run(run: Run, leaves: int) -> dict[str, float]:
     product = replace(run.product, invariants=())
     resolved = replace(run.resolved, product=product)
     frame = run.frame.take(np.arange(min(leaves, len(run.frame))))
-    spine = make_spine(resolved, frame)
+    spine = make_spine(resolved, frame, run.budget)
     plan = MeasurementPlan(product, spine, run.budget)
     constraints = bound_table(product, frame, spine, {})
     worker = Worker(

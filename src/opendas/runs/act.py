@@ -1,0 +1,271 @@
+"""One privacy act: key, the same input?, intent in the ledger, only then draws; finish, and resume.
+
+An act goes from :class:`Planned` (nothing is spent) over :class:`Identified` (it has its key, and is the act
+of an earlier attempt if there was one) to :class:`Charged` (its loss counts as spent, and noise may be
+drawn), and ends as the state that :meth:`Act.finish` writes. Runs and household tables are acts alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from secrets import token_hex
+from typing import Any, Generic, TypeVar
+
+from opendas.custody.ledger_entries import INFINITE, LedgerEntry, Loss
+from opendas.custody.run_key import RunKey
+from opendas.errors import ConfigError, PrivacyError
+from opendas.privacy.relations import Mechanism, Neighbours
+from opendas.runs.options import ActOptions
+from opendas.runs.progress.clock import Clock
+from opendas.runs.progress.log import RunLog, log_path
+from opendas.runs.workspace import RunState, Workspace
+from opendas.version import __version__
+
+__all__ = ["Act", "Charged", "Identified", "Planned", "open_act"]
+
+O = TypeVar("O", bound=ActOptions)  # noqa: E741
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What an act will be a function of, beside input and key, and what it will cost.
+
+    Parameters
+    ----------
+    plan_digest, estimation_digest : str
+    mechanism : Mechanism
+    losses : mapping of Neighbours to loss
+        Under the relation of the plan first, then under others.
+    protected_unit : str
+    """
+
+    plan_digest: str
+    estimation_digest: str
+    mechanism: Mechanism
+    losses: Mapping[Neighbours, Loss]
+    protected_unit: str
+
+    def entry(self, state: RunState, *, seeded: bool) -> LedgerEntry:
+        """Return the entry of the ledger; the loss of seeded noise is infinite."""
+        losses = {relation: INFINITE if seeded else loss for relation, loss in self.losses.items()}
+        relation = next(iter(losses))
+        return LedgerEntry(
+            run_id=state.run_id,
+            product=state.product,
+            key_commitment=state.key_commitment,
+            input_tag=state.input_tag,
+            plan_digest=state.plan_digest,
+            mechanism=self.mechanism,
+            loss=losses.pop(relation),
+            relation=relation,
+            protected_unit=self.protected_unit,
+            version=state.version,
+            seeded=seeded,
+            other_relations=losses,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Identified:
+    """An act with its key; input, plan, seed and version are those of the earlier attempt, if any."""
+
+    planned: Planned
+    state: RunState
+    key: RunKey = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Charged:
+    """An act that stands in the ledger: noise may be drawn."""
+
+    state: RunState
+    key: RunKey = field(repr=False)
+
+
+class Act(Generic[O]):
+    """An attempt at an act, in an output folder that is locked for it; made by :func:`open_act`.
+
+    Parameters
+    ----------
+    space : Workspace
+    product : str
+    options : ActOptions
+    clock : Clock
+        Its laps are logged.
+    log : RunLog
+    """
+
+    def __init__(self, space: Workspace, product: str, options: O, clock: Clock, log: RunLog) -> None:
+        self.space = space
+        self.product = product
+        self.options = options
+        self.clock = clock
+        self.log = log
+        self.earlier = space.load_state(product)
+        """State of an earlier attempt."""
+
+    def tell(self, stage: str, done: int, total: int) -> None:
+        """Report progress, to log and caller."""
+        self.log.progress(stage, done, total)
+        self.options.tell(stage, done, total)
+
+    def refuse_repetition(self) -> None:
+        """Refuse to find an earlier attempt, unless it is to be resumed.
+
+        Raises
+        ------
+        ConfigError
+        """
+        if self.earlier is not None and not self.options.resume:
+            raise ConfigError(
+                f"{self.product} was run in {self.space.out} already; use --resume to finish it or to get "
+                "its result, or choose another output folder."
+            )
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether an earlier attempt was finished."""
+        return self.earlier is not None and self.earlier.phase == "finished"
+
+    @property
+    def has_key(self) -> bool:
+        """Whether the key is stored here, in clear or with a passphrase given for it."""
+        return self.space.key_at_hand(self.product, self.options.passphrase)
+
+    def check_plan(self, planned: Planned) -> None:
+        """Refuse to resume with another plan, seed or version, where the input cannot be compared."""
+        if self.earlier is not None:
+            self._check_same(
+                replace(
+                    self.earlier,
+                    version=__version__,
+                    plan_digest=planned.plan_digest,
+                    estimation_digest=planned.estimation_digest,
+                    seed=self.options.seed,
+                )
+            )
+
+    def identify(self, planned: Planned, tag_input: Callable[[RunKey], str]) -> Identified:
+        """Make the key of a new act, on disk before this returns; or find that of an earlier attempt.
+
+        Parameters
+        ----------
+        planned : Planned
+        tag_input : callable(key)
+            Returns the keyed tag of the input.
+
+        Raises
+        ------
+        PrivacyError
+            If the key is lost or another one; if input, plan, seed or version are others than the earlier
+            attempt's; or if the folder's ledger has the product and its state is gone.
+        """
+        space, options, earlier = self.space, self.options, self.earlier
+        if earlier is None:
+            self._refuse_second_act()
+            key = space.new_key(self.product, options.seed, options.key_command, options.passphrase)
+        else:
+            key = space.known_key(earlier, options.key_command, options.passphrase)
+        state = RunState(
+            run_id=token_hex(16) if earlier is None else earlier.run_id,
+            product=self.product,
+            version=__version__,
+            plan_digest=planned.plan_digest,
+            estimation_digest=planned.estimation_digest,
+            input_tag=tag_input(key),
+            key_commitment=key.commitment(),
+            seed=options.seed,
+        )
+        self._check_same(state)
+        return Identified(planned, state if earlier is None else earlier, key)
+
+    def charge(self, act: Identified, result: Mapping[str, Any] | None = None) -> Charged:
+        """Enter the act into the ledger; draw only after this returns.
+
+        Parameters
+        ----------
+        act : Identified
+        result : mapping, optional
+            What is known of the result of a new act already, kept in its state.
+
+        Raises
+        ------
+        PrivacyError
+            If the ledger refuses it: then it is as if it had never been started.
+        """
+        entry = act.planned.entry(act.state, seeded=act.key.is_seeded)
+        if self.earlier is not None:
+            self.space.ledger.intend(entry)
+            return Charged(act.state, act.key)
+        state = replace(act.state, result=result)
+        self.space.begin(state, entry)
+        return Charged(state, act.key)
+
+    def finish(self, state: RunState, result: Mapping[str, Any], phase: str = "finished") -> dict[str, Any]:
+        """Write that an act is finished (or ``measured``), close its ledger entry, and return its answer."""
+        state = replace(state, phase=phase, result=result)
+        self.clock.save(self._timings)
+        self.space.save_state(state)
+        self.space.close(state)
+        return self.answer(state)
+
+    def answer(self, state: RunState | None = None) -> dict[str, Any]:
+        """Return the answer of a finished act, by default of the earlier attempt."""
+        known = state or self.earlier
+        result = None if known is None else known.result
+        return {"out": str(self.space.out), **(result or {}), **Clock.read(self._timings)}
+
+    @property
+    def _timings(self) -> Any:
+        return self.space.confidential / "timings" / f"{self.product}.json"
+
+    def _check_same(self, now: RunState) -> None:
+        differing = () if self.earlier is None else self.earlier.differing(now)
+        if differing:
+            raise PrivacyError(
+                f"the run of {self.product} in this folder was started with another "
+                f"{' and another '.join(differing)}: it cannot be resumed with this one. "
+                "A new run in a new folder is charged in full."
+            )
+
+    def _refuse_second_act(self) -> None:
+        """Refuse a product again in a folder whose state of the first act was removed.
+
+        The certificate would speak of the second act only, while the first may have been published.
+        """
+        entries = () if self.options.ledger is not None else self.space.ledger.entries()
+        if any(entry.product == self.product for entry in entries):
+            raise PrivacyError(
+                f"the ledger of this folder holds a run of {self.product} already, and its state is gone; "
+                "start a new run in a new folder, which is charged in full."
+            )
+
+
+@contextmanager
+def open_act(
+    space: Workspace, product: str, command: str, options: O, workers: int | None = None
+) -> Iterator[Act[O]]:
+    """Begin an attempt and keep its log; an error that ends it is the log's last line.
+
+    Parameters
+    ----------
+    space : Workspace
+        Open, so that nobody else writes the log.
+    product : str
+    command : str
+        ``run``, ``measure``, ``estimate`` or ``phsafe``.
+    options : ActOptions
+    workers : int, optional
+    """
+    with RunLog(log_path(space.confidential, product)) as log:
+        log.start(
+            product=product,
+            command=command,
+            workers=workers,
+            engine=options.engine,
+            resume=options.resume,
+            seeded=options.seed is not None,
+        )
+        yield Act(space, product, options, Clock(log.step), log)

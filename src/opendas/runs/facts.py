@@ -1,0 +1,126 @@
+"""What a run says of itself: the facts of its certificate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from opendas.budget.plan import plan_rows, within_rho
+from opendas.engines.outputs import Solved
+from opendas.geography.summary import summarise
+from opendas.measurement.loss import attribute_losses
+from opendas.measurement.plan import MeasurementPlan
+from opendas.report.certificate import issue
+from opendas.report.facts import NoiseRow, RunFacts
+from opendas.runs.run import Run
+from opendas.version import __version__, commit
+
+__all__ = ["estimated_facts", "issue_certificate", "measured_facts", "noise_rows"]
+
+
+def _share_counts(plan: MeasurementPlan, level: int) -> dict[object, int]:
+    share = plan.levels[level].share
+    shares = plan.spine.shares[level]
+    if shares is None:
+        return {share: len(plan.spine.levels[level])}
+    counts = np.bincount(shares.which, minlength=len(shares.multiples)).tolist()
+    return {share * multiple: count for multiple, count in zip(shares.multiples, counts, strict=True)}
+
+
+def noise_rows(plan: MeasurementPlan) -> tuple[NoiseRow, ...]:
+    """Return one row per distinct noise of a plan."""
+    sizes = {name: plan.product.workload.group(name).size for name in plan.product.query_names}
+    counts = {level.geolevel: _share_counts(plan, number) for number, level in enumerate(plan.levels)}
+    rows = plan_rows(plan.budget, counts, sizes)  # type: ignore[arg-type]
+    return tuple(
+        NoiseRow(
+            row.geolevel,
+            row.query,
+            row.geounits,
+            row.cells,
+            row.rho,
+            row.epsilon,
+            None if row.sigma2 is None else float(row.sigma2),
+            None if row.scale is None else float(row.scale),
+            row.variance,
+            row.moe90,
+        )
+        for row in rows
+    )
+
+
+def measured_facts(run: Run, stamps: Sequence[str], declared: Sequence[str], measurements: str) -> RunFacts:
+    """Collect what the certificate says about a run that has measured.
+
+    Parameters
+    ----------
+    run : Run
+        On the frame, with leaves and entity codes, that it was measured on.
+    stamps, declared : sequence of str
+    measurements : str
+        ``used`` or ``full``.
+    """
+    product, budget, plan = run.product, run.budget, run.plan
+    public = [f"bound {bound.name}: {bound.lower} to {bound.upper} a unit" for bound in product.bounds]
+    public += [
+        "structural zero: "
+        + ", ".join(f"{name} in {'/'.join(labels)}" for name, labels in zero.levels.items())
+        for zero in product.structural_zeros
+    ]
+    return RunFacts(
+        product=product.name,
+        protected_unit=product.protected_unit,
+        mechanism=budget.mechanism.value,
+        neighbours=budget.neighbours.value,
+        loss=budget.total,
+        delta=budget.delta,
+        stamps=tuple(stamps),
+        estimator="none (measurements only)",
+        invariants=(*(invariant.name for invariant in product.invariants), *declared),
+        dropped_invariants=tuple(invariant.name for invariant in run.resolved.dropped),
+        declared=tuple(public),
+        records=0,
+        geounits={level.name: len(level) for level in plan.spine.levels},
+        geolevel_shares=dict(budget.geolevels),
+        query_shares={level: dict(budget.query_shares(level)) for level, s in budget.geolevels.items() if s},
+        rows=noise_rows(plan),
+        attributes=attribute_losses(plan),
+        within=within_rho(budget),
+        plan_digest=plan.digest(),
+        spine_digest=plan.spine.digest(),
+        families=0,
+        fallbacks=0,
+        failsafe=(),
+        measurements=measurements,
+        spine=summarise(plan.spine, run.frame),
+        source=run.resolved.budget.source,
+    )
+
+
+def estimated_facts(facts: RunFacts, run: Run, solved: Solved, released: int) -> RunFacts:
+    """Add to what is said of a run that it has estimated.
+
+    Parameters
+    ----------
+    facts : RunFacts
+    run : Run
+    solved : Solved
+    released : int
+        Records in the microdata.
+    """
+    return replace(
+        facts,
+        estimator=run.resolved.estimator,
+        records=released,
+        families=solved.families,
+        fallbacks=solved.fallbacks,
+        failsafe=solved.failsafe,
+    )
+
+
+def issue_certificate(release: Path, facts: RunFacts) -> None:
+    """Issue certificate and report for what the release holds now."""
+    issue(release, (facts,), version=__version__, commit=commit())

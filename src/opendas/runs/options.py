@@ -1,0 +1,122 @@
+"""How to run: one declaration of options for commands, Python and household tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from opendas.custody.passphrase import Passphrase
+from opendas.errors import ConfigError
+from opendas.runs.workspace import check_custody
+
+if TYPE_CHECKING:
+    from opendas.runs.progress.forecast import Forecast
+
+__all__ = ["ActOptions", "Expect", "Progress", "RunOptions"]
+
+Progress = Callable[[str, int, int], None]
+Expect = Callable[["Forecast", tuple[str, ...]], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActOptions:
+    """Options of every privacy act.
+
+    Parameters
+    ----------
+    engine : str
+        ``local`` or ``spark``: where it runs. The result is the same.
+    master : str or None
+        URL of a Spark master; by default the Spark session of this process, else a local one.
+    resume : bool
+        Finish an interrupted run with the same noise, or return a finished one.
+    seed : int or None
+        For tests and research: everything is stamped NOT FOR RELEASE.
+    ledger : path or None
+        A ledger shared by several output folders.
+    key_command : str or None
+        External command that prints the run key as 64 hexadecimal digits.
+    passphrase : Passphrase, str or None
+        Encrypts the key file of a new run, and opens that of a resumed one.
+    progress : callable(stage, done, total) or None
+    """
+
+    engine: str = "local"
+    master: str | None = None
+    resume: bool = False
+    seed: int | None = None
+    ledger: Path | None = None
+    key_command: str | None = None
+    passphrase: Passphrase | None = None
+    progress: Progress | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.ledger, str):
+            object.__setattr__(self, "ledger", Path(self.ledger))
+        if isinstance(self.passphrase, str):
+            object.__setattr__(self, "passphrase", Passphrase(self.passphrase))
+        if self.engine not in ("local", "spark"):
+            raise ConfigError(f"engine is 'local' or 'spark', not {self.engine!r}.")
+        if self.master is not None and self.engine != "spark":
+            raise ConfigError("a master goes with the engine spark.")
+        check_custody(self.seed, self.key_command, self.passphrase)
+
+    def tell(self, stage: str, done: int, total: int) -> None:
+        """Report progress."""
+        if self.progress is not None:
+            self.progress(stage, done, total)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions(ActOptions):
+    """Options of a run; of them, only `seed`, `measurements` and `mdf_format` change what is released.
+
+    Parameters
+    ----------
+    workers : int or None
+        Processes; None means the machine's cores, at most two, and one for small spines.
+    measurements : str
+        ``used`` or ``full``: write the noisy answers that estimation read, or all of them.
+    mdf_format : str
+        ``parquet`` or ``pipe``: layout of the microdata.
+    expect : callable(forecast, warnings) or None
+        Told what the run is expected to need, when the input is read and nothing is drawn yet.
+    """
+
+    workers: int | None = None
+    measurements: str = "used"
+    mdf_format: str = "parquet"
+    expect: Expect | None = None
+
+    def __post_init__(self) -> None:
+        ActOptions.__post_init__(self)
+        if self.measurements not in ("used", "full"):
+            raise ConfigError(f"measurements is 'used' or 'full', not {self.measurements!r}.")
+        if self.mdf_format not in ("parquet", "pipe"):
+            raise ConfigError(f"mdf_format is 'parquet' or 'pipe', not {self.mdf_format!r}.")
+        if self.workers is not None and self.workers < 1:
+            raise ConfigError("workers is at least 1.")
+
+    @classmethod
+    def of(cls, command: str, given: Mapping[str, Any]) -> RunOptions:
+        """Return the options of ``release``, ``measure`` or ``estimate``.
+
+        Raises
+        ------
+        TypeError
+            If one is none of that command's.
+        """
+        taken = {field.name for field in fields(cls)} - _NOT_TAKEN[command]
+        for name in given:
+            if name not in taken:
+                raise TypeError(f"{command}() got an unexpected keyword argument {name!r}")
+        return cls(**given)
+
+
+_NOT_TAKEN: Mapping[str, set[str]] = {
+    "release": set(),
+    "measure": {"measurements", "mdf_format"},
+    "estimate": {"measurements", "seed", "key_command", "passphrase", "expect"},
+}
