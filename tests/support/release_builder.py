@@ -20,6 +20,7 @@ from opendas.measurement.invariants import declared_invariants
 from opendas.measurement.noisy import NoisyMeasurements, measured_levels
 from opendas.measurement.plan import MeasurementPlan
 from opendas.report.certificate import issue
+from opendas.runs.facts import estimated_facts, measured_facts
 from opendas.sampling.noise import NoiseSource
 
 QUERIES = {

@@ -47,7 +47,10 @@ def test_a_run_on_frames_in_memory_equals_the_run_on_files(tmp_path: Path, conve
     product = tomllib.loads(PRODUCT_TOML)
     memory = od.define(run_text(), product=product, input=convert(counts), frame=convert(frame))
     files = od.load(tmp_path / "run.toml")
-    assert od.plan(memory).to_dict() == od.plan(files).to_dict()
+    of_memory, of_files = (od.plan(run).to_dict() for run in (memory, files))
+    del of_memory["forecast"]["seconds"], of_memory["forecast"]["steps"]  # measured twice
+    del of_files["forecast"]["seconds"], of_files["forecast"]["steps"]
+    assert of_memory == of_files
     one = od.release(memory, tmp_path / "memory", seed=3).mdf().to_arrow()
     two = od.release(files, tmp_path / "files", seed=3).mdf().to_arrow()
     assert one.equals(two)

@@ -27,7 +27,7 @@ from opendas.phsafe.tables import TABLES, Table, find_table
 from opendas.phsafe.truncation import Truncation
 from opendas.privacy.exact import canonical_json, parse_fraction
 from opendas.privacy.relations import Mechanism, Neighbours
-from opendas.runs.config.nearest import nearest
+from opendas.runs.config.words import nearest
 
 __all__ = [
     "Config",

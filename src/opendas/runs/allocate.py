@@ -32,9 +32,8 @@ from opendas.geography.spine import Spine
 from opendas.privacy.exact import format_fraction, parse_fraction
 from opendas.privacy.relations import Mechanism
 from opendas.readers.base import FRAME_FROM_RECORDS
-from opendas.runs.config.nearest import nearest
 from opendas.runs.config.released import toml_key, toml_value
-from opendas.runs.config.words import checked_line
+from opendas.runs.config.words import checked_line, nearest
 from opendas.runs.run import Run
 
 __all__ = [

@@ -27,7 +27,6 @@ from opendas.gls.model import TreeModel
 from opendas.measurement.plan import MeasurementPlan
 from opendas.privacy.relations import Mechanism
 from opendas.readers.base import InputData, MemoryTable, Reader
-from opendas.readers.paths import expand_paths
 from opendas.readers.registry import make_reader
 from opendas.runs.config.load import load_run_file, parse_document
 from opendas.runs.config.model import RunFile
@@ -169,37 +168,22 @@ def define(
         Naming everything that is wrong.
     """
     document = copy.deepcopy(dict(tomllib.loads(run) if isinstance(run, str) else run))
-    tables = {
-        name: MemoryTable(name, _arrow(table))
-        for name, table in (("input", input), ("frame", frame), ("units", units))
-        if table is not None
-    }
-    declared = declare_product(product) if isinstance(product, Mapping) else product
-    if declared is not None:
-        document.setdefault("run", {})["product"] = "pl94-persons"  # a name in its place; `declared` is used
-    if "input" in tables:
-        document.setdefault("input", {})["path"] = "table in memory"
-    if "frame" in tables:
-        document.setdefault("geography", {})["frame"] = "table in memory"
-    if "units" in tables:
-        document.setdefault("input", {}).setdefault("units", {})["path"] = "table in memory"
+    if product is not None:
+        declared = declare_product(product) if isinstance(product, Mapping) else product
+        document.setdefault("run", {})["product"] = declared
+    if input is not None:
+        document.setdefault("input", {})["path"] = _memory_table("input", input)
+    if frame is not None:
+        document.setdefault("geography", {})["frame"] = _memory_table("frame", frame)
+    if units is not None:
+        document.setdefault("input", {}).setdefault("units", {})["path"] = _memory_table("units", units)
     run_file, _ = parse_document(document, RunFile, "run", Path(folder).resolve())
-    resolved = resolve(run_file, need_input=not tables, product=declared)
-    reader = resolved.reader
-    if tables and "input" not in tables:
-        reader = replace(reader, paths=expand_paths(run_file.input.path, Path()))
-    if "input" in tables:
-        reader = replace(reader, paths=(tables["input"],))
-    if "frame" in tables:
-        reader = replace(reader, frame=tables["frame"])
-    if "units" in tables and reader.units is not None:
-        reader = replace(reader, units=replace(reader.units, path=tables["units"]))
-    return Run(Path(folder) / "run", replace(resolved, reader=reader))
+    return Run(Path(folder) / "run", resolve(run_file))
 
 
-def _arrow(table: Any) -> pa.Table:
+def _memory_table(name: str, table: Any) -> MemoryTable:
     try:
-        return table if isinstance(table, pa.Table) else pa.table(table)
+        return MemoryTable(name, table if isinstance(table, pa.Table) else pa.table(table))
     except (TypeError, pa.ArrowInvalid):
         raise ConfigError(
             "a table must be a pandas, polars or pyarrow frame, or speak the Arrow stream interface."

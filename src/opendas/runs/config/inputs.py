@@ -7,11 +7,11 @@ from pathlib import Path
 
 from opendas.errors import ConfigError
 from opendas.geography.frame import LevelRule
-from opendas.readers.base import FRAME_FROM_RECORDS, ReaderSpec, UnitsSpec
+from opendas.readers.base import FRAME_FROM_RECORDS, MemoryTable, ReaderSpec, Source, UnitsSpec
 from opendas.readers.paths import expand_paths, is_file
 from opendas.readers.remote import RemoteAddress, RemoteInput
 from opendas.runs.config.model import CENSUS_READERS, InputSection, RunFile
-from opendas.runs.config.nearest import nearest
+from opendas.runs.config.words import nearest
 from opendas.schema.product import Product
 
 __all__ = ["reader_spec"]
@@ -45,22 +45,24 @@ def reader_spec(run_file: RunFile, product: Product, *, need_input: bool = True)
             "\n  ".join(["the run file does not fit together:", *problems]) if problems[1:] else problems[0]
         )
     remote = _remote(run_file)
-    frame: Path | str | None = None
-    if geography.frame is not None and given.reader != "cef":
-        from_records = geography.frame == FRAME_FROM_RECORDS
-        frame = FRAME_FROM_RECORDS if from_records else Path(geography.frame)
+    frame: Source | str | None = None if given.reader == "cef" else geography.frame
+    if isinstance(frame, str) and frame != FRAME_FROM_RECORDS:
+        frame = Path(frame)
     if need_input and isinstance(frame, Path) and not remote.frame and not is_file(frame):
         raise ConfigError(
             f"[geography] frame: {frame}: no such file. Paths are relative to the run file's folder."
         )
     if need_input and given.units is not None:
         for path in given.units.path if given.reader != "cef" else ():
-            if not isinstance(path, RemoteAddress) and not is_file(path):
+            if isinstance(path, Path) and not is_file(path):
                 raise ConfigError(f"[input] units: {path}: no such file.")
     further = _further_files(run_file) if need_input else {}
+    paths = tuple(path for path in given.path if isinstance(path, Path))
+    tables = tuple(path for path in given.path if isinstance(path, MemoryTable))
+    units = None if given.units is None or given.reader == "cef" else given.units.path[0]
     return ReaderSpec(
         reader=given.reader,
-        paths=expand_paths(given.path, Path()) if need_input and not remote.paths else (),
+        paths=expand_paths(paths, Path()) if need_input and paths else tables,
         product=product,
         root=geography.root,
         levels=tuple(LevelRule(level.name, level.prefix, level.column) for level in geography.levels),
@@ -70,8 +72,12 @@ def reader_spec(run_file: RunFile, product: Product, *, need_input: bool = True)
         columns=dict(given.columns),
         constants=dict(given.constants),
         units=None
-        if given.units is None or given.reader == "cef"
-        else UnitsSpec(Path(given.units.path[0]), given.units.geocode, dict(given.units.columns)),
+        if given.units is None or units is None
+        else UnitsSpec(
+            units if isinstance(units, MemoryTable) else Path(units),
+            given.units.geocode,
+            dict(given.units.columns),
+        ),
         unit_records=further.get("units", ()),
         block_files=further.get("frame", ()),
         block_assignment=tuple(geography.block_assignment),
@@ -93,7 +99,7 @@ def _remote(run_file: RunFile) -> RemoteInput:
         raise ConfigError(f"[input] path: {paths[0]} is an address, others are paths of this machine.")
     if given.reader == "cef":  # further files of it are expanded as paths, which addresses are not
         return RemoteInput(paths)
-    frame = None if geography.frame is None else RemoteAddress.of(geography.frame)
+    frame = RemoteAddress.of(geography.frame) if isinstance(geography.frame, str) else None
     units = None if given.units is None else given.units.path[0]
     return RemoteInput(paths, frame, units if isinstance(units, RemoteAddress) else None)
 
@@ -104,10 +110,11 @@ def _further_files(run_file: RunFile) -> dict[str, tuple[Path, ...]]:
     files = {}
     if geography.block_assignment:
         expand_paths(geography.block_assignment, Path(), "[geography] block_assignment")  # for its errors
-    if given.reader == "cef" and geography.frame is not None:
+    if given.reader == "cef" and isinstance(geography.frame, str):
         files["frame"] = expand_paths(geography.frame, Path(), "[geography] frame")
     if given.reader == "cef" and given.units is not None:
-        files["units"] = expand_paths(given.units.path, Path(), "[input] units")
+        paths = [path for path in given.units.path if not isinstance(path, MemoryTable)]
+        files["units"] = expand_paths(paths, Path(), "[input] units")
     return files
 
 

@@ -17,7 +17,7 @@ from opendas.readers.remote import PASSWORD_RULE, holds_password
 from opendas.runs.config.lines import Path as KeyPath
 from opendas.runs.config.lines import line_of, scan_lines
 from opendas.runs.config.model import RunFile, Section, freeze
-from opendas.runs.config.nearest import nearest
+from opendas.runs.config.words import nearest
 
 __all__ = ["config_error", "load_run_file", "parse_toml", "problems", "read_text"]
 

@@ -21,16 +21,17 @@ from pydantic import (
     ValidationInfo,
     model_validator,
 )
-from pydantic_core import PydanticCustomError
+from pydantic_core import PydanticCustomError, PydanticKnownError
 
 from opendas.errors import ConfigError
 from opendas.geography.frame import CENSUS_GEOLEVELS, ENTITY_CATEGORIES
 from opendas.geography.recipe import NAMED_SPINES, SpineStep
 from opendas.geography.tract_groups import METHODS
 from opendas.privacy.exact import parse_fraction
-from opendas.readers.base import FRAME_FROM_RECORDS
+from opendas.readers.base import FRAME_FROM_RECORDS, MemoryTable
 from opendas.readers.remote import RemoteAddress
 from opendas.runs.config.words import LONGEST, is_one_line
+from opendas.schema.product import Product
 
 __all__ = [
     "BUILT_IN_PRODUCTS",
@@ -89,8 +90,10 @@ def _one_line(value: str) -> str:
     return value.strip()
 
 
-def _source(value: object, info: ValidationInfo) -> Path | RemoteAddress:
-    """Keep an address; anything else is a path."""
+def _source(value: object, info: ValidationInfo) -> Path | RemoteAddress | MemoryTable:
+    """Keep an address, and a table in memory; anything else is a path."""
+    if isinstance(value, MemoryTable):
+        return value
     address = RemoteAddress.of(value) if isinstance(value, str) else None
     return _path(value, info) if address is None else address
 
@@ -103,26 +106,35 @@ def _path(value: object, info: ValidationInfo) -> Path:
 
 
 def _several(value: object) -> object:
-    return (value,) if isinstance(value, str) else value
+    return (value,) if isinstance(value, str | MemoryTable) else value
 
 
-def _product(value: object, info: ValidationInfo) -> object:
-    """Keep the name of a built-in product; anything else is the path of a product file."""
-    if not isinstance(value, str) or value in BUILT_IN_PRODUCTS:
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise PydanticKnownError("string_type")
+    return value
+
+
+def _product(value: object, info: ValidationInfo) -> str | Product:
+    """Keep a product, and the name of a built-in one; anything else is the path of a product file."""
+    if isinstance(value, Product):
         return value
-    return str(_path(value, info))
+    name = _text(value)
+    if not name:
+        raise PydanticKnownError("string_too_short", {"min_length": 1})
+    return name if name in BUILT_IN_PRODUCTS else str(_path(name, info))
 
 
-def _frame(value: object, info: ValidationInfo) -> object:
-    """Keep the word for a frame taken from the records, and an address; anything else is a file's path."""
-    if not isinstance(value, str) or value == FRAME_FROM_RECORDS:
+def _frame(value: object, info: ValidationInfo) -> str | MemoryTable:
+    """Keep the word for a frame taken from the records, a table, and an address; else it is a file's path."""
+    if isinstance(value, MemoryTable) or value == FRAME_FROM_RECORDS:
         return value
-    return str(_source(value, info))
+    return str(_source(_text(value), info))
 
 
 Exact = Annotated[Fraction, PlainValidator(_exact)]
 RunPath = Annotated[Path, PlainValidator(_path)]
-RunSource = Annotated[Path | RemoteAddress, PlainValidator(_source)]
+RunSource = Annotated[Path | RemoteAddress | MemoryTable, PlainValidator(_source)]
 Name = Annotated[str, Field(min_length=1)]
 Words = Annotated[str, AfterValidator(_one_line)]
 PassTable = Mapping[str, tuple[tuple[str, ...], ...]]
@@ -137,7 +149,7 @@ class Section(BaseModel):
 class RunSection(Section):
     """``[run]``: what is released, and how."""
 
-    product: Annotated[Name, BeforeValidator(_product)]
+    product: Annotated[str | Product, PlainValidator(_product)]
     mechanism: Literal["discrete-gaussian", "discrete-laplace"] = "discrete-gaussian"
     neighbours: Literal["bounded", "unbounded"] = "bounded"
     estimator: Literal["topdown", "block-by-block", "informed"] = "topdown"
@@ -249,7 +261,7 @@ class GeographySection(Section):
     root: Literal["us", "state"] = "state"
     entities: tuple[Literal[ENTITY_CATEGORIES], ...] | None = None  # type: ignore[valid-type]
     levels: tuple[LevelSection, ...] = ()
-    frame: Annotated[str, BeforeValidator(_frame)] | None = None
+    frame: Annotated[str | MemoryTable, PlainValidator(_frame)] | None = None
     block_assignment: Annotated[tuple[RunPath, ...], BeforeValidator(_several)] = ()
 
     @model_validator(mode="after")

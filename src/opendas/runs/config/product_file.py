@@ -15,15 +15,54 @@ from opendas.runs.config.lines import Path as KeyPath
 from opendas.runs.config.lines import line_of
 from opendas.runs.config.load import config_error, parse_document, parse_toml, read_text
 from opendas.runs.config.model import BUILT_IN_PRODUCTS, BudgetSection, Name, PassesSection, Section
-from opendas.runs.config.nearest import nearest
-from opendas.runs.config.passes import pass_table
+from opendas.runs.config.words import nearest
 from opendas.schema.attributes import Attribute, Recode, Schema
 from opendas.schema.declarations import MAX_PEOPLE_PER_UNIT, Bound, Invariant, StructuralZero
 from opendas.schema.pl94 import pl94_persons, pl94_units
-from opendas.schema.product import PassPlan, Product
+from opendas.schema.product import Passes, PassPlan, Product
 from opendas.schema.query_groups import Workload
 
-__all__ = ["ProductFile", "load_product"]
+__all__ = ["ProductFile", "load_product", "pass_table"]
+
+# The tables of passes in run files and product files.
+
+
+def pass_table(given: Mapping[str, Passes], workload: Workload, kind: str) -> dict[str, Passes]:
+    """Check a table of passes and write its query groups in canonical form.
+
+    Parameters
+    ----------
+    given : mapping of geolevel to passes
+        Keys are geolevels, ``root``, ``leaf`` or ``"*"``.
+    workload : Workload
+    kind : str
+        ``"least_squares"`` or ``"rounder"``. Only the former knows the word ``rest``; the latter ends with a
+        pass that rounds the cells themselves.
+
+    Returns
+    -------
+    dict
+
+    Raises
+    ------
+    ConfigError
+        If a query group is unknown, a geolevel has no pass, or rounding leaves the cells open.
+    """
+    table: dict[str, Passes] = {}
+    for geolevel, passes in given.items():
+        if not passes or not all(passes):
+            raise ConfigError(f"geolevel {geolevel!r}: every pass names at least one query group.")
+        table[geolevel] = tuple(
+            tuple(
+                "rest" if name == "rest" and kind == "least_squares" else workload.canonical(name)
+                for name in names
+            )
+            for names in passes
+        )
+        if kind == "rounder" and "detailed" not in table[geolevel][-1]:
+            raise ConfigError(f'geolevel {geolevel!r}: the last pass of the rounder includes "detailed".')
+    return table
+
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -122,13 +161,13 @@ class _Checker:
             raise self.error()
 
 
-def load_product(name_or_path: str | Path) -> Product:
+def load_product(name_or_path: str | Path | Product) -> Product:
     """Return a product by name, or from a product file.
 
     Parameters
     ----------
-    name_or_path : str or Path
-        ``pl94-persons``, ``pl94-units``, or the path of a TOML file.
+    name_or_path : str, Path or Product
+        ``pl94-persons``, ``pl94-units``, the path of a TOML file, or the product itself.
 
     Returns
     -------
@@ -140,6 +179,8 @@ def load_product(name_or_path: str | Path) -> Product:
         If there is no such product, or everything wrong with its file together: names that are taken, recodes
         that are no partition, queries, cells and levels that do not exist.
     """
+    if isinstance(name_or_path, Product):
+        return name_or_path
     name = str(name_or_path)
     if name in BUILT_IN_PRODUCTS:
         return pl94_persons() if name == "pl94-persons" else pl94_units()

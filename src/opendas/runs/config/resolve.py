@@ -14,9 +14,8 @@ from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.readers.base import ReaderSpec, census_kind
 from opendas.runs.config.inputs import reader_spec
 from opendas.runs.config.model import SPINES, BudgetSection, RunFile
-from opendas.runs.config.nearest import nearest
-from opendas.runs.config.passes import pass_table
-from opendas.runs.config.product_file import load_product
+from opendas.runs.config.product_file import load_product, pass_table
+from opendas.runs.config.words import nearest
 from opendas.schema.declarations import Invariant
 from opendas.schema.product import PassPlan, Product
 
@@ -86,9 +85,7 @@ class Resolved:
         return self.geolevels[-1]
 
 
-def resolve(
-    run_file: RunFile, *, strict: bool = False, need_input: bool = True, product: Product | None = None
-) -> Resolved:
+def resolve(run_file: RunFile, *, strict: bool = False, need_input: bool = True) -> Resolved:
     """Settle what a run file means.
 
     Parameters
@@ -98,8 +95,6 @@ def resolve(
         A disagreement of the input with a published summary record is an error.
     need_input : bool
         False where the input will not be read: its files may then be absent.
-    product : Product, optional
-        In place of the one that the run file names.
 
     Returns
     -------
@@ -114,7 +109,7 @@ def resolve(
         pair, and the guarantee would say nothing.
     """
     _refuse_unavailable(run_file)
-    product = load_product(run_file.run.product) if product is None else product
+    product = load_product(run_file.run.product)
     reader = replace(reader_spec(run_file, product, need_input=need_input), strict=strict)
     geolevels = run_file.geolevels
     held, dropped = _invariants(run_file, product, geolevels)

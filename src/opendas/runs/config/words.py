@@ -1,10 +1,13 @@
-"""Words that stand in a certificate, such as the source of a budget."""
+"""Words of configurations: lines that stand in a certificate, and the nearest known word for messages."""
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 from opendas.errors import ConfigError
 
-__all__ = ["LONGEST", "checked_line", "is_one_line"]
+__all__ = ["LONGEST", "checked_line", "is_one_line", "nearest"]
 
 LONGEST = 300
 """Characters of one line of words."""
@@ -26,3 +29,16 @@ def checked_line(text: str, what: str) -> str:
     if not is_one_line(text):
         raise ConfigError(f"{what}: expected one line of 1 to {LONGEST} characters that can be printed.")
     return text.strip()
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return a hint that names the nearest known word, or all of them.
+
+    Examples
+    --------
+    >>> nearest("mechansim", ["mechanism", "product"])
+    'did you mean mechanism?'
+    """
+    words = list(known)
+    close = difflib.get_close_matches(word, words, n=1, cutoff=0.5)
+    return f"did you mean {close[0]}?" if close else f"known are {', '.join(words) or 'none'}."
