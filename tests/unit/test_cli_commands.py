@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from click.testing import CliRunner
@@ -269,12 +269,12 @@ def test_account_reproduces_the_certificate() -> None:
 
 def test_list_names_everything_a_run_file_may_name() -> None:
     from opendas.budget.presets import preset_names
-    from opendas.runs.config.resolve import AVAILABLE
+    from opendas.runs.config.model import READERS, SPINES, RunSection
 
     known = json.loads(invoke("list", "--json")[1])
-    assert tuple(known["readers"]) == AVAILABLE["reader"]
-    assert tuple(known["spines"]) == AVAILABLE["spine"]
-    assert tuple(known["estimators"]) == AVAILABLE["estimator"]
+    assert tuple(known["readers"]) == READERS
+    assert tuple(known["spines"]) == SPINES
+    assert set(known["estimators"]) == set(get_args(RunSection.model_fields["estimator"].annotation))
     assert tuple(known["presets"]) == preset_names()
     assert set(known["products"]) >= {"pl94-persons", "pl94-units"}
     _, out, _ = invoke("list")

@@ -91,7 +91,7 @@ def test_defaults_are_those_of_the_interface(tmp_path: Path) -> None:
     assert run_file.run.neighbours == "bounded"
     assert run_file.run.estimator == "topdown"
     assert run_file.run.failsafe is False
-    assert run_file.geography.spine.is_standard
+    assert not run_file.geography.spine.recipe_steps
     assert run_file.geography.root == "state"
     assert run_file.passes.slack == 0
     assert run_file.passes.milp is False

@@ -17,9 +17,8 @@ import numpy as np
 import pyarrow as pa
 
 from opendas.errors import ConfigError, FormatError
-from opendas.files.geography_files import read_frame, read_product
 from opendas.files.mdf.reading import read_mdf
-from opendas.files.nmf.reading import MeasurementFile
+from opendas.files.release_folder import ReleaseFolder
 from opendas.geography.frame import Frame
 from opendas.schema.histogram import Histogram
 from opendas.schema.product import Product
@@ -247,24 +246,22 @@ class Release:
                 return product
         raise ConfigError(f"no product {name!r} in this release; it has {', '.join(self.products)}.")
 
+    @cached_property
+    def _files(self) -> ReleaseFolder:
+        return ReleaseFolder(self.folder)
+
     def product(self, name: str) -> Product:
         """Return a product's declaration."""
-        return read_product(self._geography(name))
+        return self._files[name].product
 
     def frame(self, name: str | None = None) -> Frame:
         """Return a product's public frame of leaves."""
-        return read_frame(self._geography(self.product_name(name)))
-
-    def _geography(self, name: str) -> Path:
-        path = self.folder / "geography" / f"{name}.parquet"
-        if not path.is_file():
-            raise ConfigError(f"no product {name!r} in this release.")
-        return path
+        return self._files[self.product_name(name)].frame
 
     def estimate(self, name: str | None = None) -> Histogram:
         """Return the released counts, one row per leaf of the frame."""
-        product = self.product(self.product_name(name))
-        return read_mdf(self.folder / "mdf" / product.layout, product, self.frame(product.name))
+        released = self._files[self.product_name(name)]
+        return read_mdf(released.mdf, released.product, released.frame)  # large: not kept
 
     def verify(self, *, allow_seeded: bool = False) -> tuple[Check, ...]:
         """Check the release from its own files."""
@@ -274,8 +271,7 @@ class Release:
 
     def mdf(self, name: str | None = None) -> Table:
         """Return the microdata of a product."""
-        product = self.product(self.product_name(name))
-        files = sorted((self.folder / "mdf" / product.layout).glob("*.parquet"))
+        files = sorted(self._files[self.product_name(name)].mdf.glob("*.parquet"))
         if not files:
             raise ConfigError("the microdata are in the pipe layout; read them with your own tools.")
         from pyarrow.dataset import dataset
@@ -312,12 +308,11 @@ class Release:
 
         One row per geounit: geocode, values, cells (null where the answers are full), variance.
         """
-        name = self.product_name(product)
-        path = self.folder / "measurements" / name / f"{geolevel}.parquet"
-        if not path.is_file():
-            raise ConfigError(f"{name} has no measurements at geolevel {geolevel!r}.")
-        canonical = self.product(name).workload.canonical(query)
-        file = MeasurementFile(path)
+        released = self._files[self.product_name(product)]
+        file = released.measurement(geolevel)
+        if file is None:
+            raise ConfigError(f"{released.name} has no measurements at geolevel {geolevel!r}.")
+        canonical = released.product.workload.canonical(query)
         if canonical not in file.queries:
             raise ConfigError(
                 f"{query!r} was not measured at {geolevel!r}; it has {', '.join(file.queries)}."

@@ -224,11 +224,6 @@ class SpineSection(Section):
             return NAMED_SPINES[self.name]
         return tuple(step.step_of_recipe for step in self.steps)
 
-    @property
-    def is_standard(self) -> bool:
-        """Whether this is the official hierarchy, unchanged."""
-        return not self.recipe_steps
-
 
 def _recipe(value: object) -> object:
     if isinstance(value, str):

@@ -13,20 +13,13 @@ from opendas.geography.recipe import Recipe, recipe_levels, stand_ins
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.readers.base import ReaderSpec, census_kind
 from opendas.runs.config.inputs import reader_spec
-from opendas.runs.config.model import SPINES, BudgetSection, RunFile
+from opendas.runs.config.model import BudgetSection, RunFile
 from opendas.runs.config.product_file import load_product, pass_table
 from opendas.runs.config.words import nearest
 from opendas.schema.declarations import Invariant
 from opendas.schema.product import PassPlan, Product
 
-__all__ = ["AVAILABLE", "Resolved", "resolve"]
-
-AVAILABLE: Mapping[str, tuple[str, ...]] = {
-    "estimator": ("topdown", "informed", "block-by-block"),
-    "reader": ("pl94-2010", "pl94-2020", "ppmf", "mdf", "cef", "records", "histogram"),
-    "spine": SPINES,
-}
-"""What this version has of the things that a run file may name."""
+__all__ = ["Resolved", "resolve"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +72,6 @@ class Resolved:
     slack: Fraction
     milp: bool
 
-    @property
-    def leaf(self) -> str:
-        """The lowest geolevel."""
-        return self.geolevels[-1]
-
 
 def resolve(run_file: RunFile, *, strict: bool = False, need_input: bool = True) -> Resolved:
     """Settle what a run file means.
@@ -103,12 +91,11 @@ def resolve(run_file: RunFile, *, strict: bool = False, need_input: bool = True)
     Raises
     ------
     ConfigError
-        If something is not available in this version, is missing, or does not fit together.
+        If something is missing or does not fit together.
     PrivacyError
         If the relation ``unbounded`` meets an invariant that fixes a total: there would be no neighbouring
         pair, and the guarantee would say nothing.
     """
-    _refuse_unavailable(run_file)
     product = load_product(run_file.run.product)
     reader = replace(reader_spec(run_file, product, need_input=need_input), strict=strict)
     geolevels = run_file.geolevels
@@ -153,20 +140,6 @@ def _recipe(run_file: RunFile, product: Product) -> Recipe:
         geography.entities,
         facilities=census_kind(product) != "units",
     )
-
-
-def _refuse_unavailable(run_file: RunFile) -> None:
-    wanted = [
-        ("[run] estimator", "estimator", run_file.run.estimator),
-        ("[input] reader", "reader", run_file.input.reader),
-    ]
-    refused = [
-        f"{where}: {value!r} is not available in this version; available are {', '.join(AVAILABLE[kind])}."
-        for where, kind, value in wanted
-        if value not in AVAILABLE[kind]
-    ]
-    if refused:
-        raise ConfigError("\n".join(refused))
 
 
 def _invariants(
