@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -198,9 +197,8 @@ def test_a_block_in_two_areas_is_told_by_file_and_line(tmp_path: Path) -> None:
     assert [(f.file, f.line, f.field) for f in caught.value.findings] == [("b.csv", 3, "sldu")]
 
 
-@pytest.mark.parametrize(
-    ("kind", "header", "row", "field"),
-    [
+def test_wrong_rows_are_told_by_file_line_and_field(tmp_path: Path) -> None:
+    for kind, header, row, field in [
         ("CD", "BLOCKID|DISTRICT", f"{BLOCKS[0]}|1", "DISTRICT"),
         ("VTD", "BLOCKID|COUNTYFP|DISTRICT", f"{BLOCKS[0]}|003|0001", "COUNTYFP"),
         ("VTD", "BLOCKID|COUNTYFP|DISTRICT", f"{BLOCKS[0]}|001|0000001", "DISTRICT"),
@@ -211,17 +209,13 @@ def test_a_block_in_two_areas_is_told_by_file_and_line(tmp_path: Path) -> None:
         ("SLDL", "BLOCKID|DISTRICT", f"{BLOCKS[0][:14]}x|001", "BLOCKID"),
         ("SLDL", "BLOCKID|DISTRICT", f"{BLOCKS[0]}|001|2", None),
         ("SLDL", "BLOCKID|DISTRICT", f"{BLOCKS[0]}", None),
-    ],
-)
-def test_wrong_rows_are_told_by_file_line_and_field(
-    tmp_path: Path, kind: str, header: str, row: str, field: str | None
-) -> None:
-    good = {2: f"{BLOCKS[1]}|01", 3: f"{BLOCKS[1]}|001|00100"}[header.count("|") + 1]
-    good = good.replace("|01", "|001") if kind == "SLDL" else good
-    path = official(tmp_path, kind, [good, row], header)
-    assert [(f.file, f.line, f.field) for f in refused(frame_of(BLOCKS), path).findings] == [
-        (path.name, 3, field)
-    ]
+    ]:
+        good = {2: f"{BLOCKS[1]}|01", 3: f"{BLOCKS[1]}|001|00100"}[header.count("|") + 1]
+        good = good.replace("|01", "|001") if kind == "SLDL" else good
+        path = official(tmp_path, kind, [good, row], header)
+        assert [(f.file, f.line, f.field) for f in refused(frame_of(BLOCKS), path).findings] == [
+            (path.name, 3, field)
+        ]
 
 
 def test_unknown_blocks_are_refused_and_known_ones_without_a_leaf_are_not(tmp_path: Path) -> None:
@@ -253,11 +247,11 @@ def binary(path: Path) -> None:
     path.write_bytes(bytes(range(256)) * 3)
 
 
-@pytest.mark.parametrize("damage", [lacks_column, empty_file, header_only, binary])
-@pytest.mark.parametrize("name", ["BlockAssign_ST98_FB_CD.txt", "areas.csv", "areas.txt"])
-def test_files_that_are_none(tmp_path: Path, name: str, damage: Callable[[Path], None]) -> None:
-    damage(tmp_path / name)
-    assert refused(frame_of(BLOCKS), tmp_path / name).findings
+def test_files_that_are_none(tmp_path: Path) -> None:
+    for name in ["BlockAssign_ST98_FB_CD.txt", "areas.csv", "areas.txt"]:
+        for damage in [lacks_column, empty_file, header_only, binary]:
+            damage(tmp_path / name)
+            assert refused(frame_of(BLOCKS), tmp_path / name).findings
 
 
 def test_zips_that_are_none(tmp_path: Path) -> None:

@@ -172,11 +172,8 @@ def broken(name: str, change: str, year: int) -> dict[str, str | None]:
     return {name: "".join(lines)}
 
 
-@pytest.mark.parametrize("year", YEARS)
-@pytest.mark.parametrize("segment", [1, 2])
-@pytest.mark.parametrize(
-    ("change", "rule"),
-    [
+def test_a_damaged_segment_is_told_by_member_and_rule(tmp_path: Path) -> None:
+    for change, rule in [
         ("missing row", "has no counts"),
         ("extra row", "expected a record number that"),
         ("twice", "each record number once"),
@@ -190,17 +187,15 @@ def broken(name: str, change: str, year: int) -> dict[str, str | None]:
         ('"7"', "whole number"),
         ("31415926535897932384626", "below 2\\*\\*62"),
         (str(1 << 62), "below 2\\*\\*62"),
-    ],
-)
-def test_a_damaged_segment_is_told_by_member_and_rule(
-    tmp_path: Path, year: int, segment: int, change: str, rule: str
-) -> None:
-    name = f"fb0000{segment}{year}.pl"
-    path = write_zip(tmp_path / "fb.zip", some_blocks(), year, broken(name, change, year))
-    with pytest.raises(FormatError, match=rule) as caught:
-        read(path, year=year)
-    assert all("fb.zip" in finding.file for finding in caught.value.findings)
-    assert "31415" not in str(caught.value), "an error never shows a count"
+    ]:
+        for segment in [1, 2]:
+            for year in YEARS:
+                name = f"fb0000{segment}{year}.pl"
+                path = write_zip(tmp_path / "fb.zip", some_blocks(), year, broken(name, change, year))
+                with pytest.raises(FormatError, match=rule) as caught:
+                    read(path, year=year)
+                assert all("fb.zip" in finding.file for finding in caught.value.findings)
+                assert "31415" not in str(caught.value), "an error never shows a count"
 
 
 def test_counts_close_to_the_limit_are_refused_without_overflow(tmp_path: Path) -> None:
@@ -284,25 +279,20 @@ def header_with(column: slice, value: str, line: int = -1) -> dict[str, str | No
     return {"fbgeo2010.pl": "".join(lines)}
 
 
-@pytest.mark.parametrize(
-    ("column", "value", "field"),
-    [
+def test_a_wrong_geocode_is_told_by_line_and_field(tmp_path: Path) -> None:
+    for column, value, field in [
         (slice(29, 32), "0 1", "COUNTY"),
         (slice(54, 60), "      ", "TRACT"),
         (slice(60, 61), "7", "BLKGRP"),
         (slice(61, 65), "100 ", "BLOCK"),
         (slice(27, 29), "97", "STATE"),
         (slice(61, 65), "1000", "BLOCK"),
-    ],
-)
-def test_a_wrong_geocode_is_told_by_line_and_field(
-    tmp_path: Path, column: slice, value: str, field: str
-) -> None:
-    path = write_zip(tmp_path / "fb.zip", some_blocks(), 2010, header_with(column, value))
-    with pytest.raises(GeographyError) as caught:
-        read(path, year=2010, strict=False)
-    last = len(members(some_blocks(), 2010)["fbgeo2010.pl"].splitlines())
-    assert any(f.field == field and f.line == last for f in caught.value.findings)
+    ]:
+        path = write_zip(tmp_path / "fb.zip", some_blocks(), 2010, header_with(column, value))
+        with pytest.raises(GeographyError) as caught:
+            read(path, year=2010, strict=False)
+        last = len(members(some_blocks(), 2010)["fbgeo2010.pl"].splitlines())
+        assert any(f.field == field and f.line == last for f in caught.value.findings)
 
 
 def test_errors_of_one_file_come_together(tmp_path: Path) -> None:
@@ -332,24 +322,20 @@ def test_windows_line_ends_and_a_missing_last_one_are_fine(tmp_path: Path) -> No
     assert by_block(read(write_zip(tmp_path / "s.zip", some_blocks(), 2010, stripped), year=2010)) == plain
 
 
-@pytest.mark.parametrize("year", YEARS)
-@pytest.mark.parametrize(
-    ("table", "segment", "cell"), [("P1", 1, 7), ("P2", 1, 77), ("P4", 2, 80), ("H1", 2, -1)]
-)
-def test_tables_that_contradict_each_other_are_told(
-    tmp_path: Path, year: int, table: str, segment: int, cell: int
-) -> None:
-    sep = "," if year == 2010 else "|"
-    name = f"fb0000{segment}{year}.pl"
-    lines = members(some_blocks(), year)[name].splitlines(True)
-    fields = lines[-6].rstrip("\n").split(sep)
-    fields[cell] = "271828"
-    lines[-6] = sep.join(fields) + "\n"
-    path = write_zip(tmp_path / "fb.zip", some_blocks(), year, {name: "".join(lines)})
-    with pytest.raises(DataError) as caught:
-        read(path, year=year, product=pl94_persons(), strict=False)
-    assert any(f.field in (table, "P1-P4") for f in caught.value.findings)
-    assert "271828" not in str(caught.value)
+def test_tables_that_contradict_each_other_are_told(tmp_path: Path) -> None:
+    for table, segment, cell in [("P1", 1, 7), ("P2", 1, 77), ("P4", 2, 80), ("H1", 2, -1)]:
+        for year in YEARS:
+            sep = "," if year == 2010 else "|"
+            name = f"fb0000{segment}{year}.pl"
+            lines = members(some_blocks(), year)[name].splitlines(True)
+            fields = lines[-6].rstrip("\n").split(sep)
+            fields[cell] = "271828"
+            lines[-6] = sep.join(fields) + "\n"
+            path = write_zip(tmp_path / "fb.zip", some_blocks(), year, {name: "".join(lines)})
+            with pytest.raises(DataError) as caught:
+                read(path, year=year, product=pl94_persons(), strict=False)
+            assert any(f.field in (table, "P1-P4") for f in caught.value.findings)
+            assert "271828" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from opendas.errors import DataError, GeographyError
 from opendas.readers import ReaderSpec, UnitsSpec, make_reader
 from opendas.readers.base import InputData
 from opendas.readers.columns import csv_parquet
-from opendas.readers.columns.findings import Lines, joined
+from opendas.readers.columns.findings import FindingLog, Origin, joined, report_rows
 from opendas.readers.counting import entries
 from opendas.readers.frame import frame_file, units
 from opendas.runs.run import load
@@ -169,11 +169,11 @@ def test_codes_that_a_dictionary_lists_and_no_row_has_are_no_leaves(tmp_path: Pa
     assert data.histogram.row_totals().tolist() == [3, 9]
 
 
-def test_lines_are_those_of_each_batch() -> None:
-    lines = Lines()
-    for first, rows in ((2, 3), (5, 0), (9, 2), (20, 1)):
-        lines.add(first, rows)
-    assert lines[np.arange(6)].tolist() == [2, 3, 4, 9, 10, 20]
+def test_rows_are_recorded_by_their_own_lines() -> None:
+    log = FindingLog()
+    origins = [Origin("a.csv", first, rows) for first, rows in ((2, 3), (5, 0), (9, 2), (20, 1))]
+    report_rows(np.ones(6, dtype=bool), origins, "x", "expected another", log, GeographyError)
+    assert [finding.line for finding in log.findings] == [2, 3, 4, 9, 10, 20]
 
 
 def test_joined_parts_are_given_up() -> None:

@@ -73,36 +73,35 @@ def test_records_are_counted_in_the_order_of_the_frame(tmp_path: Path) -> None:
     assert (data.stamps, data.declared, data.findings) == ((), (), ())
 
 
-@pytest.mark.parametrize(
-    "kind", ["labels", "codes", "mixed", "parquet", "dictionary", "gzip", "bars", "tabs", "bom"]
-)
-def test_every_way_to_write_a_level_gives_the_same(tmp_path: Path, kind: str) -> None:
-    frame_file(tmp_path)
-    rows = [list(map(str, row)) for row in RECORDS]
-    if kind in ("codes", "mixed"):
-        rows = [
-            [g, str(int(a == "18plus")), str("xyz".index(c)) if kind == "codes" else c] for g, a, c in rows
-        ]
-    path = records_file(tmp_path, rows)
-    text = path.read_text()
-    if kind == "parquet":
-        table = {"geocode": [r[0] for r in rows], "age": [int(r[1] == "18plus") for r in rows]}
-        path = tmp_path / "data.parquet"
-        pq.write_table(pa.table(table | {"group": [r[2] for r in rows]}), path)
-    elif kind == "dictionary":
-        path = tmp_path / "data.parquet"
-        columns = [pa.array(column).dictionary_encode() for column in zip(*rows, strict=True)]
-        pq.write_table(pa.table(columns, names=HEAD), path)
-    elif kind == "gzip":
-        path = tmp_path / "data.csv.gz"
-        path.write_bytes(gzip.compress(text.encode()))
-    elif kind in ("bars", "tabs"):
-        path.write_text("# made\n# by hand\n" + text.replace(",", "|" if kind == "bars" else "\t"))
-    elif kind == "bom":
-        path.write_text("\ufeff" + text)
-    data = make_reader(spec(tmp_path, path)).read()
-    assert data.histogram.cells.tolist() == [0, 5, 5]
-    assert data.histogram.counts.tolist() == [1, 1, 2]
+def test_every_way_to_write_a_level_gives_the_same(tmp_path: Path) -> None:
+    for kind in ["labels", "codes", "mixed", "parquet", "dictionary", "gzip", "bars", "tabs", "bom"]:
+        frame_file(tmp_path)
+        rows = [list(map(str, row)) for row in RECORDS]
+        if kind in ("codes", "mixed"):
+            rows = [
+                [g, str(int(a == "18plus")), str("xyz".index(c)) if kind == "codes" else c]
+                for g, a, c in rows
+            ]
+        path = records_file(tmp_path, rows)
+        text = path.read_text()
+        if kind == "parquet":
+            table = {"geocode": [r[0] for r in rows], "age": [int(r[1] == "18plus") for r in rows]}
+            path = tmp_path / "data.parquet"
+            pq.write_table(pa.table(table | {"group": [r[2] for r in rows]}), path)
+        elif kind == "dictionary":
+            path = tmp_path / "data.parquet"
+            columns = [pa.array(column).dictionary_encode() for column in zip(*rows, strict=True)]
+            pq.write_table(pa.table(columns, names=HEAD), path)
+        elif kind == "gzip":
+            path = tmp_path / "data.csv.gz"
+            path.write_bytes(gzip.compress(text.encode()))
+        elif kind in ("bars", "tabs"):
+            path.write_text("# made\n# by hand\n" + text.replace(",", "|" if kind == "bars" else "\t"))
+        elif kind == "bom":
+            path.write_text("\ufeff" + text)
+        data = make_reader(spec(tmp_path, path)).read()
+        assert data.histogram.cells.tolist() == [0, 5, 5]
+        assert data.histogram.counts.tolist() == [1, 1, 2]
 
 
 def test_a_label_that_looks_like_a_code_is_a_label(tmp_path: Path) -> None:
@@ -185,9 +184,8 @@ def test_planning_needs_the_frame_only(tmp_path: Path) -> None:
     assert (len(frame), stamps) == (5, ())
 
 
-@pytest.mark.parametrize(
-    ("rows", "kind", "field", "line"),
-    [
+def test_a_bad_row_is_told_by_line_and_field(tmp_path: Path) -> None:
+    for rows, kind, field, line in [
         ([["a01", "under18", "q"]], SchemaError, "group", 2),
         ([["a01", "under18", "3"]], SchemaError, "group", 2),
         ([["a01", "under18", "-1"]], SchemaError, "group", 2),
@@ -200,30 +198,36 @@ def test_planning_needs_the_frame_only(tmp_path: Path) -> None:
         ([["a01", "under18"]], FormatError, None, 2),
         ([["a01", "under18", "x", "y"]], FormatError, None, 2),
         ([], FormatError, None, None),
-    ],
-)
-def test_a_bad_row_is_told_by_line_and_field(
-    tmp_path: Path, rows: list[list[object]], kind: type[DataError], field: str | None, line: int | None
-) -> None:
-    frame_file(tmp_path)
-    with pytest.raises(kind) as caught:
-        make_reader(spec(tmp_path, records_file(tmp_path, rows))).read()
-    assert caught.value.exit_code == 3
-    assert (field, line) in [(f.field, f.line) for f in caught.value.findings]
-    assert {f.file for f in caught.value.findings} == {"data.csv"}
+    ]:
+        frame_file(tmp_path)
+        with pytest.raises(kind) as caught:
+            make_reader(spec(tmp_path, records_file(tmp_path, rows))).read()
+        assert caught.value.exit_code == 3
+        assert (field, line) in [(f.field, f.line) for f in caught.value.findings]
+        assert {f.file for f in caught.value.findings} == {"data.csv"}
 
 
-@pytest.mark.parametrize(
-    "count",
-    ["-31415", "31415.5", "", "many31415", "nan", "inf", "0x31415", "31415926535897932384", "1e3", "+31415"],
-)
-def test_a_bad_count_is_told_and_never_shown(tmp_path: Path, count: str) -> None:
-    frame_file(tmp_path)
-    path = write_csv(tmp_path / "h.csv", [[*HEAD, "count"], ["a01", "0", "x", "1"], ["a01", "0", "y", count]])
-    with pytest.raises(FormatError, match="whole number") as caught:
-        make_reader(spec(tmp_path, path, reader="histogram")).read()
-    assert [(f.line, f.field) for f in caught.value.findings] == [(3, "count")]
-    assert "31415" not in str(caught.value)
+def test_a_bad_count_is_told_and_never_shown(tmp_path: Path) -> None:
+    for count in [
+        "-31415",
+        "31415.5",
+        "",
+        "many31415",
+        "nan",
+        "inf",
+        "0x31415",
+        "31415926535897932384",
+        "1e3",
+        "+31415",
+    ]:
+        frame_file(tmp_path)
+        path = write_csv(
+            tmp_path / "h.csv", [[*HEAD, "count"], ["a01", "0", "x", "1"], ["a01", "0", "y", count]]
+        )
+        with pytest.raises(FormatError, match="whole number") as caught:
+            make_reader(spec(tmp_path, path, reader="histogram")).read()
+        assert [(f.line, f.field) for f in caught.value.findings] == [(3, "count")]
+        assert "31415" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -275,16 +279,14 @@ def test_a_missing_column_names_the_nearest(tmp_path: Path) -> None:
         make_reader(spec(tmp_path, path)).read()
 
 
-@pytest.mark.parametrize("name", ["data.csv", "data.csv.gz", "data.parquet"])
-@pytest.mark.parametrize(
-    "content", [b"", b"\n", b"PAR1garbagePAR1", b"\x1f\x8b\x08broken", bytes(range(256)) * 9]
-)
-def test_a_file_of_another_kind_is_told(tmp_path: Path, name: str, content: bytes) -> None:
-    frame_file(tmp_path)
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(DataError) as caught:
-        make_reader(spec(tmp_path, tmp_path / name)).read()
-    assert name in str(caught.value)
+def test_a_file_of_another_kind_is_told(tmp_path: Path) -> None:
+    for content in [b"", b"\n", b"PAR1garbagePAR1", b"\x1f\x8b\x08broken", bytes(range(256)) * 9]:
+        for name in ["data.csv", "data.csv.gz", "data.parquet"]:
+            frame_file(tmp_path)
+            (tmp_path / name).write_bytes(content)
+            with pytest.raises(DataError) as caught:
+                make_reader(spec(tmp_path, tmp_path / name)).read()
+            assert name in str(caught.value)
 
 
 def test_a_truncated_file_is_told(tmp_path: Path) -> None:
@@ -320,20 +322,17 @@ def test_a_geounit_in_two_parents_is_told(tmp_path: Path) -> None:
     assert [(f.line, f.field) for f in caught.value.findings] == [(4, "town")]
 
 
-@pytest.mark.parametrize(
-    "levels",
-    [
+def test_levels_that_do_not_nest_are_refused(tmp_path: Path) -> None:
+    for levels in [
         (),
         (LevelRule("region"), LevelRule("ward")),
         (LevelRule("region", 3), LevelRule("ward", 1)),
         (LevelRule("ward", 1), LevelRule("ward", 3)),
         (LevelRule("region", 1), LevelRule("ward", column="other")),
-    ],
-)
-def test_levels_that_do_not_nest_are_refused(tmp_path: Path, levels: tuple[LevelRule, ...]) -> None:
-    frame_file(tmp_path)
-    with pytest.raises(ConfigError, match="levels"):
-        make_reader(spec(tmp_path, records_file(tmp_path), levels=levels)).frame()
+    ]:
+        frame_file(tmp_path)
+        with pytest.raises(ConfigError, match="levels"):
+            make_reader(spec(tmp_path, records_file(tmp_path), levels=levels)).frame()
 
 
 @pytest.mark.parametrize(

@@ -287,10 +287,10 @@ def test_an_empty_part_does_not_exist_and_an_area_without_people_works() -> None
     check_spine(build_spine(empty, Recipe((SpineStep("aian"), SpineStep("block_groups"))), as_is), empty)
 
 
-@pytest.mark.parametrize("bad", ["", "1-2-3", "4799-0001", "0001-479", "-0001", "0001-", " - ", "0001--4799"])
-def test_ranges_that_are_none(bad: str) -> None:
-    with pytest.raises(ConfigError, match="is no range of codes"):
-        in_ranges(np.array([b"0001"]), [bad])
+def test_ranges_that_are_none() -> None:
+    for bad in ["", "1-2-3", "4799-0001", "0001-479", "-0001", "0001-", " - ", "0001--4799"]:
+        with pytest.raises(ConfigError, match="is no range of codes"):
+            in_ranges(np.array([b"0001"]), [bad])
 
 
 def test_ranges_include_their_ends_and_not_the_empty_code() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import isqrt
 
 import numpy as np
@@ -296,22 +295,19 @@ def test_production_lists_none_where_a_tract_is_partly_in_none() -> None:
     assert tract_groups(parents[:1], costs, "production", 1, 0).tolist() == [0, 0, 0, 1]
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
+def test_bad_calls_are_refused() -> None:
+    for call, error, message in [
         (lambda p, c: tract_groups(p, c, "best"), ConfigError, "no method 'best'"),
         (lambda p, c: tract_groups(p, c, fanout_cutoff=0), ConfigError, "fanout_cutoff 0"),
         (lambda p, c: tract_groups(p, c, entity_threshold=-1), ConfigError, "entity_threshold -1"),
         (lambda p, c: tract_groups([], c), GeographyError, "county of every tract"),
         (lambda p, c: tract_groups([p[0][::-1]], c), GeographyError, "side by side"),
         (lambda p, c: tract_groups_for(p, 0, []), GeographyError, "no level above"),
-    ],
-)
-def test_bad_calls_are_refused(call: Callable[..., object], error: type[Exception], message: str) -> None:
-    parents = [np.array([0, 0, 1])]
-    costs = subtree_costs(parents, 3, Memberships(np.array([0]), np.array([0])), 1)
-    with pytest.raises(error, match=message):
-        call(parents, costs)
+    ]:
+        parents = [np.array([0, 0, 1])]
+        costs = subtree_costs(parents, 3, Memberships(np.array([0]), np.array([0])), 1)
+        with pytest.raises(error, match=message):
+            call(parents, costs)
 
 
 def test_bound_is_the_integer_part() -> None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from opendas.errors import ConfigError, DataError, FormatError, GeographyError
+from opendas.errors import ConfigError, FormatError, GeographyError
 from opendas.files.area_files import area_weights, read_area_file
 from opendas.geography.frame import Frame
 
@@ -69,9 +69,8 @@ def test_areas_may_overlap() -> None:
     assert found.leaf.tolist() == [0, 0]
 
 
-@pytest.mark.parametrize(
-    ("text", "kind", "message"),
-    [
+def test_what_is_refused(tmp_path: Path) -> None:
+    for text, kind, message in [
         ("geocode\n999\n", GeographyError, "no blocks of this release"),
         (f"geocode\n{CODES[0]}\n{CODES[0]}\n", GeographyError, "there twice"),
         (f"geocode,weight\n{CODES[0]},much\n", FormatError, "no number"),
@@ -86,12 +85,10 @@ def test_areas_may_overlap() -> None:
         (f"geocode,weight\n{CODES[0]},nan\n", FormatError, "no finite number"),
         (f"{CODES[0]}\n{CODES[1]}\n", FormatError, "first line is a geocode"),
         ("010010201009999\n" + CODES[1], FormatError, "first line is a geocode"),
-    ],
-)
-def test_what_is_refused(tmp_path: Path, text: str, kind: type[DataError], message: str) -> None:
-    with pytest.raises(kind, match=message) as caught:
-        read_area_file(write(tmp_path, text), FRAME)
-    assert caught.value.exit_code == 3
+    ]:
+        with pytest.raises(kind, match=message) as caught:
+            read_area_file(write(tmp_path, text), FRAME)
+        assert caught.value.exit_code == 3
 
 
 def test_unknown_blocks_are_named_and_can_be_left_out(tmp_path: Path) -> None:

@@ -207,9 +207,8 @@ def replace_text(folder, old, new):
     path.write_text(text.replace(old, new, 1))
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "error"),
-    [
+def test_illegal_codes_are_named_by_file_and_field(persons, tmp_path) -> None:
+    for old, new, error in [
         ("|030100|1|1000|0|", "|030100|1|1009|0|", GeographyError),
         ("|0|3|0|", "|0|3|8|", SchemaError),
         ("|0|3|0|", "|0|5|0|", SchemaError),
@@ -217,13 +216,11 @@ def replace_text(folder, old, new):
         ("|0|3|0|", "|zero|3|0|", FormatError),
         ("CENHISP", "HISPANIC", FormatError),
         ("MPD", "MUD", SchemaError),
-    ],
-)
-def test_illegal_codes_are_named_by_file_and_field(persons, tmp_path, old, new, error):
-    write_mdf(tmp_path, persons.product, persons.frame, persons.estimate, fmt="pipe")
-    replace_text(tmp_path, old, new)
-    with pytest.raises(error, match="44001"):
-        read_mdf(tmp_path, persons.product, persons.frame)
+    ]:
+        write_mdf(tmp_path, persons.product, persons.frame, persons.estimate, fmt="pipe")
+        replace_text(tmp_path, old, new)
+        with pytest.raises(error, match="44001"):
+            read_mdf(tmp_path, persons.product, persons.frame)
 
 
 def test_missing_number_and_wrong_order_are_seen(persons, tmp_path):

@@ -10,23 +10,20 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from opendas.arrays import Bools, Ints
+from opendas.arrays import Bools
 from opendas.errors import DataError, Finding
 
 __all__ = [
     "FindingLog",
-    "Lines",
     "Origin",
     "joined",
     "report_rows",
 ]
 
-# From rows of several files, joined, back to their files and lines.
-
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Consecutive rows of one file.
+    """Consecutive rows of one file: where they stand, without a number for every row.
 
     Parameters
     ----------
@@ -58,11 +55,6 @@ def report_rows(
         start += origin.rows
 
 
-# Arrays that come batch by batch, and the lines that their rows stood in.
-#
-# Axes: ``r`` rows, over all batches.
-
-
 Element = TypeVar("Element", bound=np.generic)
 
 
@@ -71,26 +63,6 @@ def joined(parts: list[npt.NDArray[Element]]) -> npt.NDArray[Element]:
     whole = parts[0] if len(parts) == 1 else np.concatenate(parts)
     parts.clear()
     return whole
-
-
-class Lines:
-    """The line of each row in its file, without a number for every row."""
-
-    def __init__(self) -> None:
-        self._starts: list[int] = []
-        self._first: list[int] = []
-        self._rows = 0
-
-    def add(self, first: int, rows: int) -> None:
-        """Append consecutive rows, of which the first stands in line `first`."""
-        self._starts.append(self._rows)
-        self._first.append(first)
-        self._rows += rows
-
-    def __getitem__(self, rows: npt.NDArray[np.integer]) -> Ints:
-        """Return the lines of rows, int64."""
-        batch = np.searchsorted(self._starts, rows, side="right") - 1
-        return np.asarray(np.array(self._first)[batch] + rows - np.array(self._starts)[batch])
 
 
 _LINES_SHOWN = 20
@@ -143,7 +115,7 @@ class FindingLog:
         field: str | None,
         rule: str,
         *,
-        lines: npt.NDArray[np.integer] | Lines | None = None,
+        lines: npt.NDArray[np.integer] | None = None,
         first: int = 1,
     ) -> None:
         """Record a finding for each row where `wrong` is true.
@@ -151,7 +123,7 @@ class FindingLog:
         Parameters
         ----------
         wrong : bool (rows,)
-        lines : int (rows,) or Lines, optional
+        lines : int (rows,), optional
             Line of each row; by default rows count from `first`.
         """
         if not wrong.any():

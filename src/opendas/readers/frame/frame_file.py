@@ -9,12 +9,12 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from opendas.arrays import Codes, Ints
+from opendas.arrays import Bools, Codes, Ints
 from opendas.errors import ConfigError, GeographyError
 from opendas.geography.frame import (
     CENSUS_GEOLEVELS,
@@ -27,7 +27,7 @@ from opendas.geography.frame import (
 from opendas.readers.base import FRAME_FROM_RECORDS, ReaderSpec, Source, census_kind
 from opendas.readers.columns.coding import geocodes_of, text_of, whole_numbers
 from opendas.readers.columns.csv_parquet import PUBLIC_ROWS, column_names, no_rows, read_batches
-from opendas.readers.columns.findings import FindingLog, Lines, joined
+from opendas.readers.columns.findings import FindingLog, Origin, joined, report_rows
 from opendas.schema.pl94 import GQ_COLUMNS
 
 __all__ = [
@@ -171,25 +171,25 @@ def arrange(
     columns: Mapping[str, Codes] | None = None,
     units: dict[str, Ints] | None = None,
     entities: dict[str, Codes] | None = None,
-    lines: Lines | None = None,
+    origins: Sequence[Origin] = (),
 ) -> LeafColumns:
     """Return the leaves `geocodes`, given in any order, with their columns in ascending order of geocode.
+
+    `origins` say where in the file `where` they stand; by default they count from 1.
 
     Raises
     ------
     GeographyError
         With every leaf that is listed twice, has an unusable geocode, or whose codes do not nest.
     """
-    if lines is None:
-        lines = Lines()
-        lines.add(1, len(geocodes))
+    check = _Check(origins or [Origin(where, 1, len(geocodes))], log)
     order = None if bool(np.all(geocodes[1:] > geocodes[:-1])) else np.argsort(geocodes, kind="stable")
     if order is not None:
         repeated = np.zeros(len(order), dtype=bool)
         repeated[order[1:]] = geocodes[order[1:]] == geocodes[order[:-1]]
-        log.add_where(GeographyError, where, repeated, levels.leaf, "expected each leaf once", lines=lines)
-    codes = _level_codes(geocodes, levels, columns or {}, where, lines, log)
-    _check_nesting(codes, geocodes, levels, where, lines, log)
+        check(repeated, levels.leaf, "expected each leaf once")
+    codes = _level_codes(geocodes, levels, columns or {}, check)
+    _check_nesting(codes, geocodes, levels, check)
     log.raise_if_any(f"{where}: the list of leaves is not usable.")
     arranged = LeafColumns(geocodes, levels.leaf, codes, levels.root, units or {}, entities or {})
     if order is not None:
@@ -197,19 +197,24 @@ def arrange(
     return arranged
 
 
+class _Check(NamedTuple):
+    """Records rows of leaves that are wrong, by their own lines."""
+
+    origins: Sequence[Origin]
+    log: FindingLog
+
+    def __call__(self, wrong: Bools, field: str, rule: str) -> None:
+        report_rows(wrong, self.origins, field, rule, self.log, GeographyError)
+
+
 def _level_codes(
-    geocodes: Codes,
-    levels: Hierarchy,
-    columns: Mapping[str, Codes],
-    where: str,
-    lines: Lines,
-    log: FindingLog,
+    geocodes: Codes, levels: Hierarchy, columns: Mapping[str, Codes], check: _Check
 ) -> dict[str, Codes]:
     """Return the codes of each leaf at the levels above; none for census blocks, whose digits tell them."""
     if levels.root is not None:
         wrong = ~np.strings.isdigit(geocodes) & (geocodes != b"")
         rule = "expected the 15 digits of a census block"
-        log.add_where(GeographyError, where, wrong, levels.leaf, rule, lines=lines)
+        check(wrong, levels.leaf, rule)
         return {}
     lengths = np.strings.str_len(geocodes)
     codes: dict[str, Codes] = {}
@@ -217,26 +222,19 @@ def _level_codes(
         if level.column is not None:
             code = columns[level.column]
             wrong = code == b""
-            log.add_where(GeographyError, where, wrong, level.column, "expected a code", lines=lines)
+            check(wrong, level.column, "expected a code")
         elif level.prefix == 0:
             code = np.full(len(geocodes), b"1", dtype="S1")
         else:
             wrong = (lengths < (level.prefix or 0)) & (lengths > 0)
             text = f"expected at least {level.prefix} characters, to have a {level.name}"
-            log.add_where(GeographyError, where, wrong, levels.leaf, text, lines=lines)
+            check(wrong, levels.leaf, text)
             code = geocodes.astype(f"S{level.prefix}")
         codes[level.name] = code
     return codes
 
 
-def _check_nesting(
-    codes: Mapping[str, Codes],
-    geocodes: Codes,
-    levels: Hierarchy,
-    where: str,
-    lines: Lines,
-    log: FindingLog,
-) -> None:
+def _check_nesting(codes: Mapping[str, Codes], geocodes: Codes, levels: Hierarchy, check: _Check) -> None:
     """Record every leaf whose code at some level lies in another unit above than that code's first leaf.
 
     Codes that begin a longer code of the same leaf nest by their form.
@@ -250,7 +248,7 @@ def _check_nesting(
         _, first, index = np.unique(own, return_index=True, return_inverse=True)
         wrong = parents != parents[first[index]]
         text = f"expected one {above} for each {name}: a geounit is a child of one parent"
-        log.add_where(GeographyError, where, wrong, name, text, lines=lines)
+        check(wrong, name, text)
 
 
 def read_frame_file(path: Source, spec: ReaderSpec, levels: Hierarchy) -> LeafColumns:
@@ -272,14 +270,14 @@ def read_frame_file(path: Source, spec: ReaderSpec, levels: Hierarchy) -> LeafCo
     geocodes: list[Codes] = []
     codes: dict[str, list[Codes]] = {name: [] for name in (*levels.columns, *entity_names)}
     units: dict[str, list[Ints]] = {name: [] for name in kinds}
-    lines = Lines()
+    origins: list[Origin] = []
     for batch in read_batches(path, wanted, log, rows=PUBLIC_ROWS):
         geocodes.append(geocodes_of(batch, spec.geocode, levels.width, log))
         for name, parts in codes.items():
             parts.append(text_of(batch, name))
         for name, numbers in units.items():
             numbers.append(whole_numbers(batch, name, log))
-        lines.add(batch.first, batch.rows)
+        origins.append(Origin(path.name, batch.first, batch.rows))
     log.raise_if_any(f"{path.name}: the list of leaves is not usable.")
     if not geocodes:
         raise no_rows(path)
@@ -293,7 +291,7 @@ def read_frame_file(path: Source, spec: ReaderSpec, levels: Hierarchy) -> LeafCo
         columns=columns,
         units={name: joined(parts) for name, parts in units.items()},
         entities={name: joined(codes[name]) for name in entity_names},
-        lines=lines,
+        origins=origins,
     )
 
 

@@ -17,7 +17,7 @@ from opendas.geography.frame import Frame
 from opendas.readers.base import CensusKind, ReaderSpec, UnitsSpec
 from opendas.readers.columns.coding import geocodes_of, is_repeated, positions_of, whole_numbers
 from opendas.readers.columns.csv_parquet import PUBLIC_ROWS, column_names, no_rows, read_batches
-from opendas.readers.columns.findings import FindingLog, Lines, joined
+from opendas.readers.columns.findings import FindingLog, Origin, joined, report_rows
 from opendas.readers.frame.frame_file import CENSUS_UNITS, LeafColumns, unit_names
 from opendas.schema.histogram import Histogram
 from opendas.schema.product import Product
@@ -47,19 +47,20 @@ def read_units(spec: ReaderSpec, units: UnitsSpec, width: int | None) -> tuple[C
         With everything that is wrong in the file.
     """
     columns = _columns(spec, units)
-    log, lines = FindingLog(), Lines()
+    log = FindingLog()
+    origins: list[Origin] = []
     codes: list[Codes] = []
     counts: dict[str, list[Ints]] = {kind: [] for kind in columns}
     for batch in read_batches(units.path, [units.geocode, *columns.values()], log, rows=PUBLIC_ROWS):
         codes.append(geocodes_of(batch, units.geocode, width, log))
         for kind, column in columns.items():
             counts[kind].append(whole_numbers(batch, column, log))
-        lines.add(batch.first, batch.rows)
+        origins.append(Origin(units.path.name, batch.first, batch.rows))
     log.raise_if_any(_UNUSABLE.format(units.path.name))
     if not codes:
         raise no_rows(units.path)
     geocodes = joined(codes)
-    _report_repeats(geocodes, units, lines, log)
+    report_rows(is_repeated(geocodes), origins, units.geocode, _ONCE, log, GeographyError)
     log.raise_if_any(_UNUSABLE.format(units.path.name))
     return geocodes, {kind: joined(parts) for kind, parts in counts.items()}
 
@@ -82,11 +83,6 @@ def _columns(spec: ReaderSpec, units: UnitsSpec) -> dict[str, str]:
         log.add(FormatError, units.path.name, None, None, f"expected a column {' or '.join(names)}")
         log.raise_if_any(f"{units.path.name} holds no units.")
     return columns
-
-
-def _report_repeats(geocodes: Codes, units: UnitsSpec, lines: Ints | Lines, log: FindingLog) -> None:
-    repeated = is_repeated(geocodes)
-    log.add_where(GeographyError, units.path.name, repeated, units.geocode, _ONCE, lines=lines)
 
 
 def add_units(leaves: LeafColumns, spec: ReaderSpec, units: UnitsSpec, width: int | None) -> None:
@@ -132,7 +128,8 @@ def add_units(leaves: LeafColumns, spec: ReaderSpec, units: UnitsSpec, width: in
     if rows == 0 and not len(log):
         raise no_rows(units.path)
     if strangers:
-        _report_repeats(joined(strangers), units, joined(lines), log)
+        twice = is_repeated(joined(strangers))
+        log.add_rows(GeographyError, units.path.name, joined(lines)[twice], units.geocode, _ONCE)
     log.raise_if_any(_UNUSABLE.format(units.path.name))
     outside.raise_if_any(f"{units.path.name}: units lie outside the frame.")
     leaves.units = placed
