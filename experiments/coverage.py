@@ -37,7 +37,7 @@ from opendas.schema.histogram import Histogram
 from opendas.tables.cells import Table, query_table
 from opendas.tables.counting import count_table, group_leaves
 from opendas.tables.interval_tables import MeasuredProduct
-from opendas.tables.margins import NO_MARGIN, margins
+from opendas.tables.tabulate import NO_MARGIN, margins
 
 QUERIES = ("total", "votingage", "hispanic", "cenrace", "hhgq", "hispanic * cenrace", "detailed")
 LEVELS = ("county", "tract", "block_group", "block")

@@ -222,7 +222,8 @@ def tabulate(
     """
     from opendas.report.certificate import issue
     from opendas.runs.finished_release import exact_level
-    from opendas.tables.tabulate import DEFAULT_CONFIDENCE, write_tables
+    from opendas.tables.interval_tables import DEFAULT_CONFIDENCE
+    from opendas.tables.tabulate import write_tables
     from opendas.version import __version__, commit
 
     folder = _path(to)

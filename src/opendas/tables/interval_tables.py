@@ -24,6 +24,7 @@ from opendas.files.mdf.reading import read_mdf
 from opendas.files.nmf.bureau import is_bureau_folder
 from opendas.files.nmf.bureau_tree import bureau_tree
 from opendas.files.nmf.release_tree import noisy_tree
+from opendas.files.parquet import text_column
 from opendas.files.release_folder import ReleasedProduct, ReleaseFolder
 from opendas.intervals.answers import LAWS, Areas, Intervals, area_intervals, batches
 from opendas.intervals.laws import confidence_level
@@ -40,9 +41,9 @@ from opendas.tables.cells import (
 )
 from opendas.tables.counting import Grouping, count_table, group_leaves
 
-__all__ = ["INTERVAL_SCHEMA", "MeasuredProduct", "open_measured"]
+__all__ = ["DEFAULT_CONFIDENCE", "INTERVAL_SCHEMA", "MeasuredProduct", "open_measured"]
 
-DEFAULT_LEVEL = Fraction(9, 10)
+DEFAULT_CONFIDENCE = Fraction(9, 10)
 
 INTERVAL_SCHEMA = pa.schema(
     [
@@ -121,7 +122,7 @@ class MeasuredProduct:
             self.tree, self.estimates, grouping.unit, len(grouping), table.members, confidence_level(level)
         )
 
-    def at(self, query: str, geolevel: str, level: float | Fraction = DEFAULT_LEVEL) -> pa.Table:
+    def at(self, query: str, geolevel: str, level: float | Fraction = DEFAULT_CONFIDENCE) -> pa.Table:
         """Return the intervals of a query at a geolevel or entity category (:data:`INTERVAL_SCHEMA`)."""
         confidence_level(level)
         table, grouping = self.table(query), self.grouping(geolevel)
@@ -131,7 +132,9 @@ class MeasuredProduct:
         names = [bytes(code).decode() for code in grouping.geocodes]
         return interval_rows(names, table, whole, counts)
 
-    def of_areas(self, query: str, areas: AreaWeights, level: float | Fraction = DEFAULT_LEVEL) -> pa.Table:
+    def of_areas(
+        self, query: str, areas: AreaWeights, level: float | Fraction = DEFAULT_CONFIDENCE
+    ) -> pa.Table:
         """Return the intervals of a query in sets of leaves (:data:`INTERVAL_SCHEMA`)."""
         confidence_level(level)
         table = self.table(query)
@@ -160,19 +163,17 @@ def interval_rows(
     unknown = ~np.isfinite(found.variance).ravel()
     upper = found.upper.ravel()
     none = pa.nulls(areas * columns, pa.float64())
-    geocode = pa.DictionaryArray.from_arrays(
-        pa.array(np.repeat(np.arange(areas, dtype=np.int32), columns)), pa.array(names, pa.string())
-    )
-    cell = pa.DictionaryArray.from_arrays(
-        pa.array(np.tile(np.arange(columns, dtype=np.int32), areas)), pa.array(table.columns, pa.string())
-    )
-    law = pa.DictionaryArray.from_arrays(pa.array(found.law.ravel()), pa.array(LAWS, pa.string()))
+    geocode = text_column(np.repeat(np.arange(areas, dtype=np.int32), columns), names)
+    cell = text_column(np.tile(np.arange(columns, dtype=np.int32), areas), table.columns)
+    law = text_column(found.law.ravel(), LAWS)
     return pa.Table.from_arrays(
         [
             geocode.cast(pa.string()),
             cell.cast(pa.string()),
-            pa.array(np.where(unknown, 0.0, found.estimate.ravel()), mask=unknown),
-            pa.array(np.where(unknown, 0.0, found.variance.ravel()), mask=unknown),
+            *(
+                pa.array(np.where(unknown, 0.0, x.ravel()), mask=unknown)
+                for x in (found.estimate, found.variance)
+            ),
             pa.array(found.lower.ravel(), mask=np.isinf(found.lower.ravel())),
             pa.array(upper, mask=np.isinf(upper)),
             pa.array(np.where(unknown, 0.0, found.margin.ravel()), mask=unknown),

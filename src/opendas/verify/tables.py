@@ -22,10 +22,9 @@ from opendas.errors import OpendasError
 from opendas.files.parquet import open_parquet, read_metadata
 from opendas.files.release_folder import ReleaseFolder
 from opendas.tables.cells import PL94_TABLES
-from opendas.tables.interval_tables import MeasuredProduct
+from opendas.tables.interval_tables import DEFAULT_CONFIDENCE, MeasuredProduct
 from opendas.tables.legacy import legacy_members
 from opendas.tables.tabulate import (
-    DEFAULT_CONFIDENCE,
     INTERVALS,
     table_batches,
     table_request,

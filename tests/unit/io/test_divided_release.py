@@ -33,8 +33,7 @@ from opendas.measurement.invariants import declared_invariants
 from opendas.sampling.laws import DiscreteGaussian
 from opendas.tables.cells import query_table
 from opendas.tables.counting import group_leaves
-from opendas.tables.margins import margins
-from opendas.tables.tabulate import write_tables
+from opendas.tables.tabulate import margins, write_tables
 from opendas.verify.release import verify_release
 
 PERSONS = "measurements/pl94-persons"
