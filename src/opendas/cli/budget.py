@@ -72,7 +72,7 @@ def account_command(
     account = opendas.account(opendas.load(Path(str(run_file))), delta)
     answer = _plan_answer(account, exact or html is not None, deltas, target_epsilon, as_json)
     if html is not None:
-        from opendas.report.account_page import write_account_page
+        from opendas.report.html import write_account_page
 
         write_account_page(html, account, answer)
 

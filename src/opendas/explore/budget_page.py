@@ -27,8 +27,8 @@ from opendas.explore.run_file import run_file
 from opendas.explore.subjects import STAND_INS, Subject, stand_in
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.privacy.zcdp import FORMULAS
-from opendas.report.pictures import WIDTH, closed, line, opened, rect, share_bar, text
-from opendas.report.views import decimal, query_words, ticks, words
+from opendas.report.pictures import WIDTH, Curve, closed, curve_svg, line, opened, rect, share_bar, text
+from opendas.report.views import decimal, query_words, words
 
 __all__ = ["BudgetPage", "budget_state", "curve_picture", "error_picture"]
 
@@ -373,41 +373,15 @@ def error_picture(plans: Sequence[tuple[str, BudgetAnswers]], query: str) -> Mar
 
 def curve_picture(plans: Sequence[tuple[str, BudgetAnswers]]) -> Markup:
     """Draw epsilon against delta by both named formulas, for one plan or two; empty without a curve."""
-    plans = [(name, answers) for name, answers in plans if answers.curve]
-    if not plans:
-        return Markup("")
-    left, right, top, bottom = 44.0, WIDTH - 120.0, 14.0, 252.0
-    exponents = list(plans[0][1].curve)
-    largest = max(values["bun-steinke"] for _, answers in plans for values in answers.curve.values())
-    marks = ticks(0.0, largest)
-
-    def x(exponent: float) -> float:
-        return left + (right - left) * (exponent - exponents[0]) / (exponents[-1] - exponents[0])
-
-    def y(epsilon: float) -> float:
-        return bottom - (bottom - top) * epsilon / marks[-1]
-
-    parts = [opened(292, "Epsilon against delta by both conversions; a table follows")]
-    for mark in marks:
-        parts.append(line(left, y(mark), right, y(mark), "grid"))
-        parts.append(text(left - 8, y(mark) + 4, f"{mark:g}", "end"))
-    parts += [text(x(k), bottom + 18, f"1e-{k}", "middle") for k in exponents if k % 3 == 1]
-    parts.append(text((left + right) / 2, bottom + 37, "delta", "middle", "muted"))
-    parts.append(text(left + 6, top - 4, "epsilon", "start", "muted"))
-    ends: list[tuple[float, str, str]] = []
-    for place, (name, answers) in enumerate(plans):
-        for formula in ("bun-steinke", "cks"):
-            style = f"plan{place} {formula}"
-            path = " ".join(f"{x(k):.1f},{y(values[formula]):.1f}" for k, values in answers.curve.items())
-            parts.append(Markup('<polyline points="{}" class="{}"/>').format(path, style))
-            label = f"{name} {formula}" if len(plans) > 1 else formula
-            ends.append((y(answers.curve[exponents[-1]][formula]), label, style))
-        exponent = -math.log10(float(answers.budget.delta))
-        if exponents[0] <= exponent <= exponents[-1]:
-            dot = Markup('<circle cx="{:.1f}" cy="{:.1f}" r="4" class="dot plan{}"/>')
-            parts += [dot.format(x(exponent), y(value), place) for value in answers.whole.epsilon.values()]
-    at = -math.inf
-    for height, label, style in sorted(ends):
-        at = max(height + 4, at + 15)  # labels do not lie on each other
-        parts.append(text(right + 8, at, label, "start", f"{style} label"))
-    return closed(parts)
+    curves = [
+        Curve(
+            f"{name} {formula}" if len(plans) > 1 else formula,
+            f"plan{number} {formula}",
+            {exponent: epsilons[formula] for exponent, epsilons in answers.curve.items()},
+            (-math.log10(float(answers.budget.delta)), answers.whole.epsilon[formula]),
+        )
+        for number, (name, answers) in enumerate(plans)
+        for formula in FORMULAS
+        if answers.curve
+    ]
+    return curve_svg(curves) if curves else Markup("")

@@ -18,7 +18,7 @@ from opendas.errors import ConfigError, FormatError
 from opendas.files.atomic import PARTIAL_SUFFIX, sha256_file, write_atomic
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.report.facts import RunFacts, loss_json
-from opendas.report.guarantee import LEDGER_SCOPE
+from opendas.report.guarantee import LEDGER_SCOPE, guarantee_text
 
 __all__ = [
     "CERTIFICATE",
@@ -173,7 +173,7 @@ def build_certificate(
         "commit": commit,
         "issued": issued,
         "stamps": list(dict.fromkeys(stamp for run in runs for stamp in run.stamps)),
-        "runs": [run.to_dict() for run in runs],
+        "runs": [{**run.to_dict(), "guarantee": guarantee_text(run)} for run in runs],
         "totals": totals(runs),
         "scope": LEDGER_SCOPE,
         "files": [file.to_dict() for file in files],

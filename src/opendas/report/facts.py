@@ -7,7 +7,7 @@ no field in which a true count, a key, a path or a clock reading could arrive.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from fractions import Fraction
 from functools import lru_cache
 from types import MappingProxyType
@@ -19,9 +19,15 @@ from opendas.geography.summary import SpineSummary
 from opendas.privacy.exact import format_fraction, parse_fraction
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.privacy.zcdp import Account, PureAccount
-from opendas.report.guarantee import guarantee_text
 
 __all__ = ["NoiseRow", "RunFacts", "loss_json"]
+
+_PLAIN = (
+    *("product", "protected_unit", "mechanism", "neighbours", "estimator", "records"),
+    *("plan_digest", "spine_digest", "families", "fallbacks", "measurements"),
+)
+_LISTS = ("stamps", "invariants", "dropped_invariants", "declared")
+"""Fields of :class:`RunFacts` that are written under their own names."""
 
 
 @lru_cache(maxsize=256)
@@ -54,10 +60,6 @@ def loss_json(loss: Fraction | None, delta: Fraction, *, pure: bool) -> dict[str
         return {**PureAccount(loss).as_json(), **exact, "unbounded": False}
     converted = _converted(loss, delta)
     return {**converted, "epsilon": dict(converted["epsilon"]), "unbounded": False}
-
-
-def _optional(value: object, what: str) -> Fraction | None:
-    return None if value is None else parse_fraction(value, what)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,34 +95,16 @@ class NoiseRow:
 
     def to_dict(self) -> dict[str, object]:
         """Plain values, as in ``opendas plan --json``."""
-        return {
-            "geolevel": self.geolevel,
-            "query": self.query,
-            "geounits": self.geounits,
-            "cells": self.cells,
-            "rho": None if self.rho is None else format_fraction(self.rho),
-            "epsilon": None if self.epsilon is None else format_fraction(self.epsilon),
-            "sigma2": self.sigma2,
-            "scale": self.scale,
-            "variance": self.variance,
-            "moe90": self.moe90,
-        }
+        exact = {"rho": self.rho, "epsilon": self.epsilon}
+        return asdict(self) | {name: v if v is None else format_fraction(v) for name, v in exact.items()}
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Self:
         """Read a row of a certificate or of ``opendas plan --json``."""
-        return cls(
-            record["geolevel"],
-            record["query"],
-            record["geounits"],
-            record["cells"],
-            _optional(record["rho"], "rho"),
-            _optional(record["epsilon"], "epsilon"),
-            record["sigma2"],
-            record["scale"],
-            record["variance"],
-            record["moe90"],
-        )
+        values = {each.name: record[each.name] for each in fields(cls)}
+        for name in ("rho", "epsilon"):
+            values[name] = None if values[name] is None else parse_fraction(values[name], name)
+        return cls(**values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,11 +226,6 @@ class RunFacts:
         longest_first = sorted(self.query_shares.values(), key=len, reverse=True)
         return tuple(dict.fromkeys(query for queries in longest_first for query in queries))
 
-    @property
-    def guarantee(self) -> str:
-        """What is guaranteed, in words."""
-        return guarantee_text(self)
-
     def losses(self, losses: Mapping[str, Fraction]) -> dict[str, dict[str, object]]:
         """Write partial losses, by attribute or geolevel, as JSON."""
         keys = ("rho", "epsilon", "pure_epsilon")
@@ -254,48 +233,31 @@ class RunFacts:
         return {name: {key: loss[key] for key in keys if key in loss} for name, loss in found.items()}
 
     def to_dict(self) -> dict[str, object]:
-        """Return the run object of ``certificate.json``: JSON values only, losses exact.
+        """Return the run object of ``certificate.json`` but for its guarantee: JSON values, losses exact.
 
         Objects are written with sorted keys, so the lists ``geolevels``, ``query_groups`` and
         ``attribute_names`` keep the order.
         """
         return {
-            "product": self.product,
-            "protected_unit": self.protected_unit,
-            "mechanism": self.mechanism,
-            "neighbours": self.neighbours,
+            **{name: getattr(self, name) for name in _PLAIN},
+            **{name: list(getattr(self, name)) for name in _LISTS},
             **loss_json(self.loss, self.delta, pure=self.pure),
             "delta": float(self.delta),
             "delta_exact": format_fraction(self.delta),
-            "stamps": list(self.stamps),
             "guaranteed": self.guaranteed,
-            "guarantee": self.guarantee,
-            "estimator": self.estimator,
-            "invariants": list(self.invariants),
-            "dropped_invariants": list(self.dropped_invariants),
-            "declared": list(self.declared),
-            "records": self.records,
             "geolevels": list(self.geounits),
             "query_groups": list(self.query_groups),
             "attribute_names": list(self.attributes),
             "geounits": dict(self.geounits),
             "budget": {
-                "geolevels": {level: format_fraction(share) for level, share in self.geolevel_shares.items()},
-                "queries": {
-                    level: {query: format_fraction(share) for query, share in queries.items()}
-                    for level, queries in self.query_shares.items()
-                },
+                "geolevels": _texts(self.geolevel_shares),
+                "queries": {level: _texts(shares) for level, shares in self.query_shares.items()},
                 "source": self.source,
             },
             "rows": [row.to_dict() for row in self.rows],
             "attributes": self.losses(self.attributes),
             "within": self.losses(self.within),
-            "plan_digest": self.plan_digest,
-            "spine_digest": self.spine_digest,
-            "families": self.families,
-            "fallbacks": self.fallbacks,
             "failsafe": [dict(record) for record in self.failsafe],
-            "measurements": self.measurements,
             "spine": None if self.spine is None else self.spine.to_dict(),
         }
 
@@ -321,48 +283,35 @@ class RunFacts:
         loss_key = "pure_epsilon" if pure else "rho"
         levels: Sequence[str] = record["geolevels"]
         budget = record["budget"]
+        queries = budget["queries"]
+        named: dict[str, Any] = {name: record[name] for name in _PLAIN}
+        named |= {name: tuple(record[name]) for name in _LISTS}
         return cls(
-            product=record["product"],
-            protected_unit=record["protected_unit"],
-            mechanism=record["mechanism"],
-            neighbours=record["neighbours"],
+            **named,
             loss=None if record["unbounded"] else parse_fraction(record[loss_key], loss_key),
             delta=parse_fraction(record["delta_exact"], "delta"),
-            stamps=tuple(record["stamps"]),
-            estimator=record["estimator"],
-            invariants=tuple(record["invariants"]),
-            dropped_invariants=tuple(record["dropped_invariants"]),
-            declared=tuple(record["declared"]),
-            records=record["records"],
             geounits=_ordered(record["geounits"], levels),
-            geolevel_shares={
-                level: parse_fraction(share) for level, share in _ordered(budget["geolevels"], levels).items()
-            },
+            geolevel_shares=_exact(_ordered(budget["geolevels"], levels)),
             query_shares={
-                level: {
-                    query: parse_fraction(share)
-                    for query, share in _ordered(queries, record["query_groups"]).items()
-                }
-                for level, queries in _ordered(budget["queries"], levels).items()
+                level: _exact(_ordered(shares, record["query_groups"]))
+                for level, shares in _ordered(queries, levels).items()
             },
             rows=tuple(NoiseRow.from_dict(row) for row in record["rows"]),
-            attributes={
-                name: parse_fraction(loss[loss_key])
-                for name, loss in _ordered(record["attributes"], record["attribute_names"]).items()
-            },
-            within={
-                level: parse_fraction(loss[loss_key])
-                for level, loss in _ordered(record["within"], levels).items()
-            },
-            plan_digest=record["plan_digest"],
-            spine_digest=record["spine_digest"],
-            families=record["families"],
-            fallbacks=record["fallbacks"],
+            attributes=_exact(_ordered(record["attributes"], record["attribute_names"]), loss_key),
+            within=_exact(_ordered(record["within"], levels), loss_key),
             failsafe=tuple(record["failsafe"]),
-            measurements=record["measurements"],
             spine=None if record.get("spine") is None else SpineSummary.from_dict(record["spine"]),
             source=None if budget.get("source") is None else str(budget["source"]),
         )
+
+
+def _texts(shares: Mapping[str, Fraction]) -> dict[str, str]:
+    return {name: format_fraction(share) for name, share in shares.items()}
+
+
+def _exact(values: Mapping[str, Any], key: str | None = None) -> dict[str, Fraction]:
+    """Read exact numbers; with a key, of records that hold them under it."""
+    return {name: parse_fraction(value if key is None else value[key]) for name, value in values.items()}
 
 
 def _ordered(values: Mapping[str, Any], order: Sequence[str]) -> dict[str, Any]:

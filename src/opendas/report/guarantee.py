@@ -8,21 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from opendas.custody.stamps import DEMONSTRATION_FRAME, NOT_FOR_RELEASE, POPULATED_LEAVES
 from opendas.privacy.exact import format_fraction
 from opendas.privacy.zcdp import Account
-
-if TYPE_CHECKING:
-    from opendas.report.facts import RunFacts
+from opendas.report.facts import RunFacts
 
 __all__ = [
     "LEDGER_SCOPE",
     "STAMP_MEANING",
     "computational_text",
-    "guarantee_paragraphs",
     "guarantee_text",
+    "guarantees",
     "limits",
 ]
 
@@ -120,7 +117,7 @@ def _invariants(invariants: Sequence[str]) -> str:
     return text
 
 
-def guarantee_paragraphs(run: RunFacts) -> tuple[str, ...]:
+def _paragraphs(run: RunFacts) -> tuple[str, ...]:
     """Return the guarantee of one run, a text per paragraph."""
     opening = [f"{stamp}. {STAMP_MEANING[stamp]}" for stamp in run.stamps if stamp in STAMP_MEANING]
     if not run.guaranteed:
@@ -143,7 +140,19 @@ def guarantee_paragraphs(run: RunFacts) -> tuple[str, ...]:
 
 def guarantee_text(run: RunFacts) -> str:
     """Return the guarantee of one run, paragraphs separated by blank lines."""
-    return "\n\n".join(guarantee_paragraphs(run))
+    return "\n\n".join(_paragraphs(run))
+
+
+def guarantees(runs: Sequence[RunFacts]) -> list[list[str]]:
+    """Return the paragraphs of every run, without what stamps and earlier runs already say."""
+    stamped = tuple(f"{stamp}. " for stamp in STAMP_MEANING)
+    said: set[str] = set()
+    found = []
+    for run in runs:
+        texts = [text for text in _paragraphs(run) if text not in said and not text.startswith(stamped)]
+        said.update(texts)
+        found.append(texts)
+    return found
 
 
 def limits() -> tuple[str, ...]:

@@ -1,19 +1,25 @@
-"""``report.html``: the release explained to a person, in one file without any request to elsewhere."""
+"""Pages in one file without any request to elsewhere: the report of a release, the account of a plan."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from opendas.files.atomic import write_atomic
+from opendas.measurement.account import PlanAccount
 from opendas.privacy.attacker import zcdp_power_bound
+from opendas.privacy.zcdp import Account
 from opendas.report import views
 from opendas.report.facts import RunFacts
-from opendas.report.guarantee import STAMP_MEANING, guarantee_paragraphs, limits
+from opendas.report.guarantee import STAMP_MEANING, guarantees, limits
 from opendas.report.pictures import (
     POWER_LEVELS,
+    Curve,
     curve_svg,
     distances_svg,
     levels_svg,
@@ -21,9 +27,8 @@ from opendas.report.pictures import (
     power_svg,
     share_bar,
 )
-from opendas.report.spine_views import ENTITY_HEAD, LEVEL_HEAD, entity_rows, level_rows, spine_sentence
 
-__all__ = ["environment", "report_html", "templates"]
+__all__ = ["account_page", "report_html", "templates", "write_account_page"]
 
 _FALSE_ALARMS = (0.001, 0.01, 0.05)
 _TABLE_EXPONENTS = (5, 6, 8, 10, 12, 15)
@@ -45,25 +50,17 @@ def templates(package: str, *, keep_trailing_newline: bool = False) -> Environme
     return environment
 
 
-def environment() -> Environment:
+def _environment() -> Environment:
     """Return the templates of the report's pages."""
     environment = templates("opendas.report", keep_trailing_newline=True)
     environment.filters.update(
         invariant_words=views.invariant_words,
         loss_words=views.loss_words,
-        margin_words=views.margin_words,
+        exact_words=views.exact_words,
+        runs_words=views.runs_words,
         plural=views.plural,
     )
     return environment
-
-
-def _exact(loss: Mapping[str, Any]) -> str:
-    return loss["rho"] or loss.get("pure_epsilon") or "unbounded"
-
-
-def _shown_exact(loss: Mapping[str, Any]) -> str:
-    exact = _exact(loss)
-    return exact if len(exact) <= 34 else f"about {views.decimal(Fraction(exact), 8)}"
 
 
 def _power_rows(run: RunFacts) -> list[tuple[str, str]]:
@@ -82,55 +79,57 @@ def _power_picture(run: RunFacts) -> str:
     return power_svg(POWER_LEVELS, {"at most": bounds})
 
 
-def _new_paragraphs(run: RunFacts, said: set[str]) -> list[str]:
-    """Return the guarantee without what stamps and earlier runs already said."""
-    stamped = tuple(f"{stamp}. " for stamp in STAMP_MEANING)
-    texts = [text for text in guarantee_paragraphs(run) if text not in said and not text.startswith(stamped)]
-    said.update(texts)
-    return texts
-
-
 def _spine_view(run: RunFacts) -> dict[str, Any] | None:
     """Return what the report shows of the spine; None where the certificate does not describe it."""
     spine = run.spine
     if spine is None:
         return None
     return {
-        "sentence": spine_sentence(spine),
-        "levels": level_rows(spine.levels),
+        "sentence": views.spine_sentence(spine),
+        "levels": views.level_rows(spine.levels),
         "levels_picture": levels_svg(spine.levels),
         "regrouped": any(not level.official for level in spine.levels),
-        "entities": entity_rows(spine.entities),
+        "entities": views.entity_rows(spine.entities),
         "distances_picture": distances_svg(spine.entities) if spine.entities else "",
     }
 
 
-def _run_view(run: RunFacts, said: set[str]) -> dict[str, Any]:
+def _curve_picture(run: RunFacts) -> str:
+    """Draw epsilon against delta by both conversions, and mark the delta of the run."""
+    assert run.loss is not None
+    curves = []
+    for style, formula in (("line0", "bun-steinke"), ("line1", "cks")):
+        points = {round(-math.log10(p.delta)): p for p in views.curve(run)}
+        epsilons = {k: p.cks if formula == "cks" else p.bun_steinke for k, p in points.items()}
+        mark = (-math.log10(run.delta), Account(run.loss, run.delta).epsilon(formula))
+        curves.append(Curve(formula, style, epsilons, mark))
+    return curve_svg(curves, numbers=True)
+
+
+def _run_view(run: RunFacts, guarantee: Sequence[str]) -> dict[str, Any]:
     margins = views.total_margins(run)
     points = views.curve(run)
-    table = [point for point in points if point.delta in {Fraction(1, 10**e) for e in _TABLE_EXPONENTS}]
-    record: dict[str, Any] = run.to_dict()
-    partial = [
-        (title, first, [(name, _shown_exact(loss), loss["epsilon"]) for name, loss in record[key].items()])
-        for title, first, key in (
-            ("One attribute of a record changes, all else equal", "Attribute", "attributes"),
-            ("A record moves within one geounit of the spine, all else equal", "Within one", "within"),
-        )
-    ]
+    deltas = {Fraction(1, 10**exponent) for exponent in _TABLE_EXPONENTS}
+    matrix = views.share_matrix(run)
     return {
         "facts": run,
-        "record": record,
+        "record": run.to_dict(),
         "levels": list(run.geolevel_shares),
-        "matrix": views.share_matrix(run),
+        "matrix": matrix,
+        "noise": [(views.query_words(row.query), *map(views.margin_words, row.noise)) for row in matrix],
         "margins": margins,
         "margin_bars": margin_bars(margins) if any(entry.margin for entry in margins) else "",
         "share_bar": share_bar(run.geolevel_shares),
-        "curve": curve_svg(points, float(run.delta)) if points else "",
-        "points": table,
-        "partial": partial,
+        "curve": _curve_picture(run) if points else "",
+        "points": [
+            (f"{float(p.delta):g}", f"{p.cks:.2f}", f"{p.bun_steinke:.2f}")
+            for p in points
+            if p.delta in deltas
+        ],
+        "partial": views.partial_losses(run),
         "power": _power_rows(run),
         "power_picture": _power_picture(run),
-        "guarantee": _new_paragraphs(run, said),
+        "guarantee": guarantee,
         "spine": _spine_view(run),
     }
 
@@ -152,14 +151,13 @@ def report_html(certificate: Mapping[str, Any], runs: Sequence[RunFacts], digest
     bytes
         UTF-8; the same for the same content.
     """
-    said: set[str] = set()
     page = (
-        environment()
+        _environment()
         .get_template("report.html.j2")
         .render(
             certificate=certificate,
-            runs=[_run_view(run, said) for run in runs],
-            totals=[(total, _exact(total)) for total in certificate["totals"]],
+            runs=[_run_view(run, texts) for run, texts in zip(runs, guarantees(runs), strict=True)],
+            totals=certificate["totals"],
             stamps=[(stamp, STAMP_MEANING.get(stamp, "")) for stamp in certificate["stamps"]],
             limits=limits(),
             groups=views.file_groups(certificate["files"]),
@@ -169,8 +167,50 @@ def report_html(certificate: Mapping[str, Any], runs: Sequence[RunFacts], digest
                 if file["path"].startswith("tables/") and "_intervals." in file["path"]
             ],
             digest=digest,
-            level_head=LEVEL_HEAD,
-            entity_head=ENTITY_HEAD,
+            level_head=views.LEVEL_HEAD,
+            entity_head=views.ENTITY_HEAD,
         )
     )
     return page.encode()
+
+
+_DELTAS = ("1e-3", "1e-5", "1e-6", "1e-8", "1e-10", "1e-12", "1e-15")
+
+
+def account_page(account: PlanAccount, answer: Mapping[str, Any]) -> bytes:
+    """Write the page.
+
+    Parameters
+    ----------
+    account : PlanAccount
+    answer : mapping
+        ``account.as_json(exact=True)`` with ``attacker``, as the command answers it.
+
+    Returns
+    -------
+    bytes
+        UTF-8; the same for the same account.
+    """
+    name, attacker = "epsilon" if account.pure else "rho", account.attacker()
+    series = {
+        f"by {name} alone": [account.power_bound(level) for level in POWER_LEVELS],
+        "by the noise": [attacker.power(level) for level in POWER_LEVELS],
+    }
+    page = (
+        _environment()
+        .get_template("account.html.j2")
+        .render(
+            answer=answer,
+            loss_name=name,
+            loss=str(account.loss),
+            curve=account.curve(_DELTAS, exact=True),
+            formulas=[name for name in answer["epsilon"] if not name.startswith("exact")],
+            power=power_svg(POWER_LEVELS, series),
+        )
+    )
+    return page.encode()
+
+
+def write_account_page(path: Path, account: PlanAccount, answer: Mapping[str, Any]) -> None:
+    """Write the page to a file."""
+    write_atomic(path, account_page(account, answer))

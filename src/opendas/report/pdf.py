@@ -3,58 +3,53 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Mapping, Sequence
-from fractions import Fraction
-from typing import Any
+from typing import Any, Literal
+from xml.sax.saxutils import escape
 
+from reportlab.graphics.shapes import Circle, Drawing, Line, PolyLine, String
+from reportlab.lib.colors import Color, HexColor
+from reportlab.lib.enums import TA_RIGHT
 from reportlab.lib.pagesizes import A4
+from reportlab.lib.styles import ParagraphStyle
 from reportlab.lib.units import mm
+from reportlab.pdfgen.canvas import Canvas
 from reportlab.platypus import (
     BaseDocTemplate,
     Flowable,
     Frame,
     KeepTogether,
     PageTemplate,
+    Paragraph,
     Spacer,
+    Table,
     TableStyle,
 )
 
+from opendas.privacy.zcdp import CurvePoint
 from opendas.report.facts import NoiseRow, RunFacts
-from opendas.report.guarantee import STAMP_MEANING, guarantee_paragraphs
-from opendas.report.pdf_parts import (
-    BAND,
-    CELL_HEAD,
-    HEAD,
-    MARGIN,
-    MONO,
-    NOTE,
-    SMALL,
-    STAMP,
-    STAMP_TEXT,
-    SUBHEAD,
-    SUBTITLE,
-    TITLE,
-    WIDTH,
-    box,
-    breakable,
-    canvas_with,
-    curve_drawing,
-    pairs,
-    paragraph,
-    table,
-)
-from opendas.report.spine_views import ENTITY_HEAD, LEVEL_HEAD, entity_rows, level_rows, spine_sentence
+from opendas.report.guarantee import STAMP_MEANING, guarantees
 from opendas.report.views import (
+    ENTITY_HEAD,
+    LEVEL_HEAD,
     curve,
     decimal,
+    entity_rows,
+    exact_words,
     file_groups,
     invariant_words,
+    level_rows,
     loss_words,
     margin_words,
+    partial_losses,
     percent,
     plural,
     query_words,
+    runs_words,
     share_matrix,
+    spine_sentence,
+    ticks,
     words,
 )
 
@@ -67,21 +62,212 @@ _MEASUREMENTS = {
     "used": "released as far as the estimate used them; the loss is that of the full measurement",
 }
 
+_INK, _MUTED, _ACCENT = HexColor("#16202c"), HexColor("#5a6775"), HexColor("#1f4e79")
+_RULE, _BAND = HexColor("#c9d2dc"), HexColor("#f1f5f9")
+_ALARM, _ALARM_BAND = HexColor("#9b1c1c"), HexColor("#fdf1f1")
+_GRID, _SIMPLE = HexColor("#dbe2ea"), HexColor("#b45309")
+
+_MARGIN = 20 * mm
+_WIDTH = A4[0] - 2 * _MARGIN
+_BOLD = "Helvetica-Bold"
+
+
+def _style(name: str, size: float, **changes: Any) -> ParagraphStyle:
+    settings = {"fontName": "Helvetica", "fontSize": size, "leading": size * 1.4, "textColor": _INK}
+    return ParagraphStyle(name, **{**settings, **changes})
+
+
+_TITLE = _style("title", 25, fontName=_BOLD, leading=30, textColor=_ACCENT, spaceAfter=3)
+_SUBTITLE = _style("subtitle", 11, textColor=_MUTED, spaceAfter=10)
+_HEAD = _style("head", 14, fontName=_BOLD, textColor=_ACCENT, spaceBefore=14, spaceAfter=5)
+_SUBHEAD = _style("subhead", 10.5, fontName=_BOLD, spaceBefore=8, spaceAfter=3)
+_BODY = _style("body", 9.3, spaceAfter=5)
+_NOTE = _style("note", 8, textColor=_MUTED, spaceAfter=5)
+_CELL = _style("cell", 8, leading=10)
+_CELL_RIGHT = _style("cell right", 8, leading=10, alignment=TA_RIGHT)
+_CELL_HEAD = _style("cell head", 8, leading=10, fontName=_BOLD)
+_CELL_HEAD_RIGHT = _style("cell head right", 8, leading=10, fontName=_BOLD, alignment=TA_RIGHT)
+_MONO = _style("mono", 6.3, fontName="Courier", leading=10)
+_SMALL = _style("small", 7.2, leading=10)
+_STAMP = _style("stamp", 15, fontName=_BOLD, textColor=_ALARM, leading=19)
+_STAMP_TEXT = _style("stamp text", 8.6, leading=11.6)
+
+
+def _latin(value: object) -> str:
+    """Replace what the built-in fonts cannot draw."""
+    return str(value).encode("cp1252", "replace").decode("cp1252")
+
+
+def _paragraph(value: object, style: ParagraphStyle = _BODY) -> Paragraph:
+    """Set plain text; markup in it is shown as it is."""
+    return Paragraph(escape(_latin(value)), style)
+
+
+def _breakable(value: str, every: int = 48) -> str:
+    """Give a long exact number places to break."""
+    return " ".join(value[start : start + every] for start in range(0, len(value), every))
+
+
+def _table(
+    head: Sequence[object], body: Sequence[Sequence[object]], widths: Sequence[float], *, left: int = 1
+) -> Table:
+    """Set a table whose first `left` columns are text and the rest figures."""
+
+    def cell(value: object, column: int, *, heading: bool) -> Flowable:
+        if isinstance(value, Flowable):
+            return value
+        if heading:
+            return _paragraph(value, _CELL_HEAD if column < left else _CELL_HEAD_RIGHT)
+        return _paragraph(value, _CELL if column < left else _CELL_RIGHT)
+
+    rows = [[cell(value, i, heading=True) for i, value in enumerate(head)]]
+    rows += [[cell(value, i, heading=False) for i, value in enumerate(row)] for row in body]
+    style: list[Any] = [
+        ("VALIGN", (0, 0), (-1, -1), "TOP"),
+        ("LINEBELOW", (0, 0), (-1, 0), 0.9, _ACCENT),
+        ("LINEBELOW", (0, 1), (-1, -1), 0.3, _RULE),
+        ("TOPPADDING", (0, 0), (-1, -1), 2.4),
+        ("BOTTOMPADDING", (0, 0), (-1, -1), 2.8),
+        ("LEFTPADDING", (0, 0), (-1, -1), 3),
+        ("RIGHTPADDING", (0, 0), (-1, -1), 3),
+    ]
+    made = Table(rows, colWidths=list(widths), repeatRows=1, hAlign="LEFT")
+    made.setStyle(TableStyle(style))
+    return made
+
+
+def _stamp(content: Sequence[Flowable]) -> Table:
+    """Set a framed box over the whole width."""
+    made = Table([[list(content)]], colWidths=[_WIDTH], hAlign="LEFT")
+    made.setStyle(
+        [
+            ("BOX", (0, 0), (-1, -1), 1.6, _ALARM),
+            ("BACKGROUND", (0, 0), (-1, -1), _ALARM_BAND),
+            ("LEFTPADDING", (0, 0), (-1, -1), 9),
+            ("RIGHTPADDING", (0, 0), (-1, -1), 9),
+            ("TOPPADDING", (0, 0), (-1, -1), 6),
+            ("BOTTOMPADDING", (0, 0), (-1, -1), 8),
+        ]
+    )
+    return made
+
+
+def _pairs(entries: Sequence[tuple[str, object]], *, mono: bool = False) -> Table:
+    """Set labels beside values, without rules."""
+    style = _MONO if mono else _CELL
+    rows = [
+        [_paragraph(label, _CELL_HEAD), value if isinstance(value, Flowable) else _paragraph(value, style)]
+        for label, value in entries
+    ]
+    made = Table(rows, colWidths=[38 * mm, _WIDTH - 38 * mm], hAlign="LEFT")
+    made.setStyle(
+        [
+            ("VALIGN", (0, 0), (-1, -1), "TOP"),
+            ("LEFTPADDING", (0, 0), (-1, -1), 3),
+            ("TOPPADDING", (0, 0), (-1, -1), 1.4),
+            ("BOTTOMPADDING", (0, 0), (-1, -1), 1.4),
+        ]
+    )
+    return made
+
+
+def _curve_drawing(points: Sequence[CurvePoint], delta: float) -> Drawing:
+    """Draw epsilon against delta by both conversions, and mark one delta where a point has it."""
+    ordered = sorted(points, key=lambda point: point.delta, reverse=True)
+    exponents = [-math.log10(float(point.delta)) for point in ordered]
+    left, bottom, right, top = 40.0, 34.0, _WIDTH - 12, 155.0
+    marks = ticks(0.0, max(point.bun_steinke for point in ordered))
+    drawing = Drawing(_WIDTH, 165)
+
+    def x(exponent: float) -> float:
+        return left + (right - left) * (exponent - exponents[0]) / (exponents[-1] - exponents[0])
+
+    def y(epsilon: float) -> float:
+        return bottom + (top - bottom) * epsilon / marks[-1]
+
+    def label(
+        at: tuple[float, float], text: str, anchor: Literal["start", "middle", "end"], colour: Color = _INK
+    ) -> None:
+        drawing.add(String(*at, text, textAnchor=anchor, fontName="Helvetica", fontSize=8, fillColor=colour))
+
+    for mark in marks:
+        drawing.add(Line(left, y(mark), right, y(mark), strokeColor=_GRID, strokeWidth=0.6))
+        label((left - 6, y(mark) - 3), f"{mark:g}", "end")
+    for exponent in exponents:
+        if round(exponent) % 2 == 0:
+            label((x(exponent), bottom - 13), f"1e-{round(exponent)}", "middle")
+    label(((left + right) / 2, 6), "delta", "middle")
+    label((left + 6, top - 6), "epsilon", "start")
+    for name, colour, values, shift in (
+        ("bun-steinke", _SIMPLE, [point.bun_steinke for point in ordered], 4),
+        ("cks", _ACCENT, [point.cks for point in ordered], -12),
+    ):
+        path = [part for e, v in zip(exponents, values, strict=True) for part in (x(e), y(v))]
+        drawing.add(PolyLine(path, strokeColor=colour, strokeWidth=1.6))
+        label((right, y(values[-1]) + shift), name, "end", colour)
+        for exponent, value in zip(exponents, values, strict=True):
+            if math.isclose(exponent, -math.log10(delta), abs_tol=1e-9):
+                drawing.add(Circle(x(exponent), y(value), 2.6, fillColor=colour, strokeColor=None))
+                label((x(exponent), y(value) + (7 if shift > 0 else -13)), f"{value:.2f}", "middle", colour)
+    return drawing
+
+
+class _NumberedCanvas(Canvas):
+    """A canvas with a footer, and "page n of N" once the number of pages is known."""
+
+    footer = ""
+    stamps = ""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self._finished: list[dict[str, Any]] = []
+
+    def showPage(self) -> None:
+        """Keep the page for later."""
+        self._finished.append(dict(self.__dict__))
+        self._startPage()  # type: ignore[attr-defined]  # the documented recipe for page totals
+
+    def save(self) -> None:
+        """Write all pages with their footers."""
+        for state in self._finished:
+            self.__dict__.update(state)
+            self._foot(len(self._finished))
+            super().showPage()
+        super().save()
+
+    def _foot(self, pages: int) -> None:
+        self.setStrokeColor(_RULE)
+        self.setLineWidth(0.5)
+        self.line(_MARGIN, 14 * mm, A4[0] - _MARGIN, 14 * mm)
+        self.setFillColor(_ALARM)
+        self.setFont(_BOLD, 8.5)
+        self.drawRightString(A4[0] - _MARGIN, A4[1] - 12 * mm, self.stamps)
+        self.setFillColor(_MUTED)
+        self.setFont("Helvetica", 7.5)
+        self.drawString(_MARGIN, 10 * mm, self.footer)
+        self.drawRightString(A4[0] - _MARGIN, 10 * mm, f"page {self.getPageNumber()} of {pages}")
+
+
+def _canvas_with(footer: str, stamps: Sequence[str]) -> type[_NumberedCanvas]:
+    """Return the canvas class that puts this footer and these stamps on every page."""
+    settings = {"footer": _latin(footer), "stamps": _latin("   ".join(stamps))}
+    return type("CertificateCanvas", (_NumberedCanvas,), settings)
+
 
 def _front(certificate: Mapping[str, Any], runs: Sequence[RunFacts], digest: str) -> list[Flowable]:
     products = ", ".join(run.product for run in runs)
     story: list[Flowable] = [
-        paragraph("Privacy certificate", TITLE),
-        paragraph(f"Products: {products}. Issued {certificate['issued']}.", SUBTITLE),
+        _paragraph("Privacy certificate", _TITLE),
+        _paragraph(f"Products: {products}. Issued {certificate['issued']}.", _SUBTITLE),
     ]
     for stamp in certificate["stamps"]:
         story += [
-            box([paragraph(stamp, STAMP), paragraph(STAMP_MEANING.get(stamp, ""), STAMP_TEXT)], alarm=True),
+            _stamp([_paragraph(stamp, _STAMP), _paragraph(STAMP_MEANING.get(stamp, ""), _STAMP_TEXT)]),
             Spacer(1, 7),
         ]
     story += [
-        paragraph("What was released", HEAD),
-        table(
+        _paragraph("What was released", _HEAD),
+        _table(
             ("Product", "One record is", "Records", "Leaves", "Relation", "Loss of the plan"),
             [
                 (
@@ -94,31 +280,30 @@ def _front(certificate: Mapping[str, Any], runs: Sequence[RunFacts], digest: str
                 )
                 for run in runs
             ],
-            [28 * mm, 25 * mm, 25 * mm, 24 * mm, 18 * mm, WIDTH - 120 * mm],
+            [28 * mm, 25 * mm, 25 * mm, 24 * mm, 18 * mm, _WIDTH - 120 * mm],
             left=2,
         ),
-        paragraph("What it costs in total", HEAD),
-        table(
+        _paragraph("What it costs in total", _HEAD),
+        _table(
             ("Change of the input", "Relation", "Runs", "Loss", "Exact loss"),
             [
                 (
                     total["change"],
                     total["neighbours"],
-                    f"{total['runs']}"
-                    + (f" of {total['runs'] + total['uncovered']}" if total["uncovered"] else ""),
+                    runs_words(total),
                     loss_words(total),
-                    breakable(total["rho"] or total.get("pure_epsilon") or "unbounded", 26),
+                    _breakable(exact_words(total), 26),
                 )
                 for total in certificate["totals"]
             ],
-            [47 * mm, 20 * mm, 12 * mm, 47 * mm, WIDTH - 126 * mm],
+            [47 * mm, 20 * mm, 12 * mm, 47 * mm, _WIDTH - 126 * mm],
             left=2,
         ),
         Spacer(1, 4),
-        paragraph(certificate["scope"] + " Losses under different relations are never added.", NOTE),
-        paragraph("Identity", HEAD),
-        pairs([("Program", f"opendas {certificate['version']}, commit {certificate['commit']}")]),
-        pairs(
+        _paragraph(certificate["scope"] + " Losses under different relations are never added.", _NOTE),
+        _paragraph("Identity", _HEAD),
+        _pairs([("Program", f"opendas {certificate['version']}, commit {certificate['commit']}")]),
+        _pairs(
             [
                 ("certificate.json", digest),
                 *((f"Plan, {run.product}", run.plan_digest) for run in runs),
@@ -126,27 +311,17 @@ def _front(certificate: Mapping[str, Any], runs: Sequence[RunFacts], digest: str
             ],
             mono=True,
         ),
-        paragraph("SHA-256. The plan and the spine hold public information only.", NOTE),
+        _paragraph("SHA-256. The plan and the spine hold public information only.", _NOTE),
     ]
     return story
 
 
-def _runs_counted(total: Mapping[str, Any]) -> str:
-    runs, uncovered = total["runs"], total["uncovered"]
-    return f"{runs} of {runs + uncovered}" if uncovered else str(runs)
-
-
 def _guarantee(runs: Sequence[RunFacts]) -> list[Flowable]:
-    story: list[Flowable] = [paragraph("What is guaranteed", HEAD)]
-    said: set[str] = set()
-    for run in runs:
+    story: list[Flowable] = [_paragraph("What is guaranteed", _HEAD)]
+    for run, texts in zip(runs, guarantees(runs), strict=True):
         if len(runs) > 1:
-            story.append(paragraph(run.product, SUBHEAD))
-        stamped = tuple(f"{stamp}. " for stamp in STAMP_MEANING)
-        for text in guarantee_paragraphs(run):
-            if text not in said and not text.startswith(stamped):
-                story.append(paragraph(text))
-                said.add(text)
+            story.append(_paragraph(run.product, _SUBHEAD))
+        story += [_paragraph(text) for text in texts]
     return story
 
 
@@ -161,8 +336,8 @@ def _estimation(run: RunFacts) -> str:
 def _held(run: RunFacts) -> list[Flowable]:
     dropped = "; ".join(invariant_words(name) for name in run.dropped_invariants) or "none"
     return [
-        paragraph("What is held, and how it was estimated", SUBHEAD),
-        pairs(
+        _paragraph("What is held, and how it was estimated", _SUBHEAD),
+        _pairs(
             [
                 ("Invariants", "; ".join(invariant_words(name) for name in run.invariants) or "none"),
                 ("Invariants dropped", dropped),
@@ -180,8 +355,8 @@ def _budget(run: RunFacts) -> list[Flowable]:
     matrix = share_matrix(run)
     story: list[Flowable] = []
     opening = [
-        paragraph(f"Budget of {run.product}", HEAD),
-        paragraph(
+        _paragraph(f"Budget of {run.product}", _HEAD),
+        _paragraph(
             f"{run.mechanism}, {run.neighbours} neighbours, {loss_words(run.to_dict())}. Each geolevel has "
             "a share of the total, and each query group a share of its geolevel. Both sum to exactly 1."
             + (f" Where the shares come from, as the run file says: {run.source}" if run.source else "")
@@ -197,15 +372,15 @@ def _budget(run: RunFacts) -> list[Flowable]:
         ]
         body += [(query_words(row.query), *(row.shares[i] or "\u2013" for i in shown)) for row in matrix]
         first = 44 * mm
-        widths = [first, *([(WIDTH - first) / len(shown)] * len(shown))]
-        shares_table = table(head, body, widths)
-        shares_table.setStyle(TableStyle([("BACKGROUND", (0, 1), (-1, 2), BAND)]))
+        widths = [first, *([(_WIDTH - first) / len(shown)] * len(shown))]
+        shares_table = _table(head, body, widths)
+        shares_table.setStyle(TableStyle([("BACKGROUND", (0, 1), (-1, 2), _BAND)]))
         noise = [(query_words(row.query), *(_noise_words(row.noise[i]) for i in shown)) for row in matrix]
-        title = paragraph("Noise of one answer: 90 % margin, variance in parentheses", SUBHEAD)
+        title = _paragraph("Noise of one answer: 90 % margin, variance in parentheses", _SUBHEAD)
         story += [
             KeepTogether([*opening, shares_table]),
             Spacer(1, 8),
-            KeepTogether([title, table(head, noise, widths)]),
+            KeepTogether([title, _table(head, noise, widths)]),
             Spacer(1, 6),
         ]
         opening = []
@@ -218,24 +393,31 @@ def _spine(run: RunFacts) -> list[Flowable]:
     if spine is None:
         return []
     first = 40 * mm
-    rest = WIDTH - first
-    levels = table(
+    rest = _WIDTH - first
+    levels = _table(
         LEVEL_HEAD,
         level_rows(spine.levels),
         [first, *(rest * part for part in (0.16, 0.13, 0.29, 0.23, 0.19))],
     )
     story: list[Flowable] = [
-        KeepTogether([paragraph(f"Spine of {run.product}", HEAD), paragraph(spine_sentence(spine)), levels])
+        KeepTogether(
+            [_paragraph(f"Spine of {run.product}", _HEAD), _paragraph(spine_sentence(spine)), levels]
+        )
     ]
     if spine.entities:
-        distances = table(ENTITY_HEAD, entity_rows(spine.entities), [first, *([rest / 5] * 5)])
+        distances = _table(ENTITY_HEAD, entity_rows(spine.entities), [first, *([rest / 5] * 5)])
         text = (
             "Distance: how many geounits of the spine must be added or subtracted to make up the area; 1 is "
             "on the spine. Before: from the spine of the official levels."
         )
         story.append(
             KeepTogether(
-                [paragraph("Areas and the spine", SUBHEAD), distances, Spacer(1, 3), paragraph(text, NOTE)]
+                [
+                    _paragraph("Areas and the spine", _SUBHEAD),
+                    distances,
+                    Spacer(1, 3),
+                    _paragraph(text, _NOTE),
+                ]
             )
         )
     return story
@@ -248,71 +430,59 @@ def _noise_words(rows: Sequence[NoiseRow]) -> str:
     return f"{margin_words(rows)} ({' to '.join(variances)})"
 
 
-def _loss_rows(losses: Mapping[str, Any]) -> list[Sequence[object]]:
-    rows: list[Sequence[object]] = []
-    for name, loss in losses.items():
-        exact = loss["rho"] or loss.get("pure_epsilon") or "0"
-        shown = exact if len(exact) <= 34 else f"about {decimal(Fraction(exact), 6)}"
-        epsilons = (loss["epsilon"].get(formula) for formula in ("cks", "bun-steinke"))
-        rows.append((words(name), shown, *("\u2013" if e is None else f"{e:.2f}" for e in epsilons)))
-    return rows
-
-
 def _partial(run: RunFacts) -> list[Flowable]:
     """Curve, and losses by attribute and within geolevels."""
-    record = run.to_dict()
-    head = ("", "epsilon" if run.pure else "rho", "epsilon (cks)", "epsilon (bun-steinke)")
-
-    widths = [44 * mm, 60 * mm, 30 * mm, 36 * mm]
-    story: list[Flowable] = [paragraph(f"What the loss of {run.product} means", HEAD)]
+    story: list[Flowable] = [_paragraph(f"What the loss of {run.product} means", _HEAD)]
     points = curve(run)
     if points:
         text = (
             "The same rho implies one epsilon for every delta. Both conversions are upper bounds; the "
             "lower curve is the tighter one."
         )
-        story += [paragraph(text), curve_drawing(points, float(run.delta), WIDTH, 165)]
-    partial: tuple[tuple[str, str, Any], ...] = (
-        ("One attribute of a record changes, all else equal", "Attribute", record["attributes"]),
-        ("A record moves within one geounit of the spine, all else equal", "Within one", record["within"]),
-    )
-    for title, first, losses in partial:
-        block = table((first, *head[1:]), _loss_rows(losses), widths)
-        story.append(KeepTogether([paragraph(title, SUBHEAD), block]))
-    story.append(paragraph(f"Epsilon at delta = {float(run.delta):g}.", NOTE))
-    return [KeepTogether(story[:3]), *story[3:]] if points else story
+        drawing = _curve_drawing(points, float(run.delta))
+        story = [KeepTogether([*story, _paragraph(text), drawing])]
+    widths = [44 * mm, 60 * mm, 30 * mm, 36 * mm]
+    for title, head, rows in partial_losses(run):
+        story.append(KeepTogether([_paragraph(title, _SUBHEAD), _table(head, rows, widths[: len(head)])]))
+    if not run.pure:
+        story.append(_paragraph(f"Epsilon at delta = {float(run.delta):g}.", _NOTE))
+    return story
 
 
 def _files(certificate: Mapping[str, Any]) -> list[Flowable]:
     groups = file_groups(certificate["files"])
     story: list[Flowable] = [
-        paragraph("Released files", HEAD),
-        paragraph(
+        _paragraph("Released files", _HEAD),
+        _paragraph(
             "opendas verify recomputes every digest and fails on a file that is missing, changed or not "
             "listed. The digest of a folder is the SHA-256 of its files' lines as sha256sum prints them."
         ),
-        table(
-            ("Folder", "Files", "Bytes", paragraph("SHA-256 of the list", CELL_HEAD)),
-            [(g.folder, f"{len(g.files):,}", f"{g.bytes:,}", paragraph(g.digest, MONO)) for g in groups],
-            [WIDTH - 124 * mm, 14 * mm, 22 * mm, 88 * mm],
+        _table(
+            ("Folder", "Files", "Bytes", _paragraph("SHA-256 of the list", _CELL_HEAD)),
+            [(g.folder, f"{len(g.files):,}", f"{g.bytes:,}", _paragraph(g.digest, _MONO)) for g in groups],
+            [_WIDTH - 124 * mm, 14 * mm, 22 * mm, 88 * mm],
         ),
     ]
     listed = certificate["files"][:_FILES_LISTED]
     if listed:
         story += [
             Spacer(1, 8),
-            table(
-                ("File", "Bytes", paragraph("SHA-256", CELL_HEAD)),
+            _table(
+                ("File", "Bytes", _paragraph("SHA-256", _CELL_HEAD)),
                 [
-                    (paragraph(breakable(f["path"]), SMALL), f"{f['bytes']:,}", paragraph(f["sha256"], MONO))
+                    (
+                        _paragraph(_breakable(f["path"]), _SMALL),
+                        f"{f['bytes']:,}",
+                        _paragraph(f["sha256"], _MONO),
+                    )
                     for f in listed
                 ],
-                [WIDTH - 107 * mm, 19 * mm, 88 * mm],
+                [_WIDTH - 107 * mm, 19 * mm, 88 * mm],
             ),
         ]
     rest = len(certificate["files"]) - len(listed)
     if rest:
-        story.append(paragraph(f"{rest:,} more files are listed in certificate.json.", NOTE))
+        story.append(_paragraph(f"{rest:,} more files are listed in certificate.json.", _NOTE))
     return story
 
 
@@ -351,8 +521,8 @@ def certificate_pdf(certificate: Mapping[str, Any], runs: Sequence[RunFacts], di
         creator=f"opendas {certificate['version']}",
         invariant=1,
     )
-    frame = Frame(MARGIN, 18 * mm, WIDTH, A4[1] - 36 * mm, leftPadding=0, rightPadding=0)
+    frame = Frame(_MARGIN, 18 * mm, _WIDTH, A4[1] - 36 * mm, leftPadding=0, rightPadding=0)
     document.addPageTemplates([PageTemplate(frames=[frame])])
 
-    document.build(story, canvasmaker=canvas_with(footer, certificate["stamps"]))
+    document.build(story, canvasmaker=_canvas_with(footer, certificate["stamps"]))
     return target.getvalue()

@@ -1,21 +1,21 @@
-"""Small pictures of the report as inline SVG, without script or request; colours come from the page's CSS."""
+"""Pictures of report and explorer as inline SVG, without script; colours come from the page's style sheet."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 
 from markupsafe import Markup
 
 from opendas.geography.summary import PERCENTS, EntitySummary, LevelSummary
-from opendas.privacy.zcdp import CurvePoint
-from opendas.report.spine_views import entity_words
-from opendas.report.views import TotalMargin, percent, ticks, words
+from opendas.report.views import TotalMargin, entity_words, percent, ticks, words
 
 __all__ = [
     "POWER_LEVELS",
     "WIDTH",
+    "Curve",
     "closed",
     "curve_svg",
     "distances_svg",
@@ -29,34 +29,145 @@ __all__ = [
     "text",
 ]
 
-# The trade-off of an attacker's two errors, drawn: how often right at most, for how often wrong.
-
-
 POWER_LEVELS = (
-    *(
-        1e-4,
-        3e-4,
-        0.001,
-        0.002,
-        0.004,
-        0.007,
-        0.01,
-        0.015,
-        0.02,
-        0.03,
-        0.04,
-        0.05,
-        0.065,
-        0.08,
-        0.1,
-        0.125,
-        0.15,
-    ),
-    *(0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95),
+    *(1e-4, 3e-4, 0.001, 0.002, 0.004, 0.007, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.065, 0.08),
+    *(0.1, 0.125, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95),
 )
 """False-positive rates at which trade-off curves are drawn."""
 
+WIDTH = 720
+"""Width of every picture, in the units of its view box."""
+
 _MARKS = (0.0, 0.25, 0.5, 0.75, 1.0)
+_ROW = 30
+_HEAD = 24
+_LOW, _QUARTER, _HALF, _THREE_QUARTERS, _HIGH = (PERCENTS.index(p) for p in (0, 25, 50, 75, 100))
+
+Scale = Callable[[float], float]
+
+
+def opened(height: float, label: str) -> Markup:
+    """Open a picture; `label` says what it shows to who cannot see it."""
+    return Markup('<svg viewBox="0 0 {} {:g}" role="img" aria-label="{}">').format(WIDTH, height, label)
+
+
+def text(x: float, y: float, value: object, anchor: str = "start", style: str = "") -> Markup:
+    """Write text; `anchor` is ``start``, ``middle`` or ``end``, `style` a class of the page."""
+    return Markup('<text x="{:.1f}" y="{:.1f}" text-anchor="{}" class="{}">{}</text>').format(
+        x, y, anchor, style, value
+    )
+
+
+def line(x1: float, y1: float, x2: float, y2: float, style: str) -> Markup:
+    """Draw a straight line."""
+    shape = '<line x1="{:.1f}" y1="{:.1f}" x2="{:.1f}" y2="{:.1f}" class="{}"/>'
+    return Markup(shape).format(x1, y1, x2, y2, style)
+
+
+def rect(x: float, y: float, width: float, height: float, style: str) -> Markup:
+    """Draw a rectangle."""
+    shape = '<rect x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}" class="{}"/>'
+    return Markup(shape).format(x, y, max(width, 0.0), height, style)
+
+
+def closed(parts: Sequence[Markup]) -> Markup:
+    """Join the elements of a picture and close it."""
+    return Markup("").join([*parts, Markup("</svg>")])
+
+
+def share_bar(shares: Mapping[str, Fraction]) -> Markup:
+    """Draw how a budget is split over the geolevels, as one bar.
+
+    Parameters
+    ----------
+    shares : mapping of geolevel to Fraction
+        Summing to 1.
+    """
+    parts = [opened(66, "Share of the budget at each geolevel")]
+    at = 0.0
+    for number, (level, share) in enumerate(shares.items()):
+        width = float(share) * WIDTH
+        parts.append(rect(at, 4, width - 1.5, 30, f"tint tint{number % 6}"))
+        if width >= 92:
+            parts.append(text(at + 7, 24, percent(share), style="on-tint"))
+            parts.append(text(at, 54, words(level)))
+        at += width
+    return closed(parts)
+
+
+def margin_bars(margins: Sequence[TotalMargin]) -> Markup:
+    """Draw how far a geounit's total may be off, one bar per geolevel; an invariant has none."""
+    row = 30
+    parts = [opened(row * len(margins) + 6, "Margin of the total at each geolevel")]
+    longest = max((entry.margin or 0 for entry in margins), default=0) or 1
+    for number, entry in enumerate(margins):
+        y = row * number + 4
+        parts.append(text(132, y + 16, entry.label, "end"))
+        if entry.margin is None:
+            parts.append(text(144, y + 16, "exact", style="muted"))
+            continue
+        width = (WIDTH - 230) * entry.margin / longest
+        parts.append(rect(144, y, max(width, 2), 22, "tint tint1"))
+        parts.append(text(152 + max(width, 2), y + 16, f"\u00b1{entry.margin:,}"))
+    return closed(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Epsilon against delta.
+
+    Parameters
+    ----------
+    name : str
+    style : str
+        Class of the page.
+    epsilons : mapping of int to float
+        By exponent: at ``delta = 10**-exponent``; the same exponents, ascending, in every curve of a picture.
+    mark : tuple of (exponent, epsilon), optional
+        A point to be marked.
+    """
+
+    name: str
+    style: str
+    epsilons: Mapping[int, float]
+    mark: tuple[float, float] | None = None
+
+
+def curve_svg(curves: Sequence[Curve], *, numbers: bool = False) -> Markup:
+    """Draw epsilon against delta; with `numbers`, each mark has its epsilon beside it."""
+    left, right, top, bottom = 44.0, WIDTH - 120.0, 14.0, 252.0
+    exponents = list(curves[0].epsilons)
+    marks = ticks(0.0, max(max(curve.epsilons.values()) for curve in curves))
+
+    def x(exponent: float) -> float:
+        return left + (right - left) * (exponent - exponents[0]) / (exponents[-1] - exponents[0])
+
+    def y(epsilon: float) -> float:
+        return bottom - (bottom - top) * epsilon / marks[-1]
+
+    parts = [opened(292, "Epsilon against delta by both conversions; a table follows")]
+    for mark in marks:
+        parts.append(line(left, y(mark), right, y(mark), "grid"))
+        parts.append(text(left - 8, y(mark) + 4, f"{mark:g}", "end"))
+    parts += [text(x(k), bottom + 18, f"1e-{k}", "middle") for k in exponents if k % 3 == 1]
+    parts.append(text((left + right) / 2, bottom + 37, "delta", "middle", "muted"))
+    parts.append(text(left + 6, top - 4, "epsilon", "start", "muted"))
+    highest = max(curves, key=lambda curve: curve.epsilons[exponents[-1]])
+    for curve in curves:
+        path = " ".join(f"{x(k):.1f},{y(epsilon):.1f}" for k, epsilon in curve.epsilons.items())
+        parts.append(Markup('<polyline points="{}" class="{}"/>').format(path, curve.style))
+        if curve.mark is not None and exponents[0] <= curve.mark[0] <= exponents[-1]:
+            at, height = x(curve.mark[0]), y(curve.mark[1])
+            dot = Markup('<circle cx="{:.1f}" cy="{:.1f}" r="4" class="{} dot"/>')
+            parts.append(dot.format(at, height, curve.style))
+            if numbers:
+                height += -9 if curve is highest else 19
+                parts.append(text(at, height, f"{curve.mark[1]:.2f}", "middle", f"{curve.style} label"))
+    at = -math.inf
+    for height, curve in sorted(((y(c.epsilons[exponents[-1]]), c) for c in curves), key=lambda end: end[0]):
+        at = max(height + 4, at + 15)  # labels do not lie on each other
+        parts.append(text(right + 8, at, curve.name, "start", f"{curve.style} label"))
+    return closed(parts)
 
 
 def power_svg(levels: Sequence[float], series: Mapping[str, Sequence[float]]) -> Markup:
@@ -92,16 +203,6 @@ def power_svg(levels: Sequence[float], series: Mapping[str, Sequence[float]]) ->
         parts.append(Markup('<polyline points="{}" class="line{}"/>').format(path, number))
         parts.append(text(right + 10, y(0.93 - 0.08 * number), name, "start", f"line{number} label"))
     return closed(parts)
-
-
-# Pictures of a spine: how many geounits and children, and how far areas lie from it.
-
-
-Scale = Callable[[float], float]
-
-_ROW = 30
-_HEAD = 24
-_LOW, _QUARTER, _HALF, _THREE_QUARTERS, _HIGH = (PERCENTS.index(p) for p in (0, 25, 50, 75, 100))
 
 
 def _log_scale(left: float, right: float, most: float) -> Scale:
@@ -190,123 +291,4 @@ def distances_svg(entities: Sequence[EntitySummary]) -> Markup:
         y += row - 20
         parts += _box(scale, entity.distances, y, 13, "after")
         parts.append(text(WIDTH, y + 11, f"{entity.mean_distance:,.1f}", "end"))
-    return closed(parts)
-
-
-# The elements that the pictures of the report are made of; all text in them is escaped.
-
-
-WIDTH = 720
-"""Width of every picture, in the units of its view box."""
-
-
-def opened(height: float, label: str) -> Markup:
-    """Open a picture; `label` says what it shows to who cannot see it."""
-    return Markup('<svg viewBox="0 0 {} {:g}" role="img" aria-label="{}">').format(WIDTH, height, label)
-
-
-def text(x: float, y: float, value: object, anchor: str = "start", style: str = "") -> Markup:
-    """Write text; `anchor` is ``start``, ``middle`` or ``end``, `style` a class of the page."""
-    return Markup('<text x="{:.1f}" y="{:.1f}" text-anchor="{}" class="{}">{}</text>').format(
-        x, y, anchor, style, value
-    )
-
-
-def line(x1: float, y1: float, x2: float, y2: float, style: str) -> Markup:
-    """Draw a straight line."""
-    shape = '<line x1="{:.1f}" y1="{:.1f}" x2="{:.1f}" y2="{:.1f}" class="{}"/>'
-    return Markup(shape).format(x1, y1, x2, y2, style)
-
-
-def rect(x: float, y: float, width: float, height: float, style: str) -> Markup:
-    """Draw a rectangle."""
-    shape = '<rect x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}" class="{}"/>'
-    return Markup(shape).format(x, y, max(width, 0.0), height, style)
-
-
-def closed(parts: Sequence[Markup]) -> Markup:
-    """Join the elements of a picture and close it."""
-    return Markup("").join([*parts, Markup("</svg>")])
-
-
-def share_bar(shares: Mapping[str, Fraction]) -> Markup:
-    """Draw how a budget is split over the geolevels, as one bar.
-
-    Parameters
-    ----------
-    shares : mapping of geolevel to Fraction
-        Summing to 1.
-    """
-    parts = [opened(66, "Share of the budget at each geolevel")]
-    at = 0.0
-    for number, (level, share) in enumerate(shares.items()):
-        width = float(share) * WIDTH
-        parts.append(rect(at, 4, width - 1.5, 30, f"tint tint{number % 6}"))
-        if width >= 92:
-            parts.append(text(at + 7, 24, percent(share), style="on-tint"))
-            parts.append(text(at, 54, words(level)))
-        at += width
-    return closed(parts)
-
-
-def margin_bars(margins: Sequence[TotalMargin]) -> Markup:
-    """Draw how far a geounit's total may be off, one bar per geolevel; an invariant has none."""
-    row = 30
-    parts = [opened(row * len(margins) + 6, "Margin of the total at each geolevel")]
-    longest = max((entry.margin or 0 for entry in margins), default=0) or 1
-    for number, entry in enumerate(margins):
-        y = row * number + 4
-        parts.append(text(132, y + 16, entry.label, "end"))
-        if entry.margin is None:
-            parts.append(text(144, y + 16, "exact", style="muted"))
-            continue
-        width = (WIDTH - 230) * entry.margin / longest
-        parts.append(rect(144, y, max(width, 2), 22, "tint tint1"))
-        parts.append(text(152 + max(width, 2), y + 16, f"\u00b1{entry.margin:,}"))
-    return closed(parts)
-
-
-def curve_svg(points: Sequence[CurvePoint], delta: float) -> Markup:
-    """Draw epsilon against delta by both named formulas, and mark one delta.
-
-    Parameters
-    ----------
-    points : sequence of CurvePoint
-    delta : float
-        Marked where a point has it.
-    """
-    ordered = sorted(points, key=lambda point: point.delta, reverse=True)
-    exponents = [-math.log10(float(point.delta)) for point in ordered]
-    left, right, top, bottom = 44.0, WIDTH - 12.0, 14.0, 232.0
-    marks = ticks(0.0, max(point.bun_steinke for point in ordered))
-
-    def x(exponent: float) -> float:
-        return left + (right - left) * (exponent - exponents[0]) / (exponents[-1] - exponents[0])
-
-    def y(epsilon: float) -> float:
-        return bottom - (bottom - top) * epsilon / marks[-1]
-
-    parts = [opened(272, "Epsilon against delta by both conversions; a table follows")]
-    for mark in marks:
-        parts.append(line(left, y(mark), right, y(mark), "grid"))
-        parts.append(text(left - 8, y(mark) + 4, f"{mark:g}", "end"))
-    for exponent in exponents:
-        if round(exponent) % 2 == 0:
-            anchor = "end" if exponent == exponents[-1] else "middle"
-            parts.append(text(x(exponent), bottom + 18, f"1e-{round(exponent)}", anchor))
-    parts.append(text((left + right) / 2, bottom + 37, "delta", "middle", "muted"))
-    parts.append(text(left + 6, top + 4, "epsilon", "start", "muted"))
-    series = (
-        ("bun-steinke", "line0", [point.bun_steinke for point in ordered], -9),
-        ("cks", "line1", [point.cks for point in ordered], 19),
-    )
-    for name, style, values, shift in series:
-        path = " ".join(f"{x(e):.1f},{y(v):.1f}" for e, v in zip(exponents, values, strict=True))
-        parts.append(Markup('<polyline points="{}" class="{}"/>').format(path, style))
-        parts.append(text(right, y(values[-1]) + shift, name, "end", f"{style} label"))
-        for exponent, value in zip(exponents, values, strict=True):
-            if math.isclose(exponent, -math.log10(delta), abs_tol=1e-9):
-                dot = Markup('<circle cx="{:.1f}" cy="{:.1f}" r="4" class="{} dot"/>')
-                parts.append(dot.format(x(exponent), y(value), style))
-                parts.append(text(x(exponent), y(value) + shift, f"{value:.2f}", "middle", f"{style} label"))
     return closed(parts)

@@ -11,23 +11,33 @@ from functools import lru_cache
 from statistics import NormalDist
 from typing import Any
 
+from opendas.geography.summary import PERCENTS, EntitySummary, LevelSummary, SpineSummary
 from opendas.privacy.zcdp import CurvePoint, epsilon_curve
 from opendas.report.facts import NoiseRow, RunFacts
 
 __all__ = [
+    "ENTITY_HEAD",
+    "LEVEL_HEAD",
     "FileGroup",
     "MatrixRow",
     "TotalMargin",
     "curve",
     "decimal",
+    "entity_rows",
+    "entity_words",
+    "exact_words",
     "file_groups",
     "invariant_words",
+    "level_rows",
     "loss_words",
     "margin_words",
+    "partial_losses",
     "percent",
     "plural",
     "query_words",
+    "runs_words",
     "share_matrix",
+    "spine_sentence",
     "ticks",
     "total_margins",
     "words",
@@ -85,6 +95,34 @@ def loss_words(record: Mapping[str, Any]) -> str:
     if record["rho"] is None:
         return f"epsilon = {decimal(Fraction(record['pure_epsilon']))} (pure)"
     return f"rho = {decimal(Fraction(record['rho']))}; epsilon about {record['epsilon']['cks']:.2f}"
+
+
+def exact_words(record: Mapping[str, Any], digits: int = 0) -> str:
+    """Write the exact loss of the certificate's JSON; with `digits`, about so many where it is too long."""
+    exact: str = record["rho"] or record.get("pure_epsilon") or "unbounded"
+    return f"about {decimal(Fraction(exact), digits)}" if digits and len(exact) > 34 else exact
+
+
+def runs_words(total: Mapping[str, Any]) -> str:
+    """Say how many runs a total covers, of how many on the same records."""
+    runs, uncovered = total["runs"], total["uncovered"]
+    return f"{runs} of {runs + uncovered}" if uncovered else str(runs)
+
+
+def partial_losses(run: RunFacts) -> list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]:
+    """Return title, heads and rows of the losses when less changes than a whole record."""
+    head = ("epsilon, exact",) if run.pure else ("rho", "epsilon (cks)", "epsilon (bun-steinke)")
+    found = []
+    for title, first, losses in (
+        ("One attribute of a record changes, all else equal", "Attribute", run.attributes),
+        ("A record moves within one geounit of the spine, all else equal", "Within one", run.within),
+    ):
+        rows = []
+        for name, loss in run.losses(losses).items():
+            epsilons: Any = {} if run.pure else loss["epsilon"]
+            rows.append((words(name), exact_words(loss, 8), *(f"{epsilons[key]:.2f}" for key in epsilons)))
+        found.append((title, (first, *head), rows))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,3 +295,76 @@ def file_groups(files: Iterable[Mapping[str, Any]]) -> tuple[FileGroup, ...]:
         size = sum(file["bytes"] for file in found)
         groups.append(FileGroup(folder, tuple(found), size, hashlib.sha256(lines.encode()).hexdigest()))
     return tuple(groups)
+
+
+LEVEL_HEAD = ("Geolevel", "Geounits", "Official", "Children (median)", "Parents of one child", "Bypassed")
+ENTITY_HEAD = ("Areas", "Number", "Mean distance", "before", "Largest distance", "before")
+
+_MEDIAN = PERCENTS.index(50)
+_ENTITIES = {
+    "cousub": "county subdivisions",
+    "place": "places",
+    "aianhh": "AIAN areas",
+    "cd": "congressional districts",
+    "sldu": "upper state districts",
+    "sldl": "lower state districts",
+    "vtd": "voting districts",
+    "sdelm": "elementary school districts",
+    "sdsec": "secondary school districts",
+    "sduni": "unified school districts",
+}
+
+
+def entity_words(category: str) -> str:
+    """Write an entity category in words, for instance ``cousub`` as "county subdivisions"."""
+    return _ENTITIES.get(category, words(category))
+
+
+def _children(level: LevelSummary) -> str:
+    if not level.fanouts:
+        return "\u2013"
+    low, middle, high = level.fanouts[0], level.fanouts[_MEDIAN], level.fanouts[-1]
+    return f"{low:,}" if low == high else f"{low:,} to {high:,} ({middle:,})"
+
+
+def level_rows(levels: Sequence[LevelSummary]) -> list[tuple[str, ...]]:
+    """Return a row for each level, under :data:`LEVEL_HEAD`."""
+    return [
+        (
+            words(level.geolevel),
+            f"{level.geounits:,}",
+            "yes" if level.official else "no",
+            _children(level),
+            f"{level.single_child_parents:,}" if level.fanouts else "\u2013",
+            f"{level.bypassed:,}",
+        )
+        for level in levels
+    ]
+
+
+def entity_rows(entities: Sequence[EntitySummary]) -> list[tuple[str, ...]]:
+    """Return a row for each entity category, under :data:`ENTITY_HEAD`."""
+    return [
+        (
+            entity_words(entity.category),
+            f"{entity.count:,}",
+            f"{entity.mean_distance:,.2f}",
+            f"{entity.standard_mean:,.2f}",
+            f"{entity.max_distance:,}",
+            f"{entity.standard_max:,}",
+        )
+        for entity in entities
+    ]
+
+
+def spine_sentence(spine: SpineSummary) -> str:
+    """Say in one sentence what was measured: official geounits, or others."""
+    made = [words(level.geolevel) for level in spine.levels if not level.official]
+    if not made:
+        return "Measurements were taken on the official geography."
+    listed = made[0] if len(made) == 1 else f"{', '.join(made[:-1])} and {made[-1]}"
+    return (
+        "Measurements were taken on a spine made for this run from public information: at the "
+        f"level{'s' if len(made) > 1 else ''} {listed} its geounits are not the official ones. "
+        "Tables are of official areas all the same."
+    )

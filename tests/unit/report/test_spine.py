@@ -16,8 +16,7 @@ from opendas.report.certificate import build_certificate
 from opendas.report.html import report_html
 from opendas.report.pdf import certificate_pdf
 from opendas.report.pictures import distances_svg, levels_svg
-from opendas.report.spine_views import entity_rows, level_rows, spine_sentence
-from opendas.report.views import total_margins
+from opendas.report.views import entity_rows, level_rows, spine_sentence, total_margins
 
 DIGEST = "0123456789abcdef" * 4
 
