@@ -22,8 +22,7 @@ from opendas.custody.run_key import RunKey
 from opendas.phsafe.config import Mode, Plan, parse_config
 from opendas.phsafe.measure import measure
 from opendas.phsafe.output import OutputTable
-from opendas.phsafe.sensitivity import Law
-from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
+from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace, Noise
 
 RUNS = 250
 REJECT = 1e-4
@@ -64,7 +63,7 @@ def drawn(request: pytest.FixtureRequest) -> tuple[Plan, Residuals]:
     return plan, {name: np.stack(rows) for name, rows in collected.items()}
 
 
-def p_value(values: NDArray[np.int64], law: Law) -> float:
+def p_value(values: NDArray[np.int64], law: Noise) -> float:
     """Chi-squared of values against a law, in bins that expect at least 5."""
     reach = next(m for m in range(10**4) if law.pmf(m) * len(values) < 5)
     inside = np.arange(-reach + 1, reach)
@@ -74,7 +73,7 @@ def p_value(values: NDArray[np.int64], law: Law) -> float:
     return float(stats.chi2.sf(((seen - chances) ** 2 / chances).sum(), len(seen) - 1))
 
 
-def wider(law: Law) -> Law:
+def wider(law: Noise) -> Noise:
     if isinstance(law, DiscreteGaussian):
         return DiscreteGaussian(law.sigma2 * Fraction(144, 100))
     return DiscreteLaplace(law.scale * Fraction(12, 10))

@@ -312,8 +312,8 @@ def test_crashes_show_no_record_and_no_key(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fault", "code"),
     [
-        ("opendas.phsafe.measure:level_counts:3:error", 70),
-        ("opendas.phsafe.measure:level_counts:3:abort", -6),
+        ("opendas.phsafe.output:level_counts:3:error", 70),
+        ("opendas.phsafe.output:level_counts:3:abort", -6),
         ("os:fsync:12:full", 6),
     ],
 )

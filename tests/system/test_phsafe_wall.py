@@ -24,7 +24,9 @@ import numpy as np
 import pytest
 from support.households import Row, World, configuration, random_world, write_world
 
+import opendas.phsafe.counting as counting_module
 import opendas.phsafe.measure as measure_module
+import opendas.phsafe.output as output_module
 import opendas.phsafe.run as run_module
 from opendas.cli.failures import guarded
 from opendas.cli.main import cli
@@ -93,7 +95,7 @@ class Injected:
     def __init__(self, patch: Patch, wanted: list[np.ndarray] | None = None) -> None:
         self.exact: list[np.ndarray] = []
         self.noisy: list[np.ndarray] = []
-        real_counts, real_draw = measure_module.level_counts, measure_module._draw
+        real_counts, real_draw = output_module.level_counts, measure_module._draw
 
         def counts(cube: Any, level: Any) -> Any:
             self.exact.append(real_counts(cube, level))
@@ -107,7 +109,7 @@ class Injected:
             self.noisy.append(self.exact[-1] + noise)
             return noise
 
-        patch.setattr(measure_module, "level_counts", counts)
+        patch.setattr(output_module, "level_counts", counts)
         patch.setattr(measure_module, "_draw", draw)
 
 
@@ -672,7 +674,7 @@ def test_an_internal_error_shows_no_count(tmp_path: Path, capsys: Capture, monke
         except KeyError as error:
             raise ValueError(f"unexpected {count}") from error
 
-    monkeypatch.setattr(measure_module, "count_cube", broken)
+    monkeypatch.setattr(counting_module, "count_cube", broken)
     monkeypatch.setenv("OPENDAS_DEBUG", "1")
     case = Case(tmp_path, random_world(3, 40))
     assert case() == 70

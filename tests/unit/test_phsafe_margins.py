@@ -12,7 +12,6 @@ import pytest
 from support.phsafe_table_10 import Row, budget_totals, markdown, table_10
 
 from opendas.errors import ConfigError
-from opendas.phsafe import sums
 from opendas.phsafe.margins import (
     NINETY,
     PUBLISHED_Z,
@@ -28,6 +27,7 @@ from opendas.phsafe.margins import (
 from opendas.phsafe.sensitivity import Answers, Sensitivity, noise_for
 from opendas.phsafe.tables import DERIVED, find_table
 from opendas.privacy.relations import Mechanism, Neighbours
+from opendas.sampling import sums
 from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
 
 F = Fraction

@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import norm
 
 from opendas.errors import ConfigError
-from opendas.phsafe.model import Noise
+from opendas.phsafe.model import NoiseDistribution
 from opendas.phsafe.posterior.density import log_interval, log_upper
 from opendas.phsafe.posterior.lattice import (
     Lattice,
@@ -146,7 +146,7 @@ def _enumerated(z: int, weight_of: object) -> tuple[list[float], float]:
 def test_a_count_posterior_is_the_noise_seen_from_the_count(z: int, variance: float) -> None:
     top = max(z, 0) - z
     weights, mean = _enumerated(z, lambda k: math.exp(-(k * k - top * top) / (2 * variance)))
-    found = count_posterior(z, variance, Noise.GAUSSIAN)
+    found = count_posterior(z, variance, NoiseDistribution.GAUSSIAN)
     assert found.mean() == pytest.approx(mean, rel=1e-11, abs=1e-14)
     start = int(found.origin)
     assert found.weights.tolist() == pytest.approx(weights[start : start + len(found.weights)], abs=1e-15)
@@ -162,12 +162,12 @@ def test_geometric_noise_has_its_own_posterior(z: int) -> None:
     assert geometric_ratio(variance) == pytest.approx(r, rel=1e-13)
     top = max(z, 0) - z
     _, mean = _enumerated(z, lambda k: r ** (abs(k) - abs(top)))
-    assert count_posterior(z, variance, Noise.GEOMETRIC).mean() == pytest.approx(mean, rel=1e-10)
+    assert count_posterior(z, variance, NoiseDistribution.GEOMETRIC).mean() == pytest.approx(mean, rel=1e-10)
 
 
 def test_large_noise_takes_several_integers_a_point() -> None:
     for z in (-9000, 3000, 10**6):
-        coarse = count_posterior(z, 2050.0**2, Noise.GAUSSIAN)
+        coarse = count_posterior(z, 2050.0**2, NoiseDistribution.GAUSSIAN)
         assert coarse.step > 1
         y = np.arange(max(0, z - 20000), max(z, 0) + 20000)
         weights = np.exp(-((y - z) ** 2 - (max(z, 0) - z) ** 2) / (2 * 2050.0**2))
@@ -178,7 +178,7 @@ def test_large_noise_takes_several_integers_a_point() -> None:
 
 
 def test_a_sum_is_the_convolution() -> None:
-    parts = [count_posterior(z, v, Noise.GAUSSIAN) for z, v in ((-4, 9.0), (3, 4.0), (0, 1.0))]
+    parts = [count_posterior(z, v, NoiseDistribution.GAUSSIAN) for z, v in ((-4, 9.0), (3, 4.0), (0, 1.0))]
     together = sum_of([*parts, point(7.0)])
     weights = np.ones(1)
     for part in parts:

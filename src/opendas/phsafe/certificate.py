@@ -17,7 +17,7 @@ from opendas.phsafe.config import Plan
 from opendas.phsafe.folder import PRODUCT
 from opendas.phsafe.margins import cell_margins, margin
 from opendas.phsafe.model import regions
-from opendas.phsafe.sensitivity import Law, LevelNoise, Sensitivity, total_loss
+from opendas.phsafe.sensitivity import LevelNoise, Sensitivity, total_loss
 from opendas.phsafe.tables import DERIVED, Derived, Table, find_table
 from opendas.phsafe.truncation import Truncation
 from opendas.privacy.exact import format_fraction
@@ -25,6 +25,7 @@ from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.report.certificate import CERTIFICATE, ReleasedFile, certificate_bytes, issue_date
 from opendas.report.facts import loss_json
 from opendas.report.guarantee import LEDGER_SCOPE, STAMP_MEANING, computational_text
+from opendas.sampling.laws import Noise
 
 __all__ = ["FORMAT", "household_certificate", "issue_certificate", "run_stamps"]
 
@@ -176,7 +177,7 @@ def _derived_row(plan: Plan, derived: Derived) -> dict[str, Any]:
     }
 
 
-def _margins(table: Table | Derived, law: Law, codes: Iterable[int]) -> dict[str, int]:
+def _margins(table: Table | Derived, law: Noise, codes: Iterable[int]) -> dict[str, int]:
     """Return the margins of sums of cells, each with noise of its own."""
     margins = cell_margins(table, law)
     return {str(code): margins[code] for code in codes}

@@ -17,12 +17,12 @@ from typing import Final
 
 from opendas.errors import ConfigError
 from opendas.phsafe.model import Geography, Iteration, Level
-from opendas.phsafe.sensitivity import Answers, Law, Sensitivity, noise_for
-from opendas.phsafe.sums import margin_of_sum
+from opendas.phsafe.sensitivity import Answers, Sensitivity, noise_for
 from opendas.phsafe.tables import Derived, Kind, Table
 from opendas.privacy.exact import format_fraction
 from opendas.privacy.relations import Mechanism, Neighbours
-from opendas.sampling.laws import DiscreteGaussian
+from opendas.sampling.laws import DiscreteGaussian, Noise
+from opendas.sampling.sums import margin_of_sum
 
 __all__ = [
     "NINETY",
@@ -56,7 +56,7 @@ _MOST_DIGITS: Final = 12
 _LARGEST_TAU: Final = 1 << 20
 
 
-def margin(law: Law, confidence: Fraction = NINETY) -> int:
+def margin(law: Noise, confidence: Fraction = NINETY) -> int:
     """Return the smallest ``m`` with ``P(|X| <= m) >= confidence``, decided exactly.
 
     Parameters
@@ -73,7 +73,7 @@ def margin(law: Law, confidence: Fraction = NINETY) -> int:
 
 
 def cell_margins(
-    table: Table | Derived, law: Law, confidence: Fraction = NINETY, cells: Mapping[int, int] | None = None
+    table: Table | Derived, law: Noise, confidence: Fraction = NINETY, cells: Mapping[int, int] | None = None
 ) -> dict[int, int]:
     """Return the margin of every cell of a table, totals included.
 
@@ -256,7 +256,7 @@ class Solution:
     answers: Answers
     budget: Fraction
     margin: int
-    law: Law
+    law: Noise
 
     @property
     def tau(self) -> int | None:

@@ -13,13 +13,12 @@ import numpy as np
 from opendas.arrays import Ints
 from opendas.custody.run_key import RunKey
 from opendas.phsafe.config import Plan
-from opendas.phsafe.model import LEVELS, Level, Noise
+from opendas.phsafe.model import LEVELS, Level, NoiseDistribution
 from opendas.phsafe.output import Block, OutputTable, private_tables
-from opendas.phsafe.sensitivity import Law
 from opendas.phsafe.tables import DERIVED, Derived, Table
 from opendas.phsafe.truncation import KEY_PURPOSE, Truncation
 from opendas.sampling.inverse_cdf import SamplerTable
-from opendas.sampling.laws import DiscreteGaussian
+from opendas.sampling.laws import DiscreteGaussian, Noise
 from opendas.sampling.noise import NoiseSource
 
 __all__ = ["CountTables", "measure", "prepare_samplers", "truncation_keys"]
@@ -88,12 +87,12 @@ def measure(
         if law is not None:
             noise_key = key.derive(f"noise/phsafe/{table.name}/{level.name}", *bound)
             counts = counts + _draw(noise_key, law, level, counts.shape)
-        return Block(level, counts, Noise.of(plan.mechanism), _variance(law))
+        return Block(level, counts, NoiseDistribution.of(plan.mechanism), _variance(law))
 
     return private_tables(plan, cubes, derived, noisy)
 
 
-def _draw(key: bytes, law: Law, level: Level, shape: tuple[int, ...]) -> Ints:
+def _draw(key: bytes, law: Noise, level: Level, shape: tuple[int, ...]) -> Ints:
     """Draw the noise of one level, int64 (regions, groups, cells): Sexton et al. (2024), Algorithm 5."""
     regions, groups, cells = shape
     table = SamplerTable.build(law)
@@ -102,7 +101,7 @@ def _draw(key: bytes, law: Law, level: Level, shape: tuple[int, ...]) -> Ints:
     return np.stack(drawn, axis=1)
 
 
-def _variance(law: Law | None) -> float:
+def _variance(law: Noise | None) -> float:
     """Return the published VARIANCE: a Gaussian's parameter, the variance of a geometric, 0 without noise."""
     if law is None:
         return 0.0

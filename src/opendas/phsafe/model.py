@@ -22,7 +22,7 @@ __all__ = [
     "Geography",
     "Iteration",
     "Level",
-    "Noise",
+    "NoiseDistribution",
     "Region",
     "find_level",
     "regions",
@@ -130,13 +130,13 @@ def regions(geography: Geography, state_filter: Iterable[str]) -> tuple[Region, 
     return tuple(Region(code, Geography.STATE) for code in sorted(state_filter))
 
 
-class Noise(StrEnum):
+class NoiseDistribution(StrEnum):
     """Noise distributions, as the column NOISE_DISTRIBUTION names them."""
 
     GAUSSIAN = "Discrete Gaussian"
     GEOMETRIC = "Two-Sided Geometric"
 
     @classmethod
-    def of(cls, mechanism: Mechanism) -> Noise:
+    def of(cls, mechanism: Mechanism) -> NoiseDistribution:
         """Return the noise of a mechanism."""
         return cls.GAUSSIAN if mechanism is Mechanism.DISCRETE_GAUSSIAN else cls.GEOMETRIC

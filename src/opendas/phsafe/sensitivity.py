@@ -19,11 +19,9 @@ from opendas.phsafe.model import Level
 from opendas.phsafe.tables import Kind, Table
 from opendas.privacy.exact import format_fraction
 from opendas.privacy.relations import Mechanism, Neighbours
-from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
+from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace, Noise
 
-__all__ = ["Answers", "Law", "LevelNoise", "Sensitivity", "noise_for", "plan_noise", "spent", "total_loss"]
-
-Law = DiscreteGaussian | DiscreteLaplace
+__all__ = ["Answers", "LevelNoise", "Sensitivity", "noise_for", "plan_noise", "spent", "total_loss"]
 
 
 class Sensitivity(StrEnum):
@@ -126,7 +124,7 @@ class Answers:
         changed = self.rows if self.cells == 1 else 2 * self.rows
         return 2 * changed if bounded else changed
 
-    def loss(self, law: Law, sensitivity: Sensitivity, relation: Neighbours) -> Fraction:
+    def loss(self, law: Noise, sensitivity: Sensitivity, relation: Neighbours) -> Fraction:
         """Return what given noise on these counts costs.
 
         Parameters
@@ -156,7 +154,7 @@ def noise_for(
     mechanism: Mechanism,
     sensitivity: Sensitivity,
     relation: Neighbours = Neighbours.UNBOUNDED,
-) -> Law:
+) -> Noise:
     """Return the noise that spends a budget.
 
     Parameters
@@ -217,7 +215,7 @@ class LevelNoise:
     level: str
     answers: Answers
     budget: Loss
-    law: Law | None
+    law: Noise | None
     losses: Mapping[tuple[Sensitivity, Neighbours], Loss]
 
     @property
@@ -249,7 +247,7 @@ class LevelNoise:
         }
 
 
-def spent(answers: Answers, law: Law | None) -> dict[tuple[Sensitivity, Neighbours], Loss]:
+def spent(answers: Answers, law: Noise | None) -> dict[tuple[Sensitivity, Neighbours], Loss]:
     """Return the loss of noise on counts under every bound and relation; None is no noise at all."""
     return {
         (sensitivity, relation): INFINITE if law is None else answers.loss(law, sensitivity, relation)

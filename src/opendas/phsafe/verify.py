@@ -29,7 +29,7 @@ from opendas.errors import CheckFailed, ConfigError
 from opendas.phsafe.certificate import FORMAT, household_certificate, run_stamps
 from opendas.phsafe.config import Config, Mode, Plan
 from opendas.phsafe.folder import stored_mode
-from opendas.phsafe.model import Level, Noise, find_level, regions
+from opendas.phsafe.model import Level, NoiseDistribution, find_level, regions
 from opendas.phsafe.sensitivity import Answers, Sensitivity
 from opendas.phsafe.tables import DERIVED, TABLES, Derived, Table, find_table
 from opendas.phsafe.truncation import Truncation
@@ -299,7 +299,7 @@ def _expected(
                     rows[region.code, group, str(code)] = (level.geography.region_type, len(parts) * variance)
     groups = ("ITERATION_CODE",) if table.has_groups else ()
     columns = ("REGION_ID", "REGION_TYPE", *groups, f"{name.upper()}_DATA_CELL")
-    noise_name = Noise.of(config.mechanism)
+    noise_name = NoiseDistribution.of(config.mechanism)
     return ExpectedTable(name, (*columns, "COUNT", "NOISE_DISTRIBUTION", "VARIANCE"), noise_name, rows)
 
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from opendas.errors import ConfigError, DataError, EnvironmentFailure, Finding, FormatError
 from opendas.files.atomic import write_atomic
-from opendas.phsafe.model import PUERTO_RICO, Noise
+from opendas.phsafe.model import PUERTO_RICO, NoiseDistribution
 from opendas.phsafe.tables import OUTPUTS
 
 __all__ = [
@@ -54,7 +54,7 @@ class Grid:
         One row a key, one column a cell.
     variances : float64 (k, n)
         In squared counts; 0 where nothing was added.
-    noise : tuple of Noise
+    noise : tuple of NoiseDistribution
         One a key.
     """
 
@@ -64,7 +64,7 @@ class Grid:
     cells: tuple[int, ...]
     counts: npt.NDArray[np.int64]
     variances: npt.NDArray[np.float64]
-    noise: tuple[Noise, ...]
+    noise: tuple[NoiseDistribution, ...]
 
     def columns(self, cells: Sequence[int]) -> list[int]:
         """Return the positions of cells."""
@@ -119,8 +119,8 @@ def _wrong(row: dict[str, str], cell: str, cells: Sequence[int]) -> tuple[str, s
         return cell, f"one of the measured cells {', '.join(map(str, cells))}"
     if _WHOLE.fullmatch(row["COUNT"]) is None:
         return "COUNT", "a whole number"
-    if row["NOISE_DISTRIBUTION"] not in set(Noise):
-        return "NOISE_DISTRIBUTION", " or ".join(Noise)
+    if row["NOISE_DISTRIBUTION"] not in set(NoiseDistribution):
+        return "NOISE_DISTRIBUTION", " or ".join(NoiseDistribution)
     try:
         variance = float(row["VARIANCE"])
     except ValueError:
@@ -192,7 +192,7 @@ def _grid(
     keys = tuple(found)
     counts = np.array([[found[key][code][0] for code in cells] for key in keys], dtype=np.int64)
     variances = np.array([[found[key][code][1] for code in cells] for key in keys])
-    noise = tuple(Noise(found[key][cells[0]][2]) for key in keys)
+    noise = tuple(NoiseDistribution(found[key][cells[0]][2]) for key in keys)
     return Grid(name, region_type, keys, cells, counts, variances, noise)
 
 

@@ -21,7 +21,7 @@ from scipy import fft
 
 from opendas.arrays import Floats
 from opendas.errors import ConfigError
-from opendas.phsafe.model import Noise
+from opendas.phsafe.model import NoiseDistribution
 
 __all__ = [
     "Lattice",
@@ -93,7 +93,7 @@ def geometric_ratio(variance: float) -> float:
     return (variance + 1 - math.sqrt(2 * variance + 1)) / variance
 
 
-def count_posterior(z: int, variance: float, noise: Noise) -> Lattice:
+def count_posterior(z: int, variance: float, noise: NoiseDistribution) -> Lattice:
     """Return the exact posterior of a count, given its noisy value.
 
     Parameters
@@ -101,7 +101,7 @@ def count_posterior(z: int, variance: float, noise: Noise) -> Lattice:
     z : int
     variance : float
         Discrete Gaussian: its parameter sigma2. Two-sided geometric: its variance. 0: z is exact.
-    noise : Noise
+    noise : NoiseDistribution
 
     Returns
     -------
@@ -111,14 +111,14 @@ def count_posterior(z: int, variance: float, noise: Noise) -> Lattice:
 
     Examples
     --------
-    >>> count_posterior(0, 1.0, Noise.GAUSSIAN).weights[:3].round(4).tolist()
+    >>> count_posterior(0, 1.0, NoiseDistribution.GAUSSIAN).weights[:3].round(4).tolist()
     [0.5703, 0.3459, 0.0772]
     """
     if variance == 0:
         return point(float(max(z, 0)))
     s = math.sqrt(variance)
     group = 1 if s < _COARSE_FROM else int(s / 1024)
-    if noise is Noise.GAUSSIAN:
+    if noise is NoiseDistribution.GAUSSIAN:
         reach = math.sqrt(2 * _DROP * variance)
         last = z + math.sqrt(min(z, 0) ** 2 + reach**2)
         rate = 0.0

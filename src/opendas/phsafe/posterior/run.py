@@ -12,7 +12,7 @@ import numpy as np
 
 from opendas.arrays import Ints
 from opendas.errors import ConfigError
-from opendas.phsafe.model import PUERTO_RICO, Noise
+from opendas.phsafe.model import PUERTO_RICO, NoiseDistribution
 from opendas.phsafe.posterior.averages import (
     AverageEstimates,
     Measured,
@@ -95,7 +95,7 @@ def _averages(
         counts = tables.get(linked, {}).get(region_type) if linked is not None else None
         if linked is not None and counts is None:
             notes.append(f"{table.name} {region_type}: {linked} is not there; {table.name} is fitted alone.")
-        if Noise.GEOMETRIC in (*numerator.noise, *denominator.noise):
+        if NoiseDistribution.GEOMETRIC in (*numerator.noise, *denominator.noise):
             notes.append(
                 f"{table.name} {region_type}: geometric noise is taken as normal with the same variance."
             )

@@ -18,11 +18,9 @@ from math import comb
 
 from opendas.errors import ConfigError
 from opendas.sampling.interval_arithmetic import ceil_shift, exp_neg
-from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
+from opendas.sampling.laws import DiscreteGaussian, Noise
 
 __all__ = ["margin_of_sum"]
-
-Law = DiscreteGaussian | DiscreteLaplace
 
 _PRECISIONS = (512, 1024, 2048)
 # Longest list of probabilities that is convolved: a few seconds.
@@ -31,7 +29,7 @@ _LONGEST = 1 << 16
 _BELOW_TWO_PI_SQUARED = 19
 
 
-def margin_of_sum(laws: Sequence[Law], confidence: Fraction) -> int:
+def margin_of_sum(laws: Sequence[Noise], confidence: Fraction) -> int:
     """Return the smallest ``m`` with ``P(|X_1 + ... + X_k| <= m) >= confidence``, decided exactly.
 
     Parameters
@@ -57,15 +55,13 @@ def margin_of_sum(laws: Sequence[Law], confidence: Fraction) -> int:
     """
     if not laws:
         raise ConfigError("The margin of a sum needs at least one answer.")
-    return _margin_of_sum(tuple(sorted(laws, key=_parameter, reverse=True)), Fraction(confidence))
-
-
-def _parameter(law: Law) -> Fraction:
-    return law.sigma2 if isinstance(law, DiscreteGaussian) else law.scale
+    return _margin_of_sum(
+        tuple(sorted(laws, key=lambda law: law.parameter, reverse=True)), Fraction(confidence)
+    )
 
 
 @lru_cache(maxsize=1024)
-def _margin_of_sum(laws: tuple[Law, ...], confidence: Fraction) -> int:
+def _margin_of_sum(laws: tuple[Noise, ...], confidence: Fraction) -> int:
     if len(laws) == 1 or confidence <= 0:
         return laws[0].margin(confidence)
     gaussian = [law for law in laws if isinstance(law, DiscreteGaussian)]
@@ -74,7 +70,7 @@ def _margin_of_sum(laws: tuple[Law, ...], confidence: Fraction) -> int:
         if found is not None:
             return found
     elif not gaussian and len(set(laws)) == 1:
-        return _laplace_margin(_parameter(laws[0]), len(laws), confidence)
+        return _laplace_margin(laws[0].parameter, len(laws), confidence)
     return _convolved_margin(laws, confidence)
 
 
@@ -173,7 +169,7 @@ def _series_at(
     return outer, [rounded(q**n / (1 - q) ** (n + 1)) for n in range(terms)]
 
 
-def _convolved_margin(laws: Sequence[Law], confidence: Fraction) -> int:
+def _convolved_margin(laws: Sequence[Noise], confidence: Fraction) -> int:
     for bits in (64, 128, 256):
         if sum(law.tail_length(bits) for law in laws) > _LONGEST:
             break
@@ -186,7 +182,7 @@ def _convolved_margin(laws: Sequence[Law], confidence: Fraction) -> int:
     )
 
 
-def _convolved_at(laws: Sequence[Law], confidence: Fraction, bits: int) -> int | None:
+def _convolved_at(laws: Sequence[Noise], confidence: Fraction, bits: int) -> int | None:
     # Differences of the floors of the tail are a probability distribution in units of 2**-bits, each point
     # less than one unit off, and at most n + 2 units in total variation.
     sums = [1]
