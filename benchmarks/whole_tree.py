@@ -32,7 +32,7 @@ from opendas.geography.frame import Frame
 from opendas.geography.spine import Spine, SpineLevel
 from opendas.gls.downward import down_pass
 from opendas.gls.model import TreeModel
-from opendas.gls.upward import LevelStatistics, up_statistics, up_sweep
+from opendas.gls.upward import UpwardMessages, up_statistics, up_sweep
 from opendas.intervals.rows import Rows
 from opendas.measurement.plan import MeasurementPlan
 from opendas.schema.pl94 import GQ_COLUMNS, pl94_persons
@@ -111,7 +111,7 @@ def counties(model: TreeModel) -> list[dict[int, tuple[int, int]]]:
     return found
 
 
-def by_county(tree: Tree) -> LevelStatistics:
+def by_county(tree: Tree) -> UpwardMessages:
     """Go up, every county by itself and then the top, and return what is known of the nation."""
     model = tree.model
     parts = ((model.slice(ranges), ranges) for ranges in counties(model))

@@ -9,13 +9,13 @@ import pytest
 from support.random_tree import every, made
 
 from opendas.engines.upward import BelowPart, kept_at_a_cut
-from opendas.gls.upward import LevelStatistics, up_statistics, up_sweep
+from opendas.gls.upward import UpwardMessages, up_statistics, up_sweep
 
 PARENTS = [[0], [0, 0, 0, 0], [0, 0, 1, 2, 2, 3], [0, 0, 1, 1, 2, 3, 4, 4, 5, 5, 5]]
 OPTIONS = [{}, {"thin": True}, {"exact": ("total", 2)}, {"exact": ("total", 3)}, {"joint": 1}]
 
 
-def same(one: LevelStatistics, other: LevelStatistics, start: int = 0) -> None:
+def same(one: UpwardMessages, other: UpwardMessages, start: int = 0) -> None:
     """Compare geounits with those of a longer run that begin at `start`."""
     here = slice(start, start + len(one))
     assert (one.level, one.first, one.last - one.first) == (other.level, other.first + start, len(one))

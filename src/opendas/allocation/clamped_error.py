@@ -8,8 +8,8 @@ and for noise on the integers the same with sums and ``T(m) = P(Z >= m)``; V is 
 ``V / 2 <= mse <= V`` for every symmetric noise, and all the closed forms below. Each is arranged so that
 nothing cancels: every bracket lies between constants, and the variance is no difference of large numbers.
 
-Ko, Ziani & Fioretto, Optimal Allocation of Privacy Budget on Hierarchical Data Release: Propositions 1, 2
-and equation (3) are the Laplace case. The others are ours: docs/explanation/allocation.md.
+The Laplace case is Ko et al. (2025), Propositions 1 and 2 and equation (3). The others are ours:
+docs/explanation/allocation.md.
 """
 
 from __future__ import annotations
@@ -64,6 +64,8 @@ def clamped_moments(
     mechanism: str | Mechanism | NoiseKind, budget: npt.ArrayLike, counts: npt.ArrayLike
 ) -> Moments:
     """Bias, variance and mean squared error of ``max(0, count + noise)``.
+
+    Ko et al. (2025), equations (1), (2) and (3).
 
     Parameters
     ----------

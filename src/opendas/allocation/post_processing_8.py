@@ -1,8 +1,7 @@
 """Consistent counts for a hierarchy of one attribute: hierarchical post-processing, equation (8).
 
-Ko, Ziani & Fioretto, *Optimal Allocation of Privacy Budget on Hierarchical Data Release*, section 3.3: from
-the top down, the noisy counts of the children of each geounit are moved to the nearest counts that are not
-negative and add up to their parent's. A weighted leaf-heavy plan may do better from the bottom up (appendix
+From the top down, the noisy counts of the children of each geounit are moved to the nearest counts that are
+not negative and add up to their parent's (section 3.3 of the paper). A weighted leaf-heavy plan may do better from the bottom up (appendix
 C): then the counts above are sums. Between the two lies every other level as the anchor.
 
 The work is that of sorting the leaves. :mod:`opendas.topdown.family` is the estimator for tables of many
@@ -68,9 +67,10 @@ def post_process(
 
     Notes
     -----
-    What is left open by equation (8) is settled so that levels always add up. A geounit without a leaf below
-    it counts zero, whatever was measured: the public hierarchy says that nobody can be there. A family whose
-    total is zero gets zeros. A family whose counts are all zero shares its total equally.
+    Ko et al. (2025), equation (8). What it leaves open is decided so that levels always add up. A geounit
+    without a leaf below it counts zero, whatever was measured: the public hierarchy says that nobody can be
+    there. A family whose total is zero gets zeros. A family whose counts are all zero shares its total
+    equally.
 
     Examples
     --------

@@ -1,9 +1,8 @@
 """Allocate a budget over the levels of a hierarchy: programs (6) and (7), with exact answers.
 
-Ko, Ziani & Fioretto, Optimal Allocation of Privacy Budget on Hierarchical Data Release, equations (5) to
-(7), for four kinds of noise and both neighbour relations. An allocation is a public number: it must not
-depend on the counts that are to be protected (docs/proofs/allocation.md). Give counts that are public, or
-numbers of nodes (:func:`~opendas.allocation.histogram.unknown_counts`).
+Ko et al. (2025), programs (6) and (7), for four kinds of noise and both neighbour relations. An allocation
+is a public number: it must not depend on the counts that are to be protected (docs/proofs/allocation.md).
+Give counts that are public, or numbers of nodes (:func:`~opendas.allocation.histogram.unknown_counts`).
 """
 
 from __future__ import annotations
@@ -146,7 +145,7 @@ def allocate_total(
     weights: Sequence[float] | None = None,
     neighbours: str | Neighbours = Neighbours.UNBOUNDED,
 ) -> Allocation:
-    """Program (6): minimise the weighted mean squared error at a total budget.
+    """Minimise the weighted mean squared error at a total budget: Ko et al. (2025), program (6).
 
     Parameters
     ----------
@@ -196,7 +195,7 @@ def allocate_target(
     weights: Sequence[float] | None = None,
     neighbours: str | Neighbours = Neighbours.UNBOUNDED,
 ) -> Allocation:
-    """Program (7): minimise the total budget such that the weighted mean squared error meets a target.
+    """Minimise the total budget such that the weighted error meets a target: Ko et al. (2025), program (7).
 
     Parameters
     ----------

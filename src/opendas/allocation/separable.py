@@ -25,7 +25,7 @@ __all__ = ["Separable"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Separable:
-    """The objective of program (6) over levels that have a positive weight.
+    """The objective of program (6) over levels that have a positive weight: Ko et al. (2025), equation (5).
 
     Parameters
     ----------
@@ -61,7 +61,10 @@ class Separable:
         return np.asarray(np.add.reduceat(self._mult, self._starts[:-1]), dtype=np.float64)
 
     def errors(self, budgets: Floats) -> Floats:
-        """Return float64 (l, 3): squared bias, variance and mean squared error, summed over each level."""
+        """Return float64 (l, 3): squared bias, variance and mean squared error, summed over each level.
+
+        Ko et al. (2025), equation (4), level by level.
+        """
         table = np.empty((len(budgets), 3))
         for number, budget in enumerate(budgets * self._factor):
             counts = self.levels[number].counts

@@ -6,7 +6,7 @@ both the sum of the budgets and the objective are decreasing in t. All searches 
 these functions are close to straight lines, by Newton's method within brackets: it cannot leave them, so it
 cannot fail, and it takes a handful of steps.
 
-Ko, Ziani and Fioretto (2025), program (6) and program (7), who use an interior-point solver.
+Ko et al. (2025), programs (6) and (7), who use an interior-point solver.
 
 Axes: ``l`` levels, all with a positive weight.
 """
@@ -86,7 +86,7 @@ class Optimum:
 
 
 def minimise_error(problem: Separable, total: float) -> Optimum:
-    """Program (6): the least weighted error at a total budget.
+    """Find the least weighted error at a total budget: Ko et al. (2025), program (6).
 
     Parameters
     ----------
@@ -110,7 +110,7 @@ def minimise_error(problem: Separable, total: float) -> Optimum:
 
 
 def minimise_budget(problem: Separable, target: float) -> Optimum:
-    """Program (7): the least total budget at which the weighted error is at most a target.
+    """Find the least total budget for a weighted error: Ko et al. (2025), program (7).
 
     Parameters
     ----------

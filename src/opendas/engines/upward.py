@@ -19,11 +19,11 @@ from opendas.engines.subtree import Part, PartLevel
 from opendas.gls.cells import Domain
 from opendas.gls.model import TreeModel
 from opendas.gls.operators import Operators, numbered
-from opendas.gls.upward import LevelStatistics, Sums, up_statistics
+from opendas.gls.upward import Sums, UpwardMessages, up_statistics
 from opendas.measurement.family import MeasurementSource, PartialSource
 from opendas.topdown.informed import LevelInformation
 
-__all__ = ["BelowPart", "information_of", "kept_at_a_cut", "model_of", "tell_below"]
+__all__ = ["BelowPart", "information_of", "kept_at_a_cut", "model_of", "upward_messages"]
 
 
 MOST_KEPT = 64 << 20
@@ -139,7 +139,7 @@ class Vectors:
 class BelowPart:
     """What all below a cut, and the measurements at the cut, say about its geounits: formally private.
 
-    :class:`opendas.gls.upward.LevelStatistics` without the cell space, so that it can go to other
+    :class:`opendas.gls.upward.UpwardMessages` without the cell space, so that it can go to other
     processes and to files as it is.
     """
 
@@ -151,7 +151,7 @@ class BelowPart:
     exact: tuple[Matrices, Vectors] | None
 
     @classmethod
-    def of(cls, statistics: LevelStatistics) -> BelowPart:
+    def of(cls, statistics: UpwardMessages) -> BelowPart:
         """Take the arrays of a pass."""
         if statistics.linear is None:
             raise AssertionError("a cut is above the leaves")
@@ -167,10 +167,10 @@ class BelowPart:
             exact,
         )
 
-    def within(self, domain: Domain) -> LevelStatistics:
+    def within(self, domain: Domain) -> UpwardMessages:
         """Return it for the next pass."""
         exact = (None, None) if self.exact is None else (part.within(domain) for part in self.exact)
-        return LevelStatistics(
+        return UpwardMessages(
             self.level,
             self.first,
             self.precision.within(domain),
@@ -287,7 +287,9 @@ def _sums(model: TreeModel, source: MeasurementSource) -> Sums | None:
     return sums
 
 
-def tell_below(part: Part, model: TreeModel, source: MeasurementSource, below: BelowPart | None) -> BelowPart:
+def upward_messages(
+    part: Part, model: TreeModel, source: MeasurementSource, below: BelowPart | None
+) -> BelowPart:
     """Return what all measurements at and below the geounits of a part's top say about them.
 
     Parameters

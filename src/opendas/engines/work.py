@@ -9,7 +9,7 @@ from typing import Protocol
 from opendas.engines.checkpoint import Checkpoints, TaskResult
 from opendas.engines.subtree import Part, estimate_part
 from opendas.engines.tasks import Task
-from opendas.engines.upward import information_of, tell_below
+from opendas.engines.upward import information_of, upward_messages
 from opendas.errors import PrivacyError
 from opendas.measurement.family import MeasurementSource
 from opendas.measurement.noisy import MeasuredLevel, NoisyMeasurements
@@ -108,7 +108,7 @@ class Worker:
             if task.up:
                 if task.model is None:
                     raise AssertionError("a task of the way up has a model of its part of the tree")
-                return tell_below(task.part, task.model, source, task.below)
+                return upward_messages(task.part, task.model, source, task.below)
             information = None
             if task.model is not None:
                 information = information_of(task.part, task.model, source, task.below)

@@ -28,12 +28,12 @@ import numpy.typing as npt
 from opendas.arrays import Floats, Ints
 from opendas.errors import EstimationError
 from opendas.gls.cells import Domain
-from opendas.gls.collapsed import CollapsedTree, Upward, families
+from opendas.gls.collapsed import CollapsedTree, UpwardMessage, families
 from opendas.gls.downward import Estimates, down_pass
 from opendas.gls.information import Extended, Stacks, product, regression, summed, symmetric, transposed
 from opendas.gls.kernels import add_multiples
 from opendas.gls.operators import Operators
-from opendas.gls.subtree_estimate import Known, dual, pooled
+from opendas.gls.subtree_estimate import SubtreeEstimates, dual, pooled
 from opendas.gls.upward import Sweep, conditioned, union
 from opendas.solvers.blas import one_blas_thread
 
@@ -65,7 +65,7 @@ class _Messages:
     mean: Floats | None = None
 
     @classmethod
-    def of(cls, known: Known, information: Operators | None = None) -> _Messages:
+    def of(cls, known: SubtreeEstimates, information: Operators | None = None) -> _Messages:
         """Number the different matrices of some geounits."""
         columns = [known.covariance.which]
         columns += [] if known.unknown is None else [known.unknown.which]
@@ -178,7 +178,7 @@ def _pairs(
 
 def area_covariances(
     tree: CollapsedTree,
-    known: Sequence[Upward],
+    known: Sequence[UpwardMessage],
     area: npt.NDArray[np.integer],
     leaf: npt.NDArray[np.integer],
     areas: int,
@@ -189,7 +189,7 @@ def area_covariances(
     ----------
     tree : CollapsedTree
         With its geounits.
-    known : sequence of Upward
+    known : sequence of UpwardMessage
         From :func:`opendas.gls.collapsed.upward`.
     area, leaf : int (p,)
         Set and leaf of each membership, each pair once, in any order. Sets may overlap.
@@ -255,6 +255,10 @@ def area_estimates(
     ------
     EstimationError
         If a leaf is not in the tree or twice in an area, or a weight is not a finite number.
+
+    Notes
+    -----
+    Cumings-Menon et al. (2024), equations (3.3) and (3.4), for the weighted sum of each area.
     """
     model = sweep.model
     last = len(model.levels) - 1
@@ -267,7 +271,7 @@ def area_estimates(
     with one_blas_thread():
         steps = list(_steps(sweep))
         if model.levels[0].joint is None:
-            top = Known(roots.covariance, roots.unknown, domain.forward(roots.mean))
+            top = SubtreeEstimates(roots.covariance, roots.unknown, domain.forward(roots.mean))
         else:
             top = _wholes(sweep, 0, np.arange(len(model.levels[0].joint.totals)))[1]
         for batch, first in enumerate(range(0, count, BATCH)):
@@ -315,7 +319,7 @@ def _steps(sweep: Sweep) -> Iterator[_Step]:
             yield _Step(parent, leaves, own, children(number - 1))
 
 
-def _children(sweep: Sweep, number: int, chosen: Ints) -> tuple[Known, Operators]:
+def _children(sweep: Sweep, number: int, chosen: Ints) -> tuple[SubtreeEstimates, Operators]:
     """Return the sums of the children of some geounits of a level, and the inverses of their covariances."""
     model, level = sweep.model, sweep.model.levels[number]
     together = sweep.below[number].known(model.domain, chosen)
@@ -323,7 +327,7 @@ def _children(sweep: Sweep, number: int, chosen: Ints) -> tuple[Known, Operators
     return together, dual(together.covariance, together.unknown, allowed, plain=plain)[0]
 
 
-def _wholes(sweep: Sweep, number: int, chosen: Ints) -> tuple[Known, Known, Operators]:
+def _wholes(sweep: Sweep, number: int, chosen: Ints) -> tuple[SubtreeEstimates, SubtreeEstimates, Operators]:
     """Return sums over the parts of divided geounits, the same given the exact totals, and inverses."""
     model = sweep.model
     level = model.levels[number]

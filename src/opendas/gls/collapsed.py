@@ -43,7 +43,7 @@ from opendas.gls.information import (
 )
 from opendas.solvers.rounding.snapping import mix
 
-__all__ = ["CollapsedLevel", "CollapsedTree", "Trace", "Upward", "covariances", "downward", "upward"]
+__all__ = ["CollapsedLevel", "CollapsedTree", "Trace", "UpwardMessage", "covariances", "downward", "upward"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -287,7 +287,7 @@ def _with_places(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Upward:
+class UpwardMessage:
     """Upward message of one level: what the subtrees say about their own totals, by kind of subtree.
 
     Parameters
@@ -312,7 +312,7 @@ class Upward:
 
 def upward(
     tree: CollapsedTree, information: Sequence[Extended], *, plain: bool = False
-) -> tuple[Upward, ...]:
+) -> tuple[UpwardMessage, ...]:
     """Pass information up a tree.
 
     Parameters
@@ -325,7 +325,7 @@ def upward(
 
     Returns
     -------
-    tuple of Upward
+    tuple of UpwardMessage
         Top first.
 
     Notes
@@ -333,21 +333,23 @@ def upward(
     Cumings-Menon et al. (2024), equation (3.3), eliminated from the leaves: the children's estimates are
     independent, so the variance of their sum is the sum of their variances.
     """
-    found = [Upward(information[-1].take(tree.levels[-1].own).dual(plain=plain))]
+    found = [UpwardMessage(information[-1].take(tree.levels[-1].own).dual(plain=plain))]
     for level, own in zip(reversed(tree.levels[:-1]), reversed(information[:-1]), strict=True):
         children = found[-1].covariance.summed(level.tables)
         below = children.dual(plain=plain)
-        found.append(Upward((below + own.take(level.own)).dual(plain=plain), children, below))
+        found.append(UpwardMessage((below + own.take(level.own)).dual(plain=plain), children, below))
     return tuple(reversed(found))
 
 
-def downward(tree: CollapsedTree, known: Sequence[Upward], *, plain: bool = False) -> tuple[Extended, ...]:
+def downward(
+    tree: CollapsedTree, known: Sequence[UpwardMessage], *, plain: bool = False
+) -> tuple[Extended, ...]:
     """Return the covariance of each place's total from all measurements, per level, top first.
 
     Parameters
     ----------
     tree : CollapsedTree
-    known : sequence of Upward
+    known : sequence of UpwardMessage
     plain : bool
         As for :func:`upward`.
 
@@ -365,7 +367,7 @@ def downward(tree: CollapsedTree, known: Sequence[Upward], *, plain: bool = Fals
 
 
 def _plain_step(
-    own: Extended, upper: Upward, level: CollapsedLevel, family: Ints, given: Extended
+    own: Extended, upper: UpwardMessage, level: CollapsedLevel, family: Ints, given: Extended
 ) -> Extended:
     """Return ``V + V (S^-1 Var S^-1 - S^-1) V``; `family` and `given` are the parents' kinds and ``Var``."""
     finite = []
@@ -376,7 +378,9 @@ def _plain_step(
     return Extended(tuple(finite))
 
 
-def _step(own: Extended, upper: Upward, level: CollapsedLevel, family: Ints, given: Extended) -> Extended:
+def _step(
+    own: Extended, upper: UpwardMessage, level: CollapsedLevel, family: Ints, given: Extended
+) -> Extended:
     """Return the same where directions may be exact or unknown."""
     total, below = upper.sums
     finite, infinite = [], []
@@ -437,7 +441,7 @@ class Trace:
         one = np.ones((1, 1, 1, 1))
         return cls(tree, (one,), (one,), targets)
 
-    def _passes(self, precisions: Floats) -> tuple[tuple[Upward, ...], tuple[Extended, ...]]:
+    def _passes(self, precisions: Floats) -> tuple[tuple[UpwardMessage, ...], tuple[Extended, ...]]:
         information = [
             Extended(tuple(np.tensordot(row[None], stack, axes=(1, 0)) for stack in self.matrices))
             for row in precisions
@@ -470,7 +474,7 @@ class Trace:
         return found
 
     def _backwards(
-        self, number: int, matrices: Floats, known: Sequence[Upward], variance: Sequence[Floats]
+        self, number: int, matrices: Floats, known: Sequence[UpwardMessage], variance: Sequence[Floats]
     ) -> Floats:
         """Run both passes in reverse for one dimension: derivatives by each matrix, from last to first."""
         levels = self.tree.levels

@@ -23,7 +23,7 @@ from opendas.arrays import Bools, Floats, Ints
 from opendas.gls.information import regression, symmetric, transposed, without_rounding
 from opendas.gls.kernels import add_applied
 from opendas.gls.operators import Operators
-from opendas.gls.subtree_estimate import Known, dual, pooled
+from opendas.gls.subtree_estimate import SubtreeEstimates, dual, pooled
 from opendas.gls.upward import (
     Sweep,
     chunks,
@@ -94,7 +94,7 @@ def down_pass(sweep: Sweep) -> Iterator[Estimates]:
 
     Notes
     -----
-    Cumings-Menon et al. (2024), equation (3.3) for the estimates and equation (3.4) for their variances.
+    Cumings-Menon et al. (2024), equations (3.3) and (3.4): the estimates and their variances.
     """
     above: Estimates | None = None
     for number in range(len(sweep.model.levels) - 1):
@@ -126,13 +126,13 @@ def _level(sweep: Sweep, number: int, first: int, last: int, above: Estimates | 
     own = sweep.known(number, np.arange(first, last))
     allowed = level.allowed(first, last)
     parents, starts, groups = families(level, first, last)
-    given: Known | None = None
-    together: Known | None = None
+    given: SubtreeEstimates | None = None
+    together: SubtreeEstimates | None = None
     if above is not None:
         here = slice(int(parents[0]), int(parents[-1]) + 1)
         together = sweep.below[number - 1].known(domain, here)
         upper = above.take(here.start, here.stop)
-        given = Known(upper.covariance, upper.unknown, domain.forward(upper.mean))
+        given = SubtreeEstimates(upper.covariance, upper.unknown, domain.forward(upper.mean))
     if level.joint is not None:
         chosen = level.joint.group[first + starts[:-1]].astype(np.int64)
         parts = pooled(own, starts, allowed)
@@ -156,17 +156,25 @@ def _numbered(starts: Ints) -> Ints:
     return np.repeat(np.arange(len(starts) - 1, dtype=np.int64), np.diff(starts))
 
 
-def _step(given: Known, together: Known, allowed: Bools, own: Known, family: Ints, *, plain: bool) -> Known:
+def _step(
+    given: SubtreeEstimates,
+    together: SubtreeEstimates,
+    allowed: Bools,
+    own: SubtreeEstimates,
+    family: Ints,
+    *,
+    plain: bool,
+) -> SubtreeEstimates:
     """Go from parents to their children.
 
     Parameters
     ----------
-    given : Known
+    given : SubtreeEstimates
         The parents, from everything.
-    together : Known
+    together : SubtreeEstimates
         Sums of what the children's subtrees say.
     allowed : bool (p, k)
-    own : Known
+    own : SubtreeEstimates
         What each child's subtree says.
     family : int64 (g,)
         Parent of each child, as a position in `given`.
@@ -178,11 +186,13 @@ def _step(given: Known, together: Known, allowed: Bools, own: Known, family: Int
         for stack, kind in zip(own.covariance.stacks, own.domain.kinds, strict=True):
             shape = (kind.offsets, kind.copies, kind.dimension)
             add_applied(pull, family, stack, own.covariance.which, *shape, mean)
-        return Known(_plain_covariance(given, information, own.covariance, family), None, mean)
+        return SubtreeEstimates(_plain_covariance(given, information, own.covariance, family), None, mean)
     return _loose_step(given, together, information, own, family)
 
 
-def _plain_covariance(given: Known, information: Operators, own: Operators, family: Ints) -> Operators:
+def _plain_covariance(
+    given: SubtreeEstimates, information: Operators, own: Operators, family: Ints
+) -> Operators:
     """Return ``V + V K V`` of each child, once for each pair of a parent and a matrix."""
     count = len(own.stacks[0])
     pairs, which = np.unique(family * count + own.which, return_inverse=True)
@@ -198,7 +208,13 @@ def _plain_covariance(given: Known, information: Operators, own: Operators, fami
     return Operators(own.domain, tuple(stacks), which.ravel().astype(np.int64))
 
 
-def _loose_step(given: Known, together: Known, information: Operators, own: Known, family: Ints) -> Known:
+def _loose_step(
+    given: SubtreeEstimates,
+    together: SubtreeEstimates,
+    information: Operators,
+    own: SubtreeEstimates,
+    family: Ints,
+) -> SubtreeEstimates:
     """Go from parents to children where directions may be exact or unknown.
 
     Where several children are unknown, what the parent says of them is shared out; the shares themselves stay
@@ -225,7 +241,7 @@ def _loose_step(given: Known, together: Known, information: Operators, own: Know
         infinite.append(lost)
         gains.append(np.ascontiguousarray(step.gain))
     mean = own.mean + Operators(domain, tuple(gains), every).apply_blocks(apart[family])
-    return Known(Operators.of(domain, finite), Operators.of(domain, infinite), mean)
+    return SubtreeEstimates(Operators.of(domain, finite), Operators.of(domain, infinite), mean)
 
 
 def _expanded(operators: Operators, number: int) -> Floats:

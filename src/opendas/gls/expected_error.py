@@ -1,7 +1,7 @@
 """Expected error of a plan, before any noise is drawn.
 
 The variance of the least-squares estimate from all measurements of a plan depends on the plan alone, on no
-data and no noise: Cumings-Menon et al. (2024), equation (3.3) and equation (3.4). What a TopDown release does
+data and no noise: Cumings-Menon et al. (2024), equations (3.3) and (3.4). What a TopDown release does
 with the same measurements differs: docs/explanation/expected-error.md.
 """
 
@@ -22,7 +22,7 @@ from opendas.geography.frame import Frame
 from opendas.geography.spine import Spine
 from opendas.gls.areas import area_covariances
 from opendas.gls.blocks import Algebra, RowClasses, build_algebra
-from opendas.gls.collapsed import CollapsedTree, Upward, downward, upward
+from opendas.gls.collapsed import CollapsedTree, UpwardMessage, downward, upward
 from opendas.gls.information import Extended
 from opendas.measurement.plan import MeasurementPlan
 from opendas.schema.query_groups import QueryGroup
@@ -136,7 +136,7 @@ class ExpectedError:
         return CollapsedTree.of(self.parents, self.own)
 
     @cached_property
-    def known(self) -> tuple[Upward, ...]:
+    def known(self) -> tuple[UpwardMessage, ...]:
         """What subtrees say about their totals, per level of the tree."""
         return upward(self.tree, self.information)
 

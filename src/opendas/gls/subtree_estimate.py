@@ -22,7 +22,7 @@ from opendas.gls.information import Extended
 from opendas.gls.kernels import add_groups
 from opendas.gls.operators import Operators, mask_codes
 
-__all__ = ["Known", "dual", "known", "pooled"]
+__all__ = ["SubtreeEstimates", "dual", "pooled", "subtree_estimates"]
 
 
 def dual(
@@ -79,7 +79,7 @@ def dual(
 
 
 @dataclass(frozen=True, eq=False)
-class Known:
+class SubtreeEstimates:
     """Estimates of consecutive geounits, or of groups of them, from their subtrees.
 
     Parameters
@@ -97,7 +97,7 @@ class Known:
     mean: Floats
 
     @classmethod
-    def joined(cls, parts: Sequence[Known]) -> Known:
+    def joined(cls, parts: Sequence[SubtreeEstimates]) -> SubtreeEstimates:
         """Return the estimates of several runs of geounits, one after the other."""
         unknown = [part.unknown for part in parts if part.unknown is not None]
         return cls(
@@ -112,7 +112,7 @@ class Known:
         return self.covariance.domain
 
 
-def known(
+def subtree_estimates(
     precision: Operators,
     linear: Floats,
     exact: Operators | None,
@@ -120,7 +120,7 @@ def known(
     allowed: Bools,
     *,
     plain: bool,
-) -> Known:
+) -> SubtreeEstimates:
     """Turn information into an estimate.
 
     Parameters
@@ -135,16 +135,16 @@ def known(
     """
     covariance, unknown = dual(precision, exact, allowed, plain=plain)
     if exact is None or exact_linear is None:
-        return Known(covariance, unknown, covariance.apply_blocks(linear))
+        return SubtreeEstimates(covariance, unknown, covariance.apply_blocks(linear))
     held = dual(exact, None, allowed, plain=False)[0].apply_blocks(exact_linear)
     rest = linear - precision.apply_blocks(held)
-    return Known(covariance, unknown, held + covariance.apply_blocks(rest))
+    return SubtreeEstimates(covariance, unknown, held + covariance.apply_blocks(rest))
 
 
-def pooled(part: Known, starts: Ints, allowed: Bools) -> Known:
+def pooled(part: SubtreeEstimates, starts: Ints, allowed: Bools) -> SubtreeEstimates:
     """Return the sums of the estimates of consecutive geounits ``starts[i]:starts[i + 1]``, in order."""
     family = np.repeat(np.arange(len(starts) - 1, dtype=np.int64), np.diff(starts))
     mean = np.zeros((len(starts) - 1, *part.mean.shape[1:]))
     add_groups(part.mean, family, allowed, mean)
     unknown = None if part.unknown is None else part.unknown.sum(starts)
-    return Known(part.covariance.sum(starts), unknown, mean)
+    return SubtreeEstimates(part.covariance.sum(starts), unknown, mean)

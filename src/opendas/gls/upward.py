@@ -27,15 +27,15 @@ from opendas.gls.cells import Domain
 from opendas.gls.kernels import add_groups, add_integers, add_segments, spread
 from opendas.gls.model import ModelLevel, Range, TreeModel
 from opendas.gls.operators import Operators
-from opendas.gls.subtree_estimate import Known, dual, known, pooled
+from opendas.gls.subtree_estimate import SubtreeEstimates, dual, pooled, subtree_estimates
 from opendas.solvers.blas import one_blas_thread
 
 __all__ = [
-    "Below",
+    "ChildSums",
     "Full",
-    "LevelStatistics",
     "Sums",
     "Sweep",
+    "UpwardMessages",
     "own_linear",
     "up_statistics",
     "up_sweep",
@@ -55,7 +55,7 @@ CHUNK = 250_000
 
 
 @dataclass(frozen=True, eq=False)
-class LevelStatistics:
+class UpwardMessages:
     """What the subtrees of consecutive geounits say about their own totals.
 
     Parameters
@@ -93,7 +93,7 @@ class LevelStatistics:
 
 
 @dataclass(frozen=True, eq=False)
-class Below:
+class ChildSums:
     """What all children of consecutive geounits say together about the geounits.
 
     Parameters
@@ -120,10 +120,10 @@ class Below:
     def __len__(self) -> int:
         return len(self.covariance)
 
-    def known(self, domain: Domain, chosen: Ints | slice) -> Known:
+    def known(self, domain: Domain, chosen: Ints | slice) -> SubtreeEstimates:
         """Return the sums below some geounits, by their places here."""
         unknown = None if self.unknown is None else self.unknown.take(chosen)
-        return Known(self.covariance.take(chosen), unknown, domain.forward(self.mean[chosen]))
+        return SubtreeEstimates(self.covariance.take(chosen), unknown, domain.forward(self.mean[chosen]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,20 +133,20 @@ class Sweep:
     Parameters
     ----------
     model : TreeModel
-    statistics : tuple of LevelStatistics
+    statistics : tuple of UpwardMessages
         Of each level, top first.
-    below : tuple of Below
+    below : tuple of ChildSums
         What lies below the geounits of each level but the last.
     full : callable
         Gives noisy answers once more (:data:`Full`).
     """
 
     model: TreeModel
-    statistics: tuple[LevelStatistics, ...]
-    below: tuple[Below, ...]
+    statistics: tuple[UpwardMessages, ...]
+    below: tuple[ChildSums, ...]
     full: Full
 
-    def known(self, number: int, chosen: Ints) -> Known:
+    def known(self, number: int, chosen: Ints) -> SubtreeEstimates:
         """Return the estimates of some geounits of a level from their subtrees; numbers ascend."""
         level, statistics = self.model.levels[number], self.statistics[number]
         if statistics.linear is not None:
@@ -226,9 +226,9 @@ def up_statistics(
     model: TreeModel,
     ranges: Mapping[int, Range],
     full: Full,
-    lowest: LevelStatistics | None = None,
+    lowest: UpwardMessages | None = None,
     sums: Sums | None = None,
-) -> tuple[LevelStatistics, ...]:
+) -> tuple[UpwardMessages, ...]:
     """Return what the subtrees of some geounits say about them, highest level first.
 
     Parameters
@@ -239,7 +239,7 @@ def up_statistics(
         highest need not be whole families.
     full : callable
         Gives the noisy answers (:data:`Full`).
-    lowest : LevelStatistics, optional
+    lowest : UpwardMessages, optional
         What is known of the geounits of the lowest level, where it is not that of the leaves.
     sums : callable, optional
         Gives sums of the leaves' answers (:data:`Sums`), where they need not be taken from `full`.
@@ -269,12 +269,12 @@ def _climb(
     ranges: Mapping[int, Range],
     full: Full,
     sums: Sums,
-    lowest: LevelStatistics | None = None,
-) -> tuple[dict[int, LevelStatistics], dict[int, Below]]:
+    lowest: UpwardMessages | None = None,
+) -> tuple[dict[int, UpwardMessages], dict[int, ChildSums]]:
     """Return what is known of the geounits of each level, and what lies below them."""
-    statistics: dict[int, LevelStatistics] = {}
-    lower: dict[int, Below] = {}
-    below: Below | None = None
+    statistics: dict[int, UpwardMessages] = {}
+    lower: dict[int, ChildSums] = {}
+    below: ChildSums | None = None
     for number in reversed(numbers):
         start, stop = ranges[number]
         if number == len(model.levels) - 1:
@@ -293,7 +293,7 @@ def _climb(
     return statistics, lower
 
 
-def _leaves(model: TreeModel, start: int, stop: int) -> LevelStatistics:
+def _leaves(model: TreeModel, start: int, stop: int) -> UpwardMessages:
     level = model.levels[-1]
     own = level.own[start - level.first : stop - level.first]
     allowed = level.allowed(start, stop)
@@ -301,10 +301,12 @@ def _leaves(model: TreeModel, start: int, stop: int) -> LevelStatistics:
     exact = None
     if level.exact:
         exact = model.exact_information(len(model.levels) - 1, stop - start).masked(allowed)
-    return LevelStatistics(len(model.levels) - 1, start, precision, None, level.weights[own], exact)
+    return UpwardMessages(len(model.levels) - 1, start, precision, None, level.weights[own], exact)
 
 
-def _inner(model: TreeModel, number: int, start: int, stop: int, full: Full, below: Below) -> LevelStatistics:
+def _inner(
+    model: TreeModel, number: int, start: int, stop: int, full: Full, below: ChildSums
+) -> UpwardMessages:
     level, domain = model.levels[number], model.domain
     step = _step(model)
     linear = np.empty((stop - start, domain.cells))
@@ -317,7 +319,7 @@ def _inner(model: TreeModel, number: int, start: int, stop: int, full: Full, bel
         parts.append((found[0], found[2], exact_linear))
     exact = [part[1] for part in parts if part[1] is not None]
     exact_linears = [part[2] for part in parts if part[2] is not None]
-    return LevelStatistics(
+    return UpwardMessages(
         number,
         start,
         Operators.joined([part[0] for part in parts]),
@@ -334,7 +336,7 @@ def _step(model: TreeModel) -> int:
 
 
 def _inner_part(
-    model: TreeModel, number: int, start: int, stop: int, full: Full, below: Below
+    model: TreeModel, number: int, start: int, stop: int, full: Full, below: ChildSums
 ) -> tuple[Operators, Floats, Operators | None, Floats | None]:
     """Return ``P*``, ``b*``, ``M`` and ``r`` of some inner geounits, vectors by dense category."""
     level, domain = model.levels[number], model.domain
@@ -359,7 +361,7 @@ def _inner_part(
     return precision, linear, exact, exact_linear
 
 
-def inner_known(model: TreeModel, children: LevelStatistics, chosen: Ints | None = None) -> Known:
+def inner_known(model: TreeModel, children: UpwardMessages, chosen: Ints | None = None) -> SubtreeEstimates:
     """Return the estimates of inner geounits from their subtrees; of some of them, by their numbers."""
     level, domain = model.levels[children.level], model.domain
     if children.linear is None:
@@ -367,7 +369,7 @@ def inner_known(model: TreeModel, children: LevelStatistics, chosen: Ints | None
     at = np.arange(len(children)) if chosen is None else chosen - children.first
     exact, exact_linear = children.exact, children.exact_linear
     allowed = level.patterns[level.pattern[children.first - level.first + at]]
-    return known(
+    return subtree_estimates(
         children.precision.take(at),
         domain.forward(children.linear[at], allowed),
         None if exact is None else exact.take(at),
@@ -378,8 +380,8 @@ def inner_known(model: TreeModel, children: LevelStatistics, chosen: Ints | None
 
 
 def leaf_known(
-    model: TreeModel, leaves: LevelStatistics, chosen: Ints, answers: Sequence[npt.NDArray[np.int64]]
-) -> Known:
+    model: TreeModel, leaves: UpwardMessages, chosen: Ints, answers: Sequence[npt.NDArray[np.int64]]
+) -> SubtreeEstimates:
     """Return the estimates of leaves, by their numbers, from their own answers."""
     level, domain = model.levels[-1], model.domain
     place = chosen - level.first
@@ -391,7 +393,7 @@ def leaf_known(
         held = {e.query: np.ascontiguousarray(e.answers[place]) for e in level.exact}
         exact_linear = domain.to_blocks(exact_placed(model, held, allowed), allowed)
     precision = leaves.precision.take(chosen - leaves.first)
-    return known(precision, linear, exact, exact_linear, allowed, plain=model.plain[-1])
+    return subtree_estimates(precision, linear, exact, exact_linear, allowed, plain=model.plain[-1])
 
 
 def families(level: ModelLevel, first: int, last: int) -> tuple[Ints, Ints, Ints]:
@@ -423,7 +425,9 @@ def union(allowed: Bools, starts: Ints) -> Bools:
     return np.asarray(np.logical_or.reduceat(allowed, starts[:-1], axis=0))
 
 
-def conditioned(model: TreeModel, number: int, chosen: Ints, parts: Known, allowed: Bools) -> Known:
+def conditioned(
+    model: TreeModel, number: int, chosen: Ints, parts: SubtreeEstimates, allowed: Bools
+) -> SubtreeEstimates:
     """Condition the sums over the parts of divided geounits on their exact totals.
 
     Parameters
@@ -433,7 +437,7 @@ def conditioned(model: TreeModel, number: int, chosen: Ints, parts: Known, allow
         Level of the parts.
     chosen : int64 (t,)
         Numbers of the divided geounits.
-    parts : Known
+    parts : SubtreeEstimates
         The sums.
     allowed : bool (t, k)
     """
@@ -442,11 +446,11 @@ def conditioned(model: TreeModel, number: int, chosen: Ints, parts: Known, allow
         raise EstimationError("no geounits of this level hold a total together")
     information, exact, exact_linear = whole_information(model, number, chosen, parts, allowed)
     linear = information.apply_blocks(parts.mean)
-    return known(information, linear, exact, exact_linear, allowed, plain=False)
+    return subtree_estimates(information, linear, exact, exact_linear, allowed, plain=False)
 
 
 def whole_information(
-    model: TreeModel, number: int, chosen: Ints, parts: Known, allowed: Bools
+    model: TreeModel, number: int, chosen: Ints, parts: SubtreeEstimates, allowed: Bools
 ) -> tuple[Operators, Operators, Floats]:
     """Return ``P*``, ``M`` and ``r`` of divided geounits (see :func:`conditioned`)."""
     joint = model.levels[number].joint
@@ -465,7 +469,7 @@ def whole_information(
     return information, held, linear
 
 
-def _below(model: TreeModel, children: LevelStatistics, sums: Sums) -> Below:
+def _below(model: TreeModel, children: UpwardMessages, sums: Sums) -> ChildSums:
     """Sum what geounits say over their parents."""
     number = children.level
     level, domain = model.levels[number], model.domain
@@ -480,7 +484,7 @@ def _below(model: TreeModel, children: LevelStatistics, sums: Sums) -> Below:
         allowed = union(mask, starts)
         together = pooled(conditioned(model, number, chosen, together, allowed), groups, allowed)
         starts = starts[groups]
-    return Below(
+    return ChildSums(
         number - 1,
         int(parents[0]),
         together.covariance,
@@ -490,7 +494,7 @@ def _below(model: TreeModel, children: LevelStatistics, sums: Sums) -> Below:
     )
 
 
-def _pooled_inner(model: TreeModel, children: LevelStatistics, starts: Ints) -> Known:
+def _pooled_inner(model: TreeModel, children: UpwardMessages, starts: Ints) -> SubtreeEstimates:
     """Sum the estimates of inner geounits over their families, some families at a time."""
     parts = []
     for first, last in chunks(starts, 4 * model.domain.cells):
@@ -498,10 +502,10 @@ def _pooled_inner(model: TreeModel, children: LevelStatistics, starts: Ints) -> 
         own = inner_known(model, children, np.arange(low, high))
         allowed = model.levels[children.level].allowed(low, high)
         parts.append(pooled(own, starts[first : last + 1] - starts[first], allowed))
-    return Known.joined(parts)
+    return SubtreeEstimates.joined(parts)
 
 
-def _pooled_leaves(model: TreeModel, leaves: LevelStatistics, starts: Ints, sums: Sums) -> Known:
+def _pooled_leaves(model: TreeModel, leaves: UpwardMessages, starts: Ints, sums: Sums) -> SubtreeEstimates:
     """Sum the estimates of leaves over their families, some families at a time."""
     level = model.levels[-1]
     allowed = level.allowed(leaves.first, leaves.last)
@@ -510,7 +514,9 @@ def _pooled_leaves(model: TreeModel, leaves: LevelStatistics, starts: Ints, sums
     mean = np.zeros((len(starts) - 1, *model.domain.cell.shape))
     for first, last in chunks(groups.starts, model.domain.cells):
         _sum_leaves(model, leaves, covariance, groups.of_families(first, last), sums, mean[first:last])
-    return Known(covariance.pooled(starts), None if unknown is None else unknown.pooled(starts), mean)
+    return SubtreeEstimates(
+        covariance.pooled(starts), None if unknown is None else unknown.pooled(starts), mean
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -573,7 +579,7 @@ def chunks(starts: Ints, width: int) -> Iterator[Range]:
 
 
 def _sum_leaves(
-    model: TreeModel, leaves: LevelStatistics, covariance: Operators, groups: _Groups, sums: Sums, out: Floats
+    model: TreeModel, leaves: UpwardMessages, covariance: Operators, groups: _Groups, sums: Sums, out: Floats
 ) -> None:
     """Add the estimates of leaves over some families to `out`, float64 (families, k, e) in block order."""
     level, domain = model.levels[-1], model.domain
@@ -592,7 +598,7 @@ def _sum_leaves(
             add_integers(here, groups.group, held_answers[held.query])
         exact_linear = domain.to_blocks(exact_placed(model, held_answers, allowed), allowed)
         precision, exact = leaves.precision.take(groups.first), leaves.exact.take(groups.first)
-        means = known(precision, linear, exact, exact_linear, allowed, plain=False).mean
+        means = subtree_estimates(precision, linear, exact, exact_linear, allowed, plain=False).mean
     add_groups(means, groups.family, allowed, out)
 
 
