@@ -1,8 +1,9 @@
 """Consistent counts for a hierarchy of one attribute: hierarchical post-processing, equation (8).
 
 From the top down, the noisy counts of the children of each geounit are moved to the nearest counts that are
-not negative and add up to their parent's (section 3.3 of the paper). A weighted leaf-heavy plan may do better from the bottom up (appendix
-C): then the counts above are sums. Between the two lies every other level as the anchor.
+not negative and add up to their parent's (section 3.3 of the paper). A weighted leaf-heavy plan may do better
+from the bottom up (appendix C): then the counts above are sums. Between the two lies every other level as the
+anchor.
 
 The work is that of sorting the leaves. :mod:`opendas.topdown.family` is the estimator for tables of many
 cells with invariants and constraints.

@@ -35,11 +35,10 @@ from opendas.geography.hierarchy import Hierarchy
 from opendas.gls.information import (
     Extended,
     Stacks,
+    conditional,
     product,
-    regression,
     summed,
     transposed,
-    without_rounding,
 )
 from opendas.solvers.rounding.snapping import mix
 
@@ -385,17 +384,15 @@ def _step(
     total, below = upper.sums
     finite, infinite = [], []
     for number, stack in enumerate(own.finite):
-        v, j, var = stack[level.subtree], below.finite[number][family], given.finite[number]
-        s, unknown = total.finite[number][family][level.parent], None
-        if own.infinite is not None and total.infinite is not None:
-            u = own.infinite[number][level.subtree]
-            unknown = u, u, total.infinite[number][family][level.parent]
-        step = regression(v, v, s, j[level.parent], unknown)
-        back = transposed(step.gain)
-        finite.append(without_rounding(product(product(step.gain, var[level.parent]), back) + step.rest, v))
-        lost = np.zeros_like(v) if step.loose is None else step.loose
-        if given.infinite is not None:
-            lost = lost + product(product(step.gain, given.infinite[number][level.parent]), back)
+        unknown = (
+            None if own.infinite is None else own.infinite[number][level.subtree],
+            None if total.infinite is None else total.infinite[number][family][level.parent],
+            None if given.infinite is None else given.infinite[number][level.parent],
+        )
+        s, j = (one.finite[number][family][level.parent] for one in (total, below))
+        var = given.finite[number][level.parent]
+        _, found, lost = conditional(stack[level.subtree], s, j, var, unknown)
+        finite.append(found)
         infinite.append(lost)
     return Extended(tuple(finite), tuple(infinite) if any(lost.any() for lost in infinite) else None)
 

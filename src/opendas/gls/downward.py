@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from opendas.arrays import Bools, Floats, Ints
-from opendas.gls.information import regression, symmetric, transposed, without_rounding
+from opendas.gls.information import conditional, symmetric
 from opendas.gls.kernels import add_applied
 from opendas.gls.operators import Operators
 from opendas.gls.subtree_estimate import SubtreeEstimates, dual, pooled
@@ -225,24 +225,17 @@ def _loose_step(
     every = np.arange(len(family), dtype=np.int64)
     finite, infinite, gains = [], [], []
     for number in range(len(domain.kinds)):
-        v = own.covariance.stacks[number][own.covariance.which]
-        j = information.stacks[number][information.which][family]
-        s = together.covariance.stacks[number][together.covariance.which][family]
-        var = given.covariance.stacks[number][given.covariance.which][family]
-        unknown = None
-        if own.unknown is not None and together.unknown is not None:
-            u = _expanded(own.unknown, number)
-            unknown = u, u, _expanded(together.unknown, number)[family]
-        step = regression(v, v, s, j, unknown)
-        finite.append(without_rounding(step.gain @ var @ transposed(step.gain) + step.rest, v))
-        lost = np.zeros_like(v) if step.loose is None else step.loose
-        if given.unknown is not None:
-            lost = lost + step.gain @ _expanded(given.unknown, number)[family] @ transposed(step.gain)
+        unknown = (
+            None if own.unknown is None else own.unknown.matrices(number),
+            None if together.unknown is None else together.unknown.matrices(number)[family],
+            None if given.unknown is None else given.unknown.matrices(number)[family],
+        )
+        s, j, var = (
+            one.matrices(number)[family] for one in (together.covariance, information, given.covariance)
+        )
+        gain, found, lost = conditional(own.covariance.matrices(number), s, j, var, unknown)
+        finite.append(found)
         infinite.append(lost)
-        gains.append(np.ascontiguousarray(step.gain))
+        gains.append(np.ascontiguousarray(gain))
     mean = own.mean + Operators(domain, tuple(gains), every).apply_blocks(apart[family])
     return SubtreeEstimates(Operators.of(domain, finite), Operators.of(domain, infinite), mean)
-
-
-def _expanded(operators: Operators, number: int) -> Floats:
-    return operators.stacks[number][operators.which]

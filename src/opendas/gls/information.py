@@ -242,3 +242,36 @@ def regression(
     return Regression(
         fixed + slope, without_rounding(square - product(slope, transposed(cross)), square), _cleaned(lost)
     )
+
+
+def conditional(
+    own: Floats,
+    total: Floats,
+    information: Floats,
+    given: Floats,
+    unknown: tuple[Floats | None, Floats | None, Floats | None],
+) -> tuple[Floats, Floats, Floats]:
+    """Take one step down a tree: from what all measurements say of parents to the same of their children.
+
+    Parameters
+    ----------
+    own, total, information, given : float64 (c, b, d, d)
+        ``V`` of each child from its subtree, ``S`` of the sum of its family and the inverse, ``Var`` of its
+        parent.
+    unknown : (float64 (c, b, d, d) or None) each
+        The unknown directions of `own`, `total` and `given`; None for none.
+
+    Returns
+    -------
+    gain, covariance, unknown : float64 (c, b, d, d)
+        ``V S^-1``, and ``Var`` of each child: ``V + V (S^-1 Var S^-1 - S^-1) V``, where nothing is unknown.
+    """
+    mine, sums, above = unknown
+    loose = None if mine is None or sums is None else (mine, mine, sums)
+    step = regression(own, own, total, information, loose)
+    back = transposed(step.gain)
+    lost = np.zeros_like(own) if step.loose is None else step.loose
+    if above is not None:
+        lost = lost + product(product(step.gain, above), back)
+    found = without_rounding(product(product(step.gain, given), back) + step.rest, own)
+    return step.gain, found, lost

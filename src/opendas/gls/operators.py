@@ -89,8 +89,12 @@ class Operators:
         used, which = np.unique(self.which, return_inverse=True)
         return Operators(self.domain, tuple(stack[used] for stack in self.stacks), which.ravel())
 
+    def matrices(self, number: int) -> Floats:
+        """Return every geounit's matrices of one dimension of blocks, float64 (N, b, k d, k d)."""
+        return self.stacks[number][self.which]
+
     def expanded(self) -> Stacks:
-        """Return every geounit's matrices, float64 (N, b, k d, k d)."""
+        """Return every geounit's matrices, float64 (N, b, k d, k d) for each dimension."""
         return tuple(stack[self.which] for stack in self.stacks)
 
     def sum(self, starts: Ints) -> Operators:
