@@ -349,12 +349,12 @@ def _carry(
     """Carry areas up the tree; returns covariances, and estimates (areas, k, e) in block order."""
     carried = _Carried.nothing(top.covariance.finite)
     for step in steps:
-        gathered = _gather(pairs, step.parent, step.leaves)
-        if len(gathered.mixed):
-            carried = _lifted(step, gathered, pairs, carried, domain)
+        above, mixed, inside, row = _gather(pairs, step.parent, step.leaves)
+        if len(mixed):
+            carried = _lifted(step, above.geounit[mixed], pairs, inside, row, carried, domain)
         else:
             carried = _Carried.nothing(top.covariance.finite)
-        pairs = gathered.pairs
+        pairs = above
     parts = _Parts.of(carried, pairs, np.arange(len(pairs.slot)), top.kind[pairs.geounit])
     shape = areas, len(parts.kind)
     counts, _, which = families(pairs.area, parts.part, shape)
@@ -373,12 +373,11 @@ def _carry(
     return Extended(tuple(finite), unknown), mean
 
 
-@dataclass(frozen=True, eq=False)
-class _Gathered:
-    """Pairs one level up, and which of those below enter those that are not alike.
+def _gather(pairs: _Pairs, parent: Ints, leaves: Ints) -> tuple[_Pairs, Ints, Ints, Ints]:
+    """Go one level up: gather the children of each pair of an area and a parent.
 
-    Parameters
-    ----------
+    Returns
+    -------
     pairs : _Pairs
     mixed : int64 (t,)
         Positions in `pairs` of those that must be carried.
@@ -387,15 +386,6 @@ class _Gathered:
     row : int64 (i,)
         Which of the mixed each enters; ascending.
     """
-
-    pairs: _Pairs
-    mixed: Ints
-    inside: Ints
-    row: Ints
-
-
-def _gather(pairs: _Pairs, parent: Ints, leaves: Ints) -> _Gathered:
-    """Go one level up: gather the children of each pair of an area and a parent."""
     up = parent[pairs.geounit]
     starts = np.flatnonzero((np.diff(pairs.area, prepend=-1) != 0) | (np.diff(up, prepend=-1) != 0))
     group = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(up))))
@@ -406,9 +396,8 @@ def _gather(pairs: _Pairs, parent: Ints, leaves: Ints) -> _Gathered:
     apart = np.bincount(group, ~alike, minlength=len(starts)) > 0
     partly = apart | (held < leaves[geounit])
     slot = np.where(partly, np.cumsum(partly) - 1, -1).astype(np.int64)
-    inside = np.flatnonzero(partly[group]).astype(np.int64)
-    mixed = np.flatnonzero(partly).astype(np.int64)
-    return _Gathered(_Pairs(area, geounit, held, weight, slot), mixed, inside, slot[group[inside]])
+    inside, mixed = np.flatnonzero(partly[group]).astype(np.int64), np.flatnonzero(partly).astype(np.int64)
+    return _Pairs(area, geounit, held, weight, slot), mixed, inside, slot[group[inside]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -450,11 +439,17 @@ class _Parts:
 
 
 def _lifted(
-    step: _Step, gathered: _Gathered, pairs: _Pairs, carried: _Carried, domain: Domain | None
+    step: _Step,
+    parents: Ints,
+    pairs: _Pairs,
+    inside: Ints,
+    row: Ints,
+    carried: _Carried,
+    domain: Domain | None,
 ) -> _Carried:
-    """Carry sums from children to parents."""
-    inside, row, count = gathered.inside, gathered.row, len(gathered.mixed)
-    used, at = np.unique(gathered.pairs.geounit[gathered.mixed], return_inverse=True)
+    """Carry sums from children to parents, int64 (t,); `inside` and `row` as :func:`_gather` finds them."""
+    count = len(parents)
+    used, at = np.unique(parents, return_inverse=True)
     touched, child = np.unique(pairs.geounit[inside], return_inverse=True)
     own, together = step.own(touched), step.together(used)
     if together.information is None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,16 @@ from opendas.intervals.implied import UNBOUNDED, Limits, area_limits, cut, geoun
 from opendas.intervals.laws import CHARACTERISTIC, ENUMERATED, EXACT, NORMAL, NoiseSum, confidence_level
 from opendas.intervals.noisy_tree import NoisyTree
 
-__all__ = ["LAWS", "Areas", "Estimated", "Estimates", "Intervals", "area_intervals", "batches", "intervals"]
+__all__ = [
+    "LAWS",
+    "Areas",
+    "EstimateSource",
+    "Estimated",
+    "Intervals",
+    "area_intervals",
+    "batches",
+    "intervals",
+]
 
 
 LAWS = (EXACT, NORMAL, ENUMERATED, CHARACTERISTIC)
@@ -49,11 +58,6 @@ class Estimated:
     variance: Floats
     kinds: tuple[NoiseSum, ...]
     kind: Ints
-
-    @classmethod
-    def normal(cls, value: Floats, variance: Floats) -> Estimated:
-        """Return estimates whose errors are all normal."""
-        return cls(value, variance, (), np.full(value.shape, -1, dtype=np.int64))
 
     def half_widths(self, confidence: float) -> tuple[Floats, npt.NDArray[np.int8]]:
         """Return half the width of each interval, float64 (a, t), and the number of its law in `LAWS`."""
@@ -99,7 +103,7 @@ class Areas:
         return Areas(len(chosen), place[self.which[keep]], self.leaf[keep], self.weight[keep])
 
 
-class Estimates(Protocol):
+class EstimateSource(Protocol):
     """Least-squares estimates of a noisy tree, with their errors."""
 
     def geounits(self, level: int, geounits: Ints, members: Bools) -> Estimated:
@@ -141,31 +145,20 @@ class Intervals:
     margin: Floats
     law: npt.NDArray[np.int8]
 
+    def _columns(self) -> list[npt.NDArray[Any]]:
+        return [self.estimate, self.variance, self.lower, self.upper, self.margin, self.law]
+
     @staticmethod
     def joined(parts: list[Intervals], confidence: float, columns: int) -> Intervals:
         """Return the intervals of several runs of areas one after the other."""
         empty = np.zeros((0, columns))
-        return Intervals(
-            confidence,
-            np.concatenate([empty, *(part.estimate for part in parts)]),
-            np.concatenate([empty, *(part.variance for part in parts)]),
-            np.concatenate([empty, *(part.lower for part in parts)]),
-            np.concatenate([empty, *(part.upper for part in parts)]),
-            np.concatenate([empty, *(part.margin for part in parts)]),
-            np.concatenate([empty.astype(np.int8), *(part.law for part in parts)]),
-        )
+        none = Intervals(confidence, empty, empty, empty, empty, empty, empty.astype(np.int8))
+        columns_of = zip(*(part._columns() for part in (none, *parts)), strict=True)
+        return Intervals(confidence, *map(np.concatenate, columns_of))
 
     def take(self, rows: Ints) -> Intervals:
         """Return the intervals of some areas."""
-        return Intervals(
-            self.confidence,
-            self.estimate[rows],
-            self.variance[rows],
-            self.lower[rows],
-            self.upper[rows],
-            self.margin[rows],
-            self.law[rows],
-        )
+        return Intervals(self.confidence, *(column[rows] for column in self._columns()))
 
 
 def intervals(estimated: Estimated, limits: Limits, members: Bools, confidence: float) -> Intervals:
@@ -197,7 +190,7 @@ def intervals(estimated: Estimated, limits: Limits, members: Bools, confidence: 
 
 
 def area_intervals(
-    tree: NoisyTree, estimates: Estimates, areas: Areas, members: Bools, confidence: float
+    tree: NoisyTree, estimates: EstimateSource, areas: Areas, members: Bools, confidence: float
 ) -> Intervals:
     """Make intervals for sets of leaves, weighted or not.
 
@@ -282,14 +275,14 @@ def match_geounits(spine: Spine, unit: Ints, areas: int) -> tuple[Ints, Ints]:
 
 
 def batches(
-    tree: NoisyTree, estimates: Estimates, unit: Ints, areas: int, members: Bools, confidence: float
+    tree: NoisyTree, estimates: EstimateSource, unit: Ints, areas: int, members: Bools, confidence: float
 ) -> Iterator[tuple[int, Intervals]]:
     """Yield (first area, intervals) for areas that do not overlap, a bounded number at a time.
 
     Parameters
     ----------
     tree : NoisyTree
-    estimates : Estimates
+    estimates : EstimateSource
     unit : int64 (leaves,)
         Area of each leaf of the frame; -1 for none.
     areas : int

@@ -6,6 +6,7 @@ different covariances.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -65,7 +66,7 @@ class _Level:
 
 
 class TreeEstimates:
-    """Least-squares estimates of a noisy tree; an :class:`opendas.intervals.answers.Estimates`.
+    """Least-squares estimates of a noisy tree; an :class:`opendas.intervals.answers.EstimateSource`.
 
     Parameters
     ----------
@@ -81,8 +82,6 @@ class TreeEstimates:
         self.tree = tree
         self._laws = ErrorLaws(tree)
         self._last: tuple[bytes, _Level] | None = None
-        self._upper: dict[int, Estimates] = {}
-        self._down: Iterator[Estimates] | None = None
 
     @cached_property
     def model(self) -> TreeModel:
@@ -111,26 +110,16 @@ class TreeEstimates:
         columns = rows.of_row
         return Estimated(rows.values(found.mean), variance[:, columns], self._laws.kinds, kind[:, columns])
 
+    @cached_property
+    def _inner(self) -> tuple[Estimates, ...]:
+        """Estimates of each geolevel above the leaves."""
+        return tuple(itertools.islice(down_pass(self.sweep), len(self.model.levels) - 1))
+
     def estimates(self, level: int) -> Iterator[Estimates]:
         """Yield the estimates of a geolevel: above the leaves in one piece, the leaves in runs."""
-        last = len(self.model.levels) - 1
-        if level < last:
-            yield self._above(level)
-            return
-        down = down_pass(self.sweep)
-        for found in down:
-            if found.level == last:
-                yield found
-            else:
-                self._upper.setdefault(found.level, found)
-
-    def _above(self, level: int) -> Estimates:
-        if self._down is None:
-            self._down = down_pass(self.sweep)
-        while level not in self._upper:
-            found = next(self._down)
-            self._upper[found.level] = found
-        return self._upper[level]
+        if level < len(self.model.levels) - 1:
+            return iter((self._inner[level],))
+        return (found for found in down_pass(self.sweep) if found.level == level)
 
     def _whole_level(self, level: int, members: Bools) -> _Level:
         key = bytes([level]) + np.packbits(members).tobytes() + bytes(str(members.shape), "ascii")
