@@ -8,7 +8,7 @@ rounded normal: good enough to time a solver, not to release anything. The weigh
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
@@ -284,6 +284,11 @@ class VariedFamily:
     linear: NDArray[np.float64]
     curvature: PairedCurvature
     truth: NDArray[np.int64]
+
+    @property
+    def stated(self) -> FamilyProblem:
+        """The problem with these linear terms and Hessians."""
+        return replace(self.problem, linear=self.linear, hessians=self.curvature)
 
 
 def varied(

@@ -25,22 +25,24 @@ import multiprocessing as mp
 import statistics
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from scipy import sparse
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 sys.path.insert(0, str(Path(__file__).parent))
 
 from families import VariedFamily, family, varied
 from least_squares import cpu_ms, machine
+from support.general import load
 
-from opendas.solvers.general import load
-from opendas.solvers.general.program import Program, program
-from opendas.solvers.least_squares.solve import solve
-from opendas.solvers.least_squares.varied import solve_varied
-from opendas.solvers.least_squares.varied_direct import solve_explicit
-from opendas.solvers.problem.certificate import Multipliers, certify_varied
+from opendas.solvers.least_squares.clarabel import Program, program
+from opendas.solvers.least_squares.direct import solve_direct
+from opendas.solvers.least_squares.solve import LIMIT, PRECISION, solve
+from opendas.solvers.problem.certificate import certify
+from opendas.solvers.problem.curvature import DenseCurvature
 from opendas.solvers.problem.problem import Status
 
 SIZES = {  # level, level below, children, cells, population, grandchildren
@@ -71,7 +73,7 @@ def lifted(one: VariedFamily) -> Program:
     K = curvature.alpha.shape[1]
     apart = curvature.place[:, None] == curvature.place[None, :]
     within = np.where(apart, curvature.beta[:, curvature.kind[:, None], curvature.kind[None, :]], 0.0)
-    base = program(problem, "plain", (one.linear, within))
+    base = program(replace(one.stated, hessians=DenseCurvature(within)), "plain")
     unit = 1.0 / float(np.einsum("cii->ci", within).max())  # that of the program
     m, C = len(base.child), problem.children
     alpha = [sparse.csc_array(unit * A) for A in curvature.alpha]
@@ -88,19 +90,19 @@ def lifted(one: VariedFamily) -> Program:
         row_upper=np.concatenate([zeros, base.row_upper]),
         child=base.child,
         cell=base.cell,
+        label=np.concatenate([np.full(C * K, -1), base.label]),
+        unit=base.unit,
     )
 
 
 def general(size: str, seed: int, name: str, form: str, pipe) -> None:
     """Time one general solver, in a process of its own."""
     one = made(size, seed)
-    found = solve_explicit(one.problem, one.linear, one.curvature, 300, 1e-9, 0.0)
-    multipliers = Multipliers(found.mu, found.lam, found.tau)
+    multipliers = solve_direct(one.stated, LIMIT, PRECISION).multipliers
     solver = load(name)
     start = time.process_time()
     if form == "plain":
-        matrices = one.curvature.blocks(np.arange(one.problem.cells))
-        qp = program(one.problem, "plain", (one.linear, matrices))
+        qp = program(one.stated, "plain")
     else:
         qp = lifted(one)
     stating = (time.process_time() - start) * 1e3
@@ -110,9 +112,7 @@ def general(size: str, seed: int, name: str, form: str, pipe) -> None:
         answer = solver.solve_program(qp, one.linear.shape, tolerance)
         ms = (time.process_time() - start) * 1e3
         fine = answer.status is Status.OPTIMAL
-        residual = (
-            certify_varied(one.problem, one.linear, one.curvature, answer.x, multipliers) if fine else np.inf
-        )
+        residual = certify(one.stated, answer.x, multipliers) if fine else np.inf
         if best is None or residual < best["residual"]:
             best = {"ms": ms, "stating_ms": stating, "residual": float(residual), "tolerance": tolerance}
         if residual <= RESIDUAL:
@@ -145,10 +145,10 @@ def measure(size: str, seeds: int) -> dict:
     for seed in range(seeds if size in REPEATS else 1):
         one = made(size, seed)
         stated = family(level, C, n, population, seed, held_total=False, group_quarters=True).problem
-        answer = solve_varied(one.problem, one.linear, one.curvature)
+        answer = solve(one.stated)
         if answer.status is not Status.OPTIMAL or solve(stated).status is not Status.OPTIMAL:
             raise SystemExit(f"{size}, seed {seed}: not solved")
-        ours.append(cpu_ms(lambda one=one: solve_varied(one.problem, one.linear, one.curvature), repeat))
+        ours.append(cpu_ms(lambda one=one: solve(one.stated), repeat))
         plain.append(cpu_ms(lambda stated=stated: solve(stated), repeat))
         methods.add(answer.method)
         residual = max(residual, answer.residual)

@@ -10,7 +10,7 @@ import pytest
 from support.seeds import seeds
 
 from opendas.errors import EstimationError
-from opendas.solvers.general import clarabel
+from opendas.solvers.least_squares.clarabel import solve_clarabel
 from opendas.solvers.least_squares.solve import solve
 from opendas.solvers.problem.certificate import Multipliers, certify
 from opendas.solvers.problem.problem import ConstraintRow, FamilyProblem, Status
@@ -48,7 +48,7 @@ def test_random_family_is_solved_as_well_as_by_a_general_solver(seed):
     assert answer.residual <= 1e-7
     top = 1.0 if problem.parent is None else max(1.0, problem.parent.max())
     assert violation(problem, answer.x) <= 1e-7 * top
-    other = clarabel.solve(problem)
+    other = solve_clarabel(problem)
     assert other.status is Status.OPTIMAL
     mine, theirs = problem.objective(answer.x), problem.objective(other.x)
     assert mine <= theirs + 1e-8 * max(1.0, abs(theirs))

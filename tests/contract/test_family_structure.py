@@ -11,19 +11,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.minimum_tolerance import minimum_tolerance
+from support.random_family import random_family
 from support.seeds import seeds
 
-from opendas.solvers.general import clarabel
-from opendas.solvers.infeasible.feasibility import conflict, minimum_tolerance
-from opendas.solvers.least_squares import solve as solving
-from opendas.solvers.least_squares.admm import admm
-from opendas.solvers.least_squares.direct import solve_direct
+import opendas.solvers.least_squares.solve as solving
+from opendas.solvers.infeasible.feasibility import conflict
+from opendas.solvers.least_squares.clarabel import solve_clarabel
 from opendas.solvers.least_squares.solve import solve
-from opendas.solvers.problem.certificate import Multipliers, certify, find_multipliers, stacked_terms
-from opendas.solvers.problem.problem import FamilyProblem, Solution, Status
+from opendas.solvers.problem.certificate import certify, find_multipliers
+from opendas.solvers.problem.problem import FamilyProblem, Status
 
 ROOT = Path(__file__).parents[2]
-random_family = runpy.run_path(str(ROOT / "tests" / "support" / "random_family.py"))["random_family"]
 family = runpy.run_path(str(ROOT / "benchmarks" / "families.py"))["family"]
 
 
@@ -51,7 +50,7 @@ def test_made_families_end_in_the_first_method(level, children, cells, populatio
 @pytest.mark.parametrize("seed", seeds(12))
 def test_singular_h_has_the_margins_of_a_general_solver(style, seed):
     problem = random_family(1000 + seed, style=style)
-    ours, theirs = solve(problem), clarabel.solve(problem)
+    ours, theirs = solve(problem), solve_clarabel(problem)
     assert ours.status is Status.OPTIMAL
     assert ours.residual <= 1e-8
     for _, rows in problem.terms:
@@ -116,33 +115,13 @@ def test_children_without_a_parent_are_solved_apart():
         np.testing.assert_allclose(solve(alone).x[0], together.x[c], atol=1e-9)
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_first_order_start_leads_to_the_same_optimum(seed):
-    problem = random_family(seed, "bounded", "detailed", children=6, cells=14)
-    rows, weights = stacked_terms(problem)
-    found = solve_direct(problem, rows, weights, 300, 1e-9, lambda p: admm(p, 400, 1e-3)[:2])
-    assert certify(problem, found.x, Multipliers(found.mu, found.lam)) <= 1e-9
-    np.testing.assert_allclose(found.x, solve(problem).x, atol=1e-7)
-
-
-def test_chain_goes_on_where_a_method_fails(monkeypatch):
+def test_the_ladder_goes_on_where_the_active_set_fails(monkeypatch):
     problem = random_family(8, "bounded", "detailed", children=6, cells=14)
-    original = solving._structured
-
-    def refuse(methods):
-        def run(problem, tolerance, method, **others):
-            answer = original(problem, tolerance, method, **others)
-            if method in methods:
-                return Solution(answer.x, Status.FAILED, np.inf, answer.iterations, method)
-            return answer
-
-        return run
-
-    monkeypatch.setattr(solving, "_structured", refuse({"pdas"}))
-    assert solve(problem).method == "admm+pdas"
-    monkeypatch.setattr(solving, "_structured", refuse({"pdas", "admm+pdas"}))
+    plain = solve(problem)
+    monkeypatch.setattr(solving, "SHARED", ())
     last = solve(problem)
     assert (last.method, last.status) == ("clarabel", Status.OPTIMAL)
+    np.testing.assert_allclose(last.x, plain.x, atol=1e-6)
     tight = solve(problem, tolerance=1e-18)
     assert tight.status is Status.FAILED
     assert tight.residual < 1e-6
@@ -231,13 +210,12 @@ def test_threads_that_solve_families_side_by_side_change_nothing():
 def test_number_of_blas_threads_changes_no_byte():
     script = (
         "import runpy, sys, hashlib\n"
-        "from opendas.solvers.least_squares import solve as s\n"
+        "import opendas.solvers.least_squares.solve as s\n"
         f"family = runpy.run_path({str(ROOT / 'benchmarks' / 'families.py')!r})['family']\n"
         "problems = [family('block', 14, 30, 1200.0, 0).problem, family('tract', 40, 450, 2e5, 0).problem]\n"
         "first = [s.solve(p).x for p in problems]\n"
-        "from opendas.solvers.least_squares.admm import admm\n"
-        "second = [s._structured(p, 1e-7, 'admm', guess=lambda q: admm(q, 60, 1e-9)[:2]).x"
-        " for p in problems]\n"
+        "s.SHARED = ()\n"
+        "second = [s.solve(problems[0]).x]\n"
         "print(hashlib.sha256(b''.join(x.tobytes() for x in first + second)).hexdigest())\n"
     )
     seen = set()

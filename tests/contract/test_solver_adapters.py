@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.general import ADAPTERS, load
 
 from opendas.errors import ConfigError, EnvironmentFailure
-from opendas.solvers.general import ADAPTERS, load
-from opendas.solvers.general.program import program
+from opendas.solvers.least_squares.clarabel import program
 from opendas.solvers.least_squares.solve import solve
 from opendas.solvers.problem.certificate import certify
 from opendas.solvers.problem.problem import FamilyProblem, Status

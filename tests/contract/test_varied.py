@@ -6,15 +6,14 @@ import numpy as np
 import pytest
 from support.random_family import random_family
 from support.random_joint import random_joint
-from support.random_varied import SORTS, hessians, random_varied
+from support.random_varied import SORTS, hessians, own, random_varied
 from support.seeds import seeds
 
+import opendas.solvers.least_squares.solve as solving
 from opendas.errors import EstimationError
-from opendas.solvers.general import clarabel
-from opendas.solvers.least_squares import varied
+from opendas.solvers.least_squares.clarabel import solve_clarabel
 from opendas.solvers.least_squares.solve import solve
-from opendas.solvers.least_squares.varied import solve_varied
-from opendas.solvers.problem.certificate import Multipliers, certify_varied
+from opendas.solvers.problem.certificate import Multipliers, certify
 from opendas.solvers.problem.curvature import DenseCurvature, SharedCurvature, blocks
 from opendas.solvers.problem.problem import ConstraintRow, FamilyProblem, Status
 
@@ -24,9 +23,13 @@ DETAILED = (1.0, np.arange(2, dtype=np.int32))
 class Products:
     """A curvature of which nothing is known but its products."""
 
-    def __init__(self, matrices):
+    def __init__(self, matrices, times=1.0):
         self.dense = DenseCurvature(matrices)
-        self.apply, self.diagonal = self.dense.apply, self.dense.diagonal
+        self.diagonal = self.dense.diagonal
+        self.times = times
+
+    def apply(self, x):
+        return self.times * self.dense.apply(x)
 
 
 def violation(problem, x):
@@ -53,7 +56,7 @@ def agree(problem, linear, matrices, answer):
     if problem.parent is not None:
         top = max(top, problem.parent.max(initial=0.0))
     assert violation(problem, answer.x) <= 2e-7 * top
-    other = clarabel.solve_varied(problem, linear, matrices)
+    other = solve_clarabel(own(problem, linear, DenseCurvature(matrices)))
     assert other.status is Status.OPTIMAL
     mine, theirs = objective(linear, matrices, answer.x), objective(linear, matrices, other.x)
     size = max(1.0, abs(theirs))
@@ -66,13 +69,15 @@ def agree(problem, linear, matrices, answer):
 @pytest.mark.parametrize("seed", seeds(160))
 def test_random_family_is_solved_as_well_as_by_clarabel(seed):
     problem, linear, matrices = random_varied(seed)
-    agree(problem, linear, matrices, solve_varied(problem, linear, Products(matrices)))
+    agree(problem, linear, matrices, solve(own(problem, linear, Products(matrices))))
 
 
 @pytest.mark.parametrize("seed", seeds(40))
 def test_equal_hessians_give_the_answer_of_the_shared_solver(seed):
     problem = random_family(seed, style="detailed") if seed % 2 else random_joint(seed)
-    answer = solve_varied(problem, problem.scale[:, None] * problem.linear, SharedCurvature(problem))
+    answer = solve(
+        own(problem, problem.scale[:, None] * problem.linear, SharedCurvature(problem.terms, problem.scale))
+    )
     plain = solve(problem)
     assert answer.status is Status.OPTIMAL
     top = max(1.0, plain.x.max(initial=0.0))
@@ -85,7 +90,7 @@ def test_equal_hessians_give_the_answer_of_the_shared_solver(seed):
 def test_certificate_does_not_need_the_solvers_multipliers(seed):
     problem, linear, matrices = random_varied(seed)
     curvature = DenseCurvature(matrices)
-    assert certify_varied(problem, linear, curvature, solve_varied(problem, linear, curvature).x) <= 1e-7
+    assert certify(own(problem, linear, curvature), solve(own(problem, linear, curvature)).x) <= 1e-7
 
 
 def test_certificate_looks_at_the_hessians_and_not_at_the_metric():
@@ -95,28 +100,28 @@ def test_certificate_looks_at_the_hessians_and_not_at_the_metric():
     best = np.array([[3.25, 1.0], [0.75, 3.0]])
     curvature = DenseCurvature(matrices)
     right = Multipliers(np.array([0.75, 0.0]), np.zeros((2, 0)))
-    assert certify_varied(problem, linear, curvature, best, right) <= 1e-15
-    assert certify_varied(problem, linear, curvature, best) <= 1e-12
-    assert certify_varied(problem, linear, DenseCurvature(matrices[::-1]), best) > 1e-2
+    assert certify(own(problem, linear, curvature), best, right) <= 1e-15
+    assert certify(own(problem, linear, curvature), best) <= 1e-12
+    assert certify(own(problem, linear, DenseCurvature(matrices[::-1])), best) > 1e-2
     moved = best + 1e-3 * np.array([[1.0, 0.0], [-1.0, 0.0]])
-    assert certify_varied(problem, linear, curvature, moved) > 1e-5
-    assert certify_varied(problem, linear, curvature, best * np.nan) == np.inf
-    assert certify_varied(problem, linear, DenseCurvature(matrices * np.nan), best, right) == np.inf
-    np.testing.assert_allclose(solve_varied(problem, linear, curvature).x, best, atol=1e-12)
+    assert certify(own(problem, linear, curvature), moved) > 1e-5
+    assert certify(own(problem, linear, curvature), best * np.nan) == np.inf
+    assert certify(own(problem, linear, Products(matrices, np.nan)), best, right) == np.inf
+    np.testing.assert_allclose(solve(own(problem, linear, curvature)).x, best, atol=1e-12)
 
 
 def test_a_cell_that_nothing_measures_takes_what_others_leave():
     problem = FamilyProblem((DETAILED,), np.zeros((2, 2)), np.array([4.0, 4.0]))
     matrices = np.array([np.diag([1.0, 0.0]), np.diag([1.0, 1.0])])
-    answer = solve_varied(problem, np.array([[3.0, 0.0], [3.0, 1.0]]), DenseCurvature(matrices))
+    answer = solve(own(problem, np.array([[3.0, 0.0], [3.0, 1.0]]), DenseCurvature(matrices)))
     assert answer.status is Status.OPTIMAL
     np.testing.assert_allclose(answer.x, [[2.0, 3.0], [2.0, 1.0]], atol=1e-6)
 
 
 def test_single_child_is_its_parent():
     problem = FamilyProblem((DETAILED,), np.zeros((1, 2)), np.array([3.0, 2.0]))
-    answer = solve_varied(
-        problem, np.array([[9.0, -4.0]]), DenseCurvature(np.array([[[2.0, 1.0], [1.0, 1.0]]]))
+    answer = solve(
+        own(problem, np.array([[9.0, -4.0]]), DenseCurvature(np.array([[[2.0, 1.0], [1.0, 1.0]]])))
     )
     np.testing.assert_array_equal(answer.x, [[3.0, 2.0]])
     assert answer.residual == 0.0
@@ -124,13 +129,13 @@ def test_single_child_is_its_parent():
         (DETAILED,), np.zeros((1, 2)), np.array([3.0, 2.0]),
         groups=np.ones((1, 2), bool), lower=[[6.0]], upper=[[9.0]],
     )  # fmt: skip
-    assert solve_varied(held, np.zeros((1, 2)), DenseCurvature(np.eye(2)[None])).status is Status.INFEASIBLE
+    assert solve(own(held, np.zeros((1, 2)), DenseCurvature(np.eye(2)[None]))).status is Status.INFEASIBLE
 
 
 @pytest.mark.parametrize("parent", [np.zeros(0), None])
 def test_empty_support(parent):
     problem = FamilyProblem((), np.zeros((3, 0)), parent)
-    answer = solve_varied(problem, np.zeros((3, 0)), DenseCurvature(np.zeros((3, 0, 0))))
+    answer = solve(own(problem, np.zeros((3, 0)), DenseCurvature(np.zeros((3, 0, 0)))))
     assert answer.status is Status.OPTIMAL
     assert answer.x.shape == (3, 0)
 
@@ -141,7 +146,7 @@ def test_bounds_that_cannot_be_met_name_the_rows():
         groups=np.array([[True, False]]), lower=[[2.0], [2.0], [2.0]], upper=np.full((3, 1), np.inf),
         group_names=("gq",),
     )  # fmt: skip
-    answer = solve_varied(problem, np.zeros((3, 2)), DenseCurvature(np.stack([np.eye(2)] * 3)))
+    answer = solve(own(problem, np.zeros((3, 2)), DenseCurvature(np.stack([np.eye(2)] * 3))))
     assert answer.status is Status.INFEASIBLE
     assert ConstraintRow("lower", 1, 0, "gq") in answer.conflict
 
@@ -153,7 +158,7 @@ def test_infeasibility_that_needs_a_linear_program():
         groups=groups, lower=[[6.0, -np.inf], [-np.inf, 2.0]], upper=np.full((2, 2), np.inf),
     )  # fmt: skip
     linear, matrices = hessians(problem, np.random.default_rng(1), "near")
-    answer = solve_varied(problem, linear, DenseCurvature(matrices))
+    answer = solve(own(problem, linear, DenseCurvature(matrices)))
     assert answer.status is Status.INFEASIBLE
     assert ("lower", 0, 0) in {(row.kind, row.child, row.index) for row in answer.conflict}
 
@@ -171,7 +176,7 @@ def test_infeasibility_that_needs_a_linear_program():
 def test_malformed_input_is_refused(linear, matrices):
     problem = FamilyProblem((DETAILED,), np.zeros((2, 2)), np.array([4.0, 1.0]))
     with pytest.raises(EstimationError):
-        solve_varied(problem, linear, DenseCurvature(matrices))
+        solve(own(problem, linear, DenseCurvature(matrices)))
 
 
 @pytest.mark.parametrize("sort", SORTS)
@@ -187,13 +192,12 @@ def test_blocks_by_products_are_the_entries(sort):
 
 @pytest.mark.parametrize("seed", seeds(40))
 def test_steps_by_products_reach_the_answer_of_the_active_set(seed, monkeypatch):
-    near = seed % 2 == 0
-    problem, linear, matrices = random_varied(seed, "near" if near else None, joint=False)
-    plain = solve_varied(problem, linear, DenseCurvature(matrices))
-    monkeypatch.setattr(varied, "WRITTEN", 0)
-    answer = solve_varied(problem, linear, Products(matrices))
-    if near:
-        assert answer.method == ("parent" if plain.method == "parent" else "steps")
+    """Where Hessians are too large to be written out."""
+    problem, linear, matrices = random_varied(seed, "near" if seed % 2 == 0 else None, joint=False)
+    plain = solve(own(problem, linear, DenseCurvature(matrices)))
+    monkeypatch.setattr(solving, "WRITTEN", 0)
+    answer = solve(own(problem, linear, Products(matrices)))
+    assert answer.method == ("parent" if plain.method == "parent" else "steps")
     agree(problem, linear, matrices, answer)
     top = max(1.0, plain.x.max(initial=0.0))
     assert objective(linear, matrices, answer.x) == pytest.approx(
@@ -202,24 +206,24 @@ def test_steps_by_products_reach_the_answer_of_the_active_set(seed, monkeypatch)
 
 
 def test_steps_find_no_point_where_there_is_none(monkeypatch):
-    monkeypatch.setattr(varied, "WRITTEN", 0)
+    monkeypatch.setattr(solving, "WRITTEN", 0)
     problem = FamilyProblem(
         (DETAILED,), np.zeros((3, 2)), np.array([4.0, 1.0]),
         groups=np.array([[True, False]]), lower=[[2.0], [2.0], [2.0]], upper=np.full((3, 1), np.inf),
     )  # fmt: skip
-    answer = solve_varied(problem, np.zeros((3, 2)), Products(np.stack([np.eye(2)] * 3)))
+    answer = solve(own(problem, np.zeros((3, 2)), Products(np.stack([np.eye(2)] * 3))))
     assert answer.status is Status.INFEASIBLE
     assert answer.conflict
 
 
 def test_a_family_that_nothing_solves_is_not_called_solved(monkeypatch):
     problem, linear, matrices = random_varied(3, "near")
-    for name, value in (("SETTINGS", ()), ("GENERAL", 0), ("solve_by_steps", lambda *_, **__: None)):
-        monkeypatch.setattr(varied, name, value)
-    answer = solve_varied(problem, linear, Products(matrices))
+    monkeypatch.setattr(solving, "APART", ())
+    monkeypatch.setattr(solving, "GENERAL", 0)
+    answer = solve(own(problem, linear, Products(matrices)))
     assert answer.status is Status.FAILED
     assert answer.residual == np.inf
-    monkeypatch.setattr(varied, "GENERAL", 10**6)
-    answer = solve_varied(problem, linear, Products(matrices))
+    monkeypatch.setattr(solving, "GENERAL", 10**6)
+    answer = solve(own(problem, linear, Products(matrices)))
     assert answer.method == "clarabel"
     agree(problem, linear, matrices, answer)

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from support.random_family import random_family
 from support.random_joint import random_joint
+from support.random_varied import own
 from support.seeds import seeds
 
 from opendas.errors import EstimationError
-from opendas.solvers.general import clarabel
 from opendas.solvers.least_squares.active_set import PAIRED
+from opendas.solvers.least_squares.clarabel import solve_clarabel
 from opendas.solvers.least_squares.paired import (
     PairedCurvature,
     paired_guess,
@@ -18,7 +19,7 @@ from opendas.solvers.least_squares.paired import (
     paired_times,
     place_bounds,
 )
-from opendas.solvers.least_squares.varied import solve_varied
+from opendas.solvers.least_squares.solve import solve
 from opendas.solvers.problem.curvature import DenseCurvature
 from opendas.solvers.problem.problem import Status
 
@@ -116,9 +117,9 @@ def problem_of(seed, **size):
 def test_pairs_give_the_answer_of_the_matrices(seed):
     size = {"children": 5, "cells": 4 * PAIRED} if seed % 5 == 1 else {}  # some with inverses made at once
     problem, linear, curvature = problem_of(seed, **size)
-    answer = solve_varied(problem, linear, curvature)
+    answer = solve(own(problem, linear, curvature))
     matrices = matrices_of(curvature)
-    plain = solve_varied(problem, linear, DenseCurvature(matrices))
+    plain = solve(own(problem, linear, DenseCurvature(matrices)))
     assert answer.status is Status.OPTIMAL
     assert answer.residual <= 1e-7
     assert plain.status is Status.OPTIMAL
@@ -126,7 +127,7 @@ def test_pairs_give_the_answer_of_the_matrices(seed):
     for A, x, y in zip(matrices, answer.x, plain.x, strict=True):
         assert (x - y) @ A @ (x - y) <= (1e-5 * top) ** 2
     if seed < 40 and not size:
-        other = clarabel.solve_varied(problem, linear, matrices)
+        other = solve_clarabel(own(problem, linear, DenseCurvature(matrices)))
         for A, x, y in zip(matrices, answer.x, other.x, strict=True):
             assert (x - y) @ A @ (x - y) <= (1e-4 * top) ** 2
 

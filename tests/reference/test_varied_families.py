@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.random_varied import SORTS, random_varied
+from support.general import load
+from support.random_varied import SORTS, own, random_varied
 
-from opendas.solvers.general import load
-from opendas.solvers.general.program import program
+from opendas.solvers.least_squares.clarabel import program
 from opendas.solvers.least_squares.solve import solve
-from opendas.solvers.least_squares.varied import solve_varied
-from opendas.solvers.problem.certificate import certify_varied
+from opendas.solvers.problem.certificate import certify
 from opendas.solvers.problem.curvature import DenseCurvature
 from opendas.solvers.problem.problem import FamilyProblem, Status
 
@@ -43,13 +42,12 @@ def made(which: int, seed: int):
 def test_a_general_solver_finds_the_same_point(which, name):
     pytest.importorskip(name)
     one = made(which, 11 + which)
-    answer = solve_varied(one.problem, one.linear, one.curvature)
+    answer = solve(one.stated)
     assert answer.status is Status.OPTIMAL
     assert answer.method == "pdas"
-    assert certify_varied(one.problem, one.linear, one.curvature, answer.x) <= 1e-7
-    matrices = one.curvature.blocks(np.arange(one.problem.cells))
+    assert certify(one.stated, answer.x) <= 1e-7
     solver = load(name)
-    for qp in (program(one.problem, "plain", (one.linear, matrices)), lifted(one)):
+    for qp in (program(one.stated, "plain"), lifted(one)):
         other = solver.solve_program(qp, one.linear.shape, 1e-11 if name == "clarabel" else 1e-9)
         top = one.problem.parent.max()
         np.testing.assert_allclose(other.x, answer.x, atol=2e-5 * top)
@@ -58,7 +56,7 @@ def test_a_general_solver_finds_the_same_point(which, name):
 def test_families_of_one_shared_hessian_come_out_as_in_plain_topdown():
     stated = family("block_group", 6, 80, 2_000.0, 4, held_total=False, group_quarters=True).problem
     matrices = np.repeat(stated.hessian()[None], stated.children, axis=0)
-    answer = solve_varied(stated, stated.linear, DenseCurvature(matrices))
+    answer = solve(own(stated, stated.linear, DenseCurvature(matrices)))
     np.testing.assert_allclose(answer.x, solve(stated).x, atol=1e-8)
 
 
@@ -76,18 +74,18 @@ def test_roots_and_joint_totals():
         joint=np.zeros(2, np.int32), joint_total=[total.sum()],
     )  # fmt: skip
     for problem in (roots, parts):
-        answer = solve_varied(problem, one.linear, one.curvature)
+        answer = solve(own(problem, one.linear, one.curvature))
         assert answer.status is Status.OPTIMAL
         assert answer.method == "pdas"
         assert answer.x.sum() == pytest.approx(total.sum(), rel=1e-12)
-        assert certify_varied(problem, one.linear, one.curvature, answer.x) <= 1e-7
+        assert certify(own(problem, one.linear, one.curvature), answer.x) <= 1e-7
 
 
 def test_same_bytes_again_and_beside_other_threads():
     some = [made(which, 3) for which in range(len(FAMILIES))]
 
     def run(one):
-        return solve_varied(one.problem, one.linear, one.curvature).x.tobytes()
+        return solve(one.stated).x.tobytes()
 
     alone = [run(one) for one in some]
     with ThreadPoolExecutor(4) as pool:
@@ -99,8 +97,8 @@ def test_same_bytes_again_and_beside_other_threads():
 def test_every_answer_is_certified_or_no_answer(seed, sort):
     problem, linear, matrices = random_varied(seed, sort)
     curvature = DenseCurvature(matrices)
-    answer = solve_varied(problem, linear, curvature)
+    answer = solve(own(problem, linear, curvature))
     assert answer.status is Status.OPTIMAL  # feasible by construction
-    assert certify_varied(problem, linear, curvature, answer.x) <= 1e-6
+    assert certify(own(problem, linear, curvature), answer.x) <= 1e-6
     assert answer.x.min(initial=0.0) >= 0.0
     assert not answer.x[~problem.mask].any()

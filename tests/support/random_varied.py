@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from opendas.solvers.problem.problem import FamilyProblem
@@ -9,6 +11,11 @@ from support.random_family import random_family
 from support.random_joint import random_joint
 
 SORTS = ("near", "far", "unmeasured", "low rank")
+
+
+def own(problem: FamilyProblem, linear, curvature) -> FamilyProblem:
+    """Return the family with linear terms and Hessians of the children's own."""
+    return replace(problem, linear=linear, hessians=curvature)
 
 
 def random_varied(seed: int, sort: str | None = None, joint: bool | None = None):

@@ -19,6 +19,7 @@ from opendas.solvers.least_squares.kernels import (
 )
 from opendas.solvers.least_squares.reduce import merge_cells, simpler_bounds
 from opendas.solvers.least_squares.start import project_column, unconstrained
+from opendas.solvers.problem.problem import Constraints, Objective
 
 
 def definite(rng, n):
@@ -156,6 +157,14 @@ def frozen(array):
     return array
 
 
+def constraints(parent, mask, groups, lower=None, upper=None):
+    empty = np.zeros((len(mask), len(groups)))
+    return Constraints(
+        parent, mask, groups, empty if lower is None else lower, empty if upper is None else upper,
+        np.zeros(0, np.int64), np.zeros(0),
+    )  # fmt: skip
+
+
 def test_cells_merge_only_where_nothing_tells_them_apart():
     rows = np.array([[0, 0, 0, 0, 0, 1]], dtype=np.int32)
     linear = np.tile([2.0, 2.0, 2.0, 2.0, 3.0, 2.0], (2, 1))
@@ -164,7 +173,7 @@ def test_cells_merge_only_where_nothing_tells_them_apart():
     groups = np.array([[False, False, False, True, False, False]])
     parent = np.array([1.0, 4.0, 1.0, 1.0, 1.0, 1.0])
     label, first, definite_ = merge_cells(
-        rows, frozen(linear), mask, frozen(groups), frozen(parent)
+        Objective(rows, np.ones(1), frozen(linear)), constraints(frozen(parent), mask, frozen(groups))
     )  # mask, group, linear term and row keep cells 2 to 5 apart
     np.testing.assert_array_equal(label, [0, 0, 1, 2, 3, 4])
     np.testing.assert_array_equal(first, [0, 2, 3, 4, 5])
@@ -176,7 +185,9 @@ def test_bounds_that_say_nothing_are_dropped():
     mask = frozen(np.ones((2, 3), bool))
     lower = frozen(np.array([[0.0, 1.0], [-3.0, 2.0]]))
     upper = frozen(np.array([[5.0, 1.0], [0.0, 2.0]]))
-    mask1, lower1, upper1 = simpler_bounds(mask, groups, lower, upper, frozen(np.array([2.0, 3.0, 3.0])))
+    mask1, lower1, upper1 = simpler_bounds(
+        constraints(frozen(np.array([2.0, 3.0, 3.0])), mask, groups, lower, upper)
+    )
     np.testing.assert_array_equal(lower1, [[-np.inf, 1.0], [-np.inf, 2.0]])
     np.testing.assert_array_equal(upper1, [[np.inf, 1.0], [np.inf, 2.0]])
     np.testing.assert_array_equal(mask1, [[True, True, True], [False, False, True]])

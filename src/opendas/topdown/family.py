@@ -17,6 +17,7 @@ import numpy.typing as npt
 from opendas.errors import InfeasibleFamily, SolverFailure
 from opendas.measurement.family import FamilyMeasurement, QueryAnswers
 from opendas.solvers.least_squares.solve import solve
+from opendas.solvers.problem.curvature import Curvature, Terms
 from opendas.solvers.problem.problem import FamilyProblem, Solution, Status
 from opendas.topdown.checks import check_family
 from opendas.topdown.conflicts import explained
@@ -24,13 +25,13 @@ from opendas.topdown.constraint_groups import Groups
 from opendas.topdown.model import Family, FamilyEstimate, FamilyRecord, LevelRules
 from opendas.topdown.rounding import round_estimate
 
-__all__ = ["Progress", "Terms", "accepted", "estimate_family", "estimate_with", "evenly", "family_problem"]
+__all__ = ["Progress", "accepted", "estimate_family", "estimate_with", "evenly", "family_problem"]
 
 
 _LEAST_VARIANCE = 1e-6
 """Noise with less variance is zero but for a chance below 1e-6: its answers are exact, and larger weights
 would only cost the solver digits."""
-OWN_METHODS = ("direct", "pdas", "admm+pdas", "price", "fixed", "steps", "steps+pdas")
+OWN_METHODS = ("pdas", "parent", "steps")
 
 
 def _weight(query: QueryAnswers) -> float:
@@ -62,7 +63,6 @@ class Progress:
         self.fallback |= solution.method not in OWN_METHODS
 
 
-Terms = tuple[tuple[float, npt.NDArray[np.int32]], ...]
 Fit = Callable[[Groups, Progress], npt.NDArray[np.float64]]
 """Least squares of a family: its constraint groups to a real estimate, float64 (C, s)."""
 
@@ -97,6 +97,7 @@ def family_problem(
     terms: Terms,
     linear: npt.NDArray[np.float64],
     scale: npt.NDArray[np.float64],
+    hessians: Curvature | None = None,
 ) -> FamilyProblem:
     """Return the least-squares problem of a family under its constraints."""
     return FamilyProblem(
@@ -112,6 +113,7 @@ def family_problem(
         joint=None if groups.joint is None else groups.joint.group,
         joint_total=None if groups.joint is None else groups.joint.totals.astype(np.float64),
         joint_names=groups.joint_names,
+        hessians=hessians,
     )
 
 

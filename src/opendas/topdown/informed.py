@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from opendas.arrays import Floats
-from opendas.solvers.least_squares.varied import solve_varied
+from opendas.solvers.least_squares.solve import solve
 from opendas.solvers.problem.curvature import Curvature
 from opendas.solvers.problem.problem import FamilyProblem
 from opendas.solvers.rows import without_gaps
@@ -114,13 +114,10 @@ def estimate_informed(family: Family, rules: LevelRules, known: Information) -> 
         if not known.weights.any():
             return evenly(family, groups, done)
         linear = np.ascontiguousarray(known.linear[:, support])
-        problem = family_problem(family, groups, (), np.zeros_like(linear), np.ones(len(linear)))
-        curvature = known.precision.on_support(support)
-        solution = accepted(
-            solve_varied(problem, linear, curvature, metric=partial(_near, known, support)),
-            family,
-            "least squares",
+        problem = family_problem(
+            family, groups, (), linear, np.ones(len(linear)), known.precision.on_support(support)
         )
+        solution = accepted(solve(problem, metric=partial(_near, known, support)), family, "least squares")
         done.note(solution)
         return solution.x
 

@@ -1,12 +1,10 @@
-"""Feasibility of the constraints of a family, and the least tolerance of held margins.
+"""Why the constraints of a family, in real numbers, cannot hold together: rows that contradict each other.
 
-Both are linear programs, answered by HiGHS. They are asked only when no solver found an optimum,
-or by a caller who wants equation (7.6); the hot path never comes here.
+Linear programs, answered by HiGHS, asked only when no solver found an optimum; the hot path never comes here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +16,7 @@ from opendas.arrays import Floats
 from opendas.errors import EstimationError
 from opendas.solvers.problem.problem import ConstraintRow, FamilyProblem
 
-__all__ = ["conflict", "minimum_tolerance", "obvious_conflict"]
+__all__ = ["conflict"]
 
 FILTER_LIMIT = 2_000_000
 """Deletion filtering goes through candidate rows times cells up to this many."""
@@ -122,101 +120,3 @@ def conflict(problem: FamilyProblem, *, tolerance: float = 1e-7) -> tuple[Constr
             if len(rest) and _violation(system, rest)[0] > tolerance:
                 keep = rest
     return tuple(dict.fromkeys(system.rows[i] for i in keep))
-
-
-def obvious_conflict(problem: FamilyProblem, tolerance: float) -> tuple[ConstraintRow, ...]:
-    """A conflict that can be read off without a linear program; `tolerance` in counts."""
-    C = problem.children
-    parent = problem.parent
-    if parent is not None:
-        orphan = (parent < -tolerance) | ((parent > tolerance) & ~problem.mask.any(axis=0))
-        if orphan.any():
-            return (ConstraintRow("parent", -1, int(orphan.argmax())),)
-    for k, group in enumerate(problem.groups):
-        name = problem.group_names[k] if problem.group_names else ""
-        low, high = problem.lower[:, k], problem.upper[:, k]
-        most = np.full(C, np.inf) if parent is None else (problem.mask[:, group] * parent[group]).sum(axis=1)
-        most = np.where(problem.mask[:, group].any(axis=1), most, 0.0)
-        for c in np.flatnonzero(low > high + tolerance):
-            return (ConstraintRow("lower", int(c), k, name), ConstraintRow("upper", int(c), k, name))
-        for c in np.flatnonzero(high < -tolerance):
-            return (ConstraintRow("upper", int(c), k, name),)
-        cells = [ConstraintRow("parent", -1, int(j)) for j in np.flatnonzero(group)]
-        for c in np.flatnonzero(low > most + tolerance):
-            used = [row for row in cells if problem.mask[c, row.index]] if parent is not None else []
-            return (ConstraintRow("lower", int(c), k, name), *used)
-        if parent is None:
-            continue
-        total = float(parent[group].sum())
-        if np.maximum(low, 0.0).sum() > total + C * tolerance:
-            return (*(ConstraintRow("lower", int(c), k, name) for c in np.flatnonzero(low > 0.0)), *cells)
-        if np.minimum(high, most).sum() < total - C * tolerance:
-            return (*(ConstraintRow("upper", int(c), k, name) for c in np.flatnonzero(high < most)), *cells)
-    return _obvious_joint(problem, tolerance)
-
-
-def _obvious_joint(problem: FamilyProblem, tolerance: float) -> tuple[ConstraintRow, ...]:
-    """Joint totals that nothing can hold, or that do not add up to the parent."""
-    joint, total = problem.joint_rows
-    for s in range(len(total)):
-        inside = problem.mask[joint == s].any(axis=0)
-        if total[s] < -tolerance or (total[s] > tolerance and not inside.any()):
-            return (_joint_row(problem, s),)
-        if problem.parent is not None and total[s] > problem.parent[inside].sum() + tolerance:
-            cells = (ConstraintRow("parent", -1, int(j)) for j in np.flatnonzero(inside))
-            return (_joint_row(problem, s), *cells)
-    if problem.parent is None or not len(total) or joint.min() < 0:
-        return ()
-    if abs(float(total.sum() - problem.parent.sum())) <= problem.children * tolerance:
-        return ()
-    every = (ConstraintRow("parent", -1, j) for j in range(problem.cells))
-    return (*(_joint_row(problem, s) for s in range(len(total))), *every)
-
-
-def minimum_tolerance(
-    problem: FamilyProblem, held: Sequence[tuple[NDArray[np.int32], Floats]]
-) -> tuple[float, Floats]:
-    """Equation (7.6): how far the held margins must give way, by one linear program.
-
-    The slow reference: minimise tau subject to the constraints of `problem` and
-    ``|sum_{rows == r} x_c - value_cr| <= tau`` for every held margin.
-
-    Parameters
-    ----------
-    problem : FamilyProblem
-        Only its constraints are used.
-    held : sequence of (rows, values)
-        Row index of every cell, shape (n,), and the margin to hold, shape (C, number of rows).
-
-    Returns
-    -------
-    tau, x
-        The optimum, in counts, and a point that reaches it, shape (C, n).
-
-    Raises
-    ------
-    EstimationError
-        If the constraints cannot hold whatever tau is.
-    """
-    system = _system(problem)
-    child, cell = np.nonzero(problem.mask)
-    m = len(child)
-    blocks = [sparse.hstack([system.A, sparse.csr_array((len(system.b), 1))], format="csr")]
-    values = [system.b]
-    for rows, target in held:
-        height = target.size
-        sums = sparse.csr_array(
-            (np.ones(m), (child * target.shape[1] + rows[cell], np.arange(m))), shape=(height, m)
-        )
-        one = sparse.csr_array(np.ones((height, 1)))
-        blocks += [sparse.hstack([sums, one], format="csr"), sparse.hstack([-sums, one], format="csr")]
-        values += [target.ravel(), -target.ravel()]
-    cost = np.zeros(m + 1)
-    cost[-1] = 1.0
-    A, b = sparse.vstack(blocks, format="csr"), np.concatenate(values)
-    answer = scipy.optimize.linprog(cost, A_ub=-A, b_ub=-b, method="highs")
-    if answer.x is None:
-        raise EstimationError("the constraints of the family cannot hold together, whatever the tolerance")
-    x = np.zeros(problem.linear.shape)
-    x[child, cell] = answer.x[:m]
-    return float(answer.x[m]), x

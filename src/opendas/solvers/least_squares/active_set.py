@@ -28,7 +28,16 @@ from opendas.solvers.least_squares.kernels import (
 )
 from opendas.solvers.least_squares.paired import paired_inverse, paired_times
 
-__all__ = ["UNPAIRED", "Family", "Work", "child_optimum", "factorise", "inverse_of", "recover", "workspace"]
+__all__ = [
+    "Family",
+    "Sides",
+    "Work",
+    "child_optimum",
+    "factorise",
+    "inverse_of",
+    "recover",
+    "workspace",
+]
 
 Sides = NDArray[np.int8]
 
@@ -42,8 +51,6 @@ PAIRED = 20
 """Likewise, and least size of the set, where H is in the form of pairs."""
 _NONE = np.zeros(0, np.int64)
 _NO_MATRIX = np.zeros((0, 0, 0))
-UNPAIRED: tuple[Ints, Ints, Ints, Floats, Floats] = (_NONE, _NONE, _NONE, _NO_MATRIX, _NO_MATRIX)
-"""The last fields of a Family whose H is not in the form of pairs."""
 EQUAL = 2
 """Side of a row whose two bounds are the same."""
 
@@ -59,18 +66,16 @@ class Family(NamedTuple):
     groups: Bools  # (K, n)
     lower: Floats  # (C, K)
     upper: Floats  # (C, K)
-    fine: (
-        Ints  # (T, n) H as diagonal I + A' W A, see lowrank: the rows of A of each cell; T = 0 where unknown
-    )
+    fine: Ints  # (T, n) H = diagonal I + A' W A, see lowrank: rows of A of each cell; T = 0 where unknown
     core: Floats  # (r, r) diagonal times the inverse of W
     diagonal: float
     joint: Ints  # (C,) joint total that each child has a part in, -1 for none; (0,) where there are none
     joint_total: Floats  # (J,)
-    kind: Ints  # (n,) every child's own H, in the form of pairs, see paired; this and the rest (0,) if not
-    begin: Ints  # (n,) first cell of the place of each cell
-    end: Ints  # (n,) one past its last
-    alpha: Floats  # (C, K, K)
-    beta: Floats  # (C, K, K)
+    kind: Ints = _NONE  # (n,) every child's own H in the form of pairs, see paired; else (0,)
+    begin: Ints = _NONE  # (n,) first cell of the place of each cell
+    end: Ints = _NONE  # (n,) one past its last
+    alpha: Floats = _NO_MATRIX  # (C, K, K)
+    beta: Floats = _NO_MATRIX  # (C, K, K)
 
 
 class Work(NamedTuple):

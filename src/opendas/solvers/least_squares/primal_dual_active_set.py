@@ -23,16 +23,21 @@ from __future__ import annotations
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
-from opendas.arrays import Bools, Floats, Ints
-from opendas.solvers.least_squares.active_set import EQUAL, Family, Work, factorise, recover, workspace
+from opendas.arrays import Bools, Floats
+from opendas.solvers.least_squares.active_set import (
+    EQUAL,
+    Family,
+    Sides,
+    Work,
+    factorise,
+    recover,
+    workspace,
+)
 from opendas.solvers.least_squares.coupling import coupling_multipliers
 from opendas.solvers.least_squares.degenerate import UNBOUNDED, UNCHANGED, settle
 
 __all__ = ["INFEASIBLE", "OK", "SINGULAR", "STALLED", "cover_rows", "flip", "pdas", "price", "proximal_step"]
-
-Sides = NDArray[np.int8]
 
 OK, STALLED, SINGULAR, INFEASIBLE = 0, 1, 2, 3
 PATIENCE = 6
@@ -206,49 +211,14 @@ def proximal_step(p: Family, w: Work, center: Floats, ridge: float) -> float:
 
 @njit(cache=True, nogil=True)
 def pdas(
-    H: Floats,
-    B: Floats,
-    parent: Floats,
-    scale: Floats,
-    mask: Bools,
-    groups: Bools,
-    lower: Floats,
-    upper: Floats,
-    fine: Ints,
-    core: Floats,
-    diagonal: float,
-    joint: Ints,
-    joint_total: Floats,
-    kind: Ints,
-    begin: Ints,
-    end: Ints,
-    alpha: Floats,
-    beta: Floats,
-    free: Bools,
-    side: Sides,
-    center: Floats,
-    ridge: float,
-    limit: int,
-    tolerance: float,
+    p: Family, free: Bools, side: Sides, center: Floats, ridge: float, limit: int, tolerance: float
 ) -> tuple[int, int, Floats, Floats, Floats, Floats]:
     """Solve a reduced family.
 
     Parameters
     ----------
-    H : ndarray, shape (1, n, n) or (C, n, n)
-        Unit diagonal (on the mean of its cells, where every child has its own) plus `ridge`, definite.
-    B : ndarray, shape (C, n)
-        In counts, plus ridge times `center`; changed in place.
-    parent : ndarray, shape (n,) or (0,)
-        Empty: no parent row.
-    scale, mask, groups, lower, upper
-        As in :class:`~opendas.solvers.problem.problem.FamilyProblem`.
-    fine, core, diagonal
-        Structure of H, see :class:`opendas.solvers.least_squares.active_set.Family`.
-    joint, joint_total : ndarray, shapes (C,) and (J,), or both (0,)
-        Joint total that each child has a part in, -1 for none, and their values.
-    kind, begin, end, alpha, beta
-        H in the form of pairs, see :mod:`opendas.solvers.least_squares.paired`; empty otherwise.
+    p : Family
+        B, in counts plus ridge times `center`, is changed in place.
     free : ndarray of bool, shape (C, n)
         Guess of the cells that may be positive; the final set on return.
     side : ndarray of int8, shape (C, K)
@@ -268,19 +238,16 @@ def pdas(
         ``OK``, ``STALLED``, ``SINGULAR``, or ``INFEASIBLE`` (not yet proved); shapes (C, n), (n,), (J,),
         (C, K).
     """
-    p = Family(
-        H, B, parent, scale, mask, groups, lower, upper, fine, core, diagonal, joint, joint_total,
-        kind, begin, end, alpha, beta,
-    )  # fmt: skip
     w = workspace(p, free, side)
-    C, n = B.shape
-    K = groups.shape[0]
-    J = len(joint_total)
-    tied = len(parent) > 0
+    C, n = p.B.shape
+    K = p.groups.shape[0]
+    J = len(p.joint_total)
+    tied = len(p.parent) > 0
+    # Equalities sit on their bound from the start.
     for k in range(K):
         fixed = 0
         for c in range(C):
-            if lower[c, k] == upper[c, k]:
+            if p.lower[c, k] == p.upper[c, k]:
                 side[c, k] = EQUAL
                 fixed += 1
         if tied and fixed == C:  # one of them follows from the parent; if it does not, its sign will be wrong
@@ -291,17 +258,20 @@ def pdas(
     single = False
     least = 0.5
     for iteration in range(1, limit + 1):
+        # A system that can be solved: every row has a free cell.
         if tied:
             _cover_columns(p, w)
         if J:
             _cover_joint(p, w)
         cover_rows(p, w)
+        # P_c of the active set, then S (mu, tau) = r, then x and lambda, then z.
         pool, regular = factorise(p, w, pool)
         if not regular:
             return SINGULAR, iteration, w.x, w.mu, w.tau, w.lam
         lost = coupling_multipliers(p, w, pool) if tied or J else 0
         recover(p, w, pool)
         price(p, w)
+        # Wrong signs change sides.
         settled = settle(p, w, lost, 10.0 * tolerance) if K or J else UNCHANGED
         if settled == UNBOUNDED:
             return INFEASIBLE, iteration, w.x, w.mu, w.tau, w.lam

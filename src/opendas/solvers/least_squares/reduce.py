@@ -13,17 +13,10 @@ from numba import njit
 from numpy.typing import NDArray
 
 from opendas.arrays import Bools, Floats, Ints
+from opendas.solvers.problem.certificate import Multipliers
+from opendas.solvers.problem.problem import Constraints, Objective
 
-__all__ = [
-    "complete_multipliers",
-    "expand_multipliers",
-    "joint_bounds",
-    "kept_multipliers",
-    "merge_cells",
-    "reduced",
-    "simpler_bounds",
-    "spread",
-]
+__all__ = ["complete_multipliers", "expand", "merge_cells", "reduced", "simpler_bounds"]
 
 
 SAME = 1e-12
@@ -47,13 +40,13 @@ def _same(
 
 
 @njit(cache=True, nogil=True)
-def merge_cells(
-    rows: NDArray[np.int32], linear: Floats, mask: Bools, groups: Bools, parent: Floats
-) -> tuple[Ints, Ints, bool]:
+def merge_cells(objective: Objective, stated: Constraints) -> tuple[Ints, Ints, bool]:
     """Number the cells to keep: ``label`` (n,), -1 where the parent is 0, and the first cell of each label.
 
     The third value says whether some term tells all kept cells apart, so that H is positive definite.
     """
+    rows, _, linear = objective
+    parent, mask, groups = stated.parent, stated.mask, stated.groups
     n = rows.shape[1]
     label = np.full(n, -1, np.int64)
     first = np.empty(n, np.int64)
@@ -107,12 +100,8 @@ def _separates(rows: NDArray[np.int32], cells: Ints) -> bool:
 
 @njit(cache=True, nogil=True)
 def reduced(
-    rows: NDArray[np.int32],
-    weights: Floats,
-    linear: Floats,
-    mask: Bools,
-    groups: Bools,
-    parent: Floats,
+    objective: Objective,
+    stated: Constraints,
     label: Ints,
     first: Ints,
     ridge: float,
@@ -123,6 +112,8 @@ def reduced(
     `ridge` is added to the diagonal of H, and ridge times the centre to B; the centre shares cells equally.
     H is empty unless `written`.
     """
+    rows, weights, linear = objective
+    parent, mask, groups = stated.parent, stated.mask, stated.groups
     C = linear.shape[0]
     K = groups.shape[0]
     m = len(first)
@@ -131,6 +122,7 @@ def reduced(
         total += weights[q]
     unit = 1.0 / total if total > 0.0 else 1.0
     side = m if written else 0
+    # H = sum_q weight_q [row_q(i) == row_q(j)] / sum_q weight_q, plus the ridge.
     H = np.zeros((side, side))
     row = np.empty(m, np.int32)
     for q in range(len(weights) if written else 0):
@@ -142,6 +134,7 @@ def reduced(
                 H[a, b] += w if row[b] == row[a] else 0.0
     for a in range(side):
         H[a, a] += ridge
+    # The constraints, on the kept cells.
     parent1 = np.zeros(m if len(parent) else 0)
     if len(parent):
         for j in range(len(label)):
@@ -151,6 +144,7 @@ def reduced(
     for k in range(K):
         for a in range(m):
             groups1[k, a] = groups[k, first[a]]
+    # B = linear / sum_q weight_q, plus the ridge times the centre.
     B = np.empty((C, m))
     mask1 = np.empty((C, m), np.bool_)
     center = np.zeros((C, m)) if ridge > 0.0 else np.zeros((0, 0))
@@ -168,7 +162,7 @@ def reduced(
 
 
 @njit(cache=True, nogil=True)
-def spread(y: Floats, label: Ints, parent: Floats, parent1: Floats) -> Floats:
+def _spread(y: Floats, label: Ints, parent: Floats, parent1: Floats) -> Floats:
     """Answer on all cells from the answer on kept ones, shapes (C, m) and (C, n); negatives become 0."""
     C, m = y.shape
     n = len(label)
@@ -192,18 +186,18 @@ def spread(y: Floats, label: Ints, parent: Floats, parent1: Floats) -> Floats:
 
 
 @njit(cache=True, nogil=True)
-def simpler_bounds(
-    mask: Bools, groups: Bools, lower: Floats, upper: Floats, parent: Floats
-) -> tuple[Bools, Floats, Floats]:
+def simpler_bounds(stated: Constraints) -> tuple[Bools, Floats, Floats]:
     """Mask, lower and upper bounds without those that say nothing.
 
     A lower bound of 0 or less follows from x >= 0; an upper bound of 0 is a mask; an upper bound of no less
-    than all that the parent has follows from the parent's row. Left in, they make active sets degenerate.
+    than all that the parent has follows from the parent's row. A joint total of 0 is a mask, and no sum in it
+    can exceed it. Left in, they make active sets degenerate.
     """
+    parent, groups, joint, joint_total = stated.parent, stated.groups, stated.joint, stated.joint_total
+    mask = stated.mask.copy()
+    lower = stated.lower.copy()
+    upper = stated.upper.copy()
     C, n = mask.shape
-    mask = mask.copy()
-    lower = lower.copy()
-    upper = upper.copy()
     for c in range(C):
         for k in range(groups.shape[0]):
             if lower[c, k] <= 0.0:
@@ -223,24 +217,17 @@ def simpler_bounds(
                         most += parent[j]
                 if upper[c, k] >= most and lower[c, k] < upper[c, k]:
                     upper[c, k] = np.inf
-    return mask, lower, upper
-
-
-@njit(cache=True, nogil=True)
-def joint_bounds(
-    mask: Bools, groups: Bools, lower: Floats, upper: Floats, joint: Ints, joint_total: Floats
-) -> None:
-    """Use joint totals on mask and bounds, in place: one of 0 is a mask, and no sum in it can exceed it."""
-    for c in range(mask.shape[0]):
+    for c in range(len(joint)):
         if joint[c] < 0:
             continue
         total = joint_total[joint[c]]
         if total == 0.0:
-            for j in range(mask.shape[1]):
+            for j in range(n):
                 mask[c, j] = False
         for k in range(groups.shape[0]):
             if upper[c, k] >= total and lower[c, k] < upper[c, k]:
                 upper[c, k] = np.inf
+    return mask, lower, upper
 
 
 @njit(cache=True, nogil=True)
@@ -259,8 +246,9 @@ def _price_out(s: int, z: Floats, label: Ints, mask: Bools, joint: Ints, tau: Fl
 
 
 @njit(cache=True, nogil=True)
-def kept_multipliers(mu1: Floats, label: Ints, upper: Floats, joint_total: Floats) -> tuple[Floats, bool]:
+def _kept_multipliers(mu1: Floats, label: Ints, stated: Constraints) -> tuple[Floats, bool]:
     """Multiplier of the parent row on all cells, -inf where the parent is 0; whether all is known by that."""
+    upper, joint_total = stated.upper, stated.joint_total
     n = len(label)
     mu = np.empty(n)
     complete = True
@@ -276,24 +264,17 @@ def kept_multipliers(mu1: Floats, label: Ints, upper: Floats, joint_total: Float
 
 
 @njit(cache=True, nogil=True)
-def complete_multipliers(
-    z: Floats,
-    mu: Floats,
-    lam: Floats,
-    label: Ints,
-    mask: Bools,
-    groups: Bools,
-    upper: Floats,
-    joint: Ints,
-    joint_total: Floats,
-    tau: Floats,
-) -> None:
-    """Complete `mu`, `lam` and `tau` in place, given the gradients z of the objective, shape (C, n).
+def complete_multipliers(z: Floats, multipliers: Multipliers, label: Ints, stated: Constraints) -> None:
+    """Complete multipliers in place, given the gradients z of the objective, shape (C, n).
 
     Neither a cell whose parent is 0 nor one in a group with an upper bound of 0, or in a child whose joint
     total is 0, has a part in the small problem; the least multipliers that price them out are taken.
     """
+    mu, lam, tau = multipliers
+    mask, groups, upper = stated.mask, stated.groups, stated.upper
+    joint, joint_total = stated.joint, stated.joint_total
     C, n = z.shape
+    # z = gradient + mu + tau + G' lambda, and lambda of the groups that are closed.
     for c in range(C):
         for j in range(n):
             for k in range(groups.shape[0]):
@@ -314,9 +295,11 @@ def complete_multipliers(
             for j in range(n):
                 if groups[k, j]:
                     z[c, j] += force
+    # tau of the joint totals that are 0.
     for s in range(len(tau)):
         if joint_total[s] == 0.0:
             _price_out(s, z, label, mask, joint, tau)
+    # mu of the cells that the parent does not have.
     for c in range(C):
         for j in range(n):
             if label[j] < 0 and mask[c, j]:
@@ -327,48 +310,10 @@ def complete_multipliers(
 
 
 @njit(cache=True, nogil=True)
-def expand_multipliers(
-    mu1: Floats,
-    lam: Floats,
-    label: Ints,
-    rows: NDArray[np.int32],
-    weights: Floats,
-    linear: Floats,
-    scale: Floats,
-    mask: Bools,
-    groups: Bools,
-    upper: Floats,
-    x: Floats,
-    joint: Ints,
-    joint_total: Floats,
-    tau: Floats,
-) -> Floats:
-    """Multiplier of the parent row on all cells; completes `lam` and `tau` in place, see above."""
-    C, n = linear.shape
-    mu, complete = kept_multipliers(mu1, label, upper, joint_total)
-    if complete:
-        return mu
-    total = 0.0
-    for q in range(len(weights)):
-        total += weights[q]
-    unit = 1.0 / total if total > 0.0 else 1.0
-    size = n
-    for q in range(rows.shape[0]):
-        for j in range(n):
-            size = max(size, rows[q, j] + 1)
-    z = np.empty((C, n))
-    margin = np.empty(size)
-    for c in range(C):
-        for j in range(n):
-            z[c, j] = -linear[c, j] * unit
-        for q in range(len(weights)):
-            for j in range(n):
-                margin[rows[q, j]] = 0.0
-            for j in range(n):
-                margin[rows[q, j]] += x[c, j]
-            for j in range(n):
-                z[c, j] += weights[q] * unit * margin[rows[q, j]]
-        for j in range(n):
-            z[c, j] *= scale[c]
-    complete_multipliers(z, mu, lam, label, mask, groups, upper, joint, joint_total, tau)
-    return mu
+def expand(
+    y: Floats, mu1: Floats, label: Ints, parent1: Floats, stated: Constraints
+) -> tuple[Floats, Floats, bool]:
+    """Answer and multiplier of the parent row on all cells; whether multipliers are complete by that."""
+    x = _spread(y, label, stated.parent, parent1)
+    mu, complete = _kept_multipliers(mu1, label, stated)
+    return x, mu, complete

@@ -1,50 +1,62 @@
-"""Solve a family: route, certify, and fall through a fixed chain.
+"""Solve a family: one ladder of four steps, every answer certified.
 
-The chain is active set, active set from a first-order start (twice, the second time tighter), for a root its
-last linear solve again in extended precision, general solver with the active set to sharpen it, proof of
-infeasibility. Families with joint totals go from the active set to the general solver, roots with one of them
-by its price. A step down is decided by iterations and residuals only, never by clock or memory, so the same
-problem takes the same way on every machine.
+1. The primal-dual active set, from the projected unconstrained optimum; again with proximal steps, where a
+   Hessian is singular or definite by little.
+2. Clarabel, an interior point.
+3. Clarabel again, for what is left to its first point, magnified.
+4. A proof that the constraints contradict each other.
+
+A step down is decided by sizes, iterations and residuals only, never by clock or memory, so the same problem
+takes the same way on every machine. Hessians too large to be written out are only multiplied with, by
+:mod:`opendas.solvers.least_squares.steps` in the place of steps 1 to 3.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from opendas.arrays import Bools, Floats
-from opendas.solvers.general import clarabel
-from opendas.solvers.infeasible.feasibility import conflict, obvious_conflict
-from opendas.solvers.least_squares.active_set import Family
-from opendas.solvers.least_squares.admm import admm
-from opendas.solvers.least_squares.direct import Guess, solve_direct
-from opendas.solvers.least_squares.polish import polish_root
-from opendas.solvers.least_squares.prices import has_one_price, solve_by_price
+from opendas.arrays import Floats
+from opendas.solvers.infeasible.feasibility import conflict
+from opendas.solvers.least_squares.clarabel import program, solve_program
+from opendas.solvers.least_squares.direct import LARGE, Direct, solve_direct
+from opendas.solvers.least_squares.paired import PairedCurvature
 from opendas.solvers.least_squares.primal_dual_active_set import INFEASIBLE, OK
-from opendas.solvers.problem.certificate import Multipliers, certify, stacked_terms
-from opendas.solvers.problem.problem import ConstraintRow, FamilyProblem, Solution, Status
+from opendas.solvers.least_squares.steps import solve_by_steps
+from opendas.solvers.problem.certificate import Multipliers, certify, gradients
+from opendas.solvers.problem.problem import FamilyProblem, Solution, Status
 
-__all__ = ["solve"]
+__all__ = ["LIMIT", "PRECISION", "solve"]
 
 logger = logging.getLogger(__name__)
 
-Sides = NDArray[np.int8]
 LIMIT = 300
-"""Most active-set iterations."""
+"""Most iterations of the active set, at the first try."""
 PRECISION = 1e-9
 """Wrong signs smaller than this, relative to max(1, max parent), are rounding."""
-PROXIMAL = ((2000, 1e-8, 1e-3), (2000, 1e-8, 1e-6))
-"""Second and third try, for an H that is definite by little: most iterations, precision, ridge."""
-STARTS = ((400, 1e-3), (4000, 1e-6))
-"""First-order starts: most iterations, and tolerance relative to max(1, max parent)."""
-NEARLY = 1e-4
-"""Residual of a root below which its active set is taken as right, and refined."""
+SHARED = ((LIMIT, PRECISION, None), (2000, 1e-8, 1e-3), (2000, 1e-8, 1e-6))
+"""Tries of the active set with one Hessian: most iterations, precision, ridge of the proximal steps."""
+APART = ((LIMIT, PRECISION, None), (2000, PRECISION, 1e-4), *SHARED[1:])
+"""Likewise with a Hessian for each child, of which nothing says before whether it is singular."""
+WRITTEN = 40_000_000
+"""Entries of the children's own Hessians, on the cells of the parent, up to which they are written out."""
+ROUNDS = 3
+"""Most corrections of an interior point."""
+NEARLY = 1e-3
+"""Residual from which an interior point is worth a correction."""
+GENERAL = 4_000_000
+"""Likewise, on all cells, up to which Clarabel gets them."""
 
 
-def solve(problem: FamilyProblem, *, tolerance: float = 1e-7) -> Solution:
+def solve(
+    problem: FamilyProblem,
+    *,
+    tolerance: float = 1e-7,
+    metric: Callable[[FamilyProblem], FamilyProblem] | None = None,
+) -> Solution:
     """Solve one family.
 
     Parameters
@@ -53,6 +65,9 @@ def solve(problem: FamilyProblem, *, tolerance: float = 1e-7) -> Solution:
         The family.
     tolerance : float
         Largest relative Karush-Kuhn-Tucker residual of an answer that counts as optimal.
+    metric : callable, optional
+        Gives the problem the terms and scale of a metric near its Hessians, where they are wanted: few
+        families need them.
 
     Returns
     -------
@@ -61,117 +76,88 @@ def solve(problem: FamilyProblem, *, tolerance: float = 1e-7) -> Solution:
 
     Notes
     -----
-    Equations (7.1), (7.2) and (7.5) of the TopDown paper.
+    Abowd et al. (2022), equation (7.1).
+    Abowd et al. (2022), equation (7.2).
+    Abowd et al. (2022), equation (7.5).
     """
     if problem.parent is not None and problem.children == 1:
         return _only_child(problem, problem.parent, tolerance)
-    answer = _structured(problem, tolerance, "pdas")
-    if answer.status is Status.OPTIMAL:
-        return answer
-    found = obvious_conflict(problem, tolerance * _top(problem))
-    if not found and answer.status is Status.INFEASIBLE:
-        found = conflict(problem, tolerance=tolerance)
-    if found:
-        return replace(answer, status=Status.INFEASIBLE, conflict=found)
-    return _fall_through(problem, tolerance, replace(answer, status=Status.FAILED))
+    best = _certified(problem, None, tolerance, "pdas")
+    if _too_large(problem):
+        stepped = solve_by_steps(problem if metric is None else metric(problem), tolerance)
+        best = _certified(problem, stepped, tolerance, "steps")
+        return best if best.status is Status.OPTIMAL else _contradiction(problem, tolerance, best)
+    tries: tuple[tuple[int, float, float | None], ...] = SHARED if problem.hessians is None else APART
+    if problem.parent is None and problem.joint is not None and problem.cells >= LARGE:
+        tries = tries[:1]  # proximal steps on the written matrix of such roots would take minutes
+    for number, settings in enumerate(tries):
+        found = solve_direct(problem, *settings)
+        best = _better(best, _certified(problem, found, tolerance, "pdas"))
+        if best.status is Status.OPTIMAL:
+            return best
+        logger.info("residual %.1e after the active set with ridge %s", best.residual, settings[2])
+        if number == 0 and found.status == INFEASIBLE:
+            best = _contradiction(problem, tolerance, best)
+            if best.status is Status.INFEASIBLE:
+                return best
+    if problem.hessians is None or problem.children * problem.cells**2 <= GENERAL:
+        best = _by_interior_point(problem, tolerance, best)
+    return best if best.status is Status.OPTIMAL else _contradiction(problem, tolerance, best)
 
 
-def _structured(
-    problem: FamilyProblem,
-    tolerance: float,
-    method: str,
-    guess: Guess | None = None,
-    settings: tuple[int, float, float | None] = (LIMIT, PRECISION, None),
-) -> Solution:
-    """One run of the active set. OPTIMAL is certified; INFEASIBLE is not yet proved."""
-    rows, weights = stacked_terms(problem)
-    limit, precision, ridge = settings
-    found = solve_direct(problem, rows, weights, limit, precision, guess, ridge)
-    fine = found.status == OK
-    residual = certify(problem, found.x, Multipliers(found.mu, found.lam, found.tau)) if fine else np.inf
+def _too_large(problem: FamilyProblem) -> bool:
+    """Whether the active set cannot have every entry that it asks for."""
+    if problem.hessians is None or isinstance(problem.hessians, PairedCurvature):
+        return False
+    cells = problem.cells if problem.parent is None else int(np.count_nonzero(problem.parent))
+    return problem.children * cells**2 > WRITTEN
+
+
+def _certified(problem: FamilyProblem, found: Direct | None, tolerance: float, method: str) -> Solution:
+    """What was found, with its residual."""
+    if found is None or found.status != OK:
+        return Solution(np.zeros(problem.linear.shape), Status.FAILED, np.inf, 0, method)
+    residual = certify(problem, found.x, found.multipliers)
     status = Status.OPTIMAL if residual <= tolerance else Status.FAILED
-    if found.status == INFEASIBLE:
-        status = Status.INFEASIBLE
     return Solution(found.x, status, residual, found.iterations, method)
 
 
-def _priced(problem: FamilyProblem, tolerance: float) -> Solution:
-    """Roots that share one joint total, each by itself at the price that all of them pay."""
-    found = solve_by_price(problem, LIMIT, PRECISION)
-    if found is None:
-        return Solution(np.zeros(problem.linear.shape), Status.FAILED, np.inf, 0, "price")
-    residual = certify(problem, found.x, Multipliers(found.mu, found.lam, found.tau))
-    status = Status.OPTIMAL if residual <= tolerance else Status.FAILED
-    return Solution(found.x, status, residual, found.iterations, "price")
+def _better(one: Solution, other: Solution) -> Solution:
+    return other if other.residual < one.residual else one
+
+
+def _by_interior_point(problem: FamilyProblem, tolerance: float, best: Solution) -> Solution:
+    """Clarabel's point; and if a few digits are missing, corrected by Clarabel's answer to what is left."""
+    logger.info("residual %.1e after the active set; trying Clarabel", best.residual)
+    qp = program(problem)
+    near, least, left = None, np.inf, 1.0
+    for method in ("clarabel", *ROUNDS * ("clarabel twice",)):
+        raw = solve_program(qp, problem.linear.shape, near=near, magnified=1.0 / left)
+        if raw.status is Status.INFEASIBLE or raw.y is None or raw.rows is None:
+            break
+        found = Direct(OK, raw.iterations, raw.x, qp.multipliers(raw.rows, problem))
+        answer = _certified(problem, found, tolerance, method)
+        best, left = _better(best, answer), answer.residual
+        if best.status is Status.OPTIMAL or not left < NEARLY:
+            break
+        if left < least:
+            near, least = raw.y, left
+    return best
+
+
+def _contradiction(problem: FamilyProblem, tolerance: float, best: Solution) -> Solution:
+    """Infeasible with the rows in conflict, where there is a conflict; else the best that was found."""
+    rows = conflict(problem, tolerance=tolerance)
+    return replace(best, status=Status.INFEASIBLE, conflict=rows) if rows else best
 
 
 def _only_child(problem: FamilyProblem, parent: Floats, tolerance: float) -> Solution:
-    """A single child is its parent; only the bounds can be wrong."""
+    """A single child is its parent, and the parent's row carries the whole gradient."""
     x = np.where(problem.mask, parent, 0.0)
-    residual = certify(problem, x, _pricing(problem, x))
+    mu = -gradients(problem, x)[0]
+    none = np.zeros(problem.lower.shape)
+    residual = certify(problem, x, Multipliers(mu, none, np.zeros(len(problem.joint_rows[1]))))
     if residual <= tolerance:
         return Solution(x, Status.OPTIMAL, residual, 0, "parent")
-    return Solution(x, Status.INFEASIBLE, residual, 0, "parent", _why(problem, tolerance))
-
-
-def _pricing(problem: FamilyProblem, x: Floats) -> Multipliers:
-    """Multipliers of a single child: the parent row carries the whole gradient."""
-    gradient = -problem.linear[0].copy()
-    for weight, rows in problem.terms:
-        gradient += weight * np.bincount(rows, x[0])[rows]
-    unit = problem.weight if problem.terms else 1.0
-    tau = np.zeros(len(problem.joint_rows[1]))
-    return Multipliers(-problem.scale[0] * gradient / unit, np.zeros((1, len(problem.groups))), tau)
-
-
-def _top(problem: FamilyProblem) -> float:
-    return 1.0 if problem.parent is None else max(1.0, float(problem.parent.max(initial=0.0)))
-
-
-def _why(problem: FamilyProblem, tolerance: float) -> tuple[ConstraintRow, ...]:
-    found = obvious_conflict(problem, tolerance * _top(problem))
-    return found or conflict(problem, tolerance=tolerance)
-
-
-def _fall_through(problem: FamilyProblem, tolerance: float, best: Solution) -> Solution:
-    """Everything after the first method, in order."""
-    if has_one_price(problem):
-        answer = _priced(problem, tolerance)
-        if answer.status is Status.OPTIMAL:
-            return answer
-        best = min(best, answer, key=lambda solution: solution.residual)
-    for settings in PROXIMAL:
-        answer = _structured(problem, tolerance, "pdas", settings=settings)
-        if answer.status is Status.OPTIMAL:
-            return answer
-        best = min(best, replace(answer, status=Status.FAILED), key=lambda solution: solution.residual)
-    top = _top(problem)
-    joint = len(problem.joint_rows[1]) > 0  # neither the first-order start nor the refinement knows such rows
-    for limit, precision in () if joint else STARTS:
-        logger.info("residual %.1e after %s; starting the active set from ADMM", best.residual, best.method)
-
-        def first_order(p: Family, limit: int = limit, precision: float = precision) -> tuple[Bools, Sides]:
-            return admm(p, limit, precision * top)[:2]
-
-        answer = _structured(problem, tolerance, "admm+pdas", guess=first_order)
-        if answer.status is Status.OPTIMAL:
-            return answer
-        best = min(best, replace(answer, status=Status.FAILED), key=lambda solution: solution.residual)
-    if problem.parent is None and not joint and best.residual < NEARLY:
-        refined, multipliers = polish_root(problem, best.x)
-        residual = certify(problem, refined, multipliers)
-        if residual <= tolerance:
-            return replace(best, x=np.maximum(refined, 0.0), status=Status.OPTIMAL, residual=residual)
-    logger.info("residual %.1e after %s; trying Clarabel", best.residual, best.method)
-    raw = clarabel.solve(problem)
-    if raw.status is not Status.INFEASIBLE:
-        residual = certify(problem, raw.x)
-        status = Status.OPTIMAL if residual <= tolerance else Status.FAILED
-        answer = Solution(raw.x, status, residual, raw.iterations, "clarabel")
-        if answer.status is Status.OPTIMAL:
-            return answer
-        best = min(best, answer, key=lambda solution: solution.residual)
-    found = conflict(problem, tolerance=tolerance)
-    if found:
-        return replace(best, status=Status.INFEASIBLE, conflict=found)
-    return best
+    best = Solution(x, Status.INFEASIBLE, residual, 0, "parent")
+    return _contradiction(problem, tolerance, best)

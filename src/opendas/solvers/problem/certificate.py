@@ -1,45 +1,42 @@
 """Independent check of an answer: the residual of the optimality conditions, from the stated problem only.
 
-Nothing here knows how an answer was found. Gradients are computed from the margins, not from H. Any
-multipliers prove optimality if they satisfy the conditions, so those of the solver are taken where it has
-them, and found by a linear program otherwise.
+Nothing here knows how an answer was found. Gradients are computed from the margins, or by the Hessians' own
+products, not from anything that a solver wrote down. Any multipliers prove optimality if they satisfy the
+conditions, so those of the solver are taken where it has them, and found by a linear program otherwise.
 
-In units of the sum of the weights W, with ``g_c = (H x_c - b_c) / W`` and ``z_c = g_c + (mu + tau_s(c) +
-G' lam_c) / scale_c``, everything is in counts, and the residual is the largest of
+In units u_c of each child, with ``g_c = (A_c x_c - b_c) / u_c`` and ``z_c = g_c + (mu + tau_s(c) + G' lam_c)
+/ u_c``, everything is in counts, and the residual is the largest of
 
 * ``|sum_c x_c - parent|``, ``-x``, ``x`` outside the mask, violated group bounds, missed joint totals;
 * ``|min(x, z)|`` over the cells a child may use (stationarity and complementarity at once);
-* ``|min(lam- / scale, G x - lower)|`` and ``|min(lam+ / scale, upper - G x)|``,
+* ``|min(lam- / u, G x - lower)|`` and ``|min(lam+ / u, upper - G x)|``,
 
-divided by ``max(1, max parent)``, or by ``max(1, max x)`` where there is no parent.
+divided by ``max(1, max parent)``, or by ``max(1, max x)`` where there is no parent. The unit of a child is
+the mean diagonal of its Hessian over the cells it may use: ``scale_c`` times the sum of the weights, where
+children share one Hessian.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy  # its optimize, a third of the time of all imports, loads when it is first named
 from numba import njit
-from numpy.typing import NDArray
 from scipy import sparse
 
 from opendas.arrays import Bools, Floats
-from opendas.solvers.problem.curvature import Curvature
-from opendas.solvers.problem.problem import FamilyProblem
+from opendas.solvers.problem.problem import Constraints, FamilyProblem, Objective
 
-__all__ = ["Multipliers", "certify", "certify_varied", "find_multipliers", "stacked_terms", "units"]
+__all__ = ["Multipliers", "certify", "find_multipliers", "gradients", "units"]
 
-NO_PARENT = np.empty(0)
 _NONE = np.zeros(0)
 ACTIVE = 1e-6
 """Where multipliers are looked for, a cell counts as positive beyond this share of the largest count."""
 
 
-@dataclass(frozen=True, slots=True)
-class Multipliers:
-    """Multipliers in units of the sum of the weights.
+class Multipliers(NamedTuple):
+    """Multipliers in units of :attr:`~opendas.solvers.problem.problem.FamilyProblem.unit` per count.
 
     Parameters
     ----------
@@ -53,61 +50,13 @@ class Multipliers:
 
     parent: Floats
     groups: Floats
-    joint: Floats = field(default_factory=lambda: _NONE)
-
-
-def stacked_terms(problem: FamilyProblem) -> tuple[NDArray[np.int32], Floats]:
-    """Row indices, shape (Q, n), and weights, shape (Q,)."""
-    if not problem.terms:
-        return np.zeros((0, problem.cells), np.int32), np.zeros(0)
-    return (
-        np.array([rows for _, rows in problem.terms], dtype=np.int32),
-        np.array([weight for weight, _ in problem.terms]),
-    )
+    joint: Floats = _NONE
 
 
 @njit(cache=True, nogil=True)
-def _gradient(
-    rows: NDArray[np.int32],
-    weights: Floats,
-    linear: Floats,
-    x: Floats,
-    unit: float,
-    g: Floats,
-    margin: Floats,
-) -> None:
-    n = len(x)
-    for j in range(n):
-        g[j] = -linear[j] * unit
-    for q in range(len(weights)):
-        for j in range(n):
-            margin[rows[q, j]] = 0.0
-        for j in range(n):
-            margin[rows[q, j]] += x[j]
-        w = weights[q] * unit
-        for j in range(n):
-            g[j] += w * margin[rows[q, j]]
-
-
-@njit(cache=True, nogil=True)
-def kkt_residual(
-    rows: NDArray[np.int32],
-    weights: Floats,
-    linear: Floats,
-    parent: Floats,
-    scale: Floats,
-    mask: Bools,
-    groups: Bools,
-    lower: Floats,
-    upper: Floats,
-    x: Floats,
-    mu: Floats,
-    lam: Floats,
-    joint: NDArray[np.int64],
-    joint_total: Floats,
-    tau: Floats,
-) -> float:
-    """Relative residual; see the module docstring."""
+def _shared_gradients(objective: Objective, x: Floats) -> Floats:
+    """``(H x_c - linear_c) / sum of the weights`` of every child, in counts, from the margins of x."""
+    rows, weights, linear = objective
     C, n = x.shape
     total = 0.0
     for q in range(len(weights)):
@@ -120,29 +69,26 @@ def kkt_residual(
     g = np.empty((C, n))
     margin = np.empty(size)
     for c in range(C):
-        _gradient(rows, weights, linear[c], x[c], unit, g[c], margin)
-    return _largest_violation(
-        g, 1.0 / scale, parent, mask, groups, lower, upper, x, mu, lam, joint, joint_total, tau
-    )
+        for j in range(n):
+            g[c, j] = -linear[c, j] * unit
+        for q in range(len(weights)):
+            for j in range(n):
+                margin[rows[q, j]] = 0.0
+            for j in range(n):
+                margin[rows[q, j]] += x[c, j]
+            w = weights[q] * unit
+            for j in range(n):
+                g[c, j] += w * margin[rows[q, j]]
+    return g
 
 
 @njit(cache=True, nogil=True)
 def _largest_violation(
-    g: Floats,
-    factor: Floats,
-    parent: Floats,
-    mask: Bools,
-    groups: Bools,
-    lower: Floats,
-    upper: Floats,
-    x: Floats,
-    mu: Floats,
-    lam: Floats,
-    joint: NDArray[np.int64],
-    joint_total: Floats,
-    tau: Floats,
+    g: Floats, factor: Floats, stated: Constraints, x: Floats, multipliers: Multipliers
 ) -> float:
     """Relative residual, given gradients in counts and what brings multipliers to counts, per child."""
+    parent, mask, groups, lower, upper, joint, joint_total = stated
+    mu, lam, tau = multipliers
     C, n = x.shape
     K = groups.shape[0]
     worst = 0.0
@@ -152,6 +98,7 @@ def _largest_violation(
     for c in range(C):
         f = factor[c]
         s = joint[c] if len(joint) else -1
+        # x >= 0, x = 0 outside the mask, and |min(x, z)| inside.
         for j in range(n):
             value = x[c, j]
             if not np.isfinite(value):
@@ -172,6 +119,7 @@ def _largest_violation(
                 if groups[k, j]:
                     z += lam[c, k]
             worst = max(worst, abs(min(value, g[c, j] + f * z)))
+        # lower <= G x <= upper, and the products of slacks and multipliers.
         for k in range(K):
             t = 0.0
             for j in range(n):
@@ -182,6 +130,7 @@ def _largest_violation(
             worst = max(worst, max(-below, -above))
             worst = max(worst, min(max(-lam[c, k], 0.0) * f, below))
             worst = max(worst, min(max(lam[c, k], 0.0) * f, above))
+    # What children have together.
     for j in range(len(parent)):
         worst = max(worst, abs(sums[j] - parent[j]))
         magnitude = max(magnitude, parent[j])
@@ -190,6 +139,14 @@ def _largest_violation(
     if not np.isfinite(worst):
         return np.inf
     return worst / magnitude
+
+
+@njit(cache=True, nogil=True)
+def _shared_residual(
+    objective: Objective, scale: Floats, stated: Constraints, x: Floats, multipliers: Multipliers
+) -> float:
+    """Relative residual where children share one Hessian."""
+    return float(_largest_violation(_shared_gradients(objective, x), 1.0 / scale, stated, x, multipliers))
 
 
 def certify(problem: FamilyProblem, x: Floats, multipliers: Multipliers | None = None) -> float:
@@ -207,68 +164,34 @@ def certify(problem: FamilyProblem, x: Floats, multipliers: Multipliers | None =
     Returns
     -------
     float
-        Dimensionless; 0 at an exact optimum. Infinite where x is not finite.
-    """
-    if not np.isfinite(x).all():
-        return float(np.inf)
-    if multipliers is None:
-        multipliers = find_multipliers(problem, x)
-    rows, weights = stacked_terms(problem)
-    parent = NO_PARENT if problem.parent is None else problem.parent
-    return float(
-        kkt_residual(
-            rows, weights, problem.linear, _readonly(parent), problem.scale, problem.mask, problem.groups,
-            problem.lower, problem.upper, np.ascontiguousarray(x), multipliers.parent, multipliers.groups,
-            *problem.joint_rows, multipliers.joint,
-        )
-    )  # fmt: skip
-
-
-def certify_varied(
-    problem: FamilyProblem,
-    linear: Floats,
-    curvature: Curvature,
-    x: Floats,
-    multipliers: Multipliers | None = None,
-) -> float:
-    """Relative Karush-Kuhn-Tucker residual where every child has a Hessian of its own.
-
-    As above, with ``g_c = (A_c x_c - b_c) / u_c`` by the Hessian's own product, and u_c, the unit of a child,
-    the mean of the Hessian's diagonal over the cells it may use: what the sum of the weights is to a Hessian
-    that all children share. The problem's terms, scale and linear term have no part in it.
-
-    Parameters
-    ----------
-    problem : FamilyProblem
-        The constraints.
-    linear : ndarray, shape (C, n)
-    curvature : Curvature
-    x : ndarray, shape (C, n)
-        The answer.
-    multipliers : Multipliers, optional
-        In units of the objective per count. Without them the best ones are found, by a linear program.
-
-    Returns
-    -------
-    float
         Dimensionless; 0 at an exact optimum. Infinite where x or its gradient is not finite.
     """
     if not np.isfinite(x).all():
         return float(np.inf)
     x = np.ascontiguousarray(x)
-    factor = 1.0 / units(curvature.diagonal(), problem.mask)
-    gradient = (curvature.apply(x) - linear) * factor[:, None]
-    if not np.isfinite(gradient[problem.mask]).all():
+    if problem.hessians is None and multipliers is not None:
+        return float(_shared_residual(problem.stacked, problem.scale, problem.constraints, x, multipliers))
+    gradient, factor = _in_counts(problem, x)
+    if problem.hessians is not None and not np.isfinite(gradient[problem.mask]).all():
         return float(np.inf)
     if multipliers is None:
         multipliers = _best_multipliers(problem, x, gradient, factor, ACTIVE)
-    parent = NO_PARENT if problem.parent is None else problem.parent
-    return float(
-        _largest_violation(
-            gradient, factor, _readonly(parent), problem.mask, problem.groups, problem.lower, problem.upper,
-            x, multipliers.parent, multipliers.groups, *problem.joint_rows, multipliers.joint,
-        )
-    )  # fmt: skip
+    return float(_largest_violation(gradient, factor, problem.constraints, x, multipliers))
+
+
+def _in_counts(problem: FamilyProblem, x: Floats) -> tuple[Floats, Floats]:
+    """Gradients in counts, shape (C, n), and what brings multipliers to counts, shape (C,)."""
+    if problem.hessians is None:
+        return _shared_gradients(problem.stacked, x), 1.0 / problem.scale
+    factor = 1.0 / units(problem.hessians.diagonal(), problem.mask)
+    return (problem.hessians.apply(x) - problem.linear) * factor[:, None], factor
+
+
+def gradients(problem: FamilyProblem, x: Floats) -> Floats:
+    """``A_c x_c - b_c`` of every child, shape (C, n), in units of the problem."""
+    if problem.hessians is not None:
+        return problem.hessians.apply(x) - problem.linear
+    return _shared_gradients(problem.stacked, x) * problem.scale[:, None]
 
 
 def units(diagonal: Floats, mask: Bools) -> Floats:
@@ -278,26 +201,14 @@ def units(diagonal: Floats, mask: Bools) -> Floats:
     return np.where(mean > 0.0, mean, 1.0)
 
 
-def _readonly(array: Floats) -> Floats:
-    if array.flags.writeable:
-        array = array.view()
-        array.flags.writeable = False
-    return array
-
-
 def find_multipliers(problem: FamilyProblem, x: Floats, *, active: float = ACTIVE) -> Multipliers:
     """Multipliers that leave the smallest stationarity error at `x`, by a linear program.
 
     A cell counts as positive, and a row as off its bound, beyond ``active * max(1, max parent)``. With t the
     error: minimise t subject to ``|z_cj| <= t`` on positive cells and ``z_cj >= -t`` on the others.
     """
-    unit = 1.0 / problem.weight if problem.terms else 1.0
-    rows, weights = stacked_terms(problem)
-    gradient = np.empty(x.shape)
-    margin = np.empty(max(x.shape[1], int(rows.max(initial=0)) + 1))
-    for c in range(len(x)):
-        _gradient(rows, weights, problem.linear[c], np.ascontiguousarray(x[c]), unit, gradient[c], margin)
-    return _best_multipliers(problem, x, gradient, 1.0 / problem.scale, active)
+    x = np.ascontiguousarray(x)
+    return _best_multipliers(problem, x, *_in_counts(problem, x), active)
 
 
 def _best_multipliers(

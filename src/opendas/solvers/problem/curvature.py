@@ -1,8 +1,8 @@
-"""Hessians that differ from child to child.
+"""Hessians of the children of a family.
 
-In least squares over a whole tree every child comes with the precision of all that is known below it, and no
-two children are alike. What a solver needs of such Hessians is stated here; how they are stored is left to
-whoever has them.
+In plain TopDown all children share one Hessian, a sum over query groups. In least squares over a whole tree
+every child comes with the precision of all that is known below it, and no two children are alike. What a
+solver needs of such Hessians is stated here; how they are stored is left to whoever has them.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from numpy.typing import NDArray
 
 from opendas.arrays import Floats
 from opendas.errors import EstimationError
-from opendas.solvers.problem.problem import FamilyProblem
 
-__all__ = ["Curvature", "DenseCurvature", "Entries", "SharedCurvature", "blocks"]
+__all__ = ["Curvature", "DenseCurvature", "Entries", "SharedCurvature", "Terms", "blocks"]
+
+Terms = tuple[tuple[float, NDArray[np.int32]], ...]
+"""Weight, and row of each cell, of every query group."""
 
 
 class Curvature(Protocol):
@@ -69,26 +71,31 @@ class DenseCurvature:
 
 @dataclass(frozen=True, slots=True)
 class SharedCurvature:
-    """The problem's own Hessian, ``scale_c H``: a special case, to compare with.
+    """One Hessian up to a multiple of each child, ``A_c = scale_c sum_q weight_q [row_q(i) == row_q(j)]``.
 
     Parameters
     ----------
-    problem : FamilyProblem
+    terms : tuple of (float, int32 (n,))
+        Weight and row of each cell, of every query group.
+    scale : ndarray, shape (C,)
     """
 
-    problem: FamilyProblem
+    terms: Terms
+    scale: Floats
 
     def apply(self, x: Floats) -> Floats:
         """See :class:`Curvature`."""
         result = np.zeros(x.shape)
-        for weight, rows in self.problem.terms:
+        for weight, rows in self.terms:
             for c in range(len(x)):
                 result[c] += weight * np.bincount(rows, x[c])[rows]
-        return result * self.problem.scale[:, None]
+        return result * self.scale[:, None]
 
     def diagonal(self) -> Floats:
         """See :class:`Curvature`."""
-        return np.repeat(self.problem.scale[:, None] * self.problem.weight, self.problem.cells, axis=1)
+        cells = len(self.terms[0][1]) if self.terms else 0
+        weight = sum(weight for weight, _ in self.terms)
+        return np.repeat(self.scale[:, None] * weight, cells, axis=1)
 
 
 def blocks(curvature: Curvature, cells: NDArray[np.intp], shape: tuple[int, int]) -> Floats:

@@ -3,35 +3,47 @@
 Letters: ``n`` cells, ``C`` children, ``K`` groups, ``J`` joint totals. The problem is equation (7.2), and
 with held margins (7.5), of the TopDown paper, written for any family of nested tables:
 
-    minimise    sum_c scale_c (1/2 x_c' H x_c - b_c' x_c)
+    minimise    sum_c (1/2 x_c' A_c x_c - b_c' x_c)
     subject to  x >= 0, x_cj = 0 where not mask_cj,
                 sum_c x_c = parent,
                 lower_ck <= sum_{j in group k} x_cj <= upper_ck,
                 sum_{c in part s} sum_j x_cj = T_s,
 
-with ``H = sum_q weight_q [row_q(i) == row_q(j)]``: every cell lies in exactly one row of every term. The
-last line are joint totals: what the parts of a divided geounit hold together, each child in at most one.
+where ``A_c = scale_c H``, ``b_c = scale_c linear_c`` and ``H = sum_q weight_q [row_q(i) == row_q(j)]`` (every
+cell lies in exactly one row of every term) if the children agree in their Hessian up to a multiple, and
+``A_c`` is the child's own and ``b_c = linear_c`` if they do not. The last line are joint totals: what the
+parts of a divided geounit hold together, each child in at most one.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from opendas.arrays import Bools, Floats
+from opendas.arrays import Bools, Floats, Ints
 from opendas.errors import EstimationError
+from opendas.solvers.problem.curvature import Curvature, SharedCurvature, Terms
 
-__all__ = ["ConstraintRow", "FamilyProblem", "Solution", "Status"]
+__all__ = [
+    "ConstraintRow",
+    "Constraints",
+    "FamilyProblem",
+    "Objective",
+    "Solution",
+    "Status",
+    "independent_joint",
+]
 
-Ints = NDArray[np.int32]
-
-
-_NO_JOINT: tuple[NDArray[np.int64], Floats] = (np.zeros(0, np.int64), np.zeros(0))
+_NO_JOINT: tuple[Ints, Floats] = (np.zeros(0, np.int64), np.zeros(0))
 """Writable, as compiled code is specialised on it; there is nothing to write to."""
+_NO_PARENT: Floats = np.empty(0)
+_NO_PARENT.flags.writeable = False  # as a parent of a problem is
+REPEATS = 1e-9
+"""Difference of a joint total from what other rows say, relative to the total, that is rounding."""
 
 
 class Status(Enum):
@@ -75,6 +87,26 @@ class ConstraintRow:
         return f"{self.kind} bound of {group} in child {self.child}"
 
 
+class Objective(NamedTuple):
+    """The terms of a family one above the other, as compiled code takes them."""
+
+    rows: NDArray[np.int32]  # (Q, n)
+    weights: Floats  # (Q,)
+    linear: Floats  # (C, n)
+
+
+class Constraints(NamedTuple):
+    """The constraints of a family as compiled code takes them; fields as in :class:`FamilyProblem`."""
+
+    parent: Floats  # (n,), or (0,) where there is none
+    mask: Bools  # (C, n)
+    groups: Bools  # (K, n)
+    lower: Floats  # (C, K)
+    upper: Floats  # (C, K)
+    joint: Ints  # (C,) joint total that each child has a part in, -1 for none; (0,) where there are none
+    joint_total: Floats  # (J,)
+
+
 def _frozen(value: Any, dtype: type, name: str, shape: tuple[int, ...]) -> NDArray[Any]:
     array: NDArray[Any] = np.ascontiguousarray(value, dtype=dtype)
     if array.shape != shape:
@@ -93,9 +125,11 @@ class FamilyProblem:
     ----------
     terms : tuple of (float, ndarray)
         Weight (> 0, inverse squared counts) and compact row index, int32 of shape ``(n,)``, of each query
-        group in the objective.
+        group in the objective. Where children have Hessians of their own: of a metric that is near them, of
+        use where these are too large to be written out, without a part in the answer.
     linear : ndarray, shape (C, n)
-        ``b``: the weighted answers, ``sum_q weight_q answer_q[row_q(j)]``.
+        The weighted answers, ``sum_q weight_q answer_q[row_q(j)]``; ``b`` where children have Hessians of
+        their own.
     parent : ndarray, shape (n,), or None
         Counts of the parent. None: a root, or roots that share no more than joint totals.
     mask : ndarray of bool, shape (C, n), optional
@@ -114,6 +148,10 @@ class FamilyProblem:
         Counts in all cells of the children of each joint total.
     joint_names : tuple of str, optional
         For messages.
+    hessians : Curvature, optional
+        ``A_c`` of every child. Default: ``scale_c H``.
+    stacked : Objective
+        Made from terms and linear.
 
     Raises
     ------
@@ -121,7 +159,7 @@ class FamilyProblem:
         If shapes disagree, or a weight, scale, bound or answer is not a number of the stated range.
     """
 
-    terms: tuple[tuple[float, Ints], ...]
+    terms: Terms
     linear: Floats
     parent: Floats | None = None
     mask: Bools = None  # type: ignore[assignment]
@@ -130,9 +168,11 @@ class FamilyProblem:
     upper: Floats = None  # type: ignore[assignment]
     scale: Floats = None  # type: ignore[assignment]
     group_names: tuple[str, ...] = ()
-    joint: Ints | None = None
+    joint: NDArray[np.int32] | None = None
     joint_total: Floats | None = None
     joint_names: tuple[str, ...] = ()
+    hessians: Curvature | None = None
+    stacked: Objective = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         put = object.__setattr__
@@ -142,7 +182,10 @@ class FamilyProblem:
         K = 0 if self.groups is None else len(self.groups)
         linear = _frozen(self.linear, np.float64, "linear", (C, n))
         put(self, "linear", linear)
-        put(self, "terms", tuple(_term(weight, rows, n) for weight, rows in self.terms))
+        terms = tuple(_term(weight, rows, n) for weight, rows in self.terms)
+        put(self, "terms", terms)
+        rows = np.array([rows for _, rows in terms], np.int32).reshape(len(terms), n)
+        put(self, "stacked", Objective(rows, np.array([weight for weight, _ in terms], np.float64), linear))
         finite = [linear]
         if self.parent is not None:
             put(self, "parent", _frozen(self.parent, np.float64, "parent", (n,)))
@@ -169,6 +212,14 @@ class FamilyProblem:
             raise EstimationError("a bound is not a number; use -inf or inf where there is none")
         if C and not (np.isfinite(self.scale).all() and self.scale.min() > 0.0):
             raise EstimationError("scale must be finite and > 0")
+        if self.hessians is not None:
+            diagonal = self.hessians.diagonal()
+            if diagonal.shape != (C, n):
+                raise EstimationError(
+                    f"the diagonal of the Hessians has shape {diagonal.shape}, expected {(C, n)}"
+                )
+            if not np.isfinite(diagonal).all():
+                raise EstimationError("the diagonal of the Hessians must be finite")
 
     def _freeze_joint(self, children: int) -> None:
         J = 0 if self.joint_total is None else len(self.joint_total)
@@ -186,11 +237,27 @@ class FamilyProblem:
             raise EstimationError(f"{len(self.joint_names)} names for {J} joint totals")
 
     @property
-    def joint_rows(self) -> tuple[NDArray[np.int64], Floats]:
+    def joint_rows(self) -> tuple[Ints, Floats]:
         """``joint`` and ``joint_total`` as new arrays, both empty where there is no joint total."""
         if self.joint is None or self.joint_total is None or not len(self.joint_total):
             return _NO_JOINT
         return self.joint.astype(np.int64), self.joint_total.copy()
+
+    @property
+    def constraints(self) -> Constraints:
+        """What every answer has to obey, for compiled code."""
+        parent = _NO_PARENT if self.parent is None else self.parent
+        return Constraints(parent, self.mask, self.groups, self.lower, self.upper, *self.joint_rows)
+
+    @property
+    def curvature(self) -> Curvature:
+        """``A_c`` of every child."""
+        return SharedCurvature(self.terms, self.scale) if self.hessians is None else self.hessians
+
+    @property
+    def top(self) -> float:
+        """Largest count of the parent, at least 1: what residuals are relative to."""
+        return 1.0 if self.parent is None else max(1.0, float(self.parent.max(initial=0.0)))
 
     @property
     def children(self) -> int:
@@ -204,8 +271,13 @@ class FamilyProblem:
 
     @property
     def weight(self) -> float:
-        """Sum of the weights: the diagonal of H, and the unit of the multipliers."""
+        """Sum of the weights: the diagonal of H."""
         return float(sum(weight for weight, _ in self.terms))
+
+    @property
+    def unit(self) -> float:
+        """Unit of the multipliers: the sum of the weights; 1 where children have Hessians of their own."""
+        return self.weight if self.terms and self.hessians is None else 1.0
 
     def hessian(self) -> Floats:
         """H, shape (n, n): the slow, plain definition."""
@@ -216,6 +288,8 @@ class FamilyProblem:
 
     def objective(self, x: Floats) -> float:
         """Value of the objective at `x`, shape (C, n); constant terms left out."""
+        if self.hessians is not None:
+            return float(np.einsum("cj,cj->", 0.5 * self.hessians.apply(x) - self.linear, x))
         value = -np.einsum("c,cj,cj->", self.scale, self.linear, x)
         for weight, rows in self.terms:
             for c in range(self.children):
@@ -224,7 +298,7 @@ class FamilyProblem:
         return float(value)
 
 
-def _term(weight: float, rows: Ints, n: int) -> tuple[float, Ints]:
+def _term(weight: float, rows: NDArray[np.int32], n: int) -> tuple[float, NDArray[np.int32]]:
     if not (np.isfinite(weight) and weight > 0.0):
         raise EstimationError(f"a term has weight {weight}, expected a finite number > 0")
     rows = _frozen(rows, np.int32, "rows of a term", (n,))
@@ -248,7 +322,8 @@ class Solution:
     iterations : int
         Of the last method of the chain.
     method : str
-        For instance ``"pdas"``, ``"admm+pdas"``, ``"clarabel"``.
+        Step of the ladder: ``"pdas"``, ``"clarabel"``, ``"clarabel twice"``; ``"parent"`` of an only child,
+        ``"steps"`` where Hessians are too large to be written out.
     conflict : tuple of ConstraintRow
         Where infeasible: rows that cannot hold together.
     """
@@ -264,3 +339,46 @@ class Solution:
     def constraints(self) -> tuple[str, ...]:
         """The rows in conflict, in words."""
         return tuple(str(row) for row in self.conflict)
+
+
+def independent_joint(problem: FamilyProblem) -> Bools:
+    """Mark the joint totals that do not follow from other rows.
+
+    A joint total follows from the totals of its children where all of them are fixed, for instance held from
+    an earlier pass; and one of them from the parent and the others, where all children have a part in one or
+    a fixed total. Left in, they make active sets degenerate and cost interior points digits. A total that
+    contradicts the other rows is kept.
+
+    Parameters
+    ----------
+    problem : FamilyProblem
+        As stated.
+
+    Returns
+    -------
+    ndarray of bool, shape (J,)
+    """
+    joint, total = problem.joint_rows
+    kept = np.ones(len(total), np.bool_)
+    fixed = np.zeros(problem.children, np.bool_)
+    value = np.zeros(problem.children)
+    usable = problem.mask if problem.parent is None else problem.mask & (problem.parent > 0.0)
+    for k, group in enumerate(problem.groups):
+        whole = (problem.lower[:, k] == problem.upper[:, k]) & ~usable[:, ~group].any(axis=1)
+        value[whole] = problem.lower[whole, k]
+        fixed |= whole
+    for s in range(len(total)):
+        inside = joint == s
+        repeated = bool(fixed[inside].all()) and _near(float(value[inside].sum()), float(total[s]))
+        kept[s] = not repeated
+    used = np.flatnonzero(kept & (total != 0.0))
+    if problem.parent is None or not len(used) or not (fixed | (joint >= 0)).all():
+        return kept
+    rest = fixed & ~((joint >= 0) & kept[joint])
+    if _near(float(total[kept].sum() + value[rest].sum()), float(problem.parent.sum())):
+        kept[used[-1]] = False
+    return kept
+
+
+def _near(one: float, other: float) -> bool:
+    return abs(one - other) <= REPEATS * max(1.0, abs(other))

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from opendas.solvers.general.protocol import ADAPTERS, Adapter, load
+from support.general.protocol import ADAPTERS, Adapter, load
 
 __all__ = ["ADAPTERS", "Adapter", "load"]

@@ -1,7 +1,8 @@
-"""Families of which only products with the Hessians are known: steps in the shared metric.
+"""Families whose Hessians are too large to be written out: steps in a metric that all children share.
 
-Written out, Hessians take C n^2 numbers. Where that is too much, every step solves the family in the shared
-metric, made steep enough that it lies above the objective along the step:
+Written out, Hessians take C n^2 numbers. Where that is too much, they are only multiplied with: every step
+solves the family in the metric of the problem's terms, made steep enough that it lies above the objective
+along the step,
 
     x+ = argmin  sum_c L_c s_c (1/2 (x - y)_c' H (x - y)_c) + (A_c y_c - b_c)' x_c,   with all constraints,
 
@@ -16,25 +17,23 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from opendas.arrays import Floats
-from opendas.solvers.least_squares.active_set import Family
-from opendas.solvers.least_squares.admm import admm
-from opendas.solvers.least_squares.direct import Direct, solve_direct
+from opendas.solvers.least_squares.direct import Direct, Near, solve_direct
 from opendas.solvers.least_squares.primal_dual_active_set import OK
-from opendas.solvers.least_squares.varied_direct import active_sides
-from opendas.solvers.problem.certificate import Multipliers, certify_varied, stacked_terms, units
-from opendas.solvers.problem.curvature import Curvature, SharedCurvature
+from opendas.solvers.problem.certificate import Multipliers, certify, units
+from opendas.solvers.problem.curvature import SharedCurvature
 from opendas.solvers.problem.problem import FamilyProblem
 
 __all__ = ["solve_by_steps"]
 
+STEPS = 1000
+"""Most steps in the problem's metric."""
+PLAIN_STEPS = 4000
+"""Most steps in the metric of single cells, far from any Hessian and never degenerate."""
 INSIDE = 300
 """Most iterations of the active set in a step."""
 PRECISION = 1e-9
-START = (400, 1e-3)
-"""First-order start where the active set of a step stalls: most iterations, relative tolerance."""
 FLAT = 0.02
 """A metric that does not tell cells apart gets a term that does, of this share of its weight."""
 FURTHER = 0.01
@@ -45,42 +44,46 @@ SLACK = 1.0 + 1e-9
 """Rounding in the comparison of two curvatures."""
 
 
-def solve_by_steps(
-    problem: FamilyProblem, linear: Floats, curvature: Curvature, tolerance: float, *, limit: int
-) -> Direct | None:
+def solve_by_steps(problem: FamilyProblem, tolerance: float) -> Direct | None:
     """Solve a family by products with its Hessians alone.
 
     Parameters
     ----------
-    problem, linear, curvature
-        As in :func:`opendas.solvers.least_squares.varied.solve_varied`.
+    problem : FamilyProblem
+        Its children have Hessians of their own; its terms and scale are a metric.
     tolerance : float
         Residual to reach.
-    limit : int
-        Most steps.
 
     Returns
     -------
     Direct or None
-        The point of least residual, with multipliers in units of the objective per count. None where the
-        constraints are in doubt.
+        The point of least residual. None where the constraints are in doubt.
     """
+    plain = replace(problem, terms=((1.0, np.arange(problem.cells, dtype=np.int32)),))
+    found, residual = _steps(problem, tolerance, STEPS)
+    other, least = (None, np.inf) if residual <= tolerance else _steps(plain, tolerance, PLAIN_STEPS)
+    return other if least < residual else found
+
+
+def _steps(problem: FamilyProblem, tolerance: float, limit: int) -> tuple[Direct | None, float]:
+    """The point of least residual, and its residual."""
+    curvature = problem.curvature
     metric = _metric(problem, units(curvature.diagonal(), problem.mask))
-    rows, weights = stacked_terms(metric)
-    shape = SharedCurvature(replace(metric, scale=np.ones(problem.children)))
+    shape = SharedCurvature(metric.terms, np.ones(problem.children))
     steep = metric.scale.copy()
     x = y = np.zeros(problem.linear.shape)
-    momentum, best, least = 1.0, None, np.inf
-    last: Direct | None = None
+    momentum, least = 1.0, np.inf
+    best: Direct | None = None
+    last: Near | None = None
     since = 0
     for step in range(1, limit + 1):
-        slope = curvature.apply(y) - linear
+        slope = curvature.apply(y) - problem.linear
         along = shape.apply(y)
+        # The step at y: steeper, until the metric lies above the objective along it.
         while True:
-            stated = replace(metric, linear=along - slope / steep[:, None], scale=steep)
-            found = _step(stated, rows, weights, last)
+            found = _step(replace(metric, linear=along - slope / steep[:, None], scale=steep), last)
             if found.status != OK:
-                return best
+                return best, least
             moved = found.x - y
             bend = np.einsum("cj,cj->c", moved, curvature.apply(moved))
             allowed = steep * np.einsum("cj,cj->c", moved, shape.apply(moved))
@@ -88,21 +91,19 @@ def solve_by_steps(
             if not short.any():
                 break
             steep = np.where(short, np.maximum(2.0, 1.1 * bend / np.maximum(allowed, 1e-300)) * steep, steep)
-        unit = metric.weight
-        last = replace(found, iterations=step)
-        answer = replace(last, mu=found.mu * unit, lam=found.lam * unit, tau=found.tau * unit)
-        residual = certify_varied(
-            problem, linear, curvature, found.x, Multipliers(answer.mu, answer.lam, answer.tau)
-        )
+        last = Near(found.x > 0.0, found.multipliers.groups)
+        multipliers = Multipliers(*(part * metric.weight for part in found.multipliers))
+        residual = certify(problem, found.x, multipliers)
         if residual < least:
-            best, least, since = answer, residual, step
+            best, least, since = Direct(OK, step, found.x, multipliers), residual, step
         if least <= FURTHER * tolerance or (least <= tolerance and step - since >= PATIENCE):
-            return best
+            return best, least
+        # Where to look next: beyond x, unless that is uphill.
         uphill = np.einsum("c,cj,cj->", steep, y - found.x, shape.apply(found.x - x)) > 0.0
         following = 1.0 if uphill else 0.5 * (1.0 + np.sqrt(1.0 + 4.0 * momentum**2))
         y = found.x + (0.0 if uphill else (momentum - 1.0) / following) * (found.x - x)
         x, momentum = found.x, following
-    return best
+    return best, least
 
 
 def _metric(problem: FamilyProblem, unit: Floats) -> FamilyProblem:
@@ -112,27 +113,14 @@ def _metric(problem: FamilyProblem, unit: Floats) -> FamilyProblem:
     terms = problem.terms
     if not any(len(np.unique(rows)) == problem.cells for _, rows in terms):
         terms = (*terms, (FLAT * total if total > 0.0 else 1.0, each))
-    stated = replace(problem, terms=terms)
+    stated = replace(problem, terms=terms, hessians=None)
     return replace(stated, scale=unit / stated.weight if len(unit) else problem.scale)
 
 
-def _step(problem: FamilyProblem, rows: NDArray[np.int32], weights: Floats, last: Direct | None) -> Direct:
+def _step(problem: FamilyProblem, last: Near | None) -> Direct:
     """One family in the shared metric, from the active set of the step before where that helps."""
     if last is not None and problem.parent is not None:
-        kept = problem.parent != 0.0
-        x, lam = last.x, last.lam
-
-        def same(p: Family) -> tuple[NDArray[np.bool_], NDArray[np.int8]]:
-            return p.mask & (x[:, kept] > 0.0), active_sides(lam, p.lower, p.upper)
-
-        found = solve_direct(problem, rows, weights, INSIDE, PRECISION, same)
+        found = solve_direct(problem, INSIDE, PRECISION, near=last)
         if found.status == OK:
             return found
-    found = solve_direct(problem, rows, weights, INSIDE, PRECISION)
-    if found.status == OK or len(problem.joint_rows[1]):
-        return found
-    limit, precision = START
-    top = 1.0 if problem.parent is None else max(1.0, float(problem.parent.max(initial=0.0)))
-    return solve_direct(
-        problem, rows, weights, INSIDE, PRECISION, lambda p: admm(p, limit, precision * top)[:2]
-    )
+    return solve_direct(problem, INSIDE, PRECISION)

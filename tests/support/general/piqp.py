@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from scipy import sparse
 
-from opendas.solvers.general.program import Form, Program, program
-from opendas.solvers.general.protocol import RawAnswer, required
+from opendas.solvers.least_squares.clarabel import Form, Program, RawAnswer, program
 from opendas.solvers.problem.problem import FamilyProblem, Status
+from support.general.protocol import required
 
 __all__ = ["STATUS_MAP", "solve", "solve_program"]
 

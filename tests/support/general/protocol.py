@@ -2,48 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
 from typing import Protocol, cast
 
-import numpy as np
-from numpy.typing import NDArray
-
 from opendas.errors import ConfigError, EnvironmentFailure
-from opendas.solvers.general.program import Form
-from opendas.solvers.problem.problem import FamilyProblem, Status
+from opendas.solvers.least_squares.clarabel import Form, RawAnswer
+from opendas.solvers.problem.problem import FamilyProblem
 
-__all__ = ["ADAPTERS", "Adapter", "RawAnswer", "load", "required"]
+__all__ = ["ADAPTERS", "Adapter", "load", "required"]
 
 ADAPTERS: tuple[str, ...] = ("clarabel", "highs", "piqp", "osqp")
 """Names, in order of preference; each is a module of this package with a function ``solve``."""
-
-
-@dataclass(frozen=True, slots=True)
-class RawAnswer:
-    """What a general solver says, before certification.
-
-    Parameters
-    ----------
-    x : ndarray, shape (C, n)
-        Its point, negatives set to 0.
-    status : Status
-        OPTIMAL if it says so; nothing is believed before :func:`opendas.solvers.problem.certificate.certify`.
-    iterations : int
-        As reported.
-    message : str
-        Its own word for the status.
-    parent, groups : ndarray or None
-        Multipliers, shapes (n,) and (C, K), where the solver gives them.
-    """
-
-    x: NDArray[np.float64]
-    status: Status
-    iterations: int
-    message: str
-    parent: NDArray[np.float64] | None = None
-    groups: NDArray[np.float64] | None = None
 
 
 class Adapter(Protocol):
@@ -69,7 +39,7 @@ def load(name: str) -> Adapter:
     """
     if name not in ADAPTERS:
         raise ConfigError(f"no solver named {name!r}; there are {', '.join(ADAPTERS)}")
-    return cast(Adapter, import_module(f"opendas.solvers.general.{name}"))
+    return cast(Adapter, import_module(f"support.general.{name}"))
 
 
 def required(package: str) -> ModuleType:
