@@ -16,7 +16,7 @@ from support.random_family import random_family
 from support.seeds import seeds
 
 import opendas.solvers.least_squares.solve as solving
-from opendas.solvers.infeasible.feasibility import conflict
+from opendas.solvers.conflict import conflict
 from opendas.solvers.least_squares.clarabel import solve_clarabel
 from opendas.solvers.least_squares.solve import solve
 from opendas.solvers.problem.certificate import certify, find_multipliers

@@ -9,7 +9,7 @@ from support.random_joint import random_joint
 from support.seeds import seeds
 
 from opendas.errors import EstimationError
-from opendas.solvers.infeasible.feasibility import conflict
+from opendas.solvers.conflict import conflict
 from opendas.solvers.least_squares.clarabel import program, solve_clarabel
 from opendas.solvers.least_squares.direct import solve_direct
 from opendas.solvers.least_squares.solve import LIMIT, PRECISION, solve

@@ -9,7 +9,7 @@ import pytest
 from scipy import sparse
 from support.seeds import seeds
 
-from opendas.solvers.infeasible.conflict import NO_LIMIT, RangeSystem, can_hold, find_conflict
+from opendas.solvers.conflict import NO_LIMIT, RangeSystem, can_hold, find_conflict
 
 TOP = 5
 

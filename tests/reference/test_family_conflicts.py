@@ -13,7 +13,7 @@ from opendas.constraints.table import InvariantAnswers, JointTotal, LevelConstra
 from opendas.errors import InfeasibleFamily
 from opendas.schema.attributes import Attribute, Schema
 from opendas.schema.query_groups import Workload
-from opendas.topdown.conflicts import explained, family_conflict
+from opendas.topdown.family import explained, family_conflict
 from opendas.topdown.model import Family, LevelRules
 
 SCHEMA = Schema((Attribute("x", ("x0", "x1")), Attribute("y", ("y0", "y1"))))

@@ -15,7 +15,7 @@ from scipy import sparse
 
 from opendas.errors import ConstraintConflict, HeldConstraint
 from opendas.schema.query_groups import QueryGroup
-from opendas.solvers.infeasible.conflict import NO_LIMIT, RangeSystem, find_conflict
+from opendas.solvers.conflict import NO_LIMIT, RangeSystem, find_conflict
 
 __all__ = ["Atoms", "Gathering", "invariant_name", "is_laminar"]
 

@@ -30,7 +30,7 @@ from opendas.constraints.tiers import Tiers
 from opendas.errors import InfeasibleFamily
 from opendas.geography.spine import Spine
 from opendas.schema.product import Product
-from opendas.solvers.infeasible.conflict import NO_LIMIT, RangeSystem, can_hold
+from opendas.solvers.conflict import NO_LIMIT, RangeSystem, can_hold
 
 __all__ = ["check_feasible"]
 

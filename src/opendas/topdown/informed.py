@@ -98,8 +98,8 @@ class LevelInformation:
 def estimate_informed(family: Family, rules: LevelRules, known: Information) -> FamilyEstimate:
     """Estimate the children of one family in non-negative integers, all query groups at once.
 
-    Equations (7.1) and (7.2) of the TopDown paper with the children's measurements replaced by all that is
-    known in their subtrees; then (7.7).
+    As (7.1) and (7.2), with the children's measurements replaced by all that is known in their subtrees; then
+    (7.7).
 
     Raises
     ------

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from opendas.arrays import Bools, Floats, Ints
 from opendas.solvers.least_squares.active_set import Family, Sides
-from opendas.solvers.least_squares.lowrank import LowRank, low_rank
+from opendas.solvers.least_squares.lowrank import LowRank, low_rank, solve_single
 from opendas.solvers.least_squares.paired import PairedCurvature, paired_guess, place_bounds
 from opendas.solvers.least_squares.primal_dual_active_set import INFEASIBLE, OK, pdas
 from opendas.solvers.least_squares.reduce import (
@@ -21,7 +21,6 @@ from opendas.solvers.least_squares.reduce import (
     reduced,
     simpler_bounds,
 )
-from opendas.solvers.least_squares.single import solve_single
 from opendas.solvers.least_squares.start import project, project_column, unconstrained
 from opendas.solvers.problem.certificate import Multipliers, gradients, units
 from opendas.solvers.problem.curvature import Curvature, blocks

@@ -1,4 +1,4 @@
-"""From the stated problem to a smaller one in natural units, and back.
+"""From the stated problem to a smaller one in natural units, and back; a file of kernels, compiled once.
 
 Cells that share their row in every term, their groups, their mask and their linear term enter the objective
 and the constraints only through their sum: they become one cell, and the answer is spread over them in

@@ -20,7 +20,7 @@ from dataclasses import replace
 import numpy as np
 
 from opendas.arrays import Floats
-from opendas.solvers.infeasible.feasibility import conflict
+from opendas.solvers.conflict import conflict
 from opendas.solvers.least_squares.clarabel import program, solve_program
 from opendas.solvers.least_squares.direct import LARGE, Direct, solve_direct
 from opendas.solvers.least_squares.paired import PairedCurvature

@@ -1,4 +1,6 @@
-"""A first guess of the active set: the unconstrained optimum of each child, projected cell by cell.
+"""A first guess of the active set, in kernels that are compiled once: projected unconstrained optima.
+
+The unconstrained optimum of each child is projected cell by cell.
 
 Without groups and signs the optimum of a child is ``z_c = H^-1 b_c``. Projecting every column on
 ``{x >= 0, sum_c x_c = parent}`` takes no more than a few passes, and leaves most cells on the right side.

@@ -200,60 +200,34 @@ def _keeps_columns(values, total, has_total, mask):
 
 
 @njit(cache=True, nogil=True)
-def round_passes(
-    x,
-    total,
-    has_total,
-    mask,
-    maps,
-    map_pass,
-    passes,
-    groups,
-    lower,
-    upper,
-    child_key,
-    cell_key,
-    joint,
-    joint_total,
-):
+def round_passes(problem):
     """Round a family pass by pass, and check the result against every constraint in integers.
 
     Parameters
     ----------
-    x, mask, groups, lower, upper : arrays
-        As in :func:`opendas.solvers.rounding.rounding.round_family`.
-    total : int64 array, (n,)
-        Parent, ignored unless ``has_total``.
-    has_total : bool
-        Whether there is a parent.
-    maps : int32 array, (maps, n)
-        Row maps of all passes.
-    map_pass : int64 array, (maps,)
-        Pass of each map.
-    passes : int
-        Number of passes.
-    child_key, cell_key : uint64 array, (C,) and (n,)
-        Tie keys.
-    joint, joint_total : int64 array, (C,) and (J,)
-        Joint total of each child, -1 for none, and their values.
+    problem : RoundingProblem
+        The family.
 
     Returns
     -------
     status : int
         ``DONE``, a status of :func:`opendas.solvers.rounding.snapping.snap`, ``CROSSING``, ``TOO_LARGE``,
-        ``VIOLATED``
-        (the groups and joint totals allow no rounding) or ``BROKEN`` (a defect of this module).
+        ``VIOLATED`` (the groups and joint totals allow no rounding) or ``BROKEN`` (a defect of this module).
     values : int64 array, (C, n)
         Rounded estimate.
     objective : int64 array, (passes,)
         Objective of each pass in units of 2**-20.
     """
+    x, total, has_total, mask, maps, map_pass, passes, groups, lower, upper = problem[:10]
+    child_key, cell_key, joint, joint_total = problem[10:]
+    # Integer parts and fractions, in units of 2**-20.
     child_word = mix_all(child_key)
     cell_word = mix_all(cell_key)
     objective = np.zeros(passes, np.int64)
     status, base, part, need = snap(x, total, has_total, mask, child_word, cell_word)
     if status != DONE:
         return status, base, objective
+    # The forest of all rows, which the flow goes along.
     crossing, up, size, owner, map_node, group_node = forest(maps, groups)
     if crossing[0] >= 0:
         return CROSSING, base, objective
@@ -264,12 +238,14 @@ def round_passes(
     word = _words(up, owner, cell_word)
     y = np.zeros(x.shape, np.int64)
     first_guess(family, y)
+    # (7.7), pass by pass: rows of earlier passes are held.
     for k in range(passes):
         weight, held = weights(map_node, map_pass, k, size)
         nodes = Nodes(up, size, owner, group_node, weight, held, word, k == passes - 1)
         if not solve_pass(family, nodes, y):
             return TOO_LARGE, base, objective
         objective[k] = _objective(family, nodes, y)
+    # Every constraint, in integers.
     values = base + y
     if not _keeps_columns(values, total, has_total, mask):
         return BROKEN, values, objective

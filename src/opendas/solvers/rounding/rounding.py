@@ -128,7 +128,7 @@ def round_family(
            [1, 1]])
     """
     problem = _problem(x, parent, mask, passes, groups, lower, upper, tie_keys, cell_keys, joint, joint_total)
-    status, values, quanta = kernels.round_passes(*problem)
+    status, values, quanta = kernels.round_passes(problem)
     if status == kernels.CROSSING:
         if milp:
             return round_by_milp(problem, names)
@@ -234,4 +234,4 @@ def _violated(problem: RoundingProblem, groups: list[int], totals: list[int]) ->
         joint=number[problem.joint],
         joint_total=problem.joint_total[totals],
     )
-    return bool(kernels.round_passes(*reduced)[0] == kernels.VIOLATED)
+    return bool(kernels.round_passes(reduced)[0] == kernels.VIOLATED)

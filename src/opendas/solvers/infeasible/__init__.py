@@ -1,1 +1,0 @@
-"""Why a family's constraints contradict each other."""
