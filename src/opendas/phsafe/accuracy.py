@@ -22,14 +22,12 @@ from opendas.files.atomic import make_folder, write_atomic
 from opendas.phsafe.config import Mode, Plan, read_config
 from opendas.phsafe.counting import count_cube, count_tables, counted_rows
 from opendas.phsafe.folder import refuse_inside_release
-from opendas.phsafe.inputs.linking import Linked, link, sort_inputs
-from opendas.phsafe.inputs.read_cef import read_cef
-from opendas.phsafe.inputs.read_csv import read_csv
+from opendas.phsafe.inputs.linking import Linked, link
 from opendas.phsafe.margins import cell_margins
 from opendas.phsafe.measure import measure, prepare_samplers
 from opendas.phsafe.model import Level
 from opendas.phsafe.output import PART_FILE, Block, OutputTable, exact_tables, private_tables
-from opendas.phsafe.run import HouseholdOptions
+from opendas.phsafe.run import HouseholdOptions, read_inputs
 from opendas.phsafe.sensitivity import LevelNoise
 from opendas.phsafe.tables import DERIVED, Derived, Table
 from opendas.phsafe.validate import validate
@@ -101,8 +99,7 @@ def run_accuracy(
     """
     config = read_config(config_path, Mode.PRIVATE, options.tables)
     plan = Plan(config, options.sensitivity, options.truncation)
-    read = {"csv": read_csv, "cef": read_cef}[config.reader]
-    inputs = sort_inputs(read(data, config.state_filter, options.tell))
+    inputs = read_inputs(config, data, options.tell)
     linked = link(inputs, config.state_filter)
     validate(inputs, linked, config).refuse_errors(data)
     return accuracy_report(plan, linked, trials, options.seed or 0, options.tell, options.derived)

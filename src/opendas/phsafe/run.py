@@ -12,23 +12,26 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+from opendas.arrays import Ints
 from opendas.budget.changes import ADDRESS
 from opendas.errors import ConfigError, Finding
 from opendas.files.atomic import write_atomic
 from opendas.phsafe.certificate import issue_certificate, run_stamps
 from opendas.phsafe.config import Config, Mode, Plan, read_config
+from opendas.phsafe.counting import Progress, count_tables, exact_cubes
 from opendas.phsafe.folder import PRODUCT, HouseholdWorkspace, exact_folder, refuse_other
-from opendas.phsafe.households import Households, LocalHouseholds
-from opendas.phsafe.inputs.linking import sort_inputs
+from opendas.phsafe.inputs.digest import bucket_digests, canonical_bytes
+from opendas.phsafe.inputs.linking import link, sort_inputs
 from opendas.phsafe.inputs.read_csv import read_csv
+from opendas.phsafe.inputs.records import Inputs
 from opendas.phsafe.measure import measure, prepare_samplers
 from opendas.phsafe.output import exact_declarations, lay_out, write_tables
 from opendas.phsafe.sensitivity import Sensitivity
 from opendas.phsafe.tables import DERIVED, TABLES, Derived, Table
 from opendas.phsafe.truncation import Truncation
-from opendas.phsafe.validate import Validation
+from opendas.phsafe.validate import Validation, validate
 from opendas.privacy.exact import format_fraction
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.readers.remote import PASSWORD_RULE, holds_password
@@ -36,7 +39,15 @@ from opendas.runs.act import Planned, open_act
 from opendas.runs.options import ActOptions
 from opendas.version import __version__, commit
 
-__all__ = ["HouseholdOptions", "run_exact", "run_private", "validate_input"]
+__all__ = [
+    "HouseholdOptions",
+    "Households",
+    "LocalHouseholds",
+    "read_inputs",
+    "run_exact",
+    "run_private",
+    "validate_input",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,21 +185,80 @@ def validate_input(config_path: Path, data: Path | str, options: HouseholdOption
     return {"mode": Mode.VALIDATE.value, "ok": True, "states": list(config.state_filter)}
 
 
+class Households(Protocol):
+    """Persons, units and places of the states of a run, in this process or dealt out by an engine.
+
+    Confidential.
+    """
+
+    def validate(self, *, every_table: bool = False) -> Validation:
+        """Check everything, as :func:`opendas.phsafe.validate.validate` does."""
+        ...
+
+    def canonical_bytes(self) -> bytes:
+        """Return what the input tag is a keyed digest of; see :mod:`opendas.phsafe.inputs.digest`."""
+        ...
+
+    def count(self, plan: Plan, keys: dict[str, bytes]) -> dict[str, Ints]:
+        """Return the cube of each table with a budget, after truncation; `keys` are those of selections."""
+        ...
+
+    def count_exactly(self, tables: dict[str, Table]) -> dict[str, Ints]:
+        """Return the cube of each table as the non-private mode counts it."""
+        ...
+
+
+class LocalHouseholds:
+    """All rows in this process.
+
+    Parameters
+    ----------
+    inputs : Inputs
+    config : Config
+    progress : callable(stage, done, total), optional
+    """
+
+    def __init__(self, inputs: Inputs, config: Config, progress: Progress | None = None) -> None:
+        self._inputs = inputs
+        self._config = config
+        self._linked = link(inputs, config.state_filter)
+        self._progress = progress
+
+    def validate(self, *, every_table: bool = False) -> Validation:
+        """Check everything."""
+        return validate(self._inputs, self._linked, self._config, every_table=every_table)
+
+    def canonical_bytes(self) -> bytes:
+        """Return what the input tag is a keyed digest of."""
+        return canonical_bytes(bucket_digests(self._inputs))
+
+    def count(self, plan: Plan, keys: dict[str, bytes]) -> dict[str, Ints]:
+        """Return the cube of each table with a budget, after truncation."""
+        return count_tables(plan, self._linked, keys, self._progress)
+
+    def count_exactly(self, tables: dict[str, Table]) -> dict[str, Ints]:
+        """Return the cube of each table as the non-private mode counts it."""
+        return exact_cubes(tables, self._linked, len(self._config.state_filter))
+
+
+def read_inputs(config: Config, data: Path, progress: Progress) -> Inputs:
+    """Return the data that the reader of a configuration reads, sorted. Confidential."""
+    if config.reader == "cef":
+        from opendas.phsafe.inputs.read_cef import read_cef
+
+        return sort_inputs(read_cef(data, config.state_filter, progress))
+    return sort_inputs(read_csv(data, config.state_filter, progress))
+
+
 def _open(config: Config, data: Path | str, options: HouseholdOptions) -> AbstractContextManager[Households]:
-    """Read the data with the reader of the configuration, where the engine counts."""
+    """Open the households where the engine counts."""
     if holds_password(str(data)):
         raise ConfigError(f"DATA: {PASSWORD_RULE}.")
     if options.engine == "spark":
         from opendas.phsafe.spark.households import open_on_spark
 
         return open_on_spark(data, config, options.master, options.tell)
-    if config.reader == "cef":
-        from opendas.phsafe.inputs.read_cef import read_cef
-
-        inputs = read_cef(Path(data), config.state_filter, options.tell)
-    else:
-        inputs = read_csv(Path(data), config.state_filter, options.tell)
-    inputs = sort_inputs(inputs)
+    inputs = read_inputs(config, Path(data), options.tell)
     return nullcontext(LocalHouseholds(inputs, config, options.tell))
 
 

@@ -87,7 +87,7 @@ def open_on_spark(
 
 
 class SparkHouseholds:
-    """The households of a run on Spark; see :class:`opendas.phsafe.households.Households`.
+    """The households of a run on Spark; see :class:`opendas.phsafe.run.Households`.
 
     Parameters
     ----------
