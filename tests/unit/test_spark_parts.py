@@ -63,7 +63,7 @@ from opendas.errors import (
 from opendas.files.atomic import atomic_file, name_attempt, remove_partials
 from opendas.readers.base import FRAME_FROM_RECORDS
 from opendas.readers.frame.units import broken_units, check_units, unit_rules
-from opendas.readers.row_readers import HistogramReader
+from opendas.readers.row_readers import RowReader
 from opendas.runs.options import RunOptions
 from opendas.runs.release import release
 from opendas.runs.run import load
@@ -454,10 +454,10 @@ def test_a_run_without_subtrees_is_refused_before_spark_starts(tmp_path: Path) -
 def test_rows_that_others_may_count_are_those_of_files_with_a_public_frame(tmp_path: Path) -> None:
     run = load(write_mini(tmp_path))
     reader = run.reader
-    assert isinstance(reader, HistogramReader)
+    assert isinstance(reader, RowReader)
     found = reader.file_rows()
     assert found is not None
     assert np.array_equal(found.data.frame.geocodes, run.frame.geocodes)
     assert found.data.histogram.total() == 0
     taken = replace(run.resolved.reader, frame=FRAME_FROM_RECORDS)
-    assert HistogramReader(taken).file_rows() is None
+    assert RowReader(taken).file_rows() is None

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
+
+import numpy as np
 
 from opendas.errors import Finding
 from opendas.geography.frame import Frame, LevelRule
@@ -24,6 +26,7 @@ __all__ = [
     "Source",
     "UnitsSpec",
     "census_kind",
+    "without_counts",
 ]
 
 FRAME_FROM_RECORDS = "from-records"
@@ -146,12 +149,36 @@ class InputData:
     findings: tuple[Finding, ...] = ()
 
 
-class Reader(Protocol):
-    """Reads one kind of input."""
+def without_counts(frame: Frame, spec: ReaderSpec) -> Histogram:
+    """Return a histogram of the leaves of a frame that counts nothing."""
+    nothing = np.empty(0, dtype=np.int64)
+    return Histogram.from_entries(nothing, nothing, nothing, shape=(len(frame), spec.product.schema.size))
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Reads one kind of input; what it is, its subclass says in :meth:`_read`.
+
+    Parameters
+    ----------
+    spec : ReaderSpec
+    """
+
+    spec: ReaderSpec
 
     def frame(self) -> tuple[Frame, tuple[str, ...]]:
-        """Return the public frame and its stamps, for planning."""
-        ...
+        """Return the public frame and its stamps, for planning.
+
+        Raises
+        ------
+        ConfigError
+            If the run names no frame where the reader needs one, or another product than the reader reads
+            for.
+        DataError
+            With everything that is wrong in a file.
+        """
+        data = self._read(None, planning=True)
+        return data.frame, data.stamps
 
     def read(self, cache: Path | None = None) -> InputData:
         """Return everything.
@@ -162,11 +189,20 @@ class Reader(Protocol):
             A folder for confidential scratch files, which the caller removes when the run is finished. With
             it a reader may put a large histogram there and return it memory mapped; without it the histogram
             is in memory. Values are the same.
+
+        Raises
+        ------
+        ConfigError
+            As :meth:`frame`.
+        DataError
+            With everything that is wrong in a file; with ``spec.strict`` also where counts contradict public
+            units or published summary records.
         """
-        ...
+        return self._read(cache, planning=False)
 
-
-# Which table of the census a product counts.
+    def _read(self, cache: Path | None, *, planning: bool) -> InputData:
+        """Return frame and histogram; where it is for planning, the histogram is not wanted."""
+        raise NotImplementedError
 
 
 CensusKind = Literal["persons", "units"]

@@ -45,7 +45,7 @@ def make_reader(spec: ReaderSpec) -> Reader:
     if spec.reader not in READERS:
         raise ConfigError(f"no reader {spec.reader!r}; there are {', '.join(READERS)}.")
     reader = READERS[spec.reader](spec)
-    return AssignedReader(reader, spec) if spec.block_assignment else reader
+    return AssignedReader(spec, reader) if spec.block_assignment else reader
 
 
 def _one_of(remote: RemoteInput) -> str:

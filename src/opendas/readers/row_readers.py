@@ -18,8 +18,7 @@ import numpy as np
 
 from opendas.arrays import Ints
 from opendas.errors import ConfigError, SchemaError
-from opendas.geography.frame import Frame
-from opendas.readers.base import FRAME_FROM_RECORDS, CensusKind, InputData, ReaderSpec, census_kind
+from opendas.readers.base import FRAME_FROM_RECORDS, CensusKind, InputData, Reader, ReaderSpec, census_kind
 from opendas.readers.columns.coding import (
     BLOCK_COLUMNS,
     GROUP_COLUMN,
@@ -241,46 +240,10 @@ class Microdata:
         return np.where((quarters < 0) | apart, -1, np.where(status == 2, -2, status))
 
 
-@dataclass(frozen=True, slots=True)
-class RowReader:
-    """Reads files of rows, in the layout that ``spec.reader`` names.
+class RowReader(Reader):
+    """Reads files of rows, in the layout that ``spec.reader`` names."""
 
-    Parameters
-    ----------
-    spec : ReaderSpec
-    """
-
-    spec: ReaderSpec
-
-    def frame(self) -> tuple[Frame, tuple[str, ...]]:
-        """Return the frame and its stamps.
-
-        Raises
-        ------
-        ConfigError
-            If the run names no frame, where the reader needs one.
-        DataError
-            With everything that is wrong in a file.
-        """
-        data = self._read(None, planning=True)
-        return data.frame, data.stamps
-
-    def read(self, cache: Path | None = None) -> InputData:
-        """Return frame and histogram.
-
-        Parameters
-        ----------
-        cache : Path, optional
-            Folder for a histogram that is too large for memory; see :class:`~opendas.readers.base.Reader`.
-
-        Raises
-        ------
-        ConfigError
-            If the run names no frame, where the reader needs one.
-        DataError
-            With everything that is wrong in a file.
-        """
-        return self._read(cache, planning=False)
+    __slots__ = ()
 
     def file_rows(self) -> FileRows | None:
         """Return what it takes to count the rows elsewhere; None where that cannot be."""

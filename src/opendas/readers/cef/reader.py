@@ -20,7 +20,16 @@ from opendas.arrays import Bools, Ints
 from opendas.custody.stamps import POPULATED_LEAVES
 from opendas.errors import ConfigError, DataError, GeographyError, SchemaError
 from opendas.geography.frame import Frame, official_codes
-from opendas.readers.base import CensusKind, InputData, MemoryTable, ReaderSpec, Source, census_kind
+from opendas.readers.base import (
+    CensusKind,
+    InputData,
+    MemoryTable,
+    Reader,
+    ReaderSpec,
+    Source,
+    census_kind,
+    without_counts,
+)
 from opendas.readers.cef.blocks import CefBlocks, read_blocks
 from opendas.readers.cef.records import GQ_CODES, MAFID_RANGE, PERSONS, UNITS, Records, read_records
 from opendas.readers.columns.coding import is_repeated
@@ -142,44 +151,20 @@ _OLDEST, _ADULT = 115, 18
 _RACES = 63
 
 
-@dataclass(frozen=True, slots=True)
-class CefReader:
-    """Reads the Census Edited File.
+class CefReader(Reader):
+    """Reads the Census Edited File; its histogram is always in memory.
 
-    Parameters
-    ----------
-    spec : ReaderSpec
-        ``paths`` are person records, ``unit_records`` unit records, ``block_files`` the GRF-C. For the units
-        product ``paths`` may themselves be unit records.
+    ``spec.paths`` are person records, ``unit_records`` unit records, ``block_files`` the GRF-C. For the units
+    product ``paths`` may themselves be unit records.
     """
 
-    spec: ReaderSpec
+    __slots__ = ()
 
-    def frame(self) -> tuple[Frame, tuple[str, ...]]:
-        """Return the frame and its stamps, of which there are none.
-
-        Raises
-        ------
-        DataError
-            With everything that is wrong in a file.
-        """
-        return self._land()[0], ()
-
-    def read(self, cache: Path | None = None) -> InputData:
-        """Return frame and histogram.
-
-        Parameters
-        ----------
-        cache : Path, optional
-            Not used: this reader keeps its histogram in memory.
-
-        Raises
-        ------
-        ConfigError
-            If a file is missing, or the product is none of the census.
-        DataError
-            With everything that is wrong in a file; with ``strict`` also where units and people disagree.
-        """
+    def _read(self, cache: Path | None, *, planning: bool) -> InputData:
+        """Return frame and histogram; the frame has no stamps."""
+        if planning:
+            frame = self._land()[0]
+            return InputData(frame, without_counts(frame, self.spec))
         kind = self._kind()
         frame, units, leaf = self._land()
         log = FindingLog()

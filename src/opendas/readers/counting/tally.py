@@ -16,7 +16,7 @@ from opendas.arrays import Codes, Ints
 from opendas.custody.stamps import DEMONSTRATION_FRAME, POPULATED_LEAVES
 from opendas.errors import ConfigError, DataError, Finding, GeographyError, SchemaError
 from opendas.geography.frame import Frame
-from opendas.readers.base import CensusKind, InputData, ReaderSpec, Source, census_kind
+from opendas.readers.base import CensusKind, InputData, ReaderSpec, Source, census_kind, without_counts
 from opendas.readers.columns.coding import Geocodes, positions_of, text_of
 from opendas.readers.columns.csv_parquet import Batch, no_rows, read_batches, shown_name
 from opendas.readers.columns.findings import FindingLog
@@ -303,7 +303,7 @@ def read_rows(
     del columns
     declared = (POPULATED_LEAVES,) if leaves == "records" else ()
     if planning and not derive:
-        return InputData(frame, _empty(frame, spec), (), declared)
+        return InputData(frame, without_counts(frame, spec), (), declared)
     histogram, warnings = tally(spec.paths, layout, spec.product, frame, cache)
     stamps: tuple[str, ...] = ()
     if derive:
@@ -357,7 +357,7 @@ def file_rows(spec: ReaderSpec, layout: Layout, levels: Hierarchy, leaves: Leave
         return None
     _complete_units(columns, spec, kind, blocks=levels.root is not None)
     frame = columns.frame()
-    return FileRows(InputData(frame, _empty(frame, spec)), spec, layout)
+    return FileRows(InputData(frame, without_counts(frame, spec)), spec, layout)
 
 
 def _columns(spec: ReaderSpec, layout: Layout, levels: Hierarchy, leaves: Leaves) -> LeafColumns:
@@ -402,8 +402,3 @@ def _complete_units(columns: LeafColumns, spec: ReaderSpec, kind: CensusKind | N
             columns.take(inhabitable)
     absent = np.zeros(len(columns), dtype=np.int64)
     columns.units = {name: columns.units.get(name, absent) for name in (*CENSUS_UNITS, *columns.units)}
-
-
-def _empty(frame: Frame, spec: ReaderSpec) -> Histogram:
-    nothing = np.empty(0, dtype=np.int64)
-    return Histogram.from_entries(nothing, nothing, nothing, shape=(len(frame), spec.product.schema.size))

@@ -77,46 +77,21 @@ _BLOCK_WIDTH = 15
 
 
 @dataclass(frozen=True, slots=True)
-class AssignedReader:
+class AssignedReader(Reader):
     """A reader whose areas come from block assignment files.
 
     Parameters
     ----------
+    spec : ReaderSpec
+        With ``block_assignment``. If it is strict, leaves that an official file does not list are an error.
     reader : Reader
         Reads everything else.
-    spec : ReaderSpec
-        With ``block_assignment``.
     """
 
     reader: Reader
-    spec: ReaderSpec
 
-    def frame(self) -> tuple[Frame, tuple[str, ...]]:
-        """Return the public frame and its stamps.
-
-        Raises
-        ------
-        DataError
-            With everything that is wrong in a file.
-        """
-        frame, stamps = self.reader.frame()
-        return self._assigned(frame)[0], stamps
-
-    def read(self, cache: Path | None = None) -> InputData:
-        """Return frame and histogram.
-
-        Parameters
-        ----------
-        cache : Path, optional
-            Folder for a histogram that is too large for memory; see :class:`~opendas.readers.base.Reader`.
-
-        Raises
-        ------
-        DataError
-            With everything that is wrong in a file; with ``strict`` also for leaves that an official file
-            does not list.
-        """
-        data = self.reader.read(cache)
+    def _read(self, cache: Path | None, *, planning: bool) -> InputData:
+        data = self.reader._read(cache, planning=planning)
         frame, findings = self._assigned(data.frame)
         return replace(data, frame=frame, findings=(*data.findings, *findings))
 

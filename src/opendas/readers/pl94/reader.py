@@ -19,7 +19,7 @@ from opendas.custody.stamps import DEMONSTRATION_FRAME
 from opendas.errors import ConfigError, DataError, Finding, FormatError, GeographyError
 from opendas.files.pl94_layout import KEY_FIELDS, cell_names
 from opendas.geography.frame import Frame, official_codes
-from opendas.readers.base import CensusKind, InputData, MemoryTable, ReaderSpec, census_kind
+from opendas.readers.base import CensusKind, InputData, MemoryTable, Reader, ReaderSpec, census_kind
 from opendas.readers.columns.findings import FindingLog
 from opendas.readers.pl94.header import (
     Header,
@@ -193,45 +193,14 @@ VINTAGES: Mapping[str, Vintage] = MappingProxyType(
 """The formats by the name of their reader."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pl94Reader:
-    """Reads redistricting files of the census that ``spec.reader`` names.
+class Pl94Reader(Reader):
+    """Reads redistricting files of the census that ``spec.reader`` names, into memory."""
 
-    Parameters
-    ----------
-    spec : ReaderSpec
-    """
+    __slots__ = ()
 
-    spec: ReaderSpec
-
-    def frame(self) -> tuple[Frame, tuple[str, ...]]:
-        """Return the public frame and its stamps, without the comparison with summary records.
-
-        Raises
-        ------
-        DataError
-            With everything that is wrong in a file.
-        """
-        data = _read_states(self.spec, with_counts=False)
-        return data.frame, data.stamps
-
-    def read(self, cache: Path | None = None) -> InputData:
-        """Return frame and histogram.
-
-        Parameters
-        ----------
-        cache : Path, optional
-            Not used: this reader keeps its histogram in memory.
-
-        Raises
-        ------
-        ConfigError
-            If the product is none of the census.
-        DataError
-            With everything that is wrong in a file; with ``strict`` also if blocks do not add up to a
-            summary record.
-        """
-        return _read_states(self.spec, with_counts=True)
+    def _read(self, cache: Path | None, *, planning: bool) -> InputData:
+        """Return frame and histogram; for planning without the comparison with summary records."""
+        return _read_states(self.spec, with_counts=not planning)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
