@@ -20,12 +20,12 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 from support.bureau_layout import write_bureau
 from support.households import configuration, random_world, write_world
+from support.made_cef_files import write_cef
 from support.mini import mini_frame, mini_histogram, to_dense, write_mini
 from support.pl94_zip import Block, some_blocks, write_zip
 
 import opendas
 from opendas.demo import write_demo
-from opendas.demo.cef_files import write_cef
 from opendas.files.nmf.release_tree import noisy_tree
 from opendas.files.release_folder import ReleaseFolder
 from opendas.phsafe.run import HouseholdOptions, run_private

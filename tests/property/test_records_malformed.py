@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.made_cef_files import write_cef
 from support.seeds import examples
 
-from opendas.demo.cef_files import write_cef
 from opendas.errors import DataError, Finding, OpendasError
 from opendas.geography.frame import Frame, official_codes
 from opendas.readers import InputData, ReaderSpec, make_reader

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
-from opendas.demo.cef_files import write_cef
 from support import pl94_zip
 from support.households import World, configuration, random_world, write_world
+from support.made_cef_files import write_cef
 from support.mini import from_dense, mini_frame, mini_histogram, to_dense, write_mini
 
 COUNT = 1_234_567

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from support.data import shared_data
 from support.households import World, configuration, random_world, write_world
+from support.made_cef_files import write_cef
 
 from opendas.cli.failures import guarded
 from opendas.cli.main import cli
-from opendas.demo.cef_files import write_cef
 from opendas.readers.cef.records import UNITS
 
 Capture = pytest.CaptureFixture[str]

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from support.data import shared_data
+from support.made_cef_files import write_cef
 from support.pl94_zip import some_blocks, write_csv, write_zip
 
 from opendas.demo import write_demo
-from opendas.demo.cef_files import write_cef
 from opendas.errors import ConfigError, DataError, FormatError, GeographyError
 from opendas.geography.frame import Frame, LevelRule, official_codes
 from opendas.readers import ReaderSpec, UnitsSpec, make_reader

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.households import configuration
+from support.made_cef_files import write_cef
 
 from opendas.cli.failures import guarded
 from opendas.cli.main import cli
-from opendas.demo.cef_files import write_cef
 from opendas.errors import DataError
 from opendas.phsafe.config import Mode, parse_config
 from opendas.phsafe.inputs.linking import link, sort_inputs

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.assembled import same
+from support.made_cef_files import write_cef
+from support.made_households import house_people, list_units
 
 from opendas.custody.stamps import POPULATED_LEAVES
 from opendas.demo import make_state, write_demo
-from opendas.demo.cef_files import write_cef
-from opendas.demo.households import house_people, list_units
 from opendas.errors import ConfigError, DataError, FormatError, GeographyError, OpendasError, SchemaError
 from opendas.readers import InputData, ReaderSpec, UnitsSpec, make_reader
 from opendas.readers.cef.reader import QUARTERS_COUNTS, UNIT_COUNTS

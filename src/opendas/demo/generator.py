@@ -15,13 +15,21 @@ import pyarrow as pa
 
 from opendas.demo.land import Land, make_land
 from opendas.demo.people import Homes, draw_people, make_homes
-from opendas.demo.run_files import run_file
 from opendas.errors import ConfigError
 from opendas.files.atomic import write_atomic
 from opendas.files.parquet import bytes_column, write_parquet
+from opendas.geography.frame import CENSUS_PREFIX, official_geolevels
 from opendas.schema.pl94 import GQ_COLUMNS, pl94_persons
 
-__all__ = ["DemoState", "frame_table", "make_state", "persons_table", "units_table", "write_demo"]
+__all__ = [
+    "DemoState",
+    "frame_table",
+    "make_state",
+    "persons_table",
+    "run_file",
+    "units_table",
+    "write_demo",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -143,3 +151,60 @@ def units_table(state: DemoState) -> pa.Table:
 
 def _geocodes(land: Land, block: npt.NDArray[np.integer]) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(pa.array(block.astype(np.int32)), bytes_column(land.geocodes))
+
+
+def run_file(
+    product: str,
+    *,
+    made: str,
+    path: str,
+    root: str = "state",
+    spine: str = "standard",
+    preset: str,
+    note: str,
+) -> str:
+    """Return the text of a run file for the ``histogram`` reader.
+
+    Parameters
+    ----------
+    product : ``"persons"`` or ``"units"``
+    made : str
+        What was made, for the first line.
+    path : str
+        Of the counts, beside the run file; so is ``frame.parquet``.
+    root : str
+        Topmost geolevel.
+    spine : str
+    preset, note : str
+        Budget, and what is said of it.
+    """
+    levels = "\n".join(
+        f'    {{ name = "{name}", prefix = {CENSUS_PREFIX[name]} }},'
+        for name in official_geolevels(root, "block")
+    )
+    label = {"persons": "People", "units": "Housing units"}[product]
+    return f"""\
+# {label} of a {made}. Nobody's data.
+
+[run]
+product = "pl94-{product}"
+mechanism = "discrete-gaussian"
+neighbours = "bounded"
+
+[input]
+reader = "histogram"
+path = "{path}"
+geocode = "GEOID"
+count = "count"
+units = {{ path = "frame.parquet", geocode = "GEOID" }}   # hu, gq1 ... gq7
+
+[geography]
+spine = "{spine}"
+frame = "frame.parquet"     # every block, the empty ones included
+levels = [                  # the official levels, by characters of the geocode
+{levels}
+]
+
+[budget]
+preset = "{preset}"    # {note}
+"""

@@ -18,10 +18,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from opendas.demo.generator import DemoState, frame_table, persons_table, units_table
+from opendas.demo.generator import DemoState, frame_table, persons_table, run_file, units_table
 from opendas.demo.land import NATION, Density, Land, make_land
 from opendas.demo.people import Homes, draw_people, make_homes
-from opendas.demo.run_files import run_file
 from opendas.errors import ConfigError
 from opendas.files.atomic import write_atomic
 from opendas.files.parquet import ParquetSink, parquet_sink, write_parquet
@@ -243,11 +242,11 @@ def make_county(plan: NationPlan, number: int, land: Land, start: int, stop: int
     homes = make_homes(group, rng, empty=_EMPTY, crowding=plan.crowding)
     if number == 0 and start == 0 and not homes.housing.any():
         homes.housing[0] = 1  # a nation has a home at least
-    _settle(plan.states[number], own, homes)
+    _keep_reservations(plan.states[number], own, homes)
     return DemoState(own, homes, draw_people(homes, group, rng))
 
 
-def _settle(state: StatePlan, land: Land, homes: Homes) -> None:
+def _keep_reservations(state: StatePlan, land: Land, homes: Homes) -> None:
     """Put a vacant home on the reservations of a county where all their blocks are empty.
 
     Without one in the state they would be no leaves, and the AIAN spine would not divide it.

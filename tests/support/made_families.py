@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from opendas.arrays import Bools, Ints
-from opendas.demo.households import Residents, Units
+from support.made_households import Residents, Units
 
 __all__ = ["Families", "relate_people"]
 

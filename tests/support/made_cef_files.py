@@ -14,9 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from opendas.arrays import Ints
-from opendas.demo.families import relate_people
 from opendas.demo.generator import DemoState, make_state
-from opendas.demo.households import Residents, Units, house_people, list_units
 from opendas.demo.land import STATE, Land
 from opendas.files.atomic import atomic_file, write_atomic
 from opendas.readers.cef.records import (
@@ -30,6 +28,8 @@ from opendas.readers.cef.records import (
 )
 from opendas.readers.columns.coding import BLOCK_COLUMNS, GROUP_COLUMN
 from opendas.readers.frame.assignment_files import AREA_FORMS
+from support.made_families import relate_people
+from support.made_households import Residents, Units, house_people, list_units
 
 __all__ = ["write_cef", "write_cef_state"]
 
