@@ -18,10 +18,8 @@ from support.seeds import examples
 from opendas.errors import BudgetError, ConfigError, EstimationError, SolverFailure
 from opendas.privacy.relations import Mechanism
 from opendas.tuning.candidate import EXACT, Candidate, Strategy, bureau_strategies
-from opendas.tuning.judge import Judge, least_factor
-from opendas.tuning.level_by_level import level_by_level
-from opendas.tuning.search import search
-from opendas.tuning.simulate import Memory
+from opendas.tuning.judge import Judge, Memory, least_factor
+from opendas.tuning.search import level_by_level, search
 from opendas.tuning.targets import Tally, Target
 
 LEVELS = ("region", "town", "block")

@@ -254,8 +254,7 @@ def tune_command(run_file: Path, to: Path | None, as_json: bool, **options: Any)
     """
     from opendas.files.atomic import make_folder, write_atomic
     from opendas.runs.run import load
-    from opendas.tuning.plan_file import plan_toml
-    from opendas.tuning.tune import Settings, tune
+    from opendas.tuning.tune import Settings, plan_toml, tune
 
     settings = Settings(
         source=options["source"],

@@ -15,7 +15,7 @@ from opendas.privacy.exact import format_fraction
 from opendas.privacy.relations import Mechanism
 from opendas.schema.product import Product
 
-__all__ = ["Candidate", "Strategy", "as_measured", "bureau_strategies", "rounded_loss"]
+__all__ = ["Candidate", "Strategy", "bureau_strategies", "rounded_loss"]
 
 EXACT = Fraction(10_000)
 """Loss of a query group that is to have no noise: the chance of any is below exp(-4,000)."""
@@ -145,11 +145,6 @@ class Candidate:
 def rounded_loss(loss: Fraction) -> Fraction:
     """Round a loss to three significant decimal digits, so that plans can be read."""
     return Fraction(f"{float(loss):.{_DIGITS}g}") if loss else Fraction(0)
-
-
-def as_measured(name: str, budget: Mapping[str, Mapping[str, Fraction]]) -> Strategy:
-    """Return the strategy of a budget: its query shares as they are."""
-    return Strategy(name, budget)
 
 
 def bureau_strategies(product: Product, levels: Sequence[str]) -> tuple[Strategy, ...]:

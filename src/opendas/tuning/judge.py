@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from pathlib import Path
 from typing import Protocol
 
 from opendas.errors import BudgetError, ConfigError, EstimationError, SolverFailure
 from opendas.tuning.candidate import Candidate
-from opendas.tuning.simulate import Memory
 from opendas.tuning.targets import Tally, Target
 
-__all__ = ["Judge", "NotMet", "Step", "Trials", "least_factor"]
+__all__ = ["Judge", "Memory", "NotMet", "Step", "Trials", "least_factor"]
 
 WIDEST = 2.0**24
 """Factors beyond this, up or down, are not tried."""
@@ -53,6 +54,69 @@ class Step:
     seeds: int
     values: tuple[float | None, ...]
     passed: bool
+
+
+class Memory:
+    """Results of runs that are done, in memory and, with a path, in a file that a stopped search reads again.
+
+    Parameters
+    ----------
+    path : Path, optional
+        Lines of JSON; the first says what the runs belong to.
+    belongs : str
+        Version, run file, input and targets, in words that change with them.
+
+    Raises
+    ------
+    ConfigError
+        If the file belongs to another search.
+    """
+
+    def __init__(self, path: Path | None = None, belongs: str = "") -> None:
+        self._path = path
+        self._known: dict[tuple[str, int], tuple[Tally, ...]] = {}
+        if path is None:
+            return
+        if path.exists():
+            self._read(path, belongs)
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps({"belongs": belongs}) + "\n", encoding="utf-8")
+
+    def _read(self, path: Path, belongs: str) -> None:
+        try:
+            complete = path.read_text(encoding="utf-8").rpartition("\n")[0]  # a torn last line is run again
+            lines = complete.splitlines()
+            if json.loads(lines[0])["belongs"] != belongs:
+                raise ConfigError(
+                    f"{path} holds the runs of another search: another version, run file, input or file of "
+                    "targets. Remove it, or name another file with --memory."
+                )
+            for line in lines[1:]:
+                row = json.loads(line)
+                self._known[row["candidate"], row["seed"]] = tuple(Tally(*tally) for tally in row["tallies"])
+        except (IndexError, KeyError, TypeError, ValueError, RecursionError):
+            raise ConfigError(f"{path} is no file of finished runs; name another with --memory.") from None
+        path.write_text(complete + "\n", encoding="utf-8")
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def get(
+        self, candidate: str, seed: int, trial: Callable[[], tuple[Tally, ...]]
+    ) -> tuple[tuple[Tally, ...], bool]:
+        """Return the tallies of a run, and whether it had to be made."""
+        found = self._known.get((candidate, seed))
+        if found is not None:
+            return found, False
+        found = trial()
+        self._known[candidate, seed] = found
+        if self._path is not None:
+            tallies = [[tally.units, tally.held, tally.error] for tally in found]
+            row = {"candidate": candidate, "seed": seed, "tallies": tallies}
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+        return found, True
 
 
 @dataclass(slots=True)

@@ -6,10 +6,8 @@ directions by less. Searches need few runs for that reason.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from opendas.budget.allocation import Budget
 from opendas.constraints.feasible import check_feasible
@@ -31,7 +29,7 @@ from opendas.schema.product import PassPlan
 from opendas.tuning.candidate import Candidate
 from opendas.tuning.targets import Tally, Target
 
-__all__ = ["Memory", "Simulator"]
+__all__ = ["Simulator"]
 
 
 class Simulator:
@@ -57,7 +55,7 @@ class Simulator:
         self.targets = tuple(targets)
         self.workers = workers
         self.data = run.read()
-        self._ground: _Ground | None = None
+        self._prepared: _Prepared | None = None
 
     @property
     def levels(self) -> tuple[str, ...]:
@@ -78,10 +76,10 @@ class Simulator:
         if candidate.strategy.one_pass:
             product = replace(product, passes=PassPlan({"*": (("rest",),)}, product.passes.rounder))
         resolved = replace(resolved, product=product, budget=candidate.spec(resolved.budget))
-        ground, budget = self._ground, make_budget(resolved)
-        if ground is None or resolved.recipe.bypass is not None:  # what is bypassed depends on the budget
-            ground = self._ground = _ground(resolved, budget, self.data)
-        spine, counts, constraints = ground
+        prepared, budget = self._prepared, make_budget(resolved)
+        if prepared is None or resolved.recipe.bypass is not None:  # what is bypassed depends on the budget
+            prepared = self._prepared = _prepared(resolved, budget, self.data)
+        spine, counts, constraints = prepared
         plan = MeasurementPlan(product, spine, budget)
         key = RunKey.seeded(seed).derive("tuning/" + product.name)
         worker = Worker(
@@ -102,10 +100,10 @@ class Simulator:
         return estimation.leaves.take(spine.place_of_leaf)
 
 
-_Ground = tuple[Spine, Histogram, ConstraintTable]
+_Prepared = tuple[Spine, Histogram, ConstraintTable]
 
 
-def _ground(resolved: Resolved, budget: Budget, data: InputData) -> _Ground:
+def _prepared(resolved: Resolved, budget: Budget, data: InputData) -> _Prepared:
     """Return the spine, the counts of its leaves, and what holds on it."""
     spine = make_spine(resolved, data.frame, budget)
     counts = data.histogram.take(spine.leaf_order)
@@ -113,66 +111,3 @@ def _ground(resolved: Resolved, budget: Budget, data: InputData) -> _Ground:
     constraints = bound_table(resolved.product, data.frame, spine, invariants)
     check_feasible(resolved.product, spine, constraints)
     return spine, counts, constraints
-
-
-class Memory:
-    """Results of runs that are done, in memory and, with a path, in a file that a stopped search reads again.
-
-    Parameters
-    ----------
-    path : Path, optional
-        Lines of JSON; the first says what the runs belong to.
-    belongs : str
-        Version, run file, input and targets, in words that change with them.
-
-    Raises
-    ------
-    ConfigError
-        If the file belongs to another search.
-    """
-
-    def __init__(self, path: Path | None = None, belongs: str = "") -> None:
-        self._path = path
-        self._known: dict[tuple[str, int], tuple[Tally, ...]] = {}
-        if path is None:
-            return
-        if path.exists():
-            self._read(path, belongs)
-        else:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps({"belongs": belongs}) + "\n", encoding="utf-8")
-
-    def _read(self, path: Path, belongs: str) -> None:
-        try:
-            complete = path.read_text(encoding="utf-8").rpartition("\n")[0]  # a torn last line is run again
-            lines = complete.splitlines()
-            if json.loads(lines[0])["belongs"] != belongs:
-                raise ConfigError(
-                    f"{path} holds the runs of another search: another version, run file, input or file of "
-                    "targets. Remove it, or name another file with --memory."
-                )
-            for line in lines[1:]:
-                row = json.loads(line)
-                self._known[row["candidate"], row["seed"]] = tuple(Tally(*tally) for tally in row["tallies"])
-        except (IndexError, KeyError, TypeError, ValueError, RecursionError):
-            raise ConfigError(f"{path} is no file of finished runs; name another with --memory.") from None
-        path.write_text(complete + "\n", encoding="utf-8")
-
-    def __len__(self) -> int:
-        return len(self._known)
-
-    def get(
-        self, candidate: str, seed: int, trial: Callable[[], tuple[Tally, ...]]
-    ) -> tuple[tuple[Tally, ...], bool]:
-        """Return the tallies of a run, and whether it had to be made."""
-        found = self._known.get((candidate, seed))
-        if found is not None:
-            return found, False
-        found = trial()
-        self._known[candidate, seed] = found
-        if self._path is not None:
-            tallies = [[tally.units, tally.held, tally.error] for tally in found]
-            row = {"candidate": candidate, "seed": seed, "tallies": tallies}
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
-        return found, True

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -12,17 +14,19 @@ from typing import Any
 from opendas.errors import ConfigError, EstimationError
 from opendas.metrics.errors import levels_of
 from opendas.privacy.exact import format_fraction
+from opendas.readers.base import FRAME_FROM_RECORDS
+from opendas.runs.config.model import BUILT_IN_PRODUCTS
+from opendas.runs.config.released import toml_document
 from opendas.runs.config.words import checked_line
 from opendas.runs.run import Run
-from opendas.tuning.candidate import Candidate, Strategy, as_measured, bureau_strategies, rounded_loss
-from opendas.tuning.judge import Judge, Step
-from opendas.tuning.level_by_level import level_by_level
-from opendas.tuning.search import again, search
-from opendas.tuning.simulate import Memory, Simulator
+from opendas.tuning.candidate import Candidate, Strategy, bureau_strategies, rounded_loss
+from opendas.tuning.judge import Judge, Memory, Step
+from opendas.tuning.search import level_by_level, search, search_on
+from opendas.tuning.simulate import Simulator
 from opendas.tuning.targets import Tally, Target, load_targets
 from opendas.version import __version__
 
-__all__ = ["METHODS", "Confirmation", "Settings", "Tuning", "tune"]
+__all__ = ["METHODS", "Confirmation", "Settings", "Tuning", "plan_toml", "tune"]
 
 METHODS = ("search", "level-by-level")
 """Ways to find a plan: our own, and the one of the TopDown paper, section 8.1."""
@@ -118,15 +122,8 @@ class Confirmation:
 
     def to_dict(self) -> dict[str, object]:
         """Return plain values for JSON."""
-        return {
-            "target": str(self.target),
-            "runs": self.runs,
-            "together": self.together,
-            "lowest": self.lowest,
-            "highest": self.highest,
-            "runs_met": self.runs_met,
-            "met": self.met,
-        }
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return values | {"target": str(self.target)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,8 +205,8 @@ def tune(run: Run, targets: Path | Sequence[Target], settings: Settings) -> Tuni
 
     Notes
     -----
-    TopDown paper, sections 6.3 and 8.1. The plan is a function of the stand-in data and of public geography:
-    where those are public, using it spends nothing.
+    Abowd et al. (2022), sections 6.3 and 8.1. The plan is a function of the stand-in data and of public
+    geography: where those are public, using it spends nothing.
     """
     if isinstance(targets, Path):
         targets = load_targets(targets, run.product, levels_of(run.frame, entities=True))
@@ -234,7 +231,7 @@ def _starts(run: Run, levels: Sequence[str]) -> list[tuple[Strategy, dict[str, F
     own = {level: dict(budget.query_shares(level)) for level in levels if budget.geolevels[level]}
     if set(own) == set(levels):
         losses = {level: rounded_loss(budget.total * budget.geolevels[level]) for level in levels}
-        starts.append((as_measured("the run file's shares", own), losses))
+        starts.append((Strategy("the run file's shares", own), losses))
     geounits = {name: len(level) for name, level in zip(levels, run.spine.levels, strict=True)}
     for strategy in bureau_strategies(run.product, levels):
         if "even" in strategy.name:
@@ -260,7 +257,7 @@ def _confirmed(
             return candidate, found
         if settings.method == "search" and attempt < AGAIN:
             judge.seeds = range(3 * len(judge.seeds))
-            candidate = again(judge, candidate, settings.tolerance, queries=settings.queries)
+            candidate = search_on(judge, candidate, settings.tolerance, queries=settings.queries)
         else:
             candidate = candidate.scaled(Fraction(f"{1 + settings.tolerance:.4g}"))
     raise EstimationError(
@@ -303,3 +300,62 @@ def _belongs(run: Run, targets: Sequence[Target]) -> str:
         [__version__, run.estimation_digest(run.plan), *files, *(str(target) for target in targets)]
     )
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def plan_toml(tuning: Tuning, to: Path) -> str:
+    """Write a tuned plan as a run file: that of the tuning, with another budget.
+
+    Parameters
+    ----------
+    tuning : Tuning
+        Of a run that was loaded from a file.
+    to : Path
+        Where the file will lie; its paths are relative to that.
+
+    Returns
+    -------
+    str
+        TOML. ``[input]`` is that of the stand-in data: to be replaced before the real run.
+    """
+    run = tuning.run
+    document: dict[str, Any] = tomllib.loads(run.path.read_text(encoding="utf-8"))
+    old, new = run.path.resolve().parent, to.resolve().parent
+
+    def moved(value: Any) -> Any:
+        if isinstance(value, list):
+            return [moved(item) for item in value]
+        place = Path(value).expanduser()
+        return value if place.is_absolute() else os.path.relpath(old / place, new)
+
+    product = document["run"]["product"]
+    if product not in BUILT_IN_PRODUCTS:
+        document["run"]["product"] = moved(product)
+    for section, key in (("input", "path"), ("geography", "frame"), ("geography", "block_assignment")):
+        value = document.get(section, {}).get(key)
+        if value is not None and value != FRAME_FROM_RECORDS:
+            document[section][key] = moved(value)
+    units = document["input"].get("units")
+    if isinstance(units, dict) and "path" in units:
+        units["path"] = moved(units["path"])
+    delta = document.get("budget", {}).get("delta")
+    document["budget"] = {
+        "source": tuning.settings.source,
+        **({} if delta is None else {"delta": delta}),
+        **tuning.budget,
+    }
+    if tuning.candidate.strategy.one_pass and run.resolved.estimator == "topdown":  # others have one pass
+        passes = document.setdefault("passes", {})
+        passes["least_squares"] = {"*": [["rest"]]}
+    return "\n".join(_preamble(tuning)) + "\n" + toml_document(document)
+
+
+def _preamble(tuning: Tuning) -> list[str]:
+    words = [
+        "# A plan found by opendas tune. [input] holds the stand-in data: put the real one there.",
+        f"# Method {tuning.settings.method}, {len(tuning.path)} allocations judged; strategy: "
+        f"{tuning.candidate.strategy.name}.",
+    ]
+    for found in tuning.confirmations:
+        value = "no areas" if found.together is None else f"{found.together:.4g}"
+        words.append(f"# {found.target}: {value} over {found.runs} independent runs.")
+    return words
