@@ -72,9 +72,7 @@ def margin(law: Noise, confidence: Fraction = NINETY) -> int:
     return law.margin(confidence)
 
 
-def cell_margins(
-    table: Table | Derived, law: Noise, confidence: Fraction = NINETY, cells: Mapping[int, int] | None = None
-) -> dict[int, int]:
+def cell_margins(table: Table | Derived, law: Noise, confidence: Fraction = NINETY) -> dict[int, int]:
     """Return the margin of every cell of a table, totals included.
 
     Parameters
@@ -84,21 +82,13 @@ def cell_margins(
     law : DiscreteGaussian or DiscreteLaplace
         Noise of each measured cell.
     confidence : Fraction, in [0, 1)
-    cells : mapping of int to int, optional
-        Cell code to the number of measured cells summed, instead of the declaration's.
 
     Returns
     -------
     dict of int to int
         Cell code to margin, in counts.
     """
-    if cells is None:
-        if isinstance(table, Derived):
-            cells = {code: len(parts) for code, parts in table.cells.items()}
-        else:
-            sums = {code: len(parts) for code, parts in table.shell.items()}
-            cells = dict(sorted({**sums, **dict.fromkeys(table.cells, 1)}.items()))
-    return {code: margin_of_sum([law] * parts, confidence) for code, parts in cells.items()}
+    return {code: margin_of_sum([law] * len(parts), confidence) for code, parts in table.published.items()}
 
 
 def formula_margin(law: DiscreteGaussian, z: Fraction = PUBLISHED_Z["text"]) -> int:

@@ -167,8 +167,7 @@ def lay_out(tables: Mapping[str, Table], cubes: Mapping[str, Ints]) -> tuple[Out
     """
     written = []
     for name, table in tables.items():
-        parts = {cell: (cell,) for cell in table.cells} | dict(table.shell)
-        parts = dict(sorted(parts.items()))
+        parts = table.published
         blocks = [
             Block(level, _summed(level_counts(cubes[name], level), table.cells, list(parts.values())))
             for level in table.levels

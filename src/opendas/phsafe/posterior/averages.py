@@ -54,6 +54,14 @@ class Measured:
         last = len(self.counts) - 1
         return {1: tuple(range(last + 1)), 2: tuple(range(last)), 3: (last,)}[cell]
 
+    def fit(self, cell: int, most: float, *, summed: bool = False) -> Fit:
+        """Fit the numerators of a cell, or their sum as one number, with their denominator."""
+        count, variance, households, of_households = self.cell(cell)
+        parts = self.parts(cell)
+        counts = (count,) if summed else tuple(self.counts[part] for part in parts)
+        variances = (variance,) if summed else tuple(self.variances[part] for part in parts)
+        return fit_block(Block(counts, variances, households, of_households, float(self.table.least), most))
+
 
 @dataclass(frozen=True, slots=True)
 class CellEstimate:
@@ -141,15 +149,7 @@ def _exact(measured: Measured) -> AverageEstimates:
 
 def _shared(measured: Measured, most: float, with_counts: bool) -> AverageEstimates:
     """Fit two numerators and the denominator that they share (PH1; PH5 with PH4)."""
-    block = Block(
-        measured.counts,
-        measured.variances,
-        measured.households[0],
-        measured.household_variances[0],
-        float(measured.table.least),
-        most,
-    )
-    fit = fit_block(block)
+    fit = measured.fit(1, most)
     means, households = fit.mean_counts(), fit.mean_households()
     cells = (
         CellEstimate(fit.average(None), sum(means), households),
@@ -167,21 +167,7 @@ def _with_means(fit: Fit, means: Sequence[float]) -> list[Estimate]:
 
 def _by_tenure(measured: Measured, most: float, with_counts: bool) -> AverageEstimates:
     """Fit owners and renters, each with a denominator of its own, and both together (PH8 with PH7)."""
-    least = float(measured.table.least)
-    owners, renters = measured.parts(2), measured.parts(3)
-    fits = [
-        fit_block(
-            Block(
-                tuple(measured.counts[part] for part in parts),
-                tuple(measured.variances[part] for part in parts),
-                measured.households[side],
-                measured.household_variances[side],
-                least,
-                most,
-            )
-        )
-        for side, parts in enumerate((owners, renters))
-    ]
+    fits = [measured.fit(cell, most) for cell in (2, 3)]
     means = [fit.mean_counts() for fit in fits]
     sizes = [fit.mean_households() for fit in fits]
     numerators = [sum(of_fit) for of_fit in means]
@@ -197,13 +183,10 @@ def _by_tenure(measured: Measured, most: float, with_counts: bool) -> AverageEst
 
 def _alone(measured: Measured, most: float) -> AverageEstimates:
     """Fit each cell by itself, as the published step does for PH8."""
-    cells = []
-    for cell in measured.table.cells:
-        numerator, variance, households, of_households = measured.cell(cell)
-        block = Block((numerator,), (variance,), households, of_households, float(measured.table.least), most)
-        fit = fit_block(block)
-        cells.append(CellEstimate(fit.average(None), fit.mean_counts()[0], fit.mean_households()))
-    return AverageEstimates(tuple(cells))
+    fits = [measured.fit(cell, most, summed=True) for cell in measured.table.cells]
+    return AverageEstimates(
+        tuple(CellEstimate(fit.average(None), fit.mean_counts()[0], fit.mean_households()) for fit in fits)
+    )
 
 
 def estimate_averages(

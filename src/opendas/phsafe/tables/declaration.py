@@ -151,6 +151,11 @@ class Table:
                 raise ConfigError(f"table {self.name}: cell {code} of the shell sums cells it does not have.")
 
     @property
+    def published(self) -> dict[int, tuple[int, ...]]:
+        """Every cell of the published table, totals included, as a sum of measured cells; by code."""
+        return dict(sorted({**{cell: (cell,) for cell in self.cells}, **self.shell}.items()))
+
+    @property
     def levels(self) -> tuple[Level, ...]:
         """Population group levels, in the order of the published program."""
         if self.iterates_by is not None:
@@ -190,3 +195,8 @@ class Derived:
 
     def __post_init__(self) -> None:
         _check_name(self.name)
+
+    @property
+    def published(self) -> Mapping[int, tuple[int, ...]]:
+        """Every cell as a sum of measured cells, as for a :class:`Table`."""
+        return self.cells
