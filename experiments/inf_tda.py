@@ -40,7 +40,7 @@ from experiment import (
 
 import opendas as od
 from opendas.geography.frame import Frame
-from opendas.metrics.diversity import GROUPS, group_of_cell
+from opendas.metrics.race_groups import GROUPS, group_of_cell
 from opendas.schema.attributes import Attribute, Schema
 from opendas.schema.histogram import Histogram
 from opendas.schema.pl94 import pl94_persons

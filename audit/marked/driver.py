@@ -5,7 +5,7 @@ import sys
 
 from opendas.cli.failures import guarded
 from opendas.cli.main import cli
-from opendas.custody.core_files import forbid_core_files
+from opendas.custody.secret_files import forbid_core_files
 
 forbid_core_files()
 codes = [guarded(cli, json.loads(line)) for line in sys.stdin]

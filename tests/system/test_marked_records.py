@@ -191,7 +191,7 @@ CRASHING = f"""
 import os, sys
 record = "{worlds.TEXT}" * 2
 if len(sys.argv) > 1:
-    from opendas.custody.core_files import forbid_core_files
+    from opendas.custody.secret_files import forbid_core_files
     forbid_core_files()
 if os.fork() == 0:
     os.abort()

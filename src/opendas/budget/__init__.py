@@ -1,10 +1,10 @@
 """Budgets: exact shares per geolevel and query group, presets, and what they buy."""
 
 from opendas.budget.allocation import Budget, canonical_query_name
-from opendas.budget.changes import CENSUS_CHANGES
 from opendas.budget.plan import PlanRow, attribute_rho, invariant_shares, plan_rows, within_rho
 from opendas.budget.presets import Preset, preset, preset_names
 from opendas.budget.resolve import BudgetSpec, resolve_budget
+from opendas.custody.ledger_entries import CENSUS_CHANGES
 
 __all__ = [
     "CENSUS_CHANGES",

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import click
 
 from opendas.cli.failures import guarded
-from opendas.custody.core_files import forbid_core_files
+from opendas.custody.secret_files import forbid_core_files
 from opendas.engines.pandas_spared import spare_pandas
 
 __all__ = ["COMMANDS", "cli", "main"]

@@ -14,7 +14,18 @@ from opendas.errors import ConfigError, PrivacyError
 from opendas.privacy.exact import canonical_json, format_fraction, parse_fraction
 from opendas.privacy.relations import Mechanism, Neighbours
 
-__all__ = ["INFINITE", "Change", "LedgerEntry", "LedgerLine", "Loss", "Spent", "read_lines", "total_spent"]
+__all__ = [
+    "ADDRESS",
+    "CENSUS_CHANGES",
+    "INFINITE",
+    "Change",
+    "LedgerEntry",
+    "LedgerLine",
+    "Loss",
+    "Spent",
+    "read_lines",
+    "total_spent",
+]
 
 INFINITE: Final = "infinity"
 Loss = Fraction | Literal["infinity"]
@@ -275,6 +286,19 @@ class Change:
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.name, dict(self.factors))
+
+
+ADDRESS: Final = "address"
+"""Protected unit of the household tables: the persons and the unit row of one address."""
+
+CENSUS_CHANGES: Final = (
+    Change("one person with the unit changes it induces", {"person": 1, "housing unit": 2, ADDRESS: 1}),
+)
+"""Changes that touch records of more than one product of a census.
+
+A replaced person record may empty one unit and fill another: two unit records flip, in opposite directions,
+which costs twice the loss of one (docs/proofs/composition.md, section 5).
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,14 +6,23 @@ repaired: what it held may be known already, and only its owner can say whether 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import resource
 import stat
 from pathlib import Path
 
 from opendas.errors import EnvironmentFailure, PrivacyError
 
-__all__ = ["destroy_secret", "private_folder", "read_given", "read_secret", "write_secret"]
+__all__ = [
+    "destroy_secret",
+    "forbid_core_files",
+    "private_folder",
+    "read_given",
+    "read_secret",
+    "write_secret",
+]
 
 _LONGEST = 8192
 
@@ -229,3 +238,19 @@ def _sync_folder(folder: Path) -> None:
 def _failure(act: str, target: Path, error: OSError) -> EnvironmentFailure:
     code = errno.errorcode.get(error.errno or 0, "error")
     return EnvironmentFailure(f"Could not {act} the key file {target}: {error.strerror} ({code}).")
+
+
+_NONE_AND_NO_PIPE = 1
+"""Bytes. Less than any core file, and the one limit under which Linux hands none to a program either: with 0
+it still would, where ``core_pattern`` names a program (core(5))."""
+
+
+def forbid_core_files() -> None:
+    """Let this process, and those it starts, leave no core file, whatever the shell allows.
+
+    A process that crashes leaves none of its memory, which holds records and keys.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    wanted = _NONE_AND_NO_PIPE if hard == resource.RLIM_INFINITY or hard > 0 else 0
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_CORE, (wanted, hard))

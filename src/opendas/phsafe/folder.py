@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from opendas.custody.core_files import forbid_core_files
+from opendas.custody.secret_files import forbid_core_files
 from opendas.errors import ConfigError
 from opendas.files.atomic import make_folder, write_atomic
 from opendas.phsafe.config import Mode

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from opendas.arrays import Ints
-from opendas.budget.changes import ADDRESS
+from opendas.custody.ledger_entries import ADDRESS
 from opendas.errors import ConfigError, Finding
 from opendas.files.atomic import write_atomic
 from opendas.phsafe.certificate import issue_certificate, run_stamps

@@ -12,8 +12,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from opendas.budget.changes import CENSUS_CHANGES
-from opendas.custody.ledger_entries import INFINITE, LedgerEntry, Loss, Spent, total_spent
+from opendas.custody.ledger_entries import CENSUS_CHANGES, INFINITE, LedgerEntry, Loss, Spent, total_spent
 from opendas.errors import ConfigError, FormatError
 from opendas.files.atomic import PARTIAL_SUFFIX, sha256_file, write_atomic
 from opendas.privacy.relations import Mechanism, Neighbours

@@ -18,12 +18,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from opendas.custody.core_files import forbid_core_files
 from opendas.custody.ledger import Ledger
 from opendas.custody.ledger_entries import LedgerEntry
 from opendas.custody.passphrase import Passphrase
 from opendas.custody.run_key import KEY_BYTES, RunKey
-from opendas.custody.secret_files import destroy_secret, private_folder
+from opendas.custody.secret_files import destroy_secret, forbid_core_files, private_folder
 from opendas.errors import ConfigError, EnvironmentFailure, PrivacyError
 from opendas.files.atomic import make_folder, settle, write_atomic
 

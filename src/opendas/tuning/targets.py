@@ -19,8 +19,8 @@ from pydantic import Field
 
 from opendas.errors import ConfigError, Finding
 from opendas.metrics.aggregate import project
-from opendas.metrics.diversity import group_counts, has_groups
 from opendas.metrics.errors import LevelErrors
+from opendas.metrics.race_groups import group_counts, has_groups
 from opendas.privacy.exact import format_fraction
 from opendas.runs.config.load import config_error, parse_toml, read_text
 from opendas.runs.config.model import Exact, Name, Section

@@ -12,9 +12,18 @@ from opendas.errors import DataError
 from opendas.geography.frame import Frame, official_codes
 from opendas.metrics import errors_by_query, evaluate
 from opendas.metrics.aggregate import official_units
-from opendas.metrics.diversity import GROUPS, blau_index, group_of_cell, has_groups, quintile_classes
 from opendas.metrics.errors import BLOCK_BINS, COUNTY_BINS, population_bins
-from opendas.metrics.redistricting import Criterion, CriterionBin, population_interval, within_five_points
+from opendas.metrics.race_groups import (
+    GROUPS,
+    Criterion,
+    CriterionBin,
+    blau_index,
+    group_of_cell,
+    has_groups,
+    population_interval,
+    quintile_classes,
+    within_five_points,
+)
 from opendas.metrics.statistics import QUANTILES, quantiles
 from opendas.schema.attributes import Attribute, Recode, Schema
 from opendas.schema.histogram import Histogram

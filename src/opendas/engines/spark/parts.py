@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from opendas import errors
-from opendas.custody.core_files import forbid_core_files
+from opendas.custody.secret_files import forbid_core_files
 from opendas.engines.local import keep_modules
 from opendas.errors import EnvironmentFailure, OpendasError
 from opendas.schema.histogram import Histogram

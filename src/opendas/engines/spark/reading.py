@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from opendas.custody.core_files import forbid_core_files
+from opendas.custody.secret_files import forbid_core_files
 from opendas.engines.local import keep_modules
 from opendas.engines.spark.dealing import Cut, deal, split
 from opendas.engines.spark.in_memory import file_in_memory

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from opendas.arrays import Ints
-from opendas.custody.core_files import forbid_core_files
+from opendas.custody.secret_files import forbid_core_files
 from opendas.engines.local import keep_modules
 from opendas.errors import Finding
 from opendas.phsafe.config import Config, Plan
