@@ -9,8 +9,12 @@ from decimal import Decimal, localcontext
 from fractions import Fraction
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.seeds import examples
 
 from opendas.errors import PrivacyError
+from opendas.sampling import laws
 from opendas.sampling.inverse_cdf import SamplerTable
 from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace, Noise
 
@@ -113,7 +117,7 @@ def test_a_wide_margin_is_the_normal_quantile() -> None:
 
 
 @pytest.mark.parametrize(
-    "law", [DiscreteGaussian(Fraction(10**60)), DiscreteLaplace(Fraction(10**9))], ids=repr
+    "law", [DiscreteGaussian(Fraction(10**60)), DiscreteLaplace(Fraction(10**60))], ids=repr
 )
 def test_margins_of_absurdly_wide_laws_are_refused(law: Noise) -> None:
     with pytest.raises(PrivacyError, match="too wide for an exact margin"):
@@ -144,3 +148,34 @@ def test_laws_are_values_and_fulfil_the_protocol(law: Noise) -> None:
     assert SamplerTable.build(law).distribution == law
     with pytest.raises(AttributeError):
         setattr(law, dataclasses.fields(law)[0].name, Fraction(3))  # type: ignore[arg-type]
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(
+    st.booleans(),
+    st.floats(4, 6),
+    st.sampled_from([Fraction(1, 1000), Fraction(1, 2), Fraction(9, 10), Fraction(995, 1000)]),
+)
+def test_margins_decided_in_doubles_are_the_exact_ones(
+    gaussian: bool, exponent: float, confidence: Fraction
+) -> None:
+    parameter = Fraction(10 ** (exponent if gaussian else exponent / 2)).limit_denominator(10**6)
+    law = DiscreteGaussian(parameter) if gaussian else DiscreteLaplace(parameter)
+    assert law.margin(confidence) == laws._decided_margin(law, confidence)
+
+
+@pytest.mark.parametrize("low", [10_010, 90_000])
+def test_margins_where_they_change(low: int) -> None:
+    """Find the variance at which the margin grows by one, and look at both sides of it."""
+    ninety = Fraction(9, 10)
+    start = DiscreteGaussian(Fraction(low)).margin(ninety)
+    steps = (Fraction(low) + Fraction(k, 2) for k in range(10_000))
+    above = next(sigma2 for sigma2 in steps if DiscreteGaussian(sigma2).margin(ninety) > start)
+    below = Fraction(low)
+    for _ in range(60):
+        middle = (below + above) / 2
+        is_below = DiscreteGaussian(middle).margin(ninety) == start
+        below, above = (middle, above) if is_below else (below, middle)
+    for sigma2 in (below, above):
+        law = DiscreteGaussian(sigma2)
+        assert law.margin(ninety) == laws._decided_margin(law, ninety)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -22,7 +21,7 @@ from opendas.phsafe.margins import NINETY, margin_of_sum
 from opendas.privacy.attacker import pure_power_bound, zcdp_power_bound
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.privacy.zcdp import FORMULAS
-from opendas.sampling.laws import MAX_FLOORS, WORD_BITS, DiscreteGaussian, Noise
+from opendas.sampling.laws import MAX_FLOORS, WORD_BITS, Noise
 
 __all__ = [
     "CURVE_EXPONENTS",
@@ -38,8 +37,6 @@ __all__ = [
 
 CURVE_EXPONENTS: Final = range(1, 17)
 FALSE_ALARMS: Final = (0.001, 0.01, 0.05)
-_WIDE: Final = 10_000
-"""Parameter from which margins are decided in doubles where these are sure."""
 
 
 def budget_fields(budget: Budget, subject: Subject) -> Typed:
@@ -144,47 +141,9 @@ def _check_noise(budget: Budget, subject: Subject, prefix: str, problems: Proble
                 )
 
 
-@lru_cache(maxsize=16384)
 def margin(law: Noise, summed: int = 1) -> int:
-    """Return the smallest ``m`` with ``P(|X| <= m) >= 0.9``, for a sum of independent draws, decided exactly.
-
-    Parameters
-    ----------
-    law : DiscreteGaussian or DiscreteLaplace
-    summed : int, >= 1
-
-    Notes
-    -----
-    The margin of a wide law takes the exact computation as many steps as it has counts. A double decides
-    where it is sure: for a discrete Gaussian by the midpoint rule with its first correction, whose next term
-    is below ``0.0014 / sigma^4``; for a discrete Laplace by its closed form. A sum of wide discrete Gaussians
-    is one to 1e-30: Kairouz, Liu and Steinke (2021), Theorem 9.
-    """
-    sure = None
-    if isinstance(law, DiscreteGaussian) and law.sigma2 >= 8 and _WIDE <= law.sigma2 * summed < 10**14:
-        sure = _gaussian_margin(float(law.sigma2 * summed))
-    elif not isinstance(law, DiscreteGaussian) and summed == 1 and _WIDE <= law.scale**2 < 10**24:
-        scale = float(law.scale)
-        least = -scale * math.log(0.05 * (1 + math.exp(-1 / scale))) - 1
-        sure = math.ceil(least) if abs(least - round(least)) > 1e-9 * scale else None
-    return margin_of_sum([law] * summed, NINETY) if sure is None else sure
-
-
-def _gaussian_margin(sigma2: float) -> int | None:
-    """Return the margin of a wide discrete Gaussian; None where a double is not sure."""
-    sigma, wanted = math.sqrt(sigma2), float(NINETY)
-
-    def inside(m: int) -> float:
-        x = (m + 0.5) / sigma
-        density = math.exp(-x * x / 2) / math.sqrt(2 * math.pi)
-        return math.erf(x / math.sqrt(2)) + x * density / (12 * sigma2)
-
-    m = round(1.6448536269514722 * sigma - 0.5)
-    while inside(m - 1) >= wanted:
-        m -= 1
-    while inside(m) < wanted:
-        m += 1
-    return m if min(abs(inside(m) - wanted), abs(inside(m - 1) - wanted)) > 1e-9 else None
+    """Return the smallest ``m`` with ``P(|X| <= m) >= 0.9``, for a sum of independent draws."""
+    return margin_of_sum([law] * summed, NINETY)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,9 @@ from hypothesis import strategies as st
 from support.seeds import examples
 
 from opendas.budget.presets import preset, preset_names
-from opendas.explore.budget import budget_fields, margin, read_budget
+from opendas.explore.budget import budget_fields, read_budget
 from opendas.explore.fields import Problems, move_share, read_number, rescale_shares
 from opendas.explore.subjects import STAND_INS, stand_in
-from opendas.phsafe.margins import NINETY, margin_of_sum
-from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
 
 SUBJECT = stand_in("state-persons")
 START = budget_fields(SUBJECT.start(), SUBJECT)
@@ -131,35 +129,3 @@ def test_empty_query_fields_stay_empty() -> None:
     units = stand_in("us-units")
     assert "" in budget_fields(units.start(), units).values()
     assert list(rescale_shares(["2", "", "2"])) == ["0.5", "", "0.5"]
-
-
-@settings(max_examples=examples(40))
-@given(st.booleans(), st.floats(-3, 4.5))
-def test_margins_are_the_exact_ones(gaussian: bool, exponent: float) -> None:
-    parameter = Fraction(10 ** (exponent if gaussian else exponent / 2)).limit_denominator(10**6)
-    law = DiscreteGaussian(parameter) if gaussian else DiscreteLaplace(parameter)
-    assert margin(law) == law.margin(NINETY)
-
-
-@settings(max_examples=examples(25))
-@given(st.booleans(), st.floats(-1, 4), st.sampled_from([1, 2, 3, 7, 16]))
-def test_margins_of_totals_are_the_exact_ones(gaussian: bool, exponent: float, summed: int) -> None:
-    parameter = Fraction(10 ** (exponent if gaussian else exponent / 2)).limit_denominator(1000)
-    law = DiscreteGaussian(parameter) if gaussian else DiscreteLaplace(parameter)
-    assert margin(law, summed) == margin_of_sum([law] * summed, NINETY)
-
-
-@pytest.mark.parametrize("low", [400, 9_990, 90_000])
-def test_margins_where_they_change(low: int) -> None:
-    """Find the variance at which the margin grows by one, and look at both sides of it."""
-    start = margin(DiscreteGaussian(Fraction(low)))
-    steps = (Fraction(low) + Fraction(k, 2) for k in range(10_000))
-    above = next(sigma2 for sigma2 in steps if margin(DiscreteGaussian(sigma2)) > start)
-    below = Fraction(low)
-    for _ in range(60):
-        middle = (below + above) / 2
-        is_below = margin(DiscreteGaussian(middle)) == start
-        below, above = (middle, above) if is_below else (below, middle)
-    for sigma2 in (below, above):
-        law = DiscreteGaussian(sigma2)
-        assert margin(law) == law.margin(NINETY)
