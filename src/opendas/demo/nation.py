@@ -1,4 +1,4 @@
-"""Makes a nation of any size and writes it county by county, as a data set that readers can stream.
+"""Makes a nation of any size and writes it county by county; a program of its own beside the made state.
 
 The generator of random numbers of every state and county starts from its address: any state can be made
 alone, on any machine, and is the same as in the whole. The largest thing in memory is the land of one state

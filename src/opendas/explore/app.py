@@ -92,8 +92,8 @@ class Pages:
         return [
             *found,
             Route("/budget/write", self.write, methods=["POST"]),
-            Route("/budget/state.json", self._typed(_kept)),
-            Route("/open", self._typed(self.opened), methods=["POST"]),
+            Route("/budget/state.json", self._typed(_state_file)),
+            Route("/open", self._typed(self.open), methods=["POST"]),
             Route("/static/{name}", _static),
         ]
 
@@ -119,12 +119,12 @@ class Pages:
     def page(self, page: Page[Any], form: Typed) -> Response:
         """Show a page, from a link, a form, or the start."""
         try:
-            state = page.understood(form)
+            state = page.requested_state(form)
         except ConfigError as error:
-            return self.shown(page, page.answer(page.started()), banner=str(error))
-        return self.shown(page, page.answer(state, form.get("action", "")))
+            return self.render(page, page.answer(page.started()), banner=str(error))
+        return self.render(page, page.answer(state, form.get("action", "")))
 
-    def shown(self, page: Page[Any], found: Answer[Any], *, wrong: str = "", **messages: str) -> Response:
+    def render(self, page: Page[Any], found: Answer[Any], *, wrong: str = "", **messages: str) -> Response:
         """Return a whole page.
 
         Parameters
@@ -132,25 +132,25 @@ class Pages:
         wrong : str
             What is wrong with what was pasted.
         messages : str
-            ``banner``, something wrong at the top; ``said``, something done; ``opened``, what was pasted.
+            ``banner``, something wrong at the top; ``notice``, something done; ``opened``, what was pasted.
         """
         packed = write_link(found.state.to_document())
         errors = found.problems.by_field | ({"text": wrong} if wrong else {})
         save_to = self.session.save_to
         context = {
-            **page.shown(found),
+            **page.answer_context(found),
             **page.form_context(found),
             "page": page.key,
             "file": page.file[0],
             "state": found.state,
             "errors": errors,
             "errors_in": {prefix: found.problems.under(f"{prefix}.") for prefix in PREFIXES},
-            "status": page.sentence(found),
+            "status": page.summary(found),
             "link": f"/{page.key}?s={packed}",
             "packed": packed,
             "starts": page.starts,
             "save_to": None if save_to is None or page is not self.session.budgets else save_to.name,
-            **{name: messages.get(name, "") for name in ("banner", "said", "opened")},
+            **{name: messages.get(name, "") for name in ("banner", "notice", "opened")},
         }
         text = self.templates.get_template(f"{page.key}.html.j2").render(**context)
         return HTMLResponse(text, 422 if context["banner"] or errors else 200)
@@ -159,13 +159,13 @@ class Pages:
         """Answer a form as it is typed."""
         action = form.get("action", "")
         before = page.from_form(form)
-        found = page.answer(page.acted(before, action), action)
+        found = page.answer(page.after_action(before, action), action)
         template = self.templates.get_template(f"{page.key}_answers.html.j2")
         content = {
-            "status": page.sentence(found),
-            **page.live(before, found),
+            "status": page.summary(found),
+            **page.updates(before, found),
             "packed": write_link(found.state.to_document()),
-            "answers": template.render(**page.shown(found)),
+            "answers": template.render(**page.answer_context(found)),
         }
         return JSONResponse(content, 200 if found.is_complete else 422)
 
@@ -177,13 +177,13 @@ class Pages:
     def _plan_text(self, page: Page[Any], form: Typed) -> tuple[str | None, Response]:
         """Return a plan as its file, or the page that says what is wrong."""
         try:
-            state = page.understood({**form, "action": ""})
+            state = page.requested_state({**form, "action": ""})
         except ConfigError as error:
-            return None, self.shown(page, page.answer(page.started()), banner=str(error))
+            return None, self.render(page, page.answer(page.started()), banner=str(error))
         found = page.answer(state)
         chosen = found.plan(form.get("action", ""))
         if chosen is None:
-            return None, self.shown(page, found, banner="The plan is not complete yet.")
+            return None, self.render(page, found, banner="The plan is not complete yet.")
         return page.saved(state, chosen), Response()
 
     async def write(self, request: Request) -> Response:
@@ -200,23 +200,23 @@ class Pages:
         text, answer = self._plan_text(page, form)
         if text is None:
             return answer
-        found = page.answer(page.understood({**form, "action": ""}))
+        found = page.answer(page.requested_state({**form, "action": ""}))
         try:
             write_atomic(path, text.encode())
         except EnvironmentFailure as error:
-            return self.shown(page, found, banner=str(error))
+            return self.render(page, found, banner=str(error))
         name = form["action"].partition(":")[2].upper()
         which = f"Plan {name}" if len(found.plans) > 1 else "The plan"
-        return self.shown(page, found, said=f"{which} was written to {path.name}.")
+        return self.render(page, found, notice=f"{which} was written to {path.name}.")
 
-    def opened(self, form: Typed) -> Response:
+    def open(self, form: Typed) -> Response:
         """Lead to what was pasted, or say what is wrong with it."""
         text = form.get("text", "")
         try:
-            return RedirectResponse(self.session.address(self.session.opened(text)), 303)
+            return RedirectResponse(self.session.address(self.session.open_text(text)), 303)
         except OpendasError as error:
             page = self.session.budgets
-            return self.shown(page, page.answer(page.started()), opened=text[:20_000], wrong=str(error))
+            return self.render(page, page.answer(page.started()), opened=text[:20_000], wrong=str(error))
 
 
 def make_app(session: Session, hosts: frozenset[str]) -> Starlette:
@@ -255,7 +255,7 @@ async def _read_form(request: Request) -> Typed:
         raise HTTPException(413, "The form has too many fields.") from None
 
 
-def _kept(form: Typed) -> Response:
+def _state_file(form: Typed) -> Response:
     """Give a state as a file to keep."""
     document = read_link(form.get("s", ""))
     return _download(json.dumps(document, indent=1) + "\n", "opendas-explore.json", "application/json")

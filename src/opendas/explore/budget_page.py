@@ -117,11 +117,11 @@ class BudgetPage(Page[BudgetAnswers]):
             raise ConfigError(f"The preset {chosen} is of another product, or of other geolevels.")
         return budget_state(subject, budget_fields(subject.presets[chosen], subject))
 
-    def blank(self, form: Typed) -> State:
+    def start_of_form(self, form: Typed) -> State:
         """Return the state that the subject of a form starts with."""
         return budget_state(self.subject(form.get("subject", self.keys[0])))
 
-    def opened(self, document: Mapping[str, Any]) -> State:
+    def from_document(self, document: Mapping[str, Any]) -> State:
         """Return the state of a document of one of the subjects."""
         state = State.of_document({"subject": "", **document})
         subject = self.subject(state.about["subject"])
@@ -142,7 +142,7 @@ class BudgetPage(Page[BudgetAnswers]):
             raise ConfigError("The state is damaged: fields are missing. Keep it again.")
         return state
 
-    def changed(self, plan: Typed, kind: str, where: str) -> Typed:
+    def edited(self, plan: Typed, kind: str, where: str) -> Typed:
         """Rescale a group of shares, or make room for one that was moved."""
         group = "l" if where[:1] == "l" else where.partition(".")[0] + "."
         names = [name for name in plan if name[0] in "lq" and name.startswith(group)]
@@ -153,7 +153,7 @@ class BudgetPage(Page[BudgetAnswers]):
             return {**plan, **dict(zip(names, move_share(texts, names.index(where)), strict=True))}
         return plan
 
-    def find(
+    def evaluate(
         self, state: State, plan: Typed, prefix: str, problems: Problems
     ) -> tuple[BudgetAnswers | None, Mapping[str, Fraction | None]]:
         """Understand a plan, and return what it buys and costs, and the sums of its groups of shares."""
@@ -165,7 +165,7 @@ class BudgetPage(Page[BudgetAnswers]):
             problems.add(f"{prefix}.total", str(error))
             return None, sums
 
-    def work_out(self, answer: BudgetAnswer, action: str) -> BudgetAnswer:
+    def add_on_request(self, answer: BudgetAnswer, action: str) -> BudgetAnswer:
         """Add ``exact``, the epsilon of the composed noise, or ``areas``, errors of areas off the spine."""
         subject = self.subject(answer.state.about["subject"])
         if action == "areas":
@@ -184,7 +184,7 @@ class BudgetPage(Page[BudgetAnswers]):
                 answer.problems.add(f"{name.lower()}.delta", str(error))
         return replace(answer, more={"exact": bounds})
 
-    def status(self, found: BudgetAnswers) -> str:
+    def plan_summary(self, found: BudgetAnswers) -> str:
         """Say loss, epsilon and the margins of one detailed count at the lowest levels above the leaves."""
         loss = decimal(found.budget.total)
         cost = f"epsilon {loss}"
@@ -226,12 +226,12 @@ class BudgetPage(Page[BudgetAnswers]):
             return [
                 (
                     query_words(q),
-                    [answer.together(cell(a, level, q) for a in found) for level in subject.levels],
+                    [answer.per_plan(cell(a, level, q) for a in found) for level in subject.levels],
                 )
                 for q in subject.queries
             ]
 
-        geolevels = [answer.together(_share(a.budget.geolevels[lv]) for a in found) for lv in subject.levels]
+        geolevels = [answer.per_plan(_share(a.budget.geolevels[lv]) for a in found) for lv in subject.levels]
         return {
             "subject": subject,
             "picture_query": query,
@@ -265,7 +265,7 @@ class BudgetPage(Page[BudgetAnswers]):
                 ),
             ],
             "power": [
-                (f"{each[0][0] * 100:g} %", [answer.together(f"{min(p, 1.0) * 100:.1f} %" for _, p in each)])
+                (f"{each[0][0] * 100:g} %", [answer.per_plan(f"{min(p, 1.0) * 100:.1f} %" for _, p in each)])
                 for each in zip(*(answers.power for answers in found), strict=True)
             ],
             "share_bars": [share_bar(shares) for shares in spent],
@@ -286,10 +286,10 @@ def _loss_rows(
     """Return a name and cells per loss: the loss and its epsilons."""
     rows: list[Row] = []
     for losses in zip(*columns, strict=True):
-        cells = [answer.together(decimal(loss.loss) for loss in losses)]
+        cells = [answer.per_plan(decimal(loss.loss) for loss in losses)]
         for name in formulas:
             epsilons = [loss.epsilon.get(name) for loss in losses]
-            cells.append(answer.together("\u2013" if e is None else f"{e:.2f}" for e in epsilons))
+            cells.append(answer.per_plan("\u2013" if e is None else f"{e:.2f}" for e in epsilons))
         rows.append((words(losses[0].name), cells))
     return rows
 
@@ -301,8 +301,8 @@ def _area_rows(answer: BudgetAnswer) -> list[Row]:
             words(rows[0].name),
             [
                 f"{rows[0].areas:,}",
-                answer.together(error_text(row.mean_sd) for row in rows),
-                answer.together(error_text(row.max_sd) for row in rows),
+                answer.per_plan(error_text(row.mean_sd) for row in rows),
+                answer.per_plan(error_text(row.max_sd) for row in rows),
             ],
         )
         for rows in zip(*answer.more.get("areas", ()), strict=True)

@@ -124,29 +124,29 @@ class HouseholdPage(Page[HouseholdAnswers]):
         _, mode, rule = _STARTS[name]
         return household_state(production(mode, rule))
 
-    def blank(self, form: Typed) -> State:
+    def start_of_form(self, form: Typed) -> State:
         """Return the state whose fields a form fills in: that of production."""
         return household_state(production())
 
-    def opened(self, document: Mapping[str, Any]) -> State:
+    def from_document(self, document: Mapping[str, Any]) -> State:
         """Return the state of a document of this page."""
         state = State.of_document(document)
         if state.page != self.key or state.about or any(set(p) != set(production()) for p in state.plans):
             raise ConfigError("The state of household tables is damaged. Keep it again.")
         return state
 
-    def changed(self, plan: Typed, kind: str, where: str) -> Typed:
+    def edited(self, plan: Typed, kind: str, where: str) -> Typed:
         """Turn budgets into targets, or targets into budgets."""
         return convert_mode(plan, kind) if kind in MODES and not where else plan
 
-    def find(
+    def evaluate(
         self, state: State, plan: Typed, prefix: str, problems: Problems
     ) -> tuple[HouseholdAnswers | None, Mapping[str, Fraction | None]]:
         """Understand a plan, and return what it buys and costs."""
         found = read_households(plan, prefix, problems)
         return None if found is None else answer_households(found), {}
 
-    def status(self, found: HouseholdAnswers) -> str:
+    def plan_summary(self, found: HouseholdAnswers) -> str:
         """Say the losses of all tables, and how many targets are missed."""
         loss = "rho" if found.is_gaussian else "epsilon"
         kind = found.plan.sensitivity
@@ -176,13 +176,13 @@ class HouseholdPage(Page[HouseholdAnswers]):
                 rows = [rows.get((table.name, level.name)) for rows in by_key]
                 if any(row is not None for row in rows):
                     columns = zip(*(_columns(row) for row in rows), strict=True)
-                    lines.append((table.name, level.name, [answer.together(texts) for texts in columns]))
+                    lines.append((table.name, level.name, [answer.per_plan(texts) for texts in columns]))
         sums = []
         for name in (*(table.name for table in TABLES), "all"):
             losses = [found.sums.get(name) for found in plans]
             if any(loss is not None for loss in losses):
                 sums.append(
-                    (name, [answer.together(_loss(loss, bound) for loss in losses) for bound in BOUNDS])
+                    (name, [answer.per_plan(_loss(loss, bound) for loss in losses) for bound in BOUNDS])
                 )
         return {
             "bounds": BOUNDS,

@@ -75,7 +75,7 @@ class State:
 
     @classmethod
     def of_document(cls, document: Mapping[str, Any]) -> State:
-        """Read plain data; whether the fields are those of its page, :meth:`Page.opened` checks.
+        """Read plain data; whether the fields are those of its page, :meth:`Page.from_document` checks.
 
         Raises
         ------
@@ -220,7 +220,7 @@ class Answer(Generic[Found]):
         wanted = action.partition(":")[2].upper()
         return next((found for name, found in self.plans if name == wanted), None)
 
-    def together(self, texts: Iterable[object]) -> Markup:
+    def per_plan(self, texts: Iterable[object]) -> Markup:
         """Write a value per plan; of two, a line each, told apart by letter and not by colour only."""
         if len(self.plans) == 1:
             return escape(next(iter(texts)))
@@ -249,25 +249,25 @@ class Page(ABC, Generic[Found]):
         """Return the state that a start begins with; a ConfigError if there is no such start."""
 
     @abstractmethod
-    def blank(self, form: Typed) -> State:
+    def start_of_form(self, form: Typed) -> State:
         """Return the state whose fields a form fills in; a ConfigError if it is of another subject."""
 
     @abstractmethod
-    def opened(self, document: Mapping[str, Any]) -> State:
+    def from_document(self, document: Mapping[str, Any]) -> State:
         """Return the state of a document; a ConfigError if it is not one of this page."""
 
     @abstractmethod
-    def changed(self, plan: Typed, kind: str, where: str) -> Typed:
+    def edited(self, plan: Typed, kind: str, where: str) -> Typed:
         """Return a plan after a button of its own was pressed or a slider moved."""
 
     @abstractmethod
-    def find(
+    def evaluate(
         self, state: State, plan: Typed, prefix: str, problems: Problems
     ) -> tuple[Found | None, Mapping[str, Fraction | None]]:
         """Understand a plan, and return what it buys and costs, and the sums of its groups of shares."""
 
     @abstractmethod
-    def status(self, found: Found) -> str:
+    def plan_summary(self, found: Found) -> str:
         """Say the most important of an answer in one sentence."""
 
     @abstractmethod
@@ -282,13 +282,13 @@ class Page(ABC, Generic[Found]):
     def saved(self, state: State, found: Found) -> str:
         """Write a plan as the file that a run reads."""
 
-    def work_out(self, answer: Answer[Found], action: str) -> Answer[Found]:
+    def add_on_request(self, answer: Answer[Found], action: str) -> Answer[Found]:
         """Add to a complete answer what takes a second or more, where it was asked for."""
         return answer
 
     def from_form(self, form: Typed) -> State:
         """Return the state that a form holds; fields it lacks are those of the start."""
-        state = self.blank(form)
+        state = self.start_of_form(form)
         start = state.plans[0]
         count = 2 if form.get("plans") == "2" else 1
         plans = []
@@ -299,7 +299,7 @@ class Page(ABC, Generic[Found]):
             plans.append(plan)
         return replace(state, plans=tuple(plans))
 
-    def acted(self, state: State, action: str) -> State:
+    def after_action(self, state: State, action: str) -> State:
         """Return the state after a button was pressed or a slider moved; others change nothing."""
         plans = list(state.plans)
         kind, _, where = action.partition(":")
@@ -312,10 +312,10 @@ class Page(ABC, Generic[Found]):
             plans.reverse()
         elif prefix in PREFIXES[: len(plans)]:
             number = PREFIXES.index(prefix)
-            plans[number] = self.changed(plans[number], kind, where)
+            plans[number] = self.edited(plans[number], kind, where)
         return replace(state, plans=tuple(plans))
 
-    def understood(self, form: Typed) -> State:
+    def requested_state(self, form: Typed) -> State:
         """Return what a form, a link or a start asks for.
 
         Raises
@@ -324,10 +324,10 @@ class Page(ABC, Generic[Found]):
             If a link is damaged, or of another page or plan.
         """
         if "s" in form:
-            state = self.opened(read_link(form["s"]))
+            state = self.from_document(read_link(form["s"]))
         else:
             state = self.started(form["start"]) if "start" in form else self.from_form(form)
-        return self.acted(state, form.get("action", ""))
+        return self.after_action(state, form.get("action", ""))
 
     def answer(self, state: State, action: str = "") -> Answer[Found]:
         """Answer a state, and what an action asks for beside."""
@@ -335,21 +335,21 @@ class Page(ABC, Generic[Found]):
         sums: dict[str, Fraction | None] = {}
         plans = []
         for prefix, plan in zip(PREFIXES, state.plans, strict=False):
-            found, totals = self.find(state, plan, prefix, problems)
+            found, totals = self.evaluate(state, plan, prefix, problems)
             sums |= totals
             if found is not None:
                 plans.append((prefix.upper(), found))
         answer = Answer(state, tuple(plans), problems, sums)
-        return self.work_out(answer, action) if answer.is_complete else answer
+        return self.add_on_request(answer, action) if answer.is_complete else answer
 
-    def sentence(self, answer: Answer[Found]) -> str:
+    def summary(self, answer: Answer[Found]) -> str:
         """Say what the answer is in short, for everyone and for screen readers."""
         if not answer.is_complete:
             return answer.problems.sentence
         start = "Plan {}: " if len(answer.plans) > 1 else ""
-        return " ".join(start.format(name) + self.status(found) for name, found in answer.plans)
+        return " ".join(start.format(name) + self.plan_summary(found) for name, found in answer.plans)
 
-    def shown(self, answer: Answer[Found]) -> dict[str, Any]:
+    def answer_context(self, answer: Answer[Found]) -> dict[str, Any]:
         """Return what the template of the answers shows."""
         errors = answer.problems.by_field
         return {
@@ -357,12 +357,11 @@ class Page(ABC, Generic[Found]):
             "problems": [
                 (f"{name}-sum" if name in answer.sums else name, text) for name, text in errors.items()
             ],
-            "together": answer.together,
             **(self.context(answer) if answer.is_complete else {}),
         }
 
     @staticmethod
-    def live(before: State, answer: Answer[Found]) -> dict[str, Any]:
+    def updates(before: State, answer: Answer[Found]) -> dict[str, Any]:
         """Return what the form shows anew beside the answers: messages, sums, fields that changed."""
         had = before.fields()
         fields = answer.state.fields().items()

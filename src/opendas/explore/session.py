@@ -58,7 +58,7 @@ class Session:
         """Return the address of a state."""
         return f"/{state.page}?s={write_link(state.to_document())}"
 
-    def opened(self, text: str) -> State:
+    def open_text(self, text: str) -> State:
         """Understand what somebody pasted: a link, a kept state, a run file, or a configuration of PHSafe.
 
         Raises
@@ -87,7 +87,7 @@ class Session:
 
     def _checked(self, document: Mapping[str, Any]) -> State:
         page = next((page for page in self.pages if page.key == document.get("page")), self.budgets)
-        return page.opened(document)
+        return page.from_document(document)
 
 
 def make_session(file: Path | None = None, save_to: Path | None = None) -> Session:
@@ -109,5 +109,5 @@ def make_session(file: Path | None = None, save_to: Path | None = None) -> Sessi
         return Session(save_to=save_to)
     text = read_text(file, "run file").lstrip("\ufeff")
     if text.lstrip().startswith("{"):
-        return Session(save_to=save_to, state=Session().opened(text))
+        return Session(save_to=save_to, state=Session().open_text(text))
     return Session(RunSubject(load(file)), save_to)

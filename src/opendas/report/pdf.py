@@ -1,4 +1,4 @@
-"""``certificate.pdf``: the certificate on a few A4 pages, the same bytes for the same content."""
+"""``certificate.pdf`` on a few A4 pages, the same bytes for the same content; loaded only to issue one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Searches for the least loss: our own, downhill from what passes, and that of the Census Bureau.
+"""Searches for the least loss, apart from their set-up: our own, and that of the Census Bureau.
 
 The Bureau's search only ever raises, in proportion, and never looks back: what the lower geolevels give the
 upper ones is paid for twice. Ours starts from several whole allocations, takes the cheapest that passes,

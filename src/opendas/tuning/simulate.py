@@ -1,4 +1,4 @@
-"""Runs in memory on stand-in data, with any allocation, compared with the truth.
+"""Runs in memory on stand-in data, with any allocation: apart, as the one module of tuning that sees counts.
 
 The noise of a seed is the same for every allocation, cell by cell: a run with a larger loss errs in the same
 directions by less. Searches need few runs for that reason.

@@ -144,7 +144,7 @@ def test_budgets_and_targets_turn_into_each_other() -> None:
     assert Fraction(back[value_field("PH3", "state_A-G")]) == Fraction("0.63058") or float(
         back[value_field("PH3", "state_A-G")]
     ) == pytest.approx(0.63058, abs=1e-6)
-    assert HouseholdPage().acted(household_state(production()), "target:a").plans == (targets,)
+    assert HouseholdPage().after_action(household_state(production()), "target:a").plans == (targets,)
 
 
 FIELDS = {

@@ -32,9 +32,9 @@ def test_a_link_brings_any_state_back(total: str, delta: str, level: str, two: b
     state = replace(START, plans=(plan, START.plans[0]) if two else (plan,))
     link = write_link(state.to_document())
     assert set(link) <= set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")
-    assert PAGE.opened(read_link(link)) == state
+    assert PAGE.from_document(read_link(link)) == state
     kept = json.loads(json.dumps(state.to_document()))
-    assert PAGE.opened(state_document(kept)) == state
+    assert PAGE.from_document(state_document(kept)) == state
 
 
 @settings(max_examples=examples(20))
@@ -47,7 +47,7 @@ def test_household_states_come_back(text: str, on: bool) -> None:
         "on.1": "1" if on else "",
     }
     state = household_state(plan, plan)
-    assert HOUSEHOLDS.opened(read_link(write_link(state.to_document()))) == state
+    assert HOUSEHOLDS.from_document(read_link(write_link(state.to_document()))) == state
 
 
 def test_states_of_the_first_version_come_back() -> None:
@@ -58,7 +58,7 @@ def test_states_of_the_first_version_come_back() -> None:
     queries = range(len(START.about["queries"]))
     plan["shares"] = [[fields[f"q{i}.{j}"] for j in queries] for i in range(len(plan["levels"]))]
     document = {**START.to_document(), "opendas-explore": 1, "plans": [plan, plan]}
-    assert PAGE.opened(read_link(write_link(document))).plans == (fields, fields)
+    assert PAGE.from_document(read_link(write_link(document))).plans == (fields, fields)
     state = HOUSEHOLDS.started("budgets")
     fields = state.plans[0]
     plan = {name: text for name, text in fields.items() if "." not in name}
@@ -69,7 +69,7 @@ def test_states_of_the_first_version_come_back() -> None:
         for table in TABLES
     }
     document = {"opendas-explore": 1, "page": "phsafe", "plans": [plan]}
-    assert HOUSEHOLDS.opened(state_document(document)) == state
+    assert HOUSEHOLDS.from_document(state_document(document)) == state
     for broken in ({**document, "plans": [3]}, {**document, "plans": [{**plan, "values": {}}]}):
         with pytest.raises(ConfigError, match="damaged"):
             state_document(broken)
@@ -88,7 +88,7 @@ def test_a_damaged_link_is_an_error_and_nothing_else(data: st.DataObject) -> Non
     if len(bare) == len(link) and bare[:-1] == link[:-1]:
         return  # of the last letter some bits carry nothing
     with pytest.raises(ConfigError, match=r"link is damaged|no state"):
-        PAGE.opened(read_link(broken))
+        PAGE.from_document(read_link(broken))
 
 
 def packed(document: object) -> str:
@@ -110,7 +110,7 @@ def packed(document: object) -> str:
 )
 def test_a_state_of_another_form_is_refused(change: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match="damaged"):
-        PAGE.opened(read_link(packed(START.to_document() | change)))
+        PAGE.from_document(read_link(packed(START.to_document() | change)))
 
 
 @pytest.mark.parametrize("document", [[], 3, None, {}, {"opendas-explore": 99}])
@@ -136,15 +136,15 @@ def test_an_unknown_action_changes_nothing() -> None:
         "rescale:a.qx",
         "x:y:z",
     ):
-        assert PAGE.acted(START, action) == START
+        assert PAGE.after_action(START, action) == START
     state = HOUSEHOLDS.started()
     for action in ("budget:c", "target:", "target:a.x", "both:a"):
-        assert HOUSEHOLDS.acted(state, action) == state
+        assert HOUSEHOLDS.after_action(state, action) == state
 
 
 def test_plans_are_compared_swapped_and_left_out() -> None:
-    two = PAGE.acted(START, "compare")
+    two = PAGE.after_action(START, "compare")
     assert len(two.plans) == 2
     other = State(two.page, two.about, ({**two.plans[0], "total": "1"}, two.plans[1]))
-    assert PAGE.acted(other, "swap").plans == other.plans[::-1]
-    assert PAGE.acted(other, "single").plans == other.plans[:1]
+    assert PAGE.after_action(other, "swap").plans == other.plans[::-1]
+    assert PAGE.after_action(other, "single").plans == other.plans[:1]

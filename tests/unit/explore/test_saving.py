@@ -113,11 +113,11 @@ def test_a_template_is_a_run_file_but_for_what_only_its_reader_knows(tmp_path: P
 @pytest.mark.parametrize("key", STAND_INS)
 def test_templates_can_be_opened_again(key: str) -> None:
     subject = stand_in(key)
-    state = Session(subject).opened(run_file(subject, subject.start()))
+    state = Session(subject).open_text(run_file(subject, subject.start()))
     assert state.plans[0]["total"] == str(subject.start().total)
     other = stand_in(key.replace("persons", "x").replace("units", "persons").replace("x", "units"))
     with pytest.raises(ConfigError, match="this page explores"):
-        Session(other).opened(run_file(subject, subject.start()))
+        Session(other).open_text(run_file(subject, subject.start()))
 
 
 @pytest.mark.parametrize(
@@ -143,4 +143,4 @@ def test_templates_can_be_opened_again(key: str) -> None:
 )
 def test_what_cannot_be_opened_says_why(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        Session().opened(text)
+        Session().open_text(text)
