@@ -146,8 +146,8 @@ def area_weights(
     digits = bool(np.all(np.char.isdigit(frame.geocodes)))
     fixed = [code.zfill(width) if digits and code.isdigit() else code for code in geocodes]
     wanted = np.array([code.encode("utf-8") for code in fixed])
-    place = np.minimum(np.searchsorted(frame.geocodes, wanted), len(frame) - 1)
-    known = frame.geocodes[place] == wanted
+    position = np.minimum(np.searchsorted(frame.geocodes, wanted), len(frame) - 1)
+    known = frame.geocodes[position] == wanted
     if not known.all() and not skip_unknown:
         lost = np.unique(wanted[~known])
         raise GeographyError(
@@ -168,7 +168,7 @@ def area_weights(
         raise FormatError(f"{name}: a weight that is no finite number.")
     if bool(np.any(np.abs(each) > MOST_WEIGHT)):
         raise FormatError(f"{name}: a weight beyond {MOST_WEIGHT:.0e}; expected something like a share.")
-    which, leaf, each = which[known], place[known].astype(np.int64), each[known]
+    which, leaf, each = which[known], position[known].astype(np.int64), each[known]
     _refuse_repeats(which, leaf, tuple(order), frame, name)
     return AreaWeights(tuple(order), which, leaf, each, int((~known).sum()))
 

@@ -125,8 +125,8 @@ def read_frame(path: Path) -> Frame:
 def _positions(codes: Codes, wanted: Codes, what: str) -> Ints:
     """Return the position in `codes` of each of `wanted`."""
     order = np.argsort(codes, kind="stable")
-    place = np.minimum(np.searchsorted(codes, wanted, sorter=order), len(codes) - 1)
-    found = order[place]
+    position = np.minimum(np.searchsorted(codes, wanted, sorter=order), len(codes) - 1)
+    found = order[position]
     if bool(np.any(codes[found] != wanted)):
         raise GeographyError(f"{what} is not in its list.")
     return found.astype(np.int64)

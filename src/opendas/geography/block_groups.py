@@ -56,21 +56,21 @@ def group(
     Cumings-Menon et al. (2024), Algorithm 2, of any level: groups are filled in order of geocode up to
     :func:`largest_group`, and never hold geounits that are not alike.
     """
-    place = partitions.index(level, f"the step that makes {name}")
-    if place == 0:
+    position = partitions.index(level, f"the step that makes {name}")
+    if position == 0:
         raise ConfigError(f"[geography] spine: {level!r} is the topmost level and cannot be grouped.")
     if fanout_cutoff < 1:
         raise ConfigError("[geography] spine: fanout_cutoff is at least 1.")
-    partition, parent = partitions.levels[place], partitions.levels[place - 1]
+    partition, parent = partitions.levels[position], partitions.levels[position - 1]
     alike, first = _kinds(partition, key)
     above = parent.label[first]
     order = np.lexsort((alike, above))  # stable: geounits that are alike stay in order
-    position = rank_in_run(above[order] * (int(alike.max()) + 1) + alike[order])
+    rank = rank_in_run(above[order] * (int(alike.max()) + 1) + alike[order])
     members = np.bincount(above, minlength=len(parent))
     largest = np.array(
         [largest_group(n, fanout_cutoff, off_by_one=off_by_one) for n in members.tolist()], dtype=np.int64
     )
-    new = position % largest[above[order]] == 0  # runs begin at position 0
+    new = rank % largest[above[order]] == 0  # runs begin at rank 0
     number = np.empty(len(partition), dtype=np.int64)
     number[order] = np.cumsum(new) - 1
     return insert_groups(partitions, level, number, name)
@@ -93,12 +93,12 @@ def block_groups(
     Cumings-Menon et al. (2024), Algorithm 2: its block groups.
     """
     if name in partitions.names:
-        place = partitions.names.index(name)
-        if place != len(partitions.levels) - 2:
+        position = partitions.names.index(name)
+        if position != len(partitions.levels) - 2:
             raise ConfigError(
                 f"[geography] spine: block_groups makes the level above the leaves; {name!r} is not there."
             )
-        partitions = partitions.without(place)
+        partitions = partitions.without(position)
     leaf = partitions.levels[-1].name
     return group(partitions, leaf, key, name, fanout_cutoff=fanout_cutoff, off_by_one=off_by_one)
 
@@ -113,7 +113,7 @@ def _kinds(partition: Partition, key: Ints) -> tuple[Ints, Ints]:
     geounit, value = pairs // width, pairs % width
     starts = np.searchsorted(geounit, np.arange(len(partition) + 1))
     sets = [tuple(value[a:b].tolist()) for a, b in itertools.pairwise(starts)]
-    place = {keys: number for number, keys in enumerate(sorted(set(sets)))}
+    position = {keys: number for number, keys in enumerate(sorted(set(sets)))}
     first = np.empty(len(partition), dtype=np.int64)
     first[partition.label] = np.arange(len(key))  # any leaf of the geounit
-    return np.array([place[keys] for keys in sets], dtype=np.int64), first
+    return np.array([position[keys] for keys in sets], dtype=np.int64), first

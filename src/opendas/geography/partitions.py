@@ -96,23 +96,23 @@ class Partitions:
             )
         return self.names.index(name)
 
-    def inserted(self, place: int, partition: Partition) -> Partitions:
-        """Return the partitions with one more level at `place`."""
+    def inserted(self, position: int, partition: Partition) -> Partitions:
+        """Return the partitions with one more level at `position`."""
         if partition.name in self.names:
             raise ConfigError(
                 f"[geography] spine: two levels would have the name {partition.name!r}; give the step "
                 "another."
             )
-        return replace(self, levels=(*self.levels[:place], partition, *self.levels[place:]))
+        return replace(self, levels=(*self.levels[:position], partition, *self.levels[position:]))
 
-    def changed(self, place: int, *levels: Partition) -> Partitions:
-        """Return the partitions with the levels from `place` on replaced by `levels`, one for one."""
-        rest = self.levels[place + len(levels) :]
-        return replace(self, levels=(*self.levels[:place], *levels, *rest))
+    def changed(self, position: int, *levels: Partition) -> Partitions:
+        """Return the partitions with the levels from `position` on replaced by `levels`, one for one."""
+        rest = self.levels[position + len(levels) :]
+        return replace(self, levels=(*self.levels[:position], *levels, *rest))
 
-    def without(self, place: int) -> Partitions:
-        """Return the partitions without the level at `place`."""
-        return replace(self, levels=(*self.levels[:place], *self.levels[place + 1 :]))
+    def without(self, position: int) -> Partitions:
+        """Return the partitions without the level at `position`."""
+        return replace(self, levels=(*self.levels[:position], *self.levels[position + 1 :]))
 
     def spine(self) -> Spine:
         """Return the finished spine, every budget share its level's own.
@@ -233,10 +233,10 @@ def standard_spine(frame: Frame) -> Spine:
 
 def _above_leaves(partitions: Partitions, level: str, why: str) -> int:
     """Return the place of a level that a step divides; leaves are not divided."""
-    place = partitions.index(level, why)
-    if place == len(partitions.levels) - 1:
+    position = partitions.index(level, why)
+    if position == len(partitions.levels) - 1:
         raise ConfigError(f"[geography] spine: {level!r} is the leaf level, and leaves are not divided.")
-    return place
+    return position
 
 
 def divide_into_parts(partitions: Partitions, top: str, inside: Bools) -> Partitions:
@@ -258,25 +258,25 @@ def divide_into_parts(partitions: Partitions, top: str, inside: Bools) -> Partit
         If there is no such level, it is the leaf level or not as published, or the partitions is divided
         already.
     """
-    place = _above_leaves(partitions, top, "the division into parts")
+    position = _above_leaves(partitions, top, "the division into parts")
     if any(partition.whole is not None for partition in partitions.levels):
         raise ConfigError("[geography] spine: the spine can be divided into parts once; it is already.")
     if not partitions.levels[
-        place
+        position
     ].official:  # what parts hold together may be exact: of official geounits only
         raise ConfigError(
             f"[geography] spine: the step aian comes before the steps that regroup {top!r}: it makes "
             "parts of official geounits."
         )
     levels = []
-    for number, partition in enumerate(partitions.levels[place:-1]):
+    for number, partition in enumerate(partitions.levels[position:-1]):
         pair = 2 * partition.label + inside
         found, label = numbered(pair)
         mark = np.where(found % 2 == 1, b"1", b"0").astype("S1")
         codes = np.char.add(mark, partition.codes[found // 2])
         whole = (found // 2).astype(np.int64) if number == 0 else None
         levels.append(Partition(partition.name, label, codes, official=False, whole=whole))
-    return partitions.changed(place, *levels)
+    return partitions.changed(position, *levels)
 
 
 def split(partitions: Partitions, level: str, key: Ints, name: str | None = None) -> Partitions:
@@ -291,13 +291,13 @@ def split(partitions: Partitions, level: str, key: Ints, name: str | None = None
     name : str, optional
         New name of the level.
     """
-    place = _above_leaves(partitions, level, "the step split")
+    position = _above_leaves(partitions, level, "the step split")
     if name is not None and name != level and name in partitions.names:
         raise ConfigError(f"[geography] spine: two levels would have the name {name!r}.")
-    levels = [_divided(partition, key) for partition in partitions.levels[place:-1]]
+    levels = [_divided(partition, key) for partition in partitions.levels[position:-1]]
     if name is not None:
         levels[0] = replace(levels[0], name=name)
-    return partitions.changed(place, *levels)
+    return partitions.changed(position, *levels)
 
 
 def _divided(partition: Partition, key: Ints) -> Partition:
@@ -326,14 +326,14 @@ def insert_intersections(partitions: Partitions, above: str, key: Ints, name: st
     Geounits from `above` down, but no leaf, are divided where they lie in several of the new ones, so that
     the levels nest. The DHC's *prims* and *tract subsets* are made this way (section 6 of the paper).
     """
-    place = partitions.index(above, f"the step intersect ({name})")
-    if place == 0:
+    position = partitions.index(above, f"the step intersect ({name})")
+    if position == 0:
         raise ConfigError(f"[geography] spine: {above!r} is the topmost level; nothing stands above it.")
-    parent = partitions.levels[place - 1]
+    parent = partitions.levels[position - 1]
     label = combine([parent.label, key])
     made = _numbered_within(name, parent, label)
-    lower = [_divided(partition, label) for partition in partitions.levels[place:-1]]
-    return partitions.changed(place, *lower).inserted(place, made)
+    lower = [_divided(partition, label) for partition in partitions.levels[position:-1]]
+    return partitions.changed(position, *lower).inserted(position, made)
 
 
 def insert_groups(partitions: Partitions, level: str, number: Ints, name: str) -> Partitions:
@@ -341,10 +341,10 @@ def insert_groups(partitions: Partitions, level: str, number: Ints, name: str) -
 
     Geounits of different parents are never in one group, whatever their numbers.
     """
-    place = partitions.index(level, f"the step that makes {name}")
-    parent = partitions.levels[place - 1]
-    label = combine([parent.label, number[partitions.levels[place].label]])
-    return partitions.inserted(place, _numbered_within(name, parent, label))
+    position = partitions.index(level, f"the step that makes {name}")
+    parent = partitions.levels[position - 1]
+    label = combine([parent.label, number[partitions.levels[position].label]])
+    return partitions.inserted(position, _numbered_within(name, parent, label))
 
 
 def _numbered_within(name: str, parent: Partition, label: Ints) -> Partition:

@@ -85,8 +85,8 @@ class Shares:
         if used == {Fraction(1)}:
             return None
         distinct = sorted(used)
-        place = {multiple: i for i, multiple in enumerate(distinct)}
-        number = np.array([place.get(multiple, -1) for multiple in multiples], dtype=np.int64)
+        position = {multiple: i for i, multiple in enumerate(distinct)}
+        number = np.array([position.get(multiple, -1) for multiple in multiples], dtype=np.int64)
         return cls(tuple(distinct), number[which])
 
     def __eq__(self, other: object) -> bool:
@@ -147,9 +147,9 @@ class Spine:
     @property
     def place_of_leaf(self) -> Ints:
         """Position on the spine of each leaf of the frame, int64 (leaves,): the inverse of `leaf_order`."""
-        place = np.empty(len(self.leaf_order), dtype=np.int64)
-        place[self.leaf_order] = np.arange(len(place))
-        return place
+        position = np.empty(len(self.leaf_order), dtype=np.int64)
+        position[self.leaf_order] = np.arange(len(position))
+        return position
 
     def index(self, name: str) -> int:
         """Return the position of a geolevel, 0 at the top."""

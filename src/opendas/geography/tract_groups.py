@@ -256,8 +256,8 @@ def _group_as_production(counties: _Counties, lists: tuple[Ints, Ints], entity_t
             merge_until_final(state, bound)
         else:
             groups = np.flatnonzero(state.size)
-            place = np.arange(len(groups)) // bound
-            left = groups[place * bound]
+            position = np.arange(len(groups)) // bound
+            left = groups[position * bound]
             joined = left != groups
             merge_pairs(state, left[joined], groups[joined])
         counties.adopt_groups(county, state)
@@ -279,8 +279,8 @@ def _chunks(kind: Ints, bound: int) -> tuple[Ints, Ints]:
     """Return the merges that put tracts of one kind together, `bound` at a time in their order."""
     order = np.argsort(kind, kind="stable")
     first = np.searchsorted(kind[order], kind[order])  # where the tract's kind starts
-    place = np.arange(len(kind)) - first
-    left = order[first + place // bound * bound]
+    position = np.arange(len(kind)) - first
+    left = order[first + position // bound * bound]
     joined = left != order
     return left[joined], order[joined]
 

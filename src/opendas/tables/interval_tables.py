@@ -138,9 +138,9 @@ class MeasuredProduct:
         """Return the intervals of a query in sets of leaves (:data:`INTERVAL_SCHEMA`)."""
         confidence_level(level)
         table = self.table(query)
-        place = self.tree.spine.place_of_leaf
+        position = self.tree.spine.place_of_leaf
         number = len(areas.names)
-        members = Areas(number, areas.which, place[areas.leaf], areas.weight)
+        members = Areas(number, areas.which, position[areas.leaf], areas.weight)
         found = area_intervals(self.tree, self.estimates, members, table.members, float(level))
         return interval_rows(list(areas.names), table, found, self._counts(table, areas))
 

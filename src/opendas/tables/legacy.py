@@ -63,9 +63,9 @@ def _in_state(grouping: Grouping, inside: Bools) -> Grouping:
     """Return the geounits with leaves in one state, counting those leaves only."""
     unit = np.where(inside, grouping.unit, -1)
     used = np.unique(unit[unit >= 0])
-    place = np.full(len(grouping) + 1, -1, dtype=np.int64)
-    place[used] = np.arange(len(used))
-    return Grouping(grouping.geolevel, grouping.geocodes[used], place[unit])
+    position = np.full(len(grouping) + 1, -1, dtype=np.int64)
+    position[used] = np.arange(len(used))
+    return Grouping(grouping.geolevel, grouping.geocodes[used], position[unit])
 
 
 def _counts(released: ReleasedProduct, table: str, state: bytes, wanted: Grouping) -> Ints:
@@ -77,12 +77,12 @@ def _counts(released: ReleasedProduct, table: str, state: bytes, wanted: Groupin
     if np.array_equal(grouping.geocodes, wanted.geocodes):
         return counts
     out = np.zeros((len(wanted), counts.shape[1]), dtype=np.int64)
-    place = np.searchsorted(wanted.geocodes, grouping.geocodes)
-    known = place < len(wanted)
-    known[known] = wanted.geocodes[place[known]] == grouping.geocodes[known]
+    position = np.searchsorted(wanted.geocodes, grouping.geocodes)
+    known = position < len(wanted)
+    known[known] = wanted.geocodes[position[known]] == grouping.geocodes[known]
     if not bool(known.all()):
         raise ConfigError("persons and units of this release have different frames: no common legacy file.")
-    out[place] = counts
+    out[position] = counts
     return out
 
 

@@ -412,9 +412,9 @@ def margins(released: ReleasedProduct, table: Table, grouping: Grouping, confide
     if grouping.geolevel not in spine.names:
         return out
     level = spine.index(grouping.geolevel)
-    place = _spine_geounit(released, level, grouping)
-    known = place >= 0
-    above, geounit, left = level, place.copy(), known
+    position = _spine_geounit(released, level, grouping)
+    known = position >= 0
+    above, geounit, left = level, position.copy(), known
     while left.any() and above >= 0:
         multiples, which = spine.multiples(above)
         measured = left & np.array([multiple > 0 for multiple in multiples])[which[geounit]]
@@ -443,11 +443,11 @@ def _fill(
     table: Table,
     confidence: Fraction,
     level: int,
-    place: Ints,
+    position: Ints,
 ) -> None:
     """Set the margins of the rows whose geounit of a spine level is not -1, where the level was measured."""
     file = released.measurement(released.spine.names[level])
-    known = place >= 0
+    known = position >= 0
     if file is None or not known.any():
         return
     multiples, which = released.spine.multiples(level)
@@ -459,4 +459,4 @@ def _fill(
     }
     for column, query in enumerate(best):
         if query is not None:
-            out[known, column] = each[query][which[place[known]]]
+            out[known, column] = each[query][which[position[known]]]

@@ -166,8 +166,8 @@ def _decode(batch: Any, column: Column, position: int, path: Path) -> Ints:
         raise FormatError(f"{path.name}: empty fields.", [Finding(path.name, None, column.name, "no value")])
     if not pa.types.is_dictionary(array.type):
         array = array.cast(pa.string()).dictionary_encode()
-    place = {value: i for i, value in enumerate(column.values)}
-    lookup = np.array([place.get(value, -1) for value in array.dictionary.to_pylist()], dtype=np.int64)
+    code = {value: i for i, value in enumerate(column.values)}
+    lookup = np.array([code.get(value, -1) for value in array.dictionary.to_pylist()], dtype=np.int64)
     indices = array.indices.to_numpy(zero_copy_only=False)
     return lookup[indices] if len(lookup) else np.zeros(len(indices), dtype=np.int64)
 
@@ -195,8 +195,8 @@ def _sorted_keys(layout: Layout, source: str) -> Keys:
 def _found(known: Keys, key: Ints) -> Ints | None:
     """Return whose each number is; None if one is nobody's."""
     keys, order = known
-    place = np.minimum(np.searchsorted(keys, key), len(keys) - 1)
-    return None if bool(np.any(keys[place] != key)) else np.asarray(order[place])
+    row = np.minimum(np.searchsorted(keys, key), len(keys) - 1)
+    return None if bool(np.any(keys[row] != key)) else np.asarray(order[row])
 
 
 def _legal(batch: Any, columns: list[tuple[int, Column]], path: Path) -> list[Ints]:

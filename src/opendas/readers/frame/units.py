@@ -141,9 +141,9 @@ _ROWS = 1 << 16  # looked at together, so that a mapped histogram stays on disk
 def people_by_hhgq(histogram: Histogram, product: Product) -> Ints:
     """Return int64 (l, 8): people in households and in the seven types of group quarters."""
     people = np.zeros((histogram.rows, 8), dtype=np.int64)
-    place = product.schema.names.index("hhgq")
+    axis = product.schema.names.index("hhgq")
     for first, part in histogram.pieces(_ROWS):
-        hhgq = product.schema.codes(part.cells)[place]
+        hhgq = product.schema.codes(part.cells)[axis]
         np.add.at(people, (first + _row_of_entry(part), hhgq), part.counts)
     return people
 
@@ -237,8 +237,8 @@ def broken_units(
         counted = np.flatnonzero(inside[part.cells])
         answer = np.zeros(part.rows, dtype=np.int64)
         np.add.at(answer, row[counted], part.counts[counted])
-        here = units[bound.column]
-        broken.append(np.asarray((answer < bound.lower * here) | (answer > bound.upper * here)))
+        count = units[bound.column]
+        broken.append(np.asarray((answer < bound.lower * count) | (answer > bound.upper * count)))
     return broken
 
 
