@@ -21,11 +21,11 @@ from opendas.errors import EnvironmentFailure
 __all__ = [
     "PARTIAL_SUFFIX",
     "atomic_file",
+    "flush_tree",
     "fsync_folder",
     "make_folder",
     "name_attempt",
     "remove_partials",
-    "settle",
     "sha256_file",
     "write_atomic",
 ]
@@ -78,7 +78,7 @@ def make_folder(folder: Path) -> None:
         raise _failure("create", folder, error) from error
 
 
-def settle(folder: Path) -> None:
+def flush_tree(folder: Path) -> None:
     """Flush the names of `folder` and of everything below it.
 
     A process that was killed may have created or removed names without having flushed them; who goes on

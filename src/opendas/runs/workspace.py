@@ -24,7 +24,7 @@ from opendas.custody.passphrase import Passphrase
 from opendas.custody.run_key import KEY_BYTES, RunKey
 from opendas.custody.secret_files import destroy_secret, forbid_core_files, private_folder
 from opendas.errors import ConfigError, EnvironmentFailure, PrivacyError
-from opendas.files.atomic import make_folder, settle, write_atomic
+from opendas.files.atomic import flush_tree, make_folder, write_atomic
 
 __all__ = [
     "RunState",
@@ -143,7 +143,7 @@ class Workspace:
             private_folder(folder)
         make_folder(self.release)
         self.ledger = Ledger.open(ledger or out / "ledger.jsonl", folder=out)
-        settle(out)
+        flush_tree(out)
 
     def __enter__(self) -> Self:
         return self
