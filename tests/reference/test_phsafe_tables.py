@@ -35,7 +35,7 @@ def counted(name: str, linked: Linked) -> Counter[Key]:
         for at, value in np.ndenumerate(counts):
             region, group, cell = grid[at[0]], level.iteration.codes[at[1]], table.cells[at[2]]
             if value:
-                found[region.code, level.geography.region_type, group, cell] = int(value)
+                found[region, level.geography.region_type, group, cell] = int(value)
     return found
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +76,7 @@ class AccuracyRow:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        return asdict(self)
 
 
 def run_accuracy(
@@ -250,21 +250,11 @@ def write_report(folder: Path, rows: Sequence[AccuracyRow]) -> Path:
         raise ConfigError(f"{folder} holds other things; choose an empty or new folder for --out.")
     make_folder(folder)
     folder.chmod(0o700)
-    columns = {
-        "TABLE": "table",
-        "REGION_TYPE": "region_type",
-        "ITERATION_CODE": "iteration",
-        "DATA_CELL": "cell",
-        "EXPERIMENTAL_MOE": "experimental_moe",
-        "COUNT": "count",
-        "EXPECTED_MOE": "expected_moe",
-        "EXACT_MOE": "exact_moe",
-        "NOISE_MOE": "noise_moe",
-        "TRUNCATION_BIAS": "truncation_bias",
-    }
+    published = {"iteration": "iteration_code", "cell": "data_cell"}
+    names = [column.name for column in fields(AccuracyRow)]
     lines = [
-        "|".join(columns),
-        *("|".join(str(getattr(row, name)) for name in columns.values()) for row in rows),
+        "|".join(published.get(name, name).upper() for name in names),
+        *("|".join(str(getattr(row, name)) for name in names) for row in rows),
     ]
     write_atomic(path, ("\n".join(lines) + "\n").encode("ascii"))
     return path

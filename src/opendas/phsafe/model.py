@@ -18,12 +18,10 @@ __all__ = [
     "LEVELS",
     "PUERTO_RICO",
     "STATE_CODES",
-    "USA",
     "Geography",
     "Iteration",
     "Level",
     "NoiseDistribution",
-    "Region",
     "find_level",
     "regions",
 ]
@@ -93,26 +91,8 @@ def find_level(name: str) -> Level | None:
     return next((level for level in LEVELS if level.name == name), None)
 
 
-@dataclass(frozen=True, slots=True)
-class Region:
-    """A row of the region grid.
-
-    Parameters
-    ----------
-    code : str
-        REGION_ID: ``"1"`` for the nation, two digits for a state.
-    geography : Geography
-    """
-
-    code: str
-    geography: Geography
-
-
-USA = Region("1", Geography.USA)
-
-
-def regions(geography: Geography, state_filter: Iterable[str]) -> tuple[Region, ...]:
-    """Return the regions of a run, in order. They come from the configuration, never from the data.
+def regions(geography: Geography, state_filter: Iterable[str]) -> tuple[str, ...]:
+    """Return the REGION_ID of each region of a run, in order: from the configuration, never from the data.
 
     Parameters
     ----------
@@ -120,14 +100,17 @@ def regions(geography: Geography, state_filter: Iterable[str]) -> tuple[Region, 
     state_filter : iterable of str
         Two-digit FIPS codes.
 
+    Returns
+    -------
+    tuple of str
+        ``"1"`` for the nation, two digits for a state.
+
     Examples
     --------
-    >>> [region.code for region in regions(Geography.STATE, ["44", "06"])]
-    ['06', '44']
+    >>> regions(Geography.STATE, ["44", "06"])
+    ('06', '44')
     """
-    if geography is Geography.USA:
-        return (USA,)
-    return tuple(Region(code, Geography.STATE) for code in sorted(state_filter))
+    return ("1",) if geography is Geography.USA else tuple(sorted(state_filter))
 
 
 class NoiseDistribution(StrEnum):

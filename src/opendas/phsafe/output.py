@@ -117,7 +117,7 @@ class OutputTable:
             tails = [f"|{block.noise}|{_number(factor * block.variance)}" for factor in factors]
         lines = []
         for region, of_region in zip(regions(geography, state_filter), block.counts.tolist(), strict=True):
-            start = f"{region.code}|{geography.region_type}|"
+            start = f"{region}|{geography.region_type}|"
             for group, of_group in zip(groups, of_region, strict=True):
                 head = f"{start}{group}|" if self.has_groups else start
                 lines += [

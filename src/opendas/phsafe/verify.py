@@ -296,7 +296,7 @@ def _expected(
         for region in regions(level.geography, config.state_filter):
             for group in level.iteration.codes:
                 for code, parts in cells.items():
-                    rows[region.code, group, str(code)] = (level.geography.region_type, len(parts) * variance)
+                    rows[region, group, str(code)] = (level.geography.region_type, len(parts) * variance)
     groups = ("ITERATION_CODE",) if table.has_groups else ()
     columns = ("REGION_ID", "REGION_TYPE", *groups, f"{name.upper()}_DATA_CELL")
     noise_name = NoiseDistribution.of(config.mechanism)
