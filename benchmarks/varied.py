@@ -36,13 +36,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from families import VariedFamily, family, varied
 from least_squares import cpu_ms, machine
+from support.dense_curvature import DenseCurvature
 from support.general import load
 
 from opendas.solvers.least_squares.clarabel import Program, program
 from opendas.solvers.least_squares.direct import solve_direct
 from opendas.solvers.least_squares.solve import LIMIT, PRECISION, solve
 from opendas.solvers.problem.certificate import certify
-from opendas.solvers.problem.curvature import DenseCurvature
 from opendas.solvers.problem.problem import Status
 
 SIZES = {  # level, level below, children, cells, population, grandchildren

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.certified import certify
+from support.general.clarabel import solve as solve_clarabel
 from support.seeds import seeds
 
 from opendas.errors import EstimationError
-from opendas.solvers.least_squares.clarabel import solve_clarabel
 from opendas.solvers.least_squares.solve import solve
-from opendas.solvers.problem.certificate import Multipliers, certify
+from opendas.solvers.problem.certificate import Multipliers
 from opendas.solvers.problem.problem import ConstraintRow, FamilyProblem, Status
 
 random_family = runpy.run_path(str(Path(__file__).parents[1] / "support" / "random_family.py"))[

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.certified import certify, find_multipliers
+from support.general.clarabel import solve as solve_clarabel
 from support.minimum_tolerance import minimum_tolerance
 from support.random_family import random_family
 from support.seeds import seeds
 
 import opendas.solvers.least_squares.solve as solving
 from opendas.solvers.conflict import conflict
-from opendas.solvers.least_squares.clarabel import solve_clarabel
 from opendas.solvers.least_squares.solve import solve
-from opendas.solvers.problem.certificate import certify, find_multipliers
 from opendas.solvers.problem.problem import FamilyProblem, Status
 
 ROOT = Path(__file__).parents[2]

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.certified import certify
 from support.general import ADAPTERS, load
 
 from opendas.errors import ConfigError, EnvironmentFailure
 from opendas.solvers.least_squares.clarabel import program
 from opendas.solvers.least_squares.solve import solve
-from opendas.solvers.problem.certificate import certify
 from opendas.solvers.problem.problem import FamilyProblem, Status
 
 random_family = runpy.run_path(str(Path(__file__).parents[1] / "support" / "random_family.py"))[

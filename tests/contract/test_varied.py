@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support.certified import certify
+from support.dense_curvature import DenseCurvature
+from support.general.clarabel import solve as solve_clarabel
 from support.random_family import random_family
 from support.random_joint import random_joint
 from support.random_varied import SORTS, hessians, own, random_varied
@@ -11,10 +14,9 @@ from support.seeds import seeds
 
 import opendas.solvers.least_squares.solve as solving
 from opendas.errors import EstimationError
-from opendas.solvers.least_squares.clarabel import solve_clarabel
 from opendas.solvers.least_squares.solve import solve
-from opendas.solvers.problem.certificate import Multipliers, certify
-from opendas.solvers.problem.curvature import DenseCurvature, SharedCurvature, blocks
+from opendas.solvers.problem.certificate import Multipliers
+from opendas.solvers.problem.curvature import SharedCurvature, blocks
 from opendas.solvers.problem.problem import ConstraintRow, FamilyProblem, Status
 
 DETAILED = (1.0, np.arange(2, dtype=np.int32))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support.dense_curvature import DenseCurvature
+from support.general.clarabel import solve as solve_clarabel
 from support.random_family import random_family
 from support.random_joint import random_joint
 from support.random_varied import own
@@ -11,7 +13,6 @@ from support.seeds import seeds
 
 from opendas.errors import EstimationError
 from opendas.solvers.least_squares.active_set import PAIRED
-from opendas.solvers.least_squares.clarabel import solve_clarabel
 from opendas.solvers.least_squares.paired import (
     PairedCurvature,
     paired_guess,
@@ -20,7 +21,6 @@ from opendas.solvers.least_squares.paired import (
     place_bounds,
 )
 from opendas.solvers.least_squares.solve import solve
-from opendas.solvers.problem.curvature import DenseCurvature
 from opendas.solvers.problem.problem import Status
 
 

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.certified import certify
+from support.dense_curvature import DenseCurvature
 from support.general import load
 from support.random_varied import SORTS, own, random_varied
 
 from opendas.solvers.least_squares.clarabel import program
 from opendas.solvers.least_squares.solve import solve
-from opendas.solvers.problem.certificate import certify
-from opendas.solvers.problem.curvature import DenseCurvature
 from opendas.solvers.problem.problem import FamilyProblem, Status
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy.optimize import linprog
+from support.min_cost_flow import check_costs, min_cost_flow
 from support.seeds import seeds
 
 from opendas.errors import EstimationError
 from opendas.solvers.rounding import flow as module
-from opendas.solvers.rounding.flow import check_costs, min_cost_flow
 
 
 def network(seed, nodes, arcs):

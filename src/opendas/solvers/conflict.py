@@ -371,6 +371,8 @@ def _described(system: RangeSystem, rows: Ints, *, smallest: bool, irreducible: 
 # Linear programs, asked only when no solver found an optimum; the hot path never comes here.
 
 
+NO_DUAL = 1e-9
+"""A dual below it is zero."""
 FILTER_LIMIT = 2_000_000
 """Deletion filtering goes through candidate rows times cells up to this many."""
 
@@ -383,6 +385,8 @@ class _System:
     b: Floats
     rows: tuple[ConstraintRow, ...]
     """Same label for the two halves of an equality."""
+    top: float
+    """Largest count of the parent, at least 1."""
 
 
 def _system(problem: FamilyProblem) -> _System:
@@ -414,7 +418,7 @@ def _system(problem: FamilyProblem) -> _System:
         values += [*joint_total, *(-joint_total)]
         labels += 2 * [_joint_row(problem, s) for s in range(len(joint_total))]
     A = sparse.vstack(blocks, format="csr") if blocks else sparse.csr_array((0, m))
-    return _System(A, np.array(values), tuple(labels))
+    return _System(A, np.array(values), tuple(labels), problem.top)
 
 
 def _joint_row(problem: FamilyProblem, s: int) -> ConstraintRow:
@@ -432,8 +436,10 @@ def _violation(system: _System, keep: NDArray[np.int64]) -> tuple[float, Floats]
     )
     if answer.x is None or answer.fun is None:
         raise EstimationError(f"the feasibility program did not finish: {answer.message}")
-    scale = max(1.0, float(np.abs(b).max(initial=0.0)))
-    return float(answer.fun) / scale, np.abs(answer.ineqlin.marginals)
+    dual = np.abs(answer.ineqlin.marginals)
+    # A large bound of a row that has no part in it must not hide a record.
+    scale = max(system.top, float(np.abs(b[dual > NO_DUAL]).max(initial=0.0)))
+    return float(answer.fun) / scale, dual
 
 
 def conflict(problem: FamilyProblem, *, tolerance: float = 1e-7) -> tuple[ConstraintRow, ...]:
@@ -447,7 +453,8 @@ def conflict(problem: FamilyProblem, *, tolerance: float = 1e-7) -> tuple[Constr
     problem : FamilyProblem
         As stated.
     tolerance : float
-        Total violation, relative to the largest bound, that counts as rounding.
+        Total violation that counts as rounding, relative to the largest count of the parent or bound that has
+        a part in it.
 
     Returns
     -------
@@ -464,7 +471,7 @@ def conflict(problem: FamilyProblem, *, tolerance: float = 1e-7) -> tuple[Constr
     value, dual = _violation(system, everything)
     if value <= tolerance:
         return ()
-    keep = np.flatnonzero(dual > 1e-9)
+    keep = np.flatnonzero(dual > NO_DUAL)
     if not len(keep) or _violation(system, keep)[0] <= tolerance:
         keep = everything
     if len(keep) * system.A.shape[1] <= FILTER_LIMIT:

@@ -71,6 +71,10 @@ def round_estimate(
     Returns
     -------
     int64 (C, s)
+
+    Notes
+    -----
+    Abowd et al. (2022), equation (7.7).
     """
     estimate = _close_columns(np.where(groups.mask, estimate, 0.0), family.parent)
     count = groups.whole_lower.shape[1]

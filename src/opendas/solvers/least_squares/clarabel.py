@@ -22,7 +22,7 @@ from opendas.solvers.problem.certificate import Multipliers
 from opendas.solvers.problem.curvature import blocks
 from opendas.solvers.problem.problem import FamilyProblem, Status, independent_joint
 
-__all__ = ["Form", "Program", "RawAnswer", "program", "solve_clarabel", "solve_program"]
+__all__ = ["Form", "Program", "RawAnswer", "program", "solve_program"]
 
 STATUSES = {
     "Solved": Status.OPTIMAL,
@@ -130,11 +130,6 @@ class RawAnswer:
     rows: Floats | None = None
 
 
-def solve_clarabel(problem: FamilyProblem, *, form: Form = "nested", tolerance: float = 1e-12) -> RawAnswer:
-    """Solve to `tolerance` (gaps and feasibility), or as tightly as the arithmetic allows."""
-    return solve_program(program(problem, form), problem.linear.shape, tolerance)
-
-
 def solve_program(
     qp: Program,
     shape: tuple[int, int],
@@ -142,12 +137,14 @@ def solve_program(
     near: Floats | None = None,
     magnified: float = 1.0,
 ) -> RawAnswer:
-    """Likewise for any program whose first variables are the cells of an answer of a shape (C, n).
+    """Solve to a tolerance (of gaps and feasibility), or as tightly as the arithmetic allows.
 
     Parameters
     ----------
     qp : Program
+        Its first variables are the cells.
     shape : (int, int)
+        Of the answer, (C, n).
     tolerance : float
     near : ndarray, shape (N,), optional
         An earlier answer. The program is stated for what is left to it, magnified, which wins the digits that

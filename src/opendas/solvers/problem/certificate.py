@@ -2,7 +2,7 @@
 
 Nothing here knows how an answer was found. Gradients are computed from the margins, or by the Hessians' own
 products, not from anything that a solver wrote down. Any multipliers prove optimality if they satisfy the
-conditions, so those of the solver are taken where it has them, and found by a linear program otherwise.
+conditions, so those of the solver are taken.
 
 In units u_c of each child, with ``g_c = (A_c x_c - b_c) / u_c`` and ``z_c = g_c + (mu + tau_s(c) + G' lam_c)
 / u_c``, everything is in counts, and the residual is the largest of
@@ -18,21 +18,17 @@ children share one Hessian.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import scipy  # its optimize, a third of the time of all imports, loads when it is first named
 from numba import njit
-from scipy import sparse
 
 from opendas.arrays import Bools, Floats
 from opendas.solvers.problem.problem import Constraints, FamilyProblem, Objective
 
-__all__ = ["Multipliers", "certify", "find_multipliers", "gradients", "units"]
+__all__ = ["Multipliers", "certify", "gradients", "units"]
 
 _NONE = np.zeros(0)
-ACTIVE = 1e-6
-"""Where multipliers are looked for, a cell counts as positive beyond this share of the largest count."""
 
 
 class Multipliers(NamedTuple):
@@ -149,7 +145,7 @@ def _shared_residual(
     return float(_largest_violation(_shared_gradients(objective, x), 1.0 / scale, stated, x, multipliers))
 
 
-def certify(problem: FamilyProblem, x: Floats, multipliers: Multipliers | None = None) -> float:
+def certify(problem: FamilyProblem, x: Floats, multipliers: Multipliers) -> float:
     """Relative Karush-Kuhn-Tucker residual of `x`.
 
     Parameters
@@ -158,8 +154,8 @@ def certify(problem: FamilyProblem, x: Floats, multipliers: Multipliers | None =
         As stated.
     x : ndarray, shape (C, n)
         The answer.
-    multipliers : Multipliers, optional
-        Any candidates. Without them the best ones are found, by :func:`find_multipliers`.
+    multipliers : Multipliers
+        Any candidates.
 
     Returns
     -------
@@ -169,22 +165,13 @@ def certify(problem: FamilyProblem, x: Floats, multipliers: Multipliers | None =
     if not np.isfinite(x).all():
         return float(np.inf)
     x = np.ascontiguousarray(x)
-    if problem.hessians is None and multipliers is not None:
-        return float(_shared_residual(problem.stacked, problem.scale, problem.constraints, x, multipliers))
-    gradient, factor = _in_counts(problem, x)
-    if problem.hessians is not None and not np.isfinite(gradient[problem.mask]).all():
-        return float(np.inf)
-    if multipliers is None:
-        multipliers = _best_multipliers(problem, x, gradient, factor, ACTIVE)
-    return float(_largest_violation(gradient, factor, problem.constraints, x, multipliers))
-
-
-def _in_counts(problem: FamilyProblem, x: Floats) -> tuple[Floats, Floats]:
-    """Gradients in counts, shape (C, n), and what brings multipliers to counts, shape (C,)."""
     if problem.hessians is None:
-        return _shared_gradients(problem.stacked, x), 1.0 / problem.scale
+        return float(_shared_residual(problem.stacked, problem.scale, problem.constraints, x, multipliers))
     factor = 1.0 / units(problem.hessians.diagonal(), problem.mask)
-    return (problem.hessians.apply(x) - problem.linear) * factor[:, None], factor
+    gradient = (problem.hessians.apply(x) - problem.linear) * factor[:, None]
+    if not np.isfinite(gradient[problem.mask]).all():
+        return float(np.inf)
+    return float(_largest_violation(gradient, factor, problem.constraints, x, multipliers))
 
 
 def gradients(problem: FamilyProblem, x: Floats) -> Floats:
@@ -199,57 +186,3 @@ def units(diagonal: Floats, mask: Bools) -> Floats:
     sums = np.where(mask, diagonal, 0.0).sum(axis=1)
     mean = sums / np.maximum(1, mask.sum(axis=1))
     return np.where(mean > 0.0, mean, 1.0)
-
-
-def find_multipliers(problem: FamilyProblem, x: Floats, *, active: float = ACTIVE) -> Multipliers:
-    """Multipliers that leave the smallest stationarity error at `x`, by a linear program.
-
-    A cell counts as positive, and a row as off its bound, beyond ``active * max(1, max parent)``. With t the
-    error: minimise t subject to ``|z_cj| <= t`` on positive cells and ``z_cj >= -t`` on the others.
-    """
-    x = np.ascontiguousarray(x)
-    return _best_multipliers(problem, x, *_in_counts(problem, x), active)
-
-
-def _best_multipliers(
-    problem: FamilyProblem, x: Floats, gradient: Floats, factor: Floats, active: float
-) -> Multipliers:
-    """Multipliers for gradients in counts, and what brings multipliers to counts, per child."""
-    C, n = x.shape
-    K = len(problem.groups)
-    top = problem.parent if problem.parent is not None else x
-    cut = active * max(1.0, float(top.max(initial=0.0)))
-    child, cell = np.nonzero(problem.mask)
-    m = len(child)
-    inverse = factor[child]
-    joint, joint_total = problem.joint_rows
-    J = len(joint_total)
-    width = n + C * K + J + 1  # mu, lambda, tau, t
-    blocks = [sparse.csr_array((inverse, (np.arange(m), cell)), shape=(m, width))]
-    for k in range(K):
-        inside = problem.groups[k, cell]
-        at = np.flatnonzero(inside)
-        column = n + child[at] * K + k
-        blocks.append(sparse.csr_array((inverse[at], (at, column)), shape=(m, width)))
-    if J:
-        at = np.flatnonzero(joint[child] >= 0)
-        column = n + C * K + joint[child[at]]
-        blocks.append(sparse.csr_array((inverse[at], (at, column)), shape=(m, width)))
-    stationarity = sum(blocks[1:], blocks[0])
-    t = sparse.csr_array((np.ones(m), (np.arange(m), np.full(m, width - 1))), shape=(m, width))
-    g = gradient[child, cell]
-    positive = x[child, cell] > cut
-    A: Any = sparse.vstack([-stationarity - t, (stationarity - t)[positive]], format="csr")
-    b = np.concatenate([g, -g[positive]])
-    sums = x @ problem.groups.T.astype(float)
-    low = np.where(sums <= problem.lower + cut, -np.inf, 0.0).ravel()
-    high = np.where(sums >= problem.upper - cut, np.inf, 0.0).ravel()
-    free = (-np.inf, np.inf) if problem.parent is not None else (0.0, 0.0)
-    bounds: Any = [free] * n + list(zip(low, high, strict=True)) + [(-np.inf, np.inf)] * J + [(0.0, np.inf)]
-    cost = np.zeros(width)
-    cost[-1] = 1.0
-    answer = scipy.optimize.linprog(cost, A_ub=A, b_ub=b, bounds=bounds, method="highs")
-    if answer.x is None:
-        return Multipliers(np.zeros(n), np.zeros((C, K)), np.zeros(J))
-    at = n + C * K
-    return Multipliers(answer.x[:n].copy(), answer.x[n:at].reshape(C, K).copy(), answer.x[at : at + J].copy())

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from opendas.arrays import Floats
 from opendas.errors import EstimationError
 
-__all__ = ["Curvature", "DenseCurvature", "Entries", "SharedCurvature", "Terms", "blocks"]
+__all__ = ["Curvature", "Entries", "SharedCurvature", "Terms", "blocks"]
 
 Terms = tuple[tuple[float, NDArray[np.int32]], ...]
 """Weight, and row of each cell, of every query group."""
@@ -41,32 +41,6 @@ class Entries(Protocol):
     def blocks(self, cells: NDArray[np.intp]) -> Floats:
         """``A_c[cells, cells]`` of every child, a new array of shape (C, m, m)."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class DenseCurvature:
-    """Every Hessian written out: small families, and the slow twin of everything else.
-
-    Parameters
-    ----------
-    matrices : ndarray, shape (C, n, n)
-        Symmetric.
-    """
-
-    matrices: Floats
-
-    def apply(self, x: Floats) -> Floats:
-        """See :class:`Curvature`."""
-        # einsum, not BLAS: a fixed order of summation
-        return np.asarray(np.einsum("cij,cj->ci", self.matrices, x))
-
-    def diagonal(self) -> Floats:
-        """See :class:`Curvature`."""
-        return np.array(np.einsum("cii->ci", self.matrices))
-
-    def blocks(self, cells: NDArray[np.intp]) -> Floats:
-        """See :class:`Entries`."""
-        return np.ascontiguousarray(self.matrices[:, cells[:, None], cells[None, :]])
 
 
 @dataclass(frozen=True, slots=True)

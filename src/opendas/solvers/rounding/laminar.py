@@ -142,10 +142,8 @@ def forest(maps, groups):
     Notes
     -----
     Sets are placed by falling size. All cells of a set must then lie in the same smallest set so far; where
-    two of
-    them do not, the smaller of their two owners is at least as large as the set, holds one of the two cells
-    and
-    lacks the other, so it crosses the set. Time is linear in the number of memberships.
+    two of them do not, the smaller of their two owners is at least as large as the set, holds one of the two
+    cells and lacks the other, so it crosses the set. Time is linear in the number of memberships.
     """
     n_maps, n = maps.shape
     base, start, cells = _members(maps, groups)

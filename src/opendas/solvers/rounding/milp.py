@@ -48,11 +48,9 @@ def round_by_milp(problem: RoundingProblem, names: RoundingNames) -> RoundingRes
 
     Notes
     -----
-    Equation (7.7) literally: binary y, one pair of slacks for each row. Ties are broken by a second program
-    over
-    the optima of the first, within half a quantum (2**-21 counts) and the solver's tolerance of 1e-6: below
-    that
-    the result may depend on the solver, which the flow never does.
+    Abowd et al. (2022), equation (7.7), literally: binary y, one pair of slacks for each row. Ties are broken
+    by a second program over the optima of the first, within half a quantum (2**-21 counts) and the solver's
+    tolerance of 1e-6: below that the result may depend on the solver, which the flow never does.
     """
     child_words, cell_words = mix_all(problem.child_keys), mix_all(problem.cell_keys)
     status, base, part, need = snapping.snap(

@@ -63,8 +63,8 @@ def round_family(
     ----------
     x : float64 array, (C, n), >= 0
         Estimate in counts: C children, n cells. Values within 1e-6 of an integer become it; the rest is
-        rounded to
-        multiples of 2**-20, and what a column then lacks to its parent is spread over its fractional cells.
+        rounded to multiples of 2**-20, and what a column then lacks to its parent is spread over its
+        fractional cells.
     parent : int64 array, (n,), or None
         Counts of the parent, which the children add up to. None for a root, whose total an equality group
         fixes.
@@ -72,8 +72,7 @@ def round_family(
         Cells that may be non-zero.
     passes : sequence of sequences of int32 array, (n,)
         For each pass its row maps: the row of each cell, numbered from 0, -1 for none. A map named twice
-        counts
-        double.
+        counts double.
     groups : bool array, (K, n), or None
         Cells of each constraint row, enforced in every pass.
     lower, upper : int64 array, (C, K), or None
@@ -110,12 +109,10 @@ def round_family(
     Notes
     -----
     Abowd et al. (2022), equation (7.7). With ``h(c, S) = mix(mix(tie_keys[c]) ^ sum of mix(cell_keys[j]), j
-    in S)``
-    shifted right by 24 bits (sums modulo 2**64, ``mix`` as in :func:`opendas.solvers.rounding.snapping.mix`),
-    ties of the
-    last pass are broken by the least sum of h(c, {j}) y[c, j] over cells, ties of earlier passes by the
-    least sum
-    of h(c, S) (Q y)[c, S] over the distinct rows S of the pass.
+    in S)`` shifted right by 24 bits (sums modulo 2**64, ``mix`` as in
+    :func:`opendas.solvers.rounding.snapping.mix`), ties of the last pass are broken by the least sum of
+    h(c, {j}) y[c, j] over cells, ties of earlier passes by the least sum of h(c, S) (Q y)[c, S] over the
+    distinct rows S of the pass.
 
     Examples
     --------
