@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.clamped_slopes import clamped_curvature, clamped_slope
 
 from opendas.allocation import (
     CountHistogram,
@@ -17,9 +18,7 @@ from opendas.allocation import (
     NoiseKind,
     allocate_target,
     allocate_total,
-    clamped_curvature,
     clamped_moments,
-    clamped_slope,
     errors_at,
     power_rule,
 )

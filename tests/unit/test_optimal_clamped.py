@@ -7,8 +7,9 @@ import math
 import mpmath as mp
 import numpy as np
 import pytest
+from support.clamped_slopes import clamped_curvature, clamped_slope
 
-from opendas.allocation import NoiseKind, clamped_curvature, clamped_moments, clamped_slope
+from opendas.allocation import NoiseKind, clamped_moments
 from opendas.allocation.integer_gaussian import WIDE_RHO
 from opendas.errors import BudgetError, ConfigError
 

@@ -8,6 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from scipy.optimize import minimize
+from support.clamped_slopes import clamped_curvature, clamped_slope
 
 from opendas.allocation import (
     Allocation,
@@ -16,9 +17,7 @@ from opendas.allocation import (
     NoiseKind,
     allocate_target,
     allocate_total,
-    clamped_curvature,
     clamped_moments,
-    clamped_slope,
     errors_at,
     power_rule,
     unknown_counts,

@@ -1,6 +1,6 @@
 """Optimal allocation of a budget: closed forms of clamped errors, and the programs that share it out."""
 
-from opendas.allocation.clamped_error import Moments, clamped_curvature, clamped_moments, clamped_slope
+from opendas.allocation.clamped_error import Moments, clamped_moments
 from opendas.allocation.histogram import CountHistogram, Level, unknown_counts
 from opendas.allocation.noise_kinds import NoiseKind
 from opendas.allocation.per_node import NodeAllocation, allocate_per_node
@@ -25,9 +25,7 @@ __all__ = [
     "allocate_per_node",
     "allocate_target",
     "allocate_total",
-    "clamped_curvature",
     "clamped_moments",
-    "clamped_slope",
     "errors_at",
     "post_process",
     "power_rule",

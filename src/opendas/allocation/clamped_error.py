@@ -26,7 +26,7 @@ from opendas.arrays import Floats
 from opendas.errors import BudgetError, ConfigError
 from opendas.privacy.relations import Mechanism
 
-__all__ = ["LARGEST_COUNT", "Moments", "clamped_curvature", "clamped_moments", "clamped_slope"]
+__all__ = ["LARGEST_COUNT", "Moments", "clamped_moments"]
 
 
 LARGEST_COUNT = 1 << 53
@@ -99,76 +99,6 @@ def clamped_moments(
         return Moments(*integer_gaussian.moments(b, n))
     bias, variance, mse = _CLOSED[kind](b, n)
     return Moments(bias, variance, mse)
-
-
-def clamped_slope(
-    mechanism: str | Mechanism | NoiseKind, budget: npt.ArrayLike, counts: npt.ArrayLike
-) -> Floats:
-    """Derivative of the mean squared error in the budget; negative. Arguments as :func:`clamped_moments`."""
-    kind = noise_kind(mechanism)
-    b, n = _broadcast(budget, counts)
-    if kind is NoiseKind.DISCRETE_GAUSSIAN:
-        return integer_gaussian.slopes(b, n)[0]
-    slope, _ = _scaled_slope(kind, b, n)
-    return -np.exp(_log_scale(kind, b)) * slope
-
-
-def clamped_curvature(
-    mechanism: str | Mechanism | NoiseKind, budget: npt.ArrayLike, counts: npt.ArrayLike
-) -> Floats:
-    """Second derivative of the mean squared error in the budget. Arguments as :func:`clamped_moments`."""
-    kind = noise_kind(mechanism)
-    b, n = _broadcast(budget, counts)
-    if kind is NoiseKind.DISCRETE_GAUSSIAN:
-        return integer_gaussian.slopes(b, n)[1]
-    _, curvature = _scaled_slope(kind, b, n)
-    return np.exp(_log_scale(kind, b)) * curvature / b
-
-
-def _log_scale(kind: NoiseKind, b: Floats) -> Floats:
-    """Logarithm of what slopes are given over, by budget; not for the discrete Gaussian."""
-    if kind is NoiseKind.LAPLACE:
-        scale = -3 * np.log(b)
-    elif kind is NoiseKind.GAUSSIAN:
-        scale = -np.log(2.0) - 2 * np.log(b)
-    else:  # q / ((1 - q)**2 tanh(b / 2)), with q = exp(-b): half the variance over the hyperbolic tangent
-        scale = -b - 2 * np.log(-np.expm1(-b)) - np.log(np.tanh(0.5 * b))
-    return np.asarray(scale, dtype=np.float64)
-
-
-def _scaled_slope(kind: NoiseKind, b: Floats, n: Floats) -> tuple[Floats, Floats]:
-    """Slope and curvature of the mean squared error without underflow; not for the discrete Gaussian.
-
-    Parameters
-    ----------
-    kind : NoiseKind
-    b, n : float64 arrays of one shape
-        Budgets and counts, checked.
-
-    Returns
-    -------
-    slope : float64 array
-        Minus the slope over ``exp(_log_scale)``: between two constants, the upper one twice the lower.
-    curvature : float64 array
-        Second derivative times the budget, over the same.
-    """
-    if kind is NoiseKind.LAPLACE:
-        x = np.minimum(b * n, 800.0)  # beyond it the exponential is 0, and no power of x may be infinite
-        fade = np.exp(-x)
-        slope = 4 - ((x + 2) * x + 2) * fade
-        return slope, 12 - (((x + 3) * x + 6) * x + 6) * fade
-    if kind is NoiseKind.GAUSSIAN:
-        x = np.minimum(n * np.sqrt(2 * b), _FAR)
-        density = np.exp(-0.5 * x * x) / _ROOT_TWO_PI
-        slope = ndtr(x) - x * density
-        return slope, 2 * slope - 0.5 * x**3 * density
-    t = np.tanh(0.5 * b)
-    fade = np.exp(-b * n)
-    near = np.where(fade > 0, n, 0.0)
-    nt = near * t
-    slope = 2 - fade * (1 + 2 * nt + 2 * nt * nt + nt * t * t)
-    bend = 2 * nt * nt + 3 * nt * t * t + t * t * (1.5 * t * t - 0.5)
-    return slope, b * ((3 - t * t) / (2 * t) * slope - near * fade * bend)
 
 
 def _broadcast(budget: npt.ArrayLike, counts: npt.ArrayLike) -> tuple[Floats, Floats]:

@@ -25,7 +25,7 @@ from scipy.special import erfcx, ndtr, zeta
 
 from opendas.arrays import Floats
 
-__all__ = ["EULER", "WIDE_RHO", "moments", "slope_table", "slopes"]
+__all__ = ["EULER", "WIDE_RHO", "moments", "slope_table"]
 
 
 WIDE_RHO = 1 / 2048
@@ -36,7 +36,6 @@ EULER = tuple(float((-1) ** (i + 1) * 2 * zeta(2 * i) / (2 * np.pi) ** (2 * i)) 
 """``B(2 i) / (2 i)!`` for i = 1, 2, ...: the coefficients of Euler and Maclaurin."""
 
 _FAR = 38.6  # in sigma: beyond it a density is no double
-_SEEN = 12.0  # in sigma: beyond it no sixth moment sees a tail
 
 
 def moments(b: Floats, n: Floats) -> tuple[Floats, Floats, Floats]:
@@ -53,23 +52,6 @@ def moments(b: Floats, n: Floats) -> tuple[Floats, Floats, Floats]:
         bias[here] = np.where(n[here] > place, 0.0, scale * above[place])
         mse[here] = scale * (second + below[place])
     return bias, mse - bias * bias, mse
-
-
-def slopes(b: Floats, n: Floats) -> tuple[Floats, Floats]:
-    """First and second derivative of the mean squared error in rho."""
-    slope, curvature = np.empty(b.shape), np.empty(b.shape)
-    wide = b <= WIDE_RHO
-    if wide.any():
-        rho = b[wide]
-        first, second = _wide_slopes(rho, n[wide])
-        slope[wide], curvature[wide] = -first / (4 * rho**2), second / (4 * rho**3)
-    for rho in np.unique(b[~wide]):
-        here = b == rho
-        first, second, factor = slope_table(float(rho), _reach(rho, _SEEN))
-        place = np.minimum(n[here], len(first) - 1).astype(np.int64)
-        scale = np.exp(-rho) / factor
-        slope[here], curvature[here] = -scale * first[place], scale * second[place]
-    return slope, curvature
 
 
 def _reach(rho: float, sigmas: float) -> int:
@@ -162,26 +144,3 @@ def _wide_moments(b: Floats, n: Floats) -> tuple[Floats, Floats]:
     for i in range(_TERMS, 0, -1):
         bias = bias - EULER[i - 1] * (2 * i - 1) * p[2 * i - 2]
     return bias, mse
-
-
-def _wide_slopes(b: Floats, n: Floats) -> tuple[Floats, Floats]:
-    """Slope and curvature where rho is at most ``WIDE_RHO``.
-
-    Returns
-    -------
-    slope : float64 array
-        Minus the derivative in rho, over ``sigma**4``.
-    curvature : float64 array
-        Second derivative times rho, over ``sigma**4``.
-    """
-    sigma2 = 1 / (2 * b)
-    sigma = np.sqrt(sigma2)
-    p = _density_derivatives(sigma2, n, 2 * _TERMS + 2)
-    near = np.minimum(n / sigma, 39.0)
-    density = sigma * p[0]
-    bracket = ndtr(near) - near * density
-    # d/d rho = -2 sigma**4 d/d sigma**2, and d/d sigma**2 of the density is half its second derivative.
-    first = _correction(n, p, 2)
-    slope = 2 * bracket + first
-    curvature = 4 * bracket - near**3 * density + 2 * first + 0.5 * sigma2 * _correction(n, p, 4)
-    return slope, curvature
