@@ -54,7 +54,7 @@ class SharedSpine:
             information.append(Extended(((distinct**2 if self.pure else distinct)[:, None, None, None],)))
         tree = CollapsedTree.of(self.parents, classes)
         found = []
-        for places, covariance in zip(tree.places, covariances(tree, information), strict=True):
+        for places, covariance in zip(tree.contexts, covariances(tree, information), strict=True):
             known = covariance.finite[0]
             if covariance.infinite is not None:
                 known = np.where(covariance.infinite[0] > 0, np.inf, known)

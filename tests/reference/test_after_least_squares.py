@@ -78,7 +78,7 @@ def test_variances_against_dense_algebra():
 def test_equal_subtrees_are_counted_once():
     tree = CollapsedTree.of_hierarchy(SMALL)
     assert tree.sizes == (1, 3, 6, 11)
-    assert [len(places) for places in tree.places] == [1, 3, 6, 11]
+    assert [len(places) for places in tree.contexts] == [1, 3, 6, 11]
     twins = Hierarchy.of([[0], [0] * 50, [k // 4 for k in range(200)]])
     assert [len(level.geounits) for level in CollapsedTree.of_hierarchy(twins).levels] == [1, 1, 1]
 

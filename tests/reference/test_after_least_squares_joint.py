@@ -35,7 +35,7 @@ def exact(budget, product=PRODUCT, spine=SPINE):
 
 def mean_variance(expected, geolevel, query):
     """Over all answers, alike geounits and rows taken together: a table of all would be large."""
-    number = expected.place[expected.spine.index(geolevel)]
+    number = expected.position[expected.spine.index(geolevel)]
     rows = expected.rows(query)
     geounits = expected.tree.levels[number].geounits
     answers = np.bincount(rows.of_row, minlength=len(rows))

@@ -137,7 +137,7 @@ def compare(
     for name in asked:
         query = workload.group(name)
         rows = algebra.rows(query)
-        for areas, places, given in zip(dense.areas, tree.places, downward(tree, known), strict=True):
+        for areas, places, given in zip(dense.areas, tree.contexts, downward(tree, known), strict=True):
             found = rows.variances(given)[places][:, rows.of_row]
             agree(found, np.stack([dense.variance(area, query) for area in areas]))
         found = rows.variances(covariance)[:, rows.of_row]

@@ -264,7 +264,7 @@ class RunSubject(Subject):
                 multiples[level.name] = dict(zip(shares.multiples, counts, strict=True))
         key = ("tree", *(hash(own.tobytes()) for own in expected.own))
         tree = self._keep(key, lambda: expected.tree)
-        return MeasuredTree(multiples, tree, expected.information, expected.place, attribute_losses(plan))
+        return MeasuredTree(multiples, tree, expected.information, expected.position, attribute_losses(plan))
 
     def exact_loss(self, budget: Budget) -> WorstLoss:
         """Return the loss of the composed noise itself, on the paths where it costs most."""

@@ -207,17 +207,17 @@ def area_covariances(
     """
 
     def own(number: int) -> Callable[[Ints], _Messages]:
-        return lambda chosen: _Messages(tree.kinds[number][chosen], known[number].covariance)
+        return lambda chosen: _Messages(tree.subtrees[number][chosen], known[number].covariance)
 
     def together(number: int) -> Callable[[Ints], _Messages]:
         total, below = known[number].sums
-        return lambda chosen: _Messages(tree.kinds[number][chosen], total, below.finite)
+        return lambda chosen: _Messages(tree.subtrees[number][chosen], total, below.finite)
 
     steps, leaves = [], np.ones(len(tree.parents[-1]), dtype=np.int64)
     for number in range(len(tree) - 1, 0, -1):
         leaves = _gathered_leaves(tree.parents[number], leaves, len(tree.parents[number - 1]))
         steps.append(_Step(tree.parents[number], leaves, own(number), together(number - 1)))
-    top = own(0)(np.arange(len(tree.kinds[0])))
+    top = own(0)(np.arange(len(tree.subtrees[0])))
     pairs = _pairs(area, leaf, None, areas, len(tree.parents[-1]))
     return _carry(steps, top, pairs, areas, None)[0]
 

@@ -1,9 +1,9 @@
 """A tree with equal subtrees counted once, and least squares over it: variances only, and their derivatives.
 
 Where noise depends on the class of a geounit only, geounits with equal subtrees know the same, and geounits
-in equal surroundings end up with the same variance. A nation of eleven million leaves has some 200,000 kinds
+in equal surroundings end up with the same variance. A nation of eleven million leaves has 200,000 classes
 of surroundings, most states a few thousand; everything that least squares does to variances is done once a
-kind, and what does not change with the budget is found once. Up the tree, with ``V`` the covariance of a
+class, and what does not change with the budget is found once. Up the tree, with ``V`` the covariance of a
 total from its subtree, ``S`` that of the sum of the children, and ``P`` the information of a geounit's own
 measurements,
 
@@ -14,8 +14,8 @@ same steps as with answers (:mod:`opendas.gls.upward`, :mod:`opendas.gls.downwar
 (:mod:`opendas.gls.information`). Both run backwards as well, so that the derivatives of a weighted sum of
 all variances by all precisions cost about as much as the sum itself.
 
-Axes: ``g`` geounits of a level, ``u`` kinds of subtrees, ``p`` kinds of geounits with their surroundings
-(places), ``q`` query groups, ``b`` blocks of one dimension ``d``.
+Axes: ``g`` geounits of a level, ``u`` classes of subtrees, ``p`` classes of geounits with their surroundings
+(contexts), ``q`` query groups, ``b`` blocks of one dimension ``d``.
 """
 
 from __future__ import annotations
@@ -47,20 +47,20 @@ __all__ = ["CollapsedLevel", "CollapsedTree", "Trace", "UpwardMessage", "covaria
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CollapsedLevel:
-    """The kinds of one level.
+    """The classes of one level.
 
     Parameters
     ----------
     own : int64 (u,)
-        Class of the noise of each kind of subtree.
+        Class of the noise of each class of subtree.
     children : sparse float64 (u, u of the level below) or None
-        How many children of each kind a subtree has; None at the leaves.
+        How many children of each class a subtree has; None at the leaves.
     parent : int64 (p,)
         Place, in the level above, of the parent; zeros at the top.
     subtree : int64 (p,)
-        Kind of the subtree.
+        Class of the subtree.
     geounits : int64 (p,)
-        How many geounits stand at each place.
+        How many geounits stand at each context.
     """
 
     own: Ints
@@ -71,7 +71,7 @@ class CollapsedLevel:
 
     @property
     def tables(self) -> sparse.csr_array:
-        """How many children of each kind a subtree has, above the leaves."""
+        """How many children of each class a subtree has, above the leaves."""
         if self.children is None:
             raise AssertionError("a level above the leaves has children")
         return self.children
@@ -79,19 +79,19 @@ class CollapsedLevel:
 
 @dataclass(frozen=True, eq=False)
 class CollapsedTree:
-    """A tree as kinds of geounits, top first. Made by :meth:`of`, :meth:`of_hierarchy` or :meth:`even`.
+    """A tree as classes of geounits, top first. Made by :meth:`of`, :meth:`of_hierarchy` or :meth:`even`.
 
     Parameters
     ----------
     levels : tuple of CollapsedLevel
-    parents, own, kinds : tuple of int64 (g,)
-        Per level, parent, class of noise and kind of subtree of each geounit; empty where none is named.
+    parents, own, subtrees : tuple of int64 (g,)
+        Per level, parent, class of noise and class of subtree of each geounit; empty where none is named.
     """
 
     levels: tuple[CollapsedLevel, ...]
     parents: tuple[Ints, ...] = ()
     own: tuple[Ints, ...] = ()
-    kinds: tuple[Ints, ...] = ()
+    subtrees: tuple[Ints, ...] = ()
 
     @classmethod
     def of(cls, parents: Sequence[Ints], own: Sequence[Ints] | None = None) -> CollapsedTree:
@@ -118,7 +118,9 @@ class CollapsedTree:
             found.append((np.zeros(len(first), dtype=np.int64) if classes is None else classes[first], table))
             kinds.append(kind)
         roots = np.bincount(kinds[-1], minlength=len(found[-1][0])).astype(np.int64)
-        return cls(_with_places(found[::-1], roots), tuple(parents), tuple(own or ()), tuple(reversed(kinds)))
+        return cls(
+            _with_contexts(found[::-1], roots), tuple(parents), tuple(own or ()), tuple(reversed(kinds))
+        )
 
     @classmethod
     def of_hierarchy(cls, hierarchy: Hierarchy, levels: int | None = None) -> CollapsedTree:
@@ -169,7 +171,7 @@ class CollapsedTree:
         roots = np.zeros(len(found[-1][0]), dtype=np.int64)
         for kind, count in runs:
             roots[kind] += count
-        return cls(_with_places(found[::-1], roots))
+        return cls(_with_contexts(found[::-1], roots))
 
     def __len__(self) -> int:
         return len(self.levels)
@@ -180,25 +182,25 @@ class CollapsedTree:
         return tuple(int(level.geounits.sum()) for level in self.levels)
 
     @cached_property
-    def places(self) -> tuple[Ints, ...]:
-        """Per level, the place of each geounit, int64 (g,)."""
-        found = [np.searchsorted(self.levels[0].subtree, self.kinds[0])]
-        for level, parent, kind in zip(self.levels[1:], self.parents[1:], self.kinds[1:], strict=True):
+    def contexts(self) -> tuple[Ints, ...]:
+        """Per level, the context of each geounit, int64 (g,)."""
+        found = [np.searchsorted(self.levels[0].subtree, self.subtrees[0])]
+        for level, parent, kind in zip(self.levels[1:], self.parents[1:], self.subtrees[1:], strict=True):
             many = len(level.own)
             found.append(
                 np.searchsorted(level.parent * many + level.subtree, found[-1][parent] * many + kind)
             )
-        return tuple(place.astype(np.int64) for place in found)
+        return tuple(context.astype(np.int64) for context in found)
 
 
 _Family = tuple[tuple[int, int], ...]
-"""Kinds of children, and how many of each."""
+"""Classes of children, and how many of each."""
 
 
 def _dealt(
     runs: Sequence[tuple[int, int]], parents: int, children: int
 ) -> tuple[list[_Family], list[tuple[int, int]]]:
-    """Give each parent its children in turn, the first parents one more; returns kinds and stretches."""
+    """Give each parent its children in turn, the first parents one more; returns classes and stretches."""
     families: dict[_Family, int] = {}
     made: list[tuple[int, int]] = []
     waiting = list(reversed(runs))
@@ -228,29 +230,29 @@ def _hashed(codes: Ints) -> npt.NDArray[np.uint64]:
 def families(
     parent: Ints, kind: Ints, shape: tuple[int, int], own: Ints | None = None
 ) -> tuple[sparse.csr_array, Ints, Ints]:
-    """Find parents whose children are of the same kinds.
+    """Find parents whose children are of the same classes.
 
     Parameters
     ----------
     parent, kind : int64 (g,)
         Of each child.
     shape : tuple of int
-        Number of parents, and of kinds of children.
+        Number of parents, and of classes of children.
     own : int64 (parents,), optional
         Something else that tells parents apart.
 
     Returns
     -------
     counts : sparse float64 (u, kinds)
-        How many children of each kind the different parents have.
+        How many children of each class the different parents have.
     first : int64 (u,)
         One of each.
     which : int64 (parents,)
 
     Notes
     -----
-    Parents are recognised by the sum, modulo 2**64, of a hash of the kinds of their children. Two different
-    ones agree with a chance of about (number of kinds)**2 / 2**65: 1e-9 for a nation.
+    Parents are recognised by the sum, modulo 2**64, of a hash of the classes of their children. Two different
+    ones agree with a chance of about (number of classes)**2 / 2**65: 1e-9 for a nation.
     """
     if shape[1] == 1:
         sums = np.bincount(parent, minlength=shape[0]).astype(np.uint64)
@@ -269,10 +271,10 @@ def families(
     return sparse.csr_array(counts.tocsr()), first.astype(np.int64), which.ravel().astype(np.int64)
 
 
-def _with_places(
+def _with_contexts(
     found: Sequence[tuple[Ints, sparse.csr_array | None]], roots: Ints
 ) -> tuple[CollapsedLevel, ...]:
-    """Add the places of geounits: the parent's place and the kind of the subtree, in this order."""
+    """Add the contexts of geounits: the parent's context and the class of the subtree, in this order."""
     subtree = np.flatnonzero(roots).astype(np.int64)
     levels = [CollapsedLevel(*found[0], np.zeros(len(subtree), dtype=np.int64), subtree, roots[subtree])]
     for own, children in found[1:]:
@@ -287,7 +289,7 @@ def _with_places(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UpwardMessage:
-    """Upward message of one level: what the subtrees say about their own totals, by kind of subtree.
+    """Upward message of one level: what the subtrees say about their own totals, by class of subtree.
 
     Parameters
     ----------
@@ -343,7 +345,7 @@ def upward(
 def downward(
     tree: CollapsedTree, known: Sequence[UpwardMessage], *, plain: bool = False
 ) -> tuple[Extended, ...]:
-    """Return the covariance of each place's total from all measurements, per level, top first.
+    """Return the covariance of each context's total from all measurements, per level, top first.
 
     Parameters
     ----------
@@ -368,7 +370,7 @@ def downward(
 def _plain_step(
     own: Extended, upper: UpwardMessage, level: CollapsedLevel, family: Ints, given: Extended
 ) -> Extended:
-    """Return ``V + V (S^-1 Var S^-1 - S^-1) V``; `family` and `given` are the parents' kinds and ``Var``."""
+    """Return ``V + V (S^-1 Var S^-1 - S^-1) V``; `family`, `given`: the parents' classes and ``Var``."""
     finite = []
     for stack, below, var in zip(own.finite, upper.sums[1].finite, given.finite, strict=True):
         v, j = stack[level.subtree], below[family]
@@ -398,7 +400,7 @@ def _step(
 
 
 def covariances(tree: CollapsedTree, information: Sequence[Extended]) -> tuple[Extended, ...]:
-    """Return the covariance of the least-squares estimate at each place, per level, top first.
+    """Return the covariance of the least-squares estimate at each context, per level, top first.
 
     Parameters
     ----------

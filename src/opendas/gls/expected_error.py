@@ -80,7 +80,7 @@ class ExpectedError:
     information : tuple of Extended
         Per level of the tree, of each class of noise: zero where nothing is measured, infinite where the
         answer is public.
-    place : tuple of int
+    position : tuple of int
         Position in `tree` of each level of the spine.
     fixed : tuple of str
         Invariants that are taken as known exactly.
@@ -91,7 +91,7 @@ class ExpectedError:
     parents: tuple[Ints, ...]
     own: tuple[Ints, ...]
     information: tuple[Extended, ...]
-    place: tuple[int, ...]
+    position: tuple[int, ...]
     fixed: tuple[str, ...]
 
     @classmethod
@@ -121,9 +121,9 @@ class ExpectedError:
             queries = {q.query.name: q.query for level in plan.levels for q in level.queries}
             queries |= {name: workload.group(name) for name in held}
             algebra = build_algebra(plan.product.schema, plan.product.recodes, tuple(queries.values()))
-        parents, own, information, place = _tree(plan, algebra, held)
+        parents, own, information, position = _tree(plan, algebra, held)
         names = tuple(f"{name}@{plan.spine.names[level]}" for name, level in held.items())
-        return cls(plan, algebra, parents, own, information, place, names)
+        return cls(plan, algebra, parents, own, information, position, names)
 
     @property
     def spine(self) -> Spine:
@@ -142,7 +142,7 @@ class ExpectedError:
 
     @cached_property
     def covariances(self) -> tuple[Extended, ...]:
-        """Of the estimates from all measurements, at each place of each level of the tree."""
+        """Of the estimates from all measurements, in each context of each level of the tree."""
         return downward(self.tree, self.known)
 
     def rows(self, query: str) -> RowClasses:
@@ -164,9 +164,9 @@ class ExpectedError:
         float64 (g, m)
             In squared counts; infinite where the measurements say nothing.
         """
-        number = self.place[self.spine.index(geolevel)]
+        number = self.position[self.spine.index(geolevel)]
         rows = self.rows(query)
-        chosen = self.tree.places[number]
+        chosen = self.tree.contexts[number]
         chosen = chosen if positions is None else chosen[np.asarray(positions)]
         classes, which = np.unique(chosen, return_inverse=True)
         found = rows.variances(self.covariances[number].take(classes))
@@ -232,7 +232,7 @@ class ExpectedError:
 
     def summary(self, geolevel: str, queries: Iterable[str]) -> tuple[ExpectedRow, ...]:
         """Summarise query groups over the geounits of a geolevel of the spine."""
-        number = self.place[self.spine.index(geolevel)]
+        number = self.position[self.spine.index(geolevel)]
         counts = self.tree.levels[number].geounits
         return self._summaries("geolevel", geolevel, queries, self.covariances[number], counts)
 
@@ -299,7 +299,7 @@ def _tree(
     plan: MeasurementPlan, algebra: Algebra, held: Mapping[str, int]
 ) -> tuple[tuple[Ints, ...], tuple[Ints, ...], tuple[Extended, ...], tuple[int, ...]]:
     tree: list[tuple[Ints, Ints, Extended]] = []
-    place: list[int] = []
+    position: list[int] = []
     for number, level in enumerate(plan.spine.levels):
         exact = np.isin(algebra.queries, [name for name, at in held.items() if at == number])
         parent = level.parent
@@ -312,9 +312,9 @@ def _tree(
             parent = level.whole
         else:
             weights[:, exact] = np.inf
-        place.append(len(tree))
+        position.append(len(tree))
         tree.append((parent, own, algebra.information(weights)))
-    return *zip(*tree, strict=True), tuple(place)  # type: ignore[return-value]
+    return *zip(*tree, strict=True), tuple(position)  # type: ignore[return-value]
 
 
 def precision(variance: float) -> float:

@@ -122,7 +122,7 @@ def top_down_variances(expected: ExpectedError, query: str) -> tuple[Floats, ...
     exponent = _exponent(expected)
     found: list[Floats] = []
     for number, level in enumerate(spine.levels):
-        place = expected.place[number]
+        place = expected.position[number]
         own = rows.variances(expected.information[place].dual())[expected.own[place]]
         if number == 0:
             found.append(own)
