@@ -22,6 +22,7 @@ from opendas.arrays import Floats, Ints
 from opendas.errors import ConfigError
 from opendas.gls.basis import AttributeBasis, Partition, attribute_basis
 from opendas.gls.information import Extended, Stacks
+from opendas.gls.kernels import Placement
 from opendas.schema.attributes import Recode, Schema
 from opendas.schema.query_groups import QueryGroup
 
@@ -71,6 +72,11 @@ class BlockKinds:
     offsets: Ints
     copies: Ints
     matrices: Floats
+
+    @property
+    def placement(self) -> Placement:
+        """Where the blocks stand."""
+        return Placement(self.offsets, self.copies, self.dimension)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -24,7 +24,7 @@ from opendas.arrays import Bools, Floats, Ints
 from opendas.errors import ConfigError
 from opendas.gls.basis import AttributeBasis
 from opendas.gls.blocks import LARGEST_BLOCK, Algebra, BlockKinds, build_algebra
-from opendas.gls.kernels import from_blocks, to_blocks
+from opendas.gls.kernels import Transform, from_blocks, to_blocks
 from opendas.gls.pairs import MOST_CELLS, Pairs
 from opendas.schema.attributes import Attribute, Schema
 from opendas.schema.product import Product
@@ -54,13 +54,8 @@ class Domain:
         Cell at each place.
     kinds : tuple of BlockKinds
         By dimension, the smallest first.
-    order : int64 (e,)
-        Coordinate that stands at each place in block order.
-    axes : int64 (r, 3)
-        Reflections that turn cells of the other attributes into coordinates: cells before, size and cells
-        after the attribute that each works on.
-    vectors : float64 (r, m)
-        Their vectors, of length ``sqrt(2)``.
+    transform : Transform
+        Of cells of the other attributes into coordinates.
     algebra : Algebra
         Of the other attributes.
     others : Workload
@@ -73,9 +68,7 @@ class Domain:
     possible: Bools
     cell: Ints
     kinds: tuple[BlockKinds, ...]
-    order: Ints
-    axes: Ints
-    vectors: Floats
+    transform: Transform
     algebra: Algebra
     others: Workload
 
@@ -126,8 +119,7 @@ class Domain:
             product.possible[cell],
             cell,
             kinds,
-            order,
-            *_axes(others.shape, algebra.bases),
+            Transform(*_axes(others.shape, algebra.bases), order),
             algebra,
             workload,
         )
@@ -192,14 +184,14 @@ class Domain:
         """
         some = np.ones(x.shape[:2], dtype=bool) if allowed is None else allowed
         found = np.zeros_like(x)
-        to_blocks(x, self.axes, self.vectors, self.order, some, found)
+        to_blocks(x, self.transform, some, found)
         return found
 
     def from_blocks(self, x: Floats, allowed: Bools | None = None) -> Floats:
         """Undo :meth:`to_blocks`; keeps `x`."""
         some = np.ones(x.shape[:2], dtype=bool) if allowed is None else allowed
         found = np.zeros_like(x)
-        from_blocks(x, self.axes, self.vectors, self.order, some, found)
+        from_blocks(x, self.transform, some, found)
         return found
 
     def forward(self, x: Floats, allowed: Bools | None = None) -> Floats:

@@ -184,8 +184,7 @@ def _step(
         pull = information.apply_blocks(given.mean - together.mean)
         mean = own.mean  # nobody else has it
         for stack, kind in zip(own.covariance.stacks, own.domain.kinds, strict=True):
-            shape = (kind.offsets, kind.copies, kind.dimension)
-            add_applied(pull, family, stack, own.covariance.which, *shape, mean)
+            add_applied(pull, family, stack, own.covariance.which, kind.placement, mean)
         return SubtreeEstimates(_plain_covariance(given, information, own.covariance, family), None, mean)
     return _loose_step(given, together, information, own, family)
 

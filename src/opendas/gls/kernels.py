@@ -8,6 +8,8 @@ Axes: ``N`` vectors, ``k`` dense categories, ``e`` cells or coordinates of the o
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 from numba import njit
@@ -15,6 +17,8 @@ from numba import njit
 from opendas.arrays import Bools, Floats, Ints
 
 __all__ = [
+    "Placement",
+    "Transform",
     "add_applied",
     "add_groups",
     "add_integers",
@@ -28,6 +32,39 @@ __all__ = [
     "supported",
     "to_blocks",
 ]
+
+
+class Transform(NamedTuple):
+    """Reflections that turn cells of the other attributes into coordinates in block order.
+
+    Parameters
+    ----------
+    axes : int64 (r, 3)
+        Of each reflection, in order: cells before, size and cells after its attribute.
+    vectors : float64 (r, m)
+        Of length ``sqrt(2)``, or zero.
+    order : int64 (e,)
+        Coordinate that stands at each place in block order.
+    """
+
+    axes: Ints
+    vectors: Floats
+    order: Ints
+
+
+class Placement(NamedTuple):
+    """Where the blocks of one dimension stand in block order.
+
+    Parameters
+    ----------
+    offsets, copies : int64 (b,)
+        Coordinate ``delta`` of copy ``j`` of block ``b`` stands at ``offsets[b] + delta * copies[b] + j``.
+    dimension : int
+    """
+
+    offsets: Ints
+    copies: Ints
+    dimension: int
 
 
 @njit(cache=True, nogil=True)
@@ -67,52 +104,48 @@ def _reflect(row: Floats, axis: Ints, v: Floats) -> None:
 
 
 @njit(cache=True, nogil=True)
-def _forward(row: Floats, axes: Ints, vectors: Floats, order: Ints, out: Floats) -> None:
+def _forward(row: Floats, transform: Transform, out: Floats) -> None:
     """Turn one row of cells into coordinates in block order; overwrites `row`."""
-    for number in range(axes.shape[0]):
-        _reflect(row, axes[number], vectors[number])
-    for p in range(order.shape[0]):
-        out[p] = row[order[p]]
+    for number in range(transform.axes.shape[0]):
+        _reflect(row, transform.axes[number], transform.vectors[number])
+    for p in range(transform.order.shape[0]):
+        out[p] = row[transform.order[p]]
 
 
 @njit(cache=True, nogil=True)
-def _backward(row: Floats, axes: Ints, vectors: Floats, order: Ints, out: Floats) -> None:
+def _backward(row: Floats, transform: Transform, out: Floats) -> None:
     """Turn one row of coordinates in block order into cells."""
-    for p in range(order.shape[0]):
-        out[order[p]] = row[p]
-    for number in range(axes.shape[0] - 1, -1, -1):
-        _reflect(out, axes[number], vectors[number])
+    for p in range(transform.order.shape[0]):
+        out[transform.order[p]] = row[p]
+    for number in range(transform.axes.shape[0] - 1, -1, -1):
+        _reflect(out, transform.axes[number], transform.vectors[number])
 
 
 @njit(cache=True, nogil=True)
-def to_blocks(x: Floats, axes: Ints, vectors: Floats, order: Ints, allowed: Bools, out: Floats) -> None:
+def to_blocks(x: Floats, transform: Transform, allowed: Bools, out: Floats) -> None:
     """Turn cells into coordinates in block order; overwrites `x`.
 
     Parameters
     ----------
     x, out : float64 (N, k, e)
         `out` is zero on entry.
-    axes : int64 (r, 3)
-        Of each reflection, in order: cells before, size and cells after its attribute.
-    vectors : float64 (r, m)
-        Of length ``sqrt(2)``, or zero.
-    order : int64 (e,)
+    transform : Transform
     allowed : bool (N, k)
         Categories that are not allowed hold zeros and are left out.
     """
     for n in range(x.shape[0]):
         for g in range(x.shape[1]):
             if allowed[n, g]:
-                _forward(x[n, g], axes, vectors, order, out[n, g])
+                _forward(x[n, g], transform, out[n, g])
 
 
 @njit(cache=True, nogil=True)
-def from_blocks(x: Floats, axes: Ints, vectors: Floats, order: Ints, allowed: Bools, out: Floats) -> None:
+def from_blocks(x: Floats, transform: Transform, allowed: Bools, out: Floats) -> None:
     """Undo :func:`to_blocks`; keeps `x`, sets the allowed rows of `out`."""
     for n in range(x.shape[0]):
         for g in range(x.shape[1]):
             if allowed[n, g]:
-                _backward(x[n, g], axes, vectors, order, out[n, g])
+                _backward(x[n, g], transform, out[n, g])
 
 
 @njit(cache=True, nogil=True)
@@ -126,18 +159,16 @@ def _part(x: Floats, row: int, dimension: int, start: int, number: int) -> Float
 def _apply(
     x: Floats,
     stack: Floats,
-    offsets: Ints,
-    copies: Ints,
-    dimension: int,
+    placement: Placement,
     rows: Ints,
     add: bool,
     out: Floats,
 ) -> None:
     """Set, or add to, the blocks of one dimension of ``A x`` for one geounit; `rows` is scratch (k d,)."""
-    size = stack.shape[1]
+    size, dimension = stack.shape[1], placement.dimension
     for b in range(stack.shape[0]):
         matrix = stack[b]
-        start, number = offsets[b], copies[b]
+        start, number = placement.offsets[b], placement.copies[b]
         for i in range(size):
             low = start + (i % dimension) * number
             used = 0
@@ -168,9 +199,7 @@ def _apply(
 
 
 @njit(cache=True, nogil=True)
-def apply_blocks(
-    x: Floats, stack: Floats, which: Ints, offsets: Ints, copies: Ints, dimension: int, out: Floats
-) -> None:
+def apply_blocks(x: Floats, stack: Floats, which: Ints, placement: Placement, out: Floats) -> None:
     """Set the blocks of one dimension of ``out = A x``.
 
     Parameters
@@ -180,13 +209,11 @@ def apply_blocks(
     stack : float64 (U, b, k d, k d)
     which : int64 (N,)
         Matrix of each vector.
-    offsets, copies : int64 (b,)
-        Coordinate ``delta`` of copy ``j`` of block ``b`` stands at ``offsets[b] + delta * copies[b] + j``.
-    dimension : int
+    placement : Placement
     """
     rows = np.empty(stack.shape[2], dtype=np.int64)
     for n in range(x.shape[0]):
-        _apply(x[n], stack[which[n]], offsets, copies, dimension, rows, False, out[n])
+        _apply(x[n], stack[which[n]], placement, rows, False, out[n])
 
 
 @njit(cache=True, nogil=True)
@@ -195,15 +222,14 @@ def add_applied(
     family: Ints,
     stack: Floats,
     which: Ints,
-    offsets: Ints,
-    copies: Ints,
-    dimension: int,
+    placement: Placement,
     out: Floats,
 ) -> None:
     """Add ``A x`` with the `x`, float64 (families, k, e), of each geounit's family to `out` (N, k, e)."""
+    # x_c = V_c b*_c + V_c S^-1 (x_v - y_v): the second term, with S^-1 (x_v - y_v) once for each family.
     rows = np.empty(stack.shape[2], dtype=np.int64)
     for n in range(out.shape[0]):
-        _apply(x[family[n]], stack[which[n]], offsets, copies, dimension, rows, True, out[n])
+        _apply(x[family[n]], stack[which[n]], placement, rows, True, out[n])
 
 
 @njit(cache=True, nogil=True)
@@ -211,13 +237,10 @@ def supported(
     x: Floats,
     category: Ints,
     column: Ints,
-    axes: Ints,
-    vectors: Floats,
-    order: Ints,
+    transform: Transform,
     stack: Floats,
     which: Ints,
-    offsets: Ints,
-    copies: Ints,
+    placement: Placement,
     out: Floats,
 ) -> None:
     """Set ``out = A x`` over support cells, float64 (C, s), where all blocks have dimension one.
@@ -227,7 +250,7 @@ def supported(
     category, column : int64 (s,)
         Dense category (among those in `stack`) and place among the other attributes of each cell.
     """
-    categories, size = stack.shape[2], order.shape[0]
+    categories, size = stack.shape[2], transform.order.shape[0]
     cells, first, second = np.empty((3, categories, size))
     rows = np.empty(categories, dtype=np.int64)
     for c in range(x.shape[0]):
@@ -235,10 +258,10 @@ def supported(
         for j in range(category.shape[0]):
             cells[category[j], column[j]] = x[c, j]
         for g in range(categories):
-            _forward(cells[g], axes, vectors, order, first[g])
-        _apply(first, stack[which[c]], offsets, copies, 1, rows, False, second)
+            _forward(cells[g], transform, first[g])
+        _apply(first, stack[which[c]], placement, rows, False, second)
         for g in range(categories):
-            _backward(second[g], axes, vectors, order, cells[g])
+            _backward(second[g], transform, cells[g])
         for j in range(category.shape[0]):
             out[c, j] = cells[category[j], column[j]]
 
@@ -256,6 +279,7 @@ def invert(stack: Floats, rows: Bools, out: Floats) -> bool:
     rows : bool (U, s)
         Rows and columns to invert; the others of `out` are left as they are.
     """
+    # V = (P*)^-1 on the allowed rows: Cholesky's factor L, its inverse in place, and L^-T L^-1.
     size = stack.shape[2]
     at = np.empty(size, dtype=np.int64)
     low = np.empty((size, size))  # the factor, then its inverse
@@ -322,6 +346,7 @@ def spread(
     allowed : bool (N, k)
     out : float64 (N, k, e)
     """
+    # Cumings-Menon et al. (2024), equation (3.3), its right-hand side: b = sum over q of w_q Q_q' m_q.
     for n in range(answers.shape[0]):
         weight = weights[n]
         if weight == 0.0:

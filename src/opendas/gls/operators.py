@@ -169,7 +169,7 @@ class Operators:
         """Return ``A x`` of coordinates in block order, float64 (N, k, e)."""
         out = np.empty_like(x)
         for stack, kind in zip(self.stacks, self.domain.kinds, strict=True):
-            apply_blocks(x, stack, self.which, kind.offsets, kind.copies, kind.dimension, out)
+            apply_blocks(x, stack, self.which, kind.placement, out)
         return out
 
     def apply(self, x: Floats) -> Floats:
@@ -286,13 +286,10 @@ class Supported:
                 values,
                 self.category,
                 self.column,
-                domain.axes,
-                domain.vectors,
-                domain.order,
+                domain.transform,
                 self.stacks[0],
                 which,
-                kind.offsets,
-                kind.copies,
+                kind.placement,
                 found,
             )
             return found
@@ -301,7 +298,7 @@ class Supported:
         blocks = domain.to_blocks(full, self.every)
         out = np.empty_like(blocks)
         for stack, kind in zip(self.stacks, domain.kinds, strict=True):
-            apply_blocks(blocks, stack, self.operators.which, kind.offsets, kind.copies, kind.dimension, out)
+            apply_blocks(blocks, stack, self.operators.which, kind.placement, out)
         back = domain.from_blocks(out, self.every)
         return np.asarray(back[:, self.category, self.column])
 
