@@ -182,6 +182,11 @@ class CollapsedTree:
         return tuple(int(level.geounits.sum()) for level in self.levels)
 
     @cached_property
+    def counts(self) -> tuple[Floats, ...]:
+        """Per level, number of geounits of each context, float64 (p,)."""
+        return tuple(level.geounits.astype(np.float64) for level in self.levels)
+
+    @cached_property
     def contexts(self) -> tuple[Ints, ...]:
         """Per level, the context of each geounit, int64 (g,)."""
         found = [np.searchsorted(self.levels[0].subtree, self.subtrees[0])]
@@ -466,8 +471,7 @@ class Trace:
 
     def _sums(self, variance: Sequence[Extended]) -> Floats:
         found = np.zeros_like(self.targets)
-        for row, level, covariance in zip(found, self.tree.levels, variance, strict=True):
-            counts = level.geounits.astype(np.float64)
+        for row, counts, covariance in zip(found, self.tree.counts, variance, strict=True):
             for wanted, stack in zip(self.wanted, covariance.finite, strict=True):
                 row += np.einsum("qbij,bij->q", wanted, np.tensordot(counts, stack, axes=1))
         return found
@@ -482,7 +486,7 @@ class Trace:
         wanted: Floats = np.tensordot(self.targets, self.wanted[number], axes=(1, 0))
         by_subtree = [np.zeros_like(stack) for stack in subtrees]
         by_below = [np.zeros_like(stack) for stack in below]
-        by_variance = _weighted(levels[-1].geounits, wanted[-1])
+        by_variance = _weighted(self.tree.counts[-1], wanted[-1])
         for at in range(len(levels) - 1, 0, -1):
             level, above = levels[at], levels[at - 1]
             v, j = subtrees[at][level.subtree], below[at - 1][above.subtree]
@@ -493,7 +497,7 @@ class Trace:
             _gather(square, level.parent, product(product(v, by_variance), v))
             half = product(product(variance[at - 1], j), square)
             _gather(by_below[at - 1], above.subtree, half + transposed(half) - square)
-            by_variance = _weighted(above.geounits, wanted[at - 1]) + product(product(j, square), j)
+            by_variance = _weighted(self.tree.counts[at - 1], wanted[at - 1]) + product(product(j, square), j)
         _gather(by_subtree[0], levels[0].subtree, by_variance)
         gradient = np.empty((len(levels), len(matrices)))
         for at, v in enumerate(subtrees):
@@ -506,7 +510,7 @@ class Trace:
         return gradient
 
 
-def _weighted(count: Ints, wanted: Floats) -> Floats:
+def _weighted(count: Floats, wanted: Floats) -> Floats:
     return np.asarray(count[:, None, None, None] * wanted, dtype=np.float64)
 
 
