@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,15 @@ def test_a_plan_by_its_noise(run_file: Path, capsys: Capture) -> None:
     for row in found["attacker"]["power"]:
         assert row["wrongly"] < row["exact"] < row["by_rho"]
     assert 0.5 < found["attacker"]["guess"] < 1
+
+
+def test_without_the_extra_only_the_exact_account_ends(
+    run_file: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "dp_accounting.pld", None)
+    assert "exact" not in answer(capsys, str(run_file))
+    assert guarded(cli, ["account", str(run_file), "--exact"]) == 6
+    assert "pip install 'opendas[account]'" in capsys.readouterr().err
 
 
 def test_spare_noise_for_a_target(run_file: Path, capsys: Capture) -> None:

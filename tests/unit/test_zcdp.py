@@ -117,11 +117,10 @@ def test_account_answers_the_interface() -> None:
         account.epsilon("renyi")
 
 
-def test_table_runs_over_the_usual_deltas_and_its_own() -> None:
-    account = Account(Fraction(1), Fraction(1, 10**9))
-    rows = account.table()
-    assert Fraction(1, 10**9) in [row.delta for row in rows]
-    assert rows == epsilon_curve(1, [row.delta for row in rows])
+def test_the_curve_has_a_point_per_delta() -> None:
+    rows = epsilon_curve(1, ["1e-5", "1e-9", "1e-12"])
+    assert [row.delta for row in rows] == [Fraction(1, 10**digits) for digits in (5, 9, 12)]
+    assert [row.cks for row in rows] == [epsilon_cks(1, row.delta) for row in rows]
     assert [row.cks for row in rows] == sorted(row.cks for row in rows)
 
 

@@ -23,7 +23,7 @@ from opendas.privacy.attacker import Attacker, pure_power_bound, zcdp_power_boun
 from opendas.privacy.composition import Bounds, WorstLoss
 from opendas.privacy.exact import format_fraction, parse_fraction
 from opendas.privacy.relations import Mechanism
-from opendas.privacy.zcdp import FORMULAS, Account, PureAccount
+from opendas.privacy.zcdp import FORMULAS, Account, PureAccount, checked_delta
 
 __all__ = ["EXACT", "HELD", "PROOF", "PartLoss", "PlanAccount", "Spare", "spare_noise"]
 
@@ -143,7 +143,7 @@ class PlanAccount:
     _worst: dict[bool, WorstLoss] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "delta", Account(Fraction(0), self.delta).delta)
+        object.__setattr__(self, "delta", checked_delta(self.delta))
 
     @property
     def pure(self) -> bool:

@@ -21,7 +21,8 @@ import scipy  # its optimize and signal load when they are first named
 
 from opendas.arrays import Floats
 from opendas.errors import ConfigError, EnvironmentFailure, PrivacyError
-from opendas.privacy.exact import format_fraction, parse_fraction
+from opendas.privacy.exact import parse_fraction
+from opendas.privacy.zcdp import checked_delta
 from opendas.sampling.laws import DiscreteGaussian, Noise
 
 __all__ = [
@@ -291,7 +292,7 @@ class ComposedLoss:
         ConfigError
             If delta is a float or out of range.
         """
-        value = _checked_delta(delta)
+        value = _resolved_delta(delta)
         if not self.losses:
             return Bounds(0.0, 0.0)
         allowed = math.log(1.0 / max(value - self._missing, 0.5 * value))
@@ -448,12 +449,8 @@ def _order(key: tuple[Noise, int]) -> tuple[str, Fraction, int]:
     return noise.name, noise.parameter, difference
 
 
-def _checked_delta(delta: Fraction | int | str) -> float:
-    exact = parse_fraction(delta, "delta")
-    if not 0 < exact < 1:
-        raise ConfigError(
-            f'delta is {format_fraction(exact)}; it must lie strictly between 0 and 1, for instance "1e-10".'
-        )
+def _resolved_delta(delta: Fraction | int | str) -> float:
+    exact = checked_delta(delta)
     if exact < _SMALLEST_DELTA:
         raise ConfigError("delta is below 1e-45, where the exact curve is not computed; use the conversions.")
     value = float(exact)

@@ -32,6 +32,7 @@ __all__ = [
     "Account",
     "CurvePoint",
     "PureAccount",
+    "checked_delta",
     "delta_of",
     "epsilon_bun_steinke",
     "epsilon_cks",
@@ -70,7 +71,8 @@ def _checked_rho(rho: Fraction | int | str) -> Fraction:
     return exact
 
 
-def _checked_delta(delta: Fraction | int | str) -> Fraction:
+def checked_delta(delta: Fraction | int | str) -> Fraction:
+    """Read a delta exactly; one outside (0, 1) raises a ConfigError."""
     exact = parse_fraction(delta, "delta")
     if not 0 < exact < 1:
         raise ConfigError(
@@ -129,7 +131,7 @@ def epsilon_bun_steinke(rho: Fraction | int | str, delta: Fraction | int | str) 
     >>> round(epsilon_bun_steinke("1.095", "1e-10"), 2)
     11.14
     """
-    exact_rho, exact_delta = _checked_rho(rho), _checked_delta(delta)
+    exact_rho, exact_delta = _checked_rho(rho), checked_delta(delta)
     with localcontext(_context()):
         r = _decimal(exact_rho, ROUND_CEILING)
         log_term = _decimal(1 / exact_delta, ROUND_CEILING).ln()
@@ -166,7 +168,7 @@ def epsilon_cks(rho: Fraction | int | str, delta: Fraction | int | str) -> float
     >>> round(epsilon_cks("293764/114921", "1e-10"), 2)
     17.14
     """
-    exact_rho, exact_delta = _checked_rho(rho), _checked_delta(delta)
+    exact_rho, exact_delta = _checked_rho(rho), checked_delta(delta)
     if exact_rho == 0:
         return 0.0
     with localcontext(_context()):
@@ -260,7 +262,7 @@ def epsilon_curve(
     tuple of CurvePoint
         In the order of ``deltas``.
     """
-    points = (_checked_delta(delta) for delta in deltas)
+    points = (checked_delta(delta) for delta in deltas)
     return tuple(CurvePoint(d, epsilon_cks(rho, d), epsilon_bun_steinke(rho, d)) for d in points)
 
 
@@ -296,7 +298,7 @@ class Account:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rho", _checked_rho(self.rho))
-        object.__setattr__(self, "delta", _checked_delta(self.delta))
+        object.__setattr__(self, "delta", checked_delta(self.delta))
 
     def epsilon(self, formula: str = "cks") -> float:
         """Epsilon at ``delta`` by a named formula, rounded up.
@@ -315,11 +317,6 @@ class Account:
                 f"There is no conversion formula {formula!r}; the formulas are {', '.join(sorted(FORMULAS))}."
             )
         return FORMULAS[formula](self.rho, self.delta)
-
-    def table(self) -> tuple[CurvePoint, ...]:
-        """Epsilons at the usual deltas and at this account's own, from the largest delta down."""
-        usual = {Fraction(1, 10**digits) for digits in (5, 6, 8, 10, 12, 15)}
-        return epsilon_curve(self.rho, sorted(usual | {self.delta}, reverse=True))
 
     def as_json(self) -> dict[str, object]:
         """Answer of ``opendas account --json``: rho exact, delta and epsilons as floats."""
