@@ -7,8 +7,7 @@ import pytest
 
 from opendas.errors import ConfigError
 from opendas.gls import blocks as module
-from opendas.gls.basis import Partition, attribute_basis
-from opendas.gls.blocks import build_algebra
+from opendas.gls.blocks import Partition, attribute_basis, build_algebra
 from opendas.schema.attributes import Attribute, Recode, Schema
 from opendas.schema.pl94 import pl94_persons, pl94_units
 from opendas.schema.query_groups import Workload

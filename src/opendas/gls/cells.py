@@ -22,8 +22,7 @@ import numpy as np
 
 from opendas.arrays import Bools, Floats, Ints
 from opendas.errors import ConfigError
-from opendas.gls.basis import AttributeBasis
-from opendas.gls.blocks import LARGEST_BLOCK, Algebra, BlockKinds, build_algebra
+from opendas.gls.blocks import LARGEST_BLOCK, Algebra, AttributeBasis, BlockKinds, build_algebra
 from opendas.gls.kernels import Transform, from_blocks, to_blocks
 from opendas.gls.pairs import MOST_CELLS, Pairs
 from opendas.schema.attributes import Attribute, Schema

@@ -21,8 +21,7 @@ import numpy.typing as npt
 from numba import njit
 
 from opendas.arrays import Floats, Ints
-from opendas.gls.basis import AttributeBasis
-from opendas.gls.blocks import BlockKinds
+from opendas.gls.blocks import AttributeBasis, BlockKinds
 from opendas.solvers.least_squares.paired import PairedCurvature
 from opendas.solvers.rows import without_gaps
 
