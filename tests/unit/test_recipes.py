@@ -21,7 +21,7 @@ from opendas.geography.recipe import NAMED_SPINES, SpineStep, recipe_levels, sta
 from opendas.geography.spine import Spine
 from opendas.runs.config.released import released_toml
 from opendas.runs.plan import make_plan
-from opendas.runs.run import Run, load, make_budget
+from opendas.runs.run import Run, load
 
 F = Fraction
 Capture = pytest.CaptureFixture[str]
@@ -217,7 +217,7 @@ def test_shares_that_do_not_fit_the_recipe(name: str, tmp_path: Path, capsys: Ca
         for text in wanted:
             assert text in said, said
     with pytest.raises(BudgetError):
-        make_budget(load(path).resolved)
+        load(path).budget  # noqa: B018  # resolved when it is asked for
 
 
 def test_the_default_aian_ranges_may_match_nothing(tmp_path: Path, capsys: Capture) -> None:
@@ -305,7 +305,7 @@ def test_the_released_run_file_says_the_same_recipe(text: str, tmp_path: Path) -
     else:
         more = ""
     run = land(tmp_path / "first", text, more=more)
-    geography = tomllib.loads(released_toml(run.resolved, make_budget(run.resolved)))["geography"]
+    geography = tomllib.loads(released_toml(run.resolved, run.budget))["geography"]
     entities = f"\nentities = {json.dumps(geography['entities'])}" if "entities" in geography else ""
     spine = geography["spine"]
     written = json.dumps(spine) if isinstance(spine, str) else _inline(spine)

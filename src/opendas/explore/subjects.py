@@ -31,7 +31,7 @@ from opendas.gls.information import Extended
 from opendas.measurement.loss import attribute_losses, plan_loss, told_apart
 from opendas.measurement.plan import MeasurementPlan
 from opendas.privacy.composition import WorstLoss
-from opendas.runs.run import Run, bypassed
+from opendas.runs.run import Run
 from opendas.schema.pl94 import pl94_persons, pl94_units
 from opendas.schema.product import Product
 
@@ -232,7 +232,7 @@ class RunSubject(Subject):
             return self._bare
         key = ("spine", budget.mechanism, tuple(budget.geolevels.values()))
         run = self.with_budget(budget)
-        return self._keep(key, lambda: bypassed(run.resolved, run.budget, self._bare))
+        return self._keep(key, lambda: run.bypass(self._bare))
 
     def with_budget(self, budget: Budget) -> Run:
         """Return the run with another budget, its spine included."""

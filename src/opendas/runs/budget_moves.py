@@ -29,7 +29,7 @@ from opendas.measurement.plan import MeasurementPlan
 from opendas.privacy.exact import format_fraction
 from opendas.privacy.relations import Mechanism
 from opendas.privacy.zcdp import epsilon_cks
-from opendas.runs.run import Run, make_budget, make_spine
+from opendas.runs.run import Run
 
 __all__ = ["Effect", "Move", "Price", "advise"]
 
@@ -243,11 +243,9 @@ class _Adviser:
             geolevels=shares,
             queries={name: dict(level) for name, level in budget.queries.items()},
         )
-        resolved = replace(resolved, budget=spec)
-        moved = make_budget(resolved)
-        spine = make_spine(resolved, self.run.frame, moved)
+        run = self.run.changed(budget=spec)
         text = f"{float(part):.3g} of the loss from {above} to {below}"
-        return self._move("between", text, moved, spine, {})
+        return self._move("between", text, run.budget, run.spine, {})
 
     def _move(
         self,

@@ -21,7 +21,7 @@ from opendas.readers.base import InputData
 from opendas.runs.act import Act, Charged, Planned
 from opendas.runs.options import RunOptions
 from opendas.runs.progress.forecast import check_room, forecast_run
-from opendas.runs.run import Run, make_model, make_rules
+from opendas.runs.run import Run
 from opendas.runs.workspace import RunState
 from opendas.topdown.checks import check_roots
 from opendas.topdown.rounding import check_rounder_passes
@@ -59,7 +59,7 @@ def planned_act(run: Run) -> Planned:
     budget = run.budget
     return Planned(
         plan_digest=run.plan.digest(),
-        estimation_digest=run.estimation_digest(run.plan),
+        estimation_digest=run.estimation_digest(),
         mechanism=budget.mechanism,
         losses={budget.neighbours: budget.total},
         protected_unit=run.product.protected_unit,
@@ -94,12 +94,12 @@ def plan_run(act: Act[RunOptions], run: Run, backend: Backend, *, estimates: boo
     act.clock.lap("read")
     constraints = bound_table(product, data.frame, spine, declared_invariants(product, counts, spine))
     check_feasible(product, spine, constraints)
-    every_rule = make_rules(resolved, plan, constraints)
+    every_rule = run.rules(constraints)
     for rules, level in zip(every_rule, constraints.levels, strict=True):
         check_rounder_passes(rules, level)
     roots = -1 if resolved.estimator == "block-by-block" else 0
     check_roots(product.workload, every_rule[roots], together=constraints.levels[roots].joint is not None)
-    model = make_model(resolved, plan, constraints)
+    model = run.model(constraints)
     backend.partition(counts, constraints, resolved.estimator, model)
     check_mdf(product, data.frame)  # leaves that the microdata cannot show: better now than when it is spent
     if not act.is_finished:

@@ -46,7 +46,7 @@ from opendas.runs.config.released import released_toml
 from opendas.runs.facts import estimated_facts, issue_certificate, measured_facts
 from opendas.runs.options import RunOptions
 from opendas.runs.prepare import PlannedRun, charge_run, log_phase, plan_run, planned_act
-from opendas.runs.run import Run, make_model, make_rules
+from opendas.runs.run import Run
 from opendas.runs.workspace import RunState, Workspace, refuse_foreign, remove_cache
 
 __all__ = ["MeasuredRun", "estimate", "measure", "release"]
@@ -236,7 +236,7 @@ def _read_measured(space: Workspace, run: Run, state: RunState, folder: Path) ->
             "the run file they were measured with (release/run holds it)."
         )
     constraints = read_constraint_table(folder / "constraints.parquet", run.product, run.spine)
-    model = make_model(run.resolved, run.plan, constraints)
+    model = run.model(constraints)
     source = FileSource(measured_levels(run.plan), folder)
     check_measurement_files(source.levels, run.spine, folder)
     return MeasuredRun(run, constraints, model, state, source, None)
@@ -249,11 +249,11 @@ def _engine(
     """Start the workers of a run; they write what they find into files of the run's own."""
     run, folder = measured.run, act.space.state / act.product
     keep_used = act.options.measurements == "used" and measured.counts is not None
-    binding = measured.state.run_id + run.estimation_digest(run.plan) + str(keep_used)
+    binding = measured.state.run_id + run.estimation_digest() + str(keep_used)
     seconds = act.space.cache(act.product) / "seconds"
     make_folder(seconds)
     files = Checkpoints(folder, binding, backend.write, seconds)
-    rules = make_rules(run.resolved, run.plan, measured.constraints)
+    rules = run.rules(measured.constraints)
     worker = Worker(rules, measured.source, run.resolved.failsafe, keep_used, files)
     with backend.engine(worker, folder, measured.counts, run.spine) as engine:
         yield engine, files

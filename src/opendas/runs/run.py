@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from opendas.runs.config.resolve import Resolved, resolve
 from opendas.schema.product import Product
 from opendas.topdown.model import LevelRules
 
-__all__ = ["Run", "bypassed", "define", "load", "make_budget", "make_model", "make_rules", "make_spine"]
+__all__ = ["Run", "define", "load"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,12 +71,16 @@ class Run:
     @cached_property
     def spine(self) -> Spine:
         """The spine that measurements are taken on."""
-        return make_spine(self.resolved, self.frame, self.budget)
+        return build_spine(self.frame, self.resolved.recipe, self.bypass)
 
     @cached_property
     def budget(self) -> Budget:
-        """The exact budget."""
-        return make_budget(self.resolved)
+        """The exact budget on the levels of the spine; block-by-block gives all of it to the leaves."""
+        resolved, spec, levels = self.resolved, self.resolved.budget, self.resolved.levels
+        if resolved.estimator == "block-by-block":
+            shares = {name: Fraction(int(name == levels[-1])) for name in levels}
+            spec = replace(spec, geolevels=shares, normalise=False)
+        return resolve_budget(spec, levels, self.product.workload.canonical, resolved.stand_ins)
 
     @cached_property
     def plan(self) -> MeasurementPlan:
@@ -91,6 +95,68 @@ class Run:
             found.__dict__["spine"] = spine
         return found
 
+    def changed(self, **parts: Any) -> Run:
+        """Return the run with parts of what was resolved replaced, such as product or budget."""
+        found = Run(self.path, replace(self.resolved, **parts))
+        return found.on_frame(self.frame) if "frame" in self.__dict__ else found
+
+    def bypass(self, spine: Spine) -> Spine:
+        """Apply the bypass rule of the mechanism; a geounit with an invariant of its own is kept."""
+        budget = self.budget
+        shares = [budget.geolevels[name] for name in spine.names]
+        if budget.mechanism is Mechanism.DISCRETE_GAUSSIAN:
+            return bypass_only_children(spine, shares)
+        invariant = invariant_geolevels(self.product, spine).values()
+        held = [level for level in invariant if level < len(shares) - 1]
+        step = self.resolved.recipe.bypass
+        most = LARGEST_FAMILY if step is None else step.largest_family
+        return bypass_general(spine, shares, top=1 + max(held, default=0), largest_family=most)
+
+    def model(self, constraints: ConstraintTable) -> TreeModel | None:
+        """Return the model of the whole tree, where the estimator needs one.
+
+        Raises
+        ------
+        ConfigError
+            If bounds, structural zeros and recodes hang together so much that least squares over the whole
+            tree is out of reach.
+        """
+        if self.resolved.estimator != "informed":
+            return None
+        return TreeModel.of_plan(self.plan, constraints)
+
+    def rules(self, constraints: ConstraintTable) -> tuple[LevelRules, ...]:
+        """Return how families at each geolevel are estimated."""
+        resolved, product, levels = self.resolved, self.product, self.plan.levels
+        passes = product.passes
+        if resolved.estimator == "informed":  # one pass, at the leaves as above
+            passes = replace(passes, least_squares={"*": (("rest",),)})
+        rules = []
+        for number, level in enumerate(levels):
+            named = level.geolevel in {**product.passes.least_squares, **product.passes.rounder}
+            least_squares, rounder = passes.for_geolevel(
+                level.geolevel if named else resolved.stand_ins.get(level.geolevel, level.geolevel),
+                level.measured,
+                is_root=number == 0,
+                is_leaf=number == len(levels) - 1,
+            )
+            rules.append(
+                LevelRules(
+                    level.geolevel,
+                    least_squares,
+                    tuple(
+                        tuple((name, product.workload.group(name).row_of_cell) for name in names)
+                        for names in rounder
+                    ),
+                    constraints.bound_names,
+                    constraints.bound_cells,
+                    constraints.possible,
+                    float(resolved.slack),
+                    resolved.milp,
+                )
+            )
+        return tuple(rules)
+
     def read(self, cache: Path | None = None) -> InputData:
         """Read the confidential input.
 
@@ -102,11 +168,11 @@ class Run:
         """
         return self.reader.read(cache)
 
-    def estimation_digest(self, plan: MeasurementPlan) -> str:
+    def estimation_digest(self) -> str:
         """Return the SHA-256 of the plan and of everything estimation adds to it."""
         resolved = self.resolved
         document = {
-            "plan": plan.digest(),
+            "plan": self.plan.digest(),
             "estimator": resolved.estimator,
             "least_squares": sorted((k, v) for k, v in self.product.passes.least_squares.items()),
             "rounder": sorted((k, v) for k, v in self.product.passes.rounder.items()),
@@ -188,77 +254,3 @@ def _memory_table(name: str, table: Any) -> MemoryTable:
         raise ConfigError(
             "a table must be a pandas, polars or pyarrow frame, or speak the Arrow stream interface."
         ) from None
-
-
-def make_spine(resolved: Resolved, frame: Frame, budget: Budget) -> Spine:
-    """Build the spine that the run file asks for."""
-    return build_spine(frame, resolved.recipe, partial(bypassed, resolved, budget))
-
-
-def bypassed(resolved: Resolved, budget: Budget, spine: Spine) -> Spine:
-    """Apply the bypass rule of the mechanism; a geounit with an invariant of its own is kept."""
-    shares = [budget.geolevels[name] for name in spine.names]
-    if budget.mechanism is Mechanism.DISCRETE_GAUSSIAN:
-        return bypass_only_children(spine, shares)
-    held = [
-        level for level in invariant_geolevels(resolved.product, spine).values() if level < len(shares) - 1
-    ]
-    step = resolved.recipe.bypass
-    most = LARGEST_FAMILY if step is None else step.largest_family
-    return bypass_general(spine, shares, top=1 + max(held, default=0), largest_family=most)
-
-
-def make_budget(resolved: Resolved) -> Budget:
-    """Resolve the budget on the levels of the spine; block-by-block gives all of it to the leaves."""
-    spec, levels = resolved.budget, resolved.levels
-    if resolved.estimator == "block-by-block":
-        shares = {name: Fraction(int(name == levels[-1])) for name in levels}
-        spec = replace(spec, geolevels=shares, normalise=False)
-    return resolve_budget(spec, levels, resolved.product.workload.canonical, resolved.stand_ins)
-
-
-def make_model(resolved: Resolved, plan: MeasurementPlan, constraints: ConstraintTable) -> TreeModel | None:
-    """Return the model of the whole tree, where the estimator needs one.
-
-    Raises
-    ------
-    ConfigError
-        If bounds, structural zeros and recodes hang together so much that least squares over the whole tree
-        is out of reach.
-    """
-    return TreeModel.of_plan(plan, constraints) if resolved.estimator == "informed" else None
-
-
-def make_rules(
-    resolved: Resolved, plan: MeasurementPlan, constraints: ConstraintTable
-) -> tuple[LevelRules, ...]:
-    """Return how families at each geolevel are estimated."""
-    product, passes = resolved.product, resolved.product.passes
-    if resolved.estimator == "informed":  # one pass, at the leaves as above
-        passes = replace(passes, least_squares={"*": (("rest",),)})
-    last = len(plan.levels) - 1
-    rules = []
-    for number, level in enumerate(plan.levels):
-        named = level.geolevel in {**product.passes.least_squares, **product.passes.rounder}
-        least_squares, rounder = passes.for_geolevel(
-            level.geolevel if named else resolved.stand_ins.get(level.geolevel, level.geolevel),
-            level.measured,
-            is_root=number == 0,
-            is_leaf=number == last,
-        )
-        rules.append(
-            LevelRules(
-                level.geolevel,
-                least_squares,
-                tuple(
-                    tuple((name, product.workload.group(name).row_of_cell) for name in names)
-                    for names in rounder
-                ),
-                constraints.bound_names,
-                constraints.bound_cells,
-                constraints.possible,
-                float(resolved.slack),
-                resolved.milp,
-            )
-        )
-    return tuple(rules)

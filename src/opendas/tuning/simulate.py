@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from opendas.budget.allocation import Budget
 from opendas.constraints.feasible import check_feasible
 from opendas.constraints.table import ConstraintTable, bound_table
 from opendas.custody.run_key import RunKey
@@ -19,11 +18,9 @@ from opendas.errors import ConfigError
 from opendas.geography.spine import Spine
 from opendas.measurement.invariants import declared_invariants
 from opendas.measurement.noisy import measured_levels
-from opendas.measurement.plan import MeasurementPlan
 from opendas.metrics.errors import level_errors
 from opendas.readers.base import InputData
-from opendas.runs.config.resolve import Resolved
-from opendas.runs.run import Run, make_budget, make_model, make_rules, make_spine
+from opendas.runs.run import Run
 from opendas.schema.histogram import Histogram
 from opendas.schema.product import PassPlan
 from opendas.tuning.candidate import Candidate
@@ -71,31 +68,26 @@ class Simulator:
         return tuple(target.tally(by_name[target.geolevel], self.run.product) for target in self.targets)
 
     def _estimate(self, candidate: Candidate, seed: int) -> Histogram:
-        resolved = self.run.resolved
-        product = resolved.product
+        resolved, product = self.run.resolved, self.run.product
         if candidate.strategy.one_pass:
             product = replace(product, passes=PassPlan({"*": (("rest",),)}, product.passes.rounder))
-        resolved = replace(resolved, product=product, budget=candidate.spec(resolved.budget))
-        prepared, budget = self._prepared, make_budget(resolved)
+        run = self.run.changed(product=product, budget=candidate.spec(resolved.budget))
+        run = run.on_frame(self.data.frame)
+        prepared = self._prepared
         if prepared is None or resolved.recipe.bypass is not None:  # what is bypassed depends on the budget
-            prepared = self._prepared = _prepared(resolved, budget, self.data)
+            prepared = self._prepared = _prepared(run, self.data)
         spine, counts, constraints = prepared
-        plan = MeasurementPlan(product, spine, budget)
+        run = run.on_frame(self.data.frame, spine)
         key = RunKey.seeded(seed).derive("tuning/" + product.name)
-        worker = Worker(
-            make_rules(resolved, plan, constraints),
-            KeyedSource(measured_levels(plan), key),
-            resolved.failsafe,
-            keep_used=False,
-        )
+        source = KeyedSource(measured_levels(run.plan), key)
         estimation = estimate_spine(
             spine,
             constraints,
-            worker,
+            Worker(run.rules(constraints), source, resolved.failsafe, keep_used=False),
             histogram=counts,
             estimator=resolved.estimator,
             workers=self.workers,
-            model=make_model(resolved, plan, constraints),
+            model=run.model(constraints),
         )
         return estimation.leaves.take(spine.place_of_leaf)
 
@@ -103,11 +95,10 @@ class Simulator:
 _Prepared = tuple[Spine, Histogram, ConstraintTable]
 
 
-def _prepared(resolved: Resolved, budget: Budget, data: InputData) -> _Prepared:
+def _prepared(run: Run, data: InputData) -> _Prepared:
     """Return the spine, the counts of its leaves, and what holds on it."""
-    spine = make_spine(resolved, data.frame, budget)
+    spine = run.spine
     counts = data.histogram.take(spine.leaf_order)
-    invariants = declared_invariants(resolved.product, counts, spine)
-    constraints = bound_table(resolved.product, data.frame, spine, invariants)
-    check_feasible(resolved.product, spine, constraints)
+    constraints = bound_table(run.product, data.frame, spine, declared_invariants(run.product, counts, spine))
+    check_feasible(run.product, spine, constraints)
     return spine, counts, constraints

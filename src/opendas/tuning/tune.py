@@ -296,9 +296,7 @@ def _belongs(run: Run, targets: Sequence[Target]) -> str:
         place = Path(str(path))
         stat = place.stat() if place.is_file() else None
         files.append(f"{place.name} {stat.st_size} {stat.st_mtime_ns}" if stat else place.name)
-    text = "\n".join(
-        [__version__, run.estimation_digest(run.plan), *files, *(str(target) for target in targets)]
-    )
+    text = "\n".join([__version__, run.estimation_digest(), *files, *(str(target) for target in targets)])
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -26,7 +26,7 @@ from opendas.measurement.noisy import measured_levels
 from opendas.measurement.plan import MeasurementPlan
 from opendas.runs.progress.clock import size_text
 from opendas.runs.progress.processes import available_memory_mb
-from opendas.runs.run import Run, make_model, make_rules, make_spine
+from opendas.runs.run import Run
 from opendas.schema.histogram import Histogram
 
 __all__ = ["Forecast", "check_room", "forecast_run", "measure_small_run"]
@@ -193,27 +193,21 @@ def measure_small_run(run: Run) -> dict[str, float]:
 
 def _small_run(run: Run, leaves: int) -> dict[str, float]:
     """Return the seconds a geounit of each geolevel took, in a part with so many leaves."""
-    product = replace(run.product, invariants=())
-    resolved = replace(run.resolved, product=product)
     frame = run.frame.take(np.arange(min(leaves, len(run.frame))))
-    spine = make_spine(resolved, frame, run.budget)
-    plan = MeasurementPlan(product, spine, run.budget)
-    constraints = bound_table(product, frame, spine, {})
-    worker = Worker(
-        make_rules(resolved, plan, constraints),
-        KeyedSource(measured_levels(plan), _NO_KEY),
-        resolved.failsafe,
-        keep_used=True,
-    )
+    run = run.changed(product=replace(run.product, invariants=())).on_frame(frame)
+    spine = run.spine
+    constraints = bound_table(run.product, frame, spine, {})
+    source = KeyedSource(measured_levels(run.plan), _NO_KEY)
+    worker = Worker(run.rules(constraints), source, run.resolved.failsafe, keep_used=True)
     counts = _made_counts(constraints)
-    model = make_model(resolved, plan, constraints)
+    model = run.model(constraints)
     began = time.perf_counter()
     estimation = estimate_spine(
         spine,
         constraints,
         worker,
         histogram=counts,
-        estimator=resolved.estimator,
+        estimator=run.resolved.estimator,
         workers=1,
         model=model,
     )
