@@ -103,15 +103,6 @@ class RunStatus:
         return {name: getattr(self, name) for name in self.__slots__}
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """Where things of one product are."""
-
-    product: str
-    state: Path | None
-    log: Path | None
-
-
 def folder_status(out: Path, now: Callable[[], float] = time.time) -> tuple[RunStatus, ...]:
     """Return how far each run in an output folder is.
 
@@ -129,15 +120,18 @@ def folder_status(out: Path, now: Callable[[], float] = time.time) -> tuple[RunS
         If it may not be read.
     """
     try:
-        found = _find(out)
+        places = _find(out)
         losses, trouble = _losses(out)
-        return tuple(_status(out, one, losses, trouble, now) for one in found)
+        return tuple(
+            _status(out, name, state, log, losses, trouble, now) for name, (state, log) in places.items()
+        )
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise EnvironmentFailure(f"{out} cannot be read: {reason}. Ask as the user who runs it.") from error
 
 
-def _find(out: Path) -> list[_Found]:
+def _find(out: Path) -> dict[str, tuple[Path | None, Path | None]]:
+    """Return where state and log of each product are."""
     if not out.exists():
         raise ConfigError(f"{out}: there is no such folder.")
     if not out.is_dir():
@@ -153,10 +147,9 @@ def _find(out: Path) -> list[_Found]:
         for path in sorted([*out.glob("state/*/run.json"), *out.glob("confidential/state/*/run.json")])
     }
     logs = {path.stem: path for path in sorted(out.glob("confidential/logs/*.jsonl"))}
-    products = sorted({*states, *logs})
-    if not products:
+    if not states and not logs:
         raise ConfigError(f"{out} is no output folder of a run.")
-    return [_Found(name, states.get(name), logs.get(name)) for name in products]
+    return {name: (states.get(name), logs.get(name)) for name in sorted({*states, *logs})}
 
 
 def _losses(out: Path) -> tuple[dict[str, Mapping[str, Any]], str | None]:
@@ -172,43 +165,45 @@ def _losses(out: Path) -> tuple[dict[str, Mapping[str, Any]], str | None]:
 
 def _status(
     out: Path,
-    found: _Found,
+    product: str,
+    state_path: Path | None,
+    log_path: Path | None,
     losses: Mapping[str, Mapping[str, Any]],
     trouble: str | None,
     now: Callable[[], float],
 ) -> RunStatus:
-    log = LogFile() if found.log is None else read_log(found.log)
-    state, problem = _read(found.state)
+    log = LogFile() if log_path is None else read_log(log_path)
+    state, problem = _read(state_path)
     phase = "damaged" if problem is not None else "preparing" if state is None else state.phase
     entry: Mapping[str, Any] = {} if state is None else losses.get(state.run_id, {})
     start = log.attempt[0] if log.attempt else {}
     life = _life(log, phase)
+    at = now() if life == "running" else None
     told = log.last("progress", "stage") or {}
-    memory = log.last("progress", "stage", "step", "end", "error") or {}
-    seen = _time_left(log, now() if life == "running" else None)
+    measured = log.last("progress", "stage", "step", "end", "error") or {}
     last = log.last()
-    running = life == "running"
+    version = (start.get("versions") or {}).get("opendas")
     return RunStatus(
-        product=found.product if state is None else state.product,
+        product=product if state is None else state.product,
         phase=phase,
         state=life,
         rho=entry.get("rho"),
         epsilon=entry.get("epsilon"),
         seeded=bool(start.get("seeded")) if state is None else state.seed is not None,
-        key=(out / "confidential" / "keys" / f"{found.product}.key").exists(),
-        tasks_finished=0 if found.state is None else len(list(found.state.parent.glob(_PARTS))),
-        version=_version(start) if state is None else state.version,
+        key=(out / "confidential" / "keys" / f"{product}.key").exists(),
+        tasks_finished=0 if state_path is None else len(list(state_path.parent.glob(_PARTS))),
+        version=state.version if state is not None else version if isinstance(version, str) else None,
         stage=told.get("stage"),
         done=told.get("done"),
         total=told.get("total"),
-        **seen,
-        workers=_known(log, "workers"),
+        **_time_left(log, at),
+        workers=_newest(log, "workers"),
         engine=start.get("engine"),
-        memory_mb=_memory(log) if running else None,
-        peak_rss_mb=memory.get("peak_rss_mb"),
+        memory_mb=None if at is None or log.process is None else _rounded(memory_mb(log.process.pid)),
+        peak_rss_mb=measured.get("peak_rss_mb"),
         started=start.get("ts"),
         updated=None if last is None else last["ts"],
-        elapsed=_elapsed(log, now() if running else None),
+        elapsed=_elapsed(log, at),
         attempts=sum(line["event"] == "start" for line in log.lines),
         last_event=None if last is None else last["event"],
         error=_error(log),
@@ -221,51 +216,37 @@ def _read(path: Path | None) -> tuple[RunState | None, str | None]:
     if path is None or not path.is_file():
         return None, None
     try:
-        state = read_state(path)
+        return read_state(path), None
     except PrivacyError as error:
         return None, str(error)
-    if not all(isinstance(v, str) for v in (state.run_id, state.product, state.version, state.phase)):
-        return None, f"run.json of {path.parent.name} is damaged: it is none of this program's."
-    return state, None
+
+
+def _life(log: LogFile, phase: str) -> str:
+    """Whether a process is at work on a run, or the run has what its last command was to give it."""
+    settled = phase == "finished" or (phase == "measured" and _command(log) != "estimate")
+    ended = log.last("end", "error")
+    if ended is None:
+        alive = None if log.process is None else is_alive(log.process)
+        if alive:
+            return "running"
+        otherwise = "unknown" if alive is None else "stopped"
+    else:
+        failed = ended["event"] == "error" and ended.get("exit_code") != _INTERRUPTED
+        otherwise = "failed" if failed else "stopped"
+    return "finished" if settled else otherwise
 
 
 def _command(log: LogFile) -> str | None:
     return log.attempt[0].get("command") if log.attempt else None
 
 
-def _settled(log: LogFile, phase: str) -> bool:
-    """Whether a run has what its last command was to give it."""
-    return phase == "finished" or (phase == "measured" and _command(log) != "estimate")
-
-
-def _life(log: LogFile, phase: str) -> str:
-    """Whether a process is at work on a run."""
-    settled = "finished" if _settled(log, phase) else None
-    ended = log.last("end", "error")
-    if ended is not None:
-        failed = ended["event"] == "error" and ended.get("exit_code") != _INTERRUPTED
-        return settled or ("failed" if failed else "stopped")
-    alive = None if log.process is None else is_alive(log.process)
-    if alive is None:
-        return settled or "unknown"
-    return "running" if alive else settled or "stopped"
-
-
-def _version(start: Mapping[str, Any]) -> str | None:
-    versions = start.get("versions") or {}
-    found = versions.get("opendas")
-    return found if isinstance(found, str) else None
-
-
-def _known(log: LogFile, name: str) -> Any:
+def _newest(log: LogFile, name: str) -> Any:
     """Return the newest value of a field of the attempt."""
     return next((line[name] for line in reversed(log.attempt) if line.get(name) is not None), None)
 
 
-def _memory(log: LogFile) -> float | None:
-    process = log.process
-    found = None if process is None else memory_mb(process.pid)
-    return None if found is None else round(found, 1)
+def _rounded(value: float | None, digits: int = 1) -> float | None:
+    return None if value is None else round(value, digits)
 
 
 def _seconds(timestamp: Any) -> float | None:
@@ -279,16 +260,16 @@ def _elapsed(log: LogFile, now: float | None) -> float | None:
     """Return how long the attempt has been going on, or how long it was seen at work."""
     if not log.attempt:
         return None
-    began = _seconds(log.attempt[0]["ts"])
+    first, last = log.attempt[0], log.attempt[-1]
+    began = _seconds(first["ts"])
     if now is not None and began is not None:
         return round(max(0.0, now - began), 1)
-    return round(max(0.0, float(log.attempt[-1]["mono"]) - float(log.attempt[0]["mono"])), 1)
+    return round(max(0.0, float(last["mono"]) - float(first["mono"])), 1)
 
 
 def _time_left(log: LogFile, now: float | None) -> dict[str, float | None]:
     """Return the rate of the stage under way, and what is left of it and of the estimate."""
-    speed = StageSpeed()
-    last = None
+    speed, last = StageSpeed(), None
     for line in log.attempt:
         told: list[Any] = [line.get(name) for name in ("stage", "done", "total")]
         if line["event"] in ("stage", "progress") and None not in told:
@@ -296,13 +277,12 @@ def _time_left(log: LogFile, now: float | None) -> dict[str, float | None]:
             last = line
     if last is None or now is None:
         return {"rate": None, "stage_left": None, "seconds_left": None}
-    mono = float(last["mono"])
     waited = max(0.0, now - (_seconds(last["ts"]) or now))
-    rate, left = speed.rate(mono), speed.left(mono)
+    left = speed.left(float(last["mono"]))
     stage_left = None if left is None else round(max(0.0, left - waited), 1)
-    leaves = next(reversed(_known(log, "geounits") or {"": 0}))
+    leaves = next(reversed(_newest(log, "geounits") or {"": 0}))
     return {
-        "rate": None if rate is None else round(rate, 3),
+        "rate": _rounded(speed.rate(float(last["mono"])), 3),
         "stage_left": stage_left,
         "seconds_left": stage_left if last["stage"] == f"estimating {leaves}" else None,
     }
