@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from opendas.engines.family_table import FAMILY_FIELDS
+from opendas.engines.outputs import FAMILY_FIELDS
 from opendas.runs.progress.log import FIELDS
 
 PAGE = Path(__file__).with_name("observability.md")

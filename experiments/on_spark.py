@@ -31,7 +31,7 @@ from opendas.runs.run import Run
 from opendas.schema.pl94 import pl94_persons, pl94_units
 
 sys.path.insert(0, str(HERE.parent / "tests"))
-from support.spark_cluster import start_cluster
+from support.spark_cluster import ENCRYPTED, start_cluster
 
 SEED = 1
 SPECULATIVE = '"Speculative":true'
@@ -82,7 +82,7 @@ def spark(master: str | None, bare: bool, folder: Path) -> Iterator[str]:
         return
     (folder / "cluster").mkdir()
     more, second = (SPECULATION, "127.0.0.2") if bare else ({}, "127.0.0.1")
-    with start_cluster(folder / "cluster", more, ("127.0.0.1", second)) as cluster:
+    with start_cluster(folder / "cluster", {**ENCRYPTED, **more}, ("127.0.0.1", second)) as cluster:
         os.environ.update(cluster.environment)
         yield cluster.url
         events = "".join(path.read_text() for path in (folder / "cluster" / "events").rglob("events_*"))

@@ -79,16 +79,16 @@ def __getattr__(name: str) -> Any:
 def publish_to(
     out: str | Path, address: str, *, master: str | None = None, allow_seeded: bool = False
 ) -> Published:
-    """Verify a release and copy it to a Hadoop-compatible address; needs Spark, for its file systems.
+    """Verify a release and copy it to an address of a file system that Arrow has.
 
     Parameters
     ----------
     out : path
         Output folder. Of it, ``release/`` alone is copied.
     address : str
-        A folder, such as ``hdfs://host/path``: empty, or with a part of the same release.
+        A folder, such as ``s3://bucket/path``: empty, or with a part of the same release.
     master : str, optional
-        URL of a Spark master; by default the Spark session of this process, else a local one. No job runs.
+        Not looked at any more: no Spark is needed.
     allow_seeded : bool
         Also a release whose noise came from a seed.
 
@@ -99,24 +99,22 @@ def publish_to(
     ConfigError
         If something else is at the address, or the address holds a password.
     EnvironmentFailure
-        If Spark cannot start or the file system refuses.
+        If the file system cannot be reached, or refuses.
     """
-    from opendas.engines.spark.hadoop import Hadoop
-    from opendas.engines.spark.session import open_session
-    from opendas.readers.remote import PASSWORD_RULE, RemoteAddress, holds_password
+    from opendas.files.remote import PASSWORD_RULE, RemoteAddress, RemoteFolder, holds_password
     from opendas.runs.finished_release import Release
     from opendas.runs.publish import publish_release
 
     if holds_password(address):
         raise ConfigError(f"ADDRESS: {PASSWORD_RULE}.")
     if RemoteAddress.of(address) is None:
-        raise ConfigError(f"{address}: expected an address with a scheme, such as hdfs://host/path.")
+        raise ConfigError(f"{address}: expected an address with a scheme, such as s3://bucket/path.")
     release = Release(out)
     failed = [check.name for check in release.verify(allow_seeded=allow_seeded) if not check.ok]
     if failed:
         raise CheckFailed(f"{out} is not published: {', '.join(failed)} failed; opendas verify says more.")
-    with open_session(master, name="opendas publish", threads=1) as session:
-        return publish_release(Hadoop(session), release.folder, address)
+    del master
+    return publish_release(release.folder, RemoteFolder(address))
 
 
 def plan(run: Run) -> PlanTable:

@@ -19,6 +19,14 @@ from opendas.engines.spark.session import java_program
 
 _PATIENCE_S = 120.0
 
+ENCRYPTED = {
+    "spark.authenticate": "true",
+    "spark.authenticate.secret": "known to master, workers and drivers",
+    "spark.network.crypto.enabled": "true",
+    "spark.io.encryption.enabled": "true",
+}
+"""What a cluster must have for counts and keys."""
+
 
 @dataclass(frozen=True)
 class Cluster:
@@ -89,7 +97,7 @@ def can_hide() -> bool:
 @contextmanager
 def start_cluster(
     folder: Path,
-    more: Mapping[str, str] | None = None,
+    more: Mapping[str, str] = ENCRYPTED,
     hosts: Sequence[str] = ("127.0.0.1", "127.0.0.1"),
     hidden: Path | None = None,
 ) -> Iterator[Cluster]:
@@ -107,7 +115,7 @@ def start_cluster(
         "spark.eventLog.enabled true\n"
         "spark.eventLog.compress false\n"
         f"spark.eventLog.dir file://{folder / 'events'}\n"
-        + "".join(f"{name} {value}\n" for name, value in (more or {}).items())
+        + "".join(f"{name} {value}\n" for name, value in more.items())
     )
     environment = {
         **os.environ,

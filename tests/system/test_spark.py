@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import platform
 import re
 import signal
 import subprocess
@@ -17,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.spark_cluster import Cluster, can_hide, forms, holds, start_cluster
+from support.spark_cluster import ENCRYPTED, Cluster, can_hide, forms, holds, start_cluster
 
 import opendas
 from opendas.custody.input_tag import tag_key
@@ -29,11 +30,8 @@ from opendas.runs.workspace import RunState, read_state
 pytestmark = pytest.mark.slow
 
 SEED = 7
-AT = "viewfs://cluster"
-"""A file system of Hadoop's own, whose folders are mounted from those of this machine."""
 HIDDEN = "hidden"
 """Below the outputs: executors have an empty folder of their own in its place."""
-MOUNTS = "spark.hadoop.fs.viewfs.mounttable.cluster.link."
 LARGEST_RESULT = 12_000
 SPECULATION = {
     "spark.speculation": "true",
@@ -49,7 +47,6 @@ import contextlib, io, json, shutil, sys
 from opendas.cli.failures import guarded
 from opendas.cli.main import cli
 from opendas.engines.spark import engine
-from opendas.engines.spark.exact import SparkCounts
 
 local, kept, answers, master = sys.argv[1:]
 
@@ -59,24 +56,20 @@ def run(words):
         code = guarded(cli, words)
     return [code, err.getvalue()]
 
-def stop_after(count):
-    spread = engine.SparkEngine._spread
-    def slice(self, *rest):
-        for number, answer in enumerate(spread(self, *rest)):
+on_executors = engine.SparkEngine._on_executors
+
+def interrupted(words, count):
+    def few(self, *rest):
+        for number, answer in enumerate(on_executors(self, *rest)):
             if number == count:
                 raise KeyboardInterrupt
             yield answer
-    return some
-
-def interrupted(words, count):
-    spread = engine.SparkEngine._spread
-    engine.SparkEngine._spread = stop_after(count)
+    engine.SparkEngine._on_executors = few
     try:
         return run(words)
     finally:
-        engine.SparkEngine._spread = spread
+        engine.SparkEngine._on_executors = on_executors
 
-sums = []
 close = engine.SparkEngine.__exit__
 def keep_and_close(self, *rest):
     shutil.copytree(local, kept, dirs_exist_ok=True)
@@ -139,15 +132,15 @@ def prepare(folder: Path) -> None:
     (damaged / "c.csv").write_text("\n".join([*lines, "0,1"]) + "\n")
     old = next(line for line in text.splitlines() if line.startswith("path"))
     (data / "damaged.toml").write_text(text.replace(old, f'path = "{damaged}"'))
-    plain = (data / "persons.toml").read_text()
-    there = re.sub(r'(path|frame) = "([^"]+)"', rf'\1 = "{AT}/nation/\2"', plain)
-    for name, address in (("nothing", f"{AT}/nation/none"), ("nowhere", "nonsense://cluster/persons")):
-        (data / f"{name}.toml").write_text(there.replace(f"{AT}/nation/persons", address))
-    (data / "at-damaged.toml").write_text(text.replace(old, f'path = "{AT}/damaged/*.csv"'))
+    plain, at = (data / "persons.toml").read_text(), data.as_uri()
+    there = re.sub(r'(path|frame) = "([^"]+)"', rf'\1 = "{at}/\2"', plain)
+    for name, address in (("nothing", f"{at}/none"), ("nowhere", "nonsense://cluster/persons")):
+        (data / f"{name}.toml").write_text(there.replace(f"{at}/persons", address))
+    (data / "at-damaged.toml").write_text(text.replace(old, f'path = "{damaged.as_uri()}/*.csv"'))
     (data / "at-persons.toml").write_text(there)
     from_records = re.sub(r'frame = "[^"]+"', 'frame = "from-records"', text)
     (data / "populated.toml").write_text(from_records)
-    (data / "at-populated.toml").write_text(from_records.replace(old, f'path = "{AT}/nation/persons"'))
+    (data / "at-populated.toml").write_text(from_records.replace(old, f'path = "{at}/persons"'))
 
 
 def commands(folder: Path) -> list[tuple[str, str, list[str]]]:
@@ -175,21 +168,13 @@ def commands(folder: Path) -> list[tuple[str, str, list[str]]]:
     for name in ("persons", "damaged", "populated", "nothing", "nowhere"):
         file = name if name.startswith("no") else f"at-{name}"
         found.append((f"{name} at an address", "there", words("run", file, f"{name}-at")))
-    one = ["publish", str(out / "persons-here"), f"{AT}/published/one", "--allow-seeded"]
+    one = ["publish", str(out / "persons-here"), (folder / "published").as_uri(), "--allow-seeded"]
     found += [("published", "here", one), ("published again", "here", one)]
     other = ["publish", str(out / "units-here"), *one[2:]]
     found.append(("published over it", "here", other))
     found.append(("published as it is", "here", other[:3]))
     found.append(("at an address here", "here", words("run", "at-persons", "at-here")))
-    for file in ("persons", "units"):
-        found.append((f"{file} sent", "there", words("run", file, f"{HIDDEN}/{file}-sent")))
-    found.append(("sent and stopped", "0", words("run", "informed", f"{HIDDEN}/informed-sent")))
-    found.append(
-        ("sent and resumed", "there", words("run", "informed", f"{HIDDEN}/informed-sent", "--resume"))
-    )
-    found.append(("sent again", "there", words("run", "persons", f"{HIDDEN}/persons-sent", "--resume")))
-    found.append(("measured and sent", "there", words("measure", "units-standard", f"{HIDDEN}/two-sent")))
-    found.append(("estimated and sent", "there", words("estimate", "units-standard", f"{HIDDEN}/two-sent")))
+    found.append(("hidden", "there", words("run", "persons", f"{HIDDEN}/persons")))
     return found
 
 
@@ -198,11 +183,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
     folder = tmp_path_factory.mktemp("spark")
     (folder / "cluster").mkdir()
     prepare(folder)
-    mounts = {f"{MOUNTS}/{name}": (folder / name).as_uri() for name in ("nation", "damaged", "published")}
-    (folder / "published").mkdir()
     hidden = folder / "out" / HIDDEN
     hidden.mkdir(parents=True)
-    with start_cluster(folder / "cluster", mounts, ("127.0.0.1", "127.0.0.2"), hidden) as cluster:
+    with start_cluster(folder / "cluster", ENCRYPTED, ("127.0.0.1", "127.0.0.2"), hidden) as cluster:
         cluster.environment["SOURCE_DATE_EPOCH"] = "1700000000"
         subprocess.run(
             [
@@ -296,32 +279,14 @@ def test_what_only_the_local_engine_does_is_refused(runs: Runs) -> None:
     assert "block-by-block" in text
 
 
-# Executors that do not see the output -----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "commands"),
-    [
-        ("persons", ["persons sent", "sent again"]),
-        ("units", ["units sent"]),
-        ("informed", ["sent and resumed"]),
-        ("two", ["measured and sent", "estimated and sent"]),
-    ],
-)
-def test_executors_that_do_not_see_the_output_send_what_they_find(
-    runs: Runs, name: str, commands: list[str]
-) -> None:
+def test_an_output_that_executors_do_not_see_is_refused_with_their_host(runs: Runs) -> None:
     if not can_hide():
         pytest.skip("a folder cannot be hidden from Spark's workers here: unshare --mount is not allowed")
-    for command in commands:
-        code, text = runs.told[command]
-        assert code == 0, text
-        assert "do not see the output folder" in text
-    assert runs.told["sent and stopped"][0] == 130
-    sent = runs.out(f"{HIDDEN}/{name}-sent")
-    assert same(runs.out(f"{name}-here"), sent)
-    left = {path for path in tree(sent) if "/logs/" not in path}
-    assert left == {path for path in tree(runs.out(f"{name}-here")) if "/logs/" not in path}
+    code, text = runs.told["hidden"]
+    assert code == 6
+    assert f"executors on {platform.node()} do not see" in text
+    assert "--out" in text
+    assert not runs.out(f"{HIDDEN}/persons").exists()
 
 
 # Input at addresses -----------------------------------------------------------------------------------------
@@ -353,10 +318,10 @@ def test_an_address_without_spark_or_without_files_or_without_a_file_system_is_r
     assert "--engine spark" in text
     code, text = runs.told["nothing at an address"]
     assert code == 2
-    assert f"nothing found at {AT}/nation/none" in text
+    assert f"nothing found at {(runs.folder / 'nation').as_uri()}/none" in text
     code, text = runs.told["nowhere at an address"]
     assert code == 6
-    assert "UnsupportedFileSystemException" in text
+    assert "nonsense://cluster/ cannot be used" in text
     for name in ("at-here", "nothing-at", "nowhere-at"):
         assert not runs.out(name).exists()
 
@@ -364,11 +329,7 @@ def test_an_address_without_spark_or_without_files_or_without_a_file_system_is_r
 def test_a_release_is_published_whole_and_alone(runs: Runs) -> None:
     for command in ("published", "published again"):
         assert runs.told[command][0] == 0, runs.told[command][1]
-    there = tree(runs.folder / "published" / "one")
-    checksums = {name for name in there if name.endswith(".crc")}  # Hadoop's, beside files of local disks
-    assert {name: there[name] for name in there.keys() - checksums} == tree(
-        runs.out("persons-here") / "release"
-    )
+    assert tree(runs.folder / "published") == tree(runs.out("persons-here") / "release")
 
 
 def test_nothing_is_published_over_something_else_or_without_being_verified(runs: Runs) -> None:
@@ -427,17 +388,18 @@ def test_no_task_gives_the_driver_what_grows_with_the_nation(runs: Runs) -> None
 
 
 ALLOWED = {
-    "engines/spark/exact.py": 1,  # answers of tasks: entries, totals, tags
+    "engines/spark/partitions.py": 1,  # answers of tasks: totals, tags; cubes of household tables
     "engines/spark/engine.py": 1,  # answers of items: that they are done
     "engines/spark/executors.py": 2,  # what executors lack, asked in two ways
-    "spark_files.py": 1,  # how many rows a file has, and what is wrong with it
+    "engines/spark/reading.py": 1,  # how many rows a file has, and what is wrong with it
+    "phsafe/spark/rows.py": 1,  # how many lines a block has, and headers
 }
 
 
 def test_the_places_that_take_something_from_executors_are_these() -> None:
     root = Path(opendas.__file__).parent
     found: dict[str, int] = {}
-    for path in (*root.glob("engines/spark/*.py"), root / "on_spark.py", root / "spark_files.py"):
+    for path in (*root.glob("engines/spark/*.py"), *root.glob("phsafe/spark/*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Attribute) and node.attr in (
                 *(
@@ -452,7 +414,7 @@ def test_the_places_that_take_something_from_executors_are_these() -> None:
                     "first",
                 ),
             ):
-                if node.attr in ("take", "first"):  # of histograms; of measurements
+                if node.attr in ("take", "first", "head"):  # of histograms; of measurements; of text
                     continue
                 if isinstance(node.value, ast.Name) and node.value.id == "gc":
                     continue
@@ -543,6 +505,15 @@ def test_a_worker_killed_in_the_middle_of_a_job_changes_nothing(runs: Runs) -> N
     _, said = process.communicate(timeout=600)
     assert process.returncode == 0, said
     assert same(runs.out("persons-here"), runs.out("worker"))
+
+
+def test_a_cluster_that_does_not_encrypt_its_network_is_refused(runs: Runs) -> None:
+    off = {"spark.network.crypto.enabled": "false"}
+    process = start(runs, "clear", "--master", runs.cluster.url, settings=off)
+    _, said = process.communicate(timeout=300)
+    assert process.returncode == 6, said
+    assert "engine spark: spark.network.crypto.enabled or spark.ssl.rpc.enabled must be true" in said
+    assert not runs.out("clear").exists()
 
 
 def test_a_master_that_is_not_there_is_an_environment_failure(runs: Runs) -> None:

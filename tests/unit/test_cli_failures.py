@@ -122,14 +122,6 @@ def test_an_interrupted_run_says_how_to_finish(tmp_path: Path, capsys: pytest.Ca
     assert "--resume" in capsys.readouterr().err
 
 
-def test_an_interruption_before_the_command_is_one(capsys: pytest.CaptureFixture[str]) -> None:
-    def before() -> None:
-        raise KeyboardInterrupt
-
-    assert guarded(failing(ValueError()), [], before) == 130
-    assert capsys.readouterr().err == "opendas: interrupted.\n"
-
-
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), by_signal()])
 def test_the_log_of_a_run_tells_the_same(error: BaseException) -> None:
     assert exit_code_of(error) == 130

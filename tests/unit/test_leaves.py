@@ -26,7 +26,7 @@ class Results:
     cuts: list[int]
     reads: list[int] = field(default_factory=list)
 
-    def parts_at(self, level: int) -> list[Part]:
+    def tasks_at(self, level: int) -> list[Part]:
         assert level == 2
         return [Part(self, number) for number in range(len(self.cuts) - 1)]
 
@@ -39,10 +39,6 @@ class Part:
     @property
     def first(self) -> int:
         return self.results.cuts[self.number]
-
-    @property
-    def task(self) -> Part:
-        return self
 
     def read(self) -> Part:
         self.results.reads.append(self.number)

@@ -174,8 +174,8 @@ def calls_of(method: str) -> list[tuple[str, ast.Call]]:
 
 
 def test_keys_are_derived_in_one_place_with_product_plan_and_tag() -> None:
-    # Run keys; what seals a key file or a connection derives keys of its own.
-    others = ("custody/run_key.py", "custody/passphrase.py", "engines/spark/channel.py")
+    # Run keys; what seals a key file derives keys of its own.
+    others = ("custody/run_key.py", "custody/passphrase.py")
     found = [(path, ast.unparse(call)) for path, call in calls_of("derive") if path not in others]
     assert found == [
         ("custody/input_tag.py", "key.derive('input tag, entries')"),
@@ -213,10 +213,10 @@ HASHES = {
     "budget/allocation.py": "the budget",
     "engines/checkpoint.py": "finished tasks: estimates and noisy answers, under state/",
     "engines/spark/executors.py": "source files of the package",
-    "engines/spark/channel.py": "keyed, by HKDF; a comparison that takes the same time whatever differs",
     "engines/subtree.py": "geocodes, which are public",
     "geography/spine.py": "the spine",
     "files/atomic.py": "files of a release",
+    "files/remote.py": "files of a release, read back",
     "files/mdf/layout.py": "geocodes, which are public: names of files",
     "measurement/plan.py": "the plan",
     "phsafe/inputs/digest.py": "rows, for the keyed tag alone: in memory, never written",

@@ -120,11 +120,10 @@ def test_the_modules_that_hold_a_key_are_these() -> None:
         "opendas.phsafe.measure",
     }
     assert importers("RunKey") == {
-        "opendas.engines.spark.exact",  # for the input tag, as next
+        "opendas.engines.spark.counts",  # for the input tag, as next
         "opendas.engines.truth",
         "opendas.phsafe.accuracy",
         "opendas.phsafe.measure",
-        "opendas.engines.backend",
         "opendas.runs.act",
         "opendas.custody.input_tag",
         "opendas.tuning.simulate",
@@ -133,7 +132,6 @@ def test_the_modules_that_hold_a_key_are_these() -> None:
     assert importers("NoisyMeasurements") == {"opendas.engines.work"}
     assert importers("KeyedSource") == {
         "opendas.engines.warm_up",  # no key: zeros in its place, for made counts
-        "opendas.engines.spark.draw",
         "opendas.engines.spark.engine",
         "opendas.engines.spark.backend",
         "opendas.runs.release",
@@ -145,13 +143,12 @@ def test_the_modules_that_hold_a_key_are_these() -> None:
 
 def test_truth_and_key_meet_only_in_measurement_and_in_the_wiring() -> None:
     truth = importers("Histogram") | importers("InputData") | importers("make_reader")
-    truth |= importers("ExactInput")
+    truth |= importers("ExactCounts")
     key = importers("NoiseSource") | importers("RunKey") | importers("KeyedSource") | importers("open_act")
     assert truth & key == {
         "opendas.engines.warm_up",  # neither: made counts, and zeros in the place of a key
-        "opendas.engines.spark.draw",
         "opendas.engines.spark.engine",
-        "opendas.engines.spark.exact",  # the key of the input tag
+        "opendas.engines.spark.counts",  # the key of the input tag
         "opendas.engines.truth",  # the key of the input tag
         "opendas.engines.work",
         "opendas.measurement.noisy",
@@ -180,7 +177,6 @@ def test_persons_and_key_meet_only_in_the_measurement_and_the_wiring_of_phsafe()
 def test_ciphers_and_operating_system_randomness_are_in_one_place() -> None:
     ciphers = {n for n in MODULES if any(m.startswith("cryptography") for m, _ in imported(n))}
     assert ciphers == {
-        "opendas.engines.spark.channel",
         "opendas.custody.run_key",
         "opendas.sampling.noise",
         "opendas.sampling.ordering",
@@ -189,9 +185,9 @@ def test_ciphers_and_operating_system_randomness_are_in_one_place() -> None:
     }
     random = {n for n in MODULES if any(m in ("random", "secrets") for m, _ in imported(n))}
     explorer = {f"opendas.explore.{part}" for part in ("app", "session")}
-    spark = {f"opendas.engines.spark.{part}" for part in ("channel", "draw", "engine", "exact", "executors")}
+    spark = {f"opendas.engines.spark.{part}" for part in ("counts", "engine", "executors")}
     assert random == {"opendas.runs.act"} | explorer | spark, (
-        "secrets: run ids, tokens of the page and of executors, names of probes and folders"
+        "secrets: run ids, tokens of the page, names of probes and folders"
     )
 
 

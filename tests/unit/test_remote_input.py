@@ -1,71 +1,41 @@
-"""Input at addresses, without Spark: how it is named, found, copied and refused."""
+"""Input at addresses: how it is named, found, copied and refused."""
 
 from __future__ import annotations
 
-import shutil
 import tomllib
-from collections.abc import Callable
-from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
 from support.mini import write_mini
 
 from opendas.api import publish_to
-from opendas.engines.spark.in_memory import file_in_memory
-from opendas.engines.spark.remote_input import copy_data, copy_public, list_data
+from opendas.engines.spark.reading import copy_data, copy_public, find_data
 from opendas.errors import ConfigError
+from opendas.files.remote import RemoteAddress, RemoteFile, RemoteInput, holds_password
 from opendas.readers.base import ReaderSpec
 from opendas.readers.columns.csv_parquet import shown_name
 from opendas.readers.paths import expand_paths
-from opendas.readers.remote import RemoteAddress, RemoteInput, holds_password
 from opendas.runs.config.released import toml_document
 from opendas.runs.run import define, load
 
 AT = "far://host/data"
 
 
-class Elsewhere:
-    """A folder of this machine as a file system elsewhere."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.size: Callable[[Path], int] = lambda path: path.stat().st_size
-
-    def path(self, address: str) -> Path:
-        return self.folder / address.removeprefix(AT).lstrip("/")
-
-    def matches(self, address: str) -> list[tuple[str, int | None]]:
-        every = [self.folder, *self.folder.rglob("*")]
-        named = {
-            f"{AT}/{path.relative_to(self.folder).as_posix()}".removesuffix("/."): path for path in every
-        }
-        return [
-            (name, None if path.is_dir() else self.size(path))
-            for name, path in named.items()
-            if fnmatch(name, address) and name.count("/") == address.count("/")
-        ]
-
-    def names(self, folder: str) -> dict[str, int]:
-        top = self.path(folder)
-        return {f.relative_to(top).as_posix(): self.size(f) for f in top.rglob("*") if f.is_file()}
-
-    def copy_here(self, address: str, path: Path) -> None:
-        shutil.copyfile(self.path(address), path)
-
-
 @pytest.fixture
-def there(tmp_path: Path) -> Elsewhere:
+def there(tmp_path: Path) -> Path:
     for name in ("s=1/b.csv", "s=1/a.csv", "s=0/a.csv", "s=0/_log/a.csv", "s=0/.a.csv", "s=0/a.doc", "f.csv"):
         path = tmp_path / "there" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(name)
-    return Elsewhere(tmp_path / "there")
+    return tmp_path / "there"
 
 
 def spec(folder: Path, *paths: str) -> ReaderSpec:
     given = load(write_mini(folder)).resolved.reader
-    remote = RemoteInput(tuple(map(RemoteAddress, paths)), RemoteAddress(f"{AT}/f.csv"))
+    at = (folder / "there").as_uri()
+    remote = RemoteInput(
+        tuple(RemoteAddress(f"{at}/{path}".rstrip("/")) for path in paths), RemoteAddress(f"{at}/f.csv")
+    )
     return ReaderSpec("records", (), given.product, remote=remote)
 
 
@@ -120,41 +90,53 @@ def test_a_release_is_not_published_with_a_password(tmp_path: Path) -> None:
     assert "marked" not in str(told.value)
 
 
-def test_data_at_an_address_are_found_as_here(tmp_path: Path, there: Elsewhere) -> None:
-    found, addresses = list_data(there, spec(tmp_path, AT))  # type: ignore[arg-type]
-    here = expand_paths(there.folder, Path())
-    assert [there.path(address) for address in addresses] == list(here)
+def test_data_at_an_address_are_found_as_here(tmp_path: Path, there: Path) -> None:
+    found, files = find_data(spec(tmp_path, ""))
+    here = expand_paths(there, Path())
+    assert [file.address for file in files] == [f"file://{path}" for path in here]
     assert list(map(shown_name, found.paths)) == list(map(shown_name, here))
+    assert [file.size for file in files] == [path.stat().st_size for path in here]
     assert not found.remote
-    _, some = list_data(there, spec(tmp_path, f"{AT}/s=1/*.csv"))  # type: ignore[arg-type]
-    assert some == (f"{AT}/s=1/a.csv", f"{AT}/s=1/b.csv")
 
 
-def test_copies_are_named_as_what_they_are_copies_of(tmp_path: Path, there: Elsewhere) -> None:
-    found, addresses = list_data(there, spec(tmp_path, AT))  # type: ignore[arg-type]
-    copied = copy_data(there, found, addresses, tmp_path / "cache")  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("wanted", "names"),
+    [
+        ("s=1/*.csv", ["s=1/a.csv", "s=1/b.csv"]),
+        ("s=*/a.csv", ["s=0/a.csv", "s=1/a.csv"]),
+        ("s=[1-9]", ["s=1/a.csv", "s=1/b.csv"]),
+        ("s=0", ["s=0/a.csv"]),
+        ("s=0/a.doc", ["s=0/a.doc"]),
+        ("a[1].csv", ["a[1].csv"]),
+        ("s%3D0", ["s=0/a.csv"]),
+    ],
+)
+def test_patterns_folders_and_files(tmp_path: Path, there: Path, wanted: str, names: list[str]) -> None:
+    (there / "a[1].csv").write_text("")
+    _, files = find_data(spec(tmp_path, wanted))
+    assert [file.address for file in files] == [f"{there.as_uri()}/{name}" for name in names]
+
+
+def test_copies_are_named_as_what_they_are_copies_of(tmp_path: Path, there: Path) -> None:
+    found, files = find_data(spec(tmp_path, ""))
+    copied = copy_data(found, files, tmp_path / "cache")
     assert list(map(shown_name, copied.paths)) == list(map(shown_name, found.paths))
     texts = [path.read_text() for path in copied.paths if isinstance(path, Path)]
-    assert texts == [there.path(address).read_text() for address in addresses]
+    assert texts == [path.read_text() for path in expand_paths(there, Path())]
 
 
-def test_public_files_are_copied(tmp_path: Path, there: Elsewhere) -> None:
-    copied = copy_public(there, spec(tmp_path, AT), tmp_path / "cache")  # type: ignore[arg-type]
+def test_public_files_are_copied(tmp_path: Path, there: Path) -> None:
+    given = spec(tmp_path, "")
+    copied = copy_public(given, tmp_path / "cache")
     assert isinstance(copied.frame, Path)
     assert copied.frame.read_text() == "f.csv"
-    assert copied.remote == RemoteInput((RemoteAddress(AT),))
+    assert copied.remote == RemoteInput(given.remote.paths)
 
 
-def test_what_cannot_be_handed_over_is_refused(tmp_path: Path, there: Elsewhere) -> None:
-    with pytest.raises(ConfigError, match="nothing found at"):
-        list_data(there, spec(tmp_path, f"{AT}/none"))  # type: ignore[arg-type]
-    there.size = lambda path: 1 << 31
-    with pytest.raises(ConfigError, match=r"has 2,048 MiB.*Write the data set in many files"):
-        list_data(there, spec(tmp_path, AT))  # type: ignore[arg-type]
-    there.size = lambda path: 1
-    (there.folder / "a[1].csv").write_text("")
-    with pytest.raises(ConfigError, match="pattern"):
-        list_data(there, spec(tmp_path, AT))  # type: ignore[arg-type]
+def test_nothing_at_an_address_is_refused(tmp_path: Path, there: Path) -> None:
+    for wanted in ("none", "none/*.csv", "s=0/_log/*.txt"):
+        with pytest.raises(ConfigError, match="nothing found at"):
+            find_data(spec(tmp_path, wanted))
 
 
 def test_run_files_keep_addresses_and_nobody_else_reads_them(tmp_path: Path) -> None:
@@ -176,9 +158,10 @@ def test_other_files_are_no_addresses() -> None:
         expand_paths(f"{AT}/x", Path(), "[geography] block_assignment")
 
 
-def test_a_file_in_memory_has_its_name_and_leaves_nothing() -> None:
+def test_a_file_in_memory_has_its_name_and_leaves_nothing(tmp_path: Path) -> None:
     data = bytes(range(256)) * 5000
-    with file_in_memory("s=1/c=2/a.csv", memoryview(data)) as path:
+    (tmp_path / "b.csv").write_bytes(data)
+    with RemoteFile(tmp_path.as_uri(), "b.csv", len(data)).in_memory("s=1/c=2/a.csv") as path:
         assert shown_name(path) == "s=1/c=2/a.csv"
         assert path.read_bytes() == data
         assert path.stat().st_size == len(data)

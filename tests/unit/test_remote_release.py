@@ -2,58 +2,43 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from pathlib import Path
 
 import pytest
 
 from opendas.errors import ConfigError, EnvironmentFailure
+from opendas.files.remote import RemoteFolder
 from opendas.runs.publish import Published, publish_release
 
-AT = "there://host/release"
 
-
-class Folder:
-    """A folder of this machine as a file system elsewhere, which may fail or lie."""
+class Failing(RemoteFolder):
+    """A folder at an address whose file system may fail or lie."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        super().__init__(folder.as_uri())
         self.steps = 0
         self.last = 1 << 30
         self.damaged = ""
-
-    def path(self, address: str) -> Path:
-        assert address.startswith(AT)
-        return self.folder / address.removeprefix(AT).lstrip("/")
 
     def step(self) -> None:
         self.steps += 1
         if self.steps > self.last:
             raise EnvironmentFailure("the power is off")
 
-    def names(self, folder: str) -> dict[str, int]:
-        top = self.path(folder)
-        return {f.relative_to(top).as_posix(): f.stat().st_size for f in top.rglob("*") if f.is_file()}
-
-    def copy_there(self, path: Path, address: str) -> None:
-        goal = self.path(address)
-        goal.parent.mkdir(parents=True, exist_ok=True)
+    def put(self, path: Path, name: str) -> None:
         data = path.read_bytes()
         if self.steps >= self.last:
             data = data[: len(data) // 2]  # torn
-        goal.write_bytes(data + (b"x" if path.name == self.damaged else b""))
+        other = path.parent / "other"
+        other.write_bytes(data + (b"x" if path.name == self.damaged else b""))
+        super().put(other, name)
+        other.unlink()
         self.step()
 
     def rename(self, old: str, new: str) -> None:
         self.step()
-        self.path(old).rename(self.path(new))
-
-    def remove(self, address: str) -> None:
-        self.path(address).unlink()
-
-    def sha256(self, address: str) -> str:
-        return hashlib.sha256(self.path(address).read_bytes()).hexdigest()
+        super().rename(old, new)
 
 
 FILES = ("certificate.json", "certificate.pdf", "mdf/persons/01.parquet", "report.html", "run/p.toml")
@@ -69,59 +54,81 @@ def release(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def there(tmp_path: Path) -> Folder:
-    return Folder(tmp_path / "there")
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "there" / "2030"
 
 
-def same(release: Path, there: Folder) -> bool:
+@pytest.fixture
+def there(folder: Path) -> Failing:
+    return Failing(folder)
+
+
+def same(release: Path, folder: Path, there: Failing) -> bool:
     return {name: (release / name).read_bytes() for name in FILES} == {
-        name: (there.folder / name).read_bytes() for name in there.names(AT)
+        name: (folder / name).read_bytes() for name in there.names()
     }
 
 
-def test_a_release_is_there_whole_and_once(release: Path, there: Folder) -> None:
-    assert publish_release(there, release, AT + "/") == Published(AT, 5, 5)
-    assert same(release, there)
-    assert publish_release(there, release, AT) == Published(AT, 5, 0)
+def test_a_release_is_there_whole_and_once(release: Path, folder: Path, there: Failing) -> None:
+    assert publish_release(release, there) == Published(folder.as_uri(), 5, 5)
+    assert same(release, folder, there)
+    assert publish_release(release, RemoteFolder(folder.as_uri() + "/")) == Published(folder.as_uri(), 5, 0)
 
 
-@pytest.mark.parametrize("last", range(10))
 def test_after_any_step_it_can_be_finished_and_has_no_certificate_before(
-    release: Path, there: Folder, last: int
+    release: Path, folder: Path, there: Failing
 ) -> None:
-    there.last = last
-    with pytest.raises(EnvironmentFailure):
-        publish_release(there, release, AT)
-    assert "certificate.json" not in there.names(AT)
-    there.last = 1 << 30
-    publish_release(there, release, AT)
-    assert same(release, there)
+    for last in range(10):
+        there.steps, there.last = 0, last
+        with pytest.raises(EnvironmentFailure):
+            publish_release(release, there)
+        assert "certificate.json" not in there.names()
+        there.last = 1 << 30
+        publish_release(release, there)
+        assert same(release, folder, there)
+        shutil.rmtree(folder)
 
 
-def test_temporary_files_of_files_that_are_there_are_removed(release: Path, there: Folder) -> None:
-    publish_release(there, release, AT)
-    (there.folder / "mdf/persons/_01.parquet.partial").write_text("torn")
-    publish_release(there, release, AT)
-    assert same(release, there)
+def test_temporary_files_of_files_that_are_there_are_removed(
+    release: Path, folder: Path, there: Failing
+) -> None:
+    publish_release(release, there)
+    (folder / "mdf/persons/_01.parquet.partial").write_text("torn")
+    publish_release(release, there)
+    assert same(release, folder, there)
 
 
 @pytest.mark.parametrize("name", ["certificate.json", "mdf/persons/01.parquet", "mdf/persons/02.parquet"])
-def test_nothing_is_written_where_something_else_is(release: Path, there: Folder, name: str) -> None:
-    (there.folder / name).parent.mkdir(parents=True)
-    (there.folder / name).write_text("something else")
+def test_nothing_is_written_where_something_else_is(
+    release: Path, folder: Path, there: Failing, name: str
+) -> None:
+    (folder / name).parent.mkdir(parents=True)
+    (folder / name).write_text("something else")
     with pytest.raises(ConfigError, match="choose an empty folder"):
-        publish_release(there, release, AT)
-    assert there.names(AT).keys() == {name}
+        publish_release(release, there)
+    assert there.names().keys() == {name}
 
 
-def test_a_file_system_that_gives_back_other_bytes_is_found_out(release: Path, there: Folder) -> None:
+def test_a_file_system_that_gives_back_other_bytes_is_found_out(release: Path, there: Failing) -> None:
     there.damaged = "01.parquet"
     with pytest.raises(EnvironmentFailure, match="other bytes"):
-        publish_release(there, release, AT)
-    assert not {"certificate.json", "mdf/persons/01.parquet"} & there.names(AT).keys()
+        publish_release(release, there)
+    assert not {"certificate.json", "mdf/persons/01.parquet"} & there.names().keys()
 
 
-def test_what_is_not_of_the_release_folder_stays_here(release: Path, there: Folder) -> None:
+def test_what_is_not_of_the_release_folder_stays_here(release: Path, there: Failing) -> None:
     shutil.copytree(release, release.parent / "confidential")
-    publish_release(there, release, AT)
-    assert there.names(AT).keys() == set(FILES)
+    publish_release(release, there)
+    assert there.names().keys() == set(FILES)
+
+
+def test_a_file_in_the_place_of_the_folder_is_refused(release: Path, folder: Path, there: Failing) -> None:
+    folder.parent.mkdir()
+    folder.write_text("")
+    with pytest.raises(ConfigError, match="is a file, not a folder"):
+        publish_release(release, there)
+
+
+def test_a_file_system_that_arrow_does_not_have_is_an_environment_failure() -> None:
+    with pytest.raises(EnvironmentFailure, match=r"nonsense://h/x cannot be used \(ArrowInvalid\)"):
+        RemoteFolder("nonsense://h/x")

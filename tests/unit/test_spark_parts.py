@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -23,33 +23,40 @@ import pyarrow as pa
 import pytest
 from support.mini import from_dense, mini_frame, mini_histogram, mini_product, to_dense, write_mini
 
-import opendas.engines.spark.draw as draw
-import opendas.engines.spark.exact as exact
+import opendas.engines.spark.counts as counting
+import opendas.engines.spark.engine as engine
 import opendas.engines.spark.executors as executors
 from opendas.custody.input_tag import TagSum, tag_key, tag_of
 from opendas.custody.run_key import RunKey
 from opendas.engines.outputs import Solved
-from opendas.engines.spark.dealing import Cut, Redeal, split
-from opendas.engines.spark.exact import tag_counts
-from opendas.engines.spark.executors import prepare_executors, source_digest, write_package
-from opendas.engines.spark.key_service import KeyService
-from opendas.engines.spark.parts import (
+from opendas.engines.spark.counts import (
     COUNT_SCHEMA,
+    Entries,
+    LastCut,
+    SplitAgain,
+    TaskCounts,
+    Unchanged,
+    merge_entries,
+    pack_entries,
+    split,
+    tag_table,
+    unpack_entries,
+)
+from opendas.engines.spark.executors import prepare_executors, source_digest, write_package
+from opendas.engines.spark.partitions import (
     Answer,
-    Counts,
-    merge_counts,
+    EachPartition,
+    _hash,
     pack,
-    pack_counts,
+    partition_values,
     read_marker,
     unpack,
-    unpack_counts,
-    write_here,
+    write_shared,
 )
 from opendas.engines.spark.reading import together
-from opendas.engines.spark.run_files import SharedFiles
-from opendas.engines.spark.slots import _hash, slots
+from opendas.engines.spark.session import _refuse_clear_text
 from opendas.engines.truth import input_tag
-from opendas.engines.work import Saved
+from opendas.engines.work import KeyedSource, Saved
 from opendas.errors import (
     ConfigError,
     DataError,
@@ -82,55 +89,50 @@ def test_the_hash_is_sparks() -> None:
 
 @pytest.mark.parametrize("partitions", [1, 2, 3, 64, 65, 1000])
 def test_every_partition_has_a_number_of_its_own(partitions: int) -> None:
-    numbers = slots(partitions)
+    numbers = partition_values(partitions)
     hashed = _hash(numbers.astype(np.uint32)).view(np.int32).astype(np.int64)
     assert (hashed % partitions).tolist() == list(range(partitions))
-
-
-def entries(table: Histogram) -> Counts:
-    leaf = np.repeat(np.arange(table.rows), np.diff(table.indptr))
-    return Counts(leaf, table.cells, table.counts)
 
 
 def test_counts_come_back_whatever_they_were_cut_into() -> None:
     table = mini_histogram(mini_frame(3, 4, 5))
     starts = np.array([0, 7, 8, 30, 60])
-    slot = slots(4)
-    every = entries(table)
-    halves = [Counts(every.leaf[k::3], every.cell[k::3], every.count[k::3]) for k in range(3)]
-    batches = [pack_counts(split(half, starts, slot)) for half in halves]
+    slot = partition_values(4)
+    every = Entries.of(table)
+    halves = [Entries(every.leaf[k::3], every.cell[k::3], every.count[k::3]) for k in range(3)]
+    batches = [pack_entries(split(half, starts, slot)) for half in halves]
     rows = pa.Table.from_batches(batches)
     for task in range(4):
         of_task = rows.filter(pa.compute.equal(rows["task"], task))
         assert set(of_task["slot"].to_pylist()) <= {int(slot[task])}
         low, high = int(starts[task]), int(starts[task + 1])
-        merged = merge_counts(iter(of_task.to_batches()), task, low, high, table.size)
+        merged = merge_entries(iter(of_task.to_batches()), task, low, high, table.size)
         assert same(merged, table.slice(low, high))
 
 
 def test_entries_of_two_files_add_up() -> None:
-    one = Counts(np.array([4, 5]), np.array([1, 2]), np.array([10, 20]))
-    batches = [pack_counts([(0, 3, one), (0, 3, one)]), pack_counts([(0, 3, one)])]
-    merged = merge_counts(iter(batches), 3, 4, 6, 3)
+    one = Entries(np.array([4, 5]), np.array([1, 2]), np.array([10, 20]))
+    batches = [pack_entries([(0, 3, one), (0, 3, one)]), pack_entries([(0, 3, one)])]
+    merged = merge_entries(iter(batches), 3, 4, 6, 3)
     assert to_dense(merged).tolist() == [[0, 30, 0], [0, 0, 60]]
     with pytest.raises(AssertionError, match="partition of their own"):
-        merge_counts(iter(batches), 2, 4, 6, 3)
+        merge_entries(iter(batches), 2, 4, 6, 3)
 
 
 def test_no_entry_is_no_count() -> None:
-    assert to_dense(merge_counts(iter([]), 0, 5, 7, 3)).tolist() == [[0, 0, 0], [0, 0, 0]]
+    assert to_dense(merge_entries(iter([]), 0, 5, 7, 3)).tolist() == [[0, 0, 0], [0, 0, 0]]
 
 
 def test_counts_are_dealt_out_again() -> None:
     table = mini_histogram(mini_frame(3, 4, 5))
     before, after = np.array([0, 20, 60]), np.array([0, 5, 33, 60])
-    batches = [pack_counts(split(entries(table), before, slots(2)))]
-    again = pa.Table.from_batches(list(Redeal(after)(iter(batches))), schema=COUNT_SCHEMA)
+    batches = [pack_entries(split(Entries.of(table), before, partition_values(2)))]
+    again = pa.Table.from_batches(list(SplitAgain(after)(iter(batches))), schema=COUNT_SCHEMA)
     for task in range(3):
         rows = again.filter(pa.compute.equal(again["task"], task)).to_batches()
         low, high = int(after[task]), int(after[task + 1])
-        assert same(merge_counts(iter(rows), task, low, high, table.size), table.slice(low, high))
-    assert len(list(unpack_counts(batches[0]))) == 2
+        assert same(merge_entries(iter(rows), task, low, high, table.size), table.slice(low, high))
+    assert len(list(unpack_entries(batches[0]))) == 2
 
 
 def test_tags_of_tasks_add_up_to_that_of_the_input() -> None:
@@ -139,7 +141,7 @@ def test_tags_of_tasks_add_up_to_that_of_the_input() -> None:
     order = np.random.default_rng(1).permutation(len(frame))
     on_spine = table.take(order)
     parts = [
-        tag_counts(tag_key(key), order[low:high], on_spine.slice(low, high))
+        tag_table(tag_key(key), order[low:high], on_spine.slice(low, high))
         for low, high in ((0, 11), (11, 12), (12, 60))
     ]
     assert tag_of(key, sum(parts, TagSum()), (table.rows, table.size)) == input_tag(key, table)
@@ -148,22 +150,25 @@ def test_tags_of_tasks_add_up_to_that_of_the_input() -> None:
 def test_counts_that_changed_since_they_were_tagged_are_refused_before_anything_is_drawn() -> None:
     table, key = mini_histogram(mini_frame(3, 4, 5)), RunKey.seeded(3)
     order = np.arange(table.rows)
-    with KeyService("127.0.0.1") as keys:
-        keys.offer({exact._TAG_KEY: tag_key(key)})
-        keys.offer({exact._sum_name(0): exact._as_key(tag_counts(tag_key(key), order, table))})
-        check = exact._Unchanged(keys.ticket, order, np.array([0, table.rows]))
-        check(0, table)
-        dense = to_dense(table)
-        dense[7, 1] += 1
-        with pytest.raises(PrivacyError, match="Nothing was drawn"):
-            check(0, from_dense(dense))
+    secret = tag_key(key)
+    whole = TaskCounts(np.array([0, table.rows]), table.size)
+    check = Unchanged(whole, secret, order, {0: tag_table(secret, order, table)})
+
+    def rows(some: Histogram) -> Iterator[pa.RecordBatch]:
+        return iter([pack_entries([(0, 0, Entries.of(some))])])
+
+    assert same(check(0, rows(table)), table)
+    dense = to_dense(table)
+    dense[7, 1] += 1
+    with pytest.raises(PrivacyError, match="Nothing was drawn"):
+        check(0, rows(from_dense(dense)))
 
 
 def test_cuts_are_compared_by_what_they_are() -> None:
-    one = Cut(1, np.array([0, 5, 9]))
-    assert one == Cut(1, np.array([0, 5, 9]))
-    assert one != Cut(2, np.array([0, 5, 9]))
-    assert one != Cut(1, np.array([0, 4, 9]))
+    one = LastCut(1, np.array([0, 5, 9]))
+    assert one == LastCut(1, np.array([0, 5, 9]))
+    assert one != LastCut(2, np.array([0, 5, 9]))
+    assert one != LastCut(1, np.array([0, 4, 9]))
     assert len(one) == 2
 
 
@@ -178,7 +183,7 @@ def test_cuts_are_compared_by_what_they_are() -> None:
     ],
 )
 def test_errors_come_back_from_executors_as_they_were(error: OpendasError, tmp_path: Path) -> None:
-    write_here(tmp_path / "0.done", pack(Answer.of(error)))
+    write_shared(tmp_path / "0.done", pack(Answer.of(error)))
     marker = read_marker(tmp_path / "0.done")
     assert marker is not None
     for answer in (unpack(pack(Answer.of(error))), marker):
@@ -190,7 +195,7 @@ def test_errors_come_back_from_executors_as_they_were(error: OpendasError, tmp_p
 
 def test_a_marker_is_there_whole_or_not(tmp_path: Path) -> None:
     assert read_marker(tmp_path / "0.done") is None
-    write_here(tmp_path / "0.done", pack(Answer({"told": 3})))
+    write_shared(tmp_path / "0.done", pack(Answer({"told": 3})))
     found = read_marker(tmp_path / "0.done")
     assert found is not None
     assert found.get() == {"told": 3}
@@ -198,33 +203,10 @@ def test_a_marker_is_there_whole_or_not(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", [None, 3, Saved(1, 2, up=True), Solved(3, 1, ({"a": 1},))])
 def test_a_marker_holds_what_items_are_answered_with(value: object, tmp_path: Path) -> None:
-    write_here(tmp_path / "0.done", pack(Answer(value)))
+    write_shared(tmp_path / "0.done", pack(Answer(value)))
     found = read_marker(tmp_path / "0.done")
     assert found is not None
     assert found.get() == value
-
-
-class Calls:
-    """Runs a function where it is unpickled."""
-
-    def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
-        self._call = function, arguments
-
-    def __reduce__(self) -> Any:
-        return self._call
-
-
-def test_a_marker_with_anything_else_in_it_says_nothing_and_does_nothing(tmp_path: Path) -> None:
-    """Whoever has a ticket can have the driver write one."""
-    gone = tmp_path / "precious"
-    gone.touch()
-    for bad in (Calls(os.unlink, str(gone)), Calls(eval, "1"), Cut(1, np.arange(3))):
-        for whole in (Answer(bad), bad):
-            write_here(tmp_path / "0.done", pack(whole))
-            assert read_marker(tmp_path / "0.done") is None
-    write_here(tmp_path / "0.done", pack({"no": "answer"}))
-    assert read_marker(tmp_path / "0.done") is None
-    assert gone.exists()
 
 
 def starts_of(level: int) -> np.ndarray:
@@ -241,22 +223,19 @@ def test_sums_of_an_executor_that_was_given_up_are_not_those_of_another_cut(
     table = mini_histogram(mini_frame(2, 3, 4))
     works: list[Any] = []
 
-    def run(counts: exact.SparkCounts, work: Any) -> dict[int, Any]:
+    def run(counts: counting.SparkCounts, work: Any) -> dict[int, Any]:
         works.append(partial(work, 0, iter([own(counts.cut, 0)])))
         return {task: work(task, iter([own(counts.cut, task)])) for task in range(len(counts.cut))}
 
-    def own(cut: Cut, task: int) -> pa.RecordBatch:
+    def own(cut: LastCut, task: int) -> pa.RecordBatch:
         low, high = cut.starts[task : task + 2]
-        part = entries(table.slice(low, high))
-        return pack_counts([(0, task, Counts(part.leaf + low, part.cell, part.count))])
+        return pack_entries([(0, task, Entries.of(table.slice(low, high), low))])
 
-    monkeypatch.setattr(exact.SparkCounts, "run", run)
-    counts = exact.SparkCounts(
-        MagicMock(), Cut(2, np.array([0, 4, 24])), SPINE, table.size, tmp_path, SharedFiles(), MagicMock()
-    )
-    monkeypatch.setattr(exact, "deal", MagicMock())
+    monkeypatch.setattr(counting.SparkCounts, "run", run)
+    counts = counting.SparkCounts(MagicMock(), LastCut(2, np.array([0, 4, 24])), SPINE, table.size, tmp_path)
+    monkeypatch.setattr(counting, "cache_by", MagicMock())
     counts.sum_up({})
-    counts.cut_again(Cut(2, np.array([0, 20, 24])))
+    counts.cut_again(LastCut(2, np.array([0, 20, 24])))
     works[0]()
     assert same(counts.at(2), table.aggregate(starts_of(2)))
     assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o700}
@@ -271,26 +250,24 @@ def test_noise_of_an_executor_that_was_given_up_is_not_that_of_another_geolevel(
             for task in range(2):
                 buffer = BytesIO()
                 np.savez(buffer, np.full((1, 3), level))
-                write_here(draw._path(folder, task, 0), buffer.getvalue())
+                write_shared(engine._drawn_path(folder, task, 0), buffer.getvalue())
         given_up.append((work.level, work.folder))
 
-    cut = Cut(1, np.array([0, 12, 24]))
-    counts: Any = SimpleNamespace(
-        cut=cut, spine=SPINE, run=run, counts=None, unchanged=None, files=SharedFiles()
-    )
+    cut = LastCut(1, np.array([0, 12, 24]))
+    counts: Any = SimpleNamespace(cut=cut, spine=SPINE, run=run, unchanged=None)
     source: Any = SimpleNamespace(key=bytes(32), levels=())
-    drawn = draw.SparkDraw(source, counts, tmp_path / "full", MagicMock())
     for level in (2, 3):
-        assert [int(values[0, 0]) for _, _, (values,) in drawn(level, 24)] == [level, level]
+        drawn = engine.draw_on_executors(source, counts, tmp_path / "full", level, 24)
+        assert [int(values[0, 0]) for _, _, (values,) in drawn] == [level, level]
     assert not (tmp_path / "full").exists()
 
 
 def test_attempts_may_write_one_file_at_the_same_time(tmp_path: Path) -> None:
     data = os.urandom(1 << 20)
     code = (
-        "import sys; from pathlib import Path; from opendas.engines.spark.parts import write_here\n"
+        "import sys; from pathlib import Path; from opendas.engines.spark.partitions import write_shared\n"
         "data = sys.stdin.buffer.read()\n"
-        "for _ in range(20): write_here(Path(sys.argv[1]), data)"
+        "for _ in range(20): write_shared(Path(sys.argv[1]), data)"
     )
     others = [
         subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "x.part")], stdin=subprocess.PIPE)
@@ -330,11 +307,11 @@ def test_named_attempts_do_not_take_each_others_files_away(tmp_path: Path) -> No
 
 
 def test_a_folder_that_is_not_there_is_made_and_one_that_cannot_be_is_told(tmp_path: Path) -> None:
-    write_here(tmp_path / "new" / "x.part", b"x")
+    write_shared(tmp_path / "new" / "x.part", b"x")
     for gone in ("gone/new", "file"):
         (tmp_path / "file").write_text("")
         with pytest.raises(EnvironmentFailure, match="every executor"):
-            write_here(tmp_path / gone / "x.part", b"x")
+            write_shared(tmp_path / gone / "x.part", b"x")
     assert not (tmp_path / "gone").exists()
 
 
@@ -399,7 +376,7 @@ def test_the_package_stays_where_executors_that_start_later_get_it(
     versions = {name: metadata.version(name) for name in executors._NEEDED}
     monkeypatch.setattr(executors, "_look", lambda *_: [{**found, "versions": versions}])
     session = Session()
-    assert prepare_executors(session, tmp_path).shipped  # type: ignore[arg-type]
+    assert prepare_executors(session, tmp_path)  # type: ignore[arg-type]
     (archive,) = map(Path, session.sent)
     assert archive.parent == tmp_path
     assert archive.is_file()
@@ -407,7 +384,45 @@ def test_the_package_stays_where_executors_that_start_later_get_it(
     session = Session()
     with pytest.raises(EnvironmentFailure, match="on one lacks numba"):
         prepare_executors(session, tmp_path)  # type: ignore[arg-type]
+    hidden = {**found, "versions": versions, "host": "two", "sees": False}
+    monkeypatch.setattr(executors, "_look", lambda *_: [{**found, "versions": versions}, hidden])
+    with pytest.raises(EnvironmentFailure, match=r"executors on two do not see .*--out"):
+        prepare_executors(session, tmp_path)  # type: ignore[arg-type]
     assert session.sent == []
+
+
+ENCRYPTED = dict.fromkeys(
+    ("spark.authenticate", "spark.network.crypto.enabled", "spark.io.encryption.enabled"), "true"
+)
+
+
+def session_of(master: str, settings: dict[str, str]) -> Any:
+    return SimpleNamespace(sparkContext=SimpleNamespace(master=master, getConf=lambda: settings))
+
+
+def test_a_cluster_that_does_not_authenticate_and_encrypt_is_refused(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for master in ("spark://h:7077", "yarn", "k8s://h", "local-cluster[2,1,1024]"):
+        _refuse_clear_text(session_of(master, ENCRYPTED))
+        tls = {**ENCRYPTED, "spark.network.crypto.enabled": "false", "spark.ssl.rpc.enabled": "True"}
+        _refuse_clear_text(session_of(master, tls))
+        for name in ENCRYPTED:
+            for value in (None, "false"):
+                settings = {key: text for key, text in ENCRYPTED.items() if key != name}
+                settings |= {} if value is None else {name: value}
+                with pytest.raises(EnvironmentFailure, match=name):
+                    _refuse_clear_text(session_of(master, settings))
+    assert not caplog.records
+    for master in ("local", "local[4]"):
+        _refuse_clear_text(session_of(master, {}))
+    assert {record.levelname for record in caplog.records} == {"WARNING"}
+
+
+def test_work_does_not_show_its_key() -> None:
+    whole = TaskCounts(np.array([0, 5]), 3)
+    for work in (Unchanged(whole, b"kkkk", np.arange(5), {}), KeyedSource((), b"kkkk")):
+        assert "kkkk" not in repr(work) + repr(EachPartition(work))  # type: ignore[arg-type]
 
 
 def test_the_digest_of_the_source_changes_with_it(tmp_path: Path) -> None:

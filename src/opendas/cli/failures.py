@@ -6,7 +6,7 @@ import errno
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -44,9 +44,7 @@ def _say(message: str) -> None:
     click.echo(f"opendas: {message}", err=True)
 
 
-def guarded(
-    command: click.Command, arguments: Sequence[str] | None = None, before: Callable[[], None] | None = None
-) -> int:
+def guarded(command: click.Command, arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code.
 
     Parameters
@@ -54,8 +52,6 @@ def guarded(
     command : click.Command
     arguments : sequence of str, optional
         Without the program's name; by default those of the process.
-    before : callable, optional
-        What is done before the command.
 
     Returns
     -------
@@ -64,8 +60,6 @@ def guarded(
     """
     context: dict[str, Path] = {}
     try:
-        if before is not None:
-            before()
         code = command.main(
             args=None if arguments is None else list(arguments),
             prog_name="opendas",

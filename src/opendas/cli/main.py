@@ -12,7 +12,6 @@ import click
 
 from opendas.cli.failures import guarded
 from opendas.custody.secret_files import forbid_core_files
-from opendas.engines.pandas_spared import spare_pandas
 
 __all__ = ["COMMANDS", "cli", "main"]
 
@@ -44,12 +43,6 @@ COMMANDS = {
     "phsafe-accuracy": "phsafe",
 }
 """Subcommand to the module that holds its function, in the order a newcomer meets them."""
-
-_ARROW = {"plan", "spine", "run", "measure", "estimate", "verify", "tabulate", "interval", "evaluate"}
-"""Those that read or write tables."""
-
-_NOT_LOCAL = {"-h", "--help", "spark", "--engine=spark"}
-"""Words of a call that needs no tables here, or brings in Spark, which has its own use for pandas."""
 
 
 class _LazyGroup(click.Group):
@@ -109,8 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     forbid_core_files()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     ours = arguments is None  # with arguments, the process is the caller's
-    tables = ours and _ARROW.intersection(sys.argv[1:2]) and not _NOT_LOCAL.intersection(sys.argv)
-    code = guarded(cli, arguments, spare_pandas if tables else None)
+    code = guarded(cli, arguments)
     if ours:
         gc.freeze()  # what is left need not be searched for garbage: the process ends
     sys.exit(code)

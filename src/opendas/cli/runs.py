@@ -299,20 +299,19 @@ def forget_key_command(out: Path) -> None:
 @click.argument("address", metavar="ADDRESS")
 @click.option(
     "--master",
-    metavar="URL",
     default=None,
-    help="Spark master. Default: the Spark of this process, else a local one.",
+    hidden=True,  # of earlier versions, which copied through Spark
 )
 @click.option("--allow-seeded", is_flag=True, help="Accept a release whose noise came from a seed.")
 @json_option
 def publish_command(out: Path, address: str, master: str | None, allow_seeded: bool, as_json: bool) -> None:
-    """Verify OUT and copy its release to ADDRESS, a folder such as hdfs://host/path.
+    """Verify OUT and copy its release to ADDRESS, a folder such as s3://bucket/path.
 
     Nothing but OUT/release is copied. Every file is read back before it gets its name, certificate.json as
     the last. A copy that was interrupted is finished by the same command; a folder that holds anything else
     is refused.
 
-    Example: opendas publish out hdfs://namenode/releases/2030
+    Example: opendas publish out s3://statistics/releases/2030
     """
     import opendas
 

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
-
+from opendas.arrays import Ints
 from opendas.constraints.table import ConstraintTable
-from opendas.custody.run_key import RunKey
 from opendas.engines.local import LocalEngine, WorkerPool, workers_for
 from opendas.engines.outputs import Draw, UsedFile
 from opendas.engines.protocol import Engine
-from opendas.engines.truth import LeafCounts
+from opendas.engines.truth import ExactCounts, LeafCounts
 from opendas.engines.work import KeyedSource, Worker
-from opendas.errors import Finding
 from opendas.files.atomic import write_atomic
 from opendas.files.mdf.writing import PartFile
 from opendas.geography.spine import Spine
@@ -25,35 +22,8 @@ from opendas.gls.model import TreeModel
 from opendas.measurement.plan import MeasurementPlan
 from opendas.readers.base import InputData, ReaderSpec
 from opendas.readers.registry import make_reader
-from opendas.schema.histogram import Histogram
-from opendas.schema.query_groups import QueryGroup
 
-__all__ = ["Backend", "ExactInput", "LocalBackend", "open_backend"]
-
-
-class ExactInput(Protocol):
-    """The confidential counts of a run, wherever they stand."""
-
-    @property
-    def findings(self) -> tuple[Finding, ...]:
-        """Warnings that came of counting, beside those of reading."""
-        ...
-
-    def total(self) -> int:
-        """Return the number of records."""
-        ...
-
-    def tag(self, key: RunKey) -> str:
-        """Return the keyed tag of the input."""
-        ...
-
-    def answers(self, group: QueryGroup, level: int) -> npt.NDArray[np.int64]:
-        """Return the exact answers of a query group that is declared invariant at a geolevel, (g, m)."""
-        ...
-
-    def slice(self, level: int, start: int, stop: int) -> Histogram | None:
-        """Return the counts of geounits ``start:stop`` of a geolevel; None where workers have them."""
-        ...
+__all__ = ["Backend", "LocalBackend", "draw_here", "open_backend"]
 
 
 class Backend(Protocol):
@@ -63,23 +33,23 @@ class Backend(Protocol):
         """Return the frame and what goes with it; also the histogram, where this process has it."""
         ...
 
-    def count(self, data: InputData, plan: MeasurementPlan, estimator: str, cache: Path) -> ExactInput:
+    def count(self, data: InputData, plan: MeasurementPlan, estimator: str, cache: Path) -> ExactCounts:
         """Return the counts of the input that was read."""
         ...
 
     def partition(
-        self, counts: ExactInput, constraints: ConstraintTable, estimator: str, model: TreeModel | None
+        self, counts: ExactCounts, constraints: ConstraintTable, estimator: str, model: TreeModel | None
     ) -> None:
         """Partition the counts as the run is cut into tasks, now that constraints and model are known."""
         ...
 
     def engine(
-        self, worker: Worker, folder: Path, counts: ExactInput | None, spine: Spine
+        self, worker: Worker, folder: Path, counts: ExactCounts | None, spine: Spine
     ) -> AbstractContextManager[Engine]:
         """Return what does the tasks of the run whose checkpoints stand in a folder."""
         ...
 
-    def draw(self, source: KeyedSource, counts: ExactInput, folder: Path, spine: Spine) -> Draw:
+    def draw(self, source: KeyedSource, counts: ExactCounts, folder: Path, spine: Spine) -> Draw:
         """Return what draws full measurements."""
         ...
 
@@ -133,36 +103,39 @@ class LocalBackend:
         return LeafCounts(data.histogram, plan.spine)
 
     def partition(
-        self, counts: ExactInput, constraints: ConstraintTable, estimator: str, model: TreeModel | None
+        self, counts: ExactCounts, constraints: ConstraintTable, estimator: str, model: TreeModel | None
     ) -> None:
         """Nothing is partitioned beforehand here: the counts stand in this process."""
 
     @contextmanager
     def engine(
-        self, worker: Worker, folder: Path, counts: ExactInput | None, spine: Spine
+        self, worker: Worker, folder: Path, counts: ExactCounts | None, spine: Spine
     ) -> Iterator[Engine]:
         """Put worker processes to work."""
         with LocalEngine(worker, workers_for(len(spine.leaf), self._workers), self._pool) as engine:
             self._pool = None  # the engine ends it
             yield engine
 
-    def draw(self, source: KeyedSource, counts: ExactInput, folder: Path, spine: Spine) -> Draw:
+    def draw(self, source: KeyedSource, counts: ExactCounts, folder: Path, spine: Spine) -> Draw:
         """Draw in this process."""
+        return partial(draw_here, source, counts, spine)
 
-        def draw(level: int, step: int) -> Iterator[tuple[int, int, list[npt.NDArray[np.int64]]]]:
-            for start in range(0, len(spine.levels[level]), step):
-                stop = min(start + step, len(spine.levels[level]))
-                table = counts.slice(level, start, stop)
-                if table is None:
-                    raise AssertionError("the counts of a local run are here")
-                yield start, stop, source.at(level, start, table).full(level, start, stop - start)
 
-        return draw
+def draw_here(
+    source: KeyedSource, counts: ExactCounts, spine: Spine, level: int, step: int
+) -> Iterator[tuple[int, int, list[Ints]]]:
+    """Draw all noisy answers of a geolevel in this process; see :data:`opendas.engines.outputs.Draw`."""
+    for start in range(0, len(spine.levels[level]), step):
+        stop = min(start + step, len(spine.levels[level]))
+        table = counts.slice(level, start, stop)
+        if table is None:
+            raise AssertionError("counts that this process draws from are here")
+        yield start, stop, source.at(level, start, table).full(level, start, stop - start)
 
 
 @contextmanager
 def open_backend(
-    engine: str, master: str | None, workers: int | None, folder: Path, cache: Path, *, warm: bool = True
+    engine: str, master: str | None, workers: int | None, folder: Path, *, warm: bool = True
 ) -> Iterator[Backend]:
     """Open the execution backend of a run.
 
@@ -173,8 +146,8 @@ def open_backend(
     master : str or None
         URL of a Spark master.
     workers : int or None
-    folder, cache : Path
-        Of the run, under ``state/`` and ``confidential/`` of the output.
+    folder : Path
+        Of the run, under ``state/`` of the output.
     warm : bool
         Whether workers will be needed, so that they may be started early.
 
@@ -189,5 +162,5 @@ def open_backend(
         return
     from opendas.engines.spark.backend import open_on_spark
 
-    with open_on_spark(folder, cache, master, workers) as on_spark:
+    with open_on_spark(folder, master, workers) as on_spark:
         yield on_spark

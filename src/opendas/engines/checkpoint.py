@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from copy import copy
 from dataclasses import fields
 from functools import cached_property
 from io import BytesIO
@@ -26,7 +25,7 @@ from opendas.engines.used import UsedColumns
 from opendas.schema.histogram import Histogram
 from opendas.topdown.model import FamilyRecord
 
-__all__ = ["Checkpoints", "TaskResult"]
+__all__ = ["Checkpoints", "TaskResult", "narrow"]
 
 TaskResult = PartResult | BelowPart
 """What a task gives, on its way down or up."""
@@ -59,12 +58,6 @@ class Checkpoints:
         self._write = write
         self._timings = timings
 
-    def written_with(self, write: Callable[[Path, bytes], None]) -> Checkpoints:
-        """Return the same with another writer."""
-        other = copy(self)
-        other._write = write
-        return other
-
     def path(self, stage: int, number: int, *, up: bool = False) -> Path:
         """Return a task's file, on the way down or `up`."""
         return self._folder / f"{'up' if up else 'stage'}{stage}-task{number:04d}.part"
@@ -88,7 +81,7 @@ class Checkpoints:
         payload = self._payload(stage, number, up)
         if payload is None:
             return None
-        return _decode_below(payload) if up else _StoredPart(payload, self._timed(stage, number))
+        return _decode_below(payload) if up else _StoredResult(payload, self._timed(stage, number))
 
     def _payload(self, stage: int, number: int, up: bool) -> bytes | None:
         """Return what a file holds, if the file is whole and this run's."""
@@ -111,7 +104,7 @@ class Checkpoints:
         return (self._timings or self._folder) / f"stage{stage}-task{number:04d}.seconds"
 
 
-def _narrow(array: npt.NDArray[np.integer]) -> npt.NDArray[np.integer]:
+def narrow(array: npt.NDArray[np.integer]) -> npt.NDArray[np.integer]:
     """Return the same integers in the fewest bytes that hold all: smaller than compressed, and no work."""
     low, high = (int(array.min()), int(array.max())) if array.size else (0, 0)
     for kind in (np.int8, np.int16, np.int32):
@@ -128,12 +121,12 @@ def _encode(result: PartResult) -> bytes:
         buffer,
         head=_text({"names": used.names, "size": result.estimates.size}),
         records=_text(records),
-        lengths=_narrow(np.diff(result.estimates.indptr)),
-        cells=_narrow(result.estimates.cells),
-        counts=_narrow(result.estimates.counts),
+        lengths=narrow(np.diff(result.estimates.indptr)),
+        cells=narrow(result.estimates.cells),
+        counts=narrow(result.estimates.counts),
         numbers=used.numbers,
-        rows=_narrow(used.rows),
-        values=_narrow(used.values),
+        rows=narrow(used.rows),
+        values=narrow(used.values),
     )
     return buffer.getvalue()
 
@@ -142,7 +135,7 @@ def _text(value: object) -> npt.NDArray[np.uint8]:
     return np.frombuffer(json.dumps(value).encode(), dtype=np.uint8)
 
 
-class _StoredPart:
+class _StoredResult(PartResult):
     """The result of a task, each part of it decoded when it is asked for: most readers want one of them.
 
     Parameters

@@ -20,9 +20,8 @@ from opendas.engines.local import LocalEngine
 from opendas.engines.protocol import Engine
 from opendas.engines.subtree import PartResult
 from opendas.engines.tasks import Stage, Task, bottom_starts, cut_leaves, cut_spine, make_part
-from opendas.engines.truth import LeafCounts
+from opendas.engines.truth import ExactCounts, LeafCounts
 from opendas.engines.upward import BelowPart, kept_at_a_cut, model_of
-from opendas.engines.used import UsedColumns
 from opendas.engines.work import Saved, Worker
 from opendas.geography.spine import Spine
 from opendas.gls.model import TreeModel
@@ -30,17 +29,9 @@ from opendas.measurement.family import UsedAnswers
 from opendas.schema.histogram import Histogram
 from opendas.topdown.model import FamilyRecord
 
-__all__ = ["Estimation", "ExactSlices", "FinishedTask", "TaskPart", "cut", "estimate_on", "estimate_spine"]
+__all__ = ["Estimation", "FinishedTask", "cut", "estimate_on", "estimate_spine"]
 
 Progress = Callable[[str, int, int], None]
-
-
-class ExactSlices(Protocol):
-    """Confidential counts that an engine slices for its workers' measurements."""
-
-    def slice(self, level: int, start: int, stop: int) -> Histogram | None:
-        """Return the counts of geounits ``start:stop`` of a level; None where workers have them already."""
-        ...
 
 
 class _Results(Protocol):
@@ -77,11 +68,15 @@ class FinishedTask:
     ----------
     results : store of results
     stage, number : int
+    first, geounits : int
+        Of the geolevel in question, those that the task has done.
     """
 
     results: _Results
     stage: int
     number: int
+    first: int
+    geounits: int
 
     def read(self) -> PartResult:
         """Return the result."""
@@ -89,26 +84,6 @@ class FinishedTask:
         if result is None or isinstance(result, BelowPart):
             raise RuntimeError(f"the result of task {self.number} of stage {self.stage} is gone")
         return result
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class TaskPart:
-    """Consecutive geounits of a geolevel that a task has done.
-
-    Parameters
-    ----------
-    first, geounits : int
-        Of the geolevel in question.
-    task : FinishedTask
-    """
-
-    first: int
-    geounits: int
-    task: FinishedTask
-
-    def used(self) -> UsedColumns:
-        """Return the noisy answers that the task read, of all its geolevels."""
-        return self.task.read().used
 
 
 class Estimation:
@@ -127,35 +102,38 @@ class Estimation:
         self._stages = stages
         self._results = results
 
-    def tasks(self, stage: int) -> Iterator[PartResult]:
-        """Yield the results of a stage in the spine's order."""
-        for number in range(len(self._stages[stage].cuts) - 1):
-            yield FinishedTask(self._results, stage, number).read()
+    def tasks(self, stage: int, level: int | None = None) -> Iterator[FinishedTask]:
+        """Yield where the results of a stage stand, in the spine's order.
 
-    def parts_at(self, level: int) -> tuple[TaskPart, ...]:
+        Parameters
+        ----------
+        stage : int
+        level : int, optional
+            Geolevel in question, of those that the stage estimates; by default the lowest.
+        """
+        cuts = self._stages[stage]
+        level = cuts.bottom if level is None else level
+        starts = bottom_starts(self._spine, cuts.top, level)[list(cuts.cuts)].tolist()
+        for number, (first, stop) in enumerate(itertools.pairwise(starts)):
+            yield FinishedTask(self._results, stage, number, first, stop - first)
+
+    def tasks_at(self, level: int) -> tuple[FinishedTask, ...]:
         """Return where the results for a geolevel stand, in the spine's order."""
-        parts: list[TaskPart] = []
-        for stage, cuts in enumerate(self._stages):
-            if cuts.top < level <= cuts.bottom or (cuts.roots and level == cuts.top):
-                starts = bottom_starts(self._spine, cuts.top, level)[list(cuts.cuts)].tolist()
-                parts += [
-                    TaskPart(first, stop - first, FinishedTask(self._results, stage, number))
-                    for number, (first, stop) in enumerate(itertools.pairwise(starts))
-                ]
-        return tuple(parts)
+        return tuple(
+            task
+            for stage, cuts in enumerate(self._stages)
+            if cuts.top < level <= cuts.bottom or (cuts.roots and level == cuts.top)
+            for task in self.tasks(stage, level)
+        )
 
     def finished(self) -> tuple[FinishedTask, ...]:
         """Return where the results of all tasks stand, stage by stage."""
-        return tuple(
-            FinishedTask(self._results, stage, number)
-            for stage, cuts in enumerate(self._stages)
-            for number in range(len(cuts.cuts) - 1)
-        )
+        return tuple(task for stage in range(len(self._stages)) for task in self.tasks(stage))
 
     @property
     def leaves(self) -> Histogram:
         """All leaves in spine order, in memory."""
-        return Histogram.concatenate([result.estimates for result in self.tasks(len(self._stages) - 1)])
+        return Histogram.concatenate([task.read().estimates for task in self.tasks(len(self._stages) - 1)])
 
     @property
     def used(self) -> tuple[UsedAnswers, ...]:
@@ -199,7 +177,7 @@ def estimate_on(
     spine: Spine,
     constraints: ConstraintTable,
     *,
-    counts: ExactSlices | None,
+    counts: ExactCounts | None,
     estimator: str,
     model: TreeModel | None = None,
     checkpoints: Checkpoints | None = None,
@@ -213,7 +191,7 @@ def estimate_on(
         Its worker writes into `checkpoints`, where there are any.
     spine : Spine
     constraints : ConstraintTable
-    counts : ExactSlices or None
+    counts : ExactCounts or None
         Confidential counts, handed to the worker's measurement source in slices; None where measurements
         come from files.
     estimator : str
@@ -279,7 +257,7 @@ class _Sweep:
     spine: Spine
     constraints: ConstraintTable
     stages: tuple[Stage, ...]
-    counts: ExactSlices | None
+    counts: ExactCounts | None
     model: TreeModel | None
     engine: Engine
     results: _Results
@@ -300,7 +278,7 @@ class _Sweep:
             self._run(number, name, False, parents, below[number])
             if number + 1 < len(self.stages):
                 done = Estimation(self.spine, self.stages, self.results)
-                parents = Histogram.concatenate([result.estimates for result in done.tasks(number)])
+                parents = Histogram.concatenate([task.read().estimates for task in done.tasks(number)])
 
     def _run(
         self, number: int, name: str, up: bool, parents: Histogram | None, below: BelowPart | None

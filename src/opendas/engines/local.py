@@ -25,7 +25,6 @@ from multiprocessing import resource_tracker
 from typing import Any, TypeVar
 
 import loky
-from loky import process_executor
 from loky.backend import get_context
 from loky.process_executor import TerminatedWorkerError
 
@@ -85,10 +84,8 @@ def load(turns: AbstractContextManager[Any], modules: Sequence[str]) -> None:
     threading.Thread(target=_follow, args=(os.getppid(),), daemon=True).start()
     with turns:
         from opendas.engines.local import keep_modules
-        from opendas.engines.pandas_spared import spare_pandas
         from opendas.engines.warm_up import warm_up
 
-        spare_pandas()
         with contextlib.suppress(Exception):  # it would fail in the first task, too, where errors are told
             warm_up()
         for module in modules:
@@ -128,17 +125,6 @@ Answer = TypeVar("Answer")
 
 _known: tuple[int, Worker] | None = None
 _numbers = itertools.count()
-
-
-def _kill(process: Any, use_psutil: bool = True) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(process.pid, signal.SIGKILL)
-    process.join()
-
-
-# Its own needs psutil or the command pgrep. Where there is neither, as in slim containers, a run that loses a
-# worker would wait for the others for ever.
-process_executor.kill_process_tree = _kill
 
 
 class _Said(Enum):

@@ -11,7 +11,6 @@ import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +25,7 @@ from opendas.topdown.family import estimate_family
 from opendas.topdown.informed import LevelInformation, estimate_informed
 from opendas.topdown.model import Family, FamilyEstimate, FamilyRecord, LevelRules
 
-__all__ = ["Part", "PartLevel", "PartResult", "SolvedPart", "estimate_part", "tie_keys"]
+__all__ = ["Part", "PartLevel", "PartResult", "estimate_part", "tie_keys"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,33 +68,21 @@ class Part:
     parents: Histogram | None
 
 
-class PartResult(Protocol):
-    """What a task gives, in memory or in its file: formally private."""
+@dataclass(frozen=True, eq=False)
+class PartResult:
+    """What a task gives, on its way down: formally private, but for the seconds.
 
-    @property
-    def estimates(self) -> Histogram:
-        """One row per geounit of the part's bottom level."""
-        ...
-
-    @property
-    def used(self) -> UsedColumns:
-        """Noisy answers that families read."""
-        ...
-
-    @property
-    def records(self) -> tuple[FamilyRecord, ...]:
-        """How each family was solved."""
-        ...
-
-    @property
-    def seconds(self) -> npt.NDArray[np.float32]:
-        """Wall time of each family, (families,); not a number where it is not known. Confidential."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SolvedPart:
-    """The result of a task, in memory: see :class:`PartResult`."""
+    Parameters
+    ----------
+    estimates : Histogram
+        One row per geounit of the part's bottom level.
+    used : UsedColumns
+        Noisy answers that families read.
+    records : tuple of FamilyRecord
+        How each family was solved.
+    seconds : float32 (families,)
+        Wall time of each family; not a number where it is not known. Confidential.
+    """
 
     estimates: Histogram
     used: UsedColumns
@@ -120,7 +107,7 @@ def estimate_part(
     keep_used: bool = True,
     information: Mapping[int, LevelInformation] | None = None,
     on_family: Callable[[int], None] | None = None,
-) -> SolvedPart:
+) -> PartResult:
     """Estimate every family of a part, level by level from the top.
 
     Parameters
@@ -200,7 +187,7 @@ def estimate_part(
     for above, level in zip(part.levels, part.levels[1:], strict=False):
         current = _descend(above, level, current, run)
         show(level)
-    return SolvedPart(current, UsedColumns.of(used), tuple(records), np.array(seconds, np.float32))
+    return PartResult(current, UsedColumns.of(used), tuple(records), np.array(seconds, np.float32))
 
 
 _Read = tuple[int, int, npt.NDArray[np.int32]]

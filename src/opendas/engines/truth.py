@@ -6,6 +6,7 @@ Axes: leaves stand in the frame's order in the table, and in the spine's order i
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +19,7 @@ from opendas.measurement.invariants import exact_answers
 from opendas.schema.histogram import Histogram
 from opendas.schema.query_groups import QueryGroup
 
-__all__ = ["LeafCounts", "input_tag"]
+__all__ = ["ExactCounts", "LeafCounts", "input_tag"]
 
 LEAVES_AT_ONCE = 1 << 16
 """Leaves that are held in memory at a time when a mapped table is summed up."""
@@ -37,8 +38,33 @@ def input_tag(key: RunKey, table: Histogram) -> str:
     return tag_of(key, total, (table.rows, table.size))
 
 
+class ExactCounts(Protocol):
+    """The exact counts of a run, wherever they stand. Confidential."""
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """Warnings that came of counting, beside those of reading."""
+        ...
+
+    def total(self) -> int:
+        """Return the number of records."""
+        ...
+
+    def tag(self, key: RunKey) -> str:
+        """Return the keyed tag of the input."""
+        ...
+
+    def answers(self, group: QueryGroup, level: int) -> npt.NDArray[np.int64]:
+        """Return the exact answers of a query group that is declared invariant at a geolevel, (g, m)."""
+        ...
+
+    def slice(self, level: int, start: int, stop: int) -> Histogram | None:
+        """Return the counts of geounits ``start:stop`` of a geolevel; None where executors have them."""
+        ...
+
+
 class LeafCounts:
-    """Exact counts of all leaves on this machine. Confidential.
+    """Exact counts of all leaves on this machine; see :class:`ExactCounts`.
 
     Parameters
     ----------
@@ -59,10 +85,8 @@ class LeafCounts:
         """Return counts whose rows stand in the spine's order already."""
         return cls(counts.take(spine.place_of_leaf), spine)
 
-    @property
-    def findings(self) -> tuple[Finding, ...]:
-        """Warnings that came of counting: those of reading are with what was read."""
-        return ()
+    findings: tuple[Finding, ...] = ()
+    """None come of counting here: those of reading are with what was read."""
 
     def total(self) -> int:
         """Return the number of records."""

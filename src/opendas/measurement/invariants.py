@@ -6,7 +6,7 @@ declares invariant and the run does not drop.
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -17,15 +17,11 @@ from opendas.schema.histogram import Histogram
 from opendas.schema.product import Product
 from opendas.schema.query_groups import QueryGroup
 
-__all__ = ["ExactCounts", "declared_invariants", "exact_answers"]
+__all__ = ["ExactAnswers", "declared_invariants", "exact_answers"]
 
 
-class ExactCounts(Protocol):
-    """Exact counts of a spine's geounits. Confidential."""
-
-    def answers(self, group: QueryGroup, level: int) -> npt.NDArray[np.int64]:
-        """Return the exact answers of a query group for all geounits of a geolevel, int64 (g, m)."""
-        ...
+ExactAnswers = Callable[[QueryGroup, int], npt.NDArray[np.int64]]
+"""Gives the exact answers of a query group for all geounits of a geolevel, int64 (g, m). Confidential."""
 
 
 def exact_answers(group: QueryGroup, table: Histogram) -> npt.NDArray[np.int64]:
@@ -37,7 +33,7 @@ def exact_answers(group: QueryGroup, table: Histogram) -> npt.NDArray[np.int64]:
 
 
 def declared_invariants(
-    product: Product, counts: Histogram | ExactCounts, spine: Spine
+    product: Product, counts: Histogram | ExactAnswers, spine: Spine
 ) -> dict[str, npt.NDArray[np.int64]]:
     """Return the exact answers of each declared invariant at its geolevel.
 
@@ -45,7 +41,7 @@ def declared_invariants(
     ----------
     product : Product
         With its dropped invariants already removed.
-    counts : Histogram or ExactCounts
+    counts : Histogram or callable(group, level)
         Confidential; a histogram has the leaves in spine order as rows.
     spine : Spine
 
@@ -60,7 +56,7 @@ def declared_invariants(
         if isinstance(counts, Histogram):
             exact = exact_answers(group, counts.aggregate(spine.leaf_starts(level)))
         else:
-            exact = counts.answers(group, level)
+            exact = counts(group, level)
         whole = spine.levels[level].whole
         if whole is not None:  # what a part holds is not declared: only the sum leaves this function
             exact = np.add.reduceat(exact, np.flatnonzero(np.diff(whole, prepend=-1)), axis=0)

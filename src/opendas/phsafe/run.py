@@ -18,6 +18,7 @@ from opendas.arrays import Ints
 from opendas.custody.ledger_entries import ADDRESS
 from opendas.errors import ConfigError, Finding
 from opendas.files.atomic import write_atomic
+from opendas.files.remote import PASSWORD_RULE, holds_password
 from opendas.phsafe.certificate import issue_certificate, run_stamps
 from opendas.phsafe.config import Config, Mode, Plan, read_config
 from opendas.phsafe.counting import Progress, count_tables, exact_cubes
@@ -34,7 +35,6 @@ from opendas.phsafe.truncation import Truncation
 from opendas.phsafe.validate import Validation, validate
 from opendas.privacy.exact import format_fraction
 from opendas.privacy.relations import Mechanism, Neighbours
-from opendas.readers.remote import PASSWORD_RULE, holds_password
 from opendas.runs.act import Planned, open_act
 from opendas.runs.options import ActOptions
 from opendas.version import __version__, commit

@@ -10,8 +10,8 @@ from typing import Any, Literal
 import numpy as np
 
 from opendas.errors import Finding
+from opendas.files.remote import RemoteInput
 from opendas.geography.frame import Frame, LevelRule
-from opendas.readers.remote import RemoteInput
 from opendas.schema.histogram import Histogram
 from opendas.schema.pl94 import pl94_persons, pl94_units
 from opendas.schema.product import Product

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path, PurePath
 
 from opendas.errors import ConfigError
-from opendas.readers.remote import RemoteAddress
+from opendas.files.remote import RemoteAddress
 
 __all__ = ["expand_paths", "is_data", "is_file", "is_folder"]
 

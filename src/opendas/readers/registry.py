@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from opendas.errors import ConfigError
+from opendas.files.remote import RemoteInput
 from opendas.readers.base import Reader, ReaderSpec
 from opendas.readers.cef.reader import CefReader
 from opendas.readers.frame.block_assignment import AssignedReader
 from opendas.readers.pl94.reader import Pl94Reader
-from opendas.readers.remote import RemoteInput
 from opendas.readers.row_readers import RowReader
 
 __all__ = ["READERS", "make_reader"]

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from opendas.constraints.feasible import check_feasible
 from opendas.constraints.table import ConstraintTable, bound_table
 from opendas.custody.stamps import NOT_FOR_RELEASE
-from opendas.engines.backend import Backend, ExactInput
+from opendas.engines.backend import Backend
 from opendas.engines.local import workers_for
+from opendas.engines.truth import ExactCounts
 from opendas.errors import DataError
 from opendas.files.atomic import write_atomic
 from opendas.files.mdf.layout import check_mdf
@@ -41,7 +42,7 @@ class PlannedRun:
     run : Run
         On the frame that was read.
     data : InputData
-    counts : ExactInput
+    counts : ExactCounts
     constraints : ConstraintTable
     model : TreeModel or None
         Of the whole tree, where the estimator needs one.
@@ -49,7 +50,7 @@ class PlannedRun:
 
     run: Run
     data: InputData = field(repr=False)
-    counts: ExactInput = field(repr=False)
+    counts: ExactCounts = field(repr=False)
     constraints: ConstraintTable = field(repr=False)
     model: TreeModel | None = field(repr=False)
 
@@ -92,7 +93,7 @@ def plan_run(act: Act[RunOptions], run: Run, backend: Backend, *, estimates: boo
         )
     act.tell("reading", 1, 1)
     act.clock.lap("read")
-    constraints = bound_table(product, data.frame, spine, declared_invariants(product, counts, spine))
+    constraints = bound_table(product, data.frame, spine, declared_invariants(product, counts.answers, spine))
     check_feasible(product, spine, constraints)
     every_rule = run.rules(constraints)
     for rules, level in zip(every_rule, constraints.levels, strict=True):

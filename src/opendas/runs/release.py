@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any, cast
 
 from opendas.constraints.table import ConstraintTable
-from opendas.engines.backend import Backend, ExactInput, open_backend
+from opendas.engines.backend import Backend, open_backend
 from opendas.engines.checkpoint import Checkpoints
 from opendas.engines.drive import Estimation, estimate_on
 from opendas.engines.measurement_source import FileSource, check_measurement_files
 from opendas.engines.outputs import FamilyFile, Leaves, Solved, UsedFile, used_files, write_full
 from opendas.engines.protocol import Engine
+from opendas.engines.truth import ExactCounts
 from opendas.engines.work import KeyedSource, SourceSpec, Worker
 from opendas.errors import ConfigError, PrivacyError
 from opendas.files.atomic import make_folder, remove_partials, write_atomic
@@ -65,7 +66,7 @@ class MeasuredRun:
     state : RunState
     source : SourceSpec
         Gives the noisy answers: from files, or drawn when they are asked for.
-    counts : ExactInput or None
+    counts : ExactCounts or None
         What answers are drawn from; None where they stand in files.
     """
 
@@ -74,7 +75,7 @@ class MeasuredRun:
     model: TreeModel | None = field(repr=False)
     state: RunState
     source: SourceSpec = field(repr=False)
-    counts: ExactInput | None = field(repr=False)
+    counts: ExactCounts | None = field(repr=False)
 
     def facts(self, measurements: str) -> RunFacts:
         """Return what the certificate says of it."""
@@ -186,9 +187,9 @@ def _backend(act: Act[RunOptions], run: Run, *, estimates: bool = True) -> Abstr
             "engine spark deals subtrees out, and there are none with one geolevel or with the estimator "
             "block-by-block; leave out --engine."
         )
-    folder, cache = act.space.state / act.product, act.space.cache(act.product)
+    folder = act.space.state / act.product
     warm = estimates and not act.is_finished
-    return open_backend(options.engine, options.master, options.workers, folder, cache, warm=warm)
+    return open_backend(options.engine, options.master, options.workers, folder, warm=warm)
 
 
 @contextmanager

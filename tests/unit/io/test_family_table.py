@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-import opendas.engines.family_table as module
-from opendas.engines.family_table import FAMILY_FIELDS, SCHEMA, family_batch, family_table
+import opendas.engines.outputs as module
+from opendas.engines.outputs import FAMILY_FIELDS, SCHEMA, family_batch, family_table
 from opendas.topdown.model import FamilyRecord
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +19,7 @@ from opendas.cli.failures import guarded
 from opendas.cli.main import cli
 from opendas.custody.run_key import RunKey
 from opendas.engines.spark import session
+from opendas.engines.spark.partitions import Answer, VersionsDiffer, pack
 from opendas.errors import EnvironmentFailure, Finding, PrivacyError
 from opendas.phsafe.config import Config, Mode, Plan, parse_config
 from opendas.phsafe.counting import count_tables, exact_cubes
@@ -30,18 +30,18 @@ from opendas.phsafe.inputs.read_csv import read_csv
 from opendas.phsafe.inputs.records import Inputs
 from opendas.phsafe.measure import truncation_keys
 from opendas.phsafe.output import exact_declarations
-from opendas.phsafe.spark.households import SparkHouseholds
-from opendas.phsafe.spark.merge import merge_findings
-from opendas.phsafe.spark.parts import (
+from opendas.phsafe.spark.households import (
     Checked,
     CheckPart,
+    Counted,
     CountExactly,
     CountPart,
+    SparkHouseholds,
     add_counts,
+    merge_findings,
     sum_answers,
-    unpack,
 )
-from opendas.phsafe.spark.rows import KINDS, ROW_SCHEMA, Block, ReadLines, VersionsDiffer
+from opendas.phsafe.spark.rows import KINDS, ROW_SCHEMA, Block, ReadLines
 from opendas.phsafe.truncation import Truncation
 from opendas.phsafe.validate import validate
 
@@ -70,8 +70,8 @@ def configured() -> Config:
     return parse_config(json.dumps(configuration(tau=2)), Mode.PRIVATE)
 
 
-def summed(answers: Iterator[pa.RecordBatch], inputs: Inputs) -> dict[str, Ints]:
-    cubes, digests = add_counts(unpack(answer) for batch in answers for answer in batch.column(0).to_pylist())
+def summed(answers: Iterable[Counted], inputs: Inputs) -> dict[str, Ints]:
+    cubes, digests = add_counts(answers)
     assert digests == bucket_digests(inputs), "what was counted is not what was read"
     return cubes
 
@@ -91,15 +91,17 @@ def test_parts_add_up_to_the_local_counts(
 
     wanted = count_tables(plan, linked, keys)
     counter = CountPart(config, CSV_FILES, plan=plan, keys=keys)
-    found = summed(itertools.chain.from_iterable(counter(iter(part)) for part in parts), inputs)
+    counted = [counter(number, iter(part)) for number, part in enumerate(parts)]
+    found = summed(counted, inputs)
     assert found.keys() == wanted.keys()
     assert all(np.array_equal(found[name], wanted[name]) for name in wanted)
-    again = summed(sum_answers(batch for part in parts for batch in counter(iter(part))), inputs)
+    packed = pa.table({"answer": [pack(Answer(one)) for one in counted]})
+    again = summed([sum_answers(0, iter(packed.to_batches()))], inputs)
     assert all(np.array_equal(again[name], wanted[name]) for name in wanted)
 
     tables = exact_declarations(config)
     exactly = CountExactly(config, CSV_FILES, tables=tables)
-    found = summed(itertools.chain.from_iterable(exactly(iter(part)) for part in parts), inputs)
+    found = summed([exactly(0, iter(part)) for part in parts], inputs)
     wanted = exact_cubes(tables, linked, len(STATES))
     assert all(np.array_equal(found[name], wanted[name]) for name in wanted)
 
@@ -111,9 +113,7 @@ def test_parts_find_and_digest_the_same(tmp_path: Path, seed: int) -> None:
     inputs = read_csv(folder, STATES)
     wanted = validate(inputs, link(inputs, STATES), config)
     check = CheckPart(config, CSV_FILES)
-    parts: list[Checked] = [
-        unpack(next(check(iter(part))).column(0)[0].as_py()) for part in deal(folder, seed, 7)
-    ]
+    parts: list[Checked] = [check(0, iter(part)) for part in deal(folder, seed, 7)]
     names = [(file.name,) for file in KINDS]
 
     def merged(which: str) -> list[str]:
@@ -133,11 +133,7 @@ def test_rows_with_other_fields_keep_their_lines(tmp_path: Path) -> None:
     lines[7], lines[21] = lines[7] + ",9", "3"
     (folder / "persons.csv").write_text("\n".join(lines) + "\n")
     check = CheckPart(configured(), CSV_FILES)
-    found = [
-        finding
-        for part in deal(folder, 6, 5)
-        for finding in unpack(next(check(iter(part))).column(0)[0].as_py()).broken
-    ]
+    found = [finding for part in deal(folder, 6, 5) for finding in check(0, iter(part)).broken]
     assert sorted(map(str, found)) == [
         "persons.csv, line 22: expected 6 fields, found 1",
         "persons.csv, line 8: expected 6 fields, found 7",
@@ -159,7 +155,7 @@ def test_rows_that_changed_since_they_were_checked_are_never_measured(
     class Frame:
         def __init__(self, seed: int) -> None:
             (rows,) = deal(write_world(tmp_path / str(seed), random_world(seed, 60)), 1, 1)
-            self.answers = [SimpleNamespace(answer=b.column(0)[0].as_py()) for b in part(iter(rows))]
+            self.answers = [SimpleNamespace(number=0, answer=pack(Answer(part(0, iter(rows)))))]
 
         def collect(self) -> list[SimpleNamespace]:
             return self.answers
@@ -242,7 +238,7 @@ def test_java_home_decides_where_java_is(tmp_path: Path, monkeypatch: pytest.Mon
     ("text", "said"),
     [
         ("ModuleNotFoundError: No module named 'opendas'", "lacks opendas"),
-        ("opendas.phsafe.spark.rows.VersionsDiffer", "another version"),
+        ("opendas.engines.spark.partitions.VersionsDiffer", "another version"),
         ("value 41", r"could not finish \(ValueError\)"),
     ],
 )

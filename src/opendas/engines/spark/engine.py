@@ -1,9 +1,8 @@
 """The engine on Spark: large tasks on executors, the few above them in worker processes beside the driver.
 
-An item of work waits in a file under ``state/`` for the executor whose partition has its number; results
-stand in files there, too. Executors that do not see that folder have the driver read and write in it. What
-Spark itself carries is the confidential counts, encrypted where they touch a disk, and answers of a few
-bytes.
+An item of work waits in a file under ``state/``, which all machines see, for the executor whose partition has
+its number; results stand in files there, too. What Spark itself carries is the confidential counts, the work
+with its derived key, and answers of a few bytes.
 """
 
 from __future__ import annotations
@@ -13,41 +12,39 @@ import pickle
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from io import BytesIO
 from itertools import chain
 from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from opendas.engines.checkpoint import TaskResult
+import numpy as np
+
+from opendas.arrays import Ints
+from opendas.engines.checkpoint import TaskResult, narrow
 from opendas.engines.local import LocalEngine
-from opendas.engines.spark.exact import SparkCounts, TaskCounts
-from opendas.engines.spark.key_service import KeyService, KeyTicket
-from opendas.engines.spark.parts import (
+from opendas.engines.spark.counts import SparkCounts, Unchanged
+from opendas.engines.spark.partitions import (
     ANSWER_TYPES,
     Answer,
     Batches,
     EachPartition,
     Work,
-    item_path,
     marker_path,
     read_marker,
+    read_shared,
     unpack,
+    write_shared,
 )
-from opendas.engines.spark.run_files import RunFiles, SharedFiles
 from opendas.engines.spark.session import spark_failures
-from opendas.engines.subtree import Part
 from opendas.engines.tasks import Task
 from opendas.engines.work import KeyedSource, Saved, Worker
-from opendas.measurement.family import MeasurementSource
-from opendas.measurement.noisy import MeasuredLevel
-from opendas.schema.histogram import Histogram
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["NOISE_KEY", "SparkEngine"]
+__all__ = ["SparkEngine", "draw_on_executors"]
 
-NOISE_KEY = "noise"
 _LOOK_S = 0.2
 """How often the driver looks for items that are done."""
 
@@ -55,22 +52,9 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class _ServedSource:
-    """Measurements taken on executors: :class:`KeyedSource` whose key is asked for when it is needed.
-
-    Parameters
-    ----------
-    levels : tuple of MeasuredLevel
-    ticket : KeyTicket
-    """
-
-    levels: tuple[MeasuredLevel, ...]
-    ticket: KeyTicket
-
-    def open(self, part: Part, table: Histogram | None) -> MeasurementSource:
-        """Return the noisy measurements of a part."""
-        return KeyedSource(self.levels, self.ticket.fetch(NOISE_KEY)).open(part, table)
+def _item_path(folder: Path, number: int) -> Path:
+    """Return where an item waits for its executor."""
+    return folder / f"{number:06d}.item"
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -80,30 +64,23 @@ class _DoTask:
     Parameters
     ----------
     worker : Worker
+        With the noise key of the run, where it measures.
     folder : Path
-    files : RunFiles
-    counts : TaskCounts or None
+    counts : Unchanged or None
         None where measurements come from files.
-    unchanged : callable(task, counts) or None
-        Refuses counts that are no longer those that were tagged.
     """
 
     worker: Worker
     folder: Path
-    files: RunFiles
-    counts: TaskCounts | None
-    unchanged: Callable[[int, Histogram], None] | None
+    counts: Unchanged | None
 
     def __call__(self, number: int, batches: Batches) -> TaskResult | Saved:
-        task: Task = pickle.loads(self.files.read(item_path(self.folder, number)))
+        task: Task = pickle.loads(_item_path(self.folder, number).read_bytes())
         if self.counts is not None:
             bottom = task.part.levels[-1]
-            if self.counts.leaves(number) != (bottom.first, bottom.first + len(bottom.geocodes)):
+            if self.counts.counts.leaves(number) != (bottom.first, bottom.first + len(bottom.geocodes)):
                 raise AssertionError("counts and tasks are cut alike")
-            table = self.counts(number, batches)
-            if self.unchanged is not None:
-                self.unchanged(number, table)
-            task = replace(task, table=table)
+            task = replace(task, table=self.counts(number, batches))
         return self.worker(task)
 
 
@@ -115,17 +92,13 @@ class _Apply:
     ----------
     function : callable(item)
     folder : Path
-    name_attempt : callable(str)
-        Tells writers of files apart: an executor that was given up may still be at work on the same item.
     """
 
     function: Callable[[Any], Any]
     folder: Path
-    name_attempt: Callable[[str], None]
 
     def __call__(self, number: int, batches: Batches) -> Any:
-        self.name_attempt(f"{os.uname().nodename}-{os.getpid()}")
-        return self.function(pickle.loads(item_path(self.folder, number).read_bytes()))
+        return self.function(pickle.loads(_item_path(self.folder, number).read_bytes()))
 
 
 class SparkEngine:
@@ -135,46 +108,30 @@ class SparkEngine:
     ----------
     session : SparkSession
     worker : Worker
-        Its files are written with :func:`opendas.engines.spark.parts.write_here`: two attempts at a task may
-        run at the same time.
-    files : RunFiles
-        How executors reach the folder.
+        Its files are written with :func:`opendas.engines.spark.partitions.write_shared`: two attempts at a
+        task may run at the same time.
     folder : Path
         Of the run, under ``state/``.
     counts : SparkCounts or None
         None where measurements come from files.
-    keys : KeyService
-        Running.
     last : int
         Number of the leaves' geolevel: tasks that reach it are done on executors.
     workers : int
         Processes of this machine for the tasks above.
-    name_attempt : callable(str)
-        Gives temporary files of a process a name of their own.
     """
 
     def __init__(
         self,
         session: SparkSession,
         worker: Worker,
-        files: RunFiles,
         folder: Path,
         counts: SparkCounts | None,
-        keys: KeyService,
         last: int,
         workers: int,
-        name_attempt: Callable[[str], None],
     ) -> None:
-        self._session, self._files, self._counts, self._last = session, files, counts, last
-        self._folder, self._name_attempt = folder / "work", name_attempt
-        self._alone = not isinstance(files, SharedFiles)
+        self._session, self._worker, self._counts, self._last = session, worker, counts, last
+        self._folder = folder / "work"
         self._local = LocalEngine(worker, workers)
-        source = worker.source
-        if isinstance(source, KeyedSource):
-            keys.offer({NOISE_KEY: source.key})
-            source = _ServedSource(source.levels, keys.ticket)
-        results = None if worker.files is None else worker.files.written_with(files.write)
-        self._worker = replace(worker, source=source, files=results)
 
     def __enter__(self) -> SparkEngine:
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -192,24 +149,18 @@ class SparkEngine:
         if first is None:
             return iter(())
         every = chain([first], remaining)
-        here = first.part.levels[-1].level < self._last or first.table is not None
-        if here or (self._counts is None and self._alone):  # full measurements are large, and stand here
+        if first.part.levels[-1].level < self._last or first.table is not None:
             return self._local.map(every, count)
-        counts = None if self._counts is None else self._counts.counts
-        unchanged = None if self._counts is None else self._counts.unchanged
         folder = self._new_folder()
-        work = _DoTask(self._worker, folder, self._files, counts, unchanged)
-        return self._spread(work, every, lambda task: task.number, folder, self._counts)
+        work = _DoTask(self._worker, folder, None if self._counts is None else self._counts.unchanged)
+        return self._on_executors(work, every, lambda task: task.number, folder, self._counts)
 
     def apply(
         self, function: Callable[[Item], Result], items: Iterable[Item], count: int
     ) -> Iterator[tuple[Item, Result]]:
         """Yield each item with the function's answer; see :class:`opendas.engines.protocol.Engine`."""
-        if self._alone:  # what they are made of is here, and here they belong
-            return self._local.apply(function, items, count)
         numbers, folder = iter(range(count)), self._new_folder()
-        work = _Apply(function, folder, self._name_attempt)
-        return self._spread(work, items, lambda _: next(numbers), folder, None)
+        return self._on_executors(_Apply(function, folder), items, lambda _: next(numbers), folder, None)
 
     def _new_folder(self) -> Path:
         """Return a folder for the items of a job: executors given up write nothing into that of the next."""
@@ -217,7 +168,7 @@ class SparkEngine:
         folder.mkdir(mode=0o700, parents=True)
         return folder
 
-    def _spread(
+    def _on_executors(
         self,
         work: Work,
         items: Iterable[Item],
@@ -232,16 +183,16 @@ class SparkEngine:
         waiting: list[int] = []
         for item in items:
             waiting.append(number_of(item))
-            item_path(folder, waiting[-1]).write_bytes(pickle.dumps(item))
+            _item_path(folder, waiting[-1]).write_bytes(pickle.dumps(item))
         if counts is None:
             rows = self._session.range(0, len(waiting), 1, max(1, len(waiting)))
             numbers = dict(enumerate(waiting))
         else:
             rows = counts.rows
             numbers = {number: number for number in waiting}
-        job = _Job(self._session, rows, EachPartition(work, numbers, folder, self._files.write))
+        job = _Job(self._session, rows, EachPartition(work, numbers, folder))
         for number, answer in job.answers(waiting, folder):
-            path = item_path(folder, number)
+            path = _item_path(folder, number)
             yield pickle.loads(path.read_bytes()), answer.get()
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -291,3 +242,92 @@ class _Job:
                 self._answers[row.number] = unpack(bytes(row.answer))
         except BaseException as error:
             self._failure = error
+
+
+# Full measurements ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class _DrawTask:
+    """Draws all noisy answers of one geolevel within a task.
+
+    Parameters
+    ----------
+    source : KeyedSource
+    counts : Unchanged
+    level : int
+    starts : int64 (g + 1,) or None
+        First leaf of each geounit of the level; None: leaves.
+    cuts : int64 (t + 1,)
+        First geounit of each task.
+    step : int
+        Geounits drawn at a time.
+    folder : Path
+    """
+
+    source: KeyedSource
+    counts: Unchanged
+    level: int
+    starts: Ints | None
+    cuts: Ints
+    step: int
+    folder: Path
+
+    def __call__(self, task: int, batches: Batches) -> None:
+        table = self.counts(task, batches)
+        first, stop = int(self.cuts[task]), int(self.cuts[task + 1])
+        if self.starts is not None:
+            own = self.starts[first : stop + 1]
+            table = table.aggregate(own - own[0])
+        measured = self.source.at(self.level, first, table)
+        for number, start in enumerate(range(first, stop, self.step)):
+            drawn = measured.full(self.level, start, min(self.step, stop - start))
+            buffer = BytesIO()
+            np.savez(buffer, *map(narrow, drawn))
+            write_shared(_drawn_path(self.folder, task, number), buffer.getvalue())
+
+
+def draw_on_executors(
+    source: KeyedSource, counts: SparkCounts, folder: Path, level: int, step: int
+) -> Iterator[tuple[int, int, list[Ints]]]:
+    """Draw all noisy answers of a geolevel below the last cut where its counts are.
+
+    Executors write them, noisy, into files, which are put together in the spine's order.
+
+    Parameters
+    ----------
+    source : KeyedSource
+    counts : SparkCounts
+    folder : Path
+        Under ``state/``; removed in the end.
+    level : int
+    step : int
+        Geounits drawn at a time.
+
+    Yields
+    ------
+    int, int, list of int64 (g, m)
+        First geounit, the one behind the last, and all noisy answers of each query group.
+    """
+    leaves = counts.spine.leaf_starts(level)
+    cuts = np.searchsorted(leaves, counts.cut.starts)
+    starts = None if level + 1 == len(counts.spine.levels) else leaves
+    shutil.rmtree(folder, ignore_errors=True)
+    drawn_in = folder / token_hex(8)  # executors given up write nothing into that of another level
+    drawn_in.mkdir(mode=0o700, parents=True)
+    try:
+        counts.run(_DrawTask(source, counts.unchanged, level, starts, cuts, step, drawn_in))
+        for task in range(len(counts.cut)):
+            first, stop = int(cuts[task]), int(cuts[task + 1])
+            for number, start in enumerate(range(first, stop, step)):
+                path = _drawn_path(drawn_in, task, number)
+                with np.load(BytesIO(read_shared(path)), allow_pickle=False) as arrays:
+                    drawn = [arrays[f"arr_{k}"].astype(np.int64) for k in range(len(arrays.files))]
+                yield start, min(start + step, stop), drawn
+                path.unlink()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _drawn_path(folder: Path, task: int, number: int) -> Path:
+    return folder / f"task{task:06d}-{number:06d}.npz"

@@ -1,4 +1,4 @@
-"""Executors made ready: the package, what it needs, and whether they see the output."""
+"""Executors made ready: the package, what it needs, and that they see the output."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import logging
 import pickle
 import zipfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -20,7 +19,7 @@ from opendas.errors import EnvironmentFailure
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Executors", "prepare_executors", "source_digest", "write_package"]
+__all__ = ["prepare_executors", "source_digest", "write_package"]
 
 _log = logging.getLogger(__name__)
 
@@ -29,28 +28,6 @@ _NEEDED: Final = ("cryptography", "numba", "numpy", "pandas", "pyarrow", "scipy"
 
 _ONE_THREAD: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _PACKAGE: Final = Path(__file__).parents[2]
-
-
-@dataclass(frozen=True, slots=True)
-class Executors:
-    """What was found.
-
-    Parameters
-    ----------
-    slots : int
-        Tasks that run at a time.
-    hosts : tuple of str
-        Machines that answered.
-    shipped : bool
-        The package was sent to them.
-    blind : tuple of str
-        Machines that do not see the output, or may not write there.
-    """
-
-    slots: int
-    hosts: tuple[str, ...]
-    shipped: bool
-    blind: tuple[str, ...]
 
 
 def source_digest(folder: Path = _PACKAGE) -> str:
@@ -122,25 +99,31 @@ def _probe(nonce: str, folder: str, needed: Sequence[str], *, rows: bool) -> Cal
     return look
 
 
-def prepare_executors(session: SparkSession, folder: Path) -> Executors:
+def prepare_executors(session: SparkSession, folder: Path) -> bool:
     """Look at the executors, send them the package if they lack this one, and set their environment.
 
     Parameters
     ----------
     session : SparkSession
     folder : Path
-        A folder of the output, which they may or may not see.
+        A folder of the output, into which all of them must be able to write.
+
+    Returns
+    -------
+    bool
+        Whether the package was sent.
 
     Raises
     ------
     EnvironmentFailure
-        Naming what is missing, and where.
+        Naming what is missing, and on which machine.
     """
     context = session.sparkContext
     for name in _ONE_THREAD:
         context.environment.setdefault(name, "1")
     found = _look(session, folder)
     _refuse_missing(found)
+    _refuse_hidden(found, folder)
     shipped = any(each["digest"] != source_digest() for each in found)
     if shipped:
         from pyspark import SparkFiles
@@ -152,12 +135,12 @@ def prepare_executors(session: SparkSession, folder: Path) -> Executors:
         _log.info("opendas was sent to the executors, which lack this version of it")
     if shipped or not all(each["cache"] for each in found):
         # Compiled code is kept beside the package, or else here: nobody guesses the name.
-        place = str(Path(gettempdir()) / f"opendas-compiled-{token_hex(8)}")
+        compiled = str(Path(gettempdir()) / f"opendas-compiled-{token_hex(8)}")
         for name in ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME"):  # the second for code in an archive
-            context.environment.setdefault(name, place)
-    hosts = tuple(sorted({str(each["host"]) for each in found}))
-    blind = tuple(sorted({str(each["host"]) for each in found if not each["sees"]}))
-    return Executors(max(1, context.defaultParallelism), hosts, shipped, blind)
+            context.environment.setdefault(name, compiled)
+    hosts = sorted({str(each["host"]) for each in found})
+    _log.info("Spark: %d tasks at a time on %s", max(1, context.defaultParallelism), ", ".join(hosts))
+    return shipped
 
 
 def _look(session: SparkSession, folder: Path) -> list[dict[str, Any]]:
@@ -191,6 +174,16 @@ def _asked(
         plain = session.sparkContext.parallelize(range(tasks), tasks).mapPartitions(probe(rows=False))
         found: list[dict[str, Any]] = plain.collect()
         return found
+
+
+def _refuse_hidden(found: Sequence[dict[str, Any]], folder: Path) -> None:
+    hosts = sorted({str(each["host"]) for each in found if not each["sees"]})
+    if hosts:
+        raise EnvironmentFailure(
+            f"engine spark: executors on {', '.join(hosts)} do not see {folder}, or may not write there: "
+            "let --out be a folder of a file system that driver and executors share (NFS, Lustre, EFS), "
+            "under the same path and for the same user."
+        )
 
 
 def _refuse_missing(found: Sequence[dict[str, Any]]) -> None:

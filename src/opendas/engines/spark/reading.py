@@ -7,49 +7,67 @@ is wrong with it, and then whether leaves break their public units.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from glob import escape
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from opendas.custody.secret_files import forbid_core_files
+from opendas.engines.checkpoint import narrow
 from opendas.engines.local import keep_modules
-from opendas.engines.spark.dealing import Cut, deal, split
-from opendas.engines.spark.in_memory import file_in_memory
-from opendas.engines.spark.parts import (
+from opendas.engines.spark.counts import (
     COUNT_SCHEMA,
     COUNT_TYPES,
+    Entries,
+    LastCut,
+    pack_entries,
+    split,
+)
+from opendas.engines.spark.partitions import (
     Answer,
     Batches,
-    Counts,
+    cache_by,
     pack,
-    pack_counts,
+    partition_number,
+    partition_values,
     unpack,
 )
 from opendas.engines.spark.session import spark_failures
-from opendas.engines.spark.slots import slots
-from opendas.errors import DataError, Finding, OpendasError
+from opendas.errors import ConfigError, DataError, Finding, OpendasError
+from opendas.files.atomic import make_folder
+from opendas.files.remote import RemoteFile, RemoteFolder, RemoteInput
 from opendas.geography.frame import Frame
 from opendas.geography.spine import Spine
-from opendas.readers.base import CensusKind
+from opendas.readers.base import CensusKind, ReaderSpec
 from opendas.readers.columns.csv_parquet import no_rows, shown_name
 from opendas.readers.columns.findings import FindingLog
 from opendas.readers.counting.tally import MAX_TOTAL, FileRows, Layout, exact_sum, refuse_too_many, tally_file
 from opendas.readers.frame.units import broken_units, report_units, unit_rules
+from opendas.readers.paths import is_data
 from opendas.schema.histogram import Histogram
 from opendas.schema.product import Product
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["CheckUnits", "read_on_executors", "together", "unit_findings"]
+__all__ = [
+    "CheckUnits",
+    "copy_data",
+    "copy_public",
+    "find_data",
+    "read_on_executors",
+    "together",
+    "unit_findings",
+]
 
-_BATCH_ROWS: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _REPORT: Final = -1
 """Task of rows that tell about a file."""
 
@@ -73,9 +91,13 @@ class _Report:
     warnings: tuple[Finding, ...]
 
 
+Location = Path | RemoteFile
+"""Where executors find a file: on a file system that all share, or at an address."""
+
+
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class _Reading:
-    """Reads a file, on an executor.
+class _ReadFiles:
+    """Reads the files of a partition, on an executor.
 
     Parameters
     ----------
@@ -83,100 +105,55 @@ class _Reading:
     product : Product
     frame : Frame
         Geocodes and the name of the leaves, nothing else.
-    place : int64 (leaves,)
-        Place on the spine of each leaf of the frame.
+    position : int64 (leaves,)
+        Position on the spine of each leaf of the frame.
     starts : int64 (t + 1,)
         First leaf of each task.
+    files : tuple of tuples of (int, Path or RemoteFile)
+        Of each partition: number of a file, and the file.
     """
 
     layout: Layout
     product: Product
     frame: Frame
-    place: npt.NDArray[np.integer]
+    position: npt.NDArray[np.integer]
     starts: npt.NDArray[np.int64]
+    files: tuple[tuple[tuple[int, Location], ...], ...]
 
-    def __call__(self, files: Iterable[tuple[int, AbstractContextManager[Path]]]) -> Batches:
+    def __call__(self, batches: Batches) -> Batches:
         """Yield counts by task, and a report at the end of each file; what is wrong stands there."""
+        for _ in batches:
+            pass
         forbid_core_files()
-        slot = slots(len(self.starts))  # one more than there are tasks: reports have the last
-        for number, file in files:
-            with file as path:
-                yield from self._read(number, path, slot)
+        slot = partition_values(len(self.starts))  # one more than there are tasks: reports have the last
+        for number, file in self.files[partition_number()]:
+            yield from self._read(number, file, slot)
         keep_modules()
 
-    def _read(self, number: int, path: Path, slot: npt.NDArray[np.int32]) -> Batches:
+    def _read(self, number: int, file: Location, slot: npt.NDArray[np.int32]) -> Batches:
         rows = total = 0
         warnings = FindingLog()
         try:
-            for read, keys, counts in tally_file(path, self.layout, self.product, self.frame, warnings):
-                rows += read
-                total += exact_sum(counts)
-                yield pack_counts(self._dealt(keys, counts, slot))
+            with _opened(file) as path:
+                for read, keys, counts in tally_file(path, self.layout, self.product, self.frame, warnings):
+                    rows += read
+                    total += exact_sum(counts)
+                    leaf, cell = np.divmod(keys, self.product.schema.size)
+                    entries = Entries(self.position[leaf], cell, counts)
+                    yield pack_entries(split(entries, self.starts, slot))
             answer = Answer(_Report(number, rows, total, warnings.findings))
         except OpendasError as error:
             answer = Answer.of(error)
-        yield _told(int(slot[-1]), number, answer)
-
-    def _dealt(
-        self, keys: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], slot: npt.NDArray[np.int32]
-    ) -> Iterator[tuple[int, int, Counts]]:
-        leaf, cell = np.divmod(keys, self.product.schema.size)
-        return split(Counts(self.place[leaf], cell, counts), self.starts, slot)
+        yield _report(int(slot[-1]), number, answer)
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class _ReadFiles:
-    """Reads the files of a partition.
-
-    Parameters
-    ----------
-    reading : _Reading
-    files : tuple of tuples of (int, Path)
-        Of each partition: number of a file, and the file.
-    """
-
-    reading: _Reading
-    files: tuple[tuple[tuple[int, Path], ...], ...]
-
-    def __call__(self, batches: Batches) -> Batches:
-        """Yield counts and reports."""
-        from pyspark import TaskContext
-
-        for _ in batches:
-            pass
-        context = TaskContext.get()
-        if context is None:
-            raise AssertionError("this function runs on executors")
-        return self.reading((number, nullcontext(path)) for number, path in self.files[context.partitionId()])
+def _opened(file: Location) -> AbstractContextManager[Path]:
+    if isinstance(file, Path):
+        return nullcontext(file)
+    return file.in_memory(shown_name(Path(file.address)))
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class _ReadContents:
-    """Reads files that Spark hands over: their addresses and their bytes.
-
-    Parameters
-    ----------
-    reading : _Reading
-    numbers : mapping of address to int
-    """
-
-    reading: _Reading
-    numbers: Mapping[str, int]
-
-    def __call__(self, batches: Batches) -> Batches:
-        """Yield counts and reports."""
-        return self.reading(self._files(batches))
-
-    def _files(self, batches: Batches) -> Iterator[tuple[int, AbstractContextManager[Path]]]:
-        for batch in batches:
-            path, content = (batch.column(batch.schema.get_field_index(n)) for n in ("path", "content"))
-            for row in range(batch.num_rows):
-                address = path[row].as_py()
-                file = file_in_memory(shown_name(Path(address)), memoryview(content[row].as_buffer()))
-                yield self.numbers[address], file
-
-
-def _told(slot: int, number: int, answer: Answer) -> pa.RecordBatch:
+def _report(slot: int, number: int, answer: Answer) -> pa.RecordBatch:
     """Return a report as a row of counts: what is read is one table, and is read once."""
     values = ([slot], [_REPORT], [number.to_bytes(8, "little")], [pack(answer)], [b""])
     arrays = [pa.array(value, field.type) for value, field in zip(values, COUNT_SCHEMA, strict=True)]
@@ -203,34 +180,8 @@ def together(sizes: Sequence[int], slots: int) -> list[list[int]]:
     return found
 
 
-def _files(session: SparkSession, reading: _Reading, found: FileRows) -> DataFrame:
-    """Have executors open files of a file system that all share."""
-    paths = [path.resolve() for path in found.spec.paths if isinstance(path, Path)]
-    groups = together([path.stat().st_size for path in paths], session.sparkContext.defaultParallelism)
-    read = _ReadFiles(reading, tuple(tuple((number, paths[number]) for number in group) for group in groups))
-    return session.range(0, len(groups), 1, len(groups)).mapInArrow(read, COUNT_TYPES)
-
-
-def _contents(session: SparkSession, reading: _Reading, addresses: Sequence[str]) -> DataFrame:
-    """Have Spark hand files over."""
-    found = session.read.format("binaryFile").option("recursiveFileLookup", "true").load(list(addresses))
-    read = _ReadContents(reading, {address: number for number, address in enumerate(addresses)})
-    return found.select("path", "content").mapInArrow(read, COUNT_TYPES)
-
-
-@contextmanager
-def _one_file_a_batch(session: SparkSession) -> Iterator[None]:
-    """Have a batch hold one row: it may be a large file."""
-    before = session.conf.get(_BATCH_ROWS)
-    session.conf.set(_BATCH_ROWS, "1")
-    try:
-        yield
-    finally:
-        session.conf.set(_BATCH_ROWS, before)
-
-
 def read_on_executors(
-    session: SparkSession, found: FileRows, spine: Spine, cut: Cut, addresses: Sequence[str] = ()
+    session: SparkSession, found: FileRows, spine: Spine, cut: LastCut, remote: Sequence[RemoteFile] = ()
 ) -> tuple[DataFrame, tuple[Finding, ...]]:
     """Read the files of a run, and deal their counts out.
 
@@ -239,8 +190,8 @@ def read_on_executors(
     session : SparkSession
     found : FileRows
     spine : Spine
-    cut : Cut
-    addresses : sequence of str, optional
+    cut : LastCut
+    remote : sequence of RemoteFile, optional
         Where the files are, if executors do not open them by their paths.
 
     Returns
@@ -257,16 +208,22 @@ def read_on_executors(
     """
     frame = found.data.frame
     kind = np.int32 if len(frame) < 1 << 31 else np.int64
-    reading = _Reading(
+    files: list[Location] = list(remote) or [
+        path.resolve() for path in found.spec.paths if isinstance(path, Path)
+    ]
+    sizes = [file.stat().st_size if isinstance(file, Path) else file.size for file in files]
+    groups = together(sizes, session.sparkContext.defaultParallelism)
+    read = _ReadFiles(
         found.layout,
         found.spec.product,
         Frame(frame.geocodes, {}, frame.leaf),
         spine.place_of_leaf.astype(kind),
         cut.starts,
+        tuple(tuple((number, files[number]) for number in group) for group in groups),
     )
-    with spark_failures(), _one_file_a_batch(session):
-        read = _contents(session, reading, addresses) if addresses else _files(session, reading, found)
-        rows = deal(read, len(cut) + 1)
+    with spark_failures():
+        rows = session.range(0, len(groups), 1, len(groups)).mapInArrow(read, COUNT_TYPES)
+        rows = cache_by(rows, len(cut) + 1, "slot")
         told = rows.where(f"task = {_REPORT}").select("leaf", "cell").collect()
     answers = {int.from_bytes(bytes(row.leaf), "little"): unpack(bytes(row.cell)) for row in told}
     reports: list[_Report] = []
@@ -304,7 +261,7 @@ class CheckUnits:
     def of(cls, found: FileRows, spine: Spine) -> CheckUnits:
         """Take the units of a frame."""
         order = spine.leaf_order
-        units = {name: _narrow(counts)[order] for name, counts in found.data.frame.units.items()}
+        units = {name: narrow(counts)[order] for name, counts in found.data.frame.units.items()}
         return cls(found.spec.product, found.kind, units, order)
 
     def __call__(self, low: int, high: int, table: Histogram) -> list[npt.NDArray[np.int64]]:
@@ -312,13 +269,6 @@ class CheckUnits:
         units = {name: counts[low:high].astype(np.int64) for name, counts in self.units.items()}
         broken = broken_units(self.product, self.kind, units, table)
         return [np.sort(self.frame[low:high][wrong])[:_LEAVES_TOLD] for wrong in broken]
-
-
-def _narrow(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.integer]:
-    """Return the same counts in the fewest bytes that hold all: they go to every executor."""
-    most = int(np.abs(counts).max(initial=0))
-    kind = next(kind for kind in (np.int8, np.int16, np.int32, np.int64) if most <= np.iinfo(kind).max)
-    return counts.astype(kind)
 
 
 def unit_findings(found: FileRows, told: Mapping[int, Any]) -> tuple[Finding, ...]:
@@ -337,3 +287,125 @@ def unit_findings(found: FileRows, told: Mapping[int, Any]) -> tuple[Finding, ..
     if log.findings and found.spec.strict:
         raise DataError("Records and public units contradict each other.", log.findings)
     return log.findings
+
+
+# Input at addresses: what is public and small is copied, and the data are listed.
+#
+# Executors read the data where they are. Readers that only the driver has take copies of them, in a folder
+# that is removed when the run ends.
+
+
+def copy_public(spec: ReaderSpec, cache: Path) -> ReaderSpec:
+    """Copy the files of frame and units to this machine.
+
+    Parameters
+    ----------
+    spec : ReaderSpec
+    cache : Path
+        Folder under ``confidential/``, which the caller removes when the run is finished.
+
+    Raises
+    ------
+    ConfigError
+        If one is not there.
+    EnvironmentFailure
+        If its file system cannot be reached.
+    """
+    remote = spec.remote
+    if remote.frame is not None:
+        spec = replace(spec, frame=_copy(_one(remote.frame), cache / "remote" / "frame"))
+    if remote.units is not None and spec.units is not None:
+        path = _copy(_one(remote.units), cache / "remote" / "units")
+        spec = replace(spec, units=replace(spec.units, path=path))
+    return replace(spec, remote=RemoteInput(remote.paths))
+
+
+def find_data(spec: ReaderSpec) -> tuple[ReaderSpec, tuple[RemoteFile, ...]]:
+    """Find the files of the data.
+
+    Returns
+    -------
+    ReaderSpec
+        Its paths are names, which nobody opens.
+    tuple of RemoteFile
+        In the same order; empty where the data are files of this machine.
+
+    Raises
+    ------
+    ConfigError
+        If an address stands for no file.
+    EnvironmentFailure
+        If its file system cannot be reached.
+    """
+    files = {file.address: file for wanted in spec.remote.paths for file in _found(wanted)}
+    if not files:
+        return spec, ()
+    addresses = sorted(files, key=PurePosixPath)
+    return (
+        replace(spec, paths=tuple(map(Path, addresses)), remote=RemoteInput()),
+        tuple(files[address] for address in addresses),
+    )
+
+
+def copy_data(spec: ReaderSpec, files: Sequence[RemoteFile], cache: Path) -> ReaderSpec:
+    """Copy the data to this machine, for a reader that executors do not have.
+
+    Raises
+    ------
+    EnvironmentFailure
+        If a file cannot be read, or not written here.
+    """
+    folder = cache / "remote" / "data"
+    paths = [
+        _copy(file, folder / f"{number:06d}" / Path(shown_name(Path(file.address))).parent)
+        for number, file in enumerate(files)
+    ]
+    return replace(spec, paths=tuple(paths))
+
+
+def _one(address: str) -> RemoteFile:
+    found = _found(address)
+    if len(found) != 1:
+        raise ConfigError(f"{address} is no file.")
+    return found[0]
+
+
+def _found(address: str) -> list[RemoteFile]:
+    """Return the files that an address stands for: a file, those of a folder, or those of a pattern.
+
+    A pattern has ``*`` or ``[...]`` in parts of its path; what stands before the first such part is listed.
+    """
+    path, mark, query = address.partition("?")
+    scheme, _, rest = path.partition("://")
+    host, _, inside = rest.partition("/")
+    parts = inside.strip("/").split("/") if inside.strip("/") else []
+    fixed = next((number for number, part in enumerate(parts) if set("*[") & set(part)), len(parts) - 1)
+    above, wanted = (
+        "".join(f"{part}/" for part in parts[: max(0, fixed)]),
+        [unquote(part) for part in parts[max(0, fixed) :]],
+    )
+    root = f"{scheme}://{host}/{above}{mark}{query}"
+    folder, name = RemoteFolder(root), "/".join(wanted)
+    kind = folder.kind(name)
+    if kind is not None:  # it is there under this very name
+        wanted = [escape(part) for part in wanted]
+    sizes = {name: kind} if kind is not None and kind >= 0 else folder.names(name if kind == -1 else "")
+    found = [RemoteFile(root, inside, size) for inside, size in sizes.items() if _is_wanted(inside, wanted)]
+    if not found:
+        raise ConfigError(f"nothing found at {address}.")
+    return found
+
+
+def _is_wanted(name: str, pattern: Sequence[str]) -> bool:
+    """Return whether a file matches a pattern, or holds data of a folder that does."""
+    parts = name.split("/")
+    if len(parts) < len(pattern) or not all(map(fnmatchcase, parts, pattern)):
+        return False
+    return len(parts) == len(pattern) or is_data(PurePosixPath(*parts[len(pattern) :]))
+
+
+def _copy(file: RemoteFile, folder: Path) -> Path:
+    make_folder(folder)
+    path = folder / PurePosixPath(file.name).name
+    RemoteFolder(file.folder).fetch(file.name, path)
+    return path

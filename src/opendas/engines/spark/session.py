@@ -30,9 +30,15 @@ _log = logging.getLogger(__name__)
 
 _LEAST_JAVA: Final = 17
 _ENCRYPTION: Final = "spark.io.encryption.enabled"
+_NEEDED: Final = (
+    ("spark.authenticate",),
+    ("spark.network.crypto.enabled", "spark.ssl.rpc.enabled"),
+    (_ENCRYPTION,),
+)
+"""What has to be on where machines talk to each other: one of each. Argument: docs/proofs/keys.md."""
 _LOG_SETTINGS: Final = Path(__file__).absolute().with_name("log4j2.properties")
 _OURS: Final = {
-    # Records of persons and the keys of selections are on their way: nothing of them in clear on a disk.
+    # Counts and derived keys are on their way: nothing of them in clear on a disk.
     _ENCRYPTION: "true",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -95,7 +101,7 @@ def open_session(master: str | None, *, name: str, threads: int) -> Iterator[Spa
     Raises
     ------
     EnvironmentFailure
-        If Spark cannot start or the master is not reached.
+        If Spark cannot start, the master is not reached, or a cluster does not authenticate and encrypt.
     """
     check_environment()
     with _quiet():
@@ -103,13 +109,11 @@ def open_session(master: str | None, *, name: str, threads: int) -> Iterator[Spa
 
     running = SparkSession.getActiveSession() if master is None else None
     if running is not None:
-        if running.sparkContext.getConf().get(_ENCRYPTION, "false") != "true":
-            _log.warning("%s is off: records will stand in clear on the disks of the executors", _ENCRYPTION)
-        _warn_of_clear_network(running)
+        _refuse_clear_text(running)
         yield running.newSession()
         return
     chosen = master or f"local[{threads}]"
-    local = chosen.startswith("local")
+    local = _is_local(chosen)
     _set_environment(local=local)
     builder = SparkSession.builder.master(chosen).appName(name)
     with TemporaryDirectory(prefix="opendas-spark-") as scratch:  # 0700, as mkdtemp makes it
@@ -121,22 +125,40 @@ def open_session(master: str | None, *, name: str, threads: int) -> Iterator[Spa
         with spark_failures("could not start"):
             session = builder.getOrCreate()
         try:
-            if not local:
-                _warn_of_clear_network(session)
+            _refuse_clear_text(session)
             yield session
         finally:
             session.stop()
 
 
-def _warn_of_clear_network(session: SparkSession) -> None:
-    """Say that a cluster does not encrypt what goes between its machines."""
-    context = session.sparkContext
-    if context.master.startswith("local"):
+def _is_local(master: str) -> bool:
+    """Return whether executors are threads of the driver's own machine."""
+    return master == "local" or master.startswith("local[")
+
+
+def _refuse_clear_text(session: SparkSession) -> None:
+    """Refuse a cluster on which counts and keys would cross the network, or reach a disk, in clear.
+
+    Raises
+    ------
+    EnvironmentFailure
+        Naming the settings that are missing.
+    """
+    settings = session.sparkContext.getConf()
+
+    def lacks(*names: str) -> bool:
+        return not any((settings.get(name) or "").lower() == "true" for name in names)
+
+    if _is_local(session.sparkContext.master):
+        if lacks(_ENCRYPTION):
+            _log.warning("%s is off: records may stand in clear in the local folder of Spark", _ENCRYPTION)
         return
-    if context.getConf().get("spark.network.crypto.enabled", "false") != "true":
-        _log.warning(
-            "spark.network.crypto.enabled is off: records cross the network of the cluster in clear, and so "
-            "do the tickets with which executors ask for keys: whoever reads the network can undo the noise"
+    missing = [" or ".join(names) for names in _NEEDED if lacks(*names)]
+    if missing:
+        raise EnvironmentFailure(
+            f"engine spark: {', '.join(missing)} must be true on a cluster: exact counts and the keys that "
+            "protect them go from machine to machine and to local disks. Set them where the cluster is "
+            "configured (spark-defaults.conf; a standalone cluster wants spark.authenticate.secret, too)."
         )
 
 

@@ -1,48 +1,60 @@
-"""Households dealt out over Spark: read once, shuffled once by a hash of their key, then counted in place.
+"""Households split over Spark: read once, shuffled once by a hash of their key, then counted in place.
 
 Records cross the network and executor disks once, as the shuffle that brings a household together, and stay
-cached there until the run ends. In sessions that we start they are encrypted on disks; on the network as the
-cluster is set up (``spark.authenticate``, ``spark.network.crypto.enabled``), and we warn where it is not. The
-run key never leaves this process. The derived keys of selections travel in the serialised function of the
-counting stage, which Spark keeps in memory and hands to the executors; no configuration, plan text or event
-has them.
+cached there until the run ends. The run key never leaves this process; derived keys of selections travel with
+the counting function, as keys of other products do (:mod:`opendas.engines.spark.partitions`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
 
 from opendas.arrays import Ints
 from opendas.engines.local import default_workers
+from opendas.engines.spark.partitions import (
+    ANSWER_TYPES,
+    Batches,
+    EachPartition,
+    Work,
+    answers,
+    cache_by,
+    unpack,
+)
 from opendas.engines.spark.session import open_session, spark_failures
 from opendas.errors import ConfigError, Finding, FormatError, PrivacyError
 from opendas.phsafe.config import Config, Plan
-from opendas.phsafe.inputs.digest import BUCKETS, canonical_bytes
-from opendas.phsafe.inputs.findings import InputFiles
-from opendas.phsafe.spark.files import TextFile, find_files
-from opendas.phsafe.spark.merge import merge_findings
-from opendas.phsafe.spark.parts import (
-    ANSWER_TYPES,
-    Checked,
-    CheckPart,
-    CountExactly,
-    CountPart,
-    add_counts,
-    sum_answers,
-    unpack,
-)
-from opendas.phsafe.spark.rows import ROW_TYPES, ReadLines
+from opendas.phsafe.counting import count_tables, exact_cubes
+from opendas.phsafe.inputs.digest import BUCKETS, bucket_digests, canonical_bytes
+from opendas.phsafe.inputs.findings import MOST_LINES, InputFiles
+from opendas.phsafe.inputs.linking import link
+from opendas.phsafe.inputs.records import Inputs
+from opendas.phsafe.spark.rows import BROKEN, KINDS, ROW_TYPES, ReadLines, TextFile, find_files, gather
 from opendas.phsafe.tables import Table
-from opendas.phsafe.validate import Validation
+from opendas.phsafe.validate import Validation, validate
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["SparkHouseholds", "open_on_spark"]
+__all__ = [
+    "CheckPart",
+    "Checked",
+    "CountExactly",
+    "CountPart",
+    "SparkHouseholds",
+    "add_counts",
+    "merge_findings",
+    "open_on_spark",
+    "sum_answers",
+]
 
 Tell = Callable[[str, int, int], None]
 
@@ -115,15 +127,13 @@ class SparkHouseholds:
 
     def _deal(self, files: Sequence[TextFile]) -> DataFrame:
         """Return the rows of all files, whole buckets of households in each partition."""
-        from pyspark import StorageLevel
-
         rows = [
             file.text.mapInArrow(ReadLines(kind, dict(file.before)), ROW_TYPES)
             for kind, file in enumerate(files)
             if file.text is not None
         ]
         together: DataFrame = reduce(lambda one, other: one.unionAll(other), rows)
-        return together.repartition(self._partitions, "bucket").persist(StorageLevel.MEMORY_AND_DISK)
+        return cache_by(together, self._partitions, "bucket")
 
     def close(self) -> None:
         """Let the executors forget the rows."""
@@ -138,8 +148,9 @@ class SparkHouseholds:
             If rows do not have the fields of the header: with everything else that is wrong.
         """
         with spark_failures():
-            answers = self._run(CheckPart(self._config, self._files, every_table)).collect()
-            parts: list[Checked] = [unpack(bytes(row.answer)) for row in answers]
+            parts: list[Checked] = list(
+                answers(self._run(CheckPart(self._config, self._files, every_table))).values()
+            )
         self._digests = {bucket: digest for part in parts for bucket, digest in part.digests.items()}
         self._report("reading", 2, 2)
         broken, errors, warnings = (
@@ -169,11 +180,11 @@ class SparkHouseholds:
     def _count(self, part: CountPart | CountExactly) -> dict[str, Ints]:
         self._report("counting", 0, 1)
         with spark_failures():
-            answers = self._run(part)
+            counted = self._run(part)
             if self._partitions > _SUMMED_TOGETHER:
                 few = -(-self._partitions // _SUMMED_TOGETHER)
-                answers = answers.coalesce(few).mapInArrow(sum_answers, ANSWER_TYPES)
-            cubes, digests = add_counts(unpack(bytes(row.answer)) for row in answers.collect())
+                counted = counted.coalesce(few).mapInArrow(EachPartition(sum_answers), ANSWER_TYPES)
+            cubes, digests = add_counts(answers(counted).values())
         if self._digests and digests != self._digests:
             raise PrivacyError(
                 f"{self._data} changed while it was counted: its rows are no longer those that were checked. "
@@ -182,8 +193,8 @@ class SparkHouseholds:
         self._report("counting", 1, 1)
         return cubes
 
-    def _run(self, part: Any) -> DataFrame:
-        return self._rows.mapInArrow(part, ANSWER_TYPES)
+    def _run(self, part: Work) -> DataFrame:
+        return self._rows.mapInArrow(EachPartition(part), ANSWER_TYPES)
 
     def _merge(self, parts: list[Sequence[Finding]]) -> list[Finding]:
         files = self._files
@@ -192,3 +203,197 @@ class SparkHouseholds:
     def _report(self, stage: str, done: int, total: int) -> None:
         if self._tell is not None:
             self._tell(stage, done, total)
+
+
+# On executors: one partition of complete households at a time -----------------------------------------------
+
+
+Cubes = dict[str, Ints]
+Counted = tuple[Cubes, dict[int, bytes]]
+"""Cubes by table, and digests of the rows by bucket."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Checked:
+    """What the check of a partition found. Confidential.
+
+    Parameters
+    ----------
+    digests : dict of int to bytes
+        By bucket.
+    broken : list of Finding
+        Rows without the fields of the header.
+    errors, warnings : tuple of Finding
+    """
+
+    digests: dict[int, bytes]
+    broken: list[Finding]
+    errors: tuple[Finding, ...]
+    warnings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What every function over partitions knows.
+
+    Parameters
+    ----------
+    config : Config
+    files : InputFiles
+    """
+
+    config: Config
+    files: InputFiles
+
+    def _gather(self, batches: Batches) -> tuple[Inputs, pa.Table]:
+        states = np.zeros(128, dtype=np.bool_)
+        states[[int(code) for code in self.config.state_filter]] = True
+        return gather(batches, states, self.files)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckPart(_Part):
+    """Checks a partition and digests its buckets; answers with :class:`Checked`.
+
+    Parameters
+    ----------
+    every_table : bool
+        As in :func:`opendas.phsafe.validate.validate`.
+    """
+
+    every_table: bool = False
+
+    def __call__(self, number: int, batches: Batches) -> Checked:
+        """Check one partition."""
+        inputs, broken = self._gather(batches)
+        found = validate(
+            inputs, link(inputs, self.config.state_filter), self.config, every_table=self.every_table
+        )
+        rows = _broken_rows(broken, self.files)
+        return Checked(bucket_digests(inputs), rows, found.errors, found.warnings)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class CountPart(_Part):
+    """Counts the tables of a plan after truncation; answers with cubes by table and the digests of its rows.
+
+    A partition that an executor lost is read again: the digests let the caller see that it still holds the
+    rows that were validated and tagged.
+
+    Parameters
+    ----------
+    plan : Plan
+    keys : mapping of str to bytes
+        Derived keys of selections, one a table. They are all of the run key that leaves its process.
+    """
+
+    plan: Plan = field(kw_only=True)
+    keys: Mapping[str, bytes] = field(kw_only=True)
+
+    def __call__(self, number: int, batches: Batches) -> Counted:
+        """Count one partition."""
+        inputs, _ = self._gather(batches)
+        linked = link(inputs, self.config.state_filter)
+        return count_tables(self.plan, linked, self.keys), bucket_digests(inputs)
+
+
+@dataclass(frozen=True, slots=True)
+class CountExactly(_Part):
+    """Counts as the non-private mode does; answers with cubes by output.
+
+    Parameters
+    ----------
+    tables : mapping of str to Table
+    """
+
+    tables: Mapping[str, Table] = field(kw_only=True)
+
+    def __call__(self, number: int, batches: Batches) -> Counted:
+        """Count one partition."""
+        states = len(self.config.state_filter)
+        inputs, _ = self._gather(batches)
+        linked = link(inputs, self.config.state_filter)
+        return exact_cubes(dict(self.tables), linked, states), bucket_digests(inputs)
+
+
+def sum_answers(number: int, batches: Batches) -> Counted:
+    """Put together what several partitions counted."""
+    packed = (answer for batch in batches for answer in batch.column("answer").to_pylist())
+    return add_counts(unpack(answer).get() for answer in packed)
+
+
+def add_counts(parts: Iterable[Counted]) -> Counted:
+    """Add up cubes, which are integers, so that the order does not matter; and collect digests by bucket."""
+    total: Cubes = {}
+    digests: dict[int, bytes] = {}
+    for cubes, found in parts:
+        for name, cube in cubes.items():
+            total[name] = total[name] + cube if name in total else cube
+        digests.update(found)
+    return total, digests
+
+
+def _broken_rows(broken: pa.Table, files: InputFiles) -> list[Finding]:
+    sources = (files.persons, files.units, files.places)
+    kinds, lines, found = (broken.column(name).to_pylist() for name in ("kind", "line", "first"))
+    findings = []
+    for kind, line, fields in sorted(zip(kinds, lines, found, strict=True)):
+        file, at = sources[kind - BROKEN].locate(line)
+        rule = f"expected {len(KINDS[kind - BROKEN].columns)} fields, found {fields}"
+        findings.append(Finding(file, at, None, rule))
+    return findings
+
+
+# Findings of many partitions --------------------------------------------------------------------------------
+
+
+# How opendas.phsafe.inputs.findings and opendas.phsafe.counting end a rule.
+_FURTHER = re.compile(r" \((\d+) further lines\)\Z")
+_OF_UNIT = re.compile(r" \(its unit: [^)]*\)\Z")
+
+_Key = tuple[str, str | None, str]
+
+
+def merge_findings(parts: Iterable[Sequence[Finding]], sources: Sequence[Sequence[str]]) -> list[Finding]:
+    """Merge findings whose lines are in one part each.
+
+    Parameters
+    ----------
+    parts : iterable of sequence of Finding
+        Of each partition, as :func:`opendas.phsafe.inputs.findings.list_lines` bounds them.
+    sources : sequence of sequence of str
+        File names of each of the three files, in order; several where it is a folder of parts.
+
+    Returns
+    -------
+    list of Finding
+        By file, then by field and rule as they first came, then by line.
+    """
+    place = {
+        name: (which, number) for which, names in enumerate(sources) for number, name in enumerate(names)
+    }
+    titles = [names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}" for names in sources]
+    for which, title in enumerate(titles):
+        place.setdefault(title, (which, -1))
+    listed: dict[tuple[int, str | None, str], list[Finding]] = {}
+    further: dict[tuple[int, str | None, str], int] = {}
+    for part in parts:
+        for finding in part:
+            which = place[finding.file][0]
+            more = _FURTHER.search(finding.rule)
+            rule = _FURTHER.sub("", _OF_UNIT.sub("", finding.rule))
+            key = which, finding.field, rule
+            listed.setdefault(key, [])
+            further.setdefault(key, 0)
+            if more is not None and finding.line is None:
+                further[key] += int(more[1])
+            else:
+                listed[key].append(finding)
+    merged = []
+    for key in sorted(listed, key=lambda key: key[0]):
+        lines = sorted(listed[key], key=lambda finding: (place[finding.file][1], finding.line or 0))
+        merged += lines[:MOST_LINES]
+        rest = further[key] + max(0, len(lines) - MOST_LINES)
+        if rest:
+            merged.append(Finding(titles[key[0]], None, key[1], f"{key[2]} ({rest} further lines)"))
+    return merged

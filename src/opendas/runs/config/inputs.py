@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from opendas.errors import ConfigError
+from opendas.files.remote import RemoteAddress, RemoteInput
 from opendas.geography.frame import LevelRule
 from opendas.readers.base import FRAME_FROM_RECORDS, MemoryTable, ReaderSpec, Source, UnitsSpec
 from opendas.readers.paths import expand_paths, is_file
-from opendas.readers.remote import RemoteAddress, RemoteInput
 from opendas.runs.config.model import CENSUS_READERS, InputSection, RunFile
 from opendas.runs.config.words import nearest
 from opendas.schema.product import Product

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from opendas.errors import ConfigError, EnvironmentFailure, Finding
-from opendas.readers.remote import PASSWORD_RULE, holds_password
+from opendas.files.remote import PASSWORD_RULE, holds_password
 from opendas.runs.config.lines import Path as KeyPath
 from opendas.runs.config.lines import line_of, scan_lines
 from opendas.runs.config.model import RunFile, Section, freeze

@@ -24,12 +24,12 @@ from pydantic import (
 from pydantic_core import PydanticCustomError, PydanticKnownError
 
 from opendas.errors import ConfigError
+from opendas.files.remote import RemoteAddress
 from opendas.geography.frame import CENSUS_GEOLEVELS, ENTITY_CATEGORIES
 from opendas.geography.recipe import NAMED_SPINES, SpineStep
 from opendas.geography.tract_groups import METHODS
 from opendas.privacy.exact import parse_fraction
 from opendas.readers.base import FRAME_FROM_RECORDS, MemoryTable
-from opendas.readers.remote import RemoteAddress
 from opendas.runs.config.words import LONGEST, is_one_line
 from opendas.schema.product import Product
 
