@@ -143,7 +143,7 @@ def test_the_modules_that_hold_a_key_are_these() -> None:
 
 def test_truth_and_key_meet_only_in_measurement_and_in_the_wiring() -> None:
     truth = importers("Histogram") | importers("InputData") | importers("make_reader")
-    truth |= importers("ExactCounts")
+    truth |= importers("ExactCounts") | importers("SparkCounts")
     key = importers("NoiseSource") | importers("RunKey") | importers("KeyedSource") | importers("open_act")
     assert truth & key == {
         "opendas.engines.warm_up",  # neither: made counts, and zeros in the place of a key
