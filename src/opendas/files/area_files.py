@@ -57,11 +57,6 @@ class AreaWeights:
     weight: Floats
     skipped: int = 0
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether every leaf counts once and whole."""
-        return bool(np.all(self.weight == 1.0))
-
 
 def read_area_file(path: Path, frame: Frame, *, skip_unknown: bool = False) -> AreaWeights:
     """Read a file of leaf geocodes.

@@ -120,11 +120,6 @@ class EntityDistances:
         """Largest distance; 0 without entities."""
         return int(self.distance.max()) if len(self) else 0
 
-    @property
-    def descending(self) -> Ints:
-        """All distances, largest first: what Algorithm 2 compares lexicographically."""
-        return -np.sort(-self.distance)
-
 
 def entity_distances(spine: Spine, codes: Codes, category: str = "") -> EntityDistances:
     """Return the distance of every entity of one category from a spine.

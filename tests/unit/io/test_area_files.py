@@ -36,7 +36,7 @@ def test_one_area(tmp_path: Path, text: str) -> None:
     found = read_area_file(write(tmp_path, text), FRAME)
     assert found.leaf.tolist() == [0, 2]
     assert found.which.tolist() == [0, 0]
-    assert found.is_whole
+    assert bool((found.weight == 1.0).all())
 
 
 def test_lists_in_text_files(tmp_path: Path) -> None:
@@ -50,7 +50,6 @@ def test_areas_and_weights(tmp_path: Path) -> None:
     assert found.names == ("South", "North")
     assert found.which.tolist() == [0, 1, 0]
     assert found.weight.tolist() == [1.0, 0.25, 0.1]
-    assert not found.is_whole
     table = pa.table({"GEOID": [int(CODES[0]), int(CODES[1])], "area": [7, 8], "weight": [1.0, 0.5]})
     pq.write_table(table, tmp_path / "blocks.parquet")
     found = read_area_file(tmp_path / "blocks.parquet", FRAME)
