@@ -322,8 +322,8 @@ def publish_command(out: Path, address: str, master: str | None, allow_seeded: b
         click.echo(f"{done.address}: {done.files} files of the release, {done.copied} of them copied now")
 
 
-def certificate_run(out: Path, product: str) -> Mapping[str, Any]:
-    """Return the entry of a product's run in the certificate of a release, empty where there is none.
+def run_answer(out: Path, product: str, seconds: float) -> dict[str, Any]:
+    """Return the answer of a finished run, from its entry in the certificate where there is one.
 
     Raises
     ------
@@ -332,22 +332,17 @@ def certificate_run(out: Path, product: str) -> Mapping[str, Any]:
     """
     from opendas.runs.finished_release import Release
 
-    if not (out / "release" / "certificate.json").is_file():
-        return {}
-    runs = Release(out).certificate["runs"]
-    found: Mapping[str, Any] = next((run for run in reversed(runs) if run["product"] == product), {})
-    return found
-
-
-def run_answer(out: Path, product: str, seconds: float) -> dict[str, Any]:
-    """Return the answer of a finished run; ``records`` is the number released."""
-    entry = certificate_run(out, product)
-    answer: dict[str, Any] = {"out": str(out), "product": product}
-    for key in ("records", "rho", "epsilon", "families", "fallbacks", "stamps"):
-        answer[key] = entry.get(key)
-    answer["seconds"] = round(seconds, 3)
-    answer["peak_rss_mb"] = round(peak_rss_mb(), 1)
-    return answer
+    runs: Sequence[Mapping[str, Any]] = ()
+    if (out / "release" / "certificate.json").is_file():
+        runs = Release(out).certificate["runs"]
+    entry: Mapping[str, Any] = next((run for run in reversed(runs) if run["product"] == product), {})
+    names = ("records", "rho", "epsilon", "families", "fallbacks", "stamps")
+    answer: dict[str, Any] = {
+        "out": str(out),
+        "product": product,
+        **{name: entry.get(name) for name in names},
+    }
+    return answer | {"seconds": round(seconds, 3), "peak_rss_mb": round(peak_rss_mb(), 1)}
 
 
 def findings_message(out: Path, product: str) -> str | None:
