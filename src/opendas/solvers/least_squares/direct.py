@@ -119,7 +119,7 @@ def solve_direct(
     """
     stated = problem.constraints
     mask, lower, upper = simpler_bounds(stated)
-    simpler = stated._replace(mask=mask, lower=lower, upper=upper)
+    simpler = Constraints(stated.parent, mask, stated.groups, lower, upper, stated.joint, stated.joint_total)
     kept = np.zeros(0, np.intp)
     if len(stated.joint_total):
         kept = np.flatnonzero(independent_joint(problem) & (stated.joint_total != 0.0))

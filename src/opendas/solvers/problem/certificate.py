@@ -162,11 +162,11 @@ def certify(problem: FamilyProblem, x: Floats, multipliers: Multipliers) -> floa
     float
         Dimensionless; 0 at an exact optimum. Infinite where x or its gradient is not finite.
     """
-    if not np.isfinite(x).all():
-        return float(np.inf)
     x = np.ascontiguousarray(x)
     if problem.hessians is None:
         return float(_shared_residual(problem.stacked, problem.scale, problem.constraints, x, multipliers))
+    if not np.isfinite(x).all():
+        return float(np.inf)
     factor = 1.0 / units(problem.hessians.diagonal(), problem.mask)
     gradient = (problem.hessians.apply(x) - problem.linear) * factor[:, None]
     if not np.isfinite(gradient[problem.mask]).all():
