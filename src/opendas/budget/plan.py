@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from opendas.budget.allocation import Budget
 from opendas.errors import BudgetError
-from opendas.privacy.composition import GRID_POINTS, WorstLoss
+from opendas.privacy.composition import WorstLoss
 from opendas.privacy.exact import format_fraction
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.sampling.laws import DiscreteGaussian, Noise
@@ -240,7 +240,7 @@ def invariant_shares(budget: Budget, fixed: Iterable[tuple[str, str]]) -> Mappin
     )
 
 
-def budget_loss(budget: Budget, held: Iterable[tuple[str, str]] = (), points: int = GRID_POINTS) -> WorstLoss:
+def budget_loss(budget: Budget, held: Iterable[tuple[str, str]] = ()) -> WorstLoss:
     """Return the exact loss of one changed record, where every geounit has the share of its geolevel.
 
     Parameters
@@ -249,8 +249,6 @@ def budget_loss(budget: Budget, held: Iterable[tuple[str, str]] = (), points: in
     held : iterable of (str, str)
         Geolevel and query group whose answers are the same for the inputs compared: those that invariants
         fix, or the total of a single root.
-    points : int
-        Points of the grid of losses.
 
     Returns
     -------
@@ -274,4 +272,4 @@ def budget_loss(budget: Budget, held: Iterable[tuple[str, str]] = (), points: in
             if (level, query) not in same:
                 noise = budget.distribution(level, query)
                 change[noise, 1] = change.get((noise, 1), 0) + rows
-    return WorstLoss([change], points)
+    return WorstLoss([change])

@@ -35,12 +35,9 @@ from opendas.runs.run import Run
 from opendas.schema.pl94 import pl94_persons, pl94_units
 from opendas.schema.product import Product
 
-__all__ = ["EXACT_POINTS", "STAND_INS", "MeasuredTree", "RunSubject", "StandIn", "Subject", "stand_in"]
+__all__ = ["STAND_INS", "MeasuredTree", "RunSubject", "StandIn", "Subject", "stand_in"]
 
 _T = TypeVar("_T")
-
-EXACT_POINTS: Final = 1 << 14
-"""Points of the grid that the exact curve is worked out on: about a second, and four digits."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -268,7 +265,7 @@ class RunSubject(Subject):
 
     def exact_loss(self, budget: Budget) -> WorstLoss:
         """Return the loss of the composed noise itself, on the paths where it costs most."""
-        return plan_loss(self._plan(budget), points=EXACT_POINTS)
+        return plan_loss(self._plan(budget))
 
     def _plan(self, budget: Budget) -> MeasurementPlan:
         return MeasurementPlan(self.product, self.spine(budget), budget)
@@ -340,7 +337,7 @@ class StandIn(Subject):
 
     def exact_loss(self, budget: Budget) -> WorstLoss:
         """Return the loss of the composed noise itself: every path has the same noise."""
-        return budget_loss(budget, points=EXACT_POINTS)
+        return budget_loss(budget)
 
     def _weights(self, budget: Budget, level: str) -> Floats:
         weights = np.zeros(len(self.queries))

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from opendas.constraints.table import invariant_geolevels
 from opendas.errors import ConfigError
 from opendas.measurement.plan import MeasurementPlan, PlannedQuery
-from opendas.privacy.composition import GRID_POINTS, ChangedAnswers, WorstLoss
+from opendas.privacy.composition import ChangedAnswers, WorstLoss
 from opendas.privacy.relations import Neighbours
 from opendas.sampling.laws import Noise
 from opendas.schema.product import Product
@@ -45,9 +45,7 @@ def path_kinds(plan: MeasurementPlan) -> tuple[Path, ...]:
     return tuple(sorted(paths, reverse=True))
 
 
-def plan_loss(
-    plan: MeasurementPlan, *, hold_invariants: bool = False, points: int = GRID_POINTS
-) -> WorstLoss:
+def plan_loss(plan: MeasurementPlan, *, hold_invariants: bool = False) -> WorstLoss:
     """Return the exact loss of one changed record under a plan's own neighbour relation.
 
     Parameters
@@ -56,7 +54,6 @@ def plan_loss(
     hold_invariants : bool
         Compare only inputs that agree on the plan's invariants, as the guarantee of a release does. Answers
         that the invariants fix then never differ, whatever budget they got. False compares all neighbours.
-    points : int
 
     Raises
     ------
@@ -71,12 +68,12 @@ def plan_loss(
                 "more; compare all neighbours."
             )
         changes = [_along(plan, path, _asked(plan, fixed, shared=0)) for path in path_kinds(plan)]
-        return WorstLoss(changes, points)
+        return WorstLoss(changes)
     counted = _asked(plan, fixed, shared=_shared_levels(plan, fixed))
-    return WorstLoss(_pairs(plan, counted), points)
+    return WorstLoss(_pairs(plan, counted))
 
 
-def attribute_loss(plan: MeasurementPlan, attribute: str, points: int = GRID_POINTS) -> WorstLoss:
+def attribute_loss(plan: MeasurementPlan, attribute: str) -> WorstLoss:
     """Return the exact loss when one record changes in one attribute and stays where it is.
 
     Raises
@@ -94,7 +91,7 @@ def attribute_loss(plan: MeasurementPlan, attribute: str, points: int = GRID_POI
         return told_apart(product, attribute, planned.query)
 
     both = [_sum(one, one) for one in (_along(plan, path, counted) for path in path_kinds(plan))]
-    return WorstLoss(both, points)
+    return WorstLoss(both)
 
 
 def attribute_losses(plan: MeasurementPlan) -> Mapping[str, Fraction]:
@@ -134,7 +131,7 @@ def told_apart(product: Product, attribute: str, query: QueryGroup) -> bool:
     return not (recodes | {attribute}).isdisjoint(query.factors)
 
 
-def within_loss(plan: MeasurementPlan, geolevel: str, points: int = GRID_POINTS) -> WorstLoss:
+def within_loss(plan: MeasurementPlan, geolevel: str) -> WorstLoss:
     """Return the exact loss when one record moves between leaves of one geounit of a geolevel.
 
     Raises
@@ -143,7 +140,7 @@ def within_loss(plan: MeasurementPlan, geolevel: str, points: int = GRID_POINTS)
         If the spine has no such geolevel.
     """
     top = plan.spine.index(geolevel)
-    return WorstLoss(_pairs(plan, lambda level, _planned: level > top), points)
+    return WorstLoss(_pairs(plan, lambda level, _planned: level > top))
 
 
 def _pairs(plan: MeasurementPlan, counted: Counted) -> Iterator[ChangedAnswers]:

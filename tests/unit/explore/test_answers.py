@@ -16,7 +16,7 @@ from opendas.budget.plan import attribute_rho, within_rho
 from opendas.demo.generator import write_demo
 from opendas.explore.budget import BudgetAnswers, answer_budget
 from opendas.explore.budget_page import BudgetPage
-from opendas.explore.subjects import EXACT_POINTS, RunSubject, StandIn, stand_in
+from opendas.explore.subjects import RunSubject, StandIn, stand_in
 from opendas.geography.frame import Frame
 from opendas.geography.partitions import standard_spine
 from opendas.geography.states import STATES
@@ -186,7 +186,7 @@ def test_the_exact_epsilon_is_that_of_the_plan(made: Path, spine: str) -> None:
     run = opendas.load(path)
     subject = RunSubject(run)
     bounds = subject.exact_loss(run.budget).epsilon(run.budget.delta)
-    wanted = plan_loss(run.plan, points=EXACT_POINTS).epsilon(run.budget.delta)
+    wanted = plan_loss(run.plan).epsilon(run.budget.delta)
     assert (bounds.lower, bounds.upper) == (wanted.lower, wanted.upper)
     page = BudgetPage(subject)
     found = page.answer(page.started(), "exact")
@@ -216,7 +216,7 @@ def test_a_stand_in_has_the_exact_epsilon_of_its_noise() -> None:
     subject = StandIn("x", "x", "x", pl94_persons(), counts, {}, "us2020-persons")
     budget = subject.start()
     plan = MeasurementPlan(subject.product, standard_spine(even_frame(counts)), budget)
-    wanted = plan_loss(plan, points=EXACT_POINTS).epsilon(budget.delta)
+    wanted = plan_loss(plan).epsilon(budget.delta)
     found = subject.exact_loss(budget).epsilon(budget.delta)
     assert (found.lower, found.upper) == (wanted.lower, wanted.upper)
 
