@@ -108,8 +108,12 @@ def round_family(
 
     Notes
     -----
-    Abowd et al. (2022), equation (7.7). With ``h(c, S) = mix(mix(tie_keys[c]) ^ sum of mix(cell_keys[j]), j
-    in S)`` shifted right by 24 bits (sums modulo 2**64, ``mix`` as in
+    Abowd et al. (2022), equation (7.7); with one pass of the detailed cells
+    Abowd et al. (2022), equation (7.4), and with one child
+    Abowd et al. (2022), equation (7.3).
+
+    With ``h(c, S) = mix(mix(tie_keys[c]) ^ sum of mix(cell_keys[j]), j in S)`` shifted right by 24 bits (sums
+    modulo 2**64, ``mix`` as in
     :func:`opendas.solvers.rounding.snapping.mix`), ties of the last pass are broken by the least sum of
     h(c, {j}) y[c, j] over cells, ties of earlier passes by the least sum of h(c, S) (Q y)[c, S] over the
     distinct rows S of the pass.
