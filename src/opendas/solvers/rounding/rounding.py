@@ -108,9 +108,9 @@ def round_family(
 
     Notes
     -----
-    Abowd et al. (2022), equation (7.7); with one pass of the detailed cells
-    Abowd et al. (2022), equation (7.4), and with one child
-    Abowd et al. (2022), equation (7.3).
+    Abowd et al. (2022), equation (7.7).
+    Abowd et al. (2022), equation (7.4): one pass, of the detailed cells.
+    Abowd et al. (2022), equation (7.3): likewise, of a root.
 
     With ``h(c, S) = mix(mix(tie_keys[c]) ^ sum of mix(cell_keys[j]), j in S)`` shifted right by 24 bits (sums
     modulo 2**64, ``mix`` as in
