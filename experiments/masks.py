@@ -18,7 +18,7 @@ import numpy as np
 from experiment import arguments, deliver, load, markdown, rhode_island
 
 from opendas.constraints.table import bound_table
-from opendas.gls.downward import down_pass, whole_ranges
+from opendas.gls.downward import down_pass
 from opendas.gls.model import TreeModel
 from opendas.gls.upward import up_sweep
 from opendas.measurement.plan import MeasurementPlan
@@ -47,7 +47,7 @@ def mean_errors(plan: MeasurementPlan, model: TreeModel) -> dict[tuple[str, str]
         return [np.zeros((geounits, q.query.size), np.int64) for q in plan.levels[level].queries]
 
     sums: dict[tuple[str, str], float] = {}
-    for part in down_pass(up_sweep(model, whole_ranges(model), nothing), nothing):
+    for part in down_pass(up_sweep(model, nothing)):
         geolevel = plan.spine.names[part.level]
         for name in QUERIES:
             errors = np.sqrt(np.maximum(part.covariance.quadratic(plan.product.workload.group(name)), 0.0))

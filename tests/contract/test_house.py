@@ -1,0 +1,121 @@
+"""How the package is laid out: what stands at its root, how large folders are, what stands alone and why.
+
+The order of the packages is the import contract's, in ``pyproject.toml``; here is what it cannot say.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+import opendas
+
+ROOT = Path(opendas.__file__).parent
+PROJECT = Path(__file__).parents[2]
+
+MOST_MODULES = 15
+LONGEST = 500
+"""Lines of a module beyond which a part of it may stand alone."""
+
+
+def modules() -> dict[str, Path]:
+    """Every module of the package by name."""
+    found = {}
+    for path in sorted(ROOT.rglob("*.py")):
+        parts = ("opendas", *path.relative_to(ROOT).with_suffix("").parts)
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+MODULES = modules()
+
+
+def importers() -> dict[str, set[str]]:
+    """Who imports each module, or names it in a string, as tables of lazy names do."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for name, path in MODULES.items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            elif isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                names = [node.value]
+            else:
+                continue
+            for imported in names:
+                if imported in MODULES and imported != name:
+                    found[imported].add(name)
+    return found
+
+
+def folder_of(name: str) -> Path:
+    return MODULES[name].parent
+
+
+def lines_of(name: str) -> int:
+    return len(MODULES[name].read_text(encoding="utf-8").splitlines())
+
+
+def test_the_root_holds_the_public_surface_and_what_everybody_needs() -> None:
+    assert {path.name for path in ROOT.glob("*.py")} == {
+        "__init__.py",
+        "__main__.py",
+        "api.py",
+        "errors.py",
+        "version.py",
+    }
+
+
+def test_no_folder_holds_more_than_fifteen_modules() -> None:
+    folders = {path.parent for path in MODULES.values()}
+    crowded = {folder.relative_to(ROOT).as_posix(): len(list(folder.glob("*.py"))) for folder in folders}
+    assert {folder: count for folder, count in crowded.items() if count > MOST_MODULES} == {}
+
+
+def test_what_only_a_neighbour_imports_is_part_of_it_or_says_why_not() -> None:
+    """A part whose only importer stands beside it, where both together would be one readable module."""
+    alone = []
+    for name, who in sorted(importers().items()):
+        path = MODULES[name]
+        if path.name == "__init__.py" or len(who) != 1:
+            continue
+        (neighbour,) = who
+        same_folder = folder_of(neighbour) == folder_of(name)
+        if not same_folder or lines_of(name) + lines_of(neighbour) > LONGEST:
+            continue
+        first = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").split("\n\n")[0]
+        if not re.search(r"\bapart\b", first):
+            alone.append(f"{name} <- {neighbour}")
+    assert alone == []
+
+
+def test_every_module_is_reached() -> None:
+    """From a command or a public name: what only tests use stands in ``tests/support``."""
+    edges = importers()
+    reached = {"opendas", "opendas.api", "opendas.__main__"}
+    reached |= {name for name in MODULES if name.startswith("opendas.cli.")}
+    while True:
+        found = {name for name, who in edges.items() if who & reached}
+        found |= {name.rpartition(".")[0] for name in found | reached if "." in name}
+        if found <= reached:
+            break
+        reached |= found
+    assert set(MODULES) - reached == set()
+
+
+def test_every_package_has_a_line_of_its_own_in_the_contract() -> None:
+    if not (PROJECT / "pyproject.toml").is_file():
+        pytest.skip("pyproject.toml is not beside the tests")
+    contracts = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (layers,) = [c for c in contracts if c["type"] == "layers"]
+    assert layers["exhaustive"]
+    assert all(re.fullmatch(r"\w+", line) for line in layers["layers"]), "one package a line"
+    packages = {path.name for path in ROOT.iterdir() if (path / "__init__.py").is_file()}
+    files = {path.stem for path in ROOT.glob("*.py") if path.stem != "__init__"}
+    assert set(layers["layers"]) == packages | files
