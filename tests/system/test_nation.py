@@ -12,11 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from opendas.demo import plan_nation, write_nation
+from opendas.engines.backend import LocalBackend
+from opendas.readers.base import InputData, ReaderSpec
 from opendas.readers.counting import entries
 from opendas.readers.counting.entries import open_histogram
 from opendas.runs.options import RunOptions
 from opendas.runs.release import release
-from opendas.runs.run import Run, load
+from opendas.runs.run import load
 
 
 def opendas(*arguments: str | Path) -> str:
@@ -68,17 +70,16 @@ def test_an_input_on_disk_gives_the_same_release(tmp_path: Path, monkeypatch: py
     run = load(tmp_path / "in" / "persons.toml")
     release(run, tmp_path / "memory", RunOptions(seed=3, workers=1))
     mapped: list[bool] = []
-    read = Run.read
+    read = LocalBackend.read
 
-    def noted(self: Run, cache: Path | None = None) -> object:
-        data = read(self, cache)
-        assert cache is not None
+    def noted(self: LocalBackend, spec: ReaderSpec, cache: Path) -> InputData:
+        data = read(self, spec, cache)
         mapped.append(isinstance(data.histogram.cells, np.memmap))
         assert open_histogram(cache / "histogram").total() == data.histogram.total()
         return data
 
     monkeypatch.setattr(entries, "IN_MEMORY", 50)
-    monkeypatch.setattr(Run, "read", noted)
+    monkeypatch.setattr(LocalBackend, "read", noted)
     out = tmp_path / "disk"
     release(load(tmp_path / "in" / "persons.toml"), out, RunOptions(seed=3, workers=2))
     assert mapped == [True]

@@ -15,11 +15,11 @@ from opendas.engines.outputs import UsedFile
 from opendas.files.mdf.writing import PartFile
 
 OTHERS = {
-    *("clarabel", "highspy", "jinja2", "loky", "matplotlib", "numba", "pandas", "polars", "pyarrow"),
+    *("clarabel", "dp_accounting", "highspy", "jinja2", "loky", "matplotlib", "numba", "polars", "pyarrow"),
     *("pyarrow.dataset", "pydantic", "pyspark", "reportlab", "scipy", "scipy.fft", "scipy.optimize"),
     *("scipy.sparse", "scipy.special", "scipy.stats"),
 }
-"""Modules of others that take a while to load."""
+"""Modules of others that take a while to load. Arrow imports pandas by itself where it is installed."""
 
 OWN = {
     *(

@@ -17,7 +17,6 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy  # its optimize and signal load when they are first named
 
 from opendas.arrays import Floats
 from opendas.errors import ConfigError, EnvironmentFailure, PrivacyError
@@ -192,9 +191,11 @@ class _TiltedSum:
         # P(S' > g) for the rounded sum S' and all but the last g; what lies above has no place on the grid.
         self.tail = (self.curve[:-1] - math.exp(-step) * self.curve[1:]) / -math.expm1(-step)
         self.mass = np.concatenate([[0.0], -np.diff(self.tail), [0.0]])
+        from scipy.signal import lfilter
+
         # sums of the masses from each g up, times exp(-t (S' - g)) and times exp(-(1 + t) (S' - g))
         self.above = [
-            scipy.signal.lfilter([1.0], [1.0, -math.exp(-rate * step)], self.mass[::-1])[::-1]
+            lfilter([1.0], [1.0, -math.exp(-rate * step)], self.mass[::-1])[::-1]
             for rate in (tilt, 1.0 + tilt)
         ]
         self.slack = _ROUNDING * (1 + self.rounded)
@@ -355,7 +356,9 @@ class ComposedLoss:
 
     def _least(self, function: Callable[[float], float]) -> tuple[float, float]:
         """Minimise over the tilt, roughly, for any tilt is valid. The minimum and its tilt."""
-        found = scipy.optimize.minimize_scalar(
+        from scipy.optimize import minimize_scalar
+
+        found = minimize_scalar(
             lambda x: function(math.exp(x)), bounds=self._log_tilts, method="bounded", options={"xatol": 1e-4}
         )
         return float(found.fun), math.exp(float(found.x))
