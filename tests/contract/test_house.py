@@ -20,7 +20,10 @@ PROJECT = Path(__file__).parents[2]
 
 MOST_MODULES = 15
 LONGEST = 500
-"""Lines of a module beyond which a part of it may stand alone."""
+"""Lines of a module beyond which its parts may stand alone."""
+
+SHORTEST = 80
+"""Lines of a part that is never worth a file of its own."""
 
 
 def modules() -> dict[str, Path]:
@@ -54,10 +57,6 @@ def importers() -> dict[str, set[str]]:
     return found
 
 
-def folder_of(name: str) -> Path:
-    return MODULES[name].parent
-
-
 def lines_of(name: str) -> int:
     return len(MODULES[name].read_text(encoding="utf-8").splitlines())
 
@@ -79,19 +78,20 @@ def test_no_folder_holds_more_than_fifteen_modules() -> None:
 
 
 def test_what_only_a_neighbour_imports_is_part_of_it_or_says_why_not() -> None:
-    """A part whose only importer stands beside it, where both together would be one readable module."""
+    """Parts with one importer, beside it, where all of them together would be one readable module."""
+    parts: dict[str, list[str]] = defaultdict(list)
+    for name, who in importers().items():
+        (neighbour, *others) = sorted(who)
+        packages = {name, neighbour} & {n for n, path in MODULES.items() if path.name == "__init__.py"}
+        if not others and not packages and MODULES[neighbour].parent == MODULES[name].parent:
+            parts[neighbour].append(name)
     alone = []
-    for name, who in sorted(importers().items()):
-        path = MODULES[name]
-        if path.name == "__init__.py" or len(who) != 1:
-            continue
-        (neighbour,) = who
-        same_folder = folder_of(neighbour) == folder_of(name)
-        if not same_folder or lines_of(name) + lines_of(neighbour) > LONGEST:
-            continue
-        first = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").split("\n\n")[0]
-        if not re.search(r"\bapart\b", first):
-            alone.append(f"{name} <- {neighbour}")
+    for neighbour, names in sorted(parts.items()):
+        together = lines_of(neighbour) + sum(map(lines_of, names))
+        for name in names:
+            first = (ast.get_docstring(ast.parse(MODULES[name].read_text("utf-8"))) or "").split("\n\n")[0]
+            if (together <= LONGEST or lines_of(name) < SHORTEST) and not re.search(r"\bapart\b", first):
+                alone.append(f"{name} <- {neighbour}")
     assert alone == []
 
 

@@ -1,4 +1,4 @@
-"""A made task, done before the real ones come: so that what they take to load is loaded by then.
+"""A made task that workers do before the real ones come; apart, since it imports all that they take.
 
 Worker processes start while the run is still read and planned. Compiled code loads with its first call, a
 quarter of a second in all, which would otherwise pass while everybody waits for the first geolevels.

@@ -1,4 +1,4 @@
-"""The page of a release's budget: its plans, and the words, tables and pictures of what they buy and cost."""
+"""The page of a release's budget, its plans and what they buy and cost; apart, as that of household tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plots of an evaluation. Needs the extra ``plots``; importing this module imports matplotlib."""
+"""Plots of an evaluation; apart, since importing this imports matplotlib, of the extra ``plots``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rounding passes whose rows cross: the same problem as a mixed-integer program (HiGHS, through scipy)."""
+"""Rounding passes whose rows cross, as a mixed-integer program by scipy's HiGHS; apart from all kernels."""
 
 from __future__ import annotations
 
