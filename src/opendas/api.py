@@ -101,20 +101,16 @@ def publish_to(
     EnvironmentFailure
         If the file system cannot be reached, or refuses.
     """
-    from opendas.files.remote import PASSWORD_RULE, RemoteAddress, RemoteFolder, holds_password
     from opendas.runs.finished_release import Release
-    from opendas.runs.publish import publish_release
+    from opendas.runs.publish import address_of, publish_release
 
-    if holds_password(address):
-        raise ConfigError(f"ADDRESS: {PASSWORD_RULE}.")
-    if RemoteAddress.of(address) is None:
-        raise ConfigError(f"{address}: expected an address with a scheme, such as s3://bucket/path.")
+    folder = address_of(address)
     release = Release(out)
     failed = [check.name for check in release.verify(allow_seeded=allow_seeded) if not check.ok]
     if failed:
         raise CheckFailed(f"{out} is not published: {', '.join(failed)} failed; opendas verify says more.")
     del master
-    return publish_release(release.folder, RemoteFolder(address))
+    return publish_release(release.folder, folder)
 
 
 def plan(run: Run) -> PlanTable:
@@ -218,11 +214,10 @@ def tabulate(
 
     With `intervals`, a level such as ``"0.90"``, estimate and interval stand beside each count.
     """
-    from opendas.report.certificate import issue
+    from opendas.runs.facts import issue_certificate
     from opendas.runs.finished_release import exact_level
     from opendas.tables.interval_tables import DEFAULT_CONFIDENCE
     from opendas.tables.tabulate import write_tables
-    from opendas.version import __version__, commit
 
     folder = _path(to)
     confidence = DEFAULT_CONFIDENCE if intervals is None else exact_level(intervals)
@@ -236,7 +231,7 @@ def tabulate(
         to=folder,
     )
     if folder is None:
-        issue(release.folder, version=__version__, commit=commit())
+        issue_certificate(release.folder)
     return tuple(written)
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from opendas.cli import machine
 from opendas.cli.main import cli
+from opendas.runs import machine
 
 
 def test_doctor_passes_where_these_tests_run() -> None:

@@ -229,7 +229,7 @@ class Budget:
 
     def account(self) -> Account | PureAccount:
         """What the total amounts to: an account at ``delta``, or a pure one for the discrete Laplace."""
-        if self.mechanism is Mechanism.DISCRETE_GAUSSIAN:
+        if self.mechanism.is_gaussian:
             return Account(self.total, self.delta)
         return PureAccount(self.total)
 

@@ -11,7 +11,7 @@ from opendas.budget.allocation import Budget
 from opendas.errors import BudgetError
 from opendas.privacy.composition import WorstLoss
 from opendas.privacy.exact import format_fraction
-from opendas.privacy.relations import Mechanism, Neighbours
+from opendas.privacy.relations import Neighbours
 from opendas.sampling.laws import DiscreteGaussian, Noise
 
 __all__ = ["PlanRow", "attribute_rho", "budget_loss", "invariant_shares", "plan_rows", "within_rho"]
@@ -120,7 +120,7 @@ def plan_rows(
 def _row(budget: Budget, level: str, query: str, share: Fraction, geounits: int, cells: int) -> PlanRow:
     noise = budget.distribution(level, query, share)
     loss = budget.share(level, query, share) * budget.total
-    gaussian = budget.mechanism is Mechanism.DISCRETE_GAUSSIAN
+    gaussian = budget.mechanism.is_gaussian
     return PlanRow(
         geolevel=level,
         query=query,

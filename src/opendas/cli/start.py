@@ -97,7 +97,7 @@ def doctor_command(as_json: bool) -> None:
 
     Example: opendas doctor
     """
-    from opendas.cli.machine import examine
+    from opendas.runs.machine import examine
 
     findings = examine()
     ready = all(finding.level != "problem" for finding in findings)
@@ -270,17 +270,12 @@ def init_pl94(state: str, year: int, to: Path) -> None:
 
     Example: opendas init pl94 --state ri --year 2010
     """
-    from opendas.geography.states import find_state
-    from opendas.readers.pl94.fetch import pl94_url
-    from opendas.runs.config.templates import pl94_run_file
+    from opendas.runs.config.templates import pl94_run_files
 
-    found = find_state(state)
-    url = pl94_url(found, year)
-    stem = f"{found.postal.lower()}{year}"
-    texts = {to / f"{stem}-{kind}.toml": pl94_run_file(found, year, kind) for kind in ("persons", "units")}
-    _write_new(texts)
-    message(f"The input is {url}; `opendas fetch pl94 {found.postal.lower()} {year}` downloads it.")
-    message(f"Then: opendas plan {to / stem}-persons.toml")
+    postal, url, texts = pl94_run_files(state, year)
+    _write_new({to / name: text for name, text in texts.items()})
+    message(f"The input is {url}; `opendas fetch pl94 {postal} {year}` downloads it.")
+    message(f"Then: opendas plan {to / next(iter(texts))}")
 
 
 @init_command.command("table")

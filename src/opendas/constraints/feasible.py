@@ -23,7 +23,6 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from opendas.arrays import Ints
 from opendas.constraints.conflicts import is_laminar
 from opendas.constraints.table import ConstraintTable
 from opendas.constraints.tiers import Tiers
@@ -138,7 +137,11 @@ def _forest(
 
 
 def _crossed(
-    lower: Ints, upper: Ints, order: list[int], below: list[list[int]], leaves_out: npt.NDArray[np.bool_]
+    lower: npt.NDArray[np.int64],
+    upper: npt.NDArray[np.int64],
+    order: list[int],
+    below: list[list[int]],
+    leaves_out: npt.NDArray[np.bool_],
 ) -> npt.NDArray[np.bool_]:
     """Go from small sets to large; return the geounits in which more is asked for than there is room for."""
     low, high = lower.copy(), np.minimum(upper, NO_LIMIT)
@@ -215,7 +218,7 @@ def _program(tiers: Tiers, top: int, bottom: int, first: int, last: int) -> Rang
     possible = np.flatnonzero(tiers.possible)
     matrices, lowers, uppers = [], [], []
 
-    def add(matrix: Any, lower: Ints, upper: Ints) -> None:
+    def add(matrix: Any, lower: npt.NDArray[np.int64], upper: npt.NDArray[np.int64]) -> None:
         keep = np.flatnonzero((lower > 0) | (upper < NO_LIMIT))
         matrices.append(sparse.csr_array(matrix)[keep])
         lowers.append(lower[keep])

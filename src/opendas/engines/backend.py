@@ -8,13 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from opendas.arrays import Ints
 from opendas.constraints.table import ConstraintTable
 from opendas.engines.local import LocalEngine, WorkerPool, workers_for
 from opendas.engines.outputs import Draw, UsedFile
 from opendas.engines.protocol import Engine
 from opendas.engines.truth import ExactCounts, LeafCounts
-from opendas.engines.work import KeyedSource, Worker
+from opendas.engines.work import KeyedSource, Worker, draw_here
 from opendas.files.atomic import write_atomic
 from opendas.files.mdf.writing import PartFile
 from opendas.geography.spine import Spine
@@ -23,7 +22,7 @@ from opendas.measurement.plan import MeasurementPlan
 from opendas.readers.base import InputData, ReaderSpec
 from opendas.readers.registry import make_reader
 
-__all__ = ["Backend", "LocalBackend", "draw_here", "open_backend"]
+__all__ = ["Backend", "LocalBackend", "open_backend"]
 
 
 class Backend(Protocol):
@@ -119,18 +118,6 @@ class LocalBackend:
     def draw(self, source: KeyedSource, counts: ExactCounts, folder: Path, spine: Spine) -> Draw:
         """Draw in this process."""
         return partial(draw_here, source, counts, spine)
-
-
-def draw_here(
-    source: KeyedSource, counts: ExactCounts, spine: Spine, level: int, step: int
-) -> Iterator[tuple[int, int, list[Ints]]]:
-    """Draw all noisy answers of a geolevel in this process; see :data:`opendas.engines.outputs.Draw`."""
-    for start in range(0, len(spine.levels[level]), step):
-        stop = min(start + step, len(spine.levels[level]))
-        table = counts.slice(level, start, stop)
-        if table is None:
-            raise AssertionError("counts that this process draws from are here")
-        yield start, stop, source.at(level, start, table).full(level, start, stop - start)
 
 
 @contextmanager

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from opendas.arrays import Ints
 from opendas.engines.checkpoint import Checkpoints, TaskResult
 from opendas.engines.subtree import Part, estimate_part
 from opendas.engines.tasks import Task
+from opendas.engines.truth import ExactCounts
 from opendas.engines.upward import information_of, upward_messages
 from opendas.errors import PrivacyError
+from opendas.geography.spine import Spine
 from opendas.measurement.family import MeasurementSource
 from opendas.measurement.noisy import MeasuredLevel, NoisyMeasurements
 from opendas.sampling.noise import NoiseSource
@@ -18,7 +21,7 @@ from opendas.schema.histogram import Histogram
 from opendas.solvers.blas import one_blas_thread
 from opendas.topdown.model import LevelRules
 
-__all__ = ["KeyedSource", "Saved", "SourceSpec", "Worker", "keyed_measurements"]
+__all__ = ["KeyedSource", "Saved", "SourceSpec", "Worker", "draw_here", "keyed_measurements"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,3 +123,15 @@ class Worker:
                 keep_used=self.keep_used,
                 information=information,
             )
+
+
+def draw_here(
+    source: KeyedSource, counts: ExactCounts, spine: Spine, level: int, step: int
+) -> Iterator[tuple[int, int, list[Ints]]]:
+    """Draw all noisy answers of a geolevel in this process; see :data:`opendas.engines.outputs.Draw`."""
+    for start in range(0, len(spine.levels[level]), step):
+        stop = min(start + step, len(spine.levels[level]))
+        table = counts.slice(level, start, stop)
+        if table is None:
+            raise AssertionError("counts that this process draws from are here")
+        yield start, stop, source.at(level, start, table).full(level, start, stop - start)

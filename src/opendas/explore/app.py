@@ -31,8 +31,9 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from opendas.errors import ConfigError, EnvironmentFailure, OpendasError
+from opendas.explore.fields import Typed
 from opendas.explore.household_page import bound_words, level_words, table_words
-from opendas.explore.page import PREFIXES, Answer, Page, Typed, read_link, write_link
+from opendas.explore.page import PREFIXES, Answer, Page, read_link, write_link
 from opendas.explore.session import Session
 from opendas.files.atomic import write_atomic
 from opendas.report.html import templates

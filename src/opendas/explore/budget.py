@@ -13,8 +13,15 @@ import numpy as np
 from opendas.budget.allocation import LARGEST_LOSS, Budget
 from opendas.budget.plan import invariant_shares, within_rho
 from opendas.errors import OpendasError
-from opendas.explore.fields import Problems, read_choice, read_delta, read_number, read_shares, share_text
-from opendas.explore.page import Typed
+from opendas.explore.fields import (
+    Problems,
+    Typed,
+    read_choice,
+    read_delta,
+    read_number,
+    read_shares,
+    share_text,
+)
 from opendas.explore.subjects import MeasuredTree, Subject
 from opendas.gls.collapsed import covariances
 from opendas.phsafe.margins import NINETY, margin_of_sum
@@ -218,7 +225,7 @@ class BudgetAnswers:
     @property
     def is_gaussian(self) -> bool:
         """Whether rho is spent, and not a pure epsilon."""
-        return self.budget.mechanism is Mechanism.DISCRETE_GAUSSIAN
+        return self.budget.mechanism.is_gaussian
 
 
 def answer_budget(subject: Subject, budget: Budget) -> BudgetAnswers:

@@ -1,4 +1,4 @@
-"""The page of a release's budget, its plans and what they buy and cost; apart, as that of household tables."""
+"""The page of a release's budget: its plans, what they buy and cost; apart, as that of household tables."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from opendas.explore.budget import (
     budget_fields,
     read_budget,
 )
-from opendas.explore.fields import Problems, move_share, rescale_shares, share_text, sum_sentence
-from opendas.explore.page import Answer, Page, State, Typed
+from opendas.explore.fields import Problems, Typed, move_share, rescale_shares, share_text, sum_sentence
+from opendas.explore.page import Answer, Page, State
 from opendas.explore.run_file import run_file
 from opendas.explore.subjects import STAND_INS, Subject, stand_in
 from opendas.privacy.relations import Mechanism, Neighbours

@@ -12,6 +12,7 @@ from opendas.privacy.exact import format_fraction, parse_fraction
 
 __all__ = [
     "Problems",
+    "Typed",
     "decimal_text",
     "move_share",
     "read_choice",
@@ -22,6 +23,9 @@ __all__ = [
     "share_text",
     "sum_sentence",
 ]
+
+Typed = Mapping[str, str]
+"""Field name to what stands in it."""
 
 _LONGEST = 120
 """Characters of a number that is typed."""

@@ -9,7 +9,7 @@ from typing import Any, Final
 from markupsafe import Markup
 
 from opendas.errors import ConfigError
-from opendas.explore.fields import Problems, decimal_text
+from opendas.explore.fields import Problems, Typed, decimal_text
 from opendas.explore.households import (
     BOUNDS,
     MODES,
@@ -23,7 +23,7 @@ from opendas.explore.households import (
     production,
     read_households,
 )
-from opendas.explore.page import PREFIXES, Answer, Page, State, Typed
+from opendas.explore.page import PREFIXES, Answer, Page, State
 from opendas.phsafe.model import LEVELS, Geography, Iteration, find_level
 from opendas.phsafe.sensitivity import Sensitivity
 from opendas.phsafe.tables import TABLES

@@ -11,8 +11,7 @@ from typing import Any, Final
 
 from opendas.errors import ConfigError
 from opendas.explore.budget import epsilons, margin
-from opendas.explore.fields import Problems, decimal_text, read_choice, read_delta, read_number
-from opendas.explore.page import Typed
+from opendas.explore.fields import Problems, Typed, decimal_text, read_choice, read_delta, read_number
 from opendas.phsafe.config import Config
 from opendas.phsafe.margins import (
     PRODUCTION_TAU,
@@ -393,7 +392,8 @@ class HouseholdAnswers:
     @property
     def is_gaussian(self) -> bool:
         """Whether losses are rho."""
-        return self.plan.config.mechanism is Mechanism.DISCRETE_GAUSSIAN
+        mechanism = self.plan.config.mechanism
+        return mechanism is not None and mechanism.is_gaussian
 
     @property
     def spent(self) -> Mapping[Bound, Fraction]:
@@ -418,7 +418,7 @@ def answer_households(plan: HouseholdPlan) -> HouseholdAnswers:
                 losses[bound] += loss
     spent = sums["all"] = sums.pop("all")
     epsilon: dict[str, dict[Bound, float]] = {}
-    if config.mechanism is Mechanism.DISCRETE_GAUSSIAN:
+    if config.mechanism.is_gaussian:
         for bound in BOUNDS:
             for formula, value in epsilons(spent[bound], plan.delta).items():
                 epsilon.setdefault(formula, {})[bound] = value

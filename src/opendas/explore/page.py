@@ -19,7 +19,8 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 from markupsafe import Markup, escape
 
 from opendas.errors import ConfigError
-from opendas.explore.fields import Problems, sum_sentence
+from opendas.explore.fields import Problems, Typed, sum_sentence
+from opendas.explore.households import first_version_fields
 
 __all__ = [
     "FORMAT",
@@ -27,14 +28,10 @@ __all__ = [
     "Answer",
     "Page",
     "State",
-    "Typed",
     "read_link",
     "state_document",
     "write_link",
 ]
-
-Typed = Mapping[str, str]
-"""Field name to what stands in it."""
 
 PREFIXES: Final = ("a", "b")
 """Of the fields of the first and the second plan."""
@@ -170,8 +167,6 @@ def state_document(document: object) -> dict[str, Any]:
 
 def _of_first_version(document: Mapping[str, Any]) -> dict[str, Any]:
     """Write the fields of a plan, which the first version grouped, by their names in the form."""
-    from opendas.explore.households import first_version_fields
-
     try:
         plans = [
             first_version_fields(plan) if document["page"] == "phsafe" else _first_budget_fields(plan)

@@ -20,7 +20,6 @@ import numpy as np
 
 from opendas.arrays import Floats, Ints
 from opendas.gls.expected_error import ExpectedError, ExpectedRow
-from opendas.privacy.relations import Mechanism
 
 __all__ = ["GainRow", "gain_rows", "mean_coefficients", "top_down_rows", "top_down_variances"]
 
@@ -69,7 +68,7 @@ class GainRow:
 
 def _exponent(expected: ExpectedError) -> int:
     """Return the power of a budget that the variance of the noise falls with."""
-    return 1 if expected.plan.budget.mechanism is Mechanism.DISCRETE_GAUSSIAN else 2
+    return 1 if expected.plan.budget.mechanism.is_gaussian else 2
 
 
 def _multiples(expected: ExpectedError, number: int) -> Floats:

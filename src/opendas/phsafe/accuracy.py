@@ -31,7 +31,7 @@ from opendas.phsafe.run import HouseholdOptions, read_inputs
 from opendas.phsafe.sensitivity import LevelNoise
 from opendas.phsafe.tables import DERIVED, Derived, Table
 from opendas.phsafe.validate import validate
-from opendas.privacy.relations import Mechanism, Neighbours
+from opendas.privacy.relations import Neighbours
 
 __all__ = ["AccuracyRow", "accuracy_report", "published_moe", "run_accuracy", "write_report"]
 
@@ -224,7 +224,7 @@ def published_moe(noise: LevelNoise, plan: Plan) -> float:
     if isinstance(noise.budget, str):
         return 0.0
     answers, bound, relation = noise.answers, plan.sensitivity, Neighbours.UNBOUNDED
-    if plan.mechanism is Mechanism.DISCRETE_GAUSSIAN:
+    if plan.mechanism.is_gaussian:
         return round(_Z * math.sqrt(answers.l2_squared(bound, relation) / (2 * float(noise.budget))), 1)
     b = answers.l1(bound, relation) / float(noise.budget)
     # ln(1 + e^x) without overflow: x + ln(1 + e^-x).

@@ -21,7 +21,7 @@ from opendas.phsafe.sensitivity import LevelNoise, Sensitivity, total_loss
 from opendas.phsafe.tables import DERIVED, Derived, Table, find_table
 from opendas.phsafe.truncation import Truncation
 from opendas.privacy.exact import format_fraction
-from opendas.privacy.relations import Mechanism, Neighbours
+from opendas.privacy.relations import Neighbours
 from opendas.report.certificate import CERTIFICATE, ReleasedFile, certificate_bytes, issue_date
 from opendas.report.facts import loss_json
 from opendas.report.guarantee import LEDGER_SCOPE, STAMP_MEANING, computational_text
@@ -146,7 +146,7 @@ def issue_certificate(
 
 
 def _gaussian(plan: Plan) -> bool:
-    return plan.mechanism is Mechanism.DISCRETE_GAUSSIAN
+    return plan.mechanism.is_gaussian
 
 
 def _noise_row(plan: Plan, noise: LevelNoise) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from opendas.phsafe.tables import DERIVED, TABLES, Derived, Table
 from opendas.phsafe.truncation import Truncation
 from opendas.phsafe.validate import Validation, validate
 from opendas.privacy.exact import format_fraction
-from opendas.privacy.relations import Mechanism, Neighbours
+from opendas.privacy.relations import Neighbours
 from opendas.runs.act import Planned, open_act
 from opendas.runs.options import ActOptions
 from opendas.version import __version__, commit
@@ -286,7 +286,7 @@ def _result(plan: Plan, files: tuple[str, ...], *, seeded: bool) -> dict[str, An
         return None if isinstance(loss, str) else format_fraction(loss)
 
     losses = {relation.value: shown(relation) for relation in Neighbours}
-    gaussian = plan.mechanism is Mechanism.DISCRETE_GAUSSIAN
+    gaussian = plan.mechanism.is_gaussian
     return {
         "mode": Mode.PRIVATE.value,
         "sensitivity": plan.sensitivity.value,

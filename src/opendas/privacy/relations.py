@@ -43,6 +43,11 @@ class Mechanism(StrEnum):
     DISCRETE_LAPLACE = "discrete-laplace"
 
     @property
+    def is_gaussian(self) -> bool:
+        """Whether the noise is discrete Gaussian, whose loss is a rho of zCDP, and no pure epsilon."""
+        return self is Mechanism.DISCRETE_GAUSSIAN
+
+    @property
     def loss_name(self) -> str:
         """Name of the parameter that is spent: ``"rho"`` or ``"epsilon"``."""
         return "rho" if self is Mechanism.DISCRETE_GAUSSIAN else "epsilon"
@@ -75,7 +80,7 @@ def noise_distribution(
 
     Notes
     -----
-    The TopDown paper, Theorem 2 (bounded); argument for both relations in ``docs/proofs/composition.md``.
+    Abowd et al. (2022), Theorem 2 (bounded); argument for both relations in ``docs/proofs/composition.md``.
 
     Examples
     --------
@@ -94,6 +99,6 @@ def noise_distribution(
             f"The total {mechanism.loss_name} is {format_fraction(total)}; it must be positive. "
             f"Set {mechanism.loss_name} in [budget]."
         )
-    if mechanism is Mechanism.DISCRETE_GAUSSIAN:
+    if mechanism.is_gaussian:
         return DiscreteGaussian(Fraction(neighbours.l2_squared) / (2 * share * total))
     return DiscreteLaplace(Fraction(neighbours.l1) / (share * total))

@@ -30,7 +30,6 @@ from opendas.files.atomic import write_atomic
 from opendas.geography.recipe import build_spine
 from opendas.geography.spine import Spine
 from opendas.privacy.exact import format_fraction, parse_fraction
-from opendas.privacy.relations import Mechanism
 from opendas.readers.base import FRAME_FROM_RECORDS
 from opendas.runs.config.released import toml_key, toml_value
 from opendas.runs.config.words import checked_line, nearest
@@ -186,7 +185,7 @@ def allocate_for_run_after_least_squares(
         bypasses parents.
     """
     resolved = run.resolved
-    if resolved.mechanism is not Mechanism.DISCRETE_GAUSSIAN:
+    if not resolved.mechanism.is_gaussian:
         raise ConfigError(
             "an allocation after least squares is found for discrete-gaussian noise; with "
             f"{resolved.mechanism} it is not convex. Leave the option out, or change [run] mechanism."

@@ -16,8 +16,8 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from opendas.arrays import Floats
 from opendas.budget.allocation import Budget
 from opendas.budget.plan import within_rho
 from opendas.errors import ConfigError
@@ -27,7 +27,6 @@ from opendas.gls.expected_topdown import GainRow, gain_rows, mean_coefficients
 from opendas.measurement.loss import attribute_losses
 from opendas.measurement.plan import MeasurementPlan
 from opendas.privacy.exact import format_fraction
-from opendas.privacy.relations import Mechanism
 from opendas.privacy.zcdp import epsilon_cks
 from opendas.runs.run import Run
 
@@ -233,7 +232,7 @@ class _Adviser:
         shares[above] -= part
         shares[below] += part
         resolved = self.run.resolved
-        gaussian = budget.mechanism is Mechanism.DISCRETE_GAUSSIAN
+        gaussian = budget.mechanism.is_gaussian
         spec = replace(
             resolved.budget,
             preset=None,
@@ -284,7 +283,7 @@ class _Adviser:
 
     def _epsilon(self, loss: Fraction) -> float:
         budget = self.plan.budget
-        if budget.mechanism is not Mechanism.DISCRETE_GAUSSIAN:
+        if not budget.mechanism.is_gaussian:
             return float(loss)
         return epsilon_cks(loss, budget.delta) if loss else 0.0
 
@@ -305,12 +304,12 @@ class _Adviser:
             found[name] = float(rows.variances(covariance)[0] @ number / number.sum())
         return found
 
-    def _mean_square(self, own: Mapping[int, Mapping[str, float]]) -> Floats:
+    def _mean_square(self, own: Mapping[int, Mapping[str, float]]) -> npt.NDArray[np.float64]:
         """Return the mean square of the expected error, float64 (levels, queries), of plain TopDown."""
         table = np.zeros((len(self.plan.levels), len(self.names)))
         for number, errors in own.items():
             table[number] = [errors[name] for name in self.names]
-        found: Floats = self.coefficients @ table
+        found: npt.NDArray[np.float64] = self.coefficients @ table
         return found
 
 

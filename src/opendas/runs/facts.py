@@ -121,6 +121,6 @@ def estimated_facts(facts: RunFacts, run: Run, solved: Solved, released: int) ->
     )
 
 
-def issue_certificate(release: Path, facts: RunFacts) -> None:
-    """Issue certificate and report for what the release holds now."""
-    issue(release, (facts,), version=__version__, commit=commit())
+def issue_certificate(release: Path, *facts: RunFacts) -> None:
+    """Issue certificate and report for what the release holds now; `facts` are of a run that is new in it."""
+    issue(release, facts, version=__version__, commit=commit())

@@ -16,7 +16,6 @@ from opendas.gls.expected_error import ExpectedError, ExpectedRow, expected_rows
 from opendas.gls.expected_topdown import GainRow, gain_rows
 from opendas.measurement.plan import MeasurementPlan
 from opendas.privacy.exact import format_fraction
-from opendas.privacy.relations import Mechanism
 from opendas.privacy.zcdp import Account
 from opendas.report.facts import NoiseRow
 from opendas.runs.facts import noise_rows
@@ -63,7 +62,7 @@ class PlanTable:
     def to_dict(self) -> dict[str, Any]:
         """Return the answer of ``opendas plan --json``."""
         budget = self.plan.budget
-        gaussian = budget.mechanism is Mechanism.DISCRETE_GAUSSIAN
+        gaussian = budget.mechanism.is_gaussian
         epsilon: Any = format_fraction(budget.total)
         if gaussian:
             account = Account(budget.total, budget.delta)

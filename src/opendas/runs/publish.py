@@ -11,10 +11,10 @@ from pathlib import Path
 
 from opendas.errors import ConfigError, EnvironmentFailure
 from opendas.files.atomic import PARTIAL_SUFFIX, sha256_file
-from opendas.files.remote import RemoteFolder
+from opendas.files.remote import PASSWORD_RULE, RemoteAddress, RemoteFolder, holds_password
 from opendas.report.certificate import CERTIFICATE, ISSUED_FILES, released_files
 
-__all__ = ["Published", "publish_release"]
+__all__ = ["Published", "address_of", "publish_release"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,21 @@ class Published:
     address: str
     files: int
     copied: int
+
+
+def address_of(address: str) -> RemoteFolder:
+    """Return the folder at an address.
+
+    Raises
+    ------
+    ConfigError
+        If it is no address, or holds a password.
+    """
+    if holds_password(address):
+        raise ConfigError(f"ADDRESS: {PASSWORD_RULE}.")
+    if RemoteAddress.of(address) is None:
+        raise ConfigError(f"{address}: expected an address with a scheme, such as s3://bucket/path.")
+    return RemoteFolder(address)
 
 
 def publish_release(release: Path, folder: RemoteFolder) -> Published:

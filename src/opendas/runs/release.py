@@ -39,7 +39,6 @@ from opendas.files.mdf.writing import MdfFiles
 from opendas.gls.model import TreeModel
 from opendas.measurement.noisy import measured_levels
 from opendas.privacy.exact import format_fraction
-from opendas.privacy.relations import Mechanism
 from opendas.report.certificate import load_pages, read_runs
 from opendas.report.facts import RunFacts
 from opendas.runs.act import Act, Charged, open_act
@@ -348,7 +347,7 @@ def _write(
 
 def _result(measured: MeasuredRun, more: Mapping[str, Any]) -> dict[str, Any]:
     budget, known = measured.run.budget, measured.state.result or {}
-    gaussian = budget.mechanism is Mechanism.DISCRETE_GAUSSIAN
+    gaussian = budget.mechanism.is_gaussian
     return {
         "product": measured.state.product,
         "rho": format_fraction(budget.total) if gaussian else None,

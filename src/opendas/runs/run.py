@@ -25,7 +25,6 @@ from opendas.geography.recipe import build_spine
 from opendas.geography.spine import Spine
 from opendas.gls.model import TreeModel
 from opendas.measurement.plan import MeasurementPlan
-from opendas.privacy.relations import Mechanism
 from opendas.readers.base import InputData, MemoryTable, Reader
 from opendas.readers.registry import make_reader
 from opendas.runs.config.load import load_run_file, parse_document
@@ -104,7 +103,7 @@ class Run:
         """Apply the bypass rule of the mechanism; a geounit with an invariant of its own is kept."""
         budget = self.budget
         shares = [budget.geolevels[name] for name in spine.names]
-        if budget.mechanism is Mechanism.DISCRETE_GAUSSIAN:
+        if budget.mechanism.is_gaussian:
             return bypass_only_children(spine, shares)
         invariant = invariant_geolevels(self.product, spine).values()
         held = [level for level in invariant if level < len(shares) - 1]

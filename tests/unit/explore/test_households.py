@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.phsafe_table_10 import budget_totals, table_10
 from support.seeds import examples
 
-from opendas.explore.fields import Problems
+from opendas.explore.fields import Problems, Typed
 from opendas.explore.household_page import HouseholdPage, household_state
 from opendas.explore.households import (
     TICKS,
@@ -25,7 +25,6 @@ from opendas.explore.households import (
     read_households,
     value_field,
 )
-from opendas.explore.page import Typed
 from opendas.phsafe.config import Mode, parse_config
 from opendas.phsafe.margins import cell_margins
 from opendas.phsafe.model import LEVELS

@@ -21,7 +21,6 @@ from opendas.errors import FormatError
 from opendas.files.parquet import one_array, open_parquet, read_metadata, reading, to_bytes
 from opendas.files.product_json import product_from_json, product_to_json
 from opendas.measurement.plan import MeasurementPlan
-from opendas.privacy.relations import Mechanism
 from opendas.schema.product import Product
 
 __all__ = ["Answers", "MeasurementFile", "measurement_metadata"]
@@ -136,7 +135,7 @@ def measurement_metadata(plan: MeasurementPlan, level: int, *, stored: str) -> d
         Number of the geolevel, 0 at the top.
     stored : ``"full"`` or ``"used"``
     """
-    gaussian = plan.budget.mechanism is Mechanism.DISCRETE_GAUSSIAN
+    gaussian = plan.budget.mechanism.is_gaussian
     queries: dict[str, object] = {}
     for planned in plan.levels[level].queries:
         noise = plan.distribution(level, planned)

@@ -5,11 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
-from opendas.geography.states import State
+from opendas.geography.states import State, find_state
+from opendas.readers.pl94.fetch import pl94_url
 from opendas.runs.config.guess import TableGuess
 from opendas.runs.config.released import toml_key, toml_text, toml_value
 
-__all__ = ["pl94_run_file", "table_product_file", "table_run_file"]
+__all__ = ["pl94_run_file", "pl94_run_files", "table_product_file", "table_run_file"]
+
+
+def pl94_run_files(state: str, year: int) -> tuple[str, str, dict[str, str]]:
+    """Return postal code, address of the input, and run files by name for a state's redistricting file.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such state, or no file of that year.
+    """
+    found = find_state(state)
+    postal = found.postal.lower()
+    texts = {f"{postal}{year}-{kind}.toml": pl94_run_file(found, year, kind) for kind in ("persons", "units")}
+    return postal, pl94_url(found, year), texts
 
 
 def pl94_run_file(state: State, year: int, kind: str) -> str:

@@ -1,4 +1,4 @@
-"""What the machine offers, apart from the command that shows it: requirements, and what to do."""
+"""What the machine offers for runs: requirements, and what to do where one is missing."""
 
 from __future__ import annotations
 
