@@ -91,7 +91,9 @@ PROSE = {
 """What is no computation: where it is argued instead."""
 
 _AUTHORS = "|".join(re.escape(name) for name in TITLES)
-CITATION = re.compile(rf"({_AUTHORS}),?\s+((?:(?!{_AUTHORS}).)*?)(?:\.\s|\.$|;|:\s|$)", re.DOTALL)
+CITATION = re.compile(
+    rf"({_AUTHORS}),?\s+((?:(?!{_AUTHORS}).)*?)(?:\.\s|\.$|;|:\s|$|(?={_AUTHORS}))", re.DOTALL
+)
 NUMBER = re.compile(r"\((\d+(?:\.\d+)?)\)")
 NAMED = re.compile(r"(Algorithm|Theorem)s?\s+(\d+(?:(?:,\s*|\s+and\s+)\d+)*)")
 
