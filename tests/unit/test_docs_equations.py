@@ -20,8 +20,8 @@ def test_every_equation_algorithm_and_program_has_its_place() -> None:
 
 def test_citations_are_read_as_they_are_written() -> None:
     text = (
-        "As in Abowd et al. (2022), equations (7.2) and (7.5). Proved in Cumings-Menon et al. (2024), Theorem "
-        "2; see Ko et al. (2025), programs (6) and (7), Sexton et al. (2024), Algorithms 1 and 2."
+        "As in Abowd et al. (2022), equations (7.2) and (7.5). Proved in Cumings-Menon et al. (2024), "
+        "Theorem 2; see Ko et al. (2025), programs (6) and (7), Sexton et al. (2024), Algorithms 1 and 2."
     )
     assert set(SCRIPT["cited"](text)) == {
         ("Abowd et al. (2022)", "(7.2)"),
