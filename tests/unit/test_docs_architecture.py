@@ -1,4 +1,4 @@
-"""The page on the architecture names every package, in the order of the import contract, and nothing that is not there."""
+"""The page on the architecture names every package, in the contract's order, and nothing that is gone."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def names_in(path: Path) -> set[str]:
 
 
 def absent(text: str) -> list[str]:
-    """Return the paths in backticks that are not there, and the names that stand beside a path and not in it."""
+    """Return the paths in backticks that are not there, and names beside a path that it does not define."""
     found = []
     for match in re.finditer(PATH + r"(?: \(((?:`[\w.]+`(?:, )?)+)\)|: ((?:`[\w.]+`(?:, )?)+))?", text):
         path, names = match[1], re.findall(r"`([\w.]+)`", match[2] or match[3] or "")

@@ -1,4 +1,4 @@
-"""H as a multiple of the identity plus a few margins, and roots solved at the price of the margins.
+"""H as a multiple of the identity plus a few margins, and roots solved at the cost of the margins.
 
 Where one term tells all cells apart, ``H = d I + A' W A``. Most terms are coarser than another one (a total
 is a sum of any margin), so A needs the rows of the finest terms only, and W gathers the weights of those that
