@@ -1,4 +1,4 @@
-"""The page on the architecture names every package, in the contract's order, and nothing that is gone."""
+"""The architecture page names every package, in the order of the contract, and nothing that is gone."""
 
 from __future__ import annotations
 
