@@ -1,6 +1,6 @@
 """A secret under a passphrase: scrypt makes a key of the passphrase, AES-256-GCM encrypts with it.
 
-A passphrase is guessed, a key is not; so each guess is made dear. With the cost below, one takes a third of
+A passphrase is guessed, a key is not; so each guess is made costly. As set below, one takes a third of
 a second and 128 MiB. What was written and the file it stands in are authenticated together: a changed byte
 reads like a wrong passphrase. Argument: docs/proofs/keys.md.
 """

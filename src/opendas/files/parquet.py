@@ -2,7 +2,7 @@
 
 Row groups, compression and encodings are fixed here; the Arrow schema is not embedded, so that text
 written from dictionaries is read back as plain text everywhere. What remains is the version of the
-Parquet library, which the lock file fixes.
+Parquet library.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Bypassing, Algorithm 3: where a parent's budget does more good at its children.
 
 Cumings-Menon et al. (2024), section 5: Theorem 2, Observation 1 and Algorithm 3. To bypass a parent with c
-children is to put c geounits in its place, each with one child and
-the parent's share plus that child's; the child keeps no share. Sums along paths do not change (Theorem 3).
+children is to put c geounits in its place, each with one child and the parent's share plus that child's; the
+child keeps no share. Sums along paths do not change (Theorem 3).
 """
 
 from __future__ import annotations

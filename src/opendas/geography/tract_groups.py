@@ -2,8 +2,8 @@
 
 Algorithm 2 of Cumings-Menon et al. (2024), its variant in the 2020 production code, and a search that finds
 closer groupings; how groups merge is in :mod:`~opendas.geography.tract_group_merges`. Any grouping is at
-least as good to every entity as
-one group a tract: the level only adds geounits that may be used. The level needs a budget share of its own.
+least as good to every entity as one group a tract: the level only adds geounits that may be used. The level
+needs a budget share of its own.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a measurement plan amounts to: losses by formula and exactly, in parts and as a whole.
 
 The headline of a plan is its rho (or pure epsilon) and what follows from that alone. This account adds what
-follows from the noise itself: smaller epsilons for the same release, at a price of some seconds.
+follows from the noise itself: smaller epsilons for the same release, at a cost of some seconds.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Readers ``ppmf``, ``mdf``, ``records`` and ``histogram``: files of rows, each with its leaf and its cell.
 
 ``records`` has one row per record and one column per attribute, ``histogram`` one row per leaf and
-combination of
-levels, with a count. ``ppmf`` and ``mdf`` are the Bureau's published microdata, the production layout, and
-our own files: one row per person or per unit, a census block in five columns, and the codes of the production
-system. Neither of these holds a frame: it comes from ``units``, from ``frame``, or from the records.
+combination of levels, with a count. ``ppmf`` and ``mdf`` are the Bureau's published microdata, the production
+layout, and our own files: one row per person or per unit, a census block in five columns, and the codes of
+the production system. Neither of these holds a frame: it comes from ``units``, from ``frame``, or from the
+records.
 """
 
 from __future__ import annotations

@@ -2,9 +2,8 @@
 
 A draw encrypts its address (:mod:`opendas.sampling.addresses`) as one AES-256 block. The first 8 bytes of the
 ciphertext, little-endian, are the word that :mod:`opendas.sampling.inverse_cdf` turns into an integer; the
-other
-8 bytes are not used. A word that does not decide the draw is extended by the words of the same address with
-refinement 1, 2, ...
+other 8 bytes are not used. A word that does not decide the draw is extended by the words of the same address
+with refinement 1, 2, ...
 
 Axes: ``C`` geounits, ``m`` cells.
 """

@@ -1,6 +1,6 @@
 """The run file as types: every documented key, its default and its form.
 
-Only form is judged here. What a value means together with a product, a reader or a budget is settled in
+Only form is judged here. What a value means together with a product, a reader or a budget is decided in
 :mod:`opendas.runs.config.resolve`. Exact numbers become :class:`~fractions.Fraction` when they are read.
 """
 

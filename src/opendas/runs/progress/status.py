@@ -1,6 +1,6 @@
 """How far the runs in an output folder are: read from outside, without its lock, and without writing.
 
-The log says what the process at work told last, ``run.json`` what is settled, the ledger what is spent. None
+The log says what the process at work told last, ``run.json`` how far it got, the ledger what is spent. None
 of them needs to be there: a folder of an earlier version has no log, a run that is still reading its input
 has no state.
 """
