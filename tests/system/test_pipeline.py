@@ -269,6 +269,37 @@ def test_resume_refuses_other_input_plan_seed_and_key(tmp_path: Path) -> None:
         release(load(path), out, RunOptions(resume=True, seed=1))
 
 
+def test_measurements_of_another_plan_are_not_returned(tmp_path: Path) -> None:
+    path, out = write_mini(tmp_path), tmp_path / "out"
+    first = measure(load(path), out, RunOptions())
+    assert measure(load(path), out, RunOptions(resume=True)) == first
+    estimate(load(path), out, RunOptions())
+    other = load(write_mini(tmp_path, loss='rho = "3"'))
+    for resumed in (measure, estimate):
+        with pytest.raises(PrivacyError, match="plan"):
+            resumed(other, out, RunOptions(resume=True))
+
+
+DROPPED = 'drop_invariants = ["total"]'
+
+
+@pytest.mark.parametrize(("measured", "estimated"), [("", DROPPED), (DROPPED, "")])
+def test_an_estimate_holds_the_invariants_that_were_published_with_its_measurements(
+    tmp_path: Path, measured: str, estimated: str
+) -> None:
+    """Or the certificate would name other values as exact than those that stand in the release."""
+    out = tmp_path / "out"
+    measure(load(write_mini(tmp_path, run=measured)), out, RunOptions())
+    with pytest.raises(PrivacyError, match="other invariants"):
+        estimate(load(write_mini(tmp_path, run=estimated)), out, RunOptions())
+    path = out / "release" / "certificate.json"
+    certificate = json.loads(path.read_text())
+    certificate["runs"][0]["invariants"] = [] if not measured else ["total@region"]
+    path.write_text(json.dumps(certificate))
+    failed = {check.name: check.detail for check in verify_release(out) if not check.ok}
+    assert "differ" in failed["mini: declared constraints"]
+
+
 def test_an_unfinished_run_needs_its_own_key(tmp_path: Path) -> None:
     run, out = load(write_mini(tmp_path)), tmp_path / "out"
 

@@ -214,7 +214,39 @@ def starts_of(level: int) -> np.ndarray:
     return np.arange(0, 25, [24, 12, 4, 1][level])
 
 
-SPINE: Any = SimpleNamespace(levels=[range(1), range(2), range(6), range(24)], leaf_starts=starts_of)
+SPINE: Any = SimpleNamespace(
+    levels=[range(1), range(2), range(6), range(24)], leaf_starts=starts_of, leaf_order=np.arange(24)
+)
+
+
+def test_counts_that_changed_since_they_were_summed_up_are_refused_before_they_are_tagged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver draws from the sums: noise of one tag is never added to sums of another input."""
+    table, key = mini_histogram(mini_frame(2, 3, 4)), RunKey.seeded(3)
+    held = {"now": table}
+
+    def run(counts: counting.SparkCounts, work: Any) -> dict[int, Any]:
+        return {task: work(task, iter([own(counts.cut, task)])) for task in range(len(counts.cut))}
+
+    def own(cut: LastCut, task: int) -> pa.RecordBatch:
+        low, high = cut.starts[task : task + 2]
+        return pack_entries([(0, task, Entries.of(held["now"].slice(low, high), low))])
+
+    monkeypatch.setattr(counting.SparkCounts, "run", run)
+    counts = counting.SparkCounts(MagicMock(), LastCut(2, np.array([0, 4, 24])), SPINE, table.size, tmp_path)
+    counts.sum_up({3: [mini_product().workload.group("total")]})
+    assert counts.tag(key) == input_tag(key, table)
+    dense = to_dense(table)
+    dense[7, 1] += 1  # a person more
+    held["now"] = from_dense(dense)
+    with pytest.raises(PrivacyError, match="Nothing was drawn"):
+        counts.tag(key)
+    dense, cell = to_dense(table), int(to_dense(table)[6].argmax())
+    dense[6:8, cell] += (-1, 1)  # or one who moved within a town: a declared total of blocks tells
+    held["now"] = from_dense(dense)
+    with pytest.raises(PrivacyError, match="Nothing was drawn"):
+        counts.tag(key)
 
 
 def test_sums_of_an_executor_that_was_given_up_are_not_those_of_another_cut(

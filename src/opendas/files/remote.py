@@ -16,6 +16,7 @@ from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
+from urllib.parse import unquote
 
 from opendas.errors import ConfigError, EnvironmentFailure
 
@@ -29,21 +30,26 @@ __all__ = [
 ]
 
 PASSWORD_RULE: Final = (
-    "an address with a password would stand in logs; give the address without it, and the password to the "
-    "file system: in the environment or the configuration file that it reads"
+    "an address with a password, or another secret in it, would stand in logs; give the address without it, "
+    "and the secret to the file system: in the environment or the configuration file that it reads"
 )
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")  # two letters at least: one may be a drive
 _HOST = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(:[0-9]*)?")
 """Host and port. Before a slash that a password holds, something else may stand."""
+_SECRET = re.compile(r"sig|.*(secret|token|passw|(access|account|shared)_?key).*", re.IGNORECASE)
+"""Names of options that are secrets: of an Azure application, and of a signed address."""
 _PIECE = 1 << 20
 
 
 def holds_password(text: str) -> bool:
-    """Return whether a text is an address with a password, or with what may be a part of one."""
+    """Return whether a text is an address with a password or another secret, or what may be a part of one."""
     scheme = _SCHEME.match(text)
     if scheme is None:
         return False
+    options = re.split("[&;]", text.partition("?")[2])
+    if any(_SECRET.fullmatch(unquote(option.partition("=")[0])) for option in options):
+        return True
     user, _, host = text[scheme.end() :].partition("/")[0].rpartition("@")
     return ":" in user or _HOST.fullmatch(host.partition("?")[0]) is None
 

@@ -16,7 +16,7 @@ from operator import methodcaller
 from pathlib import Path
 from typing import Any, cast
 
-from opendas.constraints.table import ConstraintTable
+from opendas.constraints.table import ConstraintTable, invariant_geolevels
 from opendas.engines.backend import Backend, open_backend
 from opendas.engines.checkpoint import Checkpoints
 from opendas.engines.drive import Estimation, estimate_on
@@ -120,6 +120,7 @@ def measure(run: Run, out: Path, options: RunOptions) -> dict[str, Any]:
         act.refuse_repetition()
         if act.earlier is not None and act.earlier.phase != "started":
             if (act.earlier.result or {}).get("measurements") == "full":
+                act.check_plan(planned_act(run))
                 return act.answer()
             if not act.space.key_path(act.product).exists():
                 raise PrivacyError(
@@ -149,9 +150,10 @@ def estimate(run: Run, out: Path, options: RunOptions) -> dict[str, Any]:
             raise ConfigError(f"{out} holds no measurements of {act.product}; run opendas measure first.")
         if act.is_finished and not options.resume:
             raise ConfigError(f"{act.product} is estimated in {out} already; use --resume to get its result.")
+        run = _run_of_files(act.space, run, state, folder)
         if act.is_finished:
             return act.answer()
-        measured = _read_measured(act.space, run, state, folder)
+        measured = _read_measured(run, state, folder)
         log_phase(act, measured.run, state)
         act.clock.lap("read measurements")
         with _backend(act, run) as backend, _engine(act, measured, backend) as (engine, files):
@@ -226,8 +228,8 @@ def _measured(planned: PlannedRun, charged: Charged) -> MeasuredRun:
     return MeasuredRun(planned.run, planned.constraints, planned.model, state, source, planned.counts)
 
 
-def _read_measured(space: Workspace, run: Run, state: RunState, folder: Path) -> MeasuredRun:
-    """Return a run from its measurement files."""
+def _run_of_files(space: Workspace, run: Run, state: RunState, folder: Path) -> Run:
+    """Return a run on the frame and spine of its measurement files; they must be of its plan."""
     frame = read_frame(space.release / "geography" / f"{state.product}.parquet")
     run = run.on_frame(frame, read_spine(folder / "spine.parquet", frame))
     if run.plan.digest() != state.plan_digest:
@@ -235,11 +237,37 @@ def _read_measured(space: Workspace, run: Run, state: RunState, folder: Path) ->
             f"the measurements of {state.product} in {space.out} were taken with another plan; estimate with "
             "the run file they were measured with (release/run holds it)."
         )
+    return run
+
+
+def _read_measured(run: Run, state: RunState, folder: Path) -> MeasuredRun:
+    """Return a run from its measurement files."""
     constraints = read_constraint_table(folder / "constraints.parquet", run.product, run.spine)
+    _check_invariants(run, constraints)
     model = run.model(constraints)
     source = FileSource(measured_levels(run.plan), folder)
     check_measurement_files(source.levels, run.spine, folder)
     return MeasuredRun(run, constraints, model, state, source, None)
+
+
+def _check_invariants(run: Run, constraints: ConstraintTable) -> None:
+    """Refuse other invariants than those on file: the certificate names what is published exactly.
+
+    Raises
+    ------
+    PrivacyError
+    """
+    spine = run.spine
+    wanted = {f"{query}@{spine.names[n]}" for query, n in invariant_geolevels(run.product, spine).items()}
+    found = {held.name for level in constraints.levels for held in level.invariants}
+    found |= {level.joint.name for level in constraints.levels if level.joint is not None}
+    if found != wanted:
+        raise PrivacyError(
+            f"the measurements of {run.product.name} were taken with other invariants than this run file "
+            f"holds ({', '.join(sorted(found ^ wanted))}): exact values that stand in the release cannot be "
+            "given up afterwards, nor others added. Estimate with the run file they were measured with "
+            "(release/run holds it)."
+        )
 
 
 @contextmanager

@@ -112,9 +112,15 @@ def check_records(run: Mapping[str, Any], data: Microdata) -> str:
     return f"{records.records} records in {len(files)} part files"
 
 
-def check_bounds(released: ReleasedProduct) -> str:
-    """The bounds on file are those that follow from frame and product; invariants are the declared ones."""
+def check_bounds(run: Mapping[str, Any], released: ReleasedProduct) -> str:
+    """The bounds on file are those that follow from frame and product; invariants are the declared ones.
+
+    Those on file are certified, all of them, and no others.
+    """
     spine, product = released.spine, released.product
+    certified = {name for name in run["invariants"] if "@" in name}
+    unlike = certified ^ {invariant.name for invariant in product.invariants}
+    require(not unlike, f"invariants on file and in the certificate differ: {first_few(sorted(unlike))}.")
     blocks = {(block.geolevel, block.name): block for block in released.constraints}
     for level in spine.levels:
         for block in (b for b in blocks.values() if b.geolevel == level.name):

@@ -135,7 +135,7 @@ def _run_checks(run: Mapping[str, Any], released: ReleasedProduct) -> Iterator[C
         "plan": partial(check_plan, run, released),
         "partial losses": partial(check_losses, run, released),
     }
-    later: dict[str, Callable[[], str]] = {"declared constraints": partial(check_bounds, released)}
+    later: dict[str, Callable[[], str]] = {"declared constraints": partial(check_bounds, run, released)}
     if _estimated(run):
         later |= {"microdata": partial(check_records, run, data)}
         later |= {"constraints": partial(check_constraints, run, data)}

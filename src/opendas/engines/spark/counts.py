@@ -10,12 +10,12 @@ Axes: ``e`` entries, ``t`` tasks; leaves stand in the spine's order.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from io import BytesIO
 from pathlib import Path
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -272,7 +272,7 @@ class TaskCounts:
         return int(self.starts[task]), int(self.starts[task + 1])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class _TaskSums:
     """What the driver hears of a task. Confidential."""
 
@@ -305,15 +305,20 @@ class _SumUp:
     def __call__(self, task: int, batches: Batches) -> _TaskSums:
         table = self.counts(task, batches)
         low, high = self.counts.leaves(task)
+        buffer = BytesIO()
+        np.savez(buffer, **self.of(task, table))  # type: ignore[arg-type]  # a mapping of arrays
+        write_shared(_sums_path(self.folder, task), buffer.getvalue())
+        return _TaskSums(table.total(), None if self.check is None else self.check(low, high, table))
+
+    def of(self, task: int, table: Histogram) -> dict[str, Integers]:
+        """Return what the driver reads of the counts of a task."""
+        low, high = self.counts.leaves(task)
         sums = table.aggregate(_within(self.tops, low, high))
-        arrays = {"indptr": sums.indptr, "cells": sums.cells, "counts": sums.counts}
+        arrays: dict[str, Integers] = {"indptr": sums.indptr, "cells": sums.cells, "counts": sums.counts}
         for number, (group, starts) in enumerate(self.declared):
             rows = table if starts is None else table.aggregate(_within(starts, low, high))
             arrays[f"declared {number}"] = exact_answers(group, rows)
-        buffer = BytesIO()
-        np.savez(buffer, **arrays)  # type: ignore[arg-type]  # a mapping of arrays
-        write_shared(_sums_path(self.folder, task), buffer.getvalue())
-        return _TaskSums(table.total(), None if self.check is None else self.check(low, high, table))
+        return arrays
 
 
 def _within(starts: Ints, low: int, high: int) -> Ints:
@@ -326,6 +331,18 @@ def _sums_path(folder: Path, task: int) -> Path:
     return folder / f"sums-{task:06d}.npz"
 
 
+def _read_sums(folder: Path, task: int) -> dict[str, Any]:
+    with np.load(BytesIO(read_shared(_sums_path(folder, task))), allow_pickle=False) as arrays:
+        return dict(arrays)
+
+
+def _refuse_changed() -> NoReturn:
+    raise PrivacyError(
+        "the input changed while it was counted: its rows are no longer those that were checked. "
+        "Nothing was drawn from them. Start again with files that nobody writes to."
+    )
+
+
 def tag_table(key: bytes, frame: Ints, table: Histogram) -> TagSum:
     """Return the sum of the tags of all entries of some leaves, whose positions in the frame are given."""
     return tag_entries(key, np.repeat(frame, np.diff(table.indptr)), table.cells, table.counts)
@@ -335,22 +352,36 @@ def tag_table(key: bytes, frame: Ints, table: Histogram) -> TagSum:
 class _Tag:
     """Tags the entries of a task.
 
+    The driver draws from the sums of a task, and holds its invariants: they must be those of what is tagged.
+
     Parameters
     ----------
-    counts : TaskCounts
+    sums : _SumUp
+        What was summed up before.
     key : bytes
         Of :func:`opendas.custody.input_tag.tag_key`.
     frame : int64 (leaves,)
         Position in the frame of each leaf.
     """
 
-    counts: TaskCounts
+    sums: _SumUp
     key: bytes
     frame: Ints
 
     def __call__(self, task: int, batches: Batches) -> TagSum:
-        low, high = self.counts.leaves(task)
-        return tag_table(self.key, self.frame[low:high], self.counts(task, batches))
+        """Return the sum of a task's tags.
+
+        Raises
+        ------
+        PrivacyError
+            If the counts are no longer those that were summed up.
+        """
+        low, high = self.sums.counts.leaves(task)
+        table = self.sums.counts(task, batches)
+        known = _read_sums(self.sums.folder, task)
+        if any(not np.array_equal(known[name], now) for name, now in self.sums.of(task, table).items()):
+            _refuse_changed()
+        return tag_table(self.key, self.frame[low:high], table)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -384,10 +415,7 @@ class Unchanged:
         low, high = self.counts.leaves(task)
         table = self.counts(task, batches)
         if tag_table(self.key, self.frame[low:high], table) != self.sums[task]:
-            raise PrivacyError(
-                "the input changed while it was counted: its rows are no longer those that were checked. "
-                "Nothing was drawn from them. Start again with files that nobody writes to."
-            )
+            _refuse_changed()
         return table
 
 
@@ -416,6 +444,7 @@ class SparkCounts:
         self._declared_groups: dict[int, Sequence[QueryGroup]] = {}
         self._sums: dict[int, Histogram] = {}
         self._total = 0
+        self._summed: _SumUp | None = None
         self._unchanged: Unchanged | None = None
 
     def run(self, work: Callable[[int, Batches], Any]) -> dict[int, Any]:
@@ -451,9 +480,8 @@ class SparkCounts:
         tops = self.spine.leaf_starts(self.cut.level)
         self._sums_folder = self._folder / token_hex(8)  # executors given up write nothing into that of now
         self._sums_folder.mkdir(mode=0o700)
-        sums: dict[int, _TaskSums] = self.run(
-            _SumUp(self._counts, tops, tuple(groups), self._sums_folder, check)
-        )
+        self._summed = _SumUp(self._counts, tops, tuple(groups), self._sums_folder, None)
+        sums: dict[int, _TaskSums] = self.run(replace(self._summed, check=check))
         self._total = sum(one.total for one in sums.values())
         return {task: one.checked for task, one in sums.items()}
 
@@ -463,8 +491,10 @@ class SparkCounts:
 
     def tag(self, key: RunKey) -> str:
         """Return the keyed tag of the input: that of the table in the frame's order."""
+        if self._summed is None:
+            raise AssertionError("counts are summed up before they are tagged")
         secret, frame = tag_key(key), self.spine.leaf_order
-        sums: dict[int, TagSum] = self.run(_Tag(self._counts, secret, frame))
+        sums: dict[int, TagSum] = self.run(_Tag(self._summed, secret, frame))
         self._unchanged = Unchanged(self._counts, secret, frame, sums)
         return tag_of(key, sum(sums.values(), TagSum()), (len(frame), self._counts.size))
 
@@ -521,6 +551,4 @@ class SparkCounts:
         return Histogram(arrays["indptr"], arrays["cells"], arrays["counts"], self._counts.size)
 
     def _load(self, task: int) -> dict[str, Any]:
-        data = BytesIO(read_shared(_sums_path(self._sums_folder, task)))
-        with np.load(data, allow_pickle=False) as arrays:
-            return dict(arrays)
+        return _read_sums(self._sums_folder, task)
