@@ -262,7 +262,7 @@ def check_measurements(run: Mapping[str, Any], released: ReleasedProduct, stop: 
 
 
 def _without_invariants(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out what is no part of the plan: a run may be measured with and estimated without invariants."""
+    """Leave out what is no part of the plan: declared constraints have a check of their own."""
     dropped = ("invariants", "bounds")
     product = {key: value for key, value in metadata["product"].items() if key not in dropped}
     return {**metadata, "product": product}
