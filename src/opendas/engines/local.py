@@ -71,17 +71,19 @@ def loads_at_once(cores: int) -> int:
     return max(1, cores - 1)
 
 
-def load(turns: AbstractContextManager[Any], modules: Sequence[str]) -> None:
+def load(parent: int, turns: AbstractContextManager[Any], modules: Sequence[str]) -> None:
     """Import what a worker will need, and let it do a made task.
 
     Parameters
     ----------
+    parent : int
+        Process number of who started it, as it says itself: it may be gone by now.
     turns : context manager
         A semaphore of the workers.
     modules : sequence of str
         What comes after the tasks.
     """
-    threading.Thread(target=_follow, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=_follow, args=(parent,), daemon=True).start()
     with turns:
         from opendas.engines.local import keep_modules
         from opendas.engines.warm_up import warm_up
@@ -180,7 +182,10 @@ class WorkerPool:
         self.workers = workers
         self._turns: Any = get_context("loky").Semaphore(loads_at_once(loky.cpu_count()))
         self._processes = loky.ProcessPoolExecutor(
-            workers, initializer=load, initargs=(self._turns, tuple(modules)), timeout=None
+            workers,
+            initializer=load,
+            initargs=(os.getpid(), self._turns, tuple(modules)),
+            timeout=None,
         )
         with _interrupts_for_us():
             for _ in range(workers):
