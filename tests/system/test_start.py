@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from opendas.demo import write_demo
-from opendas.engines.local import WorkerPool, loads_at_once
+from opendas.engines.local import loads_at_once
 from opendas.engines.outputs import UsedFile
 from opendas.files.mdf.writing import PartFile
 
@@ -106,19 +106,27 @@ def test_status_loads_no_tables(out: Path) -> None:
     }  # of scipy, its version only
 
 
-def _modules(_: int) -> list[str]:
+IN_A_WORKER = """
+import json, sys
+from opendas.engines.local import WorkerPool
+def modules(_):
     return sorted(sys.modules)
+pool = WorkerPool(2, sys.argv[1:])
+try:
+    ((_, names),) = pool.spread(modules, [0])
+finally:
+    pool.close()
+print(json.dumps(names))
+"""
 
 
 def test_a_worker_loads_what_it_needs() -> None:
     later = [UsedFile.__module__, PartFile.__module__]
-    pool = WorkerPool(2, later)
-    try:
-        ((_, names),) = pool.spread(_modules, [0])
-    finally:
-        pool.close()
-    assert (OTHERS | OWN) & set(names) <= {"loky", "numba", "pyarrow", "scipy", "scipy.sparse"}
-    assert set(later) <= set(names)
+    run = [sys.executable, "-c", IN_A_WORKER, *later]
+    done = subprocess.run(run, capture_output=True, text=True, check=True)
+    names = set(json.loads(done.stdout))
+    assert (OTHERS | OWN) & names <= {"loky", "numba", "pyarrow", "scipy", "scipy.sparse"}
+    assert set(later) <= names
 
 
 def test_workers_leave_a_core_to_who_started_them() -> None:
