@@ -8,8 +8,11 @@ from itertools import permutations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opendas.budget import BudgetSpec, canonical_query_name, resolve_budget
+from opendas.budget import BudgetSpec, resolve_budget
 from opendas.privacy import Neighbours, epsilon_bun_steinke, epsilon_cks, format_fraction, parse_fraction
+from opendas.schema.pl94 import pl94_persons
+
+PERSONS = pl94_persons()
 
 LEVELS = ("a", "b", "c", "d")
 exact = st.fractions(min_value=0, max_value=1, max_denominator=10**9)
@@ -68,10 +71,10 @@ def test_decimals_are_read_as_they_are_written(value: object) -> None:
     assert parse_fraction(str(value)) == Fraction(value)  # type: ignore[arg-type]
 
 
-@given(st.permutations(("hhgq", "votingage", "hispanic", "cenrace")), st.integers(1, 4))
-def test_a_query_has_one_canonical_name(order: list[str], size: int) -> None:
-    names = {canonical_query_name(" * ".join(parts), order) for parts in permutations(order[:size])}
-    assert names == {" * ".join(order[:size])}
+@given(st.lists(st.sampled_from(PERSONS.schema.names), min_size=1, max_size=3, unique=True))
+def test_a_query_has_one_canonical_name(attributes: list[str]) -> None:
+    names = {PERSONS.workload.canonical(" * ".join(parts)) for parts in permutations(attributes)}
+    assert names == {" * ".join(name for name in PERSONS.schema.names if name in attributes)}
 
 
 @given(

@@ -9,6 +9,7 @@ from unittest.mock import patch
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.mdf import write_mdf
 from support.seeds import examples
 
 from opendas.files.mdf import writing as mdf_writer
@@ -50,7 +51,7 @@ def test_any_counts_come_back(product, frame, data):
     estimate = Histogram.from_entries(rows, cells, dense[rows, cells], shape=shape)
     fmt = data.draw(st.sampled_from(["parquet", "pipe"]))
     with TemporaryDirectory() as folder, patch.object(mdf_writer, "ROW_GROUP", data.draw(st.integers(1, 9))):
-        records = mdf_writer.write_mdf(Path(folder), product, frame, estimate, fmt=fmt)
+        records = write_mdf(Path(folder), product, frame, estimate, fmt=fmt)
         seen = read_mdf_records(Path(folder), product, frame)
         files = len(list(Path(folder).iterdir()))
     assert records == seen.records == dense.sum()

@@ -14,6 +14,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+from support.spine_shares import multiple
 
 from opendas.budget import Budget
 from opendas.geography.bypass import bypass_general, bypass_only_children
@@ -130,10 +131,10 @@ def release_of(plan: MeasurementPlan) -> object:
         rows.append({q.query.name: [int(r) for r in q.query.row_of_cell] for q in level.queries})
         units = []
         for unit in range(len(spine.levels[number])):
-            multiple = spine.share(number, unit)
+            own = multiple(spine, number, unit)
             given = {}
-            for query in level.queries if multiple else ():
-                law = plan.distribution(number, query, multiple)
+            for query in level.queries if own else ():
+                law = plan.distribution(number, query, own)
                 given[query.query.name] = law.sigma2 if isinstance(law, DiscreteGaussian) else law.scale  # type: ignore[attr-defined]
             units.append(given)
         noise.append(units)
@@ -169,7 +170,7 @@ def test_recipes_do_bypass_and_divide(mechanism: Mechanism) -> None:
             plan, frame = planned(name, "us", seed, mechanism, Neighbours.BOUNDED)
             plain = build_spine(frame, Recipe(RECIPES[name]), lambda spine: spine)
             for number, level in enumerate(plan.spine.levels):
-                bypassed += sum(plan.spine.share(number, i) == 0 for i in range(len(level)))
+                bypassed += sum(multiple(plan.spine, number, i) == 0 for i in range(len(level)))
                 replaced += len(level) > len(plain.levels[number])
             divided += any(level.whole is not None for level in plain.levels)
     assert bypassed > 20

@@ -12,7 +12,6 @@ from opendas.constraints.table import bound_table
 from opendas.engines.outputs import Solved
 from opendas.files.atomic import write_atomic
 from opendas.files.geography_files import write_constraints, write_frame, write_spine
-from opendas.files.mdf.writing import write_mdf
 from opendas.files.nmf.reading import Answers, measurement_metadata
 from opendas.files.nmf.writing import MeasurementWriter
 from opendas.geography.partitions import standard_spine
@@ -22,6 +21,8 @@ from opendas.measurement.plan import MeasurementPlan
 from opendas.report.certificate import issue
 from opendas.runs.facts import estimated_facts, measured_facts
 from opendas.sampling.noise import NoiseSource
+from support.mdf import write_mdf
+from support.spine_shares import multiple
 
 QUERIES = {
     "persons": {
@@ -83,7 +84,7 @@ def write_measurements(folder, plan, counts):
     for number, level in enumerate(plan.spine.levels):
         values = noisy.full(number, 0, len(level))
         keep = noisy.has_budget(number, 0, len(level))
-        multiples = [plan.spine.share(number, i) for i in np.flatnonzero(keep)]
+        multiples = [multiple(plan.spine, number, i) for i in np.flatnonzero(keep)]
         answers = {
             planned.query.name: Answers.full(
                 value[keep], np.array([plan.distribution(number, planned, m).variance for m in multiples])

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import pytest
 
-from opendas.budget import Budget, canonical_query_name
+from opendas.budget import Budget
 from opendas.budget.allocation import exact_shares
 from opendas.errors import BudgetError, ConfigError
 from opendas.privacy import Account, Mechanism, Neighbours, PureAccount
@@ -171,37 +171,3 @@ def test_everything_at_the_leaf() -> None:
     assert made.distribution("ward", "detailed") == DiscreteGaussian(F(3, 4))
     with pytest.raises(BudgetError):
         budget().concentrated("block")
-
-
-ORDER = ("hhgq", "votingage", "hispanic", "cenrace")
-
-
-@pytest.mark.parametrize(
-    ("written", "canonical"),
-    [
-        ("cenrace * hispanic", "hispanic * cenrace"),
-        ("cenrace*votingage  *hispanic", "votingage * hispanic * cenrace"),
-        (" hhgq ", "hhgq"),
-        ("total", "total"),
-        (" detailed ", "detailed"),
-    ],
-)
-def test_query_names_in_any_order(written: str, canonical: str) -> None:
-    assert canonical_query_name(written, ORDER) == canonical
-
-
-def test_a_recode_takes_the_place_of_its_attribute() -> None:
-    places = {name: place for place, name in enumerate(ORDER)} | {"hhinstlevels": 0}
-    assert canonical_query_name("cenrace * hhinstlevels", places) == "hhinstlevels * cenrace"
-    with pytest.raises(BudgetError, match="one attribute twice"):
-        canonical_query_name("hhgq * hhinstlevels", places)
-
-
-@pytest.mark.parametrize(
-    "name", ["race", "", "*", "hispanic *", "total * hispanic", "rest", "hispanic**cenrace"]
-)
-def test_unknown_names_are_refused(name: str) -> None:
-    with pytest.raises(BudgetError, match="no attribute or recode"):
-        canonical_query_name(name, ORDER)
-    with pytest.raises(BudgetError, match="twice"):
-        canonical_query_name("hispanic * hispanic", ORDER)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from functools import partial
 
 import pytest
 
-from opendas.budget import BudgetSpec, canonical_query_name, preset, resolve_budget
+from opendas.budget import BudgetSpec, preset, resolve_budget
 from opendas.errors import BudgetError, ConfigError
 from opendas.privacy import Mechanism, Neighbours
+from opendas.schema.pl94 import pl94_persons
 
 F = Fraction
 US = ("us", "state", "county", "tract", "block_group", "block")
 STATE = US[1:]
-CANONICAL = partial(canonical_query_name, order=("hhgq", "votingage", "hispanic", "cenrace"))
+CANONICAL = pl94_persons().workload.canonical
 
 
 def test_a_preset_alone() -> None:

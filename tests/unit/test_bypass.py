@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from support.random_land import random_frame
 from support.seeds import seeds
+from support.spine_shares import multiple
 
 from opendas.errors import BudgetError, GeographyError
 from opendas.geography.bypass import LARGEST_FAMILY, bypass_general, bypass_only_children
@@ -34,7 +35,7 @@ def tree_of(spine: Spine, level_shares: Sequence[Fraction]) -> list[Node]:
     roots: list[Node] = []
     for number, level in enumerate(spine.levels):
         here = [
-            Node(level_shares[number] * spine.share(number, i), code.decode())
+            Node(level_shares[number] * multiple(spine, number, i), code.decode())
             for i, code in enumerate(level.geocodes)
         ]
         for node, parent in zip(here, level.parent.tolist(), strict=True):
@@ -188,7 +189,7 @@ def test_the_threshold_of_theorem_2_is_met_with_equality(children: int) -> None:
     child = F(children - 1, children + 1)
     at = bypass_general(*family(child, children))
     assert len(at.levels[1]) == children
-    assert at.share(1, 0) * (1 - child) == 1
+    assert multiple(at, 1, 0) * (1 - child) == 1
     below = bypass_general(*family(child - F(1, 10**9), children))
     assert len(below.levels[1]) == 1
     assert below.shares == (None, None, None)
@@ -230,11 +231,11 @@ def test_a_chain_gives_everything_to_its_top(rule: object) -> None:
     )
     shares = [F(1, 5)] * 5
     found = rule(spine, shares)  # type: ignore[operator]
-    assert [found.share(i, 0) * shares[i] for i in range(5)] == [1, 0, 0, 0, 0]
+    assert [multiple(found, i, 0) * shares[i] for i in range(5)] == [1, 0, 0, 0, 0]
     # A level without budget has no query groups: what is below stays there.
     shares = [F(0), F(1, 2), F(0), F(1, 4), F(1, 4)]
     found = rule(spine, shares)  # type: ignore[operator]
-    assert [found.share(i, 0) * shares[i] for i in range(5)] == [0, F(1, 2), 0, F(1, 2), 0]
+    assert [multiple(found, i, 0) * shares[i] for i in range(5)] == [0, F(1, 2), 0, F(1, 2), 0]
 
 
 @pytest.mark.parametrize("rule", [bypass_only_children, bypass_general])

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.data import shared_data
+from support.mdf import write_mdf
 from support.pl94_zip import write_csv
 
 from opendas.errors import ConfigError, DataError, GeographyError, SchemaError
-from opendas.files.mdf.writing import write_mdf
 from opendas.geography.frame import Frame, official_codes
 from opendas.readers import ReaderSpec, UnitsSpec, make_reader
 from opendas.schema.histogram import Histogram

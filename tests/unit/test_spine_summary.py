@@ -9,6 +9,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from support.random_land import random_frame
+from support.spine_shares import multiple
 
 from opendas.geography.block_groups import block_groups
 from opendas.geography.bypass import bypass_only_children
@@ -35,7 +36,7 @@ def test_levels_are_what_one_counts(seed: int) -> None:
         geounits = range(len(spine.levels[number]))
         assert level.geounits == len(geounits)
         assert level.official == (level.geolevel != "block_group")
-        assert level.bypassed == sum(spine.share(number, i) == 0 for i in geounits)
+        assert level.bypassed == sum(multiple(spine, number, i) == 0 for i in geounits)
         if number + 1 == len(spine.levels):
             assert (level.max_fanout, level.single_child_parents, level.fanouts) == (0, 0, ())
             continue

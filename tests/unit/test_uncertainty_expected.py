@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from reference.dense_least_squares import Dense
 from support.mini import mini_frame, mini_product
+from support.spine_shares import multiple
 
 from opendas.budget.allocation import Budget
 from opendas.errors import ConfigError, GeographyError
@@ -60,9 +61,9 @@ def agrees_with_the_matrix(expected: ExpectedError) -> None:
         table = np.zeros((len(level), len(expected.algebra.queries)))
         for i in range(len(level)):
             for planned in plan.levels[number].queries:
-                if multiple := spine.share(number, i):
+                if share := multiple(spine, number, i):
                     column = expected.algebra.queries.index(planned.query.name)
-                    table[i, column] = 1 / plan.distribution(number, planned, multiple).variance
+                    table[i, column] = 1 / plan.distribution(number, planned, share).variance
         weights.append(table)
     parents = [level.parent for level in spine.levels]
     for name in expected.fixed:

@@ -1,6 +1,6 @@
 """Budgets: exact shares per geolevel and query group, presets, and what they buy."""
 
-from opendas.budget.allocation import Budget, canonical_query_name
+from opendas.budget.allocation import Budget
 from opendas.budget.plan import PlanRow, attribute_rho, invariant_shares, plan_rows, within_rho
 from opendas.budget.presets import Preset, preset, preset_names
 from opendas.budget.resolve import BudgetSpec, resolve_budget
@@ -13,7 +13,6 @@ __all__ = [
     "PlanRow",
     "Preset",
     "attribute_rho",
-    "canonical_query_name",
     "invariant_shares",
     "plan_rows",
     "preset",

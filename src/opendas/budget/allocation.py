@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from types import MappingProxyType
@@ -14,56 +14,13 @@ from opendas.privacy.relations import Mechanism, Neighbours, noise_distribution
 from opendas.privacy.zcdp import Account, PureAccount
 from opendas.sampling.laws import Noise
 
-__all__ = ["DEFAULT_DELTA", "EVERY_OTHER", "Budget", "canonical_query_name", "exact_shares"]
+__all__ = ["DEFAULT_DELTA", "EVERY_OTHER", "Budget", "exact_shares"]
 
 EVERY_OTHER = "*"
 """Key that stands for every geolevel not named beside it."""
 
 DEFAULT_DELTA = Fraction(1, 10**10)
 """Where epsilon is quoted unless a run says otherwise, as in the production certificates."""
-
-_RESERVED = ("total", "detailed")
-
-
-def canonical_query_name(name: str, order: Sequence[str] | Mapping[str, int]) -> str:
-    """Write a query name with its attributes in schema order.
-
-    Parameters
-    ----------
-    name : str
-        ``"total"``, ``"detailed"``, or attributes and recodes joined with ``*`` in any order.
-    order : sequence of str, or mapping of str to int
-        Attribute names in schema order; or attribute and recode names with their place, where a recode has
-        the place of its attribute.
-
-    Returns
-    -------
-    str
-        Joined with ``" * "``.
-
-    Raises
-    ------
-    BudgetError
-        If a part is unknown, empty, or there twice.
-
-    Examples
-    --------
-    >>> canonical_query_name("cenrace*hispanic", ["hhgq", "votingage", "hispanic", "cenrace"])
-    'hispanic * cenrace'
-    """
-    places = order if isinstance(order, Mapping) else {part: k for k, part in enumerate(order)}
-    parts = [part.strip() for part in name.split("*")]
-    if len(parts) == 1 and parts[0] in _RESERVED:
-        return parts[0]
-    for part in parts:
-        if part not in places:
-            raise BudgetError(
-                f"Query {name!r}: {part!r} is no attribute or recode. Known are {', '.join(places)}, besides "
-                "total and detailed, which stand alone."
-            )
-    if len({places[part] for part in parts}) < len(parts):
-        raise BudgetError(f"Query {name!r} names one attribute twice.")
-    return " * ".join(sorted(parts, key=places.__getitem__))
 
 
 def exact_shares(shares: Mapping[str, Fraction | int | str], what: str) -> dict[str, Fraction]:

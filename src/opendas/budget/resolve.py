@@ -74,9 +74,8 @@ def resolve_budget(
     geolevels : sequence of str
         Geolevels of the run's spine, top first.
     canonical : callable of str to str, optional
-        Writes a query name in schema order, as
-        :func:`~opendas.budget.allocation.canonical_query_name` does for a given order; without it names
-        are taken as they are.
+        Writes a query name in schema order, as :meth:`opendas.schema.query_groups.Workload.canonical` does;
+        without it names are taken as they are.
     stand_ins : mapping of str to str, optional
         For a geolevel without query groups of its own, the one whose query groups of the preset it takes.
 

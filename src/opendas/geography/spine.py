@@ -176,11 +176,6 @@ class Spine:
             return (Fraction(1),), np.zeros(len(self.levels[level]), dtype=np.int64)
         return shares.multiples, shares.which
 
-    def share(self, level: int, geounit: int) -> Fraction:
-        """Return the geounit's own multiple of its level's budget share."""
-        shares = self.shares[level]
-        return Fraction(1) if shares is None else shares.multiples[int(shares.which[geounit])]
-
     def check_paths(self, level_shares: Sequence[Fraction]) -> None:
         """Check that the shares along every path from root to leaf sum to exactly one.
 

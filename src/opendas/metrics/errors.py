@@ -23,11 +23,11 @@ __all__ = [
     "ErrorRow",
     "LevelErrors",
     "PopulationBins",
-    "errors_by_population",
-    "errors_by_query",
     "level_errors",
     "levels_of",
     "population_bins",
+    "population_rows",
+    "query_rows",
 ]
 
 
@@ -167,7 +167,14 @@ def level_errors(
 
 
 def query_rows(levels: Iterable[LevelErrors], product: Product) -> tuple[ErrorRow, ...]:
-    """Errors of every declared query group at the given levels."""
+    """Errors of every declared query group at the given levels. Confidential, like the truth.
+
+    Notes
+    -----
+    TopDown paper, section 9, Tables 9 and 10: the absolute error of a query group is the sum over its rows,
+    averaged over geounits. For the census products leaves are blocks with a housing unit or an occupied
+    group quarters, and geounits those that contain one.
+    """
     return tuple(
         ErrorRow(level.units.geolevel, group.name, summary(project(level.error, group)))
         for level in levels
@@ -176,7 +183,10 @@ def query_rows(levels: Iterable[LevelErrors], product: Product) -> tuple[ErrorRo
 
 
 def population_rows(levels: Iterable[LevelErrors], product: Product) -> tuple[BinnedRow, ...]:
-    """Errors of every declared query group at the given levels, by class of true population."""
+    """Errors as in :func:`query_rows`, by class of true population.
+
+    Counties and blocks have the classes of Tables 11 and 12 of the TopDown paper, others powers of ten.
+    """
     rows: list[BinnedRow] = []
     for level in levels:
         bins = population_bins(level.units.geolevel)
@@ -188,46 +198,3 @@ def population_rows(levels: Iterable[LevelErrors], product: Product) -> tuple[Bi
                 for label, errors in zip(bins.labels, found, strict=True)
             ]
     return tuple(rows)
-
-
-def errors_by_query(
-    truth: Histogram, estimate: Histogram, frame: Frame, product: Product, *, entities: bool = False
-) -> tuple[ErrorRow, ...]:
-    """Errors of every declared query group at every official geolevel.
-
-    Parameters
-    ----------
-    truth, estimate : Histogram
-        Rows are the leaves of `frame`, in its order.
-    frame : Frame
-    product : Product
-    entities : bool
-        Also at each entity category, whose name then stands as the geolevel.
-
-    Returns
-    -------
-    tuple of ErrorRow
-        Confidential, like the truth.
-
-    Raises
-    ------
-    DataError
-        If the histograms do not belong to the frame or to each other.
-
-    Notes
-    -----
-    TopDown paper, section 9, Tables 9 and 10: the absolute error of a query group is the sum over its rows,
-    averaged over geounits. For the census products leaves are blocks with a housing unit or an occupied
-    group quarters, and geounits those that contain one.
-    """
-    return query_rows(level_errors(truth, estimate, frame, levels_of(frame, entities=entities)), product)
-
-
-def errors_by_population(
-    truth: Histogram, estimate: Histogram, frame: Frame, product: Product, *, entities: bool = False
-) -> tuple[BinnedRow, ...]:
-    """Errors as in :func:`errors_by_query`, by class of true population.
-
-    Counties and blocks have the classes of Tables 11 and 12 of the TopDown paper, others powers of ten.
-    """
-    return population_rows(level_errors(truth, estimate, frame, levels_of(frame, entities=entities)), product)

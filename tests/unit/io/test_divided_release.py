@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from support.random_land import random_frame
 from support.release_builder import add_product, issue_release, level_shares
+from support.spine_shares import multiple
 
 from opendas.constraints.table import bound_table
 from opendas.errors import FormatError, GeographyError
@@ -223,11 +224,11 @@ def literal_margin(spine, plan_file, frame, geolevel, leaves, query, confidence)
     )
     if place is None:
         return -1
-    while spine.share(number, place) == 0:
+    while multiple(spine, number, place) == 0:
         place, number = int(spine.levels[number].parent[place]), number - 1
         assert int((spine.levels[number + 1].parent == place).sum()) == 1
     sigma2 = plan_file(spine.names[number]).parameter(query)[1]
-    return DiscreteGaussian(sigma2 / spine.share(number, place)).margin(confidence)
+    return DiscreteGaussian(sigma2 / multiple(spine, number, place)).margin(confidence)
 
 
 @pytest.mark.parametrize("name", SPINES)

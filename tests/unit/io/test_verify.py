@@ -9,12 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from support.mdf import write_mdf
 from support.release_builder import add_product, issue_release
 
 from opendas.errors import ConfigError
 from opendas.files.atomic import sha256_file
 from opendas.files.mdf.reading import read_mdf
-from opendas.files.mdf.writing import write_mdf
 from opendas.geography.spine import Shares, Spine, SpineLevel
 from opendas.report.certificate import issue
 from opendas.schema.histogram import Histogram

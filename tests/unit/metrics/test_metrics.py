@@ -10,9 +10,16 @@ import pytest
 
 from opendas.errors import DataError
 from opendas.geography.frame import Frame, official_codes
-from opendas.metrics import errors_by_query, evaluate
+from opendas.metrics import evaluate
 from opendas.metrics.aggregate import official_units
-from opendas.metrics.errors import BLOCK_BINS, COUNTY_BINS, population_bins
+from opendas.metrics.errors import (
+    BLOCK_BINS,
+    COUNTY_BINS,
+    level_errors,
+    levels_of,
+    population_bins,
+    query_rows,
+)
 from opendas.metrics.race_groups import (
     GROUPS,
     Criterion,
@@ -114,7 +121,8 @@ def slow_row(
 def test_errors_agree_with_the_definition(seed: int) -> None:
     product, frame = small_product(), census_frame()
     truth, estimate = random_pair(product, len(frame), seed)
-    rows = errors_by_query(histogram(truth), histogram(estimate), frame, product, entities=True)
+    every = levels_of(frame, entities=True)
+    rows = query_rows(level_errors(histogram(truth), histogram(estimate), frame, every), product)
     levels = ("state", "county", "tract", "block_group", "block", "place", "aianhh")
     assert [(row.geolevel, row.query) for row in rows] == [
         (g, q) for g in levels for q in product.query_names
@@ -139,10 +147,8 @@ def test_errors_by_hand() -> None:
     estimate[0] = [3, 1, 0, 2, 0, 0]  # two lost, one gained: 3 absolute, -1 signed
     truth[1] = [0, 0, 4, 0, 0, 0]
     estimate[1] = [0, 0, 0, 0, 0, 5]  # 9 absolute in the detailed query, +1 signed
-    rows = {
-        (row.geolevel, row.query): row.errors
-        for row in errors_by_query(histogram(truth), histogram(estimate), frame, product)
-    }
+    levels = level_errors(histogram(truth), histogram(estimate), frame, levels_of(frame))
+    rows = {(row.geolevel, row.query): row.errors for row in query_rows(levels, product)}
     assert rows["block", "total"].mean_abs_error == 2 / 3
     assert rows["block", "total"].mean_signed_error == 0
     assert rows["block", "detailed"].mean_abs_error == 12 / 3
@@ -181,9 +187,9 @@ def test_foreign_histograms_are_refused() -> None:
     product, frame = small_product(), census_frame()
     truth, _ = random_pair(product, len(frame), 1)
     with pytest.raises(DataError, match="6 leaves"):
-        errors_by_query(histogram(truth), histogram(truth[:5]), frame, product)
+        level_errors(histogram(truth), histogram(truth[:5]), frame, ["block"])
     with pytest.raises(DataError, match="different products"):
-        errors_by_query(histogram(truth), histogram(truth[:, :4]), frame, product)
+        level_errors(histogram(truth), histogram(truth[:, :4]), frame, ["block"])
 
 
 @pytest.mark.parametrize("values", [[0], [-3], [4], [-5, -2, 0, 0, 0, 1, 9], list(range(-20, 21)), [1] * 39])

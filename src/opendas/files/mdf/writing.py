@@ -21,7 +21,7 @@ from opendas.geography.frame import Frame
 from opendas.schema.histogram import Histogram
 from opendas.schema.product import Product
 
-__all__ = ["MDF_FORMATS", "MdfFiles", "PartFile", "write_mdf"]
+__all__ = ["MDF_FORMATS", "MdfFiles", "PartFile"]
 
 MDF_SUFFIX = {"parquet": ".parquet", "pipe": ".txt"}
 
@@ -113,40 +113,6 @@ class MdfFiles:
             counts = record_counts(self._product, frame, self._rows(leaves))
             yield PartFile(path, self._product, frame, counts, self.records)
             self.records += counts.total()
-
-
-def write_mdf(
-    folder: Path, product: Product, frame: Frame, estimate: Histogram, *, fmt: str = "parquet"
-) -> int:
-    """Write the records that an estimate describes, one part file after the other; see :class:`MdfFiles`.
-
-    Parameters
-    ----------
-    estimate : Histogram
-        Rows are the leaves of `frame`.
-
-    Returns
-    -------
-    int
-        Number of records; for ``units`` with the group quarters of the frame.
-
-    Raises
-    ------
-    ConfigError
-        If `fmt` is unknown, or estimate, frame and product do not fit.
-    EnvironmentFailure
-        If the disk is full.
-    """
-    expected = (len(frame), product.schema.size)
-    if (estimate.rows, estimate.size) != expected:
-        raise ConfigError(
-            f"the estimate has {estimate.rows} geounits x {estimate.size} cells, expected "
-            f"{expected[0]} x {expected[1]}."
-        )
-    files = MdfFiles(folder, product, frame, estimate.take, fmt)
-    for file in files:
-        file.write()
-    return files.records
 
 
 def _remove_others(folder: Path, keep: set[str]) -> None:
