@@ -41,7 +41,7 @@ from opendas.gls.downward import Estimates, down_pass
 from opendas.gls.expected_error import ExpectedError
 from opendas.gls.model import TreeModel
 from opendas.gls.operators import Operators
-from opendas.gls.upward import own_linear, up_statistics, up_sweep
+from opendas.gls.upward import placed_linear, up_statistics, up_sweep
 from opendas.measurement.invariants import declared_invariants
 from opendas.measurement.plan import MeasurementPlan
 from opendas.privacy.relations import Mechanism, Neighbours
@@ -346,8 +346,10 @@ def test_own_answers_are_summed_by_cell() -> None:
     model = tree.model
     for level in range(3):
         count = len(model.levels[level])
-        found = own_linear(model, level, 0, tree.full(level, 0, count))
         table, own = tree.weights[level]
+        every = model.levels[level].allowed(0, count)
+        placed = placed_linear(model, level, model.levels[level].own, every, tree.full(level, 0, count))
+        found = model.domain.unplaced(placed)
         expected = np.zeros_like(found)
         for name, noisy in zip(tree.measured[level], tree.answers[level], strict=True):
             weight = table[own, [query.name for query in tree.queries].index(name)]

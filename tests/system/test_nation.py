@@ -39,7 +39,7 @@ def nation(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_it_is_released_on_the_aian_spine(nation: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    states = plan_nation(3000, states=3).state_parts
+    states = sum(1 + state.reservations for state in plan_nation(3000, states=3).states)
     assert states > 3
     for run in ("persons", "units"):
         told = opendas("run", nation / f"{run}.toml", "--out", out, "--workers", "1", "--seed", "1", "--json")

@@ -269,11 +269,12 @@ def test_account_reproduces_the_certificate() -> None:
 
 def test_list_names_everything_a_run_file_may_name() -> None:
     from opendas.budget.presets import preset_names
-    from opendas.runs.config.model import READERS, SPINES, RunSection
+    from opendas.geography.recipe import NAMED_SPINES
+    from opendas.runs.config.model import InputSection, RunSection
 
     known = json.loads(invoke("list", "--json")[1])
-    assert tuple(known["readers"]) == READERS
-    assert tuple(known["spines"]) == SPINES
+    assert tuple(known["readers"]) == get_args(InputSection.model_fields["reader"].annotation)
+    assert tuple(known["spines"]) == tuple(NAMED_SPINES)
     assert set(known["estimators"]) == set(get_args(RunSection.model_fields["estimator"].annotation))
     assert tuple(known["presets"]) == preset_names()
     assert set(known["products"]) >= {"pl94-persons", "pl94-units"}

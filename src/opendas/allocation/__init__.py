@@ -1,13 +1,12 @@
 """Optimal allocation of a budget: closed forms of clamped errors, and the programs that share it out."""
 
-from opendas.allocation.clamped_error import Moments, clamped_moments
+from opendas.allocation.clamped_error import clamped_moments
 from opendas.allocation.histogram import CountHistogram, Level, unknown_counts
 from opendas.allocation.noise_kinds import NoiseKind
-from opendas.allocation.per_node import NodeAllocation, allocate_per_node
+from opendas.allocation.per_node import allocate_per_node
 from opendas.allocation.post_processing_8 import post_process
 from opendas.allocation.programs_6_7 import (
     Allocation,
-    LevelError,
     allocate_target,
     allocate_total,
     errors_at,
@@ -18,9 +17,6 @@ __all__ = [
     "Allocation",
     "CountHistogram",
     "Level",
-    "LevelError",
-    "Moments",
-    "NodeAllocation",
     "NoiseKind",
     "allocate_per_node",
     "allocate_target",

@@ -99,11 +99,6 @@ class NationPlan:
         """Number of blocks."""
         return sum(state.blocks for state in self.states)
 
-    @property
-    def state_parts(self) -> int:
-        """State parts of the AIAN spine: two of every state with reservations."""
-        return sum(1 + state.reservations for state in self.states)
-
 
 @dataclass(frozen=True, slots=True)
 class Made:

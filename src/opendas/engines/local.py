@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import itertools
-import logging
 import os
 import pickle
 import signal
@@ -119,8 +118,6 @@ def keep_modules() -> None:
         gc.collect()
         gc.freeze()
 
-
-log = logging.getLogger(__name__)
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")

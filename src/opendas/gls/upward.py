@@ -36,7 +36,6 @@ __all__ = [
     "Sums",
     "Sweep",
     "UpwardMessages",
-    "own_linear",
     "up_statistics",
     "up_sweep",
 ]
@@ -65,7 +64,7 @@ class UpwardMessages:
         ``P*`` of each geounit, zero outside its allowed cells.
     linear : float64 (g, n) or None
         ``b*``, zero outside the allowed cells. None at the leaves, where it is that of a geounit's own
-        answers and found when needed (:func:`own_linear`).
+        answers and found when needed (:func:`placed_linear`).
     weights : float64 (g, q)
         Weight that each query group would have in ``P*`` if nothing were masked and all children were alike.
     exact : Operators or None
@@ -158,24 +157,6 @@ class Sweep:
                 runs.append(self.full(number, int(chosen[low]), high - low))
         answers = runs[0] if len(runs) == 1 else [np.concatenate(parts) for parts in zip(*runs, strict=True)]
         return leaf_known(self.model, statistics, chosen, answers)
-
-
-def own_linear(model: TreeModel, level: int, first: int, answers: Sequence[npt.NDArray[np.int64]]) -> Floats:
-    """Return ``b = sum_q w_q Q_q' m_q`` of consecutive geounits on their allowed cells, float64 (g, n).
-
-    Parameters
-    ----------
-    model : TreeModel
-    level, first : int
-    answers : sequence of int64 (g, m_q)
-        Of each query group that is measured at the level, as :data:`Full` gives them.
-    """
-    here = model.levels[level]
-    count = len(answers[0]) if answers else 0
-    place = slice(first - here.first, first - here.first + count)
-    return model.domain.unplaced(
-        placed_linear(model, level, here.own[place], here.allowed(first, first + count), answers)
-    )
 
 
 def placed_linear(

@@ -1,12 +1,11 @@
 """Certificate and report of a release. Nothing confidential can arrive here."""
 
-from opendas.report.certificate import build_certificate, issue, read_runs, released_files
+from opendas.report.certificate import issue, read_runs, released_files
 from opendas.report.facts import NoiseRow, RunFacts
 
 __all__ = [
     "NoiseRow",
     "RunFacts",
-    "build_certificate",
     "issue",
     "read_runs",
     "released_files",

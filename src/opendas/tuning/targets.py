@@ -26,10 +26,7 @@ from opendas.runs.config.load import config_error, parse_toml, read_text
 from opendas.runs.config.model import Exact, Name, Section
 from opendas.schema.product import Product
 
-__all__ = ["MEASURES", "Tally", "Target", "load_targets"]
-
-MEASURES = ("largest-group", "absolute-error", "relative-error", "mean-absolute-error")
-"""What a target can speak of."""
+__all__ = ["Tally", "Target", "load_targets"]
 
 _ADULT = ("votingage", "18plus")
 _SAFE = 1 << 62

@@ -36,8 +36,6 @@ from opendas.schema.product import Product
 __all__ = [
     "BUILT_IN_PRODUCTS",
     "CENSUS_READERS",
-    "READERS",
-    "SPINES",
     "BudgetSection",
     "GeographySection",
     "InputSection",
@@ -55,14 +53,8 @@ BUILT_IN_PRODUCTS = ("pl94-persons", "pl94-units")
 CENSUS_READERS = ("pl94-2010", "pl94-2020", "ppmf", "mdf", "cef")
 """Readers whose leaves are census blocks, so that the geolevels are known beforehand."""
 
-READERS = (*CENSUS_READERS, "records", "histogram")
-"""Every reader a run file may name."""
-
 LONGEST_GEOCODE = 10_000
 """Characters of a geocode that a run file may speak of: arrays of codes are that wide."""
-
-SPINES = tuple(NAMED_SPINES)
-"""Every spine a run file may name, beside a recipe."""
 
 _STEP_KEYS: Mapping[str, tuple[str, ...]] = {
     "aian": ("areas", "codes", "level"),
