@@ -16,7 +16,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 help:
 	@echo "make demo    release a small made state, end to end"
 	@echo "make test    formatting, types, import layers, and the tests that are run while one works: minutes"
-	@echo "make test-all  the same with all tests and all their seeds, as before a change lands: half an hour"
+	@echo "make test-all  the same with all tests and all their seeds, as before a change lands: some twenty minutes"
 	@echo "make lint    the same without the tests"
 	@echo "make spark   install what --engine spark and its tests need (beside Java)"
 	@echo "make fuzz    malformed inputs, thousands for each reader (FUZZ_ARGS=...)"
