@@ -169,6 +169,17 @@ class NoiseSum:
             return HalfWidth(float(ndtri(0.5 + 0.5 * confidence)) * math.sqrt(self.variance), NORMAL)
         return _half_width(self, float(confidence))
 
+    def coverage(self, half_width: float) -> float:
+        """Return the probability that the sum is at most `half_width` away from zero."""
+        if self.variance <= 0:
+            return 1.0
+        atoms = self._atoms()
+        if atoms is not None:
+            sizes, cumulated = atoms
+            place = int(np.searchsorted(sizes, half_width + _NEGLIGIBLE * math.sqrt(self.variance), "right"))
+            return float(cumulated[place - 1]) if place else 0.0
+        return self._smooth()._inverted()(half_width)
+
     def _atoms(self) -> tuple[Floats, Floats] | None:
         """Return sizes of the sum and their cumulated probabilities; None where it is not a few atoms."""
         if self.rest > _NEGLIGIBLE * self.variance:
