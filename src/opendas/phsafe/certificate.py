@@ -29,7 +29,7 @@ from opendas.sampling.laws import Noise
 
 __all__ = ["FORMAT", "household_certificate", "issue_certificate", "run_stamps"]
 
-FORMAT = "opendas phsafe certificate 1"
+FORMAT = "opendas phsafe certificate 2"
 DELTA = Fraction(1, 10**10)
 """Where epsilon is quoted."""
 

@@ -34,7 +34,7 @@ __all__ = [
     "totals",
 ]
 
-FORMAT = "opendas certificate 1"
+FORMAT = "opendas certificate 2"
 CERTIFICATE = "certificate.json"
 ISSUED_FILES = (CERTIFICATE, "certificate.pdf", "report.html")
 """Issued together, and not listed in the certificate."""

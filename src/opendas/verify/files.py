@@ -25,7 +25,7 @@ __all__ = [
     "read_certificate",
 ]
 
-FORMAT = "opendas certificate 1"
+FORMAT = "opendas certificate 2"
 ISSUED_FILES = ("certificate.json", "certificate.pdf", "report.html")
 """Issued together, and not listed in the certificate."""
 

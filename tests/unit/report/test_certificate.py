@@ -192,7 +192,7 @@ def test_damaged_certificate_is_refused(release: Path, persons: RunFacts) -> Non
     issue(release, [persons], version="0.1.0")
     path = release / "certificate.json"
     whole = path.read_text()
-    for damaged in ("{", whole.replace("opendas certificate 1", "other"), whole.replace('"rows"', '"row"')):
+    for damaged in ("{", whole.replace("opendas certificate 2", "other"), whole.replace('"rows"', '"row"')):
         path.write_text(damaged)
         with pytest.raises(FormatError, match=r"certificate\.json"):
             read_runs(release)
