@@ -18,7 +18,7 @@ from opendas.arrays import Ints
 from opendas.custody.ledger_entries import ADDRESS
 from opendas.errors import ConfigError, Finding
 from opendas.files.atomic import write_atomic
-from opendas.files.remote import PASSWORD_RULE, holds_password
+from opendas.files.remote import PASSWORD_RULE, RemoteAddress, holds_password
 from opendas.phsafe.certificate import issue_certificate, run_stamps
 from opendas.phsafe.config import Config, Mode, Plan, read_config
 from opendas.phsafe.counting import Progress, count_tables, exact_cubes
@@ -107,7 +107,7 @@ def run_private(config_path: Path, data: Path | str, out: Path, options: Househo
     )
     refuse_other(out, Mode.PRIVATE)
     prepare_samplers(plan)
-    planned = _planned(plan)
+    planned = _planned(plan, data)
     with (
         HouseholdWorkspace(out, options.ledger) as space,
         open_act(space, PRODUCT, "phsafe", options) as act,
@@ -115,7 +115,7 @@ def run_private(config_path: Path, data: Path | str, out: Path, options: Househo
         act.refuse_repetition()
         if act.is_finished and not act.has_key:
             # The key was destroyed, is kept elsewhere or is encrypted; the plan can still be compared.
-            act.check_plan(planned)
+            act.check_without_key(planned)
             return act.answer()
         with _open(plan.config, data, options) as households:
             act.clock.lap("read")
@@ -273,11 +273,12 @@ def _save_warnings(space: HouseholdWorkspace, warnings: Sequence[Finding]) -> No
     write_atomic(space.confidential / "validation" / "warnings.json", f"{text}\n".encode())
 
 
-def _planned(plan: Plan) -> Planned:
+def _planned(plan: Plan, data: Path | str) -> Planned:
     """Return what the act is a function of, and what it costs under both relations."""
+    inputs = str(data) if RemoteAddress.of(str(data)) else Path(data)
     relations = (Neighbours.UNBOUNDED, Neighbours.BOUNDED)
     losses = {relation: plan.loss(relation) for relation in relations}
-    return Planned(plan.digest(), "-", plan.mechanism, losses, ADDRESS)
+    return Planned(plan.digest(), "-", plan.mechanism, losses, ADDRESS, (inputs,))
 
 
 def _result(plan: Plan, files: tuple[str, ...], *, seeded: bool) -> dict[str, Any]:

@@ -7,15 +7,18 @@ drawn), and ends as the state that :meth:`Act.finish` writes. Runs and household
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from secrets import token_hex
 from typing import Any, Generic, TypeVar
 
 from opendas.custody.ledger_entries import INFINITE, LedgerEntry, Loss
 from opendas.custody.run_key import RunKey
 from opendas.errors import ConfigError, PrivacyError
+from opendas.files.atomic import write_atomic
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.runs.options import ActOptions
 from opendas.runs.progress.clock import Clock
@@ -39,6 +42,8 @@ class Planned:
     losses : mapping of Neighbours to loss
         Under the relation of the plan first, then under others.
     protected_unit : str
+    inputs : tuple of path or address
+        Where the confidential input is read from; for an input in memory, nothing.
     """
 
     plan_digest: str
@@ -46,6 +51,7 @@ class Planned:
     mechanism: Mechanism
     losses: Mapping[Neighbours, Loss]
     protected_unit: str
+    inputs: tuple[Path | str, ...] = ()
 
     def entry(self, state: RunState, *, seeded: bool) -> LedgerEntry:
         """Return the entry of the ledger; the loss of seeded noise is infinite."""
@@ -131,11 +137,20 @@ class Act(Generic[O]):
 
     @property
     def has_key(self) -> bool:
-        """Whether the key is stored here, in clear or with a passphrase given for it."""
-        return self.space.key_at_hand(self.product, self.options.passphrase)
+        """Whether the key is at hand: stored in clear or with a passphrase given for it, or fetched."""
+        fetched = self.options.key_command is not None
+        return fetched or self.space.key_at_hand(self.product, self.options.passphrase)
 
-    def check_plan(self, planned: Planned) -> None:
-        """Refuse to resume with another plan, seed or version, where the input cannot be compared."""
+    def check_without_key(self, planned: Planned) -> None:
+        """Refuse to resume with another plan, seed or version, and with other files of the input.
+
+        Without the key nobody can say whether an input is the one that was tagged: files of other names, or
+        changed since, are refused.
+
+        Raises
+        ------
+        PrivacyError
+        """
         if self.earlier is not None:
             self._check_same(
                 replace(
@@ -146,6 +161,7 @@ class Act(Generic[O]):
                     seed=self.options.seed,
                 )
             )
+            self._check_files(planned)
 
     def identify(self, planned: Planned, tag_input: Callable[[RunKey], str]) -> Identified:
         """Make the key of a new act, on disk before this returns; or find that of an earlier attempt.
@@ -200,6 +216,7 @@ class Act(Generic[O]):
             self.space.ledger.intend(entry)
             return Charged(act.state, act.key)
         state = replace(act.state, result=result)
+        write_atomic(self._files, json.dumps(_changed_when(act.planned.inputs), indent=1).encode())
         self.space.begin(state, entry)
         return Charged(state, act.key)
 
@@ -218,8 +235,25 @@ class Act(Generic[O]):
         return {"out": str(self.space.out), **(result or {}), **Clock.read(self._timings)}
 
     @property
-    def _timings(self) -> Any:
+    def _timings(self) -> Path:
         return self.space.confidential / "timings" / f"{self.product}.json"
+
+    @property
+    def _files(self) -> Path:
+        return self.space.confidential / "inputs" / f"{self.product}.json"
+
+    def _check_files(self, planned: Planned) -> None:
+        """Refuse files of the input that are there now, and are none of those that were read."""
+        if not self._files.is_file():
+            return  # of a version that did not note them
+        read = json.loads(self._files.read_bytes())
+        other = [name for name, changed in _changed_when(planned.inputs).items() if read.get(name) != changed]
+        if other:
+            raise PrivacyError(
+                f"{other[0]} is not the input that the run of {self.product} in this folder read, or was "
+                "changed since; without the run's key what it holds cannot be compared. The result of that "
+                "run stands in this folder. A new run in a new folder is charged in full."
+            )
 
     def _check_same(self, now: RunState) -> None:
         differing = () if self.earlier is None else self.earlier.differing(now)
@@ -241,6 +275,21 @@ class Act(Generic[O]):
                 f"the ledger of this folder holds a run of {self.product} already, and its state is gone; "
                 "start a new run in a new folder, which is charged in full."
             )
+
+
+def _changed_when(inputs: Iterable[Path | str]) -> dict[str, int | None]:
+    """Return when each file of an input was changed last, in nanoseconds: by name, nothing of its content.
+
+    Files that are not there are left out, and of an address the text alone is known.
+    """
+    found: dict[str, int | None] = {}
+    for given in inputs:
+        if isinstance(given, str):
+            found[given] = None
+            continue
+        files = sorted(given.rglob("*")) if given.is_dir() else [given]
+        found |= {path.name: path.stat().st_mtime_ns for path in files if path.is_file()}
+    return found
 
 
 @contextmanager

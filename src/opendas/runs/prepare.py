@@ -6,6 +6,7 @@ Whatever can be refused is refused here, while nothing has been spent.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from opendas.constraints.feasible import check_feasible
 from opendas.constraints.table import ConstraintTable, bound_table
@@ -18,7 +19,7 @@ from opendas.files.atomic import write_atomic
 from opendas.files.mdf.layout import check_mdf
 from opendas.gls.model import TreeModel
 from opendas.measurement.invariants import declared_invariants
-from opendas.readers.base import InputData
+from opendas.readers.base import InputData, ReaderSpec
 from opendas.runs.act import Act, Charged, Planned
 from opendas.runs.options import RunOptions
 from opendas.runs.progress.forecast import check_room, forecast_run
@@ -64,7 +65,14 @@ def planned_act(run: Run) -> Planned:
         mechanism=budget.mechanism,
         losses={budget.neighbours: budget.total},
         protected_unit=run.product.protected_unit,
+        inputs=_input_files(run.resolved.reader),
     )
+
+
+def _input_files(spec: ReaderSpec) -> tuple[Path | str, ...]:
+    """Return where records are read from; a table in memory is nowhere."""
+    local = (each for each in (*spec.paths, *spec.unit_records) if isinstance(each, Path))
+    return (*local, *map(str, spec.remote.paths))
 
 
 def plan_run(act: Act[RunOptions], run: Run, backend: Backend, *, estimates: bool = True) -> PlannedRun:

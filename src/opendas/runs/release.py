@@ -92,14 +92,15 @@ def release(run: Run, out: Path, options: RunOptions) -> dict[str, Any]:
     """
     with _open(run, out, "run", options) as act:
         act.refuse_repetition()
+        if act.is_finished:
+            _check_wanted(act, run)
         if act.is_finished and not act.has_key:
-            act.check_plan(planned_act(run))
+            act.check_without_key(planned_act(run))
             return act.answer()
         with _backend(act, run) as backend, _input_put_aside(act):
             planned = plan_run(act, run, backend)
             charged = charge_run(act, planned)
             if act.is_finished:
-                _check_wanted(act, run)
                 return act.answer()
             measured = _measured(planned, charged)
             with _engine(act, measured, backend) as (engine, files):
@@ -118,18 +119,22 @@ def measure(run: Run, out: Path, options: RunOptions) -> dict[str, Any]:
     """Take all measurements and write them; no estimate."""
     with _open(run, out, "measure", replace(options, measurements="full")) as act:
         act.refuse_repetition()
-        if act.earlier is not None and act.earlier.phase != "started":
-            if (act.earlier.result or {}).get("measurements") == "full":
-                act.check_plan(planned_act(run))
+        done = act.earlier is not None and act.earlier.phase != "started"
+        complete = done and ((act.earlier and act.earlier.result) or {}).get("measurements") == "full"
+        if done and not act.has_key:
+            act.check_without_key(planned_act(run))
+            if complete:
                 return act.answer()
-            if not act.space.key_path(act.product).exists():
-                raise PrivacyError(
-                    f"the key of {act.product} was destroyed: no further measurements can be drawn. "
-                    "A new run in a new folder is charged in full."
-                )
-        with _backend(act, run, estimates=False) as backend:
+            raise PrivacyError(
+                f"the key of {act.product} is not at hand (destroyed, kept elsewhere, or encrypted): no "
+                "further measurements can be drawn. A new run in a new folder is charged in full."
+            )
+        with _backend(act, run, estimates=False) as backend, _input_put_aside(act):
             planned = plan_run(act, run, backend, estimates=False)
-            measured = _measured(planned, charge_run(act, planned))
+            charged = charge_run(act, planned)
+            if complete:
+                return act.answer()
+            measured = _measured(planned, charged)
             facts = _write_public(act.space, measured, "full")
             _write_full(act, measured, backend)
         phase, more = "measured", {}
@@ -151,8 +156,15 @@ def estimate(run: Run, out: Path, options: RunOptions) -> dict[str, Any]:
         if act.is_finished and not options.resume:
             raise ConfigError(f"{act.product} is estimated in {out} already; use --resume to get its result.")
         run = _run_of_files(act.space, run, state, folder)
+        digest = run.estimation_digest()
+        if act.is_finished and digest != state.estimation_digest:
+            raise PrivacyError(
+                f"{act.product} in {out} was estimated with other settings than this run file has; give the "
+                "run file of that estimate, or copy its measurements to another folder and estimate there."
+            )
         if act.is_finished:
             return act.answer()
+        state = replace(state, estimation_digest=digest)
         measured = _read_measured(run, state, folder)
         log_phase(act, measured.run, state)
         act.clock.lap("read measurements")
