@@ -7,7 +7,7 @@ import json
 from collections import Counter
 from pathlib import Path
 
-from opendas.custody.ledger_entries import LedgerLine, read_lines
+from opendas.custody.ledger_lines import LedgerLine, read_lines
 from opendas.errors import OpendasError
 
 __all__ = ["after_death", "at_the_end", "beside", "ledger_lines", "stage", "tree"]

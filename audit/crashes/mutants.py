@@ -58,7 +58,7 @@ def _late_ledger() -> None:
 def _charges_again() -> None:
     """A resumed run is entered as another act."""
     from opendas.custody import ledger
-    from opendas.custody.ledger_entries import LedgerLine
+    from opendas.custody.ledger_lines import LedgerLine
 
     ledger._check_same_act = lambda known, entry: None
     original = ledger.Ledger.intend
@@ -68,7 +68,7 @@ def _charges_again() -> None:
         with self._file() as descriptor:
             lines = self._load(descriptor)
             if sum(line.run_id == entry.run_id for line in lines) == 1 and os.environ.get("OPENDAS_CRASH"):
-                self._append(descriptor, LedgerLine.intent(lines, entry))
+                self._append(descriptor, LedgerLine.following(lines, entry))
 
     ledger.Ledger.intend = twice  # type: ignore[method-assign]
 

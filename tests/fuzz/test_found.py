@@ -21,7 +21,7 @@ from support.pl94_zip import members, some_blocks
 import opendas
 from fuzz.seeds import MARK, seed
 from opendas.cli.runs import next_steps, run_answer
-from opendas.custody.ledger_entries import read_lines
+from opendas.custody.ledger_lines import read_lines
 from opendas.engines.checkpoint import Checkpoints
 from opendas.errors import ConfigError, DataError, FormatError, PrivacyError
 from opendas.files.area_files import read_area_file

@@ -20,7 +20,7 @@ from audit.crashes.recorder import Orders, operations
 from audit.crashes.subjects import SUBJECTS, write_inputs
 from audit.crashes.trials import Laboratory
 from audit.crashes.ways import WAYS, Fate, Way, draw_fate
-from opendas.custody.ledger_entries import read_lines
+from opendas.custody.ledger_lines import read_lines
 from opendas.errors import PrivacyError
 
 VERSIONS = 4

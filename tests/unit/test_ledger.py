@@ -18,7 +18,8 @@ import pytest
 
 from opendas.custody import ledger as ledger_module
 from opendas.custody.ledger import Ledger
-from opendas.custody.ledger_entries import INFINITE, Change, LedgerEntry, read_lines, total_spent
+from opendas.custody.ledger_entries import INFINITE, Change, LedgerEntry, total_spent
+from opendas.custody.ledger_lines import LedgerAct, head_of, read_lines
 from opendas.errors import EnvironmentFailure, PrivacyError
 from opendas.privacy import Mechanism, Neighbours, canonical_json
 
@@ -392,6 +393,42 @@ def test_finding_and_finishing(path: Path) -> None:
         with pytest.raises(PrivacyError, match="never started"):
             ledger.finished("run-2")
     assert len(_lines(path)) == 2
+
+
+DESTROYED = LedgerAct("destroy-key", "run-1", {"product": "pl94-persons"})
+
+
+def test_acts_that_draw_nothing_are_in_the_chain(path: Path) -> None:
+    write(path, PERSONS)
+    with Ledger.open(path) as ledger:
+        before = ledger.head()
+        ledger.enter(DESTROYED)
+        ledger.enter(DESTROYED)
+        assert ledger.acts() == (DESTROYED,), "a key is destroyed once"
+        ledger.enter(LedgerAct("evaluate", "run-1"), again=True)
+        ledger.enter(LedgerAct("evaluate", "run-1"), again=True)
+        assert [act.act for act in ledger.acts()] == ["destroy-key", "evaluate", "evaluate"]
+        assert ledger.entries() == (PERSONS,)
+        assert not ledger.is_finished("run-1")
+        assert ledger.spent()[0].rho == PERSONS.loss, "nothing is spent by them"
+        assert ledger.head() != before
+        assert ledger.head() == hashlib.sha256(_lines(path)[-1][:-1]).hexdigest()
+    assert pickle.loads(pickle.dumps(DESTROYED)) == DESTROYED
+    assert head_of(()) == "0" * 64
+    record = json.loads(_lines(path)[1])
+    assert (record["kind"], record["act"], record["details"]) == (
+        "act",
+        "destroy-key",
+        {"product": "pl94-persons"},
+    )
+
+
+@pytest.mark.parametrize(
+    "act", [{"act": "Key gone"}, {"act": ""}, {"act": "publish", "details": {"to": 1}}, {"act": 1}]
+)
+def test_an_act_has_a_name_and_texts(act: dict[str, object]) -> None:
+    with pytest.raises(PrivacyError, match="Ledger act"):
+        LedgerAct(**act)  # type: ignore[arg-type]
 
 
 def test_one_output_folder_holds_one_run(path: Path) -> None:

@@ -222,7 +222,7 @@ HASHES = {
     "phsafe/inputs/digest.py": "rows, for the keyed tag alone: in memory, never written",
     "phsafe/config.py": "the plan",
     "phsafe/truncation.py": "rows of a household in the published order: in memory, never written",
-    "custody/ledger_entries.py": "lines of the ledger",
+    "custody/ledger_lines.py": "lines of the ledger",
     "custody/run_key.py": "keyed, by HKDF and HMAC; and seeds",
     "report/certificate.py": "files of a release",
     "report/views.py": "files of a release",

@@ -2,8 +2,9 @@
 
 ``ledger.jsonl`` holds one JSON object a line. Each line carries the SHA-256 of the line before it and of
 its own content, so that a changed, removed or reordered line shows. An *intent* is written and forced to
-disk before the first draw of a run and counts as spent from then on, whether or not the run ends well; a
-*finished* note is no privacy act. A line without its newline was never acknowledged, so nothing was drawn
+disk before the first draw of a run and counts as spent from then on, whether or not the run ends well. An
+*act* draws nothing and belongs into the account all the same: the truth was read, a key destroyed. A
+*finished* note is no act. A line without its newline was never acknowledged, so nothing was drawn
 after it: it is cut. Any other damage stops the run. What this does and does not prove:
 ``docs/proofs/ledger.md``.
 """
@@ -18,7 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from opendas.custody.ledger_entries import Change, LedgerEntry, LedgerLine, Spent, read_lines, total_spent
+from opendas.custody.ledger_entries import Change, LedgerEntry, Spent, total_spent
+from opendas.custody.ledger_lines import Finished, LedgerAct, LedgerLine, head_of, read_lines
 from opendas.errors import EnvironmentFailure, PrivacyError
 
 __all__ = ["Ledger"]
@@ -115,7 +117,7 @@ class Ledger:
                 _check_same_act(known, entry)
                 return
             _check_fresh_act(earlier, entry)
-            self._append(descriptor, LedgerLine.intent(lines, entry))
+            self._append(descriptor, LedgerLine.following(lines, entry))
 
     def finished(self, run_id: str) -> None:
         """Note that a run has its result. No privacy act; noting it twice writes one line.
@@ -129,8 +131,28 @@ class Ledger:
             lines = self._load(descriptor)
             if not any(line.entry is not None and line.run_id == run_id for line in lines):
                 raise PrivacyError(f"Ledger {self._path.name}: run {run_id} was never started in it.")
-            if not any(line.entry is None and line.run_id == run_id for line in lines):
-                self._append(descriptor, LedgerLine.finish(lines, run_id))
+            if not any(line.said == Finished(run_id) for line in lines):
+                self._append(descriptor, LedgerLine.following(lines, Finished(run_id)))
+
+    def enter(self, act: LedgerAct, *, again: bool = False) -> None:
+        """Write an act that draws nothing, and force it to disk. Do it only after this returns.
+
+        Parameters
+        ----------
+        act : LedgerAct
+        again : bool
+            Also where the same act, alike in every field, is there already: each reading of the truth is
+            one of its own, while a key is destroyed once.
+
+        Raises
+        ------
+        EnvironmentFailure
+            If the line cannot be forced to disk.
+        """
+        with self._file() as descriptor:
+            lines = self._load(descriptor)
+            if again or not any(line.said == act for line in lines):
+                self._append(descriptor, LedgerLine.following(lines, act))
 
     def entries(self) -> tuple[LedgerEntry, ...]:
         """All privacy acts, oldest first."""
@@ -142,7 +164,15 @@ class Ledger:
 
     def is_finished(self, run_id: str) -> bool:
         """Whether a run has its finished note."""
-        return any(line.entry is None and line.run_id == run_id for line in self._lines())
+        return any(line.said == Finished(run_id) for line in self._lines())
+
+    def acts(self) -> tuple[LedgerAct, ...]:
+        """All acts that drew nothing, oldest first."""
+        return tuple(line.said for line in self._lines() if isinstance(line.said, LedgerAct))
+
+    def head(self) -> str:
+        """Return the SHA-256 of the last line; see :func:`opendas.custody.ledger_lines.head_of`."""
+        return head_of(self._lines())
 
     def spent(self, changes: Iterable[Change] = ()) -> tuple[Spent, ...]:
         """Exact totals per relation and change; see :func:`opendas.custody.ledger_entries.total_spent`."""

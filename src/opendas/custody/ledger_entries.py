@@ -1,9 +1,7 @@
-"""What a ledger holds: acts, their lines on file, and the exact totals over them."""
+"""Privacy acts, and the exact totals over them."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
@@ -11,7 +9,7 @@ from types import MappingProxyType
 from typing import Final, Literal, Self
 
 from opendas.errors import ConfigError, PrivacyError
-from opendas.privacy.exact import canonical_json, format_fraction, parse_fraction
+from opendas.privacy.exact import format_fraction, parse_fraction
 from opendas.privacy.relations import Mechanism, Neighbours
 
 __all__ = [
@@ -20,10 +18,8 @@ __all__ = [
     "INFINITE",
     "Change",
     "LedgerEntry",
-    "LedgerLine",
     "Loss",
     "Spent",
-    "read_lines",
     "total_spent",
 ]
 
@@ -31,8 +27,6 @@ INFINITE: Final = "infinity"
 Loss = Fraction | Literal["infinity"]
 """An exact rho or epsilon, or ``"infinity"`` where nothing is guaranteed (a seeded run)."""
 
-_FORMAT: Final = 1
-_GENESIS: Final = "0" * 64
 _TEXT_FIELDS: Final = (
     "run_id",
     "product",
@@ -163,106 +157,6 @@ def _checked_loss(value: Loss | str) -> Loss:
 
 def _loss_text(value: Loss) -> str:
     return INFINITE if isinstance(value, str) else format_fraction(value)
-
-
-@dataclass(frozen=True, slots=True)
-class LedgerLine:
-    """One line of a ledger file.
-
-    Parameters
-    ----------
-    data : bytes
-        The line without its newline.
-    run_id : str
-    entry : LedgerEntry or None
-        None for a finished note.
-    """
-
-    data: bytes
-    run_id: str
-    entry: LedgerEntry | None
-
-    @classmethod
-    def intent(cls, earlier: Sequence[LedgerLine], entry: LedgerEntry) -> Self:
-        """Build the line of an act, chained to the lines before it."""
-        return cls(_chained(earlier, "intent", entry.as_json()), entry.run_id, entry)
-
-    @classmethod
-    def finish(cls, earlier: Sequence[LedgerLine], run_id: str) -> Self:
-        """Build the line of a finished note, chained to the lines before it."""
-        return cls(_chained(earlier, "finished", {"run_id": run_id}), run_id, None)
-
-
-def _head(earlier: Sequence[LedgerLine]) -> str:
-    return hashlib.sha256(earlier[-1].data).hexdigest() if earlier else _GENESIS
-
-
-def _chained(earlier: Sequence[LedgerLine], kind: str, record: Mapping[str, object]) -> bytes:
-    link = {"format": _FORMAT, "index": len(earlier), "kind": kind, "previous": _head(earlier)}
-    content = link | dict(record)
-    return canonical_json(content | {"sha256": _checksum(content)})
-
-
-def _checksum(content: Mapping[str, object]) -> str:
-    """Hash one line's own content: the last line has no successor to vouch for it."""
-    return hashlib.sha256(canonical_json(content)).hexdigest()
-
-
-def read_lines(data: bytes, name: str) -> tuple[tuple[LedgerLine, ...], int]:
-    """Read and verify the content of a ledger file.
-
-    Parameters
-    ----------
-    data : bytes
-        The whole file.
-    name : str
-        File name, for messages.
-
-    Returns
-    -------
-    lines : tuple of LedgerLine
-    whole : int
-        Length in bytes of the whole lines. Less than ``len(data)`` if the last line is torn.
-
-    Raises
-    ------
-    PrivacyError
-        If any whole line is no ledger line, or does not follow from the line before it.
-    """
-    whole = data.rfind(b"\n") + 1
-    lines: list[LedgerLine] = []
-    for number, text in enumerate(data[:whole].split(b"\n")[:-1], start=1):
-        try:
-            lines.append(_read_line(text, lines))
-        except (PrivacyError, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise PrivacyError(
-                f"{name}, line {number}: the ledger is damaged: {_reason(error)}. It was changed after "
-                "it was written. Restore it from a copy; what this folder has spent is unknown until then."
-            ) from error
-    return tuple(lines), whole
-
-
-def _reason(error: Exception) -> str:
-    return str(error).rstrip(".") if isinstance(error, PrivacyError) else "this is no ledger line"
-
-
-def _read_line(text: bytes, earlier: Sequence[LedgerLine]) -> LedgerLine:
-    record = json.loads(text)
-    if not isinstance(record, dict) or canonical_json(record) != text:
-        raise PrivacyError("this is no ledger line")
-    if record.pop("sha256") != _checksum(record):
-        raise PrivacyError("the line does not match its own checksum")
-    if record.pop("format") != _FORMAT:
-        raise PrivacyError("the line has a format that this version does not know")
-    if record.pop("previous") != _head(earlier) or record.pop("index") != len(earlier):
-        raise PrivacyError("the line does not follow from the line before it")
-    kind = record.pop("kind")
-    if kind == "intent":
-        entry = LedgerEntry.from_json(record)
-        return LedgerLine(text, entry.run_id, entry)
-    if kind != "finished" or set(record) != {"run_id"} or not isinstance(record["run_id"], str):
-        raise PrivacyError("the line is of a kind that this version does not know")
-    return LedgerLine(text, record["run_id"], None)
 
 
 @dataclass(frozen=True, slots=True)

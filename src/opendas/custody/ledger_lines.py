@@ -1,0 +1,197 @@
+"""Lines of a ledger file: what each says, and how each follows from the one before it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final, Self
+
+from opendas.custody.ledger_entries import LedgerEntry
+from opendas.errors import PrivacyError
+from opendas.privacy.exact import canonical_json
+
+__all__ = ["Finished", "LedgerAct", "LedgerLine", "Said", "head_of", "read_lines"]
+
+_FORMAT: Final = 1
+_GENESIS: Final = "0" * 64
+_KIND = re.compile(r"[a-z]+(-[a-z]+)*")
+_MOST_TEXT: Final = 4000
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerAct:
+    """An act that draws nothing and belongs into the account: the truth was read, a key destroyed, and so on.
+
+    Parameters
+    ----------
+    act : str
+        What was done, in lower-case words joined by hyphens: ``evaluate``, ``destroy-key``, ``publish``, ...
+    run_id : str
+        The run that it is about; empty where it is about none.
+    details : mapping of str to str
+        What else a reader of the ledger wants to know, such as the product. Nothing unkeyed of the input.
+
+    Raises
+    ------
+    PrivacyError
+        If a text is of another form.
+    """
+
+    act: str
+    run_id: str = ""
+    details: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.act, str) or not _KIND.fullmatch(self.act):
+            raise PrivacyError("Ledger act: its name is made of lower-case words joined by hyphens.")
+        texts = (self.run_id, *self.details, *self.details.values())
+        if not all(isinstance(text, str) and len(text) <= _MOST_TEXT for text in texts):
+            raise PrivacyError(f"Ledger act: run and details are texts of at most {_MOST_TEXT} characters.")
+        object.__setattr__(self, "details", MappingProxyType(dict(self.details)))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # A mapping proxy cannot be pickled.
+        return type(self), (self.act, self.run_id, dict(self.details))
+
+    def as_json(self) -> dict[str, object]:
+        """Return plain data for one line."""
+        return {"act": self.act, "run_id": self.run_id, "details": dict(self.details)}
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, object]) -> Self:
+        """Read what :meth:`as_json` wrote; every field must be there and no other."""
+        if not isinstance(record.get("details"), dict):
+            raise PrivacyError("Ledger act: a field has the wrong type.")
+        return cls(**record)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A note that a run has its result: no act."""
+
+    run_id: str
+
+    def as_json(self) -> dict[str, object]:
+        """Return plain data for one line."""
+        return {"run_id": self.run_id}
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, object]) -> Self:
+        """Read what :meth:`as_json` wrote; every field must be there and no other."""
+        if set(record) != {"run_id"} or not isinstance(record["run_id"], str):
+            raise PrivacyError("Finished note: a field is missing or has the wrong type.")
+        return cls(record["run_id"])
+
+
+Said = LedgerEntry | LedgerAct | Finished
+"""What a line says."""
+
+_KINDS: Mapping[str, type[LedgerEntry] | type[LedgerAct] | type[Finished]] = {
+    "intent": LedgerEntry,
+    "act": LedgerAct,
+    "finished": Finished,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerLine:
+    """One line of a ledger file.
+
+    Parameters
+    ----------
+    data : bytes
+        The line without its newline.
+    said : Said
+    """
+
+    data: bytes
+    said: Said
+
+    @property
+    def run_id(self) -> str:
+        """The run that the line is about; empty where it is about none."""
+        return self.said.run_id
+
+    @property
+    def entry(self) -> LedgerEntry | None:
+        """The privacy act of an intent, None for other lines."""
+        return self.said if isinstance(self.said, LedgerEntry) else None
+
+    @classmethod
+    def following(cls, earlier: Sequence[LedgerLine], said: Said) -> Self:
+        """Build a line, chained to the lines before it."""
+        kind = next(name for name, kind in _KINDS.items() if isinstance(said, kind))
+        link = {"format": _FORMAT, "index": len(earlier), "kind": kind, "previous": head_of(earlier)}
+        content = link | said.as_json()
+        return cls(canonical_json(content | {"sha256": _checksum(content)}), said)
+
+
+def head_of(lines: Sequence[LedgerLine]) -> str:
+    """Return the SHA-256 of the last line, which vouches for every line before it; zeros where there is none.
+
+    It stays with the ledger: it is no part of a release (docs/proofs/ledger.md).
+    """
+    return hashlib.sha256(lines[-1].data).hexdigest() if lines else _GENESIS
+
+
+def _checksum(content: Mapping[str, object]) -> str:
+    """Hash one line's own content: the last line has no successor to vouch for it."""
+    return hashlib.sha256(canonical_json(content)).hexdigest()
+
+
+def read_lines(data: bytes, name: str) -> tuple[tuple[LedgerLine, ...], int]:
+    """Read and verify the content of a ledger file.
+
+    Parameters
+    ----------
+    data : bytes
+        The whole file.
+    name : str
+        File name, for messages.
+
+    Returns
+    -------
+    lines : tuple of LedgerLine
+    whole : int
+        Length in bytes of the whole lines. Less than ``len(data)`` if the last line is torn.
+
+    Raises
+    ------
+    PrivacyError
+        If any whole line is no ledger line, or does not follow from the line before it.
+    """
+    whole = data.rfind(b"\n") + 1
+    lines: list[LedgerLine] = []
+    for number, text in enumerate(data[:whole].split(b"\n")[:-1], start=1):
+        try:
+            lines.append(_read_line(text, lines))
+        except (PrivacyError, ValueError, KeyError, TypeError, RecursionError) as error:
+            raise PrivacyError(
+                f"{name}, line {number}: the ledger is damaged: {_reason(error)}. It was changed after "
+                "it was written. Restore it from a copy; what this folder has spent is unknown until then."
+            ) from error
+    return tuple(lines), whole
+
+
+def _reason(error: Exception) -> str:
+    return str(error).rstrip(".") if isinstance(error, PrivacyError) else "this is no ledger line"
+
+
+def _read_line(text: bytes, earlier: Sequence[LedgerLine]) -> LedgerLine:
+    record = json.loads(text)
+    if not isinstance(record, dict) or canonical_json(record) != text:
+        raise PrivacyError("this is no ledger line")
+    if record.pop("sha256") != _checksum(record):
+        raise PrivacyError("the line does not match its own checksum")
+    if record.pop("format") != _FORMAT:
+        raise PrivacyError("the line has a format that this version does not know")
+    if record.pop("previous") != head_of(earlier) or record.pop("index") != len(earlier):
+        raise PrivacyError("the line does not follow from the line before it")
+    kind = record.pop("kind")
+    if kind not in _KINDS:
+        raise PrivacyError("the line is of a kind that this version does not know")
+    return LedgerLine(text, _KINDS[kind].from_json(record))
