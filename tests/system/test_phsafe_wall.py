@@ -216,6 +216,7 @@ def test_a_run_writes_these_files_and_no_others(tmp_path: Path) -> None:
         ".opendas.lock",
         "ledger.jsonl",
         "confidential/mode",
+        "confidential/inputs/phsafe.json",
         "confidential/keys/phsafe.key",
         "confidential/logs/phsafe.jsonl",
         "confidential/state/phsafe/run.json",

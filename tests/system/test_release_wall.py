@@ -78,6 +78,7 @@ def test_a_run_writes_these_files_and_no_others(tmp_path: Path, estimator: str) 
         ".opendas.lock",
         "ledger.jsonl",
         "state/mini/run.json",
+        "confidential/inputs/mini.json",
         "confidential/keys/mini.key",
         "confidential/timings/mini.json",
         "confidential/timings/mini_families.parquet",
