@@ -214,6 +214,7 @@ def tabulate(
 
     With `intervals`, a level such as ``"0.90"``, estimate and interval stand beside each count.
     """
+    from opendas.report.certificate import issue_date
     from opendas.runs.facts import issue_certificate
     from opendas.runs.finished_release import exact_level
     from opendas.tables.interval_tables import DEFAULT_CONFIDENCE
@@ -221,6 +222,7 @@ def tabulate(
 
     folder = _path(to)
     confidence = DEFAULT_CONFIDENCE if intervals is None else exact_level(intervals)
+    issue_date()  # no table is written that cannot be certified
     written = write_tables(
         release.path,
         tables,

@@ -259,6 +259,7 @@ def test_no_run_file(mini: Path, capsys: Capture, command: str, name: str) -> No
             "The run has region, town, block",
         ),
         ('name = "town"', 'name = "region"', 2, "each geolevel once"),
+        ('name = "town"', 'name = "REGION"', 2, "upper and lower case alike"),
         ("prefix = 4", "prefix = 1", 2, "top first"),
         ("prefix = 6", "prefix = 9", 3, "9 characters"),
         ("prefix = 4", 'column = "TOWN"', 3, "TOWN"),
@@ -279,6 +280,37 @@ def test_a_run_file_that_does_not_hold_together(
     assert not Path("out").exists()
 
 
+@pytest.mark.parametrize(
+    "geolevel", ["", " ", "spine", "Constraints", "a/b", "../x", "/abs", "<b>", ".", "a\\u0000b"]
+)
+def test_a_geolevel_whose_measurements_could_have_no_file_is_refused(
+    mini: Path, capsys: Capture, geolevel: str
+) -> None:
+    change("run.toml", 'name = "town"', f'name = "{geolevel}"')
+    code, said = refused(capsys, *RUN)
+    assert (code, "levels" in said) == (2, True), said
+    assert not Path("out").exists()
+
+
+def test_a_pipe_is_no_input(mini: Path, capsys: Capture) -> None:
+    """It would be read twice, and the second time never end."""
+    Path("counts.csv").unlink()
+    os.mkfifo("counts.csv")
+    code, said = refused(capsys, *RUN)
+    assert (code, "a pipe or a device" in said) == (2, True), said
+    assert not Path("out").exists()
+
+
+@pytest.mark.parametrize("date", ["", "yesterday", "1.5", "9" * 20])
+def test_a_date_that_no_certificate_could_bear_is_refused_before_anything_else(
+    mini: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, date: str
+) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", date)
+    code, said = refused(capsys, *RUN)
+    assert (code, "SOURCE_DATE_EPOCH" in said) == (2, True), said
+    assert not Path("out").exists()
+
+
 def test_rounder_passes_that_cross_are_refused_before_anything_is_spent(mini: Path, capsys: Capture) -> None:
     append("run.toml", '[passes]\nrounder = { "*" = [["kind", "age"], ["detailed"]] }\n')
     code, said = refused(capsys, *RUN)
@@ -296,6 +328,7 @@ def test_rounder_passes_that_cross_are_refused_before_anything_is_spent(mini: Pa
         ('major = ["adult", "old"]', 'major = ["adult"]', "partition"),
         ('cell = "school"', 'cell = "shcool"', "shcool"),
         ("lower = 1", "lower = 100000", "lower is greater than upper"),
+        ("lower = 1", f"lower = 1\nupper = {1 << 63}", "less than or equal to"),
         ('query = "total"', 'query = "totl"', "totl"),
         ('geolevel = "region"', 'geolevel = "regin"', "regin"),
         ('kind = ["prison"]\n', 'kind = ["prism"]\n', "prism"),
@@ -599,6 +632,19 @@ def test_the_command_line_as_a_process(finished: Path) -> None:
     done = subprocess.run([*base, "status", "nowhere", "--json"], capture_output=True, check=False)
     assert (done.returncode, done.stdout) == (2, b"")
     assert b"nowhere" in done.stderr
+
+
+@pytest.mark.parametrize("closed", ["2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams_are_no_error_and_no_message_lands_in_a_release(
+    mini: Path, closed: str
+) -> None:
+    import subprocess
+
+    def shell(command: str) -> int:
+        return subprocess.run(f"{sys.executable} -m opendas {command}", shell=True, check=False).returncode
+
+    assert shell(f"{' '.join(RUN)} {closed}") == 0
+    assert shell("verify out --allow-seeded") == 0
 
 
 # Inputs at the edge of what is allowed ----------------------------------------------------------------------

@@ -102,6 +102,12 @@ def test_a_table_of_counts_is_guessed(tmp_path: Path) -> None:
     assert guess.levels[-1] == ("zone", None, None)
 
 
+def test_columns_become_names_that_geolevels_may_have(tmp_path: Path) -> None:
+    (tmp_path / "odd.csv").write_text("geoid,A:B,sex,age\n11,n,f,a\n12,n,m,b\n13,s,m,a\n13,s,f,a\n")
+    guess = guess_table(tmp_path / "odd.csv")
+    assert guess.levels == (("all", 0, None), ("a_b", None, "A:B"), ("geoid", None, None))
+
+
 def test_parquet_is_read_like_csv(tmp_path: Path) -> None:
     pq.write_table(
         pa.table({"geocode": ["01", "02"] * 4, "kind": ["a", "b", "b", "a"] * 2}), tmp_path / "t.parquet"

@@ -60,6 +60,11 @@ def guarded(command: click.Command, arguments: Sequence[str] | None = None) -> i
     """
     context: dict[str, Path] = {}
     try:
+        if "SOURCE_DATE_EPOCH" in os.environ:
+            # Checked before libraries load that read it and fail without a sentence.
+            from opendas.report.certificate import issue_date
+
+            issue_date()
         code = command.main(
             args=None if arguments is None else list(arguments),
             prog_name="opendas",
@@ -78,16 +83,22 @@ def guarded(command: click.Command, arguments: Sequence[str] | None = None) -> i
     except (KeyboardInterrupt, click.Abort):
         _say(_interrupted(context))
         return EXIT_INTERRUPTED
-    except OSError as error:
-        return _system_error(error, context)
+    except (OSError, ImportError) as error:
+        if "failed to map segment" in str(error):  # how the loader of libraries says that memory is short
+            return _out_of_memory()
+        return _system_error(error, context) if isinstance(error, OSError) else _internal(error, context)
     except MemoryError:
-        _say("not enough memory. Try fewer --workers, or a machine with more memory.")
-        return EXIT_ENVIRONMENT
+        return _out_of_memory()
     except Exception as error:
         if is_interrupt(error):
             _say(_interrupted(context))
             return EXIT_INTERRUPTED
         return _internal(error, context)
+
+
+def _out_of_memory() -> int:
+    _say("not enough memory. Try fewer --workers, or a machine with more memory.")
+    return EXIT_ENVIRONMENT
 
 
 def _interrupted(context: dict[str, Path]) -> str:

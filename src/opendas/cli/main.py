@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -94,11 +95,23 @@ def cli() -> None:
     """
 
 
+def _open_standard_streams() -> None:
+    """Open what the caller closed (``2>&-``): else the next file opened takes its place, and its messages."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and leave with its exit code.
 
     SIGTERM, by which schedulers and service managers end a process, ends it as Ctrl-C does.
     """
+    _open_standard_streams()
     forbid_core_files()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     ours = arguments is None  # with arguments, the process is the caller's

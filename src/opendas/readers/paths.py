@@ -33,7 +33,7 @@ def expand_paths(
     Raises
     ------
     ConfigError
-        If a path, folder or pattern stands for no file.
+        If a path, folder or pattern stands for no file, or for a pipe or a device.
     """
     wanted = [path] if isinstance(path, str | Path) else list(path)
     if not wanted:
@@ -46,6 +46,11 @@ def expand_paths(
                 "records or histogram, or as one file of units; other files must be on this machine."
             )
         found = _expand(base / Path(one).expanduser())
+        for file in found:
+            if file.exists() and not file.is_file():
+                raise ConfigError(
+                    f"{key}: {file} is a pipe or a device, and input is read twice. Save it as a file."
+                )
         if not found:
             raise ConfigError(
                 f"{key}: nothing found at {one}. Relative paths start from the run file's folder; a "

@@ -86,7 +86,7 @@ def issue_date(environment: Mapping[str, str] = os.environ) -> str:
         return datetime.fromtimestamp(int(fixed), UTC).date().isoformat()
     except (ValueError, OverflowError, OSError) as error:
         raise ConfigError(
-            "SOURCE_DATE_EPOCH holds no number of seconds since 1970. Unset it, or give an integer."
+            "SOURCE_DATE_EPOCH holds no number of seconds since 1970 that is a date; unset it, or give one."
         ) from error
 
 

@@ -20,6 +20,7 @@ from opendas.custody.run_key import RunKey
 from opendas.errors import ConfigError, PrivacyError
 from opendas.files.atomic import write_atomic
 from opendas.privacy.relations import Mechanism, Neighbours
+from opendas.report.certificate import issue_date
 from opendas.runs.options import ActOptions
 from opendas.runs.progress.clock import Clock
 from opendas.runs.progress.log import RunLog, log_path
@@ -308,6 +309,7 @@ def open_act(
     options : ActOptions
     workers : int, optional
     """
+    issue_date()  # what a certificate could not say is found out before anything is spent
     with RunLog(log_path(space.confidential, product)) as log:
         log.start(
             product=product,

@@ -210,7 +210,7 @@ class _OwnWords:
         return
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is None or isinstance(error, FormatError):
+        if error is None or isinstance(error, FormatError | MemoryError):
             return
         if isinstance(error, PermissionError | FileNotFoundError | IsADirectoryError):
             raise EnvironmentFailure(f"{self.path}: {error.strerror or 'cannot be read'}.") from None

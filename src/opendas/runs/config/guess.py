@@ -15,6 +15,7 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from opendas.errors import ConfigError, EnvironmentFailure, FormatError
+from opendas.runs.config.model import RESERVED_GEOLEVELS
 from opendas.schema.attributes import RESERVED_NAMES
 
 __all__ = ["MOST_LEVELS", "TableGuess", "guess_table"]
@@ -277,14 +278,21 @@ def _levels(
     leaves: list[str], geocode: str, uppers: tuple[str, ...]
 ) -> tuple[tuple[str, int | None, str | None], ...]:
     """Guess the hierarchy: one root, then columns or code prefixes, then the leaf."""
-    leaf = (
-        geocode.lower() if geocode.lower() not in ("all", "root", "leaf", *map(str.lower, uppers)) else "unit"
-    )
+    taken = {"all"}
     levels: list[tuple[str, int | None, str | None]] = [("all", 0, None)]
-    levels += [(column.lower(), None, column) for column in uppers]
+    levels += [(_geolevel_name(column, taken), None, column) for column in uppers]
     if not uppers and len({len(code) for code in leaves}) == 1:
-        levels += [(f"first{width}", width, None) for width in _prefixes(leaves)]
-    return (*levels, (leaf, None, None))
+        levels += [(_geolevel_name(f"first{width}", taken), width, None) for width in _prefixes(leaves)]
+    return (*levels, (_geolevel_name(geocode, taken), None, None))
+
+
+def _geolevel_name(column: str, taken: set[str]) -> str:
+    """Return a column's name as one that a geolevel may have, and take it."""
+    name = re.sub(r"[^\w .-]", "_", column.lower())[:60].strip(" ._-") or "unit"
+    while name in taken or name in RESERVED_GEOLEVELS:
+        name += "1"
+    taken.add(name)
+    return name
 
 
 def _prefixes(leaves: list[str]) -> list[int]:

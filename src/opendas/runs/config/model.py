@@ -6,6 +6,7 @@ Only form is judged here. What a value means together with a product, a reader o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
@@ -36,6 +37,7 @@ from opendas.schema.product import Product
 __all__ = [
     "BUILT_IN_PRODUCTS",
     "CENSUS_READERS",
+    "RESERVED_GEOLEVELS",
     "BudgetSection",
     "GeographySection",
     "InputSection",
@@ -55,6 +57,11 @@ CENSUS_READERS = ("pl94-2010", "pl94-2020", "ppmf", "mdf", "cef")
 
 LONGEST_GEOCODE = 10_000
 """Characters of a geocode that a run file may speak of: arrays of codes are that wide."""
+
+RESERVED_GEOLEVELS = frozenset({"root", "leaf", "spine", "constraints", *ENTITY_CATEGORIES})
+"""Names that no geolevel has: they stand for others in run files, or for files beside its measurements."""
+
+_GEOLEVEL = re.compile(r"[^\W_]([\w .-]{0,62}[^\W_])?")
 
 _STEP_KEYS: Mapping[str, tuple[str, ...]] = {
     "aian": ("areas", "codes", "level"),
@@ -80,6 +87,17 @@ def _one_line(value: str) -> str:
     if not is_one_line(value):
         raise PydanticCustomError("words", "expected one line of 1 to {most} characters", {"most": LONGEST})
     return value.strip()
+
+
+def _geolevel(value: str) -> str:
+    """A geolevel's name is that of its file of measurements, too."""
+    if not _GEOLEVEL.fullmatch(value):
+        raise PydanticCustomError(
+            "geolevel",
+            "a geolevel's name has up to 64 letters, digits, spaces and _ - . and begins and ends with a "
+            "letter or digit",
+        )
+    return value
 
 
 def _source(value: object, info: ValidationInfo) -> Path | RemoteAddress | MemoryTable:
@@ -125,6 +143,7 @@ def _frame(value: object, info: ValidationInfo) -> str | MemoryTable:
 
 
 Exact = Annotated[Fraction, PlainValidator(_exact)]
+GeolevelName = Annotated[str, AfterValidator(_geolevel)]
 RunPath = Annotated[Path, PlainValidator(_path)]
 RunSource = Annotated[Path | RemoteAddress | MemoryTable, PlainValidator(_source)]
 Name = Annotated[str, Field(min_length=1)]
@@ -179,7 +198,7 @@ class StepSection(Section):
     entity_threshold: Annotated[int, Field(ge=0)] | None = None
     off_by_one: bool | None = None
     level: Name | None = None
-    name: Name | None = None
+    name: GeolevelName | None = None
     entities: Annotated[tuple[Name, ...], Field(min_length=1)] | None = None
     method: Literal[METHODS] | None = None  # type: ignore[valid-type]
     largest_family: Annotated[int, Field(ge=2)] | None = None
@@ -230,7 +249,7 @@ def _recipe(value: object) -> object:
 class LevelSection(Section):
     """One geolevel of a user's own hierarchy: a code prefix or a column."""
 
-    name: Name
+    name: GeolevelName
     prefix: Annotated[int, Field(ge=0, le=LONGEST_GEOCODE)] | None = None
     column: Name | None = None
 
@@ -254,9 +273,9 @@ class GeographySection(Section):
     @model_validator(mode="after")
     def _levels_are_usable(self) -> GeographySection:
         names = [level.name for level in self.levels]
-        if len(set(names)) != len(names):
-            raise PydanticCustomError("levels", "levels names each geolevel once")
-        reserved = {"root", "leaf", "*", *ENTITY_CATEGORIES} & set(names)
+        if len({name.casefold() for name in names}) != len(names):
+            raise PydanticCustomError("levels", "levels names each geolevel once, upper and lower case alike")
+        reserved = RESERVED_GEOLEVELS & {name.lower() for name in names}
         if reserved:
             raise PydanticCustomError(
                 "levels", "levels: {name} is a reserved word", {"name": sorted(reserved)[0]}

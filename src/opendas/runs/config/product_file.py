@@ -68,6 +68,9 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _TAKEN = (*BUILT_IN_PRODUCTS, "persons", "units")
+MOST_PER_UNIT = 10**9
+"""Records that a bound may speak of for one unit: with the counts of units, they stay within 64 bits."""
+
 _Levels = Annotated[tuple[Name, ...], Field(min_length=1)]
 
 DEFAULT_PASSES = PassPlan(
@@ -110,8 +113,8 @@ class BoundSection(Section):
     query: Name
     cell: Name
     column: Name
-    lower: Annotated[int, Field(ge=0)] = 0
-    upper: Annotated[int, Field(ge=0)] = MAX_PEOPLE_PER_UNIT
+    lower: Annotated[int, Field(ge=0, le=MOST_PER_UNIT)] = 0
+    upper: Annotated[int, Field(ge=0, le=MOST_PER_UNIT)] = MAX_PEOPLE_PER_UNIT
 
 
 class ProductFile(Section):
