@@ -1,0 +1,181 @@
+"""What it costs to move within the places that people know: official geounits, towns, reservations.
+
+A plan states losses within a geounit of its spine. The spine of a run may divide states and regroup blocks,
+so that the blocks of one official block group lie far apart on it; who moves between two of those loses more.
+Here are the losses within official areas, exact, from the public spine and frame alone. The argument is in
+``docs/proofs/exact-accounting.md``.
+
+Axes: ``a`` areas of one kind; ``g`` geounits of a level.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from opendas.arrays import Codes, Ints
+from opendas.budget.plan import within_rho
+from opendas.errors import GeographyError
+from opendas.geography.frame import Frame
+from opendas.geography.off_spine_distance import memberships_of
+from opendas.geography.spine import Spine
+from opendas.measurement.plan import MeasurementPlan
+
+__all__ = ["AreaLoss", "area_losses", "official_losses"]
+
+NOWHERE = -1
+"""Level of the common ancestor of leaves below different roots."""
+
+
+@dataclass(frozen=True, slots=True)
+class AreaLoss:
+    """Loss of a record that moves inside one official area, over all areas of a kind.
+
+    Parameters
+    ----------
+    kind : str
+        Official geolevel or entity category.
+    areas : int
+        Areas with at least one leaf. One with a single leaf, where nothing can move, counts with loss 0.
+    largest : Fraction
+        Of the area where it is largest: rho, or epsilon for the discrete Laplace.
+    median : Fraction
+        At least half of the areas lose at most this, and at least half lose at least this.
+    above_spine : int or None
+        Areas that lose more than the plan states for a geounit of the spine at the geolevel of this name;
+        None where the spine has no such geolevel.
+    """
+
+    kind: str
+    areas: int
+    largest: Fraction
+    median: Fraction
+    above_spine: int | None
+
+
+def official_losses(plan: MeasurementPlan, frame: Frame) -> tuple[AreaLoss, ...]:
+    """Return the losses within official geounits above the leaves, and within the areas of each category.
+
+    Parameters
+    ----------
+    plan : MeasurementPlan
+    frame : Frame
+        The frame that the plan's spine was made of.
+
+    Returns
+    -------
+    tuple of AreaLoss
+        Official geolevels from the top, then the entity categories of which there is an area.
+
+    Raises
+    ------
+    GeographyError
+        If frame and spine have different numbers of leaves.
+
+    Notes
+    -----
+    A record moves and keeps its attributes. All pairs of leaves of an area are covered; the largest loss is
+    that of the pair that has least of its paths in common.
+    """
+    if len(frame) != len(plan.spine.leaf):
+        raise GeographyError(
+            f"the frame has {len(frame)} leaves and the spine {len(plan.spine.leaf)}: they do not belong "
+            "together."
+        )
+    stated = within_rho(plan.budget)
+    found = []
+    for kind in (*frame.levels, *frame.entities):
+        losses, which = area_losses(plan, frame.codes(kind))
+        if len(which):
+            found.append(_summary(kind, losses, np.sort(which), stated))
+    return tuple(found)
+
+
+def _summary(kind: str, losses: Sequence[Fraction], which: Ints, stated: Mapping[str, Fraction]) -> AreaLoss:
+    above = None
+    if kind in stated:
+        above = int(np.array([loss > stated[kind] for loss in losses])[which].sum())
+    return AreaLoss(
+        kind, len(which), losses[int(which[-1])], losses[int(which[(len(which) - 1) // 2])], above
+    )
+
+
+def area_losses(plan: MeasurementPlan, codes: Codes) -> tuple[tuple[Fraction, ...], Ints]:
+    """Return the largest loss of a record that moves inside each area of one kind.
+
+    Parameters
+    ----------
+    plan : MeasurementPlan
+    codes : bytes array (leaves,)
+        Area of each leaf, in the order of the frame; the empty code means none.
+
+    Returns
+    -------
+    losses : tuple of Fraction
+        Distinct losses, ascending.
+    which : int64 (a,)
+        Index into `losses` of each area, by code.
+    """
+    spine = plan.spine
+    areas, members = memberships_of(codes[spine.leaf_order])
+    first = np.full(len(areas), len(spine.leaf), dtype=np.int64)
+    last = np.zeros(len(areas), dtype=np.int64)
+    np.minimum.at(first, members.entity, members.leaf)
+    np.maximum.at(last, members.entity, members.leaf)
+    level, geounit = common_ancestors(spine, first, last)
+    whole = Fraction(2, plan.budget.neighbours.l2_squared) * plan.budget.total
+    found = [whole]  # of areas that lie below several roots
+    which = np.zeros(len(areas), dtype=np.int64)
+    for number, (left, kind) in enumerate(_left_below(plan)):
+        here = level == number
+        which[here] = len(found) + kind[geounit[here]]
+        found += [part * whole for part in left]
+    losses = sorted({found[k] for k in np.unique(which).tolist()})
+    rank = {loss: number for number, loss in enumerate(losses)}
+    return tuple(losses), np.array([rank.get(loss, 0) for loss in found], dtype=np.int64)[which]
+
+
+def common_ancestors(spine: Spine, first: Ints, last: Ints) -> tuple[Ints, Ints]:
+    """Return the lowest geounits with two leaves each below them.
+
+    The leaves below a geounit are consecutive, so that what has the first and the last leaf of a set below
+    it has all of them.
+
+    Parameters
+    ----------
+    spine : Spine
+    first, last : int64 (a,)
+        Leaves by their position on the spine.
+
+    Returns
+    -------
+    level, geounit : int64 (a,)
+        Level :data:`NOWHERE` for leaves below different roots.
+    """
+    level = np.full(len(first), NOWHERE, dtype=np.int64)
+    geounit = np.zeros(len(first), dtype=np.int64)
+    for number in reversed(range(len(spine.levels))):
+        met = (level == NOWHERE) & (first == last)
+        level[met], geounit[met] = number, first[met]
+        parent = spine.levels[number].parent
+        first, last = parent[first], parent[last]
+    return level, geounit
+
+
+def _left_below(plan: MeasurementPlan) -> Iterator[tuple[list[Fraction], Ints]]:
+    """Yield per level the parts of the budget that paths may have below a geounit, and each geounit's.
+
+    The shares along every path sum to one: what is left below a geounit is the same for all leaves below it.
+    """
+    left = [Fraction(1)]
+    which = np.zeros(1, dtype=np.int64)
+    for number, (level, planned) in enumerate(zip(plan.spine.levels, plan.levels, strict=True)):
+        above = which[level.parent] if number else np.zeros(len(level), dtype=np.int64)
+        multiples, own = plan.spine.multiples(number)
+        pairs, which = np.unique(above * len(multiples) + own, return_inverse=True)
+        kinds = [divmod(pair, len(multiples)) for pair in pairs.tolist()]
+        left = [left[before] - planned.share * multiples[multiple] for before, multiple in kinds]
+        yield left, which

@@ -1,0 +1,105 @@
+"""Losses within official areas by brute force: every pair of leaves of an area, every answer that differs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.accounted_plans import GAUSSIAN, LAPLACE, RECIPES, accountant, planned, release_of
+
+from opendas.errors import GeographyError
+from opendas.geography.frame import Frame
+from opendas.measurement.official import AreaLoss, area_losses, official_losses
+from opendas.measurement.plan import MeasurementPlan
+from opendas.privacy import Mechanism, Neighbours
+
+
+def slow_losses(plan: MeasurementPlan, codes: np.ndarray) -> dict[bytes, Fraction]:
+    """Replace the record of every leaf of an area by the same at every other leaf; code -> worst loss."""
+    release = release_of(plan)
+    power, half = (2, 2) if plan.budget.mechanism is GAUSSIAN else (1, 1)
+    found: dict[bytes, Fraction] = {}
+    on_spine = codes[plan.spine.leaf_order].tolist()
+    for code in sorted(set(on_spine) - {b""}):
+        leaves = [leaf for leaf, other in enumerate(on_spine) if other == code]
+        costs = [
+            accountant.cost(release, [(one, 0)], [(other, 0)], power) / half
+            for one, other in combinations(leaves, 2)
+        ]
+        found[code] = max(costs, default=Fraction(0))
+    return found
+
+
+def slow_row(plan: MeasurementPlan, frame: Frame, kind: str) -> AreaLoss:
+    losses = sorted(slow_losses(plan, frame.codes(kind)).values())
+    above = None
+    if kind in plan.spine.names:
+        share = sum(level.share for level in plan.levels[plan.spine.index(kind) + 1 :])
+        stated = share * plan.budget.total * (2 if plan.budget.neighbours is Neighbours.UNBOUNDED else 1)
+        above = sum(loss > stated for loss in losses)
+    median = next(x for x in losses if 2 * sum(loss <= x for loss in losses) >= len(losses))
+    return AreaLoss(kind, len(losses), losses[-1], median, above)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(sorted(RECIPES)),
+    st.sampled_from(["us", "state"]),
+    st.integers(0, 10_000),
+    st.sampled_from([GAUSSIAN, LAPLACE]),
+    st.sampled_from(list(Neighbours)),
+)
+def test_every_pair_of_leaves(
+    name: str, root: str, seed: int, mechanism: Mechanism, neighbours: Neighbours
+) -> None:
+    plan, frame = planned(name, root, seed, mechanism, neighbours)
+    kinds = [kind for kind in (*frame.levels, *frame.entities) if (frame.codes(kind) != b"").any()]
+    assert official_losses(plan, frame) == tuple(slow_row(plan, frame, kind) for kind in kinds)
+    for kind in kinds:
+        losses, which = area_losses(plan, frame.codes(kind))
+        assert [losses[k] for k in which] == list(slow_losses(plan, frame.codes(kind)).values())
+
+
+def test_on_the_official_spine_no_geounit_loses_more_than_stated() -> None:
+    plan, frame = planned("standard", "us", 1, GAUSSIAN, Neighbours.BOUNDED)
+    below = plan.budget.total
+    found = [row for row in official_losses(plan, frame) if row.kind in frame.levels]
+    for level, row in zip(plan.levels, found, strict=False):
+        below -= level.share * plan.budget.total
+        assert (row.kind, row.above_spine) == (level.geolevel, 0)
+        # less where every geounit has but one child, so that who moves stays in that as well
+        assert row.largest <= below
+    assert found[0].largest == plan.budget.total * (1 - plan.levels[0].share)
+
+
+def test_regrouped_spines_do_lose_more() -> None:
+    """Else the test of pairs would not have looked at what it is about."""
+    above = 0
+    for seed in range(4):
+        plan, frame = planned("aian", "us", seed, GAUSSIAN, Neighbours.BOUNDED)
+        above += sum(row.above_spine or 0 for row in official_losses(plan, frame))
+    assert above > 4
+
+
+def test_an_area_of_one_leaf_and_a_category_without_an_area() -> None:
+    plan, frame = planned("standard", "us", 1, GAUSSIAN, Neighbours.BOUNDED)
+    codes = np.full(len(frame), b"", dtype="S5")
+    assert "place" not in [row.kind for row in official_losses(plan, _with_places(frame, codes))]
+    codes[2] = b"1"
+    (row,) = [row for row in official_losses(plan, _with_places(frame, codes)) if row.kind == "place"]
+    assert row == AreaLoss("place", 1, Fraction(0), Fraction(0), None)
+
+
+def test_a_frame_of_other_leaves_is_refused() -> None:
+    plan, frame = planned("standard", "us", 1, GAUSSIAN, Neighbours.BOUNDED)
+    with pytest.raises(GeographyError, match="leaves and the spine"):
+        official_losses(plan, frame.take(np.arange(2)))
+
+
+def _with_places(frame: Frame, codes: np.ndarray) -> Frame:
+    return replace(frame, entities={**frame.entities, "place": codes})
