@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any, Self
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from opendas.geography.frame import Frame
 from opendas.geography.off_spine_distance import memberships_of
 from opendas.geography.spine import Spine
 from opendas.measurement.plan import MeasurementPlan
+from opendas.privacy.exact import parse_fraction
 
 __all__ = ["AreaLoss", "area_losses", "official_losses"]
 
@@ -54,6 +56,13 @@ class AreaLoss:
     largest: Fraction
     median: Fraction
     above_spine: int | None
+
+    @classmethod
+    def from_dict(cls, kind: str, record: Mapping[str, Any]) -> Self:
+        """Read an entry of ``within_official`` of a certificate."""
+        key = "pure_epsilon" if "pure_epsilon" in record["largest"] else "rho"
+        largest, median = (parse_fraction(record[name][key], kind) for name in ("largest", "median"))
+        return cls(kind, record["areas"], largest, median, record["above_spine"])
 
 
 def official_losses(plan: MeasurementPlan, frame: Frame) -> tuple[AreaLoss, ...]:

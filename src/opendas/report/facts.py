@@ -16,6 +16,7 @@ from typing import Any, Self
 from opendas.custody.stamps import NOT_FOR_RELEASE
 from opendas.errors import FormatError, OpendasError
 from opendas.geography.summary import SpineSummary
+from opendas.measurement.official import AreaLoss
 from opendas.privacy.exact import format_fraction, parse_fraction
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.privacy.zcdp import Account, PureAccount
@@ -140,7 +141,7 @@ class RunFacts:
     attributes : mapping of attribute to Fraction
         Loss when a record changes in this attribute only; in schema order.
     within : mapping of geolevel to Fraction
-        Loss when a record moves inside one geounit of the geolevel, top first.
+        Loss when a record moves inside one geounit of the spine at the geolevel, top first.
     plan_digest, spine_digest : str
         Of public things only.
     families, fallbacks : int
@@ -154,6 +155,9 @@ class RunFacts:
     source : str or None
         Where the shares of the budget come from, as the run file says; None for presets and for plans that
         do not say.
+    within_official : tuple of AreaLoss
+        Losses when a record moves inside one official geounit, or one area of an entity category; empty in
+        certificates of versions that did not state them.
 
     Raises
     ------
@@ -187,6 +191,7 @@ class RunFacts:
     measurements: str = "used"
     spine: SpineSummary | None = None
     source: str | None = None
+    within_official: tuple[AreaLoss, ...] = ()
 
     def __post_init__(self) -> None:
         if self.mechanism not in tuple(Mechanism) or self.neighbours not in tuple(Neighbours):
@@ -257,8 +262,23 @@ class RunFacts:
             "rows": [row.to_dict() for row in self.rows],
             "attributes": self.losses(self.attributes),
             "within": self.losses(self.within),
+            "official_kinds": [row.kind for row in self.within_official],
+            "within_official": self._official(),
             "failsafe": [dict(record) for record in self.failsafe],
             "spine": None if self.spine is None else self.spine.to_dict(),
+        }
+
+    def _official(self) -> dict[str, dict[str, object]]:
+        largest = self.losses({row.kind: row.largest for row in self.within_official})
+        median = self.losses({row.kind: row.median for row in self.within_official})
+        return {
+            row.kind: {
+                "areas": row.areas,
+                "above_spine": row.above_spine,
+                "largest": largest[row.kind],
+                "median": median[row.kind],
+            }
+            for row in self.within_official
         }
 
     @classmethod
@@ -302,6 +322,12 @@ class RunFacts:
             failsafe=tuple(record["failsafe"]),
             spine=None if record.get("spine") is None else SpineSummary.from_dict(record["spine"]),
             source=None if budget.get("source") is None else str(budget["source"]),
+            within_official=tuple(
+                AreaLoss.from_dict(kind, row)
+                for kind, row in _ordered(
+                    record.get("within_official", {}), record.get("official_kinds", ())
+                ).items()
+            ),
         )
 
 

@@ -127,6 +127,9 @@ def _run_view(run: RunFacts, guarantee: Sequence[str]) -> dict[str, Any]:
             if p.delta in deltas
         ],
         "partial": views.partial_losses(run),
+        "official_head": views.official_head(run),
+        "official": views.official_rows(run),
+        "official_words": views.official_sentences(run),
         "power": _power_rows(run),
         "power_picture": _power_picture(run),
         "guarantee": guarantee,

@@ -42,6 +42,9 @@ from opendas.report.views import (
     level_rows,
     loss_words,
     margin_words,
+    official_head,
+    official_rows,
+    official_sentences,
     partial_losses,
     percent,
     plural,
@@ -444,9 +447,23 @@ def _partial(run: RunFacts) -> list[Flowable]:
     widths = [44 * mm, 60 * mm, 30 * mm, 36 * mm]
     for title, head, rows in partial_losses(run):
         story.append(KeepTogether([_paragraph(title, _SUBHEAD), _table(head, rows, widths[: len(head)])]))
+    story += _official(run)
     if not run.pure:
         story.append(_paragraph(f"Epsilon at delta = {float(run.delta):g}.", _NOTE))
     return story
+
+
+def _official(run: RunFacts) -> list[Flowable]:
+    """Losses within the places that people know."""
+    if not run.within_official:
+        return []
+    head = official_head(run)
+    first = 44 * mm
+    table = _table(
+        head, official_rows(run), [first, *([(_WIDTH - first) / (len(head) - 1)] * (len(head) - 1))]
+    )
+    title = _paragraph("A record moves within one official area, all else equal", _SUBHEAD)
+    return [KeepTogether([title, *(_paragraph(text) for text in official_sentences(run)), table])]
 
 
 def _files(certificate: Mapping[str, Any]) -> list[Flowable]:

@@ -31,6 +31,9 @@ __all__ = [
     "level_rows",
     "loss_words",
     "margin_words",
+    "official_head",
+    "official_rows",
+    "official_sentences",
     "partial_losses",
     "percent",
     "plural",
@@ -123,6 +126,60 @@ def partial_losses(run: RunFacts) -> list[tuple[str, tuple[str, ...], list[tuple
             rows.append((words(name), exact_words(loss, 8), *(f"{epsilons[key]:.2f}" for key in epsilons)))
         found.append((title, (first, *head), rows))
     return found
+
+
+def official_head(run: RunFacts) -> tuple[str, ...]:
+    """Return the heads over :func:`official_rows`."""
+    if run.pure:
+        return ("Within one of the", "Number", "Epsilon, at most", "half at most", "Above the spine's")
+    head = ("Within one of the", "Number", "rho, at most", "epsilon (cks)")
+    return (*head, "rho, half at most", "epsilon (cks)", "Above the spine's")
+
+
+def official_rows(run: RunFacts) -> list[tuple[str, ...]]:
+    """Return a row for each kind of official area, under :func:`official_head`."""
+    rows = []
+    for row in run.within_official:
+        figures = []
+        for loss in (row.largest, row.median):
+            figures.append(decimal(loss))
+            if not run.pure:
+                figures.append(f"{_cks(run, loss):.2f}")
+        above = "\u2013" if row.above_spine is None else f"{row.above_spine:,}"
+        rows.append((_kind_words(row.kind), f"{row.areas:,}", *figures, above))
+    return rows
+
+
+def official_sentences(run: RunFacts) -> tuple[str, ...]:
+    """Say what moving within the smallest official geounits and within a place costs, for readers."""
+    kinds = {row.kind: row for row in run.within_official}
+    geolevels = [kind for kind in kinds if kind not in _ENTITIES]
+    found = []
+    for kind in (*geolevels[-1:], *(["place"] if "place" in kinds else [])):
+        row = kinds[kind]
+        one = f"{'an official ' if kind in geolevels else 'a '}{words(kind)}"
+        text = f"A record that moves within {one} loses at most {_loss_text(run, row.largest)}"
+        if row.areas > 1:
+            text += (
+                f"; in half of the {row.areas:,} {_kind_words(kind)} at most {_loss_text(run, row.median)}"
+            )
+        if row.above_spine:
+            text += (
+                f". In {row.above_spine:,} of the {row.areas:,} it loses more than within one {words(kind)} "
+                "of the spine, because their blocks lie in different geounits of it"
+            )
+        found.append(f"{text}.")
+    return tuple(found)
+
+
+def _cks(run: RunFacts, loss: Fraction) -> float:
+    return float(run.losses({"": loss})[""]["epsilon"]["cks"])  # type: ignore[index]
+
+
+def _loss_text(run: RunFacts, loss: Fraction) -> str:
+    if run.pure:
+        return f"epsilon = {decimal(loss)}"
+    return f"rho = {decimal(loss)} (epsilon about {_cks(run, loss):.2f})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,6 +375,11 @@ _ENTITIES = {
 def entity_words(category: str) -> str:
     """Write an entity category in words, for instance ``cousub`` as "county subdivisions"."""
     return _ENTITIES.get(category, words(category))
+
+
+def _kind_words(kind: str) -> str:
+    """Write an official geolevel or an entity category in the plural."""
+    return _ENTITIES.get(kind) or plural(kind, 2).removeprefix("2 ")
 
 
 def _children(level: LevelSummary) -> str:

@@ -12,6 +12,7 @@ from opendas.budget.plan import plan_rows, within_rho
 from opendas.engines.outputs import Solved
 from opendas.geography.summary import summarise
 from opendas.measurement.loss import attribute_losses
+from opendas.measurement.official import official_losses
 from opendas.measurement.plan import MeasurementPlan
 from opendas.report.certificate import issue
 from opendas.report.facts import NoiseRow, RunFacts
@@ -97,6 +98,7 @@ def measured_facts(run: Run, stamps: Sequence[str], declared: Sequence[str], mea
         measurements=measurements,
         spine=summarise(plan.spine, run.frame),
         source=run.resolved.budget.source,
+        within_official=official_losses(plan, run.frame),
     )
 
 

@@ -22,6 +22,7 @@ from opendas.errors import CheckFailed, ConfigError
 from opendas.files.nmf.reading import MeasurementFile, measurement_metadata
 from opendas.files.release_folder import ReleasedProduct
 from opendas.geography.spine import Spine
+from opendas.measurement.official import AreaLoss, official_losses
 from opendas.measurement.plan import MeasurementPlan
 from opendas.privacy.exact import parse_fraction
 from opendas.privacy.relations import Mechanism, Neighbours
@@ -33,6 +34,7 @@ __all__ = [
     "check_budget",
     "check_losses",
     "check_measurements",
+    "check_official",
     "check_plan",
     "check_rows",
     "check_totals",
@@ -201,6 +203,15 @@ def check_losses(run: Run, released: ReleasedProduct) -> str:
         agree = worst is not None and stated == worst * change
         require(agree, f"the loss of attribute {name} is not that of the budget.")
     return f"{len(run['attributes'])} attributes, {len(run['within'])} geolevels"
+
+
+def check_official(run: Run, released: ReleasedProduct) -> str:
+    """The losses within official geounits and areas are those of spine, shares and frame."""
+    stated = {AreaLoss.from_dict(kind, row) for kind, row in run["within_official"].items()}
+    found = official_losses(certified_plan(run, released), released.frame)
+    wrong = sorted({row.kind for row in stated ^ set(found)})
+    require(not wrong, f"the loss within one official {', '.join(wrong)} is not that of the spine.")
+    return f"{len(found)} kinds of areas"
 
 
 def check_totals(certificate: Mapping[str, Any]) -> str:

@@ -18,6 +18,7 @@ from opendas.verify.budget import (
     check_budget,
     check_losses,
     check_measurements,
+    check_official,
     check_plan,
     check_rows,
     check_totals,
@@ -134,6 +135,7 @@ def _run_checks(run: Mapping[str, Any], released: ReleasedProduct) -> Iterator[C
         "noise": lambda: check_rows(run, released.spine),
         "plan": partial(check_plan, run, released),
         "partial losses": partial(check_losses, run, released),
+        "losses within official areas": partial(check_official, run, released),
     }
     later: dict[str, Callable[[], str]] = {"declared constraints": partial(check_bounds, run, released)}
     if _estimated(run):

@@ -180,6 +180,21 @@ BUDGETS = {
         "attribute hhgq",
     ),
     "loss within": (lambda run: run["within"]["tract"].update(rho="1/9"), "partial losses", "one tract"),
+    "loss within an official tract": (
+        lambda run: run["within_official"]["tract"]["median"].update(rho="1/9"),
+        "losses within official areas",
+        "official tract",
+    ),
+    "number above the spine": (
+        lambda run: run["within_official"]["county"].update(above_spine=7),
+        "losses within official areas",
+        "official county",
+    ),
+    "no word of places": (
+        lambda run: run["within_official"].pop("block_group"),
+        "losses within official areas",
+        "official block_group",
+    ),
     "records": (lambda run: run.update(records=19), "microdata", "18 records"),
     "stored": (lambda run: run.update(measurements="used"), "measurements", "metadata"),
 }

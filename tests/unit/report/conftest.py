@@ -10,6 +10,7 @@ import pytest
 from opendas.budget.allocation import Budget
 from opendas.budget.plan import attribute_rho, plan_rows, within_rho
 from opendas.budget.presets import preset
+from opendas.measurement.official import AreaLoss
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.report import NoiseRow, RunFacts
 from opendas.schema.pl94 import pl94_persons, pl94_units
@@ -71,8 +72,17 @@ def run_facts(product: Product, budget: Budget, geounits: Mapping[str, int], **c
 
 @pytest.fixture(scope="session")
 def persons() -> RunFacts:
+    half, most = Fraction(3, 4), Fraction(5, 2)
     return run_facts(
-        pl94_persons(), published("pr2020-persons"), RHODE_ISLAND, stamps=("DEMONSTRATION FRAME",)
+        pl94_persons(),
+        published("pr2020-persons"),
+        RHODE_ISLAND,
+        stamps=("DEMONSTRATION FRAME",),
+        within_official=(
+            AreaLoss("county", 5, most, most, 2),
+            AreaLoss("block_group", 815, most, half, 700),
+            AreaLoss("place", 36, half, Fraction(0), None),
+        ),
     )
 
 
@@ -90,4 +100,12 @@ def pure() -> RunFacts:
         {"county": Fraction(1, 3), "block": Fraction(2, 3)},
         {"*": {"detailed": Fraction(1)}},
     )
-    return run_facts(pl94_units(), budget, {"county": 5, "block": 60}, invariants=(), records=100)
+    official = (AreaLoss("county", 5, Fraction(2, 3), Fraction(1, 3), 0),)
+    return run_facts(
+        pl94_units(),
+        budget,
+        {"county": 5, "block": 60},
+        invariants=(),
+        records=100,
+        within_official=official,
+    )

@@ -132,6 +132,17 @@ def test_the_source_of_shares_survives_and_older_certificates_have_none(persons:
     assert RunFacts.from_dict(record) == persons
 
 
+def test_losses_within_official_areas_are_exact_and_older_certificates_have_none(persons: RunFacts) -> None:
+    record = json.loads(json.dumps(persons.to_dict()))
+    assert record["official_kinds"] == ["county", "block_group", "place"]
+    found = record["within_official"]["block_group"]
+    assert (found["areas"], found["above_spine"]) == (815, 700)
+    assert (found["largest"]["rho"], found["median"]["rho"]) == ("5/2", "3/4")
+    assert found["median"]["epsilon"]["cks"] == pytest.approx(epsilon_cks(Fraction(3, 4), "1e-10"))
+    del record["within_official"], record["official_kinds"]
+    assert RunFacts.from_dict(record) == dataclasses.replace(persons, within_official=())
+
+
 def test_delta_survives_exactly(persons: RunFacts) -> None:
     run = dataclasses.replace(persons, delta=Fraction(1, 3_000_000_001))
     assert RunFacts.from_dict(json.loads(json.dumps(run.to_dict()))) == run

@@ -162,6 +162,19 @@ def test_pure_run_is_reported(pure: RunFacts) -> None:
     assert "<polyline" not in page
 
 
+def test_losses_within_official_areas_are_told(persons: RunFacts, pure: RunFacts) -> None:
+    shown = " ".join(checked(made(persons)).words)
+    assert "A record that moves within an official block group loses at most rho = 2.5" in shown
+    assert "in half of the 815 block groups at most rho = 0.75" in shown
+    assert "In 700 of the 815 it loses more than within one block group of the spine" in shown
+    assert "within a place loses at most rho = 0.75" in shown
+    alone = made(pure)
+    assert "within an official county loses at most epsilon = 0.6667; in half of the 5 counties" in alone
+    assert "of the spine, because" not in alone
+    older = made(dataclasses.replace(persons, within_official=()))
+    assert "official area" not in older
+
+
 def test_infinite_budget_is_reported(units: RunFacts) -> None:
     run = dataclasses.replace(units, loss=None, attributes={}, within={}, stamps=(NOT_FOR_RELEASE,))
     assert "unbounded" in made(run)

@@ -77,6 +77,13 @@ def test_pure_run_has_no_curve_and_no_rho(pure: RunFacts) -> None:
     assert "bun-steinke" not in shown.split("What the loss")[1].split("One attribute")[0]
 
 
+def test_losses_within_official_areas_have_their_table(persons: RunFacts, units: RunFacts) -> None:
+    shown = " ".join(text(made((persons,))).split())
+    assert "A record moves within one official area" in shown
+    assert "in half of the 815 block groups at most rho = 0.75" in shown
+    assert "official area" not in text(made((units,)))
+
+
 def test_long_lists_of_files_are_cut_with_a_count(units: RunFacts) -> None:
     shown = text(made((units,), files=500))
     assert "440 more files are listed in certificate.json" in shown

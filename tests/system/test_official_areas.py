@@ -1,0 +1,44 @@
+"""What the production plan states of its spine, and what holds within official areas, on a made nation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import opendas as od
+from opendas.budget.plan import within_rho
+from opendas.demo.nation import write_nation
+from opendas.measurement.official import AreaLoss, official_losses
+
+
+@pytest.fixture(scope="module")
+def nation(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("nation")
+    write_nation(folder, 3000, states=3)
+    return folder
+
+
+def rounded(row: AreaLoss) -> tuple[int, float, float, int | None]:
+    return row.areas, round(float(row.largest), 3), round(float(row.median), 3), row.above_spine
+
+
+def test_official_areas_on_the_spine_of_production(nation: Path) -> None:
+    """Of the official block groups, 85 % lose more than the 0.103 of their geolevel on the spine."""
+    run = od.load(nation / "persons.toml")
+    assert round(float(within_rho(run.budget)["block_group"]), 3) == 0.103
+    found = {row.kind: rounded(row) for row in official_losses(run.plan, run.frame)}
+    assert found["state"] == (3, 2.491, 2.491, 2)
+    assert found["county"] == (6, 2.491, 1.315, 2)
+    assert found["tract"] == (31, 2.491, 0.886, 2)
+    assert found["block_group"] == (88, 2.491, 0.886, 75)
+    assert found["place"] == (8, 1.593, 1.315, None)
+    assert found["aianhh"] == (3, 0.886, 0.886, None)
+
+
+def test_official_areas_on_the_official_spine(nation: Path) -> None:
+    run = od.load(nation / "persons-standard.toml")
+    stated = within_rho(run.budget)
+    for row in official_losses(run.plan, run.frame):
+        if row.kind in stated:
+            assert (row.largest, row.above_spine) == (stated[row.kind], 0)
