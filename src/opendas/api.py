@@ -254,6 +254,11 @@ def evaluate(release: Release, truth: Run, *, entities: bool = False, save: bool
     from opendas.metrics.output import write_evaluation
 
     name = truth.product.name
+    if save and release.folder == release.path:
+        raise ConfigError(
+            f"{release.path} is a release alone: give the output folder, which has a place for "
+            "what is confidential."
+        )
     if name not in release.products:
         raise ConfigError(f"the release holds {', '.join(release.products)}, not {name}.")
     data = truth.read()

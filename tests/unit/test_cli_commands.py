@@ -39,7 +39,7 @@ OPTIONS = {
         "--key-command",
     ),
     "estimate": ("--out", "--engine", "--master", "--workers", "--resume", "--json"),
-    "verify": ("--allow-seeded", "--json"),
+    "verify": ("--allow-seeded", "--rederive", "--workers", "--json"),
     "tabulate": ("--tables", "--geolevel", "--format", "--intervals", "--to"),
     "interval": ("--query", "--blocks", "--geolevel", "--level", "--skip-unknown", "--json"),
     "evaluate": ("--truth", "--entities", "--json"),
@@ -75,7 +75,7 @@ def calls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Calls:
     monkeypatch.chdir(tmp_path)
     calls = Calls()
     run = SimpleNamespace(product=SimpleNamespace(name="pl94-persons"))
-    release = SimpleNamespace(verify=lambda allow_seeded: calls.checks)
+    release = SimpleNamespace(verify=lambda **_: calls.checks)
     plan = {
         "rho": "1/2",
         "epsilon": {"cks": 4.25, "bun-steinke": 5.5},

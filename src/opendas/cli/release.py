@@ -9,6 +9,7 @@ import click
 
 from opendas.cli.options import FOLDER, PATH, json_option, out_argument, remember_out
 from opendas.cli.output import emit_json, message, text_table
+from opendas.cli.progress import Progress
 
 __all__ = ["evaluate_command", "interval_command", "tabulate_command", "verify_command"]
 
@@ -16,14 +17,28 @@ __all__ = ["evaluate_command", "interval_command", "tabulate_command", "verify_c
 @click.command("verify")
 @out_argument
 @click.option("--allow-seeded", is_flag=True, help="Accept a release whose noise came from a seed.")
+@click.option(
+    "--rederive",
+    is_flag=True,
+    help="Also estimate again from the released measurements, and compare record for record.",
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    default=None,
+    help="Processes of --rederive. Default: two, if there are two cores.",
+)
 @json_option
-def verify_command(out: Path, allow_seeded: bool, as_json: bool) -> None:
+def verify_command(out: Path, allow_seeded: bool, rederive: bool, workers: int | None, as_json: bool) -> None:
     """Check a release from its own files: digests, budgets, microdata, constraints. Exit code 0 or 1.
+
+    OUT is an output folder, or a copy of its release/. With --rederive the microdata are estimated again from
+    the released measurements; nothing of it needs the input or a key.
 
     The output of `opendas phsafe` is checked row by row: folders, columns, the grid of regions, groups and
     cells, variances, and losses under every bound.
 
-    Example: opendas verify out
+    Example: opendas verify out --rederive
     """
     import opendas
     from opendas.phsafe.verify import holds_household_tables, verify_output
@@ -31,7 +46,10 @@ def verify_command(out: Path, allow_seeded: bool, as_json: bool) -> None:
     if holds_household_tables(out):
         checks = verify_output(out, allow_seeded=allow_seeded)
     else:
-        checks = opendas.Release(out).verify(allow_seeded=allow_seeded)
+        with Progress() as progress:
+            checks = opendas.Release(out).verify(
+                allow_seeded=allow_seeded, rederive=rederive, workers=workers, progress=progress
+            )
     good = all(check.ok for check in checks)
     if as_json:
         rows = [{"name": check.name, "ok": check.ok, "detail": check.detail} for check in checks]

@@ -135,6 +135,8 @@ def estimate_part(
     def read(family: Family, level: int, first: int, children: int) -> FamilyMeasurement | None:
         if level in informed:
             return None
+        if children == 1 and family.parent is not None:
+            return FamilyMeasurement((), np.ones(1))  # an only child is its parent, whatever was measured
         return source.family(level, first, children, family.support)
 
     def solve(
@@ -157,14 +159,20 @@ def estimate_part(
         except InfeasibleFamily as error:
             if not failsafe or family.parent is None:
                 raise
+            tried = family.support
             family, note = relax_parent(family, rules[level.level], error)
             # The new parent has other cells: the same measurements, read at them.
             measurement = read(family, level.level, first, children)
             estimate = solve(family, level.level, first, children, measurement)
             estimate = replace(estimate, record=replace(estimate.record, failsafe=note))
+            # Both attempts read: whoever repeats this from the answers kept needs those of both.
+            known = np.union1d(tried, family.support).astype(np.int32)
+            measurement = read(replace(family, support=known), level.level, first, children)
+        else:
+            known = family.support
         if keep_used and (children > 1 or family.parent is None):
             if measurement is None:
-                shown.append((first, children, family.support))
+                shown.append((first, children, known))
             else:
                 used.extend(_answers(level.level, first, children, measurement))
         records.append(estimate.record)

@@ -7,7 +7,7 @@ for none of them.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
@@ -197,11 +197,12 @@ def _areas(blocks: Any, frame: Frame, skip_unknown: bool) -> AreaWeights:
 
 
 class Release:
-    """An output folder with a finished run.
+    """An output folder with a finished run, or what was published of it.
 
     Parameters
     ----------
-    path : path of the output folder
+    path : path
+        The output folder; or a copy of ``release/`` alone, which is all that reading and checking take.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -215,7 +216,8 @@ class Release:
     @property
     def folder(self) -> Path:
         """What may be published."""
-        return self.path / "release"
+        inside = self.path / "release"
+        return self.path if not inside.is_dir() and (self.path / "geography").is_dir() else inside
 
     @cached_property
     def certificate(self) -> Mapping[str, Any]:
@@ -263,11 +265,33 @@ class Release:
         released = self._files[self.product_name(name)]
         return read_mdf(released.mdf, released.product, released.frame)  # large: not kept
 
-    def verify(self, *, allow_seeded: bool = False) -> tuple[Check, ...]:
-        """Check the release from its own files."""
-        from opendas.verify.release import verify_release
+    def verify(
+        self,
+        *,
+        allow_seeded: bool = False,
+        rederive: bool = False,
+        workers: int | None = None,
+        progress: Callable[[str, int, int], None] | None = None,
+    ) -> tuple[Check, ...]:
+        """Check the release from its own files.
 
-        return verify_release(self.path, allow_seeded=allow_seeded)
+        Parameters
+        ----------
+        allow_seeded : bool
+            Accept noise from a seed.
+        rederive : bool
+            Also estimate again from the released measurements, and compare record for record: takes about as
+            long as the estimation did.
+        workers : int, optional
+            Processes that estimate again.
+        progress : callable(stage, done, total), optional
+            Of estimating again.
+        """
+        from opendas.runs.verification.checks import verify_again
+
+        return verify_again(
+            self.folder, allow_seeded=allow_seeded, rederive=rederive, workers=workers, progress=progress
+        )
 
     def mdf(self, name: str | None = None) -> Table:
         """Return the microdata of a product."""

@@ -41,7 +41,7 @@ from opendas.verify.microdata import (
     check_records,
 )
 
-__all__ = ["Check", "check_spine", "verify_release"]
+__all__ = ["Check", "check_spine", "estimated", "verify_release"]
 
 
 def verify_release(path: Path, *, allow_seeded: bool = False) -> tuple[Check, ...]:
@@ -138,7 +138,7 @@ def _run_checks(run: Mapping[str, Any], released: ReleasedProduct) -> Iterator[C
         "losses within official areas": partial(check_official, run, released),
     }
     later: dict[str, Callable[[], str]] = {"declared constraints": partial(check_bounds, run, released)}
-    if _estimated(run):
+    if estimated(run):
         later |= {"microdata": partial(check_records, run, data)}
         later |= {"constraints": partial(check_constraints, run, data)}
         later |= {"units and people": partial(check_quarters, data)}
@@ -155,7 +155,8 @@ def _run_checks(run: Mapping[str, Any], released: ReleasedProduct) -> Iterator[C
     yield from rest
 
 
-def _estimated(run: Mapping[str, Any]) -> bool:
+def estimated(run: Mapping[str, Any]) -> bool:
+    """Whether a certified run made microdata."""
     return not str(run["estimator"]).startswith("none")
 
 

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 from opendas.budget.allocation import Budget
+from opendas.budget.resolve import BudgetSpec
+from opendas.errors import FormatError
+from opendas.geography.recipe import NAMED_SPINES, Recipe, SpineStep, recipe_levels, stand_ins
 from opendas.privacy.exact import format_fraction
-from opendas.readers.base import FRAME_FROM_RECORDS
+from opendas.privacy.relations import Mechanism, Neighbours
+from opendas.readers.base import FRAME_FROM_RECORDS, ReaderSpec, census_kind
+from opendas.runs.config.product_file import pass_table
 from opendas.runs.config.resolve import Resolved
-from opendas.schema.product import Passes, Product
+from opendas.schema.declarations import Invariant, StructuralZero
+from opendas.schema.product import Passes, PassPlan, Product
 
-__all__ = ["released_toml", "toml_document", "toml_key", "toml_text", "toml_value"]
+__all__ = ["read_released", "released_toml", "toml_document", "toml_key", "toml_text", "toml_value"]
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
@@ -159,3 +167,84 @@ def _declaration(product: Product) -> list[str]:
         }
         lines += _table("[[bounds]]", limits)
     return lines
+
+
+def read_released(text: str, product: Product) -> Resolved:
+    """Read back what :func:`released_toml` wrote.
+
+    Parameters
+    ----------
+    text : str
+    product : Product
+        As the file of the frame declares it: without passes.
+
+    Returns
+    -------
+    Resolved
+        What estimates, and makes the spine, as the run did. Of its input it knows only the kind of reader.
+
+    Raises
+    ------
+    FormatError
+        If an entry is missing or of another form.
+    """
+    try:
+        return _read(tomllib.loads(text), product)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise FormatError(
+            f"run/{product.name}.toml is incomplete or was changed. Restore it from the release."
+        ) from error
+
+
+def _read(document: Mapping[str, Any], product: Product) -> Resolved:
+    run, geography, passes = document["run"], document["geography"], document["passes"]
+    spine, geolevels = geography["spine"], tuple(geography["geolevels"])
+    named = isinstance(spine, str)
+    steps = NAMED_SPINES[spine] if named else tuple(SpineStep(**_listed(step)) for step in spine)
+    entities = geography.get("entities")
+    budget = document["budget"]
+    mechanism, neighbours = Mechanism(run["mechanism"]), Neighbours(run["neighbours"])
+    plan = PassPlan(
+        *(pass_table(passes[kind], product.workload, kind) for kind in ("least_squares", "rounder"))
+    )
+    zeros = tuple(
+        StructuralZero({name: tuple(labels) for name, labels in zero.items()})
+        for zero in document.get("structural_zeros", ())
+    )
+    if zeros != product.structural_zeros:
+        raise ValueError("structural_zeros")
+    product = replace(product, passes=plan, structural_zeros=zeros)  # in the order of their declaration
+    dropped = (name.rpartition("@") for name in run["drop_invariants"])
+    return Resolved(
+        product=product,
+        dropped=tuple(Invariant(query, geolevel) for query, _, geolevel in dropped),
+        reader=ReaderSpec(document["input"]["reader"], (), product, frame=geography.get("frame")),
+        geolevels=geolevels,
+        spine_name=spine if named else None,
+        recipe=Recipe(
+            steps,
+            None if entities is None else tuple(entities),
+            facilities=census_kind(product) != "units",
+        ),
+        levels=recipe_levels(geolevels, steps),
+        stand_ins=stand_ins(geolevels, steps),
+        budget=BudgetSpec(
+            geolevels=budget["geolevels"],
+            queries=budget["queries"],
+            delta=budget["delta"],
+            mechanism=mechanism,
+            neighbours=neighbours,
+            source=budget.get("source"),
+            **{mechanism.loss_name: budget[mechanism.loss_name]},
+        ),
+        mechanism=mechanism,
+        neighbours=neighbours,
+        estimator=run["estimator"],
+        failsafe=run["failsafe"],
+        slack=Fraction(passes["slack"]),
+        milp=passes["milp"],
+    )
+
+
+def _listed(step: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in step.items()}

@@ -1,0 +1,1 @@
+"""What verification needs of a run, from ``release/`` alone: its plan read back, its estimate made again."""

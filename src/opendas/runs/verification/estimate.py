@@ -1,0 +1,169 @@
+"""The estimate of a release made again, apart from other checks because it takes as long as the run did.
+
+Microdata are a function of measurements, exact values and public things. Here that is not promised but done:
+whoever has ``release/`` estimates again, and must find the released records. Argument:
+docs/proofs/rederivation.md.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from opendas.arrays import Ints
+from opendas.engines.checkpoint import Checkpoints
+from opendas.engines.drive import Estimation, estimate_spine
+from opendas.engines.local import workers_for
+from opendas.engines.measurement_source import FileSource, check_measurement_files
+from opendas.engines.outputs import FamilyFile, Leaves, Solved
+from opendas.engines.work import Worker
+from opendas.errors import CheckFailed
+from opendas.files.atomic import write_atomic
+from opendas.files.geography_files import read_constraint_table
+from opendas.files.release_folder import ReleasedProduct
+from opendas.measurement.noisy import measured_levels
+from opendas.runs.run import Run
+from opendas.runs.verification.plan import released_run
+from opendas.schema.histogram import Histogram
+from opendas.verify.check import require
+
+__all__ = ["check_estimate_again", "check_spine_again", "estimate_again"]
+
+Progress = Callable[[str, int, int], None]
+
+_LEAVES_AT_ONCE = 1 << 16
+
+
+def check_spine_again(released: ReleasedProduct) -> str:
+    """The spine on file is the one that plan and frame give."""
+    run = released_run(released)
+    made = Run(run.path, run.resolved).on_frame(released.frame).spine
+    require(
+        made.digest() == released.spine.digest(),
+        "the spine is not the one that the released plan makes of the released frame.",
+    )
+    return f"{len(made.leaf)} leaves under {len(made.levels) - 1} levels, made again"
+
+
+def check_estimate_again(
+    certified: Mapping[str, Any],
+    released: ReleasedProduct,
+    *,
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> str:
+    """Estimate again from the released measurements; every leaf must have the released counts.
+
+    Parameters
+    ----------
+    certified : mapping
+        What the certificate says of the run.
+    released : ReleasedProduct
+    workers : int, optional
+        Processes; by default as a run has.
+    progress : callable(stage, done, total), optional
+
+    Returns
+    -------
+    str
+        What was found.
+
+    Raises
+    ------
+    CheckFailed
+        If a count differs, naming the first leaf that does; or if the release holds too few measurements.
+    """
+    run = released_run(released)
+    if run.resolved.estimator == "informed" and certified["measurements"] != "full":
+        raise CheckFailed(
+            "cannot be re-derived: the estimator informed reads every measurement, and this release holds "
+            "those that its families used. While the key is there, opendas measure RUN.toml --out OUT "
+            "--resume writes all of them, with the same noise and no further charge."
+        )
+    with tempfile.TemporaryDirectory(prefix="opendas-") as folder:
+        estimation = estimate_again(run, released, Path(folder), workers=workers, progress=progress)
+        _compare(released, Leaves(estimation, run.spine))
+        families = Path(folder) / "families.parquet"
+        solved = FamilyFile(families, run.spine.names, estimation.finished()).write()
+    _compare_families(certified, solved)
+    return f"{len(released.frame)} leaves and {solved.families} families, as estimated again"
+
+
+def estimate_again(
+    run: Run,
+    released: ReleasedProduct,
+    folder: Path,
+    *,
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> Estimation:
+    """Estimate a run from the measurements, constraints and spine of a release.
+
+    Parameters
+    ----------
+    run : Run
+        As :func:`opendas.runs.verification.plan.released_run` returns it.
+    released : ReleasedProduct
+    folder : Path
+        For results of tasks: noisy and estimated values, public as the release itself.
+    workers : int, optional
+    progress : callable(stage, done, total), optional
+    """
+    constraints = read_constraint_table(released.measurements / "constraints.parquet", run.product, run.spine)
+    source = FileSource(measured_levels(run.plan), released.measurements.absolute())
+    check_measurement_files(source.levels, run.spine, source.folder)
+    return estimate_spine(
+        run.spine,
+        constraints,
+        Worker(run.rules(constraints), source, run.resolved.failsafe, keep_used=False),
+        histogram=None,
+        estimator=run.resolved.estimator,
+        workers=workers_for(len(run.spine.leaf), workers),
+        model=run.model(constraints),
+        checkpoints=Checkpoints(folder, "again", write_atomic),
+        progress=progress,
+    )
+
+
+def _compare(released: ReleasedProduct, leaves: Callable[[Ints], Histogram]) -> None:
+    """Compare the released counts with the estimate, leaf by leaf in the order of the frame."""
+    differing, first = 0, None
+    for start, found in released.estimate.pieces(_LEAVES_AT_ONCE):
+        again = leaves(np.arange(start, start + found.rows))
+        rows = rows_that_differ(found, again)
+        differing += len(rows)
+        if len(rows) and first is None:
+            row = int(rows[0])
+            first = (
+                released.frame.geocodes[start + row].decode(),
+                *(int(table.row_totals()[row]) for table in (found, again)),
+            )
+    if first is not None:
+        code, here, there = first
+        raise CheckFailed(
+            f"the microdata are not what the measurements give: {differing} of {len(released.frame)} leaves "
+            f"differ. The first is {code}, with {here} records here and {there} estimated again."
+        )
+
+
+def rows_that_differ(one: Histogram, other: Histogram) -> Ints:
+    """Return the rows in which two histograms of equal shape differ, ascending."""
+    lengths, others = np.diff(one.indptr), np.diff(other.indptr)
+    alike = np.flatnonzero(lengths == others)
+    left, right = one.take(alike), other.take(alike)
+    unlike = (left.cells != right.cells) | (left.counts != right.counts)
+    inside = alike[np.repeat(np.arange(len(alike)), lengths[alike])[unlike]]
+    return np.union1d(np.flatnonzero(lengths != others), inside).astype(np.int64)
+
+
+def _compare_families(certified: Mapping[str, Any], solved: Solved) -> None:
+    for name in ("families", "fallbacks"):
+        found, stated = getattr(solved, name), certified[name]
+        require(found == stated, f"{stated} {name} are certified, and {found} found when estimated again.")
+    relaxed = [(record["geolevel"], record["label"]) for record in solved.failsafe]
+    stated = [(record["geolevel"], record["label"]) for record in certified["failsafe"]]
+    require(relaxed == stated, "the failsafe relaxed other families than are certified.")
