@@ -304,6 +304,8 @@ def account(
     ------
     ConfigError
         If both or neither of a run and a rho are given, or a number is out of range.
+    PrivacyError
+        If the exact facts of a run leave nothing to protect.
     """
     from opendas.measurement.account import PlanAccount
     from opendas.privacy.exact import parse_fraction
@@ -313,7 +315,7 @@ def account(
     if (source is None) == (rho is None):
         raise ConfigError("give either a run or a rho, and not both.")
     if isinstance(source, Run):
-        plan = source.plan
+        plan, _ = source.plan, source.protection
         return PlanAccount(plan, plan.budget.delta if delta is None else parse_fraction(delta, "delta"))
     value = rho if source is None else source
     return Account(parse_fraction(value, "rho"), parse_fraction(delta or "1e-10", "delta"))

@@ -391,8 +391,10 @@ def test_pure_differential_privacy_runs_too(tmp_path: Path) -> None:
 
 
 def test_unbounded_neighbours_need_dropped_invariants(tmp_path: Path) -> None:
+    run = load(write_mini(tmp_path / "a", run='neighbours = "unbounded"'))
     with pytest.raises(PrivacyError, match="unbounded"):
-        load(write_mini(tmp_path / "a", run='neighbours = "unbounded"'))
+        release(run, tmp_path / "out", RunOptions())
+    assert not (tmp_path / "out").exists()
     path = write_mini(tmp_path / "b", run='neighbours = "unbounded"\ndrop_invariants = ["total"]')
     assert release(load(path), tmp_path / "out", RunOptions())["records"] >= 0
 

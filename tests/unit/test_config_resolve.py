@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from opendas.budget.resolve import resolve_budget
-from opendas.errors import ConfigError, PrivacyError
+from opendas.errors import ConfigError
 from opendas.runs.config.load import load_run_file
 from opendas.runs.config.released import released_toml
 from opendas.runs.config.resolve import Resolved, resolve
@@ -127,26 +127,6 @@ def test_dropped_invariants_are_kept_apart(folder: Path) -> None:
     resolved = settle(folder, OWN.replace("[input]", 'drop_invariants = ["total"]\n[input]'))
     assert resolved.product.invariants == ()
     assert [invariant.name for invariant in resolved.dropped] == ["total@region"]
-
-
-def test_unbounded_with_an_invariant_total_is_a_privacy_refusal(folder: Path) -> None:
-    text = OWN.replace("[input]", 'neighbours = "unbounded"\n[input]')
-    with pytest.raises(PrivacyError, match="total@region") as caught:
-        settle(folder, text)
-    assert caught.value.exit_code == 4
-    text = text.replace("[input]", 'drop_invariants = ["total"]\n[input]')
-    assert settle(folder, text).neighbours.value == "unbounded"
-
-
-def test_unbounded_with_bounds_that_fix_every_row_is_a_privacy_refusal(folder: Path) -> None:
-    text = OWN.replace("[input]", 'neighbours = "unbounded"\ndrop_invariants = ["total"]\n[input]')
-    one = '[[bounds]]\nquery = "age"\ncell = "{}"\ncolumn = "beds"\nlower = 1\nupper = 1\n'
-    (folder / "patients.toml").write_text(PRODUCT.replace("[budget]", one.format("young") + "[budget]", 1))
-    assert settle(folder, text).neighbours.value == "unbounded"
-    both = one.format("young") + one.format("old")
-    (folder / "patients.toml").write_text(PRODUCT.replace("[budget]", both + "[budget]", 1))
-    with pytest.raises(PrivacyError, match="'age' in every leaf"):
-        settle(folder, text)
 
 
 def test_block_by_block_refuses_invariants_above_the_leaf(folder: Path) -> None:

@@ -17,7 +17,7 @@ from opendas.errors import ConstraintConflict, HeldConstraint
 from opendas.schema.query_groups import QueryGroup
 from opendas.solvers.conflict import NO_LIMIT, RangeSystem, find_conflict
 
-__all__ = ["Atoms", "Gathering", "invariant_name", "is_laminar"]
+__all__ = ["Atoms", "Gathering", "forest", "invariant_name", "is_laminar"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,6 +71,32 @@ def is_laminar(sets: Any) -> bool:
     size = np.asarray(ones.sum(axis=1)).ravel()
     common: Any = sparse.coo_array(ones @ ones.T)
     return bool(np.all(common.data == np.minimum(size[common.row], size[common.col])))
+
+
+def forest(
+    sets: Any, possible: npt.NDArray[np.bool_], *, laminar: bool
+) -> tuple[list[int], list[list[int]], npt.NDArray[np.bool_]]:
+    """Return the order from small to large, disjoint sets inside each set, and whether they leave a cell out.
+
+    Where sets cross, only the order of each set by itself is used: no set is inside another.
+    """
+    ones = sparse.csr_array(sets[:, np.flatnonzero(possible)]).astype(np.int64)
+    size = np.asarray(ones.sum(axis=1)).ravel()
+    order = np.argsort(size, kind="stable").tolist()
+    below: list[list[int]] = [[] for _ in order]
+    covered = np.zeros(len(order), dtype=np.int64)
+    if laminar and len(order):
+        common: Any = sparse.csr_array(ones @ ones.T)
+        rank = np.empty(len(order), dtype=np.int64)
+        rank[order] = np.arange(len(order))
+        for one in order:
+            holders = common.indices[common.indptr[one] : common.indptr[one + 1]]
+            holders = holders[rank[holders] > rank[one]]
+            if len(holders) and size[one]:
+                above = int(holders[np.argmin(rank[holders])])
+                below[above].append(one)
+                covered[above] += size[one]
+    return order, below, covered < size
 
 
 @dataclass(slots=True)

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from opendas.constraints.conflicts import is_laminar
+from opendas.constraints.conflicts import forest, is_laminar
 from opendas.constraints.table import ConstraintTable
 from opendas.constraints.tiers import Tiers
 from opendas.errors import InfeasibleFamily
@@ -102,38 +102,12 @@ def _alone(tiers: Tiers, number: int, *, laminar: bool) -> npt.NDArray[np.int64]
     tier = tiers.tiers[number]
     if not tier.invariants and not tier.lower.any():
         return np.zeros(0, dtype=np.int64)
-    order, below, open_below = _forest(tiers.sets, tiers.possible, laminar=laminar)
+    order, below, open_below = forest(tiers.sets, tiers.possible, laminar=laminar)
     found = []
     for start in range(0, len(tier), CHUNK):
         lower, upper = tiers.rows(number, start, min(start + CHUNK, len(tier)))
         found.append(start + np.flatnonzero(_crossed(lower, upper, order, below, open_below)))
     return np.concatenate([*found, np.zeros(0, np.int64)])
-
-
-def _forest(
-    sets: Any, possible: npt.NDArray[np.bool_], *, laminar: bool
-) -> tuple[list[int], list[list[int]], npt.NDArray[np.bool_]]:
-    """Return the order from small to large, disjoint sets inside each set, and whether they leave a cell out.
-
-    Where sets cross, only the order of each set by itself is used: no set is inside another.
-    """
-    ones = sparse.csr_array(sets[:, np.flatnonzero(possible)]).astype(np.int64)
-    size = np.asarray(ones.sum(axis=1)).ravel()
-    order = np.argsort(size, kind="stable").tolist()
-    below: list[list[int]] = [[] for _ in order]
-    covered = np.zeros(len(order), dtype=np.int64)
-    if laminar and len(order):
-        common: Any = sparse.csr_array(ones @ ones.T)
-        rank = np.empty(len(order), dtype=np.int64)
-        rank[order] = np.arange(len(order))
-        for one in order:
-            holders = common.indices[common.indptr[one] : common.indptr[one + 1]]
-            holders = holders[rank[holders] > rank[one]]
-            if len(holders) and size[one]:
-                above = int(holders[np.argmin(rank[holders])])
-                below[above].append(one)
-                covered[above] += size[one]
-    return order, below, covered < size
 
 
 def _crossed(

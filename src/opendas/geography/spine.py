@@ -188,7 +188,7 @@ class Spine:
         BudgetError
             Naming the first leaf whose path does not.
         """
-        kinds, path = self._paths()
+        kinds, path = self.paths()
         sums = [sum(map(mul, level_shares, multiples), Fraction(0)) for multiples in kinds]
         wrong = np.flatnonzero(np.array([total != 1 for total in sums])[path])
         if len(wrong):
@@ -203,10 +203,10 @@ class Spine:
         tuple of tuple of Fraction
             One multiple per level, top first; in descending order.
         """
-        return tuple(sorted(self._paths()[0], reverse=True))
+        return tuple(sorted(self.paths()[0], reverse=True))
 
-    def _paths(self) -> tuple[list[tuple[Fraction, ...]], Ints]:
-        """Return the distinct multiples along paths, and the path of each leaf, in exact fractions."""
+    def paths(self) -> tuple[list[tuple[Fraction, ...]], Ints]:
+        """Return the distinct multiples of shares along paths, top first, and the path of each leaf, (L,)."""
         found: list[tuple[Fraction, ...]] = [()]
         path = np.zeros(1, dtype=np.int64)  # index into `found` of each geounit of the level above
         for number, level in enumerate(self.levels):

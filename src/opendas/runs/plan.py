@@ -96,8 +96,14 @@ class PlanTable:
 
 
 def make_plan(run: Run) -> PlanTable:
-    """Plan a run from public things: the run file and the frame."""
-    plan = run.plan
+    """Plan a run from public things: the run file and the frame.
+
+    Raises
+    ------
+    PrivacyError
+        If exact facts leave nothing to protect.
+    """
+    plan, _ = run.plan, run.protection
     error = ExpectedError.build(plan)
     expected = expected_rows(error, run.frame)
     stamps = run.reader.frame()[1]

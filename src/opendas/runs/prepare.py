@@ -19,6 +19,7 @@ from opendas.files.atomic import write_atomic
 from opendas.files.mdf.layout import check_mdf
 from opendas.gls.model import TreeModel
 from opendas.measurement.invariants import declared_invariants
+from opendas.measurement.protection import ProtectionMap
 from opendas.readers.base import InputData, ReaderSpec
 from opendas.runs.act import Act, Charged, Planned
 from opendas.runs.options import RunOptions
@@ -45,6 +46,8 @@ class PlannedRun:
     data : InputData
     counts : ExactCounts
     constraints : ConstraintTable
+    protection : ProtectionMap
+        With the values of the invariants.
     model : TreeModel or None
         Of the whole tree, where the estimator needs one.
     """
@@ -53,6 +56,7 @@ class PlannedRun:
     data: InputData = field(repr=False)
     counts: ExactCounts = field(repr=False)
     constraints: ConstraintTable = field(repr=False)
+    protection: ProtectionMap = field(repr=False)
     model: TreeModel | None = field(repr=False)
 
 
@@ -103,6 +107,8 @@ def plan_run(act: Act[RunOptions], run: Run, backend: Backend, *, estimates: boo
     act.clock.lap("read")
     constraints = bound_table(product, data.frame, spine, declared_invariants(product, counts.answers, spine))
     check_feasible(product, spine, constraints)
+    protection = ProtectionMap.of(plan, data.frame, constraints)
+    protection.check()
     every_rule = run.rules(constraints)
     for rules, level in zip(every_rule, constraints.levels, strict=True):
         check_rounder_passes(rules, level)
@@ -113,7 +119,7 @@ def plan_run(act: Act[RunOptions], run: Run, backend: Backend, *, estimates: boo
     check_mdf(product, data.frame)  # leaves that the microdata cannot show: better now than when it is spent
     if not act.is_finished:
         _check_room(act, run, estimates=estimates)
-    return PlannedRun(run, data, counts, constraints, model)
+    return PlannedRun(run, data, counts, constraints, protection, model)
 
 
 def _check_room(act: Act[RunOptions], run: Run, *, estimates: bool) -> None:

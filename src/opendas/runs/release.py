@@ -38,6 +38,7 @@ from opendas.files.geography_files import (
 from opendas.files.mdf.writing import MdfFiles
 from opendas.gls.model import TreeModel
 from opendas.measurement.noisy import measured_levels
+from opendas.measurement.protection import ProtectionMap
 from opendas.privacy.exact import format_fraction
 from opendas.report.certificate import load_pages, read_runs
 from opendas.report.facts import RunFacts
@@ -61,6 +62,8 @@ class MeasuredRun:
     run : Run
         On its frame, with the spine and the plan that were measured.
     constraints : ConstraintTable
+    protection : ProtectionMap
+        With the values of the invariants.
     model : TreeModel or None
     state : RunState
     source : SourceSpec
@@ -71,6 +74,7 @@ class MeasuredRun:
 
     run: Run
     constraints: ConstraintTable = field(repr=False)
+    protection: ProtectionMap = field(repr=False)
     model: TreeModel | None = field(repr=False)
     state: RunState
     source: SourceSpec = field(repr=False)
@@ -237,7 +241,9 @@ def _measured(planned: PlannedRun, charged: Charged) -> MeasuredRun:
         "noise/" + state.product, bytes.fromhex(state.plan_digest), bytes.fromhex(state.input_tag)
     )
     source = KeyedSource(measured_levels(planned.run.plan), noise_key)
-    return MeasuredRun(planned.run, planned.constraints, planned.model, state, source, planned.counts)
+    return MeasuredRun(
+        planned.run, planned.constraints, planned.protection, planned.model, state, source, planned.counts
+    )
 
 
 def _run_of_files(space: Workspace, run: Run, state: RunState, folder: Path) -> Run:
@@ -259,7 +265,8 @@ def _read_measured(run: Run, state: RunState, folder: Path) -> MeasuredRun:
     model = run.model(constraints)
     source = FileSource(measured_levels(run.plan), folder)
     check_measurement_files(source.levels, run.spine, folder)
-    return MeasuredRun(run, constraints, model, state, source, None)
+    protection = ProtectionMap.of(run.plan, run.frame, constraints)
+    return MeasuredRun(run, constraints, protection, model, state, source, None)
 
 
 def _check_invariants(run: Run, constraints: ConstraintTable) -> None:

@@ -25,6 +25,7 @@ from opendas.geography.recipe import build_spine
 from opendas.geography.spine import Spine
 from opendas.gls.model import TreeModel
 from opendas.measurement.plan import MeasurementPlan
+from opendas.measurement.protection import ProtectionMap
 from opendas.readers.base import InputData, MemoryTable, Reader
 from opendas.readers.registry import make_reader
 from opendas.runs.config.load import load_run_file, parse_document
@@ -85,6 +86,19 @@ class Run:
     def plan(self) -> MeasurementPlan:
         """What is asked of every geounit, with what noise."""
         return MeasurementPlan(self.product, self.spine, self.budget)
+
+    @cached_property
+    def protection(self) -> ProtectionMap:
+        """What invariants, bounds and structural zeros leave protected, whatever the invariants' values are.
+
+        Raises
+        ------
+        PrivacyError
+            If they leave nothing.
+        """
+        found = ProtectionMap.of(self.plan, self.frame)
+        found.check()
+        return found
 
     def on_frame(self, frame: Frame, spine: Spine | None = None) -> Run:
         """Return the run on a frame, and perhaps a spine, that were read already."""

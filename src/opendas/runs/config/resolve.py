@@ -8,7 +8,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from opendas.budget.resolve import BudgetSpec
-from opendas.errors import ConfigError, PrivacyError
+from opendas.errors import ConfigError
 from opendas.files.remote import RemoteAddress, RemoteInput
 from opendas.geography.frame import ENTITY_CATEGORIES, LevelRule
 from opendas.geography.recipe import Recipe, recipe_levels, stand_ins
@@ -293,7 +293,7 @@ def resolve(run_file: RunFile, *, strict: bool = False, need_input: bool = True)
     reader = replace(reader_spec(run_file, product, need_input=need_input), strict=strict)
     geolevels = run_file.geolevels
     held, dropped = _invariants(run_file, product, geolevels)
-    _check_relations(run_file, product, held, geolevels)
+    _check_estimator(run_file, product, held, geolevels)
     recipe = _recipe(run_file, product)
     levels = recipe_levels(geolevels, recipe.steps)
     product = replace(product, invariants=held, passes=_passes(run_file, product, levels))
@@ -364,40 +364,10 @@ def _placed(invariant: Invariant, product: Product, geolevels: Sequence[str]) ->
     return Invariant(invariant.query, level)
 
 
-def fixed_by_bounds(product: Product) -> str | None:
-    """Return a query group of which equal bounds fix every row, and so the number of records of each leaf."""
-    equal: dict[str, set[int]] = {}
-    for bound in product.bounds:
-        if bound.lower == bound.upper:
-            name = product.workload.canonical(bound.query)
-            equal.setdefault(name, set()).add(product.bound_row(bound))
-    return next(
-        (name for name, rows in equal.items() if len(rows) == product.workload.group(name).size), None
-    )
-
-
-def _check_relations(
+def _check_estimator(
     run_file: RunFile, product: Product, held: Sequence[Invariant], geolevels: Sequence[str]
 ) -> None:
-    """Refuse a vacuous relation, and an estimator that cannot hold what the run promises.
-
-    Every record counts in exactly one row of a query group, so that any invariant fixes a number of records.
-    """
-    names = ", ".join(invariant.name for invariant in held)
-    if held and run_file.run.neighbours == "unbounded":
-        raise PrivacyError(
-            f'neighbours = "unbounded" together with the invariant {names}: adding or removing a record '
-            "would change a total that is published exactly, so no two data sets would be neighbours and the "
-            'guarantee would be empty. Use neighbours = "bounded", or drop the invariant with '
-            "drop_invariants in [run]."
-        )
-    fixed = fixed_by_bounds(product)
-    if fixed and run_file.run.neighbours == "unbounded":
-        raise PrivacyError(
-            f'neighbours = "unbounded" together with bounds that fix the number of records of {fixed!r} in '
-            "every leaf (lower = upper): no record could be added or removed, and the guarantee is empty. "
-            'Use neighbours = "bounded", or bounds with room between lower and upper.'
-        )
+    """Refuse an estimator that cannot hold what the run promises."""
     if run_file.run.estimator == "informed":
         _refuse_passes(run_file)
     above = [invariant for invariant in held if invariant.geolevel != geolevels[-1]]

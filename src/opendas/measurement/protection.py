@@ -1,0 +1,341 @@
+"""The protection map of a plan: what exact facts leave to protect.
+
+A *place* of a record is a pair of leaf and cell. A record may be thought of as standing in another place only
+if everything that is known exactly, invariants, fixed bounds, structural zeros, stays as it is. The map parts
+all places into classes: inside a class a record is protected by the noise, between classes by nothing.
+Definition and proof: ``docs/proofs/protection-map.md``.
+
+Axes: ``L`` leaves in spine order, ``n`` cells, ``a`` atoms, ``d`` patterns of leaves, ``r`` joint rows of all
+invariants, ``c`` classes, ``v`` statistics of a cell (its level of each attribute, its row of each query).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from opendas.arrays import Bools, Ints
+from opendas.constraints.conflicts import Atoms
+from opendas.constraints.fixed_sums import EMPTY, FREE, ExactQuery, LeafPatterns, PublicFacts, leaf_patterns
+from opendas.constraints.table import ConstraintTable
+from opendas.errors import PrivacyError
+from opendas.geography.frame import Frame
+from opendas.measurement.plan import MeasurementPlan
+from opendas.privacy.relations import Neighbours
+
+__all__ = ["ProtectionMap"]
+
+_NUMBERS = 4_000_000
+"""Numbers that are looked at together."""
+
+_MOST_TRIED = 200
+"""Sets of declarations that are tried for the smallest one that suffices."""
+
+
+class Classes(NamedTuple):
+    """Some classes of places.
+
+    Parameters
+    ----------
+    size : int64 (c,)
+        Places in each.
+    times : int64 (c,)
+        How many classes are like it.
+    differ : bool (v, c)
+        Statistics of the cell that differ inside it.
+    moves : bool (levels, c)
+        Geolevels at which its places lie in several geounits.
+    """
+
+    size: Ints
+    times: Ints
+    differ: Bools
+    moves: Bools
+
+
+@dataclass(frozen=True, eq=False)
+class ProtectionMap:
+    """The exact partition of places (leaf, cell) that the facts make.
+
+    Two places are in one class if a record of some input that the facts allow may be replaced by one in the
+    other place, so that the facts still hold. Every pair of neighbours of the guarantee replaces a record
+    inside one class. Classes are a product and never listed: each is
+
+    - all *free* places of one official geounit of the lowest geolevel with an invariant (`unit`; the whole
+      input without invariants) whose cells have the same joint row of all invariants (`row`), or
+    - places of one leaf that the same fixed sums count, with the same joint row.
+
+    Parameters
+    ----------
+    plan : MeasurementPlan
+    facts : PublicFacts
+    patterns : LeafPatterns
+
+    Examples
+    --------
+    Whether a record may move from one place to another: ``map.place(leaf, cell) == map.place(leaf2, cell2)``,
+    where neither is None. To go through a nation use `unit` (L,), `patterns.of_leaf` (L,), `row` (n,) and
+    `label` of a pattern (n,) instead.
+    """
+
+    plan: MeasurementPlan
+    facts: PublicFacts
+    patterns: LeafPatterns
+
+    @classmethod
+    def of(
+        cls, plan: MeasurementPlan, frame: Frame | None = None, table: ConstraintTable | None = None
+    ) -> ProtectionMap:
+        """Make the map of a plan.
+
+        Parameters
+        ----------
+        plan : MeasurementPlan
+        frame : Frame, optional
+            With public unit counts. Without it bounds are not looked at.
+        table : ConstraintTable, optional
+            Of the run: with it the map knows what the values of invariants fix, alone (a total of zero) and
+            together with bounds (a total equal to the sum of its lower bounds). It can only be finer.
+        """
+        facts = PublicFacts.of(plan.product, plan.spine, frame, table)
+        return cls(plan, facts, leaf_patterns(facts))
+
+    @classmethod
+    def without_facts(cls, plan: MeasurementPlan) -> ProtectionMap:
+        """Return the map in which all places are one class: neighbours need not agree on anything."""
+        facts = PublicFacts.of(plan.product, plan.spine).only(())
+        facts = PublicFacts(np.ones_like(facts.possible), (), facts.bound_cells, facts.lower, facts.upper, ())
+        return cls(plan, facts, leaf_patterns(facts))
+
+    # Classes ------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def lowest(self) -> ExactQuery | None:
+        """The invariant of the lowest geolevel, or None."""
+        return max(self.facts.invariants, key=lambda exact: exact.level, default=None)
+
+    @cached_property
+    def unit(self) -> Ints:
+        """Official geounit that a free place of each leaf cannot leave, int64 (L,), along the spine."""
+        return np.zeros(len(self.patterns.of_leaf), np.int64) if self.lowest is None else self.lowest.unit
+
+    @cached_property
+    def row(self) -> Ints:
+        """Joint row of all invariants that each cell counts in, int64 (n,)."""
+        maps = [exact.query.row_of_cell for exact in self.facts.invariants]
+        return Atoms.of(maps, len(self.facts.possible)).of_cell
+
+    def label(self, pattern: int) -> Ints:
+        """Return of each cell, int64 (n,), what a leaf of a pattern knows of it.
+
+        ``EMPTY`` (-1): nobody can be there. ``FREE`` (0). A positive number: which fixed sums of the leaf
+        count it; the record cannot leave the cells of this leaf with the same number.
+        """
+        found: Ints = self.patterns.state[pattern][self.patterns.atoms.of_cell]
+        return found
+
+    def place(self, leaf: int, cell: int) -> tuple[int, ...] | None:
+        """Return the class of a place, None where no record can be.
+
+        Parameters
+        ----------
+        leaf : int
+            Position along the spine.
+        cell : int
+        """
+        state = int(self.patterns.state[self.patterns.of_leaf[leaf], self.patterns.atoms.of_cell[cell]])
+        if state == EMPTY:
+            return None
+        row = int(self.row[cell])
+        return (int(self.unit[leaf]), row) if state == FREE else (leaf, row, state)
+
+    @property
+    def adds(self) -> bool:
+        """Whether neighbours differ by a record more or less, rather than by one replaced."""
+        return self.plan.budget.neighbours is Neighbours.UNBOUNDED
+
+    @property
+    def may_add(self) -> bool:
+        """Whether records can be added at all: no invariant counts them. Free places then are those where."""
+        return not self.facts.invariants
+
+    def classes(self, statistics: Sequence[Ints]) -> Iterator[Classes]:
+        """Yield all classes, in portions, and which statistics of a cell, int64 (n,) each, differ inside."""
+        values = np.stack([np.asarray(one, dtype=np.int64) for one in statistics])
+        order = np.argsort(self.row, kind="stable")
+        values, starts = values[:, order], np.flatnonzero(np.diff(self.row[order], prepend=-1))
+        yield from self._free_classes(values, order, starts)
+        yield from self._fixed_classes(np.stack(statistics))
+
+    def _free_classes(self, values: Ints, order: Ints, starts: Ints) -> Iterator[Classes]:
+        spine, of_leaf = self.plan.spine, self.patterns.of_leaf
+        alone = bool(self.unit[-1] + 1 == len(self.unit))
+        unit = of_leaf if alone else self.unit  # leaves by themselves are all one kind per pattern
+        pair, first, count = np.unique(
+            unit * (len(self.patterns.state) + 1) + of_leaf, return_index=True, return_counts=True
+        )
+        of_pair = np.searchsorted(pair, unit * (len(self.patterns.state) + 1) + of_leaf)
+        last = np.zeros(len(pair), dtype=np.int64)
+        np.maximum.at(last, of_pair, np.arange(len(of_leaf)))
+        times = count if alone else np.ones_like(count)
+        held, last = (np.ones_like(count), first) if alone else (count, last)
+        unit, pattern = unit[first], of_leaf[first]
+        above = [
+            np.repeat(np.arange(len(level)), np.diff(spine.leaf_starts(number)))
+            for number, level in enumerate(spine.levels)
+        ]
+        bounds = np.append(np.flatnonzero(np.diff(unit, prepend=-1)), len(unit))
+        width = max(1, _NUMBERS // (len(starts) * (len(values) + 3)))
+        for begin, end in _portions(bounds, width):
+            here, at = np.unique(pattern[begin:end], return_inverse=True)
+            some = [self._of_rows(number, values, order, starts) for number in here.tolist()]
+            size, least, most = (np.stack(parts)[at.ravel()] for parts in zip(*some, strict=True))
+            groups = np.flatnonzero(np.diff(unit[begin:end], prepend=-1))
+            there = size > 0
+            left = np.minimum.reduceat(np.where(there, first[begin:end, None], len(of_leaf)), groups)
+            right = np.maximum.reduceat(np.where(there, last[begin:end, None], -1), groups)
+            size = np.add.reduceat(size * held[begin:end, None], groups)
+            differ = np.minimum.reduceat(least, groups) < np.maximum.reduceat(most, groups)
+            there = size > 0
+            repeated = np.broadcast_to(times[begin:end][groups][:, None], size.shape)
+            yield Classes(
+                size[there],
+                repeated[there],
+                differ.transpose(1, 0, 2)[:, there],
+                np.stack([level[left[there]] != level[right[there]] for level in above]),
+            )
+
+    def _of_rows(self, pattern: int, values: Ints, order: Ints, starts: Ints) -> tuple[Ints, Ints, Ints]:
+        """Return of the free cells in each joint row their number (r,), least and largest values (v, r)."""
+        free = self.label(pattern)[order] == FREE
+        least = np.minimum.reduceat(np.where(free, values, np.iinfo(np.int64).max), starts, axis=1)
+        most = np.maximum.reduceat(np.where(free, values, -1), starts, axis=1)
+        return np.add.reduceat(free.astype(np.int64), starts), least, most
+
+    def _fixed_classes(self, values: Ints) -> Iterator[Classes]:
+        leaves = np.bincount(self.patterns.of_leaf, minlength=len(self.patterns.state))
+        for pattern in np.flatnonzero((self.patterns.state > FREE).any(axis=1)).tolist():
+            label = self.label(pattern)
+            cells = np.flatnonzero(label > FREE)
+            _, group = np.unique(np.stack([self.row[cells], label[cells]]), axis=1, return_inverse=True)
+            order = np.argsort(group.ravel(), kind="stable")
+            starts = np.flatnonzero(np.diff(group.ravel()[order], prepend=-1))
+            there = values[:, cells[order]]
+            size = np.diff(starts, append=len(cells))
+            differ = np.minimum.reduceat(there, starts, axis=1) < np.maximum.reduceat(there, starts, axis=1)
+            moves = np.zeros((len(self.plan.spine.levels), len(size)), dtype=bool)
+            yield Classes(size, np.full_like(size, leaves[pattern]), differ, moves)
+
+    # What follows -------------------------------------------------------------------------------------------
+
+    @cached_property
+    def sizes(self) -> Counter[int]:
+        """Size of a class -> number of classes of this size."""
+        found: Counter[int] = Counter()
+        for some in self.classes([np.zeros(len(self.row), dtype=np.int64)]):
+            for size in np.unique(some.size).tolist():
+                found[size] += int(some.times[some.size == size].sum())
+        return found
+
+    @property
+    def places(self) -> int:
+        """Number of places in which a record can be."""
+        return sum(size * times for size, times in self.sizes.items())
+
+    @property
+    def alone(self) -> int:
+        """Number of places that are a class by themselves: what is there is known."""
+        return self.sizes[1]
+
+    @property
+    def least(self) -> int:
+        """Fewest other places that the facts leave to a record."""
+        return min(self.sizes, default=1) - 1
+
+    @property
+    def median(self) -> int:
+        """Other places that the facts leave, at the median of all places (the lower one)."""
+        seen, half = 0, Fraction(self.places, 2)
+        for size in sorted(self.sizes):
+            seen += size * self.sizes[size]
+            if seen >= half:
+                return size - 1
+        return 0
+
+    @cached_property
+    def protects(self) -> bool:
+        """Whether any two inputs that the facts allow are neighbours."""
+        if self.adds:
+            states = self.patterns.state
+            return self.may_add and bool((states == FREE).any())
+        return any(size > 1 for size in self.sizes)
+
+    @property
+    def exact_names(self) -> tuple[str, ...]:
+        """What is published exactly, by name: invariants, and bounds that are equal where there are units."""
+        equal = (self.facts.lower == self.facts.upper) & (self.facts.upper > 0)
+        bounds = itertools.compress(self.facts.bound_names, equal.any(axis=0).tolist())
+        return (*(exact.name for exact in self.facts.invariants), *bounds)
+
+    def check(self) -> None:
+        """Refuse facts that leave no neighbours.
+
+        Raises
+        ------
+        PrivacyError
+            Naming the smallest set of declarations that suffices.
+        """
+        if self.protects:
+            return
+        names = self.responsible()
+        what = f"{_listed(names)} published exactly" if names else "one place for all records"
+        cannot = (
+            'added or removed (neighbours = "unbounded"), so that no two inputs are neighbours: use '
+            'neighbours = "bounded"'
+            if self.adds
+            else "replaced by another one, so that no two inputs are neighbours"
+        )
+        raise PrivacyError(
+            f"nothing is protected: with {what}, no record can be {cannot}. The guarantee would be empty. "
+            "Give up an invariant with drop_invariants in [run], or leave room between bounds."
+        )
+
+    def responsible(self) -> tuple[str, ...]:
+        """Return the smallest set of declarations that leaves no neighbours, empty if none are needed.
+
+        Where many are declared, one of which nothing can be left out.
+        """
+        names = (*(exact.name for exact in self.facts.invariants), *self.facts.bound_names)
+        some = itertools.chain.from_iterable(itertools.combinations(names, k) for k in range(len(names)))
+        for chosen in itertools.islice(some, _MOST_TRIED):
+            if not self._only(chosen).protects:
+                return chosen
+        kept = names
+        for name in names:
+            fewer = tuple(other for other in kept if other != name)
+            kept = kept if self._only(fewer).protects else fewer
+        return kept
+
+    def _only(self, names: Sequence[str]) -> ProtectionMap:
+        facts = self.facts.only(names)
+        return ProtectionMap(self.plan, facts, leaf_patterns(facts))
+
+
+def _portions(bounds: Ints, width: int) -> Iterator[tuple[int, int]]:
+    """Cut rows at some of the given places, in portions of about a width."""
+    begin = 0
+    for end in bounds[1:].tolist():
+        if end - begin >= width or end == bounds[-1]:
+            yield begin, end
+            begin = end
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
