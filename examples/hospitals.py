@@ -16,7 +16,7 @@ import polars as pl
 import opendas as od
 
 PRODUCT = {
-    "product": {"name": "patients", "protected_unit": "patient"},
+    "product": {"name": "patients", "protected_unit": "patient", "provenance": "code-book"},
     "attributes": {
         "age": ["0-17", "18-64", "65+"],
         "diagnosis": ["injury", "heart", "lung", "infection", "birth", "other"],
@@ -45,6 +45,7 @@ geocode = "ward"
 levels = [
     { name = "region", column = "region" }, { name = "hospital", prefix = 4 }, { name = "ward", prefix = 7 }
 ]
+provenance = "public"                   # the list of wards, and which hospital and region they belong to
 [budget]
 rho = "1/2"
 geolevels = { region = "1/5", hospital = "2/5", ward = "2/5" }

@@ -97,7 +97,7 @@ def ours(task: Task, rho: Fraction, seed: int, folder: Path) -> tuple[Counts, fl
     write_table(folder, task.frame, table, schema, {})
     labels = ", ".join(f'"{label}"' for label in task.labels)
     (folder / "product.toml").write_text(
-        f'[product]\nname = "groups"\n[attributes]\ngroup = [{labels}]\n'
+        f'[product]\nname = "groups"\nprovenance = "code-book"\n[attributes]\ngroup = [{labels}]\n'
         '[[invariants]]\nquery = "total"\ngeolevel = "state"\n',
         encoding="utf-8",
     )
@@ -112,6 +112,7 @@ reader = "histogram"
 path = "histogram.parquet"
 [geography]
 frame = "frame.csv"
+provenance = "public"
 levels = [
     {{ name = "state", prefix = 2 }}, {{ name = "county", prefix = 5 }}, {{ name = "tract", prefix = 11 }},
     {{ name = "block_group", prefix = 12 }}, {{ name = "block" }},

@@ -20,6 +20,7 @@ TABLE = """\
 [product]
 name = "patients"
 protected_unit = "patient"
+provenance = "code-book"
 [attributes]
 age = ["young", "adult", "old"]
 cause = ["injury", "heart", "lung", "other"]
@@ -42,9 +43,10 @@ reader = "histogram"
 path = "patients.csv"
 geocode = "geocode"
 count = "count"
-units = { path = "wards.csv", geocode = "geocode" }
+units = { path = "wards.csv", geocode = "geocode", provenance = "public" }
 [geography]
 frame = "wards.csv"
+provenance = "public"
 levels = [
     { name = "region", prefix = 2 }, { name = "town", prefix = 4 },
     { name = "hospital", prefix = 6 }, { name = "ward", prefix = 8 }

@@ -77,7 +77,12 @@ def __getattr__(name: str) -> Any:
 
 
 def publish_to(
-    out: str | Path, address: str, *, master: str | None = None, allow_seeded: bool = False
+    out: str | Path,
+    address: str,
+    *,
+    master: str | None = None,
+    allow_seeded: bool = False,
+    allow_domain_from_records: bool = False,
 ) -> Published:
     """Verify a release and copy it to an address of a file system that Arrow has.
 
@@ -91,6 +96,8 @@ def publish_to(
         Not looked at any more: no Spark is needed.
     allow_seeded : bool
         Also a release whose noise came from a seed.
+    allow_domain_from_records : bool
+        Also a release that shows labels, levels, leaves or units read from the records.
 
     Raises
     ------
@@ -106,7 +113,8 @@ def publish_to(
 
     folder = address_of(address)
     release = Release(out)
-    failed = [check.name for check in release.verify(allow_seeded=allow_seeded) if not check.ok]
+    checks = release.verify(allow_seeded=allow_seeded, allow_domain_from_records=allow_domain_from_records)
+    failed = [check.name for check in checks if not check.ok]
     if failed:
         raise CheckFailed(f"{out} is not published: {', '.join(failed)} failed; opendas verify says more.")
     del master

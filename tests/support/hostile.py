@@ -61,7 +61,8 @@ class Shape:
     def write(self, folder: Path) -> Path:
         """Write product, frame, counts and run file; return the run file."""
         folder.mkdir(parents=True, exist_ok=True)
-        lines = ["[product]", f"name = {json.dumps(self.name, ensure_ascii=False)}", "[attributes]"]
+        lines = ["[product]", f"name = {json.dumps(self.name, ensure_ascii=False)}"]
+        lines += ['provenance = "code-book"', "[attributes]"]
         lines += [
             f"{json.dumps(name, ensure_ascii=False)} = {json.dumps(list(levels), ensure_ascii=False)}"
             for name, levels in self.attributes.items()
@@ -83,6 +84,7 @@ path = "counts.parquet"
 [geography]
 levels = [{geography}]
 frame = "frame.parquet"
+provenance = "public"
 {self.geography}
 [budget]
 {self.loss}

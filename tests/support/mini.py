@@ -90,6 +90,7 @@ def to_dense(histogram: Histogram) -> np.ndarray:
 PRODUCT_TOML = """\
 [product]
 name = "mini"
+provenance = "code-book"
 [attributes]
 kind = ["home", "school", "prison"]
 age = ["child", "adult", "old"]
@@ -132,6 +133,7 @@ levels = [
     {{ name = "region", prefix = 2 }}, {{ name = "town", prefix = 4 }}, {{ name = "block", prefix = 6 }}
 ]
 frame = "frame.csv"
+provenance = "public"
 [budget]
 {loss}
 geolevels = {{ region = "1/4", town = "1/4", block = "1/2" }}

@@ -19,8 +19,10 @@ from opendas.measurement.invariants import declared_invariants
 from opendas.measurement.noisy import NoisyMeasurements, measured_levels
 from opendas.measurement.plan import MeasurementPlan
 from opendas.report.certificate import issue
+from opendas.runs.config.released import toml_value
 from opendas.runs.facts import estimated_facts, measured_facts
 from opendas.sampling.noise import NoiseSource
+from opendas.schema.provenance import Domain, Provenance
 from support.mdf import write_mdf
 from support.spine_shares import multiple
 
@@ -42,13 +44,21 @@ def level_shares(names):
     return {name: Fraction(k + 1, len(names) * (len(names) + 1) // 2) for k, name in enumerate(names)}
 
 
-def toml_of(plan) -> str:
+def domain_of(product):
+    """Return a domain of which nothing was read from records."""
+    labels = dict.fromkeys(product.schema.names, Provenance.CODE_BOOK)
+    return Domain(labels, Provenance.PUBLIC, Provenance.PUBLIC)
+
+
+def toml_of(plan, domain) -> str:
     budget = plan.budget
     lines = ["[run]", f'mechanism = "{budget.mechanism.value}"', f'neighbours = "{budget.neighbours.value}"']
     lines += ["[budget]", f'rho = "{budget.total}"', "[budget.geolevels]"]
     lines += [f'{name} = "{share}"' for name, share in budget.geolevels.items()]
     for level, shares in budget.queries.items():
         lines += [f"[budget.queries.{level}]", *(f'"{query}" = "{s}"' for query, s in shares.items())]
+    lines += ["[input]", 'reader = "histogram"']
+    lines += ["[domain]", *(f"{name} = {toml_value(value)}" for name, value in domain.to_dict().items())]
     return "\n".join(lines) + "\n"
 
 
@@ -70,10 +80,10 @@ def add_product(release, example, *, stamps=(), estimated=True, fmt="parquet", s
     records = 0
     if estimated:
         records = write_mdf(release / "mdf" / product.layout, product, frame, example.estimate, fmt=fmt)
-    write_atomic(release / "run" / f"{product.name}.toml", toml_of(plan).encode())
+    write_atomic(release / "run" / f"{product.name}.toml", toml_of(plan, domain_of(product)).encode())
     resolved = SimpleNamespace(estimator="topdown", dropped=(), budget=SimpleNamespace(source=None))
     run = SimpleNamespace(product=product, resolved=resolved, plan=plan, budget=plan.budget, frame=frame)
-    facts = measured_facts(run, stamps, (), "full")
+    facts = measured_facts(run, stamps, (), domain_of(product), "full")
     return estimated_facts(facts, run, Solved(0, 0, ()), records) if estimated else facts
 
 

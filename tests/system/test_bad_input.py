@@ -715,7 +715,9 @@ def write_any(
     """Write a run of a small table of one's own into the current folder."""
     names = [level.split('"')[1] for level in levels]
     shares = ", ".join(f'{name} = "1/{len(names)}"' for name in names)
-    Path("product.toml").write_text(f'[product]\nname = "own"\n{product}', encoding="utf-8")
+    Path("product.toml").write_text(
+        f'[product]\nname = "own"\nprovenance = "code-book"\n{product}', encoding="utf-8"
+    )
     Path("counts.csv").write_text(counts, encoding="utf-8")
     Path("frame.csv").write_text(frame, encoding="utf-8")
     Path("run.toml").write_text(
@@ -727,6 +729,7 @@ path = "counts.csv"
 [geography]
 levels = [{", ".join(levels)}]
 frame = "frame.csv"
+provenance = "public"
 [budget]
 rho = "1"
 geolevels = {{ {shares} }}

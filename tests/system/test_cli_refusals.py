@@ -13,6 +13,7 @@ SECRET = "7714"
 PRODUCT = """
 [product]
 name = "votes"
+provenance = "code-book"
 [attributes]
 party = ["a", "b"]
 """
@@ -25,6 +26,7 @@ path = "votes.csv"
 [geography]
 levels = [{ name = "town", prefix = 1 }, { name = "precinct" }]
 frame = "precincts.csv"
+provenance = "public"
 [budget]
 rho = "1"
 geolevels = { town = "1/2", precinct = "1/2" }

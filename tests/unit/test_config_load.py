@@ -47,6 +47,8 @@ root = "us"
 entities = ["place", "cousub"]
 levels = [{ name = "region", prefix = 2 }, { name = "ward", column = "W" }]
 frame = "blocks.csv"
+provenance = { levels = "public", frame = "private" }
+discovery = { act = "00112233445566778899aabbccddeeff", rho = "1/20", delta = "1e-11" }
 block_assignment = "baf.zip"
 [budget]
 preset = "us2020-persons"

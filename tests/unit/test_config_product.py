@@ -13,6 +13,7 @@ from opendas.runs.config.product_file import load_product
 FILE = """
 [product]
 name = "age-by-group"
+provenance = "code-book"
 [attributes]
 age   = ["under18", "18plus"]
 group = ["hispanic", "white", "black", "other"]
@@ -102,7 +103,7 @@ def test_an_unknown_product_names_the_nearest() -> None:
         ('["black", "other"] }', '["black", "other", "white"] }', "level 'white' is in two groups"),
         ('["black", "other"] }', '["black", "othr"] }', "'othr' is no level of 'group'"),
         ('"broad * age"', '"broad * group"', "uses one attribute twice"),
-        ('"broad * age"', '"sex"', "line 11, field queries.groups.2: query group 'sex'"),
+        ('"broad * age"', '"sex"', "line 12, field queries.groups.2: query group 'sex'"),
         ('age = ["under18"]', 'age = ["under81"]', "did you mean under18?"),
         ('age = ["under18"]', 'agee = ["under18"]', "no attribute 'agee'; did you mean age?"),
         ('cell = "18plus*other"', 'cell = "18plus"', "query 'age * broad' has no cell '18plus'"),

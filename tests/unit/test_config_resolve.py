@@ -18,6 +18,7 @@ PRODUCT = """
 [product]
 name = "patients"
 protected_unit = "patient"
+provenance = "code-book"
 [attributes]
 age = ["young", "old"]
 ward_type = ["a \\"quoted\\" one", "b"]
@@ -41,6 +42,7 @@ path = "data.csv"
 [geography]
 levels = [{ name = "region", prefix = 2 }, { name = "ward" }]
 frame = "wards.csv"
+provenance = "public"
 """
 CENSUS = """
 [run]

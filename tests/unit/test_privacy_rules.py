@@ -312,6 +312,7 @@ path = "counts.csv"
 [geography]
 levels = [{{ name = "state", prefix = 2 }}, {{ name = "county", prefix = 5 }}]
 frame = {frame}
+{geography}
 [budget]
 rho = "1"
 geolevels = {{ state = "1/2", county = "1/2" }}
@@ -319,7 +320,10 @@ geolevels = {{ state = "1/2", county = "1/2" }}
 "*" = {{ detailed = "1" }}
 """
 COUNTIES = [f"01{number:03d}" for number in range(4)]
-OWN = '[product]\nname = "homes"\n[attributes]\noccupancy = ["vacant", "occupied"]\n[queries]\ngroups = []\n'
+OWN = (
+    '[product]\nname = "homes"\nprovenance = "code-book"\n'
+    '[attributes]\noccupancy = ["vacant", "occupied"]\n[queries]\ngroups = []\n'
+)
 
 
 def public_part(folder: Path, counts: dict[str, int], **parts: str) -> tuple[dict[str, list[int]], dict]:
@@ -331,7 +335,7 @@ def public_part(folder: Path, counts: dict[str, int], **parts: str) -> tuple[dic
     label = parts.pop("label", "occupied")
     rows = "\n".join(f"{code},{label},{count}" for code, count in counts.items())
     (folder / "counts.csv").write_text(f"geocode,{column},count\n{rows}\n")
-    defaults = {"product": '"pl94-units"', "run": "", "more": "", "frame": '"frame.csv"'}
+    defaults = {"product": '"pl94-units"', "run": "", "more": "", "frame": '"frame.csv"', "geography": ""}
     (folder / "run.toml").write_text(RUN.format(**(defaults | parts)))
     release(load(folder / "run.toml"), folder / "out", RunOptions())
     (path,) = (folder / "out" / "release" / "geography").iterdir()
@@ -351,7 +355,7 @@ TWO = {"01000": 3, "01001": 4, "01002": 15}
     [
         {"run": 'drop_invariants = ["total"]'},
         {"run": 'drop_invariants = ["total"]\nneighbours = "unbounded"'},
-        {"product": '"own.toml"'},
+        {"product": '"own.toml"', "geography": 'provenance = "public"'},
     ],
     ids=["dropped", "unbounded", "own product"],
 )

@@ -16,6 +16,7 @@ __all__ = [
     "FOLDER",
     "PATH",
     "check_engine",
+    "domain_option",
     "engine_options",
     "given_passphrase",
     "json_option",
@@ -41,6 +42,11 @@ out_option = click.option(
     "--out", type=PATH, default=None, help="Output folder. Default: the run file's name without .toml."
 )
 to_option = click.option("--to", type=FOLDER, default=Path(), help="Folder.")
+domain_option = click.option(
+    "--allow-domain-from-records",
+    is_flag=True,
+    help="Accept a release that shows labels, levels, leaves or units read from the records.",
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Answer in JSON.")
 seed_option = click.option(
     "--seed",

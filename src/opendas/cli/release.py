@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from opendas.cli.options import FOLDER, PATH, json_option, out_argument, remember_out
+from opendas.cli.options import FOLDER, PATH, domain_option, json_option, out_argument, remember_out
 from opendas.cli.output import emit_json, message, text_table
 from opendas.cli.progress import Progress
 
@@ -17,6 +17,7 @@ __all__ = ["evaluate_command", "interval_command", "tabulate_command", "verify_c
 @click.command("verify")
 @out_argument
 @click.option("--allow-seeded", is_flag=True, help="Accept a release whose noise came from a seed.")
+@domain_option
 @click.option(
     "--rederive",
     is_flag=True,
@@ -29,7 +30,14 @@ __all__ = ["evaluate_command", "interval_command", "tabulate_command", "verify_c
     help="Processes of --rederive. Default: two, if there are two cores.",
 )
 @json_option
-def verify_command(out: Path, allow_seeded: bool, rederive: bool, workers: int | None, as_json: bool) -> None:
+def verify_command(
+    out: Path,
+    allow_seeded: bool,
+    allow_domain_from_records: bool,
+    rederive: bool,
+    workers: int | None,
+    as_json: bool,
+) -> None:
     """Check a release from its own files: digests, budgets, microdata, constraints. Exit code 0 or 1.
 
     OUT is an output folder, or a copy of its release/. With --rederive the microdata are estimated again from
@@ -48,7 +56,11 @@ def verify_command(out: Path, allow_seeded: bool, rederive: bool, workers: int |
     else:
         with Progress() as progress:
             checks = opendas.Release(out).verify(
-                allow_seeded=allow_seeded, rederive=rederive, workers=workers, progress=progress
+                allow_seeded=allow_seeded,
+                allow_domain_from_records=allow_domain_from_records,
+                rederive=rederive,
+                workers=workers,
+                progress=progress,
             )
     good = all(check.ok for check in checks)
     if as_json:

@@ -13,6 +13,7 @@ import click
 from opendas.cli.options import (
     PATH,
     check_engine,
+    domain_option,
     engine_options,
     given_passphrase,
     json_option,
@@ -303,8 +304,16 @@ def forget_key_command(out: Path) -> None:
     hidden=True,  # of earlier versions, which copied through Spark
 )
 @click.option("--allow-seeded", is_flag=True, help="Accept a release whose noise came from a seed.")
+@domain_option
 @json_option
-def publish_command(out: Path, address: str, master: str | None, allow_seeded: bool, as_json: bool) -> None:
+def publish_command(
+    out: Path,
+    address: str,
+    master: str | None,
+    allow_seeded: bool,
+    allow_domain_from_records: bool,
+    as_json: bool,
+) -> None:
     """Verify OUT and copy its release to ADDRESS, a folder such as s3://bucket/path.
 
     Nothing but OUT/release is copied. Every file is read back before it gets its name, certificate.json as
@@ -315,7 +324,13 @@ def publish_command(out: Path, address: str, master: str | None, allow_seeded: b
     """
     import opendas
 
-    done = opendas.publish_to(out, address, master=master, allow_seeded=allow_seeded)
+    done = opendas.publish_to(
+        out,
+        address,
+        master=master,
+        allow_seeded=allow_seeded,
+        allow_domain_from_records=allow_domain_from_records,
+    )
     if as_json:
         emit_json({"address": done.address, "files": done.files, "copied": done.copied})
     else:

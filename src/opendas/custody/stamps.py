@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-__all__ = ["DEMONSTRATION_FRAME", "NOT_FOR_RELEASE", "POPULATED_LEAVES"]
+__all__ = ["DEMONSTRATION_FRAME", "DOMAIN_FROM_RECORDS", "NOT_FOR_RELEASE", "POPULATED_LEAVES"]
 
 NOT_FOR_RELEASE = "NOT FOR RELEASE"
 """Stamp of a run whose noise came from a seed, or whose budget is infinite."""
 
 DEMONSTRATION_FRAME = "DEMONSTRATION FRAME"
 """Stamp of a run whose frame, or its group quarters, was derived from confidential counts."""
+
+DOMAIN_FROM_RECORDS = "DOMAIN FROM RECORDS"
+"""Stamp of a run whose labels, levels, frame or units are declared to be read from the records."""
 
 POPULATED_LEAVES = "populated leaves"
 """Listed as an invariant where the frame was taken from the records."""

@@ -20,6 +20,7 @@ from opendas.measurement.official import AreaLoss
 from opendas.privacy.exact import format_fraction, parse_fraction
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.privacy.zcdp import Account, PureAccount
+from opendas.schema.provenance import Domain
 
 __all__ = ["NoiseRow", "RunFacts", "loss_json"]
 
@@ -158,6 +159,8 @@ class RunFacts:
     within_official : tuple of AreaLoss
         Losses when a record moves inside one official geounit, or one area of an entity category; empty in
         certificates of versions that did not state them.
+    domain : Domain or None
+        Where labels, levels, frame and units come from; None in certificates of versions that did not say.
 
     Raises
     ------
@@ -192,6 +195,7 @@ class RunFacts:
     spine: SpineSummary | None = None
     source: str | None = None
     within_official: tuple[AreaLoss, ...] = ()
+    domain: Domain | None = None
 
     def __post_init__(self) -> None:
         if self.mechanism not in tuple(Mechanism) or self.neighbours not in tuple(Neighbours):
@@ -266,6 +270,7 @@ class RunFacts:
             "within_official": self._official(),
             "failsafe": [dict(record) for record in self.failsafe],
             "spine": None if self.spine is None else self.spine.to_dict(),
+            "domain": None if self.domain is None else self.domain.to_dict(),
         }
 
     def _official(self) -> dict[str, dict[str, object]]:
@@ -328,6 +333,7 @@ class RunFacts:
                     record.get("within_official", {}), record.get("official_kinds", ())
                 ).items()
             ),
+            domain=None if record.get("domain") is None else Domain.from_dict(record["domain"]),
         )
 
 

@@ -9,10 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from opendas.custody.stamps import DEMONSTRATION_FRAME, NOT_FOR_RELEASE, POPULATED_LEAVES
+from opendas.custody.stamps import (
+    DEMONSTRATION_FRAME,
+    DOMAIN_FROM_RECORDS,
+    NOT_FOR_RELEASE,
+    POPULATED_LEAVES,
+)
 from opendas.privacy.exact import format_fraction
+from opendas.privacy.relations import Neighbours
 from opendas.privacy.zcdp import Account
 from opendas.report.facts import RunFacts
+from opendas.schema.provenance import Provenance
 
 __all__ = [
     "LEDGER_SCOPE",
@@ -33,6 +40,11 @@ STAMP_MEANING = {
         "The frame of this run, or its group quarters, was derived from confidential counts instead of a "
         "public list. What the frame shows of those counts is not covered by the guarantee. The run "
         "demonstrates the method; a release of confidential data needs a public frame file."
+    ),
+    DOMAIN_FROM_RECORDS: (
+        "Labels, levels, leaves or units of this run were read from the confidential records instead of a "
+        "code book or a public list. They are published exactly: a label or a leaf that one record alone has "
+        "shows that this record is there. What they show is not covered by the guarantee."
     ),
 }
 
@@ -96,8 +108,33 @@ def _not_protected(run: RunFacts) -> str:
             " The frame was derived from confidential counts: what it shows of them is published exactly and "
             "not protected."
         )
-    elif not run.invariants:
+    text += _domain_words(run)
+    if not (run.invariants or DEMONSTRATION_FRAME in run.stamps or _reads_records(run)):
         text += " No statistic of the confidential data is published exactly."
+    return text
+
+
+def _reads_records(run: RunFacts) -> bool:
+    return run.domain is not None and bool(run.domain.from_records)
+
+
+def _domain_words(run: RunFacts) -> str:
+    """Say what of the domain was read from the records, and what was found privately."""
+    if run.domain is None:
+        return ""
+    text = ""
+    if run.domain.from_records:
+        listed = ", ".join(run.domain.from_records)
+        text += f" Read from the records, published exactly and not protected: {listed}."
+    for found in run.domain.discoveries:
+        listed = ", ".join(run.domain.parts(Provenance.PRIVATE))
+        loss = found.loss(Neighbours(run.neighbours))
+        text += (
+            f" Found in the records by a private act of its own ({listed}): "
+            f"rho = {format_fraction(loss)} and "
+            f"delta = {float(found.delta):g} beside the loss of this run, and part of the totals. With "
+            "probability delta at most, a label or leaf of one record alone is shown."
+        )
     return text
 
 

@@ -17,6 +17,7 @@ from opendas.measurement.plan import MeasurementPlan
 from opendas.report.certificate import issue
 from opendas.report.facts import NoiseRow, RunFacts
 from opendas.runs.run import Run
+from opendas.schema.provenance import Domain
 from opendas.version import __version__, commit
 
 __all__ = ["estimated_facts", "issue_certificate", "measured_facts", "noise_rows"]
@@ -53,7 +54,9 @@ def noise_rows(plan: MeasurementPlan) -> tuple[NoiseRow, ...]:
     )
 
 
-def measured_facts(run: Run, stamps: Sequence[str], declared: Sequence[str], measurements: str) -> RunFacts:
+def measured_facts(
+    run: Run, stamps: Sequence[str], declared: Sequence[str], domain: Domain, measurements: str
+) -> RunFacts:
     """Collect what the certificate says about a run that has measured.
 
     Parameters
@@ -61,6 +64,8 @@ def measured_facts(run: Run, stamps: Sequence[str], declared: Sequence[str], mea
     run : Run
         On the frame, with leaves and entity codes, that it was measured on.
     stamps, declared : sequence of str
+    domain : Domain
+        Where its parts come from, as charged.
     measurements : str
         ``used`` or ``full``.
     """
@@ -99,6 +104,7 @@ def measured_facts(run: Run, stamps: Sequence[str], declared: Sequence[str], mea
         spine=summarise(plan.spine, run.frame),
         source=run.resolved.budget.source,
         within_official=official_losses(plan, run.frame),
+        domain=domain,
     )
 
 

@@ -269,6 +269,7 @@ class Release:
         self,
         *,
         allow_seeded: bool = False,
+        allow_domain_from_records: bool = False,
         rederive: bool = False,
         workers: int | None = None,
         progress: Callable[[str, int, int], None] | None = None,
@@ -279,6 +280,8 @@ class Release:
         ----------
         allow_seeded : bool
             Accept noise from a seed.
+        allow_domain_from_records : bool
+            Accept labels, levels, leaves or units that were read from the records.
         rederive : bool
             Also estimate again from the released measurements, and compare record for record: takes about as
             long as the estimation did.
@@ -290,7 +293,12 @@ class Release:
         from opendas.runs.verification.checks import verify_again
 
         return verify_again(
-            self.folder, allow_seeded=allow_seeded, rederive=rederive, workers=workers, progress=progress
+            self.folder,
+            allow_seeded=allow_seeded,
+            allow_domain_from_records=allow_domain_from_records,
+            rederive=rederive,
+            workers=workers,
+            progress=progress,
         )
 
     def mdf(self, name: str | None = None) -> Table:

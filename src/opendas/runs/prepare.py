@@ -5,16 +5,21 @@ Whatever can be refused is refused here, while nothing has been spent.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from opendas.constraints.feasible import check_feasible
 from opendas.constraints.table import ConstraintTable, bound_table
-from opendas.custody.stamps import NOT_FOR_RELEASE
+from opendas.custody.stamps import (
+    DEMONSTRATION_FRAME,
+    DOMAIN_FROM_RECORDS,
+    NOT_FOR_RELEASE,
+    POPULATED_LEAVES,
+)
 from opendas.engines.backend import Backend
 from opendas.engines.local import workers_for
 from opendas.engines.truth import ExactCounts
-from opendas.errors import DataError
+from opendas.errors import DataError, PrivacyError
 from opendas.files.atomic import write_atomic
 from opendas.files.mdf.layout import check_mdf
 from opendas.gls.model import TreeModel
@@ -26,6 +31,7 @@ from opendas.runs.options import RunOptions
 from opendas.runs.progress.forecast import check_room, forecast_run
 from opendas.runs.run import Run
 from opendas.runs.workspace import RunState
+from opendas.schema.provenance import Domain, Provenance
 from opendas.topdown.checks import check_roots
 from opendas.topdown.rounding import check_rounder_passes
 
@@ -152,11 +158,42 @@ def charge_run(act: Act[RunOptions], planned: PlannedRun) -> Charged:
     if findings:
         text = "\n".join(str(finding) for finding in findings) + "\n"
         write_atomic(act.space.confidential / "findings" / f"{act.product}.txt", text.encode())
-    stamps = (*((NOT_FOR_RELEASE,) if identified.key.is_seeded else ()), *data.stamps)
-    charged = act.charge(identified, {"stamps": list(stamps), "declared": list(data.declared)})
+    domain = _found_domain(run, data)
+    taken = (DOMAIN_FROM_RECORDS,) if run.resolved.domain.from_records else ()
+    stamps = (*((NOT_FOR_RELEASE,) if identified.key.is_seeded else ()), *data.stamps, *taken)
+    if act.earlier is not None:
+        _check_domain(domain, act.earlier)
+    said = {"stamps": list(stamps), "declared": list(data.declared), "domain": domain.to_dict()}
+    charged = act.charge(identified, said)
     act.clock.lap("plan")
     log_phase(act, run, charged.state)
     return charged
+
+
+def _found_domain(run: Run, data: InputData) -> Domain:
+    """Return where the domain comes from: as declared, and with what the reader derived from the records."""
+    domain, reader = run.resolved.domain, run.resolved.reader.reader
+    derived = DEMONSTRATION_FRAME in data.stamps or reader == "cef"
+    units = Provenance.FROM_RECORDS if derived else domain.units
+    taken = POPULATED_LEAVES in data.declared or (derived and reader.startswith("pl94"))
+    frame = Provenance.FROM_RECORDS if taken else domain.frame
+    return replace(domain, frame=frame, units=units)
+
+
+def _check_domain(domain: Domain, state: RunState) -> None:
+    """Refuse to go on with a run whose domain is said to come from elsewhere than when it was charged.
+
+    Raises
+    ------
+    PrivacyError
+    """
+    charged = (state.result or {}).get("domain")
+    if charged is not None and charged != domain.to_dict():
+        raise PrivacyError(
+            f"the run of {state.product} in this folder was charged with another provenance of labels, "
+            "levels, frame or units: its certificate would say what was not so. Restore run file and product "
+            "file, or start a new run in a new folder, which is charged in full."
+        )
 
 
 def log_phase(act: Act[RunOptions], run: Run, state: RunState) -> None:

@@ -49,6 +49,7 @@ from opendas.runs.options import RunOptions
 from opendas.runs.prepare import PlannedRun, charge_run, log_phase, plan_run, planned_act
 from opendas.runs.run import Run
 from opendas.runs.workspace import RunState, Workspace, refuse_foreign, remove_cache
+from opendas.schema.provenance import Domain
 
 __all__ = ["MeasuredRun", "estimate", "measure", "release"]
 
@@ -83,7 +84,13 @@ class MeasuredRun:
     def facts(self, measurements: str) -> RunFacts:
         """Return what the certificate says of it."""
         known = self.state.result or {}
-        return measured_facts(self.run, known.get("stamps", ()), known.get("declared", ()), measurements)
+        stamps, declared = known.get("stamps", ()), known.get("declared", ())
+        return measured_facts(self.run, stamps, declared, self.domain, measurements)
+
+    @property
+    def domain(self) -> Domain:
+        """Where the domain comes from, as the act was charged with it."""
+        return Domain.from_dict((self.state.result or {}).get("domain", {}))
 
 
 def release(run: Run, out: Path, options: RunOptions) -> dict[str, Any]:
@@ -349,7 +356,7 @@ def _write_public(space: Workspace, measured: MeasuredRun, measurements: str) ->
     write_frame(space.release / "geography" / f"{name}.parquet", run.frame, run.product)
     write_spine(folder / "spine.parquet", run.spine)
     write_constraints(folder / "constraints.parquet", run.product, run.spine, measured.constraints)
-    text = released_toml(run.resolved, run.budget)
+    text = released_toml(run.resolved, run.budget, measured.domain)
     write_atomic(space.release / "run" / f"{name}.toml", text.encode())
     return measured.facts(measurements)
 
@@ -401,5 +408,6 @@ def _result(measured: MeasuredRun, more: Mapping[str, Any]) -> dict[str, Any]:
         "epsilon": None if gaussian else format_fraction(budget.total),
         "stamps": list(known.get("stamps", ())),
         "declared": list(known.get("declared", ())),
+        "domain": measured.domain.to_dict(),
         **more,
     }

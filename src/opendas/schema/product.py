@@ -12,6 +12,7 @@ import numpy.typing as npt
 from opendas.errors import ConfigError
 from opendas.schema.attributes import Recode, Schema
 from opendas.schema.declarations import Bound, Invariant, StructuralZero
+from opendas.schema.provenance import Discovery, Provenance
 from opendas.schema.query_groups import Workload
 
 __all__ = ["PassPlan", "Passes", "Product"]
@@ -93,6 +94,10 @@ class Product:
     budget : mapping or None
         A product file's own ``[budget]``, as written.
     passes : PassPlan
+    provenance : mapping of attribute to Provenance
+        Where the labels come from; empty where nobody has said, which a run refuses.
+    discovery : Discovery or None
+        The act that found private labels.
     """
 
     name: str
@@ -107,6 +112,8 @@ class Product:
     passes: PassPlan
     preset: str | None = None
     budget: Mapping[str, object] | None = field(default=None)
+    provenance: Mapping[str, Provenance] = field(default_factory=dict)
+    discovery: Discovery | None = None
 
     @cached_property
     def workload(self) -> Workload:

@@ -5,15 +5,18 @@ Everything is computed again from the files under ``release/``; neither input no
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from opendas.custody.stamps import NOT_FOR_RELEASE
+from opendas.custody.stamps import DEMONSTRATION_FRAME, DOMAIN_FROM_RECORDS, NOT_FOR_RELEASE
 from opendas.errors import CheckFailed, ConfigError
 from opendas.files.release_folder import ReleasedProduct, ReleaseFolder, release_path
 from opendas.geography.summary import SpineSummary, summarise
+from opendas.schema.provenance import Domain, Provenance
 from opendas.verify.budget import (
     check_budget,
     check_losses,
@@ -41,10 +44,12 @@ from opendas.verify.microdata import (
     check_records,
 )
 
-__all__ = ["Check", "check_spine", "estimated", "verify_release"]
+__all__ = ["Check", "check_domain", "check_spine", "estimated", "verify_release"]
 
 
-def verify_release(path: Path, *, allow_seeded: bool = False) -> tuple[Check, ...]:
+def verify_release(
+    path: Path, *, allow_seeded: bool = False, allow_domain_from_records: bool = False
+) -> tuple[Check, ...]:
     """Check a release.
 
     Parameters
@@ -53,6 +58,8 @@ def verify_release(path: Path, *, allow_seeded: bool = False) -> tuple[Check, ..
         The output folder, or ``release/`` in it.
     allow_seeded : bool
         Accept a run that is stamped NOT FOR RELEASE.
+    allow_domain_from_records : bool
+        Accept a run that is stamped DOMAIN FROM RECORDS.
 
     Returns
     -------
@@ -69,6 +76,7 @@ def verify_release(path: Path, *, allow_seeded: bool = False) -> tuple[Check, ..
     if not first.ok:
         return (first,)
     certificate = read_certificate(release)
+    allowed = {NOT_FOR_RELEASE: allow_seeded, DOMAIN_FROM_RECORDS: allow_domain_from_records}
     listed = certificate["files"]
     checks = [
         first,
@@ -76,7 +84,7 @@ def verify_release(path: Path, *, allow_seeded: bool = False) -> tuple[Check, ..
         run_check("digests", lambda: check_digests(release, listed)),
         run_check("documents", lambda: check_issued(release)),
         run_check("machine", lambda: check_machine(release, machine_names())),
-        run_check("stamps", lambda: _stamps(certificate, allow_seeded)),
+        run_check("stamps", lambda: _stamps(certificate, allowed)),
         run_check("totals", lambda: check_totals(certificate)),
     ]
     try:
@@ -109,14 +117,25 @@ def _certificate(release: Path) -> str:
     return f"version {certificate['version']}, {first_few(run['product'] for run in certificate['runs'])}"
 
 
-def _stamps(certificate: Mapping[str, Any], allow_seeded: bool) -> str:
+_BARRED = {
+    NOT_FOR_RELEASE: "its noise can be recomputed. Pass --allow-seeded to check a test release",
+    DOMAIN_FROM_RECORDS: (
+        "it publishes what was read from the records. Give their public list, or find them privately with "
+        "opendas init table --rho; --allow-domain-from-records accepts the release as it is"
+    ),
+}
+"""Stamps of releases that fail unless they are asked for, and what is said of them."""
+
+
+def _stamps(certificate: Mapping[str, Any], allowed: Mapping[str, bool]) -> str:
     stamps = [(run["product"], stamp) for run in certificate["runs"] for stamp in run["stamps"]]
-    barred = [product for product, stamp in stamps if stamp == NOT_FOR_RELEASE]
-    if barred and not allow_seeded:
-        raise CheckFailed(
-            f"{first_few(barred)} is stamped {NOT_FOR_RELEASE}: its noise can be recomputed. "
-            "Pass --allow-seeded to check a test release."
-        )
+    said = []
+    for barred, advice in _BARRED.items():
+        products = [product for product, stamp in stamps if stamp == barred]
+        if products and not allowed[barred]:
+            said.append(f"{first_few(products)} is stamped {barred}: {advice}.")
+    if said:
+        raise CheckFailed(" ".join(said))
     return first_few(dict.fromkeys(stamp for _, stamp in stamps)) or "none"
 
 
@@ -136,6 +155,7 @@ def _run_checks(run: Mapping[str, Any], released: ReleasedProduct) -> Iterator[C
         "plan": partial(check_plan, run, released),
         "partial losses": partial(check_losses, run, released),
         "losses within official areas": partial(check_official, run, released),
+        "domain": partial(check_domain, run, released),
     }
     later: dict[str, Callable[[], str]] = {"declared constraints": partial(check_bounds, run, released)}
     if estimated(run):
@@ -163,6 +183,36 @@ def estimated(run: Mapping[str, Any]) -> bool:
 def _no_microdata(released: ReleasedProduct) -> str:
     require(not released.mdf.exists(), "microdata of a product that was only measured.")
     return "none: measurements only"
+
+
+def check_domain(run: Mapping[str, Any], released: ReleasedProduct) -> str:
+    """Every part of the domain has a provenance, as in the released run file, and the stamp it needs."""
+    require(run.get("domain") is not None, "the certificate does not say where the domain comes from.")
+    domain = Domain.from_dict(run["domain"])
+    require(
+        set(domain.labels) == set(released.product.schema.names),
+        "the certificate does not say of every attribute where its labels come from.",
+    )
+    path = released.release / "run" / f"{run['product']}.toml"
+    require(path.is_file(), f"run/{path.name} is missing.")
+    stated = tomllib.loads(path.read_text(encoding="utf-8"))
+    require(
+        Domain.from_dict(stated.get("domain", {})) == domain,
+        f"run/{path.name}: its provenance is not the certified one.",
+    )
+    private = domain.parts(Provenance.PRIVATE)
+    require(bool(private) == bool(domain.discoveries), "private parts and the acts that found them differ.")
+    stamped = {DEMONSTRATION_FRAME, DOMAIN_FROM_RECORDS} & set(run["stamps"])
+    # A census publishes the unit counts of its own records, and its certificate says so without a stamp.
+    public = Provenance.PUBLIC if stated["input"]["reader"] == "cef" else domain.units
+    unlisted = replace(domain, units=public).from_records
+    require(
+        not unlisted or bool(stamped),
+        f"{first_few(unlisted)}: from the records, without the stamp {DOMAIN_FROM_RECORDS}.",
+    )
+    return "; ".join(
+        f"{each.value}: {first_few(parts)}" for each in Provenance if (parts := domain.parts(each))
+    )
 
 
 def check_spine(run: Mapping[str, Any], released: ReleasedProduct) -> str:

@@ -31,14 +31,16 @@ from opendas.geography.recipe import NAMED_SPINES, SpineStep
 from opendas.geography.tract_groups import METHODS
 from opendas.privacy.exact import parse_fraction
 from opendas.readers.base import FRAME_FROM_RECORDS, MemoryTable
-from opendas.runs.config.words import LONGEST, is_one_line
+from opendas.runs.config.words import LONGEST, is_one_line, nearest
 from opendas.schema.product import Product
+from opendas.schema.provenance import PROVENANCE_WORDS, Discovery, Provenance
 
 __all__ = [
     "BUILT_IN_PRODUCTS",
     "CENSUS_READERS",
     "RESERVED_GEOLEVELS",
     "BudgetSection",
+    "DiscoverySection",
     "GeographySection",
     "InputSection",
     "PassesSection",
@@ -142,8 +144,29 @@ def _frame(value: object, info: ValidationInfo) -> str | MemoryTable:
     return str(_source(_text(value), info))
 
 
+def _provenance(value: object) -> Provenance:
+    try:
+        return Provenance(_text(value))
+    except ValueError:
+        hint = nearest(str(value), [each.value for each in Provenance])
+        raise PydanticCustomError(
+            "provenance",
+            "expected one of {choices}; {hint}",
+            {"choices": PROVENANCE_WORDS, "hint": hint},
+        ) from None
+
+
+def _provenances(value: object) -> Provenance | dict[str, Provenance]:
+    """Read where parts of the domain come from: one word for all of them, or one for each."""
+    if isinstance(value, Mapping):
+        return {str(name): _provenance(of) for name, of in value.items()}
+    return _provenance(value)
+
+
 Exact = Annotated[Fraction, PlainValidator(_exact)]
 GeolevelName = Annotated[str, AfterValidator(_geolevel)]
+Origin = Annotated[Provenance, PlainValidator(_provenance)]
+Origins = Annotated[Provenance | Mapping[str, Provenance], PlainValidator(_provenances)]
 RunPath = Annotated[Path, PlainValidator(_path)]
 RunSource = Annotated[Path | RemoteAddress | MemoryTable, PlainValidator(_source)]
 Name = Annotated[str, Field(min_length=1)]
@@ -174,6 +197,20 @@ class UnitsSection(Section):
     path: Annotated[tuple[RunSource, ...], BeforeValidator(_several), Field(min_length=1)]
     geocode: Name = "geocode"
     columns: Mapping[str, Name] = Field(default_factory=dict)
+    provenance: Origin | None = None
+
+
+class DiscoverySection(Section):
+    """``discovery``: the act that found what is private, as ``opendas init table --rho`` writes it."""
+
+    act: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+    rho: Annotated[Exact, Field(gt=0)]
+    delta: Annotated[Exact, Field(ge=0, lt=1)]
+
+    @property
+    def discovery(self) -> Discovery:
+        """The act."""
+        return Discovery(self.act, self.rho, self.delta)
 
 
 class InputSection(Section):
@@ -268,6 +305,8 @@ class GeographySection(Section):
     entities: tuple[Literal[ENTITY_CATEGORIES], ...] | None = None  # type: ignore[valid-type]
     levels: tuple[LevelSection, ...] = ()
     frame: Annotated[str | MemoryTable, PlainValidator(_frame)] | None = None
+    provenance: Origins | None = None
+    discovery: DiscoverySection | None = None
     block_assignment: Annotated[tuple[RunPath, ...], BeforeValidator(_several)] = ()
 
     @model_validator(mode="after")

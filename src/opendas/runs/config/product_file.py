@@ -14,12 +14,21 @@ from opendas.readers.paths import is_file
 from opendas.runs.config.lines import Path as KeyPath
 from opendas.runs.config.lines import line_of
 from opendas.runs.config.load import config_error, parse_document, parse_toml, read_text
-from opendas.runs.config.model import BUILT_IN_PRODUCTS, BudgetSection, Name, PassesSection, Section
+from opendas.runs.config.model import (
+    BUILT_IN_PRODUCTS,
+    BudgetSection,
+    DiscoverySection,
+    Name,
+    Origins,
+    PassesSection,
+    Section,
+)
 from opendas.runs.config.words import nearest
 from opendas.schema.attributes import Attribute, Recode, Schema
 from opendas.schema.declarations import MAX_PEOPLE_PER_UNIT, Bound, Invariant, StructuralZero
 from opendas.schema.pl94 import pl94_persons, pl94_units
 from opendas.schema.product import Passes, PassPlan, Product
+from opendas.schema.provenance import PROVENANCE_WORDS, Provenance
 from opendas.schema.query_groups import Workload
 
 __all__ = ["ProductFile", "load_product", "pass_table"]
@@ -85,6 +94,8 @@ class ProductSection(Section):
 
     name: Annotated[str, StringConstraints(min_length=1, max_length=100)]
     protected_unit: Name = "record"
+    provenance: Origins | None = None
+    discovery: DiscoverySection | None = None
 
 
 class RecodeSection(Section):
@@ -222,6 +233,7 @@ def _product(declared: ProductFile, check: _Checker) -> Product:
     workload = _workload(declared, check)
     if workload is None:
         raise check.error()
+    discovery = declared.product.discovery
     product = Product(
         name=name,
         schema=workload.schema,
@@ -234,12 +246,41 @@ def _product(declared: ProductFile, check: _Checker) -> Product:
         layout=name,
         passes=_passes(declared, workload, check),
         budget=None if declared.budget is None else _written(declared.budget),
+        provenance=_provenance(declared, check),
+        discovery=None if discovery is None else discovery.discovery,
     )
     check.finish()
     if not product.possible.any():
         check.refuse(("structural_zeros",), "together they forbid every cell of the schema")
     check.finish()
     return product
+
+
+def _provenance(declared: ProductFile, check: _Checker) -> dict[str, Provenance]:
+    """Return where the labels of each attribute come from; every attribute must be spoken of."""
+    where, given = ("product", "provenance"), declared.product.provenance
+    if given is None:
+        check.refuse(
+            where,
+            f"required: where the labels of the attributes come from, one of {PROVENANCE_WORDS}; or one for "
+            'each attribute, { age = "code-book", illness = "private" }',
+        )
+        return {}
+    found = dict.fromkeys(declared.attributes, given) if isinstance(given, Provenance) else dict(given)
+    for name in found.keys() - declared.attributes.keys():
+        check.refuse((*where, name), f"no attribute {name!r}; {nearest(name, declared.attributes)}")
+    for name in declared.attributes.keys() - found.keys():
+        check.refuse(where, f"says nothing of the attribute {name!r}; expected one of {PROVENANCE_WORDS}")
+    private = Provenance.PRIVATE in found.values()
+    if private and declared.product.discovery is None:
+        check.refuse(
+            where,
+            '"private" needs the act that found the labels: discovery = { act, rho, delta }, as '
+            "opendas init table --rho writes it",
+        )
+    if declared.product.discovery is not None and not private:
+        check.refuse(("product", "discovery"), 'no labels are "private"')
+    return {name: found[name] for name in declared.attributes if name in found}
 
 
 def _workload(declared: ProductFile, check: _Checker) -> Workload | None:

@@ -20,6 +20,7 @@ from opendas.runs.config.product_file import pass_table
 from opendas.runs.config.resolve import Resolved
 from opendas.schema.declarations import Invariant, StructuralZero
 from opendas.schema.product import Passes, PassPlan, Product
+from opendas.schema.provenance import Domain
 
 __all__ = ["read_released", "released_toml", "toml_document", "toml_key", "toml_text", "toml_value"]
 
@@ -80,7 +81,7 @@ def _is_table_of_tables(value: object) -> TypeGuard[Mapping[str, object]]:
     return isinstance(value, Mapping) and any(isinstance(item, Mapping) for item in value.values())
 
 
-def released_toml(resolved: Resolved, budget: Budget) -> str:
+def released_toml(resolved: Resolved, budget: Budget, domain: Domain | None = None) -> str:
     """Write the resolved plan for ``release/run/<product>.toml``.
 
     Parameters
@@ -88,6 +89,8 @@ def released_toml(resolved: Resolved, budget: Budget) -> str:
     resolved : Resolved
     budget : Budget
         What :func:`opendas.budget.resolve.resolve_budget` made of the run's budget.
+    domain : Domain, optional
+        Where its parts come from, with what the reader derived; by default as declared.
 
     Returns
     -------
@@ -126,6 +129,7 @@ def released_toml(resolved: Resolved, budget: Budget) -> str:
         *_table("[run]", run),
         *_table("[input]", {"reader": reader.reader}),
         *_table("[geography]", geography),
+        *_table("[domain]", (domain or resolved.domain).to_dict()),
         *_table("[budget]", spent),
         *_table("[budget.queries]", budget.queries),
         *_table("[passes]", passes),
@@ -243,6 +247,7 @@ def _read(document: Mapping[str, Any], product: Product) -> Resolved:
         failsafe=run["failsafe"],
         slack=Fraction(passes["slack"]),
         milp=passes["milp"],
+        domain=Domain.from_dict(document["domain"]),
     )
 
 

@@ -15,11 +15,18 @@ from opendas.geography.recipe import Recipe, recipe_levels, stand_ins
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.readers.base import FRAME_FROM_RECORDS, MemoryTable, ReaderSpec, Source, UnitsSpec, census_kind
 from opendas.readers.paths import expand_paths, is_file
-from opendas.runs.config.model import CENSUS_READERS, BudgetSection, InputSection, RunFile
+from opendas.runs.config.model import (
+    BUILT_IN_PRODUCTS,
+    CENSUS_READERS,
+    BudgetSection,
+    InputSection,
+    RunFile,
+)
 from opendas.runs.config.product_file import load_product, pass_table
 from opendas.runs.config.words import nearest
 from opendas.schema.declarations import Invariant
 from opendas.schema.product import PassPlan, Product
+from opendas.schema.provenance import PROVENANCE_WORDS, Discovery, Domain, Provenance
 
 __all__ = ["Resolved", "reader_spec", "resolve"]
 
@@ -151,7 +158,7 @@ def _misplaced_keys(run_file: RunFile) -> list[str]:
         return found
     found = [
         f"[geography] {key}: not with reader {reader}, which knows the census geolevels and frame"
-        for key in (("levels",) if reader == "cef" else ("levels", "frame"))
+        for key in (("levels",) if reader == "cef" else ("levels", "frame", "provenance"))
         if key in geography.model_fields_set
     ]
     found += [
@@ -247,6 +254,8 @@ class Resolved:
         Added to the optimum of equation (7.6) of the TopDown paper, in counts.
     milp : bool
         Allow rounder passes that are not laminar.
+    domain : Domain
+        Where labels, levels, frame and units come from, as the files declare it.
     """
 
     product: Product
@@ -264,6 +273,7 @@ class Resolved:
     failsafe: bool
     slack: Fraction
     milp: bool
+    domain: Domain
 
 
 def resolve(run_file: RunFile, *, strict: bool = False, need_input: bool = True) -> Resolved:
@@ -314,7 +324,94 @@ def resolve(run_file: RunFile, *, strict: bool = False, need_input: bool = True)
         failsafe=run_file.run.failsafe,
         slack=run_file.passes.slack,
         milp=run_file.passes.milp,
+        domain=declared_domain(run_file, product),
     )
+
+
+def declared_domain(run_file: RunFile, product: Product) -> Domain:
+    """Return where the parts of a run's domain come from, as run file and product file declare it.
+
+    The products of the census carry code books of their own, and public geography. For a user's own product
+    every part is to be declared; a frame taken from the records says so itself.
+
+    Raises
+    ------
+    ConfigError
+        If a part is not spoken of, or a private one has no act that found it.
+    """
+    geography, units = run_file.geography, run_file.input.units
+    own = product.name not in BUILT_IN_PRODUCTS
+    problems: list[str] = []
+    if own and not product.provenance:
+        problems.append(f"product {product.name!r}: provenance of its labels: required, {_CHOICES}")
+    labels = product.provenance or dict.fromkeys(product.schema.names, Provenance.CODE_BOOK)
+    levels, frame = _geography_provenance(run_file, problems, own=own)
+    found = None
+    if units is not None:
+        found = units.provenance or Provenance.PUBLIC
+        if own and units.provenance is None:
+            problems.append(f"[input] units: provenance: required, {_CHOICES}")
+    private = Provenance.PRIVATE in (levels, frame, found)
+    if private and geography.discovery is None:
+        problems.append(
+            '[geography] "private" needs the act that found it: discovery = { act, rho, delta }, as '
+            "opendas init table --rho writes it"
+        )
+    if geography.discovery is not None and not private:
+        problems.append('[geography] discovery: neither levels nor frame are "private"')
+    if problems:
+        raise ConfigError("\n  ".join(problems))
+    return Domain(labels, levels, frame, found, _discoveries(run_file, product))
+
+
+_CHOICES = f"one of {PROVENANCE_WORDS}"
+_PARTS = ("levels", "frame")
+
+
+def _geography_provenance(
+    run_file: RunFile, problems: list[str], *, own: bool
+) -> tuple[Provenance, Provenance]:
+    """Return where levels and frame come from; a frame from the records brings its levels, unless told."""
+    given = run_file.geography.provenance
+    parts = dict(given) if isinstance(given, Mapping) else dict.fromkeys(_PARTS, given)
+    problems += [
+        f"[geography] provenance: {name!r} is no part of it; expected levels and frame"
+        for name in sorted(parts.keys() - set(_PARTS))
+    ]
+    levels, frame = parts.get("levels"), parts.get("frame")
+    if run_file.geography.frame == FRAME_FROM_RECORDS:
+        if frame not in (None, Provenance.FROM_RECORDS):
+            problems.append(
+                f'[geography] provenance: frame = "{FRAME_FROM_RECORDS}" is from-records, not {frame}; '
+                f'provenance = {{ levels = "{frame}" }} speaks of the levels alone'
+            )
+        levels, frame = levels or Provenance.FROM_RECORDS, Provenance.FROM_RECORDS
+    if own:
+        problems += [
+            f"[geography] provenance: required, where {words}: {_CHOICES}; or for each by itself, "
+            "{ levels = ..., frame = ... }"
+            for words, of in (("the levels come from", levels), ("the frame comes from", frame))
+            if of is None
+        ]
+    return levels or Provenance.PUBLIC, frame or Provenance.PUBLIC
+
+
+def _discoveries(run_file: RunFile, product: Product) -> tuple[Discovery, ...]:
+    """Return the acts that found private parts, each once.
+
+    Raises
+    ------
+    ConfigError
+        If product file and run file tell different losses of one act.
+    """
+    section = run_file.geography.discovery
+    labels, places = product.discovery, None if section is None else section.discovery
+    if labels is not None and places is not None and labels.act == places.act and labels != places:
+        raise ConfigError(
+            "[geography] discovery: product file and run file name the same act, with another rho or delta. "
+            "Restore both as opendas init table --rho wrote them."
+        )
+    return tuple(dict.fromkeys(act for act in (labels, places) if act is not None))
 
 
 def _recipe(run_file: RunFile, product: Product) -> Recipe:

@@ -103,8 +103,13 @@ def table_product_file(guess: TableGuess, name: str) -> str:
 name           = {toml_text(name)}
 protected_unit = "record"            # what one row is: "patient", "voter", ...
 
+# CHECK: the labels below were read from the data, and a release that shows them is stamped
+# DOMAIN FROM RECORDS: a label that one record alone bears gives this record away. Put labels of a code
+# book in their place, and write provenance = "code-book" (or "public"), or for each attribute by itself
+# {{ age = "code-book", ... }}. Or let `opendas init table --rho` find the labels privately.
+provenance     = "from-records"
+
 # CHECK: every level that can occur, also one that no record of today has. The order is the order of output.
-# These levels were read from the data. Publishing them is a decision: keep only levels that are public.
 [attributes]
 {attributes}
 
@@ -170,7 +175,8 @@ levels = {_levels(guess)}
 
 # CHECK: "from-records" publishes which leaves hold records. Better: a file that lists every leaf, the empty
 # ones included, in a column named {guess.geocode}:   frame = "leaves.csv"
-frame = "from-records"
+# and where levels and leaves come from:       provenance = "public" (or "code-book")
+frame = "from-records"               # says its provenance itself: stamped DOMAIN FROM RECORDS
 
 # CHECK: rho is the privacy loss of the whole release: smaller protects more. `opendas plan` shows the noise.
 [budget]

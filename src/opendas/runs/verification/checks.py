@@ -19,6 +19,7 @@ def verify_again(
     release: Path,
     *,
     allow_seeded: bool = False,
+    allow_domain_from_records: bool = False,
     rederive: bool = False,
     workers: int | None = None,
     progress: Progress | None = None,
@@ -31,6 +32,8 @@ def verify_again(
         The folder ``release/``, or a copy of it.
     allow_seeded : bool
         Accept a run that is stamped NOT FOR RELEASE.
+    allow_domain_from_records : bool
+        Accept a run that is stamped DOMAIN FROM RECORDS.
     rederive : bool
         Estimate again from the measurements, and compare record for record.
     workers : int, optional
@@ -42,7 +45,9 @@ def verify_again(
     tuple of Check
         In a fixed order; the release passes if all are ok.
     """
-    checks = verify_release(release, allow_seeded=allow_seeded)
+    checks = verify_release(
+        release, allow_seeded=allow_seeded, allow_domain_from_records=allow_domain_from_records
+    )
     if rederive and checks[0].ok:
         steps = _again(release, workers, progress)
         return (*checks, *(run_check(name, step) for name, step in steps))
