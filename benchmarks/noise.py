@@ -52,7 +52,7 @@ def time_ours(variance: int, draws: int, repeats: int) -> dict[str, float]:
     build = time.thread_time() - start
     source, table = NoiseSource(RunKey.generate().derive("benchmark")), SamplerTable.build(law)
     cells = np.arange(draws)
-    seconds = best_of(repeats, lambda: source.draw(table, 1, 0, 0, cells))
+    seconds = best_of(repeats, lambda: source.draw_many(1, [(table, 0, 0, cells)]))
     return {"per_second": draws / seconds, "thresholds": len(floors), "thresholds_seconds": build}
 
 

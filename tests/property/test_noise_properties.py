@@ -8,13 +8,15 @@ from fractions import Fraction
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.noise import draw, packed
 from support.seeds import examples
 
 from opendas.custody.run_key import RunKey
+from opendas.sampling.addresses import fill_addresses, fill_pairs
 from opendas.sampling.interval_arithmetic import exp_neg, gaussian_weights
 from opendas.sampling.inverse_cdf import SamplerTable
 from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace, Noise
-from opendas.sampling.noise import NoiseSource, pack_addresses
+from opendas.sampling.noise import NoiseSource
 
 positive = st.fractions(min_value=Fraction(1, 10**6), max_value=Fraction(400), max_denominator=10**6)
 laws = st.one_of(positive.map(DiscreteGaussian), positive.map(DiscreteLaplace))
@@ -120,9 +122,15 @@ fields = st.tuples(
 @given(address=fields)
 @settings(deadline=None)
 def test_addresses_can_be_read_back(address: tuple[int, int, int, int, int]) -> None:
-    """A layout that can be inverted is injective."""
-    high, low = (int(half) for half in pack_addresses(*address)[0])
+    """A layout that can be inverted is injective, and the kernels write it."""
+    high, low = packed(*address)
     assert address == (high >> 56, high >> 16 & (2**40 - 1), high & (2**16 - 1), low >> 16, low & (2**16 - 1))
+    level, unit, query, cell, refinement = address
+    grid, pairs = np.zeros((1, 2), dtype=np.uint64), np.zeros((1, 2), dtype=np.uint64)
+    where = np.array([unit]), np.array([cell])
+    fill_addresses(grid, level, query, *where, 0)
+    fill_pairs(pairs, level, query, *where, 0)
+    assert grid.tolist() == pairs.tolist() == [[high, low - refinement]]
 
 
 @given(
@@ -136,11 +144,11 @@ def test_a_draw_does_not_depend_on_its_batch(
     cells: list[int], units: list[int], cut: int, law: Noise
 ) -> None:
     source, table = NoiseSource(bytes(32)), SamplerTable.build(law)
-    whole = source.draw(table, 1, units, 2, cells)
+    whole = draw(source, table, 1, units, 2, cells)
     parts = source.draw_many(1, [(table, units, 2, part) for part in (cells[cut:], cells[:cut])])
     np.testing.assert_array_equal(np.concatenate(parts[::-1], axis=1), whole)
     for i, unit in enumerate(units):
-        assert source.draw(table, 1, unit, 2, cells[-1]) == whole[i, -1]
+        assert draw(source, table, 1, unit, 2, cells[-1]) == whole[i, -1]
 
 
 @given(

@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from scipy import stats
+from support.noise import draw, pmf
 
 from opendas.custody.run_key import RunKey
 from opendas.sampling.inverse_cdf import SamplerTable
@@ -53,7 +54,7 @@ def source(seed: int) -> NoiseSource:
 def draws(law: Noise, n: int = DRAWS, seed: int = 1) -> NDArray[np.int64]:
     """n draws over several geounits, so that every part of the address varies."""
     units = np.arange(20)
-    return source(seed).draw(SamplerTable.build(law), 3, units, 2, np.arange(n // 20)).ravel()
+    return draw(source(seed), SamplerTable.build(law), 3, units, 2, np.arange(n // 20)).ravel()
 
 
 def bins(law: Noise, width: int = 8) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -62,9 +63,9 @@ def bins(law: Noise, width: int = 8) -> tuple[NDArray[np.int64], NDArray[np.floa
     edge = law.margin(Fraction(999, 1000)) // step * step
     edges = np.arange(-edge - step // 2, edge + step, step)
     values = np.arange(edges[0], edges[-1])
-    p = np.array([law.pmf(int(k)) for k in values])
+    p = np.array([pmf(law, int(k)) for k in values])
     inner = np.add.reduceat(p, np.arange(0, len(values), step))
-    below = np.array([law.pmf(int(k)) for k in range(int(edges[0]) - 30 * step - 30, int(edges[0]))]).sum()
+    below = np.array([pmf(law, int(k)) for k in range(int(edges[0]) - 30 * step - 30, int(edges[0]))]).sum()
     return edges, np.concatenate([[below], inner, [1 - below - inner.sum()]])
 
 
@@ -83,7 +84,7 @@ def test_the_law_is_accepted_and_a_scale_5_per_cent_off_rejected(law: Noise, wro
     drawn = draws(law)
     edges, q = bins(wrong)
     values = np.arange(edges[0], edges[-1])
-    p = np.array([law.pmf(int(k)) for k in values])
+    p = np.array([pmf(law, int(k)) for k in values])
     inner = np.add.reduceat(p, np.arange(0, len(values), edges[1] - edges[0]))
     tail = (1 - inner.sum()) / 2
     p = np.concatenate([[tail], inner, [tail]])
@@ -107,13 +108,13 @@ def test_neighbouring_addresses_are_uncorrelated() -> None:
     law = DiscreteGaussian(Fraction(25))
     table, keyed = SamplerTable.build(law), source(4)
     units, cells = np.arange(200), np.arange(500)
-    base = keyed.draw(table, 2, units, 7, cells)
+    base = draw(keyed, table, 2, units, 7, cells)
     others = {
         "cell": base[:, np.roll(cells, 1)],
         "geounit": base[np.roll(units, 1)],
-        "query": keyed.draw(table, 2, units, 8, cells),
-        "geolevel": keyed.draw(table, 3, units, 7, cells),
-        "key": source(5).draw(table, 2, units, 7, cells),
+        "query": draw(keyed, table, 2, units, 8, cells),
+        "geolevel": draw(keyed, table, 3, units, 7, cells),
+        "key": draw(source(5), table, 2, units, 7, cells),
     }
     for name, other in others.items():
         correlation = (base * other).mean() / law.variance

@@ -16,6 +16,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 from support.households import configuration
+from support.noise import pmf
 
 from opendas.arrays import Ints
 from opendas.custody.run_key import RunKey
@@ -65,10 +66,10 @@ def drawn(request: pytest.FixtureRequest) -> tuple[Plan, Residuals]:
 
 def p_value(values: NDArray[np.int64], law: Noise) -> float:
     """Chi-squared of values against a law, in bins that expect at least 5."""
-    reach = next(m for m in range(10**4) if law.pmf(m) * len(values) < 5)
+    reach = next(m for m in range(10**4) if pmf(law, m) * len(values) < 5)
     inside = np.arange(-reach + 1, reach)
     seen = np.array([np.sum(values == k) for k in inside] + [np.sum(np.abs(values) >= reach)])
-    chances = np.array([law.pmf(int(k)) for k in inside])
+    chances = np.array([pmf(law, int(k)) for k in inside])
     chances = np.append(chances, 1 - chances.sum()) * len(values)
     return float(stats.chi2.sf(((seen - chances) ** 2 / chances).sum(), len(seen) - 1))
 

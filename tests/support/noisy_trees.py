@@ -89,7 +89,7 @@ class MadeTree:
 
     def draw(self, seed: int) -> NoisyTree:
         answers = Draw(self.counts, self.spine, self.levels, seed)
-        return NoisyTree(self.product, self.frame, self.spine, self.levels, self.table, answers, "opendas")
+        return NoisyTree(self.product, self.frame, self.spine, self.levels, self.table, answers)
 
     def truth(self, level: int, members: np.ndarray) -> np.ndarray:
         exact = self.counts.aggregate(self.spine.leaf_starts(level))

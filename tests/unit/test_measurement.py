@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from support.assembled import KEY, assemble
 from support.mini import from_dense, mini_frame, mini_histogram, mini_product, to_dense
+from support.noise import draw
 
 from opendas.errors import BudgetError
 from opendas.geography.spine import Shares, Spine
@@ -38,7 +39,7 @@ def test_a_full_measurement_is_truth_plus_the_noise_of_its_address(run) -> None:
             expected = planned.query.answers(dense)
             for unit in range(len(dense)):
                 rows = np.arange(planned.query.size)
-                drawn = noise.draw(table, number, unit, planned.address, rows)
+                drawn = draw(noise, table, number, unit, planned.address, rows)
                 assert np.array_equal(values[unit] - expected[unit], drawn)
 
 
@@ -129,7 +130,9 @@ def test_marginals_sum_over_all_cells_and_not_over_the_support(run) -> None:
     total = next(query for query in lazy.queries if query.name == "total")
     planned = next(q for q in run.plan.levels[2].queries if q.query.name == "total")
     table = SamplerTable.build(run.plan.distribution(2, planned))
-    noise = NoiseSource(KEY).draw(table, 2, np.arange(len(run.spine.leaf)), planned.address, np.zeros(1, int))
+    noise = draw(
+        NoiseSource(KEY), table, 2, np.arange(len(run.spine.leaf)), planned.address, np.zeros(1, int)
+    )
     assert np.array_equal(total.values - noise, run.counts.row_totals()[:, None])
 
 

@@ -5,19 +5,22 @@ from __future__ import annotations
 import itertools
 import multiprocessing
 import pickle
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from support.noise import draw, packed
 
 from opendas.custody.run_key import RunKey
 from opendas.errors import PrivacyError
 from opendas.sampling import noise as noise_module
+from opendas.sampling.addresses import fill_addresses, fill_pairs
 from opendas.sampling.inverse_cdf import SamplerTable
 from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
-from opendas.sampling.noise import NoiseSource, pack_addresses
+from opendas.sampling.noise import NoiseSource
 
 KEY = RunKey.seeded(20).derive("noise", b"plan")
 TABLE = SamplerTable.build(DiscreteGaussian(Fraction(21, 2)))
@@ -30,9 +33,7 @@ def slow_draw(key: bytes, table: SamplerTable, level: int, unit: int, query: int
     """The definition, one draw at a time: pack 128 bits, encrypt, count the thresholds passed."""
 
     def word(refinement: int) -> int:
-        first = level << 56 | unit << 16 | query
-        second = cell << 16 | refinement
-        block = first.to_bytes(8, "little") + second.to_bytes(8, "little")
+        block = b"".join(half.to_bytes(8, "little") for half in packed(level, unit, query, cell, refinement))
         encrypted = Cipher(algorithms.AES(key), modes.ECB()).encryptor().update(block)
         return int.from_bytes(encrypted[:8], "little")
 
@@ -52,7 +53,7 @@ def test_a_draw_is_its_definition() -> None:
     source = NoiseSource(KEY)
     units, cells = [0, 3, 2**40 - 1], [0, 1, 7, 2**48 - 1]
     for table, level, query in ((TABLE, 0, 0), (LAPLACE, 255, 2**16 - 1)):
-        drawn = source.draw(table, level, units, query, cells)
+        drawn = draw(source, table, level, units, query, cells)
         slow = [[slow_draw(KEY, table, level, unit, query, cell) for cell in cells] for unit in units]
         assert drawn.tolist() == slow
         assert drawn.dtype == np.int64
@@ -61,32 +62,32 @@ def test_a_draw_is_its_definition() -> None:
 def test_golden_draws() -> None:
     """Fixed for ever: a change here changes every release that is resumed or drawn again."""
     source = NoiseSource(bytes(range(32)))
-    assert source.draw(TABLE, 1, 2, 3, np.arange(12)).tolist() == GOLDEN_GAUSSIAN
-    assert source.draw(LAPLACE, 1, 2, 3, np.arange(12)).tolist() == GOLDEN_LAPLACE
+    assert draw(source, TABLE, 1, 2, 3, np.arange(12)).tolist() == GOLDEN_GAUSSIAN
+    assert draw(source, LAPLACE, 1, 2, 3, np.arange(12)).tolist() == GOLDEN_LAPLACE
 
 
 def test_shapes_follow_units_and_cells() -> None:
     source = NoiseSource(KEY)
     cells = np.arange(5)
-    assert source.draw(TABLE, 1, 4, 2, cells).shape == (5,)
-    assert source.draw(TABLE, 1, [4], 2, cells).shape == (1, 5)
-    assert source.draw(TABLE, 1, np.array([4, 5, 6]), 2, cells).shape == (3, 5)
-    assert source.draw(TABLE, 1, 4, 2, 3).shape == ()
-    assert source.draw(TABLE, 1, [], 2, cells).shape == (0, 5)
-    assert source.draw(TABLE, 1, 4, 2, []).shape == (0,)
+    assert draw(source, TABLE, 1, 4, 2, cells).shape == (5,)
+    assert draw(source, TABLE, 1, [4], 2, cells).shape == (1, 5)
+    assert draw(source, TABLE, 1, np.array([4, 5, 6]), 2, cells).shape == (3, 5)
+    assert draw(source, TABLE, 1, 4, 2, 3).shape == ()
+    assert draw(source, TABLE, 1, [], 2, cells).shape == (0, 5)
+    assert draw(source, TABLE, 1, 4, 2, []).shape == (0,)
     assert source.draw_many(1, []) == []
 
 
 def test_batches_and_chunks_do_not_matter() -> None:
     source = NoiseSource(KEY)
     units, cells = np.arange(7), np.arange(3_001)  # 21,007 draws: three chunks, cut inside a geounit
-    whole = source.draw(TABLE, 2, units, 5, cells)
-    single = np.stack([source.draw(TABLE, 2, int(unit), 5, cells) for unit in units])
+    whole = draw(source, TABLE, 2, units, 5, cells)
+    single = np.stack([draw(source, TABLE, 2, int(unit), 5, cells) for unit in units])
     np.testing.assert_array_equal(whole, single)
     order = np.random.default_rng(1).permutation(len(cells))
-    np.testing.assert_array_equal(source.draw(TABLE, 2, units[::-1], 5, cells[order]), whole[::-1][:, order])
+    np.testing.assert_array_equal(draw(source, TABLE, 2, units[::-1], 5, cells[order]), whole[::-1][:, order])
     many = source.draw_many(2, [(LAPLACE, units, 1, [4]), (TABLE, units, 5, cells), (TABLE, 3, 5, cells[:9])])
-    np.testing.assert_array_equal(many[0], source.draw(LAPLACE, 2, units, 1, [4]))
+    np.testing.assert_array_equal(many[0], draw(source, LAPLACE, 2, units, 1, [4]))
     np.testing.assert_array_equal(many[1], whole)
     np.testing.assert_array_equal(many[2], whole[3, :9])
 
@@ -94,14 +95,14 @@ def test_batches_and_chunks_do_not_matter() -> None:
 def test_draws_of_pairs_are_those_of_the_grid() -> None:
     source = NoiseSource(KEY)
     units, cells = np.arange(40, 60), np.arange(1, 2_000, 2)  # 20,000 draws: three chunks
-    grid = source.draw(TABLE, 2, units, 5, cells)
+    grid = draw(source, TABLE, 2, units, 5, cells)
     order = np.random.default_rng(3).permutation(grid.size)
     unit, cell = np.repeat(units, len(cells))[order], np.tile(cells, len(units))[order]
     some, other, none = source.draw_pairs(
         2, [(TABLE, unit, 5, cell), (LAPLACE, [7, 9], 1, [3, 4]), (TABLE, [], 5, [])]
     )
     np.testing.assert_array_equal(some, grid.ravel()[order])
-    np.testing.assert_array_equal(other, np.diag(source.draw(LAPLACE, 2, [7, 9], 1, [3, 4])))
+    np.testing.assert_array_equal(other, np.diag(draw(source, LAPLACE, 2, [7, 9], 1, [3, 4])))
     assert none.shape == (0,)
     with pytest.raises(PrivacyError, match="differ in number"):
         source.draw_pairs(2, [(TABLE, [1, 2], 5, [3])])
@@ -119,11 +120,11 @@ def test_sums_of_draws_over_groups_are_those_of_the_draws() -> None:
     source.add_sums(2, [*requests, (LAPLACE, [7], 1, [3, 4], np.zeros(1, int), other)])
     expected, elsewhere = np.ones_like(sums), np.zeros_like(same)
     for unit, to in zip(units, group, strict=True):  # every draw in the column of its cell
-        expected[to, cells] += source.draw(TABLE, 2, unit, 5, cells)
-        elsewhere[to, [8, 2]] += source.draw(LAPLACE, 2, unit, 6, [8, 2])
+        expected[to, cells] += draw(source, TABLE, 2, unit, 5, cells)
+        elsewhere[to, [8, 2]] += draw(source, LAPLACE, 2, unit, 6, [8, 2])
     np.testing.assert_array_equal(sums, expected)
     np.testing.assert_array_equal(same, elsewhere)
-    np.testing.assert_array_equal(other[0], [0, 0, 0, *source.draw(LAPLACE, 2, 7, 1, [3, 4])])
+    np.testing.assert_array_equal(other[0], [0, 0, 0, *draw(source, LAPLACE, 2, 7, 1, [3, 4])])
 
 
 def test_sums_of_draws_need_a_place_for_every_draw() -> None:
@@ -144,14 +145,14 @@ def test_sums_of_draws_need_a_place_for_every_draw() -> None:
 def test_threads_share_a_source() -> None:
     source = NoiseSource(KEY)
     cells = np.arange(2_000)
-    expected = [NoiseSource(KEY).draw(TABLE, 2, unit, 5, cells) for unit in range(32)]
+    expected = [draw(NoiseSource(KEY), TABLE, 2, unit, 5, cells) for unit in range(32)]
     with ThreadPoolExecutor(4) as pool:
-        drawn = list(pool.map(lambda unit: source.draw(TABLE, 2, unit, 5, cells), range(32)))
+        drawn = list(pool.map(lambda unit: draw(source, TABLE, 2, unit, 5, cells), range(32)))
     np.testing.assert_array_equal(drawn, expected)
 
 
 def _in_worker(key: bytes) -> list[int]:
-    return NoiseSource(key).draw(TABLE, 2, 0, 5, np.arange(50)).tolist()
+    return draw(NoiseSource(key), TABLE, 2, 0, 5, np.arange(50)).tolist()
 
 
 def test_worker_processes_rebuild_the_source_from_its_key() -> None:
@@ -162,42 +163,60 @@ def test_worker_processes_rebuild_the_source_from_its_key() -> None:
 @pytest.mark.parametrize("dtype", [np.int8, np.uint16, np.int32, np.uint64])
 def test_any_integer_type_addresses_the_same_draws(dtype: type) -> None:
     source = NoiseSource(KEY)
-    expected = source.draw(TABLE, 2, 1, 5, np.arange(100))
+    expected = draw(source, TABLE, 2, 1, 5, np.arange(100))
     strided = np.arange(0, 200, dtype=np.int16)[::2] // 2
-    np.testing.assert_array_equal(source.draw(TABLE, 2, dtype(1), 5, np.arange(100, dtype=dtype)), expected)
-    np.testing.assert_array_equal(source.draw(TABLE, 2, 1, 5, strided), expected)
+    np.testing.assert_array_equal(draw(source, TABLE, 2, dtype(1), 5, np.arange(100, dtype=dtype)), expected)
+    np.testing.assert_array_equal(draw(source, TABLE, 2, 1, 5, strided), expected)
 
 
 def test_every_field_of_the_address_and_the_key_matter() -> None:
     cells = np.arange(40)
-    base = NoiseSource(KEY).draw(TABLE, 2, 1, 5, cells)
+    base = draw(NoiseSource(KEY), TABLE, 2, 1, 5, cells)
     others = [
-        NoiseSource(RunKey.seeded(20).derive("noise", b"other plan")).draw(TABLE, 2, 1, 5, cells),
-        NoiseSource(RunKey.seeded(20).derive("other", b"plan")).draw(TABLE, 2, 1, 5, cells),
-        NoiseSource(RunKey.seeded(21).derive("noise", b"plan")).draw(TABLE, 2, 1, 5, cells),
-        NoiseSource(KEY).draw(TABLE, 3, 1, 5, cells),
-        NoiseSource(KEY).draw(TABLE, 2, 2, 5, cells),
-        NoiseSource(KEY).draw(TABLE, 2, 1, 6, cells),
-        NoiseSource(KEY).draw(TABLE, 2, 1, 5, cells + 40),
+        draw(NoiseSource(RunKey.seeded(20).derive("noise", b"other plan")), TABLE, 2, 1, 5, cells),
+        draw(NoiseSource(RunKey.seeded(20).derive("other", b"plan")), TABLE, 2, 1, 5, cells),
+        draw(NoiseSource(RunKey.seeded(21).derive("noise", b"plan")), TABLE, 2, 1, 5, cells),
+        draw(NoiseSource(KEY), TABLE, 3, 1, 5, cells),
+        draw(NoiseSource(KEY), TABLE, 2, 2, 5, cells),
+        draw(NoiseSource(KEY), TABLE, 2, 1, 6, cells),
+        draw(NoiseSource(KEY), TABLE, 2, 1, 5, cells + 40),
     ]
     assert all((base != other).any() for other in others)
 
 
 def test_addresses_of_small_plans_are_distinct() -> None:
-    """Enumerate (geolevel, geounit, query, cell, refinement) of two small plans, and the extreme fields."""
-    for levels, units, queries, cells, refinements in ((3, 11, 4, 13, 3), (2, 40, 3, 5, 2)):
-        axes = np.ix_(*(np.arange(n) for n in (levels, units, queries, cells, refinements)))
-        blocks = pack_addresses(*axes)
-        assert blocks.dtype == np.uint64
-        assert len(np.unique(blocks, axis=0)) == levels * units * queries * cells * refinements
-    corners = [(0, 1, 2**width - 1) for width in (8, 40, 16, 48, 16)]
-    blocks = pack_addresses(*(np.array(field) for field in zip(*itertools.product(*corners), strict=True)))
-    assert len(np.unique(blocks, axis=0)) == 3**5
+    """Enumerate (geolevel, geounit, query, cell) of two small plans, and the extreme fields."""
+    for levels, units, queries, cells in ((3, 11, 4, 13), (2, 40, 3, 5)):
+        blocks = [
+            filled(level, query, np.arange(units), np.arange(cells))
+            for level, query in itertools.product(range(levels), range(queries))
+        ]
+        assert len(set(itertools.chain(*blocks))) == levels * units * queries * cells
+    levels, units, queries, cells = ((0, 1, 2**width - 1) for width in (8, 40, 16, 48))
+    blocks = [filled(level, query, units, cells) for level, query in itertools.product(levels, queries)]
+    assert len(set(itertools.chain(*blocks))) == 3**4
 
 
 def test_address_layout() -> None:
-    (row,) = pack_addresses(0xA1, 0xB1B2B3B4B5, 0xC1C2, 0xD1D2D3D4D5D6, 0xE1E2).tolist()
-    assert [f"{half:016x}" for half in row] == ["a1b1b2b3b4b5c1c2", "d1d2d3d4d5d6e1e2"]
+    fields = 0xA1, 0xB1B2B3B4B5, 0xC1C2, 0xD1D2D3D4D5D6
+    (row,) = filled(fields[0], fields[2], [fields[1]], [fields[3]])
+    assert [f"{half:016x}" for half in row] == ["a1b1b2b3b4b5c1c2", "d1d2d3d4d5d60000"]
+    assert row == packed(*fields)
+    assert f"{packed(*fields, 0xE1E2)[1]:016x}" == "d1d2d3d4d5d6e1e2"
+
+
+def filled(level: int, query: int, units: Sequence[int], cells: Sequence[int]) -> list[tuple[int, int]]:
+    """The addresses of a grid as the kernels write them, whole and from every place; pairs give the same."""
+    unit, cell = np.array(units, dtype=np.int64), np.array(cells, dtype=np.int64)
+    blocks = np.zeros((len(unit) * len(cell), 2), dtype=np.uint64)
+    fill_addresses(blocks, level, query, unit, cell, 0)
+    part = np.zeros_like(blocks)
+    for start in range(0, len(blocks), 7):
+        fill_addresses(part[start : start + 5], level, query, unit, cell, start)
+        both = np.repeat(unit, len(cell)), np.tile(cell, len(unit))
+        fill_pairs(part[start + 5 : start + 7], level, query, *both, start + 5)
+    assert np.array_equal(blocks, part)
+    return [(high, low) for high, low in blocks.tolist()]
 
 
 @pytest.mark.parametrize(
@@ -220,14 +239,7 @@ def test_address_layout() -> None:
 def test_overflow_is_refused(level: int, unit: int, query: int, cell: int) -> None:
     cells = np.array([0, cell])
     with pytest.raises(PrivacyError, match=r"indices have type|does not fit|single integer"):
-        NoiseSource(KEY).draw(TABLE, level, unit, query, cells)
-    with pytest.raises(PrivacyError, match=r"indices have type|does not fit"):
-        pack_addresses(level, unit, query, cells)
-
-
-def test_refinement_overflow_is_refused() -> None:
-    with pytest.raises(PrivacyError, match="refinement"):
-        pack_addresses(0, 0, 0, 0, 2**16)
+        draw(NoiseSource(KEY), TABLE, level, unit, query, cells)
 
 
 def test_undecided_words_read_the_next_refinement_of_the_same_address(
@@ -242,12 +254,12 @@ def test_undecided_words_read_the_next_refinement_of_the_same_address(
 
     expected = [int(table_value) for table_value in _refined_from_zero(KEY, 2, 1, 5, range(20))]
     monkeypatch.setattr(noise_module, "_Scratch", Zeroed)
-    assert NoiseSource(KEY).draw(TABLE, 2, 1, 5, np.arange(20)).tolist() == expected
+    assert draw(NoiseSource(KEY), TABLE, 2, 1, 5, np.arange(20)).tolist() == expected
     assert min(expected) < -25  # far in the tail, where a first word 0 puts them
 
 
 def _refined_from_zero(key: bytes, level: int, unit: int, query: int, cells: range) -> list[int]:
-    blocks = pack_addresses(level, unit, query, np.array(cells), 1)
+    blocks = np.array([packed(level, unit, query, cell, 1) for cell in cells], dtype=np.uint64)
     encrypted = Cipher(algorithms.AES(key), modes.ECB()).encryptor().update(blocks.tobytes())
     words = np.frombuffer(encrypted, dtype="<u8").reshape(-1, 2)[:, 0].tolist()
     floors = TABLE.distribution.tail_floors(128)

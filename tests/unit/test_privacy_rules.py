@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import json
 from collections.abc import Callable
 from fractions import Fraction
@@ -14,6 +15,7 @@ import pytest
 from support import pl94_zip
 from support.assembled import Assembled, assemble
 from support.mini import from_dense, mini_frame, mini_histogram, mini_product
+from support.noise import packed
 
 import opendas
 import opendas.measurement.noisy as noisy
@@ -31,7 +33,6 @@ from opendas.readers.registry import make_reader
 from opendas.runs.options import RunOptions
 from opendas.runs.release import release
 from opendas.runs.run import load
-from opendas.sampling.addresses import pack_addresses
 from opendas.sampling.inverse_cdf import SamplerTable
 from opendas.sampling.laws import MAX_FLOORS, DiscreteGaussian
 from opendas.schema.histogram import Histogram
@@ -79,8 +80,7 @@ def planned_addresses(run: Assembled) -> Blocks:
             place = run.product.query_names.index(query.query.name)
             for unit in range(len(run.spine.levels[number])):
                 for cell in range(query.query.size):
-                    (block,) = pack_addresses(number, unit, place, cell).tolist()
-                    found.add(tuple(block))
+                    found.add(packed(number, unit, place, cell))
     return found
 
 
@@ -140,9 +140,7 @@ def test_a_lazy_run_draws_addresses_of_the_plan_only(run: Assembled, cipher: lis
 def test_geolevels_queries_and_geounits_do_not_collide_at_their_limits() -> None:
     """The largest index of each field next to the smallest of the one above it."""
     edges = [(0, 2**8 - 1), (0, 2**40 - 1), (0, 2**16 - 1), (0, 2**48 - 1), (0, 2**16 - 1)]
-    grid = np.array(np.meshgrid(*edges, indexing="ij"), dtype=np.int64).reshape(5, -1)
-    blocks = pack_addresses(*grid)
-    assert len({tuple(block) for block in blocks.tolist()}) == 32
+    assert len({packed(*address) for address in itertools.product(*edges)}) == 32
 
 
 def test_one_query_group_cannot_be_measured_twice_under_one_address(run: Assembled) -> None:

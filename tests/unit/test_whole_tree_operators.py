@@ -120,13 +120,13 @@ def test_the_persons_product_comes_down_to_four_small_matrices() -> None:
         [product.workload.group(b.query).row_of_cell == product.bound_row(b) for b in product.bounds]
     )
     domain = Domain.build(product, queries, closing)
-    assert domain.dense == (0, 1)
+    assert domain.cell.shape == (16, 126)
     assert [kind.matrices.shape for kind in domain.kinds] == [(11, 4, 16, 16)]
     assert sorted(domain.kinds[0].copies.tolist()) == [1, 1, 62, 62]
     plain = Domain.build(
         pl94_units(), pl94_units().workload.groups(["total", "detailed"]), np.zeros((0, 2), bool)
     )
-    assert plain.dense == ()
+    assert plain.cell.shape == (1, 2)
     assert [kind.matrices.shape for kind in plain.kinds] == [(2, 2, 1, 1)]
     detailed = product.workload.group("detailed").row_of_cell
     rows = Rows.build(domain, detailed[None, :] == np.arange(len(detailed))[:, None])

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from opendas.arrays import Bools, Codes, Ints
+from opendas.arrays import Codes, Ints
 from opendas.errors import Finding, GeographyError
 
 __all__ = [
@@ -120,10 +120,6 @@ class Frame:
             return self.entities[geolevel]
         known = ", ".join((*self.geolevels, *self.entities))
         raise GeographyError(f"no geolevel or entity category {geolevel!r}; this frame has {known}.")
-
-    def select(self, keep: Bools) -> Frame:
-        """Return the frame of the leaves where `keep` is true."""
-        return self.take(np.flatnonzero(keep))
 
     def take(self, leaves: Ints) -> Frame:
         """Return the frame of leaves at ascending positions; the arrays are copies."""

@@ -42,9 +42,6 @@ class Domain:
 
     Parameters
     ----------
-    schema : Schema
-    dense : tuple of int
-        Positions of the dense attributes in the schema.
     queries : tuple of QueryGroup
         In the order of every axis ``q``.
     possible : bool (k, e)
@@ -61,8 +58,6 @@ class Domain:
         Query groups of the other attributes.
     """
 
-    schema: Schema
-    dense: tuple[int, ...]
     queries: tuple[QueryGroup, ...]
     possible: Bools
     cell: Ints
@@ -112,8 +107,6 @@ class Domain:
         which = [list(distinct).index(part.name) for part in parts]
         kinds, order = _kinds(algebra, codes, which, k)
         return cls(
-            schema,
-            dense,
             tuple(queries),
             product.possible[cell],
             cell,

@@ -84,13 +84,12 @@ class CollapsedTree:
     Parameters
     ----------
     levels : tuple of CollapsedLevel
-    parents, own, subtrees : tuple of int64 (g,)
-        Per level, parent, class of noise and class of subtree of each geounit; empty where none is named.
+    parents, subtrees : tuple of int64 (g,)
+        Per level, parent and class of subtree of each geounit; empty where none is named.
     """
 
     levels: tuple[CollapsedLevel, ...]
     parents: tuple[Ints, ...] = ()
-    own: tuple[Ints, ...] = ()
     subtrees: tuple[Ints, ...] = ()
 
     @classmethod
@@ -118,9 +117,7 @@ class CollapsedTree:
             found.append((np.zeros(len(first), dtype=np.int64) if classes is None else classes[first], table))
             kinds.append(kind)
         roots = np.bincount(kinds[-1], minlength=len(found[-1][0])).astype(np.int64)
-        return cls(
-            _with_contexts(found[::-1], roots), tuple(parents), tuple(own or ()), tuple(reversed(kinds))
-        )
+        return cls(_with_contexts(found[::-1], roots), tuple(parents), tuple(reversed(kinds)))
 
     @classmethod
     def of_hierarchy(cls, hierarchy: Hierarchy, levels: int | None = None) -> CollapsedTree:
@@ -453,12 +450,11 @@ class Trace:
         known = upward(self.tree, information, plain=True)
         return known, downward(self.tree, known, plain=True)
 
-    def value(self, precisions: Floats) -> float:
-        """Return the weighted sum of variances for precisions, one over variance of noise, (levels, q)."""
-        return float((self.targets * self.parts(precisions)).sum())
-
     def value_and_gradient(self, precisions: Floats) -> tuple[float, Floats]:
-        """Return the weighted sum of variances and its derivatives by the precisions, (levels, q)."""
+        """Return the weighted sum of variances and its derivatives by the precisions, (levels, q).
+
+        A precision is one over the variance of the noise.
+        """
         known, variance = self._passes(precisions)
         gradient = np.zeros_like(precisions)
         for number, matrices in enumerate(self.matrices):

@@ -79,11 +79,6 @@ class NoisyLevel:
                     found[row, column] = law.variance
         return found
 
-    @property
-    def weights(self) -> npt.NDArray[np.float64]:
-        """One over the variance, float64 (c, q); zero where a class was not asked."""
-        return np.asarray(1.0 / self.variances)
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NoisyTree:
@@ -102,8 +97,6 @@ class NoisyTree:
     constraints : ConstraintTable
         Bounds and exact answers.
     answers : AnswerSource
-    layout : str
-        Where it was read from: ``"opendas"`` or ``"bureau"``.
     """
 
     product: Product
@@ -112,7 +105,6 @@ class NoisyTree:
     levels: tuple[NoisyLevel, ...]
     constraints: ConstraintTable
     answers: AnswerSource
-    layout: str
 
     def __post_init__(self) -> None:
         if tuple(level.geolevel for level in self.levels) != self.spine.names:

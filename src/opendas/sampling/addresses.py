@@ -18,57 +18,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from opendas.errors import PrivacyError
 
-__all__ = ["CELL_BITS", "LEVEL_BITS", "QUERY_BITS", "REFINEMENT_BITS", "UNIT_BITS", "pack_addresses"]
+__all__ = ["CELL_BITS", "LEVEL_BITS", "QUERY_BITS", "UNIT_BITS"]
 
 LEVEL_BITS = 8
 UNIT_BITS = 40
 QUERY_BITS = 16
 CELL_BITS = 48
-REFINEMENT_BITS = 16
-
-
-def pack_addresses(
-    level: ArrayLike,
-    units: ArrayLike,
-    query: ArrayLike,
-    cells: ArrayLike,
-    refinement: ArrayLike = 0,
-) -> NDArray[np.uint64]:
-    """Lay out addresses.
-
-    Parameters
-    ----------
-    level, units, query, cells, refinement : array of int
-        Geolevel (8 bits), geounit index in the spine of the run (40), query group (16), cell index in the
-        full query (48) and refinement (16). Broadcast against each other.
-
-    Returns
-    -------
-    ndarray of uint64, shape (n, 2)
-        One row an address, in the order of the flattened broadcast.
-
-    Raises
-    ------
-    PrivacyError
-        If a field is not an integer or does not fit.
-    """
-    fields = []
-    for field, values, bits in (
-        ("geolevel", level, LEVEL_BITS),
-        ("geounit", units, UNIT_BITS),
-        ("query", query, QUERY_BITS),
-        ("cell", cells, CELL_BITS),
-        ("refinement", refinement, REFINEMENT_BITS),
-    ):
-        indices, shape = index_array(field, values, bits)
-        fields.append(indices.reshape(shape))
-    geolevel, geounit, group, cell, count = (
-        array.ravel().astype(np.uint64) for array in np.broadcast_arrays(*fields)
-    )
-    blocks = np.empty((geolevel.size, 2), dtype=np.uint64)
-    blocks[:, 0] = geolevel << np.uint64(UNIT_BITS + QUERY_BITS) | geounit << np.uint64(QUERY_BITS) | group
-    blocks[:, 1] = cell << np.uint64(REFINEMENT_BITS) | count
-    return blocks
 
 
 def index_array(field: str, values: ArrayLike, bits: int) -> tuple[NDArray[np.int64], tuple[int, ...]]:

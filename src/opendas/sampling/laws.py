@@ -119,25 +119,7 @@ class DiscreteGaussian(_SymmetricLaw):
 
         Below ``sigma2`` of about 0.0007 it is smaller than the smallest positive double and comes as 0.0.
         """
-        return float(self.sigma2) if self.sigma2 >= _WIDE else _narrow_gaussian(self.sigma2)[1]
-
-    def pmf(self, k: int) -> float:
-        """Return ``P(X = k)`` to a few units in the last place.
-
-        Parameters
-        ----------
-        k : int
-            Value.
-
-        Returns
-        -------
-        float
-            Probability; 0.0 where it is below the smallest positive double.
-        """
-        weight = _exp_neg_double(Fraction(k * k) / (2 * self.sigma2))
-        if self.sigma2 >= _WIDE:
-            return weight / math.sqrt(2 * math.pi * float(self.sigma2))
-        return weight / _narrow_gaussian(self.sigma2)[0]
+        return float(self.sigma2) if self.sigma2 >= _WIDE else _narrow_gaussian_variance(self.sigma2)
 
     def tail_floors(self, bits: int) -> list[int]:
         """Return ``floor(2**bits * P(X > k))`` for ``k = 0, 1, ...`` to the first 0."""
@@ -191,22 +173,6 @@ class DiscreteLaplace(_SymmetricLaw):
     def variance(self) -> float:
         """Variance of the integer law in squared counts: ``2 q / (1 - q)**2``, ``q = exp(-1 / scale)``."""
         return _laplace_variance(self.scale)
-
-    def pmf(self, k: int) -> float:
-        """Return ``P(X = k)`` to a few units in the last place.
-
-        Parameters
-        ----------
-        k : int
-            Value.
-
-        Returns
-        -------
-        float
-            Probability; 0.0 where it is below the smallest positive double.
-        """
-        half = float(1 / (2 * self.scale))
-        return math.tanh(half) * _exp_neg_double(Fraction(abs(k)) / self.scale)
 
     def tail_floors(self, bits: int) -> list[int]:
         """Return ``floor(2**bits * P(X > k))`` for ``k = 0, 1, ...`` to the first 0."""
@@ -311,21 +277,14 @@ def _decided_margin(law: Noise, confidence: Fraction) -> int:
     raise PrivacyError(f"The margin at confidence {confidence} could not be decided at 2048 bits.")
 
 
-def _exp_neg_double(x: Fraction) -> float:
-    precision = 70 + 3 * min(int(x), 800) // 2
-    low, high = exp_neg(x, precision)
-    return float(Fraction(low + high, 2 << precision))
-
-
 @lru_cache(maxsize=1024)
-def _narrow_gaussian(sigma2: Fraction) -> tuple[float, float]:
-    """Return the normaliser and the variance of a discrete Gaussian with ``sigma2 < 8``, by direct sums."""
-    one = 1 << _DOUBLE_PRECISION
+def _narrow_gaussian_variance(sigma2: Fraction) -> float:
+    """Return the variance of a discrete Gaussian with ``sigma2 < 8``, by direct sums."""
     weights = list(gaussian_weights(sigma2, _DOUBLE_PRECISION, 1))
     # Weights beyond the list are below 2**-1400 and fall by more than half a step: no double sees them.
-    total = one + sum(low + high for low, high in weights)
+    total = (1 << _DOUBLE_PRECISION) + sum(low + high for low, high in weights)
     second = sum(k * k * (low + high) for k, (low, high) in enumerate(weights, start=1))
-    return float(Fraction(total, one)), float(Fraction(second, total))
+    return float(Fraction(second, total))
 
 
 @lru_cache(maxsize=1024)

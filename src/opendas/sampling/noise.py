@@ -30,12 +30,11 @@ from opendas.sampling.addresses import (
     fill_addresses,
     fill_pairs,
     index_array,
-    pack_addresses,
     scalar_index,
 )
 from opendas.sampling.inverse_cdf import SamplerTable
 
-__all__ = ["NoiseSource", "pack_addresses"]
+__all__ = ["NoiseSource"]
 
 _KEY_BYTES = 32
 _BLOCK_BYTES = 16
@@ -85,38 +84,6 @@ class NoiseSource:
     def __reduce__(self) -> NoReturn:
         raise TypeError("A noise source is not pickled. Pass its key bytes to the worker and make one there.")
 
-    def draw(
-        self, table: SamplerTable, level: int, unit: ArrayLike, query: int, cells: ArrayLike
-    ) -> NDArray[np.int64]:
-        """Draw the noise of a grid of geounits and cells.
-
-        Parameters
-        ----------
-        table : SamplerTable
-            The law.
-        level : int
-            Geolevel, 8 bits.
-        unit : int or array of int, shape (C,)
-            Geounit indices in the spine of the run, 40 bits.
-        query : int
-            Query group, 16 bits.
-        cells : array of int, shape (m,)
-            Cell indices in the *full* query, 48 bits.
-
-        Returns
-        -------
-        ndarray of int64
-            Shape ``unit.shape + cells.shape``: (m,) for a single geounit, (C, m) for several. In counts.
-
-        Raises
-        ------
-        PrivacyError
-            If an index does not fit its field.
-        """
-        request = _Prepared.of(level, (table, unit, query, cells))
-        self._run((request,))
-        return request.out.reshape(request.shape)
-
     def draw_many(self, level: int, requests: Sequence[Request]) -> list[NDArray[np.int64]]:
         """Draw several grids of one geolevel; small ones share one call of the cipher.
 
@@ -124,13 +91,15 @@ class NoiseSource:
         ----------
         level : int
             Geolevel, 8 bits.
-        requests : sequence of (table, units, query, cells)
-            As for :meth:`draw`.
+        requests : sequence of (table, unit, query, cells)
+            The law; geounit indices in the spine of the run, 40 bits, int or int array (C,); the query group,
+            16 bits; cell indices in the *full* query, 48 bits, int array (m,).
 
         Returns
         -------
         list of ndarray of int64
-            One array a request, shaped as by :meth:`draw`.
+            In counts, one array a request, of shape ``unit.shape + cells.shape``: (m,) for a single geounit,
+            (C, m) for several.
 
         Raises
         ------
@@ -153,7 +122,7 @@ class NoiseSource:
         level : int
             Geolevel, 8 bits.
         requests : sequence of (table, units, query, cells)
-            As for :meth:`draw`, but with as many geounits as cells, int arrays (N,).
+            As for :meth:`draw_many`, but with as many geounits as cells, int arrays (N,).
 
         Returns
         -------
@@ -177,8 +146,8 @@ class NoiseSource:
         level : int
             Geolevel, 8 bits.
         requests : sequence of (table, units, query, cells, group, sums)
-            The first four as for :meth:`draw`; ``group``, int64 (C,), tells to which row of ``sums``, int64
-            (G, M), each geounit's draws are added, each in the column with the number of its cell.
+            The first four as for :meth:`draw_many`; ``group``, int64 (C,), tells to which row of ``sums``,
+            int64 (G, M), each geounit's draws are added, each in the column with the number of its cell.
 
         Raises
         ------

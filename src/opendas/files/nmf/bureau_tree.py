@@ -84,7 +84,7 @@ def bureau_tree(path: Path) -> NoisyTree:
         rows.append(row)
     table, product = _constraints(product, spine, levels)
     answers = BureauAnswers(levels, tuple(level.queries for level in noisy), tuple(rows))
-    return NoisyTree(product, frame, spine, tuple(noisy), table, answers, "bureau")
+    return NoisyTree(product, frame, spine, tuple(noisy), table, answers)
 
 
 def _product(levels: Sequence[BureauLevel], name: str) -> Product:

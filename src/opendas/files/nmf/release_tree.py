@@ -173,7 +173,7 @@ def noisy_tree(released: ReleasedProduct) -> NoisyTree:
     answers = FolderAnswers(
         tuple(files), tuple(level.queries for level in levels), tuple(places), tuple(variances)
     )
-    return NoisyTree(product, released.frame, spine, tuple(levels), table, answers, "opendas")
+    return NoisyTree(product, released.frame, spine, tuple(levels), table, answers)
 
 
 def _check_complete(files: Sequence[MeasurementFile | None], spine: Spine, folder: Path) -> None:
