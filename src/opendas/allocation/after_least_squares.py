@@ -59,13 +59,10 @@ class LeastSquaresAllocation:
 
     Parameters
     ----------
-    kind : NoiseKind
-    neighbours : Neighbours
     total : Fraction
         epsilon or rho of all levels together.
     shares : tuple of Fraction
         Of each level; they sum to exactly 1. A level may get nothing.
-    weights : tuple of float
     objective : float
         Weighted sum of the variances, in squared counts.
     variances : tuple of (float or None)
@@ -116,10 +113,6 @@ def allocate_after_least_squares(
         Weight of the variances of each level, top first; 1 each by default.
     neighbours : str or Neighbours
         ``unbounded`` (add or remove) or ``bounded`` (replace).
-
-    Returns
-    -------
-    LeastSquaresAllocation
 
     Raises
     ------
@@ -176,7 +169,6 @@ def least_squares_variances(
 
     Parameters
     ----------
-    hierarchy : Hierarchy
     budgets : sequence of Fraction or float, >= 0
         epsilon or rho of each level, top first.
     mechanism, neighbours

@@ -56,7 +56,6 @@ class JointRow:
 
     Parameters
     ----------
-    geolevel, query : str
     answers : int
         Number of answers: geounits times cells of the query group.
     weight : float
@@ -168,13 +167,8 @@ def allocate_queries_after_least_squares(
     measured : mapping of geolevel to sequence of str, optional
         Query groups that may get budget; ``"*"`` as above. By default all that the product declares, at
         every geolevel.
-    neighbours : str or Neighbours
     delta : Fraction
         Where epsilon is quoted.
-
-    Returns
-    -------
-    JointAllocation
 
     Raises
     ------

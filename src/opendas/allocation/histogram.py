@@ -101,8 +101,6 @@ class Level:
 
     Parameters
     ----------
-    name : str
-    counts : CountHistogram
     known : bool
         False where only the number of nodes is known, as :func:`unknown_counts` makes it.
     fixed : bool

@@ -44,7 +44,6 @@ class Pair:
 
     Parameters
     ----------
-    geolevel, query : str
     level : Level
         Its released counts: one per geounit and cell of the group.
     """
@@ -67,7 +66,6 @@ class QueryAllocation:
     ----------
     budget : Budget
         Exact: what a run takes.
-    pairs : tuple of Pair
     optimum : Allocation
         The optimum in binary numbers, with one level per pair.
     errors : tuple of LevelError
@@ -119,7 +117,6 @@ def pair_weights(pairs: Sequence[Pair], weights: Mapping[str, float]) -> tuple[f
 
     Parameters
     ----------
-    pairs : sequence of Pair
     weights : mapping of str to float
         Name -> factor. A name is a geolevel, a query group, ``geolevel/query``, or one of these with ``*``
         for every other part (``block/*``, ``*/total``), which also tells apart a geolevel and a query group

@@ -29,7 +29,6 @@ class LevelCounts:
 
     Parameters
     ----------
-    levels : tuple of Level
     source : str or None
         Where the counts come from, by the file itself.
     """
@@ -53,10 +52,6 @@ def read_level_counts(path: Path | str) -> LevelCounts:
         distinct counts of a level and how many nodes have each. Without ``mult`` every value is one node;
         ``"nodes": 25181`` in place of both says how many nodes there are, and nothing of their counts;
         ``"fixed": true`` marks counts that are published exactly. ``source`` is optional.
-
-    Returns
-    -------
-    LevelCounts
 
     Raises
     ------

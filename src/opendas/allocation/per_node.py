@@ -44,12 +44,10 @@ class NodeAllocation:
 
     Parameters
     ----------
-    kind : NoiseKind
     total : Fraction
         What every way from a root to a leaf spends, exactly.
     units : tuple of int64 (g,)
         Per level, top first: budget of each node, in units of ``total / parts``.
-    parts : int
     objective : float
         Weighted sum of squared errors before clamping, at the optimum.
     per_level : float

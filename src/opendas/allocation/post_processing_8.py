@@ -39,7 +39,6 @@ def post_process(
 
     Parameters
     ----------
-    hierarchy : Hierarchy
     noisy : sequence of int64 or float64 (g,)
         Noisy count of each geounit, level by level, top first.
     anchor : int

@@ -44,7 +44,6 @@ class LevelError:
 
     Parameters
     ----------
-    name : str
     bias2, variance, mse : float or None
         In squared counts; None where the level has no budget, so that the error has no bound.
     known : bool
@@ -82,9 +81,6 @@ class Allocation:
 
     Parameters
     ----------
-    kind : NoiseKind
-    neighbours : Neighbours
-    weights : tuple of float
     budgets : tuple of float
         The optimum, one budget per level: epsilon or rho, at the sensitivities of the neighbour relation.
     exact : tuple of Fraction
@@ -94,11 +90,8 @@ class Allocation:
         Weighted sum of mean squared errors over the levels of positive weight, at ``budgets``.
     multiplier : float
         By how much the objective falls per unit of budget, at the margin.
-    levels : tuple of LevelError
     uniform_budgets : tuple of float
         The same total, split evenly over all levels that are not published exactly.
-    uniform : tuple of LevelError
-    uniform_objective : float
     """
 
     kind: NoiseKind
@@ -160,10 +153,6 @@ def allocate_total(
     neighbours : str
         ``unbounded``: a record is added or removed, sensitivity 1 per level. ``bounded``: a record is
         replaced, sensitivity 2 (L1) or the square root of 2 (L2) per level.
-
-    Returns
-    -------
-    Allocation
 
     Raises
     ------
@@ -237,7 +226,6 @@ def errors_at(
 
     Parameters
     ----------
-    levels : sequence of Level
     mechanism : str or NoiseKind
     budgets : sequence of number
         One per level, epsilon or rho; 0 means that the level is not measured.

@@ -287,9 +287,6 @@ class Separable:
 
     Parameters
     ----------
-    levels : sequence of Level
-    kind : NoiseKind
-    neighbours : Neighbours
     weights : float64 (l,), > 0
     """
 

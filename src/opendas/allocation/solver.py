@@ -90,7 +90,6 @@ def minimise_error(problem: Separable, total: float) -> Optimum:
 
     Parameters
     ----------
-    problem : Separable
     total : float, > 0
 
     Returns
@@ -114,12 +113,7 @@ def minimise_budget(problem: Separable, target: float) -> Optimum:
 
     Parameters
     ----------
-    problem : Separable
     target : float, > 0
-
-    Returns
-    -------
-    Optimum
 
     Raises
     ------
@@ -167,8 +161,6 @@ def power_rule(
     nodes : sequence of number, >= 0
         Released counts of each level.
     mechanism : str or NoiseKind
-    total : float
-    weights : sequence of float, optional
 
     Returns
     -------

@@ -43,8 +43,6 @@ class DemoState:
 
     Parameters
     ----------
-    land : Land
-    homes : Homes
     entries : tuple of (int64, int32, int64) arrays
         (block, cell of the persons product, count), ascending.
     """
@@ -174,7 +172,6 @@ def run_file(
         Of the counts, beside the run file; so is ``frame.parquet``.
     root : str
         Topmost geolevel.
-    spine : str
     preset, note : str
         Budget, and what is said of it.
     """

@@ -82,11 +82,8 @@ class NationPlan:
 
     Parameters
     ----------
-    seed : int
     crowding : float
         Housing units, relative to those that :func:`opendas.demo.make_state` draws.
-    states : tuple of StatePlan
-    density : Density
     """
 
     seed: int
@@ -138,7 +135,6 @@ def plan_nation(
     blocks : int
         The empty ones included, nearly three in ten. The real nation has 8.1 million, of which 5.9 million
         have homes.
-    seed : int
     states : int, optional
         By default one for every thousand blocks, at most 51.
     people : float
@@ -219,7 +215,6 @@ def make_county(plan: NationPlan, number: int, land: Land, start: int, stop: int
 
     Parameters
     ----------
-    plan : NationPlan
     number : int
         Of the state.
     land : Land
@@ -282,7 +277,6 @@ def write_nation(
 
     Parameters
     ----------
-    folder : Path or str
     blocks, seed, states, people, density
         See :func:`plan_nation`.
     only : collection of str, optional

@@ -132,7 +132,6 @@ def open_backend(
         ``local`` or ``spark``.
     master : str or None
         URL of a Spark master.
-    workers : int or None
     folder : Path
         Of the run, under ``state/`` of the output.
     warm : bool

@@ -40,7 +40,6 @@ class Checkpoints:
 
     Parameters
     ----------
-    folder : Path
     binding : str
         What the tasks are a function of (run, plan, estimator); a file with another one reads as absent.
     write : callable(Path, bytes)
@@ -140,7 +139,6 @@ class _StoredResult(PartResult):
 
     Parameters
     ----------
-    data : bytes
     seconds : bytes
         Empty, or of another number of families, where times are not known.
     """

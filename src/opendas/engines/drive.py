@@ -67,7 +67,6 @@ class FinishedTask:
     Parameters
     ----------
     results : store of results
-    stage, number : int
     first, geounits : int
         Of the geolevel in question, those that the task has done.
     """
@@ -91,8 +90,6 @@ class Estimation:
 
     Parameters
     ----------
-    spine : Spine
-    stages : tuple of Stage
     results : store of results
         Of all tasks, on the way down.
     """
@@ -107,7 +104,6 @@ class Estimation:
 
         Parameters
         ----------
-        stage : int
         level : int, optional
             Geolevel in question, of those that the stage estimates; by default the lowest.
         """
@@ -155,8 +151,6 @@ def cut(
 
     Parameters
     ----------
-    spine : Spine
-    constraints : ConstraintTable
     estimator : str
         ``topdown``, ``informed`` or ``block-by-block``.
     model : TreeModel, optional
@@ -189,8 +183,6 @@ def estimate_on(
     ----------
     engine : Engine
         Its worker writes into `checkpoints`, where there are any.
-    spine : Spine
-    constraints : ConstraintTable
     counts : ExactCounts or None
         Confidential counts, handed to the worker's measurement source in slices; None where measurements
         come from files.
@@ -230,7 +222,6 @@ def estimate_spine(
 
     Parameters
     ----------
-    worker : Worker
     histogram : Histogram or None
         Confidential counts of the leaves in spine order.
     workers : int

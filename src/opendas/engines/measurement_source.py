@@ -74,7 +74,6 @@ class FileMeasurements:
 
     Parameters
     ----------
-    levels : tuple of MeasuredLevel
     blocks : mapping of level number to (answers, place of each geounit in them)
     first : mapping of level number to int
         Index, in the whole spine, of the first geounit of each block.

@@ -42,7 +42,6 @@ class PartLevel:
     child_starts : int64 (g + 1,) or None
         Children of geounit ``i`` are ``child_starts[i]:child_starts[i + 1]`` of the next level of the part;
         None at the bottom.
-    constraints : LevelConstraints
     """
 
     level: int
@@ -112,10 +111,8 @@ def estimate_part(
 
     Parameters
     ----------
-    part : Part
     rules : sequence of LevelRules
         By level number of the whole spine.
-    source : MeasurementSource
     failsafe : bool
         Relax the parent equality of an infeasible family, and record it.
     keep_used : bool

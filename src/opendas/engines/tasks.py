@@ -71,7 +71,6 @@ class Task:
 
     Parameters
     ----------
-    stage, number : int
     part : Part
         Public.
     table : Histogram or None
@@ -127,7 +126,6 @@ def cut_spine(
 
     Parameters
     ----------
-    spine : Spine
     joint : JointTotal, optional
         Totals that roots hold together.
     kept : int
@@ -172,7 +170,6 @@ def cut_leaves(spine: Spine, joint: JointTotal | None = None) -> tuple[Stage, ..
 
     Parameters
     ----------
-    spine : Spine
     joint : JointTotal, optional
         Totals that leaves hold together.
     """

@@ -70,7 +70,6 @@ class LeafCounts:
     ----------
     table : Histogram
         One row per leaf of the frame, in its order; perhaps memory mapped.
-    spine : Spine
     """
 
     __slots__ = ("_spine", "_sums", "_table")

@@ -296,8 +296,6 @@ def upward_messages(
     ----------
     part : Part
         With at least two levels.
-    model : TreeModel
-    source : MeasurementSource
     below : BelowPart or None
         What is known of the part's bottom level; None where these are leaves.
     """

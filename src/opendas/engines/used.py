@@ -78,8 +78,6 @@ class UsedColumns:
 
         Parameters
         ----------
-        level : int
-        query : str
         first, geounits : int
             Consecutive geounits of the level, all that were used among them.
 

@@ -47,7 +47,6 @@ class KeyedSource:
 
     Parameters
     ----------
-    levels : tuple of MeasuredLevel
     key : bytes
         The derived noise key of the run. Confidential.
     """
@@ -84,9 +83,6 @@ class Worker:
 
     Parameters
     ----------
-    rules : tuple of LevelRules
-    source : SourceSpec
-    failsafe, keep_used : bool
     files : Checkpoints, optional
         Where results go; without, they are returned.
     """

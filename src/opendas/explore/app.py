@@ -65,12 +65,7 @@ _KINDS: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/sv
 
 
 class Pages:
-    """The routes of a session.
-
-    Parameters
-    ----------
-    session : Session
-    """
+    """The routes of a session."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -225,7 +220,6 @@ def make_app(session: Session, hosts: frozenset[str]) -> Starlette:
 
     Parameters
     ----------
-    session : Session
     hosts : frozenset of str
         Accepted ``Host`` headers, with the port.
     """
@@ -367,7 +361,6 @@ def serve(session: Session, *, port: int = 0, browser: bool = True, say: Callabl
 
     Parameters
     ----------
-    session : Session
     port : int
         0 for any free one.
     browser : bool

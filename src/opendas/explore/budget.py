@@ -75,7 +75,6 @@ def read_budget(
     plan : mapping of field name to str
     prefix : str
         Of field names in messages.
-    subject : Subject
     problems : Problems
         What is wrong is added here, at the field where it was typed.
 
@@ -180,7 +179,6 @@ class Loss:
 
     Parameters
     ----------
-    name : str
     loss : Fraction
         rho, or epsilon for the discrete Laplace.
     epsilon : mapping of str to float
@@ -198,7 +196,6 @@ class BudgetAnswers:
 
     Parameters
     ----------
-    budget : Budget
     cells : mapping of (geolevel, query) to Cell
     whole : Loss
         The whole plan.
@@ -208,7 +205,6 @@ class BudgetAnswers:
         A record moves within one geounit of a geolevel.
     curve : mapping of int to mapping of formula to float
         Epsilon at ``delta = 10**-exponent``; empty for the discrete Laplace.
-    warnings : tuple of str
     power : tuple of (rate of false alarms, bound)
         How often a true claim about a record is recognised at most, however it is tested.
     """
@@ -233,7 +229,6 @@ def answer_budget(subject: Subject, budget: Budget) -> BudgetAnswers:
 
     Parameters
     ----------
-    subject : Subject
     budget : Budget
         With the geolevels of the subject.
 

@@ -336,7 +336,6 @@ def error_picture(plans: Sequence[tuple[str, BudgetAnswers]], query: str) -> Mar
     ----------
     plans : sequence of (name, BudgetAnswers)
         ``A``, and ``B`` where two are compared.
-    query : str
     """
     levels = list(plans[0][1].budget.geolevels)
     values = [a.cells[level, query].expected for _, a in plans for level in levels]

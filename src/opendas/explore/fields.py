@@ -72,10 +72,8 @@ def read_number(
 
     Parameters
     ----------
-    text : str
     name : str
         Of the field, where a message goes.
-    problems : Problems
     empty : Fraction, optional
         What an empty field means; without it, an empty field is wrong.
 

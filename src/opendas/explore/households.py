@@ -85,8 +85,6 @@ class HouseholdPlan:
     ----------
     config : Config
         Budgets are unbounded losses, as PHSafe reads them; levels that are off have none.
-    sensitivity : Sensitivity
-    delta : Fraction
     targets : mapping of (table name, level name) to int
         Margins that were asked for; empty where budgets were typed.
     """
@@ -341,7 +339,6 @@ class HouseholdRow:
 
     Parameters
     ----------
-    noise : LevelNoise
     margin : int
         Exact 90 % margin of a measured cell, in counts.
     formula : int or None
@@ -350,7 +347,6 @@ class HouseholdRow:
         Exact margin of the cell of the published table that sums most measured cells.
     summed : int
         How many that are.
-    target : int or None
     """
 
     noise: LevelNoise
@@ -372,7 +368,6 @@ class HouseholdAnswers:
 
     Parameters
     ----------
-    plan : HouseholdPlan
     rows : tuple of HouseholdRow
         In the order of the published program.
     derived : tuple of (name, source, summed)

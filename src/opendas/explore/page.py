@@ -189,10 +189,8 @@ class Answer(Generic[Found]):
 
     Parameters
     ----------
-    state : State
     plans : tuple of (name, answer)
         Those that could be used: ``A``, ``B``.
-    problems : Problems
     sums : mapping of group to Fraction or None
         What groups of shares sum to.
     more : mapping

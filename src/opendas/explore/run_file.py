@@ -29,7 +29,6 @@ def run_file(subject: Subject, budget: Budget) -> str:
     subject : Subject
         With a run file, everything but the budget is that file's; without, what only the reader can know is
         marked CHANGE ME.
-    budget : Budget
 
     Returns
     -------

@@ -48,7 +48,6 @@ class MeasuredTree:
     ----------
     multiples : mapping of geolevel to mapping of Fraction to int
         Multiple of the level's share -> number of geounits with it; zero where a parent took the share over.
-    tree : CollapsedTree
     information : tuple of Extended
         Per level of the tree.
     place : tuple of int
@@ -184,12 +183,7 @@ class Subject:
 
 
 class RunSubject(Subject):
-    """The product and the spine of a run file, read as ``opendas plan`` reads them.
-
-    Parameters
-    ----------
-    run : Run
-    """
+    """The product and the spine of a run file, read as ``opendas plan`` reads them."""
 
     def __init__(self, run: Run) -> None:
         self.run = run

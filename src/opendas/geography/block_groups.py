@@ -43,13 +43,9 @@ def group(
 
     Parameters
     ----------
-    partitions : Partitions
-    level : str
     key : int64 (b,)
         Geounits of `level` are alike if they hold the same set of keys.
-    name : str
     fanout_cutoff : int, >= 1
-    off_by_one : bool
 
     Notes
     -----

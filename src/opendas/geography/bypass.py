@@ -74,7 +74,6 @@ def bypass_only_children(spine: Spine, level_shares: Sequence[Fraction]) -> Spin
 
     Parameters
     ----------
-    spine : Spine
     level_shares : sequence of Fraction
         Share of each level, top first. A parent whose level has no share is left alone: its level has no
         query groups to spend a share on.
@@ -108,7 +107,6 @@ def bypass_general(
 
     Parameters
     ----------
-    spine : Spine
     level_shares : sequence of Fraction
         Share of each level, top first.
     top : int, >= 1

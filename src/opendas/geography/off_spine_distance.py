@@ -126,15 +126,10 @@ def entity_distances(spine: Spine, codes: Codes, category: str = "") -> EntityDi
 
     Parameters
     ----------
-    spine : Spine
     codes : bytes array (leaves,)
         Entity of each leaf, in the order of the frame; the empty code means none.
     category : str
         Name that the result carries.
-
-    Returns
-    -------
-    EntityDistances
 
     Raises
     ------
@@ -184,8 +179,6 @@ def distances(parents: Sequence[Ints], leaf_count: int, memberships: Memberships
     parents : sequence of int64 arrays
         For each level below the roots down to the leaves, the parent of each geounit in the level above,
         non-decreasing. Empty if the leaves are the roots.
-    leaf_count : int
-    memberships : Memberships
     entities : int
         Number of entities; one without a leaf has distance 0.
 

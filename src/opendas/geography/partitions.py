@@ -68,7 +68,6 @@ class Partitions:
 
     Parameters
     ----------
-    frame : Frame
     levels : tuple of Partition
         The last one has one geounit a leaf.
     """
@@ -248,8 +247,6 @@ def divide_into_parts(partitions: Partitions, top: str, inside: Bools) -> Partit
 
     Parameters
     ----------
-    partitions : Partitions
-    top : str
     inside : bool (b,)
 
     Raises
@@ -284,8 +281,6 @@ def split(partitions: Partitions, level: str, key: Ints, name: str | None = None
 
     Parameters
     ----------
-    partitions : Partitions
-    level : str
     key : int64 (b,)
         For instance :func:`combine` of entity codes.
     name : str, optional

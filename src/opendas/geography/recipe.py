@@ -126,7 +126,6 @@ class Recipe:
 
     Parameters
     ----------
-    steps : tuple of SpineStep
     entities : tuple of str or None
         Off-spine entities of steps that name none; None means the production rule.
     facilities : bool
@@ -233,8 +232,6 @@ def build_spine(frame: Frame, recipe: Recipe, finish: Callable[[Spine], Spine]) 
 
     Parameters
     ----------
-    frame : Frame
-    recipe : Recipe
     finish : callable of Spine to Spine
         The rule of the step ``bypass``, which needs the budget of the levels.
 

@@ -20,7 +20,6 @@ class State:
         Two digits.
     postal : str
         Two capital letters.
-    name : str
     """
 
     fips: str

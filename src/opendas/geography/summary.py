@@ -25,8 +25,6 @@ class LevelSummary:
 
     Parameters
     ----------
-    geolevel : str
-    geounits : int
     max_fanout : int
         Most children of one geounit; 0 for leaves.
     single_child_parents : int
@@ -54,11 +52,8 @@ class EntitySummary:
 
     Parameters
     ----------
-    category : str
     count : int
         Entities with at least one leaf.
-    mean_distance : float
-    max_distance : int
     distances : tuple of int
         At :data:`PERCENTS` of the entities.
     standard_mean, standard_max, standard

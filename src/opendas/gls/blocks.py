@@ -126,7 +126,6 @@ def attribute_basis(levels: int, partitions: Iterable[Partition]) -> AttributeBa
 
     Parameters
     ----------
-    levels : int
     partitions : iterable of int (n,)
         Total and levels themselves need not be among them.
 
@@ -262,7 +261,6 @@ class Algebra:
     ----------
     partitions : tuple of mapping of factor name to int (n_a,)
         Per attribute, the partitions that factors of query groups stand for.
-    bases : tuple of AttributeBasis
     queries : tuple of str
         Query groups that the blocks were made for, in the order of the matrices.
     blocks : tuple of Blocks
@@ -350,10 +348,8 @@ def build_algebra(schema: Schema, recodes: Sequence[Recode], queries: Sequence[Q
 
     Parameters
     ----------
-    schema : Schema
     recodes : sequence of Recode
         Those that the query groups, or those asked for later, use.
-    queries : sequence of QueryGroup
 
     Raises
     ------

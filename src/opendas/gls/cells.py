@@ -72,7 +72,6 @@ class Domain:
 
         Parameters
         ----------
-        product : Product
         queries : sequence of QueryGroup
             All that are measured or published exactly, at any geolevel.
         closing : bool (B, n)

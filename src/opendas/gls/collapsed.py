@@ -83,7 +83,6 @@ class CollapsedTree:
 
     Parameters
     ----------
-    levels : tuple of CollapsedLevel
     parents, subtrees : tuple of int64 (g,)
         Per level, parent and class of subtree of each geounit; empty where none is named.
     """
@@ -320,7 +319,6 @@ def upward(
 
     Parameters
     ----------
-    tree : CollapsedTree
     information : sequence of Extended
         Per level, of each class of noise.
     plain : bool
@@ -351,8 +349,6 @@ def downward(
 
     Parameters
     ----------
-    tree : CollapsedTree
-    known : sequence of UpwardMessage
     plain : bool
         As for :func:`upward`.
 
@@ -406,7 +402,6 @@ def covariances(tree: CollapsedTree, information: Sequence[Extended]) -> tuple[E
 
     Parameters
     ----------
-    tree : CollapsedTree
     information : sequence of Extended
         Per level, of each class of noise.
     """
@@ -421,7 +416,6 @@ class Trace:
 
     Parameters
     ----------
-    tree : CollapsedTree
     matrices : tuple of float64 (q, b, d, d)
         For each dimension, ``Q'Q`` of each query group on each block.
     wanted : tuple of float64 (q, b, d, d)

@@ -42,7 +42,6 @@ class Estimates:
 
     Parameters
     ----------
-    level, first : int
     mean : float64 (g, n)
         Unbiased estimates; zero outside the allowed cells, and without meaning in unknown directions.
     covariance : Operators

@@ -44,7 +44,6 @@ class ExpectedRow:
         ``"geolevel"`` or ``"entity"``.
     name : str
         Geolevel or entity category.
-    query : str
     areas : int
         Number of geounits or entities.
     mean_sd, max_sd : float
@@ -72,8 +71,6 @@ class ExpectedError:
 
     Parameters
     ----------
-    plan : MeasurementPlan
-    algebra : Algebra
     parents, own : tuple of int64 (g,)
         Parent and class of noise of each geounit, per level of a tree: the spine's levels, and one more above
         divided geounits whose total is published together.
@@ -102,7 +99,6 @@ class ExpectedError:
 
         Parameters
         ----------
-        plan : MeasurementPlan
         fixed : bool
             Take the product's invariants as known exactly, where they are published, and, as sums, above.
         algebra : Algebra, optional
@@ -180,7 +176,6 @@ class ExpectedError:
         leaves : sequence of int
             Positions on the spine's leaf level. A list of frame positions is turned into these by
             inverting ``spine.leaf_order``.
-        query : str
 
         Returns
         -------
@@ -268,10 +263,8 @@ def expected_rows(
 
     Parameters
     ----------
-    expected : ExpectedError
     frame : Frame
         The public frame that the spine was made of: its official codes and entities.
-    queries : sequence of str
     categories : iterable of str, optional
         Entity categories; all that the frame has by default. One without a code gives no row.
 

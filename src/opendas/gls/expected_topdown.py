@@ -30,8 +30,6 @@ class GainRow:
 
     Parameters
     ----------
-    geolevel, query : str
-    geounits : int
     topdown, informed : float
         Mean standard error of an answer, in counts, over geounits and rows; infinite where an answer cannot
         be estimated.
@@ -103,7 +101,6 @@ def top_down_variances(expected: ExpectedError, query: str) -> tuple[Floats, ...
     ----------
     expected : ExpectedError
         Of the plan; :meth:`~opendas.gls.expected_error.ExpectedError.rows` tells the kinds of rows.
-    query : str
 
     Returns
     -------
@@ -166,11 +163,6 @@ def top_down_rows(
 def gain_rows(expected: ExpectedError, queries: Iterable[str]) -> tuple[GainRow, ...]:
     """Compare the expected errors of plain TopDown and of the informed estimator.
 
-    Parameters
-    ----------
-    expected : ExpectedError
-    queries : iterable of str
-
     Returns
     -------
     tuple of GainRow
@@ -189,10 +181,6 @@ def gain_rows(expected: ExpectedError, queries: Iterable[str]) -> tuple[GainRow,
 
 def mean_coefficients(expected: ExpectedError) -> Floats:
     """Return how much each level's own variance counts in the mean variance of each level.
-
-    Parameters
-    ----------
-    expected : ExpectedError
 
     Returns
     -------

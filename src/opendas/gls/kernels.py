@@ -59,7 +59,6 @@ class Placement(NamedTuple):
     ----------
     offsets, copies : int64 (b,)
         Coordinate ``delta`` of copy ``j`` of block ``b`` stands at ``offsets[b] + delta * copies[b] + j``.
-    dimension : int
     """
 
     offsets: Ints
@@ -129,7 +128,6 @@ def to_blocks(x: Floats, transform: Transform, allowed: Bools, out: Floats) -> N
     ----------
     x, out : float64 (N, k, e)
         `out` is zero on entry.
-    transform : Transform
     allowed : bool (N, k)
         Categories that are not allowed hold zeros and are left out.
     """
@@ -209,7 +207,6 @@ def apply_blocks(x: Floats, stack: Floats, which: Ints, placement: Placement, ou
     stack : float64 (U, b, k d, k d)
     which : int64 (N,)
         Matrix of each vector.
-    placement : Placement
     """
     rows = np.empty(stack.shape[2], dtype=np.int64)
     for n in range(x.shape[0]):

@@ -122,7 +122,6 @@ class TreeModel:
 
     Parameters
     ----------
-    domain : Domain
     levels : tuple of ModelLevel
         Top first.
     plain : tuple of bool
@@ -153,7 +152,6 @@ class TreeModel:
         ----------
         product : Product
             With its dropped invariants already removed.
-        spine : Spine
         queries : sequence of QueryGroup
             All that are measured somewhere; exact ones are added.
         measured : sequence of sequence of str
@@ -220,7 +218,6 @@ class TreeModel:
 
         Parameters
         ----------
-        plan : MeasurementPlan
         constraints : ConstraintTable, optional
             As :func:`opendas.constraints.table.bound_table` makes them.
         """

@@ -31,7 +31,6 @@ def inverse(stack: Floats, allowed: Bools, dimension: int) -> Floats:
     stack : float64 (U, b, k d, k d)
         Zero outside the allowed rows and columns, positive definite inside.
     allowed : bool (U, k)
-    dimension : int
 
     Raises
     ------
@@ -50,7 +49,6 @@ class Operators:
 
     Parameters
     ----------
-    domain : Domain
     stacks : tuple of float64 (U, b, k d, k d)
         The different operators, one stack for each dimension of blocks.
     which : int64 (N,)

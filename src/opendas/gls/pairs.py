@@ -76,7 +76,6 @@ class Pairs:
             Of the other attributes.
         bases : sequence of AttributeBasis
             Of each of them.
-        blocks : sequence of BlockKinds
         basis : float64 (e, e)
             Each coordinate, in block order, as a function of the other cells.
         """

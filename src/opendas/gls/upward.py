@@ -59,7 +59,6 @@ class UpwardMessages:
 
     Parameters
     ----------
-    level, first : int
     precision : Operators
         ``P*`` of each geounit, zero outside its allowed cells.
     linear : float64 (g, n) or None
@@ -131,7 +130,6 @@ class Sweep:
 
     Parameters
     ----------
-    model : TreeModel
     statistics : tuple of UpwardMessages
         Of each level, top first.
     below : tuple of ChildSums
@@ -214,7 +212,6 @@ def up_statistics(
 
     Parameters
     ----------
-    model : TreeModel
     ranges : mapping of level to (first, stop)
         Consecutive levels; the children of the geounits of one are the geounits of the next. Those of the
         highest need not be whole families.
@@ -413,7 +410,6 @@ def conditioned(
 
     Parameters
     ----------
-    model : TreeModel
     number : int
         Level of the parts.
     chosen : int64 (t,)

@@ -166,7 +166,6 @@ def intervals(estimated: Estimated, limits: Limits, members: Bools, confidence: 
 
     Parameters
     ----------
-    estimated : Estimated
     limits : Limits
         Of the same areas.
     members : bool (t, n)
@@ -246,10 +245,8 @@ def match_geounits(spine: Spine, unit: Ints, areas: int) -> tuple[Ints, Ints]:
 
     Parameters
     ----------
-    spine : Spine
     unit : int64 (leaves,)
         Area of each leaf of the frame; -1 for none.
-    areas : int
 
     Returns
     -------
@@ -281,13 +278,9 @@ def batches(
 
     Parameters
     ----------
-    tree : NoisyTree
-    estimates : EstimateSource
     unit : int64 (leaves,)
         Area of each leaf of the frame; -1 for none.
-    areas : int
     members : bool (t, n)
-    confidence : float
     """
     level, geounit = match_geounits(tree.spine, unit, areas)
     own = unit[tree.spine.leaf_order]

@@ -46,12 +46,7 @@ _STEPS_GONE = 0.35
 
 
 class ErrorLaws:
-    """Laws of the errors of a tree's estimates, standardised to variance 1, equal ones kept once.
-
-    Parameters
-    ----------
-    tree : NoisyTree
-    """
+    """Laws of the errors of a tree's estimates, standardised to variance 1, equal ones kept once."""
 
     def __init__(self, tree: NoisyTree) -> None:
         self._tree = tree
@@ -67,7 +62,6 @@ class ErrorLaws:
 
         Parameters
         ----------
-        level, first : int
         covariance : int64 (g,)
             Covariance of each of consecutive geounits.
 
@@ -122,10 +116,8 @@ class ErrorLaws:
 
         Parameters
         ----------
-        sweep : Sweep
         run : Estimates
             Of geounits of one level.
-        rows : Rows
         own, covariance
             From :meth:`classes`.
         variance : float64 (c, r)
@@ -302,7 +294,6 @@ def _descend(sweep: Sweep, level: int, geounit: int, covariance: Floats) -> Iter
     ----------
     sweep : Sweep
         Of the whole tree; below the geounit nothing may be exact or unknown.
-    level, geounit : int
     covariance : float64 (r, n)
         Of the geounit's cells with each function.
     """

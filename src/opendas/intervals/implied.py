@@ -112,10 +112,6 @@ def geounit_limits(
 
     Parameters
     ----------
-    product : Product
-    spine : Spine
-    table : ConstraintTable
-    level : int
     geounits : int64 (a,)
     """
     here = table.levels[level]
@@ -146,7 +142,6 @@ def area_limits(
     product, spine, table
     members : (int64 (p,), int64 (p,))
         Area and leaf (position on the spine) of each membership.
-    areas : int
     """
     which, leaf = members
     here = table.levels[-1]

@@ -88,7 +88,6 @@ class Draws:
     law : DiscreteGaussian or DiscreteLaplace
     weight : float, > 0
         The law is symmetric: only the size of a weight counts.
-    number : int
     """
 
     law: NoiseLaw

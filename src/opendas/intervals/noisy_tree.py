@@ -41,7 +41,6 @@ class NoisyLevel:
 
     Parameters
     ----------
-    geolevel : str
     queries : tuple of QueryGroup
         In the order of the answers; empty where nothing was measured.
     laws : tuple of tuple of law or None, (c, q)
@@ -86,7 +85,6 @@ class NoisyTree:
 
     Parameters
     ----------
-    product : Product
     frame : Frame
         Leaves, official codes and entities.
     spine : Spine
@@ -96,7 +94,6 @@ class NoisyTree:
         One for each geolevel of the spine, top first.
     constraints : ConstraintTable
         Bounds and exact answers.
-    answers : AnswerSource
     """
 
     product: Product

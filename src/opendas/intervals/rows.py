@@ -35,7 +35,6 @@ class Rows:
 
     Parameters
     ----------
-    domain : Domain
     members : bool (t, n)
     of_row : int64 (t,)
         Kind of each row.

@@ -68,10 +68,6 @@ class _Level:
 class TreeEstimates:
     """Least-squares estimates of a noisy tree; an :class:`opendas.intervals.answers.EstimateSource`.
 
-    Parameters
-    ----------
-    tree : NoisyTree
-
     Notes
     -----
     Every noisy answer is read once on the way up, those of the leaves once more on the way down. Estimates of

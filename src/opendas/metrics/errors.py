@@ -37,7 +37,6 @@ class PopulationBins:
 
     Parameters
     ----------
-    labels : tuple of str
     upper : tuple of int
         Largest population of each class but the last, which is open.
     """
@@ -118,7 +117,6 @@ class LevelErrors:
 
     Parameters
     ----------
-    units : Units
     truth, error : int64 sparse (g, n)
         Error is estimate minus truth.
     """

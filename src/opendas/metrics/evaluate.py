@@ -44,7 +44,6 @@ class FigureRow:
         ``"2"`` to ``"5"``.
     statistic, universe : str
         In words.
-    geounits : int
     mean_abs_error : float or None
         None where the universe is empty.
     """
@@ -114,7 +113,6 @@ def figure_rows(
     levels : mapping of geolevel or category to LevelErrors
     frame : Frame
         For the names of places.
-    product : Product
     groups : bool
         Whether the product has the race and ethnicity groups of Figure 5.
     """
@@ -146,12 +144,8 @@ class Evaluation:
 
     Parameters
     ----------
-    product : str
     errors : tuple of ErrorRow
         Every declared query group at every geolevel asked for.
-    by_population : tuple of BinnedRow
-    by_blau_quintile : tuple of BlauRow
-    redistricting : tuple of Criterion
     figures : tuple of FigureRow
         The last three are empty for products without race and ethnicity groups, or geolevels they need.
     """
@@ -193,14 +187,9 @@ def evaluate(
         Rows are the leaves of `frame`, in its order.
     frame : Frame
         Official geolevels and entity codes: always the official geography, whatever spine the run used.
-    product : Product
     entities : bool
         Give :attr:`Evaluation.errors` and :attr:`Evaluation.by_population` at entity categories too. The
         redistricting criterion and the figures always use them.
-
-    Returns
-    -------
-    Evaluation
 
     Raises
     ------

@@ -89,7 +89,6 @@ def write_evaluation(folder: Path, evaluation: Evaluation) -> tuple[Path, ...]:
     ----------
     folder : Path
         ``OUT/confidential/evaluation/<product>``; created with mode 0700.
-    evaluation : Evaluation
 
     Returns
     -------

@@ -114,10 +114,6 @@ def _canvas(title: str) -> tuple[Figure, Axes]:
 def evaluation_plots(evaluation: Evaluation) -> dict[str, bytes]:
     """Draw the plots of an evaluation.
 
-    Parameters
-    ----------
-    evaluation : Evaluation
-
     Returns
     -------
     dict of str to bytes

@@ -117,11 +117,8 @@ class BlauRow:
 
     Parameters
     ----------
-    geolevel : str
     quintile : str
         ``"1"`` (most alike) to ``"5"``, or several that cannot be told apart.
-    geounits : int
-    mean_signed_error : float or None
     """
 
     geolevel: str
@@ -222,7 +219,6 @@ class CriterionBin:
 
     Parameters
     ----------
-    population : str
     geounits : int
         With at least one person in the truth, in the universe of the base.
     within : int
@@ -254,7 +250,6 @@ class Criterion:
 
     Parameters
     ----------
-    geolevel : str
     base : str
         ``"total"`` or ``"18plus"``: whose share is taken. Intervals are of total population.
     bins : tuple of CriterionBin
@@ -311,7 +306,6 @@ def criterion(levels: Iterable[LevelErrors], product: Product) -> tuple[Criterio
 
     Parameters
     ----------
-    levels : iterable of LevelErrors
     product : Product
         With attributes ``hispanic`` and ``cenrace``; the voting-age base needs ``votingage``.
     """

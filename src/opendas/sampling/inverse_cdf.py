@@ -70,10 +70,6 @@ class SamplerTable:
         distribution : Noise
             The law; equal laws share a table.
 
-        Returns
-        -------
-        SamplerTable
-
         Raises
         ------
         PrivacyError

@@ -80,8 +80,6 @@ class Product:
     ----------
     name : str
         For instance ``pl94-persons``.
-    schema : Schema
-    recodes : tuple of Recode
     query_names : tuple of str
         Declared query groups, canonical, ``total`` and ``detailed`` included.
     invariants, bounds, structural_zeros : tuples of declarations
@@ -93,7 +91,6 @@ class Product:
         Default budget preset by name.
     budget : mapping or None
         A product file's own ``[budget]``, as written.
-    passes : PassPlan
     provenance : mapping of attribute to Provenance
         Where the labels come from; empty where nobody has said, which a run refuses.
     discovery : Discovery or None

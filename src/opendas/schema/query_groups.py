@@ -69,13 +69,7 @@ class QueryGroup:
 
 
 class Workload:
-    """The query groups a schema and its recodes can express, by name.
-
-    Parameters
-    ----------
-    schema : Schema
-    recodes : sequence of Recode
-    """
+    """The query groups a schema and its recodes can express, by name."""
 
     def __init__(self, schema: Schema, recodes: Sequence[Recode] = ()) -> None:
         self.schema = schema

@@ -102,7 +102,6 @@ def least_gap(value: float, slope: Floats, shares: Floats) -> float:
 
     Parameters
     ----------
-    value : float
     slope : float64 (n,)
         Derivatives by the shares.
     shares : float64 (n,)

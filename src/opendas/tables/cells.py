@@ -246,8 +246,6 @@ def find_table(
 
     Parameters
     ----------
-    release : ReleaseFolder
-    name : str
     product : str, optional
         The product, where it is known; the name is then returned as it is.
 

@@ -29,7 +29,6 @@ class Grouping:
 
     Parameters
     ----------
-    geolevel : str
     geocodes : bytes array (g,)
         Ascending.
     unit : int64 (leaves,)

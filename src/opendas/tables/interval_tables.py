@@ -68,7 +68,6 @@ class MeasuredProduct:
 
     Parameters
     ----------
-    tree : NoisyTree
     released : ReleasedProduct or None
         The release they are in; None for measurements on their own.
     """

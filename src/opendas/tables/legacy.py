@@ -207,7 +207,6 @@ def write_legacy(release: ReleaseFolder, geolevel: str, *, to: Path | None = Non
 
     Parameters
     ----------
-    release : ReleaseFolder
     geolevel : str
         An official geolevel, which brings all official geolevels above it (from the state down), or an
         entity category.

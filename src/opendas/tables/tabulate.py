@@ -74,9 +74,6 @@ class TableRequest:
 
     Parameters
     ----------
-    released : ReleasedProduct
-    table : Table
-    grouping : Grouping
     stem : str
         File name without its ending.
     confidence : Fraction
@@ -121,12 +118,10 @@ def table_request(
 
     Parameters
     ----------
-    release : ReleaseFolder
     name : str
         ``P1`` to ``P5``, ``H1``, a query group, or ``PRODUCT:QUERY`` where several products have it.
     geolevel : str
         Official geolevel or entity category of the frame.
-    confidence : Fraction
     measured : dict of product name to MeasuredProduct, optional
         Give it to have intervals: measurements are opened into it once, for all tables of a product.
 
@@ -250,7 +245,6 @@ def write_table(
 
     Parameters
     ----------
-    release : ReleaseFolder
     name, geolevel, confidence, measured
         As in :func:`table_request`.
     fmt : ``"parquet"`` or ``"csv"``
@@ -312,10 +306,8 @@ def write_tables(
         Output folder, or ``release/`` in it.
     tables : sequence of str
         As in :func:`table_request`. With ``pl94`` they must be redistricting tables; the file holds all six.
-    geolevel : str
     fmt : str
         One of :data:`TABLE_FORMATS`.
-    confidence : Fraction
     intervals : bool
         Put estimate and interval beside each count; not with ``pl94``.
     to : Path, optional
@@ -398,8 +390,6 @@ def margins(released: ReleasedProduct, table: Table, grouping: Grouping, confide
 
     Parameters
     ----------
-    released : ReleasedProduct
-    table : Table
     grouping : Grouping
         Of the same frame. Margins exist at official geolevels that are levels of the spine used, for the
         geounits that the spine has with the same leaves; an only child whose share its parent took over has

@@ -22,7 +22,6 @@ def check_roots(workload: Workload, rules: LevelRules, *, together: bool) -> Non
 
     Parameters
     ----------
-    workload : Workload
     rules : LevelRules
         Of the geolevel of the roots.
     together : bool
@@ -60,8 +59,6 @@ def check_family(family: Family, rules: LevelRules, counts: npt.NDArray[np.int64
 
     Parameters
     ----------
-    family : Family
-    rules : LevelRules
     counts : int64 (C, s)
 
     Raises

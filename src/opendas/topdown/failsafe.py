@@ -34,7 +34,6 @@ def relax_parent(family: Family, rules: LevelRules, error: InfeasibleFamily) -> 
     ----------
     family : Family
         Infeasible, with a parent.
-    rules : LevelRules
     error : InfeasibleFamily
         Why; raised again if no parent at all is feasible.
 

@@ -58,7 +58,6 @@ class Progress:
         Of each pass.
     residual, tolerance : float
         See :class:`FamilyRecord`.
-    fallback : bool
     """
 
     methods: list[str] = field(default_factory=list)
@@ -265,11 +264,6 @@ def explained(family: Family, rules: LevelRules, error: InfeasibleFamily) -> Inf
 
 def family_conflict(family: Family, rules: LevelRules) -> ConstraintConflict | None:
     """Return the smallest set of constraints of a family that no counts keep, or None.
-
-    Parameters
-    ----------
-    family : Family
-    rules : LevelRules
 
     Returns
     -------

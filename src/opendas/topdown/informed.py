@@ -56,7 +56,6 @@ class Information:
 
     Parameters
     ----------
-    precision : Precision
     linear : float64 (C, n)
         ``b``, zero outside the cells that a child may use.
     weights : float64 (C, q)

@@ -27,7 +27,6 @@ class LevelRules:
         Query groups of each pass, all measured at this geolevel.
     rounder : tuple of tuple of (str, int32 (n,))
         Name and row of each cell, for the query groups of each rounder pass.
-    bound_names : tuple of str
     bound_cells : bool (B, n)
     possible : bool (n,)
         Cells that are no structural zero.
@@ -81,8 +80,6 @@ class FamilyRecord:
 
     Parameters
     ----------
-    geolevel, label : str
-    children, cells : int
     methods : tuple of str
         Least-squares method of each pass.
     residual : float

@@ -62,8 +62,6 @@ def round_estimate(
 
     Parameters
     ----------
-    family : Family
-    rules : LevelRules
     groups : Groups
         Declared constraints; held margins of the least squares do not bind the rounder.
     estimate : float64 (C, s)

@@ -29,7 +29,6 @@ class Strategy:
 
     Parameters
     ----------
-    name : str
     shares : mapping of geolevel to mapping of query group to Fraction
         Each geolevel sums to one.
     one_pass : bool

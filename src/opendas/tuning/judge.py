@@ -41,12 +41,10 @@ class Step:
     ----------
     stage : str
         What the search was doing.
-    candidate : Candidate
     seeds : int
         Runs looked at; fewer than asked for where the verdict was certain.
     values : tuple of float or None
         Of each target.
-    passed : bool
     """
 
     stage: str
@@ -125,11 +123,9 @@ class Judge:
 
     Parameters
     ----------
-    trials : Trials
     seeds : sequence of int
         A target is judged over the areas of all these runs together, as section 8.1 of the TopDown paper
         judges it over the areas of one.
-    memory : Memory
     most : int
         Runs after which the search stops with an error rather than go on for ever.
     tell : callable(Step), optional
@@ -219,7 +215,6 @@ def least_factor(
         Where the answer may stop without a failure below it.
     highest : float
         Where to give up.
-    start : float
 
     Returns
     -------

@@ -47,7 +47,6 @@ def search(
 
     Parameters
     ----------
-    judge : Judge
     starts : sequence of (Strategy, losses)
         Allocations to begin with: the strategy and the relative loss of each geolevel. Only their cheapest
         multiple that passes counts.
@@ -180,8 +179,6 @@ def level_by_level(
 
     Parameters
     ----------
-    judge : Judge
-    strategies : sequence of Strategy
     levels : sequence of str
         Top first.
     tolerance : float

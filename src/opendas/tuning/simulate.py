@@ -36,8 +36,6 @@ class Simulator:
     ----------
     run : Run
         Its input is the stand-in data, and public.
-    targets : sequence of Target
-    workers : int
 
     Raises
     ------

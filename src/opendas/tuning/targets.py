@@ -86,7 +86,6 @@ class Target:
         Query group; None with ``largest-group``: the race and ethnicity groups of the TopDown paper.
     base : str
         With ``largest-group``: of all people (``total``) or of those of voting age (``18plus``).
-    within : Fraction
     share : Fraction
         Of the areas that have to hold. Means nothing with ``mean-absolute-error``.
     least, most : int, int or None
@@ -123,7 +122,6 @@ class Target:
         ----------
         level : LevelErrors
             Of the target's geolevel or category.
-        product : Product
         """
         population = level.population
         inside = population >= self.least
@@ -205,7 +203,6 @@ def load_targets(path: Path, product: Product, geolevels: Sequence[str]) -> tupl
     ----------
     path : Path
         TOML with a list ``[[targets]]``; docs/explanation/tuning.md shows one.
-    product : Product
     geolevels : sequence of str
         Geolevels and entity categories of the stand-in data.
 

@@ -64,7 +64,6 @@ class Settings:
         Runs before giving up, confirmation apart.
     memory : Path or None
         File of finished runs, with which a stopped search goes on.
-    workers : int
     tell : callable(Step) or None
     """
 
@@ -100,8 +99,6 @@ class Confirmation:
 
     Parameters
     ----------
-    target : Target
-    runs : int
     together : float or None
         Over the areas of all runs.
     lowest, highest : float or None
@@ -134,11 +131,6 @@ class Tuning:
     ----------
     run : Run
         Whose product, geography and estimator were tuned.
-    settings : Settings
-    targets : tuple of Target
-    candidate : Candidate
-    confirmations : tuple of Confirmation
-    path : tuple of Step
     made : int
         Runs made in this call.
     """
@@ -194,7 +186,6 @@ def tune(run: Run, targets: Path | Sequence[Target], settings: Settings) -> Tuni
         Its input is the stand-in data. Its own budget is one of the starts of the search.
     targets : Path or sequence of Target
         A file of targets, or targets.
-    settings : Settings
 
     Raises
     ------

@@ -61,7 +61,6 @@ class _UnreadData(InputData):
 
     Parameters
     ----------
-    rows : FileRows
     remote : tuple of RemoteFile
         The files, where they stand at addresses.
     """
@@ -76,7 +75,6 @@ class SparkBackend:
 
     Parameters
     ----------
-    session : SparkSession
     workers : int
         Processes of this machine for what stays here.
     """
@@ -171,7 +169,6 @@ def open_on_spark(folder: Path, master: str | None, workers: int | None) -> Iter
     ----------
     folder : Path
         Of the run, under ``state/`` of the output.
-    master : str or None
     workers : int or None
         Threads of a local Spark, and processes beside the driver.
 

@@ -184,7 +184,6 @@ def merge_entries(batches: Batches, task: int, low: int, high: int, size: int) -
     ----------
     batches : iterator of RecordBatch
         With :data:`COUNT_SCHEMA`.
-    task : int
     low, high : int
         Positions of its leaves on the spine.
     size : int
@@ -207,11 +206,8 @@ def send_counts(session: SparkSession, table: Histogram, spine: Spine, cut: Last
 
     Parameters
     ----------
-    session : SparkSession
     table : Histogram
         One row per leaf of the frame, in its order; perhaps memory mapped.
-    spine : Spine
-    cut : LastCut
     """
     slot = partition_values(len(cut))
     pieces: list[DataFrame] = []
@@ -286,12 +282,10 @@ class _SumUp:
 
     Parameters
     ----------
-    counts : TaskCounts
     tops : int64 (g + 1,)
         First leaf of each geounit that the last stage starts from.
     declared : sequence of (QueryGroup, int64 (h + 1,) or None)
         Query groups that are invariant below these, with the first leaf of each geounit; None: leaves.
-    folder : Path
     check : callable(low, high, counts), optional
         What else is looked at; its answer must be small.
     """
@@ -393,8 +387,6 @@ class Unchanged:
 
     Parameters
     ----------
-    counts : TaskCounts
-    key : bytes
     frame : int64 (leaves,)
     sums : mapping of task to TagSum
     """
@@ -427,8 +419,6 @@ class SparkCounts:
     rows : DataFrame
         Columns of :data:`COUNT_TYPES`, task ``t`` in partition ``t``, persisted; further partitions are
         nobody's.
-    cut : LastCut
-    spine : Spine
     size : int
         Cells.
     folder : Path

@@ -65,7 +65,6 @@ class _DoTask:
     ----------
     worker : Worker
         With the noise key of the run, where it measures.
-    folder : Path
     counts : Unchanged or None
         None where measurements come from files.
     """
@@ -91,7 +90,6 @@ class _Apply:
     Parameters
     ----------
     function : callable(item)
-    folder : Path
     """
 
     function: Callable[[Any], Any]
@@ -106,7 +104,6 @@ class SparkEngine:
 
     Parameters
     ----------
-    session : SparkSession
     worker : Worker
         Its files are written with :func:`opendas.engines.spark.partitions.write_shared`: two attempts at a
         task may run at the same time.
@@ -253,16 +250,12 @@ class _DrawTask:
 
     Parameters
     ----------
-    source : KeyedSource
-    counts : Unchanged
-    level : int
     starts : int64 (g + 1,) or None
         First leaf of each geounit of the level; None: leaves.
     cuts : int64 (t + 1,)
         First geounit of each task.
     step : int
         Geounits drawn at a time.
-    folder : Path
     """
 
     source: KeyedSource
@@ -296,11 +289,8 @@ def draw_on_executors(
 
     Parameters
     ----------
-    source : KeyedSource
-    counts : SparkCounts
     folder : Path
         Under ``state/``; removed in the end.
-    level : int
     step : int
         Geounits drawn at a time.
 

@@ -104,7 +104,6 @@ def prepare_executors(session: SparkSession, folder: Path) -> bool:
 
     Parameters
     ----------
-    session : SparkSession
     folder : Path
         A folder of the output, into which all of them must be able to write.
 

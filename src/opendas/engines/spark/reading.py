@@ -101,8 +101,6 @@ class _ReadFiles:
 
     Parameters
     ----------
-    layout : Layout
-    product : Product
     frame : Frame
         Geocodes and the name of the leaves, nothing else.
     position : int64 (leaves,)
@@ -187,10 +185,6 @@ def read_on_executors(
 
     Parameters
     ----------
-    session : SparkSession
-    found : FileRows
-    spine : Spine
-    cut : LastCut
     remote : sequence of RemoteFile, optional
         Where the files are, if executors do not open them by their paths.
 
@@ -244,8 +238,6 @@ class CheckUnits:
 
     Parameters
     ----------
-    product : Product
-    kind : CensusKind or None
     units : mapping of column to integers (leaves,)
         In the spine's order.
     frame : int64 (leaves,)
@@ -300,7 +292,6 @@ def copy_public(spec: ReaderSpec, cache: Path) -> ReaderSpec:
 
     Parameters
     ----------
-    spec : ReaderSpec
     cache : Path
         Folder under ``confidential/``, which the caller removes when the run is finished.
 

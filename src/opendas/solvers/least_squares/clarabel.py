@@ -145,11 +145,9 @@ def solve_program(
         Its first variables are the cells.
     shape : (int, int)
         Of the answer, (C, n).
-    tolerance : float
     near : ndarray, shape (N,), optional
         An earlier answer. The program is stated for what is left to it, magnified, which wins the digits that
         an interior point loses where weights differ by orders of magnitude (Weber, Sager and Gleixner 2019).
-    magnified : float
     """
     import clarabel  # compiled, and of use to few families
 

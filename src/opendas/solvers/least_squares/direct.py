@@ -46,7 +46,6 @@ class Direct:
     iterations : int
         Of the active set.
     x : ndarray, shape (C, n)
-    multipliers : Multipliers
     """
 
     status: int
@@ -76,7 +75,6 @@ class _Small(NamedTuple):
 
     Parameters
     ----------
-    family : Family
     structure : LowRank or None
         Of H, where that is used.
     label, first : ndarray, shapes (n,) and (m,)
