@@ -12,11 +12,10 @@ from support.noise import draw, packed
 from support.seeds import examples
 
 from opendas.custody.run_key import RunKey
-from opendas.sampling.addresses import fill_addresses, fill_pairs
 from opendas.sampling.interval_arithmetic import exp_neg, gaussian_weights
 from opendas.sampling.inverse_cdf import SamplerTable
 from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace, Noise
-from opendas.sampling.noise import NoiseSource
+from opendas.sampling.noise import NoiseSource, fill_addresses, fill_pairs
 
 positive = st.fractions(min_value=Fraction(1, 10**6), max_value=Fraction(400), max_denominator=10**6)
 laws = st.one_of(positive.map(DiscreteGaussian), positive.map(DiscreteLaplace))

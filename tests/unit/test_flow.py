@@ -122,7 +122,7 @@ def test_the_tree_stays_strongly_feasible(seed):
     pred = np.r_[real + np.arange(2 * size), -1].astype(np.int32)
     state = np.r_[np.full(real, module.LOWER), np.full(2 * size, module.TREE)].astype(np.int8)
     tree = module._plant(parent, pred, tail)
-    module._price(tree, root, cost)
+    module._set_potentials(tree, root, cost)
     arcs = np.arange(len(tail), dtype=np.uint32)
     start, degenerate = np.int64(0), 0
     for _ in range(10_000):

@@ -17,10 +17,9 @@ from support.noise import draw, packed
 from opendas.custody.run_key import RunKey
 from opendas.errors import PrivacyError
 from opendas.sampling import noise as noise_module
-from opendas.sampling.addresses import fill_addresses, fill_pairs
 from opendas.sampling.inverse_cdf import SamplerTable
 from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
-from opendas.sampling.noise import NoiseSource
+from opendas.sampling.noise import NoiseSource, fill_addresses, fill_pairs
 
 KEY = RunKey.seeded(20).derive("noise", b"plan")
 TABLE = SamplerTable.build(DiscreteGaussian(Fraction(21, 2)))

@@ -15,11 +15,10 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from opendas.allocation.after_least_squares import whole_shares
 from opendas.allocation.solver import checked_total
-from opendas.arrays import Bools, Floats
+from opendas.arrays import Bools, Floats, Ints
 from opendas.budget.allocation import DEFAULT_DELTA, EVERY_OTHER, Budget
 from opendas.constraints.table import invariant_geolevels
 from opendas.errors import BudgetError, ConfigError
@@ -273,18 +272,18 @@ class _Problem:
                     "is measured above or wanted; let the detailed query group get budget there."
                 )
 
-    def precisions(self, shares: Floats, free: npt.NDArray[np.int64]) -> Floats:
+    def precisions(self, shares: Floats, free: Ints) -> Floats:
         """Precision of every query group, (geolevels, query groups)."""
         table = np.where(self.held, _HELD * self.precision, 0.0)
         table[-1] += np.where(self.may[-1], _FLOOR * self.precision, 0.0)
         table.ravel()[free] += self.precision * shares
         return table
 
-    def at(self, shares: Floats, free: npt.NDArray[np.int64]) -> tuple[float, Floats]:
+    def at(self, shares: Floats, free: Ints) -> tuple[float, Floats]:
         value, slope = self.trace.value_and_gradient(self.precisions(shares, free))
         return value, self.precision * slope.ravel()[free]
 
-    def rows(self, shares: Floats, free: npt.NDArray[np.int64]) -> tuple[JointRow, ...]:
+    def rows(self, shares: Floats, free: Ints) -> tuple[JointRow, ...]:
         means = self.trace.parts(self.precisions(shares, free)) / self.answers
         return tuple(
             JointRow(

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from opendas.allocation.clamped_error import LARGEST_COUNT
+from opendas.arrays import Ints
 from opendas.errors import DataError, FormatError
 
 __all__ = ["CountHistogram", "Level", "unknown_counts"]
@@ -44,8 +45,8 @@ class CountHistogram:
         If there is no node.
     """
 
-    values: npt.NDArray[np.int64]
-    mult: npt.NDArray[np.int64]
+    values: Ints
+    mult: Ints
 
     def __post_init__(self) -> None:
         values, mult = whole_numbers(self.values, "values"), whole_numbers(self.mult, "mult")
@@ -131,7 +132,7 @@ def unknown_counts(name: str, nodes: int | np.integer[Any], *, fixed: bool = Fal
     return Level(name, CountHistogram(values, np.array([nodes])), known=False, fixed=fixed)
 
 
-def whole_numbers(values: npt.ArrayLike | Sequence[object], what: str) -> npt.NDArray[np.int64]:
+def whole_numbers(values: npt.ArrayLike | Sequence[object], what: str) -> Ints:
     """Return whole numbers from 0 to 2**53 as int64.
 
     Raises

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from opendas.allocation.clamped_error import LARGEST_COUNT
 from opendas.allocation.histogram import CountHistogram, Level, unknown_counts
+from opendas.arrays import Ints
 from opendas.errors import ConfigError, Finding, FormatError
 
 __all__ = ["LevelCounts", "read_level_counts"]
@@ -184,7 +184,7 @@ def _level(row: Mapping[str, Any]) -> Level:
     return Level(name, CountHistogram(values, mult), fixed=fixed)
 
 
-def _numbers(values: object, field: str) -> npt.NDArray[np.int64]:
+def _numbers(values: object, field: str) -> Ints:
     if not isinstance(values, list):
         raise _Wrong(field, "expected a list of numbers")
     for number, value in enumerate(values):

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from opendas.arrays import Ints
 from opendas.demo.land import Land, make_land
 from opendas.demo.people import Homes, draw_people, make_homes
 from opendas.errors import ConfigError
@@ -49,7 +50,7 @@ class DemoState:
 
     land: Land
     homes: Homes
-    entries: tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.int64]]
+    entries: tuple[Ints, npt.NDArray[np.int32], Ints]
 
 
 def make_state(blocks: int = 5000, seed: int = 2020) -> DemoState:

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from opendas.arrays import Codes, Ints
 from opendas.demo.generator import DemoState, frame_table, persons_table, run_file, units_table
 from opendas.demo.land import NATION, Density, Land, make_land
 from opendas.demo.people import Homes, draw_people, make_homes
@@ -183,9 +183,7 @@ def make_state_land(plan: NationPlan, number: int) -> Land:
     return Land(land.geocodes, land.group, land.entities | {"aianhh": codes})
 
 
-def _reservations(
-    codes: npt.NDArray[np.bytes_], state: StatePlan, rng: np.random.Generator
-) -> npt.NDArray[np.bytes_]:
+def _reservations(codes: Codes, state: StatePlan, rng: np.random.Generator) -> Codes:
     """Number the areas of a state: half of them in the AIAN branch where it has any, all others outside.
 
     Codes are the nation's, and each state has its own: no area lies in two states.
@@ -324,7 +322,7 @@ def _write_county(folder: Path, state: str, county: str, made: DemoState, frame:
         write_parquet(folder / name / f"state={state}" / f"county={county}" / "part-0.parquet", table)
 
 
-def _count(made: DemoState) -> npt.NDArray[np.int64]:
+def _count(made: DemoState) -> Ints:
     """Return the numbers of one county, in the order of :class:`Made`."""
     homes = made.homes
     tracts = len(np.unique(made.land.geocodes.astype("S11")))

@@ -90,7 +90,7 @@ def make_homes(group: Ints, rng: np.random.Generator, *, empty: float = 0.3, cro
 
 def draw_people(
     homes: Homes, group: Ints, rng: np.random.Generator
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], Ints]:
+) -> tuple[Ints, npt.NDArray[np.int32], Ints]:
     """Draw age, origin and race of everybody.
 
     Returns
@@ -138,7 +138,7 @@ def _neighbourhoods(g: int, rng: np.random.Generator) -> tuple[Floats, Floats, F
 
 
 def _draw(
-    blocks: npt.NDArray[np.int64],
+    blocks: Ints,
     people: Ints,
     kind: int,
     minors: Floats,
@@ -146,7 +146,7 @@ def _draw(
     hispanic: Floats,
     group: Ints,
     rng: np.random.Generator,
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Ints]:
+) -> tuple[Ints, Ints, Ints]:
     """Draw the cells of people in one kind of home; `races` and `hispanic` are per block group."""
     adults = rng.binomial(people, 1.0 - minors)
     found = []

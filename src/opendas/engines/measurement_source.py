@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from opendas.arrays import Ints
 from opendas.engines.subtree import Part
 from opendas.errors import FormatError
 from opendas.files.nmf.reading import Answers, MeasurementFile
@@ -49,7 +50,7 @@ class FileSource:
         return FileMeasurements(self.levels, blocks, {level.level: level.first for level in part.levels})
 
 
-def _rows_in_file(measured: MeasuredLevel) -> npt.NDArray[np.int64] | None:
+def _rows_in_file(measured: MeasuredLevel) -> Ints | None:
     """Return, for each geounit and the end, its row in the file; None where every geounit is measured."""
     if measured.which is None:
         return None
@@ -58,7 +59,7 @@ def _rows_in_file(measured: MeasuredLevel) -> npt.NDArray[np.int64] | None:
 
 def _read(
     measured: MeasuredLevel, folder: Path, first: int, geounits: int
-) -> tuple[Mapping[str, Answers], npt.NDArray[np.int64]]:
+) -> tuple[Mapping[str, Answers], Ints]:
     """Return the answers of a run of geounits, and the row of each of them in these answers (-1: none)."""
     file = MeasurementFile(folder / f"{measured.geolevel}.parquet")
     rows = _rows_in_file(measured)
@@ -84,7 +85,7 @@ class FileMeasurements:
     def __init__(
         self,
         levels: tuple[MeasuredLevel, ...],
-        blocks: Mapping[int, tuple[Mapping[str, Answers], npt.NDArray[np.int64]]],
+        blocks: Mapping[int, tuple[Mapping[str, Answers], Ints]],
         first: Mapping[int, int],
     ) -> None:
         self._levels = levels
@@ -111,7 +112,7 @@ class FileMeasurements:
             answers.append(QueryAnswers(query.name, rows, compact, values, query.variance))
         return FamilyMeasurement(tuple(answers), measured.precision(first, children))
 
-    def full(self, level: int, first: int, geounits: int) -> list[npt.NDArray[np.int64]]:
+    def full(self, level: int, first: int, geounits: int) -> list[Ints]:
         """Return all noisy answers of consecutive geounits (see :class:`MeasurementSource`).
 
         Raises
@@ -129,9 +130,7 @@ class FileMeasurements:
         return answers
 
 
-def _pick(
-    answers: Answers, place: npt.NDArray[np.int64], rows: npt.NDArray[np.int32], query: str
-) -> npt.NDArray[np.int64]:
+def _pick(answers: Answers, place: Ints, rows: npt.NDArray[np.int32], query: str) -> Ints:
     out = np.zeros((len(place), len(rows)), dtype=np.int64)
     measured = place >= 0
     if answers.cells is None:

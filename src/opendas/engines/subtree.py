@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from opendas.arrays import Codes, Ints
 from opendas.constraints.table import LevelConstraints
 from opendas.engines.used import UsedColumns
 from opendas.errors import InfeasibleFamily
@@ -46,8 +47,8 @@ class PartLevel:
 
     level: int
     first: int
-    geocodes: npt.NDArray[np.bytes_]
-    child_starts: npt.NDArray[np.int64] | None
+    geocodes: Codes
+    child_starts: Ints | None
     constraints: LevelConstraints
 
 
@@ -89,7 +90,7 @@ class PartResult:
     seconds: npt.NDArray[np.float32]
 
 
-def tie_keys(geocodes: npt.NDArray[np.bytes_]) -> npt.NDArray[np.uint64]:
+def tie_keys(geocodes: Codes) -> npt.NDArray[np.uint64]:
     """Return the public tie-breaking key of each geounit: 64 bits of the SHA-256 of its geocode."""
     return np.array(
         [int.from_bytes(hashlib.sha256(bytes(code)).digest()[:8], "big") for code in geocodes],
@@ -238,7 +239,7 @@ def _roots(level: PartLevel, rules: Sequence[LevelRules], run: _Run) -> Histogra
     return Histogram.concatenate(parts)
 
 
-def _root_label(geocodes: npt.NDArray[np.bytes_]) -> str:
+def _root_label(geocodes: Codes) -> str:
     """Return a root's geocode; of several, what is left without the character that tells parts apart."""
     codes = [bytes(geocode).decode() for geocode in geocodes]
     if len(codes) == 1:
@@ -270,7 +271,7 @@ def _descend(above: PartLevel, level: PartLevel, parents: Histogram, run: _Run) 
     return Histogram.concatenate(parts)
 
 
-def _sparse(counts: npt.NDArray[np.int64], support: npt.NDArray[np.int32], size: int) -> Histogram:
+def _sparse(counts: Ints, support: npt.NDArray[np.int32], size: int) -> Histogram:
     row, column = np.nonzero(counts)
     indptr = np.searchsorted(row, np.arange(counts.shape[0] + 1)).astype(np.int64)
     return Histogram(indptr, support[column], counts[row, column], size)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from opendas.arrays import Ints
 from opendas.constraints.table import ConstraintTable, JointTotal
 from opendas.engines.subtree import Part, PartLevel
 from opendas.engines.upward import BelowPart
@@ -93,9 +94,7 @@ class Task:
 
 
 def _even_cuts(
-    weights: npt.NDArray[np.int64],
-    group: npt.NDArray[np.int32] | None = None,
-    most: int | None = None,
+    weights: Ints, group: npt.NDArray[np.int32] | None = None, most: int | None = None
 ) -> tuple[int, ...]:
     """Cut consecutive geounits into about `most` runs of similar weight, by default ``TASKS_PER_STAGE``.
 
@@ -179,7 +178,7 @@ def cut_leaves(spine: Spine, joint: JointTotal | None = None) -> tuple[Stage, ..
     return (Stage(last, last, True, _even_cuts(weights, None if joint is None else joint.group, most)),)
 
 
-def bottom_starts(spine: Spine, top: int, bottom: int) -> npt.NDArray[np.int64]:
+def bottom_starts(spine: Spine, top: int, bottom: int) -> Ints:
     """Return int64 (g + 1,): geounit ``i`` of `top` has ``starts[i]:starts[i + 1]`` at `bottom`."""
     starts = np.arange(len(spine.levels[bottom]) + 1, dtype=np.int64)
     for level in range(bottom - 1, top - 1, -1):
@@ -189,7 +188,7 @@ def bottom_starts(spine: Spine, top: int, bottom: int) -> npt.NDArray[np.int64]:
 
 def make_part(
     spine: Spine,
-    child_starts: Sequence[npt.NDArray[np.int64]],
+    child_starts: Sequence[Ints],
     constraints: ConstraintTable,
     stage: Stage,
     start: int,

@@ -11,6 +11,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from opendas.arrays import Ints
 from opendas.custody.input_tag import TagSum, tag_entries, tag_key, tag_of
 from opendas.custody.run_key import RunKey
 from opendas.errors import Finding
@@ -54,7 +55,7 @@ class ExactCounts(Protocol):
         """Return the keyed tag of the input."""
         ...
 
-    def answers(self, group: QueryGroup, level: int) -> npt.NDArray[np.int64]:
+    def answers(self, group: QueryGroup, level: int) -> Ints:
         """Return the exact answers of a query group that is declared invariant at a geolevel, (g, m)."""
         ...
 
@@ -95,7 +96,7 @@ class LeafCounts:
         """Return the keyed tag of the input."""
         return input_tag(key, self._table)
 
-    def answers(self, group: QueryGroup, level: int) -> npt.NDArray[np.int64]:
+    def answers(self, group: QueryGroup, level: int) -> Ints:
         """Return the exact answers of a query group at a geolevel, int64 (g, m)."""
         return exact_answers(group, self.at(level))
 
@@ -128,7 +129,7 @@ class LeafCounts:
             return self.at(level).slice(start, stop)
         return self.rows(int(starts[0]), int(starts[-1])).aggregate(starts - starts[0])
 
-    def _sum_of_leaves(self, starts: npt.NDArray[np.int64]) -> Histogram:
+    def _sum_of_leaves(self, starts: Ints) -> Histogram:
         """Sum leaves into the geounits that they lie in, a run of leaves at a time."""
         parts = list(self._partial_sums(starts))
         return Histogram.from_entries(
@@ -136,9 +137,7 @@ class LeafCounts:
             shape=(len(starts) - 1, self._table.size),
         )
 
-    def _partial_sums(
-        self, starts: npt.NDArray[np.int64]
-    ) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.int64]]]:
+    def _partial_sums(self, starts: Ints) -> Iterator[tuple[Ints, npt.NDArray[np.int32], Ints]]:
         leaves = int(starts[-1])
         for low in range(0, leaves, LEAVES_AT_ONCE):
             high = min(low + LEAVES_AT_ONCE, leaves)
@@ -149,7 +148,7 @@ class LeafCounts:
             yield np.repeat(np.arange(first, last), np.diff(sums.indptr)), sums.cells, sums.counts
 
 
-def _starts(spine: Spine, level: int, below: int) -> npt.NDArray[np.int64]:
+def _starts(spine: Spine, level: int, below: int) -> Ints:
     """Return int64 (g + 1,): below geounit ``i`` of `level` lie ``starts[i]:starts[i + 1]`` of `below`."""
     starts = np.arange(len(spine.levels[below]) + 1, dtype=np.int64)
     for upper in range(below - 1, level - 1, -1):

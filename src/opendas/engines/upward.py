@@ -278,7 +278,7 @@ def _sums(model: TreeModel, source: MeasurementSource) -> Sums | None:
         return None
     partial, leaves = source, model.levels[-1]
 
-    def sums(level: int, first: int, group: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
+    def sums(level: int, first: int, group: Ints) -> list[Ints]:
         patterns = leaves.pattern[first - leaves.first : first - leaves.first + len(group)]
         used, _, which = numbered(patterns, len(leaves.patterns))
         cells = model.domain.cells_of(leaves.patterns[used])

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from opendas.arrays import Ints
 from opendas.measurement.family import UsedAnswers
 
 __all__ = ["UsedColumns"]
@@ -35,7 +36,7 @@ class UsedColumns:
     """
 
     names: tuple[str, ...]
-    numbers: npt.NDArray[np.int64]
+    numbers: Ints
     rows: Integers
     values: Integers
 
@@ -71,9 +72,7 @@ class UsedColumns:
             row += count
             value += children * count
 
-    def of_query(
-        self, level: int, query: str, first: int, geounits: int
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    def of_query(self, level: int, query: str, first: int, geounits: int) -> tuple[Ints, Ints, Ints]:
         """Return what was used of one query group, geounit by geounit.
 
         Parameters
@@ -103,6 +102,6 @@ class UsedColumns:
         return offsets, self.rows[rows + entries].astype(np.int64), self.values[values].astype(np.int64)
 
 
-def _before(sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _before(sizes: Ints) -> Ints:
     """Return how much lies before each of consecutive pieces."""
     return np.asarray(np.cumsum(sizes) - sizes)

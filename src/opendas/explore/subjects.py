@@ -14,8 +14,8 @@ from types import MappingProxyType
 from typing import Final, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
+from opendas.arrays import Floats
 from opendas.budget.allocation import Budget
 from opendas.budget.plan import attribute_rho, budget_loss
 from opendas.budget.presets import preset, preset_names
@@ -333,7 +333,7 @@ class StandIn(Subject):
         """Return the loss of the composed noise itself: every path has the same noise."""
         return budget_loss(budget)
 
-    def _weights(self, budget: Budget, level: str) -> npt.NDArray[np.float64]:
+    def _weights(self, budget: Budget, level: str) -> Floats:
         weights = np.zeros(len(self.queries))
         shares: Mapping[str, Fraction] = budget.query_shares(level) if budget.geolevels[level] else {}
         for query, share in shares.items():

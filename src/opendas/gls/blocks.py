@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from functools import reduce
 
 import numpy as np
-import numpy.typing as npt
 from scipy import sparse
 
 from opendas.arrays import Floats, Ints
@@ -56,7 +55,7 @@ class Partition:
         Number of groups ``k``; some may have no level.
     """
 
-    of_level: npt.NDArray[np.int64]
+    of_level: Ints
     groups: int
 
     @classmethod
@@ -190,8 +189,8 @@ class Blocks:
     """
 
     matrices: Floats
-    coordinates: npt.NDArray[np.int64]
-    starts: npt.NDArray[np.int64]
+    coordinates: Ints
+    starts: Ints
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,13 +230,13 @@ class RowClasses:
         For each dimension of blocks, the sum over copies of the outer product of a row's coefficients.
     """
 
-    of_row: npt.NDArray[np.int64]
+    of_row: Ints
     outer: tuple[Floats, ...]
 
     def __len__(self) -> int:
         return len(self.outer[0])
 
-    def variances(self, covariance: Extended) -> npt.NDArray[np.float64]:
+    def variances(self, covariance: Extended) -> Floats:
         """Return the variance of each class of rows, float64 (c, k); infinite where nothing is known."""
         found = np.maximum(self._of(covariance.finite), 0.0)
         if covariance.infinite is not None:
@@ -272,7 +271,7 @@ class Algebra:
     queries: tuple[str, ...]
     blocks: tuple[Blocks, ...]
 
-    def information(self, weights: npt.NDArray[np.float64]) -> Extended:
+    def information(self, weights: Floats) -> Extended:
         """Return the information of measurements, one class for each row of weights.
 
         Parameters
@@ -292,7 +291,7 @@ class Algebra:
     def rows(self, query: QueryGroup) -> RowClasses:
         """Describe the rows of any query group of the schema, measured or not."""
         codes = np.zeros(1, dtype=np.int64)
-        kinds: list[npt.NDArray[np.float64]] = []
+        kinds: list[Floats] = []
         for names, basis in zip(self.partitions, self.bases, strict=True):
             factor = next((name for name in query.factors if name in names), None)
             whole = Partition.total(len(basis.vectors))
@@ -311,7 +310,7 @@ def _unit(matrices: Floats) -> Floats:
     return unit
 
 
-def _outer(kinds: Sequence[npt.NDArray[np.float64]], blocks: Blocks) -> Floats:
+def _outer(kinds: Sequence[Floats], blocks: Blocks) -> Floats:
     """Return float64 (k, b, d, d): sums of outer products of coefficients, for all combinations of kinds."""
     shape = tuple(kind.shape[1] for kind in kinds)
     places = np.unravel_index(blocks.coordinates, shape)
@@ -412,7 +411,7 @@ def _blocks(
     return tuple(found)
 
 
-def _dense(matrix: sparse.csr_array, coordinates: npt.NDArray[np.int64]) -> Floats:
+def _dense(matrix: sparse.csr_array, coordinates: Ints) -> Floats:
     """Return the matrix on each set of coordinates, float64 (b, d, d)."""
     count, dimension = coordinates.shape
     row = np.repeat(coordinates, dimension, axis=1).ravel()
@@ -421,7 +420,7 @@ def _dense(matrix: sparse.csr_array, coordinates: npt.NDArray[np.int64]) -> Floa
     return entries.reshape(count, dimension, dimension)
 
 
-def _merged(stack: Floats, coordinates: npt.NDArray[np.int64]) -> Blocks:
+def _merged(stack: Floats, coordinates: Ints) -> Blocks:
     """Merge equal blocks; `stack` is (q, b, d, d)."""
     scale = np.maximum(np.abs(stack).max(axis=(1, 2, 3)), 1.0)
     rounded = np.round(np.swapaxes(stack / scale[:, None, None, None], 0, 1), _DIGITS) + 0.0

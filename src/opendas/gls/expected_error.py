@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from opendas.arrays import Floats, Ints
+from opendas.arrays import Codes, Floats, Ints
 from opendas.constraints.table import invariant_geolevels
 from opendas.errors import GeographyError
 from opendas.geography.frame import Frame
@@ -196,7 +196,7 @@ class ExpectedError:
         found = rows.variances(self._leaf_sets(np.zeros(len(chosen), dtype=np.int64), chosen, 1))
         return np.asarray(found[0, rows.of_row])
 
-    def areas(self, codes: npt.NDArray[np.bytes_]) -> tuple[npt.NDArray[np.bytes_], Extended]:
+    def areas(self, codes: Codes) -> tuple[Codes, Extended]:
         """Return areas named by a column of codes, and the covariance of each area's total.
 
         Parameters
@@ -232,7 +232,7 @@ class ExpectedError:
         return self._summaries("geolevel", geolevel, queries, self.covariances[number], counts)
 
     def area_summary(
-        self, kind: str, name: str, codes: npt.NDArray[np.bytes_], queries: Iterable[str]
+        self, kind: str, name: str, codes: Codes, queries: Iterable[str]
     ) -> tuple[ExpectedRow, ...]:
         """Summarise query groups over areas named by a column of codes, as in :meth:`areas`."""
         areas, covariance = self.areas(codes)

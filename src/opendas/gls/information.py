@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from scipy import sparse
 
-from opendas.arrays import Floats
+from opendas.arrays import Floats, Ints
 
 __all__ = [
     "Extended",
@@ -141,7 +140,7 @@ class Extended:
             return Extended(finite, other.infinite if self.infinite is None else self.infinite)
         return Extended(finite, tuple(a + b for a, b in zip(self.infinite, other.infinite, strict=True)))
 
-    def take(self, chosen: npt.NDArray[np.int64]) -> Extended:
+    def take(self, chosen: Ints) -> Extended:
         """Return the matrices of some classes."""
         infinite = None if self.infinite is None else tuple(stack[chosen] for stack in self.infinite)
         return Extended(tuple(stack[chosen] for stack in self.finite), infinite)

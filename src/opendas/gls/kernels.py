@@ -316,7 +316,7 @@ def invert(stack: Floats, rows: Bools, out: Floats) -> bool:
 
 
 @njit(cache=True, nogil=True)
-def add_integers(values: npt.NDArray[np.int64], group: Ints, out: npt.NDArray[np.int64]) -> None:
+def add_integers(values: Ints, group: Ints, out: Ints) -> None:
     """Add rows of answers, int64 (g, m), to the groups they belong to."""
     for i in range(values.shape[0]):
         to, row = out[group[i]], values[i]
@@ -325,13 +325,7 @@ def add_integers(values: npt.NDArray[np.int64], group: Ints, out: npt.NDArray[np
 
 
 @njit(cache=True, nogil=True)
-def spread(
-    answers: npt.NDArray[np.int64],
-    weights: Floats,
-    rows: npt.NDArray[np.int32],
-    allowed: Bools,
-    out: Floats,
-) -> None:
+def spread(answers: Ints, weights: Floats, rows: npt.NDArray[np.int32], allowed: Bools, out: Floats) -> None:
     """Add ``w Q' m`` of one query group to the allowed cells of each geounit.
 
     Parameters

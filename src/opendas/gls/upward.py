@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from opendas.arrays import Bools, Floats, Ints
 from opendas.errors import EstimationError
@@ -40,10 +39,10 @@ __all__ = [
     "up_sweep",
 ]
 
-Full = Callable[[int, int, int], list[npt.NDArray[np.int64]]]
+Full = Callable[[int, int, int], list[Ints]]
 """All answers, int64 (geounits, m_q), of each measured query group: of (level, first, geounits)."""
 
-Sums = Callable[[int, int, Ints], list[npt.NDArray[np.int64]]]
+Sums = Callable[[int, int, Ints], list[Ints]]
 """Sums, int64 (G, m_q), of the answers of consecutive leaves over their groups: of (level, first, group).
 
 Of answers that touch no cell that the group may use anything may be given: they are not looked at.
@@ -157,9 +156,7 @@ class Sweep:
         return leaf_known(self.model, statistics, chosen, answers)
 
 
-def placed_linear(
-    model: TreeModel, level: int, own: Ints, allowed: Bools, answers: Sequence[npt.NDArray[np.int64]]
-) -> Floats:
+def placed_linear(model: TreeModel, level: int, own: Ints, allowed: Bools, answers: Sequence[Ints]) -> Floats:
     """Return ``b`` by dense category, float64 (N, k, e), of geounits, or of groups that are alike."""
     here = model.levels[level]
     out = np.zeros((len(own), *model.domain.cell.shape))
@@ -358,7 +355,7 @@ def inner_known(model: TreeModel, children: UpwardMessages, chosen: Ints | None 
 
 
 def leaf_known(
-    model: TreeModel, leaves: UpwardMessages, chosen: Ints, answers: Sequence[npt.NDArray[np.int64]]
+    model: TreeModel, leaves: UpwardMessages, chosen: Ints, answers: Sequence[Ints]
 ) -> SubtreeEstimates:
     """Return the estimates of leaves, by their numbers, from their own answers."""
     level, domain = model.levels[-1], model.domain

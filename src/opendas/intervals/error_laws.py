@@ -297,24 +297,14 @@ def _descend(sweep: Sweep, level: int, geounit: int, covariance: Floats) -> Iter
     covariance : float64 (r, n)
         Of the geounit's cells with each function.
     """
-    model = sweep.model
-    if level == len(model.levels) - 1:
+    if level == len(sweep.model.levels) - 1:
         return
-    below, children = sweep.below[level], sweep.statistics[level + 1]
-    own = np.array([geounit])
-    pulled = (
-        below.covariance.take(own - below.first)
-        .inverse(model.levels[level].allowed(geounit, geounit + 1))
-        .take(np.zeros(len(covariance), dtype=np.int64))
-        .apply(covariance)
-    )
-    first, stop = model.child_starts(level, geounit, geounit + 1).tolist()
-    here = slice(first - children.first, stop - children.first)
-    known = children.precision.take(here).inverse(model.levels[level + 1].allowed(first, stop))
-    for child in range(first, stop):
-        found = known.take(np.full(len(pulled), child - first)).apply(pulled)
-        yield level + 1, child, found
-        yield from _descend(sweep, level + 1, child, found)
+    pulled = _each(_information(sweep, level, np.array([geounit])), covariance[None])
+    children = np.arange(*sweep.model.child_starts(level, geounit, geounit + 1))
+    found = _each(_known(sweep, level + 1, children), np.repeat(pulled, len(children), axis=0))
+    for child, vectors in zip(children.tolist(), found, strict=True):
+        yield level + 1, child, vectors
+        yield from _descend(sweep, level + 1, child, vectors)
 
 
 def _touched(sweep: Sweep, leaves: Ints) -> list[Ints]:

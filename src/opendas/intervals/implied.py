@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from opendas.arrays import Bools, Ints
+from opendas.arrays import Bools, Floats, Ints
 from opendas.constraints.table import ConstraintTable, LevelConstraints
 from opendas.geography.spine import Spine
 from opendas.schema.product import Product
@@ -217,11 +217,8 @@ def _cells(row_of_cell: npt.NDArray[np.integer], size: int) -> Bools:
 
 
 def cut(
-    lower: Sequence[float] | npt.NDArray[np.float64],
-    upper: Sequence[float] | npt.NDArray[np.float64],
-    least: Ints,
-    most: Ints,
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    lower: Sequence[float] | Floats, upper: Sequence[float] | Floats, least: Ints, most: Ints
+) -> tuple[Floats, Floats]:
     """Cut intervals to whole numbers between implied limits; none becomes empty.
 
     The true count is a whole number within the limits, so that the whole numbers of an interval that lie

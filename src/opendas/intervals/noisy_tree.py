@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from opendas.arrays import Floats, Ints
 from opendas.constraints.table import ConstraintTable
 from opendas.errors import FormatError
 from opendas.geography.frame import Frame
@@ -27,7 +27,7 @@ __all__ = ["AnswerSource", "NoisyLevel", "NoisyTree"]
 class AnswerSource(Protocol):
     """Where noisy answers are read from, some geounits at a time."""
 
-    def full(self, level: int, first: int, geounits: int) -> Sequence[npt.NDArray[np.int64]]:
+    def full(self, level: int, first: int, geounits: int) -> Sequence[Ints]:
         """Return all noisy answers of consecutive geounits, int64 (geounits, m) for each query group.
 
         Rows of query groups that a geounit was not asked are zero and mean nothing.
@@ -57,7 +57,7 @@ class NoisyLevel:
     geolevel: str
     queries: tuple[QueryGroup, ...]
     laws: tuple[tuple[NoiseLaw | None, ...], ...]
-    which: npt.NDArray[np.int64]
+    which: Ints
 
     def __post_init__(self) -> None:
         if any(len(laws) != len(self.queries) for laws in self.laws):
@@ -69,7 +69,7 @@ class NoisyLevel:
         return len(self.which)
 
     @property
-    def variances(self) -> npt.NDArray[np.float64]:
+    def variances(self) -> Floats:
         """Variance of each answer, float64 (c, q); infinite where a class was not asked."""
         found = np.full((len(self.laws), len(self.queries)), np.inf)
         for row, laws in enumerate(self.laws):
@@ -117,7 +117,7 @@ class NoisyTree:
         if not any(level.queries for level in self.levels):
             raise FormatError(f"{self.product.name}: nothing was measured.")
 
-    def full(self, level: int, first: int, geounits: int) -> list[npt.NDArray[np.int64]]:
+    def full(self, level: int, first: int, geounits: int) -> list[Ints]:
         """Return all noisy answers of consecutive geounits; see :class:`AnswerSource`.
 
         Raises

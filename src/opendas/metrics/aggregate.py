@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from scipy.sparse import coo_array, csr_array
 
+from opendas.arrays import Codes, Ints
 from opendas.errors import DataError
 from opendas.geography.frame import Frame
 from opendas.schema.histogram import Histogram
@@ -35,8 +35,8 @@ class Units:
     """
 
     geolevel: str
-    codes: npt.NDArray[np.bytes_]
-    of_leaf: npt.NDArray[np.int64]
+    codes: Codes
+    of_leaf: Ints
 
     def __len__(self) -> int:
         return len(self.codes)

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from scipy.sparse import csr_array
 
+from opendas.arrays import Ints
 from opendas.geography.frame import Frame
 from opendas.metrics.aggregate import Units, as_sparse, check_same_frame, difference, official_units, project
 from opendas.metrics.statistics import ErrorSummary, summaries, summary
@@ -44,7 +44,7 @@ class PopulationBins:
     labels: tuple[str, ...]
     upper: tuple[int, ...]
 
-    def of(self, population: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def of(self, population: Ints) -> Ints:
         """Return the class of each population, from 0."""
         return np.searchsorted(np.array(self.upper), population, side="left").astype(np.int64)
 
@@ -126,12 +126,12 @@ class LevelErrors:
     error: csr_array
 
     @property
-    def population(self) -> npt.NDArray[np.int64]:
+    def population(self) -> Ints:
         """True count of each geounit, int64 (g,)."""
         return np.asarray(self.truth.sum(axis=1), dtype=np.int64)
 
     @property
-    def total_error(self) -> npt.NDArray[np.int64]:
+    def total_error(self) -> Ints:
         """Signed error of each geounit's total, int64 (g,)."""
         return np.asarray(self.error.sum(axis=1), dtype=np.int64)
 

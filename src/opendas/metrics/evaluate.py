@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from scipy.sparse import csr_array
 
+from opendas.arrays import Bools, Codes, Ints
 from opendas.geography.frame import Frame
 from opendas.metrics.errors import (
     BinnedRow,
@@ -65,18 +65,16 @@ class FigureRow:
         }
 
 
-def _row(figure: str, statistic: str, universe: str, errors: npt.NDArray[np.int64]) -> FigureRow:
+def _row(figure: str, statistic: str, universe: str, errors: Ints) -> FigureRow:
     mean = int(np.abs(errors).sum()) / len(errors) if len(errors) else None
     return FigureRow(figure, statistic, universe, len(errors), mean)
 
 
-def _federal(codes: npt.NDArray[np.bytes_]) -> npt.NDArray[np.bool_]:
+def _federal(codes: Codes) -> Bools:
     return np.array([code[-4:].isdigit() and int(code[-4:]) in _FEDERAL_AIAN for code in codes], dtype=bool)
 
 
-def _incorporated(
-    codes: npt.NDArray[np.bytes_], names: Mapping[str, str]
-) -> tuple[str, npt.NDArray[np.bool_]]:
+def _incorporated(codes: Codes, names: Mapping[str, str]) -> tuple[str, Bools]:
     """Leave out census designated places, whose names end in "CDP"."""
     if not names:
         return "all places (the frame has no names to tell incorporated ones)", np.ones(

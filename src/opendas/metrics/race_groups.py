@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_array
 
+from opendas.arrays import Bools, Floats, Ints
 from opendas.metrics.errors import LevelErrors
 from opendas.schema.attributes import Schema
 from opendas.schema.product import Product
@@ -41,7 +42,7 @@ def has_groups(product: Product) -> bool:
     return "hispanic" in levels.get("hispanic", ()) and set(_ALONE) <= set(levels.get("cenrace", ()))
 
 
-def group_of_cell(schema: Schema) -> npt.NDArray[np.int64]:
+def group_of_cell(schema: Schema) -> Ints:
     """Return the race and ethnicity group of each cell, int64 (n,), as an index into :data:`GROUPS`."""
     codes = dict(zip(schema.names, schema.codes(np.arange(schema.size)), strict=True))
     races = schema.attribute("cenrace").levels
@@ -50,9 +51,7 @@ def group_of_cell(schema: Schema) -> npt.NDArray[np.int64]:
     return np.where(codes["hispanic"] == hispanic, 0, of_race[codes["cenrace"]]).astype(np.int64)
 
 
-def group_counts(
-    table: csr_array, schema: Schema, keep: npt.NDArray[np.bool_] | None = None
-) -> npt.NDArray[np.int64]:
+def group_counts(table: csr_array, schema: Schema, keep: Bools | None = None) -> Ints:
     """Sum a (g, n) table into the eight groups, int64 (g, 8), over the cells where `keep` is true."""
     group = group_of_cell(schema)
     ones = np.ones(len(group), dtype=np.int64) if keep is None else keep.astype(np.int64)
@@ -60,7 +59,7 @@ def group_counts(
     return np.asarray((table @ projection).toarray(), dtype=np.int64)
 
 
-def blau_index(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+def blau_index(counts: Ints) -> Floats:
     """Heterogeneity of each row of counts: one minus the sum of squared shares; 0 for an empty row.
 
     Parameters
@@ -84,7 +83,7 @@ def blau_index(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
     )
 
 
-def quintile_classes(index: npt.NDArray[np.float64]) -> tuple[tuple[str, ...], npt.NDArray[np.int64]]:
+def quintile_classes(index: Floats) -> tuple[tuple[str, ...], Ints]:
     """Split geounits into quintiles; quintiles whose borders coincide are one class.
 
     Parameters
@@ -169,7 +168,7 @@ TARGET = 500
 """The criterion speaks about areas of at least so many people."""
 
 
-def within_five_points(truth: npt.NDArray[np.int64], estimate: npt.NDArray[np.int64]) -> npt.NDArray[np.int8]:
+def within_five_points(truth: Ints, estimate: Ints) -> npt.NDArray[np.int8]:
     """Compare the share of the group that is largest in the truth.
 
     Parameters
@@ -284,9 +283,7 @@ class Criterion:
         }
 
 
-def _criterion(
-    geolevel: str, base: str, held: npt.NDArray[np.int8], population: npt.NDArray[np.int64]
-) -> Criterion:
+def _criterion(geolevel: str, base: str, held: npt.NDArray[np.int8], population: Ints) -> Criterion:
     interval = np.minimum(population, TOP) // BIN_WIDTH
     size = TOP // BIN_WIDTH + 1
     counted = np.bincount(interval[held >= 0], minlength=size)
@@ -310,7 +307,7 @@ def criterion(levels: Iterable[LevelErrors], product: Product) -> tuple[Criterio
         With attributes ``hispanic`` and ``cenrace``; the voting-age base needs ``votingage``.
     """
     schema = product.schema
-    bases: dict[str, npt.NDArray[np.bool_] | None] = {"total": None}
+    bases: dict[str, Bools | None] = {"total": None}
     if "votingage" in schema.names and "18plus" in schema.attribute("votingage").levels:
         codes = schema.codes(np.arange(schema.size))[schema.names.index("votingage")]
         bases["18plus"] = codes == schema.attribute("votingage").levels.index("18plus")

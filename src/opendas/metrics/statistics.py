@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-import numpy.typing as npt
 from scipy.sparse import csr_array
+
+from opendas.arrays import Ints
 
 __all__ = ["QUANTILES", "ErrorSummary", "quantiles", "summaries", "summary"]
 
@@ -48,7 +49,7 @@ class ErrorSummary:
         }
 
 
-def quantiles(nonzero: npt.NDArray[np.int64], count: int) -> dict[str, int]:
+def quantiles(nonzero: Ints, count: int) -> dict[str, int]:
     """Quantiles of a sample given by its non-zero values and its size.
 
     Parameters
@@ -88,7 +89,7 @@ def quantiles(nonzero: npt.NDArray[np.int64], count: int) -> dict[str, int]:
     return out
 
 
-def _one(values: npt.NDArray[np.int64], geounits: int, rows: int) -> ErrorSummary:
+def _one(values: Ints, geounits: int, rows: int) -> ErrorSummary:
     if geounits == 0:
         return ErrorSummary(0, None, None, None)
     return ErrorSummary(
@@ -105,7 +106,7 @@ def summary(errors: csr_array) -> ErrorSummary:
     return _one(np.sort(errors.data), geounits, rows)
 
 
-def summaries(errors: csr_array, group_of_unit: npt.NDArray[np.int64], groups: int) -> Iterator[ErrorSummary]:
+def summaries(errors: csr_array, group_of_unit: Ints, groups: int) -> Iterator[ErrorSummary]:
     """Summarise a (g, m) table of signed errors within groups of geounits.
 
     Parameters

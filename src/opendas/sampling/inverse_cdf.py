@@ -26,12 +26,13 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from opendas.arrays import Ints
 from opendas.errors import PrivacyError
 from opendas.sampling.laws import MAX_FLOORS, WORD_BITS, Noise
 
 __all__ = ["LAST_REFINEMENT", "SamplerTable"]
 
-#: Refinement counters are 16 bits wide (reference: the address layout in :mod:`opendas.sampling.addresses`).
+#: Refinement counters are 16 bits wide (reference: the address layout in :mod:`opendas.sampling.noise`).
 LAST_REFINEMENT = (1 << 16) - 1
 _CACHE_BYTES = 256 << 20
 _GUIDE_BITS = (12, 17)
@@ -57,7 +58,7 @@ class SamplerTable:
     """
 
     distribution: Noise
-    floors: NDArray[np.int64]
+    floors: Ints
     guide: NDArray[np.int32]
     shift: int
 
@@ -82,12 +83,7 @@ class SamplerTable:
         """Size of the arrays in bytes."""
         return int(self.floors.nbytes + self.guide.nbytes)
 
-    def lookup(
-        self,
-        words: NDArray[np.uint64],
-        out: NDArray[np.int64],
-        ties: NDArray[np.int64],
-    ) -> int:
+    def lookup(self, words: NDArray[np.uint64], out: Ints, ties: Ints) -> int:
         """Draw from the first column of ``words``; leave undecided words for :meth:`resolve`.
 
         Parameters

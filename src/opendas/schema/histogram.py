@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from opendas.arrays import Ints
 from opendas.errors import DataError
 
 __all__ = ["Histogram"]
@@ -36,9 +37,9 @@ class Histogram:
         Number of cells ``n`` of the schema.
     """
 
-    indptr: npt.NDArray[np.int64]
+    indptr: Ints
     cells: npt.NDArray[np.int32]
-    counts: npt.NDArray[np.int64]
+    counts: Ints
     size: int
 
     def __post_init__(self) -> None:
@@ -57,7 +58,7 @@ class Histogram:
         """Return the sum of all counts."""
         return int(self.counts.sum())
 
-    def row_totals(self) -> npt.NDArray[np.int64]:
+    def row_totals(self) -> Ints:
         """Return the sum of each row, int64 (g,)."""
         cumulative = np.concatenate([np.zeros(1, np.int64), np.cumsum(self.counts)])
         return np.asarray(cumulative[self.indptr[1:]] - cumulative[self.indptr[:-1]])
@@ -117,7 +118,7 @@ class Histogram:
             self.size,
         )
 
-    def take(self, order: npt.NDArray[np.int64]) -> Histogram:
+    def take(self, order: Ints) -> Histogram:
         """Return some rows in any order; row ``i`` of the result is row ``order[i]``.
 
         Work and memory follow the rows taken, not the histogram.
@@ -140,7 +141,7 @@ class Histogram:
         cells = np.concatenate([part.cells for part in parts])
         return cls(indptr, cells, np.concatenate([part.counts for part in parts]), parts[0].size)
 
-    def aggregate(self, starts: npt.NDArray[np.int64]) -> Histogram:
+    def aggregate(self, starts: Ints) -> Histogram:
         """Sum consecutive rows: new row ``j`` is the sum of rows ``starts[j]:starts[j + 1]``.
 
         Parameters
@@ -152,7 +153,7 @@ class Histogram:
         new_row = np.searchsorted(starts, row_of_entry, side="right") - 1
         return Histogram.from_entries(new_row, self.cells, self.counts, shape=(len(starts) - 1, self.size))
 
-    def dense(self, row: int) -> npt.NDArray[np.int64]:
+    def dense(self, row: int) -> Ints:
         """Return one row as a dense int64 (n,) vector."""
         out = np.zeros(self.size, dtype=np.int64)
         low, high = self.indptr[row], self.indptr[row + 1]

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
+from opendas.arrays import Bools
 from opendas.errors import ConfigError
 from opendas.schema.attributes import Recode, Schema
 from opendas.schema.declarations import Bound, Invariant, StructuralZero
@@ -118,7 +118,7 @@ class Product:
         return Workload(self.schema, self.recodes)
 
     @cached_property
-    def possible(self) -> npt.NDArray[np.bool_]:
+    def possible(self) -> Bools:
         """Bool (n,): cells that are no structural zero."""
         possible = np.ones(self.schema.shape, dtype=bool)
         for zero in self.structural_zeros:

@@ -15,6 +15,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from opendas.arrays import Ints
 from opendas.errors import ConfigError
 from opendas.schema.attributes import Recode, Schema
 
@@ -53,7 +54,7 @@ class QueryGroup:
         """Number of rows ``m``."""
         return int(np.prod(self.shape, dtype=np.int64))
 
-    def answers(self, counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def answers(self, counts: Ints) -> Ints:
         """Return the answers, int64 (..., m), of dense counts, int64 (..., n)."""
         flat = counts.reshape(-1, counts.shape[-1])
         out = np.zeros((flat.shape[0], self.size), dtype=np.int64)

@@ -25,12 +25,10 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy  # its optimize, a third of the time of all imports, loads when it is first named
-from numpy.typing import NDArray
 from scipy import sparse
 
-from opendas.arrays import Floats, Ints
+from opendas.arrays import Bools, Floats, Ints
 from opendas.errors import EstimationError
 from opendas.solvers.problem.problem import ConstraintRow, FamilyProblem
 from opendas.solvers.quiet import chatter_to_stderr
@@ -67,8 +65,8 @@ class RangeSystem:
     """
 
     matrix: sparse.csr_array
-    lower: npt.NDArray[np.int64]
-    upper: npt.NDArray[np.int64]
+    lower: Ints
+    upper: Ints
 
     def __post_init__(self) -> None:
         if self.matrix.shape[0] != len(self.lower) or len(self.lower) != len(self.upper):
@@ -84,7 +82,7 @@ class RangeSystem:
             sparse.csr_array(part[:, np.unique(part.indices)]), self.lower[rows], self.upper[rows]
         )
 
-    def kept(self, x: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    def kept(self, x: Ints) -> Bools:
         """Return which constraints integers keep, bool (m,), exactly."""
         sums = self.matrix @ x
         return np.asarray((sums >= self.lower) & ((sums <= self.upper) | (self.upper >= NO_LIMIT)))
@@ -177,7 +175,7 @@ def _alone(system: RangeSystem) -> int | None:
     return int(wrong.argmax()) if wrong.any() else None
 
 
-def _search(system: RangeSystem, soft: Ints | None = None) -> tuple[str, npt.NDArray[np.int64]]:
+def _search(system: RangeSystem, soft: Ints | None = None) -> tuple[str, Ints]:
     """Look for integers that keep all constraints but the soft ones, and those as nearly as possible.
 
     Returns
@@ -224,7 +222,7 @@ def _filtered(system: RangeSystem, rows: Ints) -> Ints:
     return rows
 
 
-def _grown(system: RangeSystem, rows: Ints) -> npt.NDArray[np.bool_] | None:
+def _grown(system: RangeSystem, rows: Ints) -> Bools | None:
     """Return constraints that can hold together, bool (m,), the given ones among them; None if unknown."""
     soft = np.setdiff1d(np.arange(len(system)), rows)
     state, x = _search(system, soft)
@@ -283,7 +281,7 @@ def _hitting(m: int, sets: list[Ints]) -> Ints | None:
 # Proofs -----------------------------------------------------------------------------------------------------
 
 
-def _sides(system: RangeSystem) -> tuple[Any, npt.NDArray[np.int64], Ints, Ints]:
+def _sides(system: RangeSystem) -> tuple[Any, Ints, Ints, Ints]:
     """Return ``A x >= b``: the matrix, b, the constraint of each side, and its sign."""
     low = np.arange(len(system))
     high = np.flatnonzero(system.upper < NO_LIMIT)
@@ -425,7 +423,7 @@ def _joint_row(problem: FamilyProblem, s: int) -> ConstraintRow:
     return ConstraintRow("joint", -1, s, problem.joint_names[s] if problem.joint_names else "")
 
 
-def _violation(system: _System, keep: NDArray[np.int64]) -> tuple[float, Floats]:
+def _violation(system: _System, keep: Ints) -> tuple[float, Floats]:
     """Least sum of violations of the kept rows, relative to their size, and the dual of each kept row."""
     A, b = system.A[keep], system.b[keep]
     width = A.shape[1]

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numba import njit
 
+from opendas.arrays import Floats, Ints
 from opendas.solvers.rounding.snapping import BITS, TIE_SHIFT, mix
 
 if TYPE_CHECKING:
@@ -37,9 +38,7 @@ LARGEST_SUM = 2.0**62
 """Sums of absolute values in a family stay below it, in units of the entries (2**-20 for reals)."""
 
 
-def project(
-    z: NDArray[np.float64], family: NDArray[np.int64], totals: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def project(z: Floats, family: Ints, totals: Floats) -> Floats:
     """Project the entries of each family onto its scaled simplex.
 
     Parameters
@@ -72,11 +71,8 @@ def project(
 
 
 def project_integers(
-    z: NDArray[Any],
-    family: NDArray[np.int64],
-    totals: NDArray[np.int64],
-    tie_keys: NDArray[np.uint64] | None = None,
-) -> NDArray[np.int64]:
+    z: NDArray[Any], family: Ints, totals: Ints, tie_keys: NDArray[np.uint64] | None = None
+) -> Ints:
     """Find the nearest whole numbers that are not negative and add up to each family's total.
 
     Parameters
@@ -124,9 +120,7 @@ def _plain(array: NDArray[Any]) -> NDArray[Any]:
     return array if array.flags.c_contiguous and array.flags.writeable else array.copy()
 
 
-def _sorted(
-    z: NDArray[Any], family: NDArray[np.int64], totals: NDArray[Any]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _sorted(z: NDArray[Any], family: Ints, totals: NDArray[Any]) -> tuple[Ints, Ints]:
     """Check the arguments; return entries family by family, the largest first, and where families begin."""
     if z.ndim != 1 or family.shape != z.shape or totals.ndim != 1:
         raise ValueError(f"{z.shape} entries, {family.shape} families and {totals.shape} totals do not fit")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from opendas.arrays import Ints
 from opendas.errors import ConfigError, EstimationError
 from opendas.schema.query_groups import Workload
 from opendas.topdown.model import Family, LevelRules
@@ -54,7 +54,7 @@ def check_roots(workload: Workload, rules: LevelRules, *, together: bool) -> Non
     )
 
 
-def check_family(family: Family, rules: LevelRules, counts: npt.NDArray[np.int64]) -> None:
+def check_family(family: Family, rules: LevelRules, counts: Ints) -> None:
     """Check integers against every constraint of a family.
 
     Parameters

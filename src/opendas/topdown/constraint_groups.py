@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from opendas.arrays import Bools, Floats, Ints
 from opendas.constraints.table import JointTotal, LevelConstraints
 from opendas.errors import InfeasibleFamily
 from opendas.topdown.model import LevelRules
@@ -38,19 +39,19 @@ class Groups:
     """
 
     names: tuple[str, ...]
-    cells: npt.NDArray[np.bool_]
-    lower: npt.NDArray[np.float64]
-    upper: npt.NDArray[np.float64]
-    mask: npt.NDArray[np.bool_]
-    whole_lower: npt.NDArray[np.int64]
-    whole_upper: npt.NDArray[np.int64]
+    cells: Bools
+    lower: Floats
+    upper: Floats
+    mask: Bools
+    whole_lower: Ints
+    whole_upper: Ints
     joint: JointTotal | None = None
 
     @classmethod
     def build(
         cls,
         support: npt.NDArray[np.int32],
-        parent: npt.NDArray[np.int64] | None,
+        parent: Ints | None,
         constraints: LevelConstraints,
         rules: LevelRules,
         label: str,
@@ -69,9 +70,9 @@ class Groups:
         mask = ~(closed.astype(np.int64) @ bound_cells.astype(np.int64)).astype(bool)
         mask &= rules.possible[support]
         names: list[str] = []
-        cells: list[npt.NDArray[np.bool_]] = []
-        lower: list[npt.NDArray[np.int64]] = []
-        upper: list[npt.NDArray[np.int64]] = []
+        cells: list[Bools] = []
+        lower: list[Ints] = []
+        upper: list[Ints] = []
         for k, name in enumerate(rules.bound_names):
             inside = bound_cells[k]
             low, high = constraints.lower[:, k], constraints.upper[:, k]
@@ -121,13 +122,7 @@ class Groups:
             joint if children > 1 else None,
         )
 
-    def hold(
-        self,
-        name: str,
-        compact: npt.NDArray[np.int32],
-        answers: npt.NDArray[np.float64],
-        slack: float,
-    ) -> Groups:
+    def hold(self, name: str, compact: npt.NDArray[np.int32], answers: Floats, slack: float) -> Groups:
         """Return the groups with a query group's answers, float64 (C, r), held within `slack`.
 
         A row that is already a group narrows that group instead of repeating it: repeated equalities
@@ -179,7 +174,7 @@ def joint_names(joint: JointTotal) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _check_joint(joint: JointTotal, cells: int, parent: npt.NDArray[np.int64] | None, label: str) -> None:
+def _check_joint(joint: JointTotal, cells: int, parent: Ints | None, label: str) -> None:
     """Refuse joint totals where there is no cell, or another sum than the parent's."""
     wrong = np.flatnonzero(joint.totals < 0)
     if cells == 0:

@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 import scipy  # its optimize, a third of the time of all imports, loads when it is first named
 import scipy.sparse
 
+from opendas.arrays import Ints
 from opendas.errors import InfeasibleFamily
 from opendas.solvers.quiet import chatter_to_stderr
 from opendas.topdown.model import Family, LevelRules
@@ -64,9 +64,7 @@ def relax_parent(family: Family, rules: LevelRules, error: InfeasibleFamily) -> 
     return replace(family, support=support, parent=parent[support]), note
 
 
-def _nearest(
-    family: Family, rules: LevelRules, *, keep_total: bool
-) -> tuple[npt.NDArray[np.int64], int] | None:
+def _nearest(family: Family, rules: LevelRules, *, keep_total: bool) -> tuple[Ints, int] | None:
     """Return the nearest feasible parent, int64 (n,), and its L1 distance, or None."""
     size = len(rules.possible)
     old = np.zeros(size, dtype=np.int64)

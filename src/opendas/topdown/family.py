@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
+from opendas.arrays import Floats, Ints
 from opendas.constraints.conflicts import Atoms, Gathering, invariant_name
 from opendas.constraints.table import JointTotal
 from opendas.errors import ConstraintConflict, HeldConstraint, InfeasibleFamily, SolverFailure
@@ -72,11 +72,11 @@ class Progress:
         self.fallback |= solution.method not in OWN_METHODS
 
 
-Fit = Callable[[Groups, Progress], npt.NDArray[np.float64]]
+Fit = Callable[[Groups, Progress], Floats]
 """Least squares of a family: its constraint groups to a real estimate, float64 (C, s)."""
 
 
-def _linear(answers: tuple[QueryAnswers, ...], children: int, cells: int) -> npt.NDArray[np.float64]:
+def _linear(answers: tuple[QueryAnswers, ...], children: int, cells: int) -> Floats:
     linear = np.zeros((children, cells))
     for query in answers:
         linear += (query.values * _weight(query))[:, query.compact]
@@ -87,7 +87,7 @@ def _one_pass(
     family: Family,
     rules: LevelRules,
     answers: tuple[QueryAnswers, ...],
-    precision: npt.NDArray[np.float64],
+    precision: Floats,
     groups: Groups,
     step: str,
 ) -> Solution:
@@ -104,8 +104,8 @@ def family_problem(
     family: Family,
     groups: Groups,
     terms: Terms,
-    linear: npt.NDArray[np.float64],
-    scale: npt.NDArray[np.float64],
+    linear: Floats,
+    scale: Floats,
     hessians: Curvature | None = None,
 ) -> FamilyProblem:
     """Return the least-squares problem of a family under its constraints."""
@@ -142,7 +142,7 @@ def accepted(solution: Solution, family: Family, step: str) -> Solution:
 
 def _least_squares(
     family: Family, rules: LevelRules, measurement: FamilyMeasurement, groups: Groups, done: Progress
-) -> npt.NDArray[np.float64]:
+) -> Floats:
     """Run the passes of (7.5); earlier passes' answers are held within the optimum of (7.6) plus slack.
 
     The estimate of a pass satisfies its own constraints, so that the optimum of (7.6) is zero in exact
@@ -152,7 +152,7 @@ def _least_squares(
     if not rules.least_squares:
         return evenly(family, groups, done)
     estimate = np.zeros(groups.mask.shape)
-    held: list[tuple[QueryAnswers, npt.NDArray[np.float64]]] = []
+    held: list[tuple[QueryAnswers, Floats]] = []
     for number, names in enumerate(rules.least_squares):
         step = f"least squares, pass {number + 1} of {len(rules.least_squares)}"
         answers = tuple(by_name[name] for name in names)
@@ -170,7 +170,7 @@ def _least_squares(
     return estimate
 
 
-def evenly(family: Family, groups: Groups, done: Progress) -> npt.NDArray[np.float64]:
+def evenly(family: Family, groups: Groups, done: Progress) -> Floats:
     """Spread the parent over children of whom nothing was measured: the feasible point of least norm."""
     children, cells = groups.mask.shape
     each = np.arange(cells, dtype=np.int32)
@@ -180,7 +180,7 @@ def evenly(family: Family, groups: Groups, done: Progress) -> npt.NDArray[np.flo
     return solution.x
 
 
-def _answers(query: QueryAnswers, estimate: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _answers(query: QueryAnswers, estimate: Floats) -> Floats:
     out = np.zeros((estimate.shape[0], len(query.rows)))
     np.add.at(out.T, query.compact, estimate.T)
     return out
@@ -203,7 +203,7 @@ def estimate_family(family: Family, rules: LevelRules, measurement: FamilyMeasur
     Abowd et al. (2022), equation (7.7).
     """
 
-    def fit(groups: Groups, done: Progress) -> npt.NDArray[np.float64]:
+    def fit(groups: Groups, done: Progress) -> Floats:
         return _least_squares(family, rules, measurement, groups, done)
 
     return estimate_with(family, rules, fit)
@@ -324,9 +324,7 @@ def _where(family: Family, geolevel: str, children: list[int]) -> str:
     return f"{names}{more}{' together' if len(children) > 1 else ''}"
 
 
-def _add_parent(
-    gathered: Gathering, family: Family, atoms: Atoms, sets: list[tuple[str, npt.NDArray[np.int64]]]
-) -> None:
+def _add_parent(gathered: Gathering, family: Family, atoms: Atoms, sets: list[tuple[str, Ints]]) -> None:
     """Add the parent's counts: in all, in each set that is constrained, and in each group of cells."""
     counts = np.zeros(len(atoms), dtype=np.int64)
     if family.parent is not None:

@@ -17,6 +17,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from opendas.arrays import Floats
 from opendas.solvers.least_squares.solve import solve
 from opendas.solvers.problem.curvature import Curvature
 from opendas.solvers.problem.problem import FamilyProblem
@@ -66,8 +67,8 @@ class Information:
     """
 
     precision: Precision
-    linear: npt.NDArray[np.float64]
-    weights: npt.NDArray[np.float64]
+    linear: Floats
+    weights: Floats
     rows: tuple[npt.NDArray[np.int32], ...]
 
 
@@ -83,8 +84,8 @@ class LevelInformation:
 
     first: int
     precision: Precision
-    linear: npt.NDArray[np.float64]
-    weights: npt.NDArray[np.float64]
+    linear: Floats
+    weights: Floats
     rows: tuple[npt.NDArray[np.int32], ...]
 
     def of(self, first: int, children: int) -> Information:
@@ -107,7 +108,7 @@ def estimate_informed(family: Family, rules: LevelRules, known: Information) -> 
         If no solver reached a certified solution, or the integers break a constraint.
     """
 
-    def fit(groups: Groups, done: Progress) -> npt.NDArray[np.float64]:
+    def fit(groups: Groups, done: Progress) -> Floats:
         support = family.support
         if not known.weights.any():
             return evenly(family, groups, done)

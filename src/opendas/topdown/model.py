@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from opendas.arrays import Bools, Codes, Ints
 from opendas.constraints.table import LevelConstraints
 
 __all__ = ["Family", "FamilyEstimate", "FamilyRecord", "LevelRules"]
@@ -40,8 +41,8 @@ class LevelRules:
     least_squares: tuple[tuple[str, ...], ...]
     rounder: tuple[tuple[tuple[str, npt.NDArray[np.int32]], ...], ...]
     bound_names: tuple[str, ...]
-    bound_cells: npt.NDArray[np.bool_]
-    possible: npt.NDArray[np.bool_]
+    bound_cells: Bools
+    possible: Bools
     slack: float = 0.0
     milp: bool = False
 
@@ -68,10 +69,10 @@ class Family:
 
     label: str
     support: npt.NDArray[np.int32]
-    parent: npt.NDArray[np.int64] | None
+    parent: Ints | None
     constraints: LevelConstraints
     tie_keys: npt.NDArray[np.uint64]
-    geocodes: npt.NDArray[np.bytes_] | None = None
+    geocodes: Codes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,5 +108,5 @@ class FamilyRecord:
 class FamilyEstimate:
     """Integer counts of the children, int64 (C, s), and how they were found."""
 
-    counts: npt.NDArray[np.int64]
+    counts: Ints
     record: FamilyRecord

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from opendas.arrays import Floats, Ints
 from opendas.constraints.table import LevelConstraints
 from opendas.solvers.rounding.laminar import Rows, check_laminar
 from opendas.solvers.rounding.rounding import UNBOUNDED, RoundingNames, round_family
@@ -55,9 +56,7 @@ def _without_gaps(rows: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
     return numbered
 
 
-def round_estimate(
-    family: Family, rules: LevelRules, groups: Groups, estimate: npt.NDArray[np.float64]
-) -> npt.NDArray[np.int64]:
+def round_estimate(family: Family, rules: LevelRules, groups: Groups, estimate: Floats) -> Ints:
     """Round a least-squares estimate in the passes of (7.7).
 
     Parameters
@@ -106,9 +105,7 @@ def round_estimate(
     return result.values
 
 
-def _close_columns(
-    estimate: npt.NDArray[np.float64], parent: npt.NDArray[np.int64] | None
-) -> npt.NDArray[np.float64]:
+def _close_columns(estimate: Floats, parent: Ints | None) -> Floats:
     """Rescale each cell's column to sum to the parent.
 
     A certified solution is exact relative to the family's largest count; beside a cell with millions of

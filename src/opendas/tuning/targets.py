@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
+from opendas.arrays import Bools, Ints
 from opendas.errors import ConfigError, Finding
 from opendas.metrics.aggregate import project
 from opendas.metrics.errors import LevelErrors
@@ -141,9 +142,7 @@ class Target:
         held = _at_most(error, over, allowed)
         return Tally(units, int((held & inside).sum()))
 
-    def _largest_group(
-        self, level: LevelErrors, product: Product
-    ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    def _largest_group(self, level: LevelErrors, product: Product) -> tuple[Bools, Bools]:
         schema = product.schema
         if self.query is None:
             keep = None
@@ -184,13 +183,13 @@ class Target:
         return part / tally.units
 
 
-def _products(a: npt.NDArray[np.int64], b: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+def _products(a: Ints, b: Ints) -> npt.NDArray[Any]:
     """Multiply exactly: in Python integers where 64 bits might not hold the result."""
     most = int(np.abs(a).max(initial=0)) * int(np.abs(b).max(initial=0))
     return a * b if most < _SAFE else a.astype(object) * b.astype(object)
 
 
-def _at_most(value: npt.NDArray[Any], unit: npt.NDArray[Any], factor: Fraction) -> npt.NDArray[np.bool_]:
+def _at_most(value: npt.NDArray[Any], unit: npt.NDArray[Any], factor: Fraction) -> Bools:
     """Return where ``value <= factor * unit``, exactly."""
     left = value.astype(object) * factor.denominator
     return np.asarray(left <= unit.astype(object) * factor.numerator, dtype=bool)

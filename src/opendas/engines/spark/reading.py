@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from opendas.arrays import Ints
 from opendas.custody.secret_files import forbid_core_files
 from opendas.engines.checkpoint import narrow
 from opendas.engines.local import keep_modules
@@ -115,7 +116,7 @@ class _ReadFiles:
     product: Product
     frame: Frame
     position: npt.NDArray[np.integer]
-    starts: npt.NDArray[np.int64]
+    starts: Ints
     files: tuple[tuple[tuple[int, Location], ...], ...]
 
     def __call__(self, batches: Batches) -> Batches:
@@ -247,7 +248,7 @@ class CheckUnits:
     product: Product
     kind: CensusKind | None
     units: Mapping[str, npt.NDArray[np.integer]]
-    frame: npt.NDArray[np.int64]
+    frame: Ints
 
     @classmethod
     def of(cls, found: FileRows, spine: Spine) -> CheckUnits:
@@ -256,7 +257,7 @@ class CheckUnits:
         units = {name: narrow(counts)[order] for name, counts in found.data.frame.units.items()}
         return cls(found.spec.product, found.kind, units, order)
 
-    def __call__(self, low: int, high: int, table: Histogram) -> list[npt.NDArray[np.int64]]:
+    def __call__(self, low: int, high: int, table: Histogram) -> list[Ints]:
         """Return, for each rule, the first leaves of the frame that break it."""
         units = {name: counts[low:high].astype(np.int64) for name, counts in self.units.items()}
         broken = broken_units(self.product, self.kind, units, table)

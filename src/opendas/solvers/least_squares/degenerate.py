@@ -21,7 +21,7 @@ from opendas.arrays import Floats
 from opendas.solvers.least_squares.active_set import ROWS, SIZE, Family, Work
 from opendas.solvers.least_squares.kernels import null_vector
 
-__all__ = ["CHANGED", "UNBOUNDED", "UNCHANGED", "settle"]
+__all__ = ["CHANGED", "UNBOUNDED", "UNCHANGED", "resolve_dependencies"]
 
 UNCHANGED, CHANGED, UNBOUNDED = 0, 1, 2
 ROUNDING = 1e-9
@@ -74,7 +74,7 @@ def _move(p: Family, w: Work, dmu: Floats, dtau: Floats, dlam: Floats, step: flo
 
 
 @njit(cache=True, nogil=True)
-def _resolve(
+def _along_direction(
     p: Family, w: Work, dmu: Floats, dtau: Floats, dlam: Floats, gap: float, tolerance: float
 ) -> int:
     """Deal with one direction, of slope `gap` of the dual objective."""
@@ -106,7 +106,7 @@ def _resolve(
 
 
 @njit(cache=True, nogil=True)
-def settle(p: Family, w: Work, lost: int, tolerance: float) -> int:
+def resolve_dependencies(p: Family, w: Work, lost: int, tolerance: float) -> int:
     """Deal with every dependency of the active set.
 
     Returns ``CHANGED`` if the active set changed, so that x means nothing yet, and ``UNBOUNDED`` if some
@@ -131,7 +131,7 @@ def settle(p: Family, w: Work, lost: int, tolerance: float) -> int:
                     if dlam[c, u] != 0.0
                     else 0.0
                 )
-            found = _resolve(p, w, dmu, dtau, dlam, gap, tolerance)
+            found = _along_direction(p, w, dmu, dtau, dlam, gap, tolerance)
             if result == UNCHANGED:  # once the active set has changed, the other directions prove nothing
                 result = found
             for u in range(K):
@@ -165,7 +165,7 @@ def settle(p: Family, w: Work, lost: int, tolerance: float) -> int:
             for u in range(q):
                 for v in range(q):
                     dlam[c, w.rows[c, u]] -= w.M[c, u, v] * t[v]
-        found = _resolve(p, w, dmu, dtau, dlam, gap, max(tolerance, SUM * size))
+        found = _along_direction(p, w, dmu, dtau, dlam, gap, max(tolerance, SUM * size))
         if result == UNCHANGED:
             result = found
     return result

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
-from opendas.arrays import Floats
+from opendas.arrays import Bools, Floats
 
 __all__ = ["cholesky", "insert", "null_vector", "remove", "symmetric_times", "triangular_solve"]
 
@@ -88,7 +87,7 @@ def remove(P: Floats, m: int, k: int, work: Floats) -> None:
 
 
 @njit(cache=True, nogil=True)
-def cholesky(A: Floats, base: Floats, lost: NDArray[np.bool_]) -> int:
+def cholesky(A: Floats, base: Floats, lost: Bools) -> int:
     """Factorise ``A = U' U`` in place (upper triangle), right-looking in blocks of eight pivots.
 
     Rows that a block does not touch are skipped, so an order of the unknowns with few neighbours first pays.

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from opendas.arrays import Floats, Ints
 from opendas.solvers.least_squares.active_set import EQUAL, ROWS, SIZE, Family, Work, workspace
-from opendas.solvers.least_squares.degenerate import UNBOUNDED, UNCHANGED, settle
+from opendas.solvers.least_squares.degenerate import UNBOUNDED, UNCHANGED, resolve_dependencies
 from opendas.solvers.least_squares.kernels import DEPENDENT, SINGULAR, cholesky, insert, triangular_solve
 from opendas.solvers.least_squares.primal_dual_active_set import (
     INFEASIBLE,
@@ -29,8 +29,8 @@ from opendas.solvers.least_squares.primal_dual_active_set import (
     STALLED,
     cover_rows,
     flip,
-    price,
     proximal_step,
+    reduced_costs,
 )
 
 __all__ = [
@@ -209,11 +209,11 @@ def solve_single(
         factor = H.factor(cells)
         _active_rows(p, w, factor)
         _recover(p, w, factor)
-        price(p, w)
-        settled = settle(p, w, 0, 10.0 * tolerance)
-        if settled == UNBOUNDED:
+        reduced_costs(p, w)
+        degenerate = resolve_dependencies(p, w, 0, 10.0 * tolerance)
+        if degenerate == UNBOUNDED:
             return INFEASIBLE, iteration, w.x, w.lam
-        if settled != UNCHANGED:
+        if degenerate != UNCHANGED:
             continue
         wrong = flip(p, w, tolerance, least, int(single))
         least = 0.4 * least if iteration < 4 else 0.0

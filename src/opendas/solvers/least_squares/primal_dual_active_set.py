@@ -38,7 +38,7 @@ from opendas.solvers.least_squares.active_set import (
     recover,
     workspace,
 )
-from opendas.solvers.least_squares.degenerate import UNBOUNDED, UNCHANGED, settle
+from opendas.solvers.least_squares.degenerate import UNBOUNDED, UNCHANGED, resolve_dependencies
 from opendas.solvers.least_squares.kernels import cholesky, triangular_solve
 
 __all__ = [
@@ -50,8 +50,8 @@ __all__ = [
     "cover_rows",
     "flip",
     "pdas",
-    "price",
     "proximal_step",
+    "reduced_costs",
 ]
 
 # The rows that tie children together: S (mu, tau) = r, with r the sums of x_c at mu = tau = 0 less what they
@@ -271,7 +271,7 @@ def cover_rows(p: Family, w: Work) -> None:
 
 
 @njit(cache=True, nogil=True)
-def price(p: Family, w: Work) -> None:
+def reduced_costs(p: Family, w: Work) -> None:
     """Finish the reduced costs: ``z = scale (H x - b) + mu + tau + G' lambda``."""
     C, n = p.B.shape
     for c in range(C):
@@ -429,12 +429,12 @@ def pdas(
             return SINGULAR, iteration, w.x, w.mu, w.tau, w.lam
         lost = coupling_multipliers(p, w, pool) if tied or J else 0
         recover(p, w, pool)
-        price(p, w)
+        reduced_costs(p, w)
         # Wrong signs change sides.
-        settled = settle(p, w, lost, 10.0 * tolerance) if K or J else UNCHANGED
-        if settled == UNBOUNDED:
+        degenerate = resolve_dependencies(p, w, lost, 10.0 * tolerance) if K or J else UNCHANGED
+        if degenerate == UNBOUNDED:
             return INFEASIBLE, iteration, w.x, w.mu, w.tau, w.lam
-        if settled != UNCHANGED:
+        if degenerate != UNCHANGED:
             continue
         wrong = flip(p, w, tolerance, least, int(single))
         least = 0.4 * least if iteration < 4 else 0.0

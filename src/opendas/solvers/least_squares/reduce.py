@@ -231,7 +231,7 @@ def simpler_bounds(stated: Constraints) -> tuple[Bools, Floats, Floats]:
 
 
 @njit(cache=True, nogil=True)
-def _price_out(s: int, z: Floats, label: Ints, mask: Bools, joint: Ints, tau: Floats) -> None:
+def _raise_joint_multiplier(s: int, z: Floats, label: Ints, mask: Bools, joint: Ints, tau: Floats) -> None:
     """Raise the multiplier of joint total s until no cell of its children wants to be positive."""
     force = 0.0
     for c in range(z.shape[0]):
@@ -268,7 +268,8 @@ def complete_multipliers(z: Floats, multipliers: Multipliers, label: Ints, state
     """Complete multipliers in place, given the gradients z of the objective, shape (C, n).
 
     Neither a cell whose parent is 0 nor one in a group with an upper bound of 0, or in a child whose joint
-    total is 0, has a part in the small problem; the least multipliers that price them out are taken.
+    total is 0, has a part in the small problem; the least multipliers are taken at which none of them wants
+    to be positive.
     """
     mu, lam, tau = multipliers
     mask, groups, upper = stated.mask, stated.groups, stated.upper
@@ -298,7 +299,7 @@ def complete_multipliers(z: Floats, multipliers: Multipliers, label: Ints, state
     # tau of the joint totals that are 0.
     for s in range(len(tau)):
         if joint_total[s] == 0.0:
-            _price_out(s, z, label, mask, joint, tau)
+            _raise_joint_multiplier(s, z, label, mask, joint, tau)
     # mu of the cells that the parent does not have.
     for c in range(C):
         for j in range(n):

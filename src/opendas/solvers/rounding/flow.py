@@ -26,8 +26,8 @@ MAX_POTENTIAL = 1 << 62
 """Nodes times the largest absolute cost must stay below this, so that no potential leaves int64."""
 
 BLOCK, WIDE_BLOCK, MANY_NODES = 0.5, 4.0, 8_192
-"""Arcs that are priced at a time, in square roots of their number. Where nodes are many, a pivot that moves
-half of them costs more than looking further for a better one."""
+"""Arcs whose reduced costs are looked at together, in square roots of their number. Where nodes are many, a
+pivot that moves half of them costs more than looking further for a better one."""
 
 TREE, LOWER, UPPER = 0, 1, -1
 # Nodes and arcs are unsigned inside: compiled indexing then needs no test for negative ones (30 % faster).
@@ -52,7 +52,7 @@ class _Tree(NamedTuple):
 
 @njit(cache=True, nogil=True)
 def _plant(parent, pred, tail):
-    """Link the tree of the given parents and arcs; potentials are set by :func:`_price`."""
+    """Link the tree of the given parents and arcs; potentials are set by :func:`_set_potentials`."""
     nodes = len(parent)
     outward = np.zeros(nodes, np.bool_)
     child = np.full(nodes, NONE)
@@ -83,7 +83,7 @@ def _plant(parent, pred, tail):
 
 
 @njit(cache=True, nogil=True)
-def _price(tree, root, cost):
+def _set_potentials(tree, root, cost):
     """Set potentials from the root down, so that tree arcs have reduced cost zero."""
     above, arc, outward, child, following, _, _, potential = tree
     potential[root] = 0
@@ -300,7 +300,7 @@ def network_simplex(root, first_rank, tail, head, capacity, costs, flow, parent,
     pivots = 0
     for rank in range(first_rank, len(costs)):
         cost = costs[rank]
-        _price(tree, root, cost)
+        _set_potentials(tree, root, cost)
         wide = WIDE_BLOCK if len(parent) >= MANY_NODES else BLOCK
         block = max(10, int(wide * np.sqrt(len(candidates))))
         start = np.int64(0)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numba import njit
 
+from opendas.arrays import Bools, Ints
 from opendas.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class Rows(NamedTuple):
     """
 
     maps: NDArray[np.int32]
-    groups: NDArray[np.bool_]
+    groups: Bools
 
 
 class Forest(NamedTuple):
@@ -213,7 +214,7 @@ def crossing(rows: Rows) -> tuple[int, int] | None:
     return None
 
 
-def _rows_of(row: NDArray[np.int32]) -> list[NDArray[np.int64]]:
+def _rows_of(row: NDArray[np.int32]) -> list[Ints]:
     """Return the cells of every row of a map."""
     order = np.argsort(row, kind="stable")
     count = int(row.max(initial=-1)) + 1

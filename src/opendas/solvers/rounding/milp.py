@@ -8,6 +8,7 @@ import numpy as np
 import scipy  # its optimize, a third of the time of all imports, loads when it is first named
 import scipy.sparse as sp
 
+from opendas.arrays import Floats, Ints
 from opendas.errors import InfeasibleFamily, SolverFailure
 from opendas.solvers.quiet import chatter_to_stderr
 from opendas.solvers.rounding import snapping
@@ -75,7 +76,7 @@ def round_by_milp(problem: RoundingProblem, names: RoundingNames) -> RoundingRes
         answer = rows @ y
         objective.append(float(np.abs(target - snapping.ONE * np.rint(answer)).sum()) / snapping.ONE)
         rules.append((rows, answer, answer))
-    values: NDArray[np.int64] = base.copy()
+    values: Ints = base.copy()
     values[child, cell] += y.astype(np.int64)
     off = problem.has_total and bool(np.any(values.sum(axis=0) != problem.total))
     off |= bool(np.any(broken_joint(values, problem.joint, problem.joint_total)))
@@ -141,7 +142,7 @@ def _tie_costs(
     cell: NDArray[Any],
     *,
     last: bool,
-) -> NDArray[np.float64]:
+) -> Floats:
     """Tie cost of every variable in [0, 1): by cell in the last pass, by distinct row before."""
     if last:
         words: NDArray[np.uint64] = mix_all(child_words[child] ^ cell_words[cell])
@@ -151,18 +152,13 @@ def _tie_costs(
     word = np.array([cell_words[list(cells)].sum(dtype=np.uint64) for cells in sets], dtype=np.uint64)
     used = np.array([first[cells] == r and len(cells) > 0 for r, cells in enumerate(sets)], dtype=bool)
     each = mix_all((child_words[:, None] ^ word[None, :]).ravel()) >> snapping.TIE_SHIFT
-    cost: NDArray[np.float64] = rows.T @ (each * _TIE_UNIT * np.tile(used, len(problem.x)))
+    cost: Floats = rows.T @ (each * _TIE_UNIT * np.tile(used, len(problem.x)))
     return cost
 
 
 def _two_stages(
-    rows: Any,
-    target: NDArray[np.float64],
-    rules: list[tuple[Any, Any, Any]],
-    tie: NDArray[np.float64],
-    names: RoundingNames,
-    step: str,
-) -> NDArray[np.float64]:
+    rows: Any, target: Floats, rules: list[tuple[Any, Any, Any]], tie: Floats, names: RoundingNames, step: str
+) -> Floats:
     """Least distance first, then least tie cost among its optima."""
     size, m = len(tie), len(target)
     slack = sp.eye(m)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from opendas.arrays import Bools, Floats, Ints
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -50,20 +52,20 @@ class RoundingProblem(NamedTuple):
         Joint totals.
     """
 
-    x: NDArray[np.float64]
-    total: NDArray[np.int64]
+    x: Floats
+    total: Ints
     has_total: bool
-    mask: NDArray[np.bool_]
+    mask: Bools
     maps: NDArray[np.int32]
-    map_pass: NDArray[np.int64]
+    map_pass: Ints
     passes: int
-    groups: NDArray[np.bool_]
-    lower: NDArray[np.int64]
-    upper: NDArray[np.int64]
+    groups: Bools
+    lower: Ints
+    upper: Ints
     child_keys: NDArray[np.uint64]
     cell_keys: NDArray[np.uint64]
-    joint: NDArray[np.int64]
-    joint_total: NDArray[np.int64]
+    joint: Ints
+    joint_total: Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,7 @@ class RoundingResult:
         ``"flow"`` or ``"milp"``.
     """
 
-    values: NDArray[np.int64]
+    values: Ints
     objective: tuple[float, ...]
     method: str
 

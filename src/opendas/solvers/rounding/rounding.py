@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from opendas.arrays import Bools, Floats, Ints
 from opendas.errors import EstimationError, InfeasibleFamily
 from opendas.solvers.rounding import kernels, snapping
 from opendas.solvers.rounding.laminar import Rows, check_laminar
@@ -42,20 +43,20 @@ _REFUSALS: dict[int, tuple[type[Exception], str]] = {
 
 
 def round_family(
-    x: NDArray[np.float64],
-    parent: NDArray[np.int64] | None,
-    mask: NDArray[np.bool_],
+    x: Floats,
+    parent: Ints | None,
+    mask: Bools,
     passes: Sequence[Sequence[NDArray[np.int32]]],
-    groups: NDArray[np.bool_] | None,
-    lower: NDArray[np.int64] | None,
-    upper: NDArray[np.int64] | None,
+    groups: Bools | None,
+    lower: Ints | None,
+    upper: Ints | None,
     tie_keys: NDArray[np.uint64],
     *,
     cell_keys: NDArray[np.uint64] | None = None,
     names: RoundingNames = _NO_NAMES,
     milp: bool = False,
     joint: NDArray[np.int32] | None = None,
-    joint_total: NDArray[np.int64] | None = None,
+    joint_total: Ints | None = None,
 ) -> RoundingResult:
     """Round the least-squares estimate of a family to integers.
 
@@ -146,17 +147,17 @@ def round_family(
 
 
 def _problem(
-    x: NDArray[np.float64],
-    parent: NDArray[np.int64] | None,
-    mask: NDArray[np.bool_],
+    x: Floats,
+    parent: Ints | None,
+    mask: Bools,
     passes: Sequence[Sequence[NDArray[np.int32]]],
-    groups: NDArray[np.bool_] | None,
-    lower: NDArray[np.int64] | None,
-    upper: NDArray[np.int64] | None,
+    groups: Bools | None,
+    lower: Ints | None,
+    upper: Ints | None,
     tie_keys: NDArray[np.uint64],
     cell_keys: NDArray[np.uint64] | None,
     joint: NDArray[np.int32] | None,
-    joint_total: NDArray[np.int64] | None,
+    joint_total: Ints | None,
 ) -> RoundingProblem:
     """Check shapes; return contiguous arrays of the types that the compiled code expects."""
     if x.ndim != 2:
