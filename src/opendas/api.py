@@ -306,7 +306,7 @@ def account(
     -------
     Account or PlanAccount
         Both have ``epsilon(formula)`` with ``"cks"`` and ``"bun-steinke"``; that of a run also ``"exact"``,
-        and curves, losses of parts of a record, spare noise and the attacker.
+        and curves, losses of parts of a record and within official areas, spare noise and the attacker.
 
     Raises
     ------
@@ -324,7 +324,8 @@ def account(
         raise ConfigError("give either a run or a rho, and not both.")
     if isinstance(source, Run):
         plan, _ = source.plan, source.protection
-        return PlanAccount(plan, plan.budget.delta if delta is None else parse_fraction(delta, "delta"))
+        at = plan.budget.delta if delta is None else parse_fraction(delta, "delta")
+        return PlanAccount(plan, at, source.frame)
     value = rho if source is None else source
     return Account(parse_fraction(value, "rho"), parse_fraction(delta or "1e-10", "delta"))
 

@@ -17,6 +17,7 @@ from support.accounted_plans import (
     RECIPES,
     F,
     accountant,
+    changed,
     planned,
     release_of,
 )
@@ -29,7 +30,6 @@ from opendas.measurement.account import PlanAccount
 from opendas.measurement.loss import attribute_loss, path_kinds, plan_loss, within_loss
 from opendas.measurement.plan import MeasurementPlan
 from opendas.privacy import Mechanism, Neighbours
-from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
 from opendas.schema.declarations import Invariant
 
 
@@ -84,19 +84,6 @@ def test_who_moves_between_the_parts_of_a_state_pays_the_whole_budget(mechanism:
         ]
         assert min(costs) > 0
         assert max(costs) == plan.budget.total
-
-
-def changed(plan: MeasurementPlan, release: object, old: object, new: object) -> Counter[object]:
-    """Count the answers that differ between two data sets, by their noise."""
-    law = DiscreteGaussian if plan.budget.mechanism is GAUSSIAN else DiscreteLaplace
-    left, right = accountant.answers(release, old), accountant.answers(release, new)
-    found: Counter[object] = Counter()
-    for key in left.keys() | right.keys():
-        level, geounit, query, _ = key
-        difference = abs(left.get(key, 0) - right.get(key, 0))
-        if difference:
-            found[law(release.noise[level][geounit][query]), difference] += 1  # type: ignore[attr-defined]
-    return found
 
 
 def neighbours_of(plan: MeasurementPlan, release: object) -> list[Counter[object]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from fractions import Fraction
 from itertools import combinations
@@ -10,11 +11,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.accounted_plans import GAUSSIAN, LAPLACE, RECIPES, accountant, planned, release_of
+from support.accounted_plans import GAUSSIAN, LAPLACE, RECIPES, accountant, changed, planned, release_of
 
 from opendas.errors import GeographyError
 from opendas.geography.frame import Frame
-from opendas.measurement.official import AreaLoss, area_losses, official_losses
+from opendas.measurement.account import PlanAccount
+from opendas.measurement.loss import within_loss
+from opendas.measurement.official import AreaLoss, Areas, official_losses
 from opendas.measurement.plan import MeasurementPlan
 from opendas.privacy import Mechanism, Neighbours
 
@@ -61,8 +64,30 @@ def test_every_pair_of_leaves(
     kinds = [kind for kind in (*frame.levels, *frame.entities) if (frame.codes(kind) != b"").any()]
     assert official_losses(plan, frame) == tuple(slow_row(plan, frame, kind) for kind in kinds)
     for kind in kinds:
-        losses, which = area_losses(plan, frame.codes(kind))
-        assert [losses[k] for k in which] == list(slow_losses(plan, frame.codes(kind)).values())
+        areas = Areas.of(plan, frame.codes(kind))
+        assert [areas.losses[k] for k in areas.which] == list(slow_losses(plan, frame.codes(kind)).values())
+
+
+@pytest.mark.parametrize("mechanism", [GAUSSIAN, LAPLACE])
+@pytest.mark.parametrize("name", ["aian", "bypassed", "zones"])
+def test_what_differs_in_a_move_is_part_of_a_change(name: str, mechanism: Mechanism) -> None:
+    """And nothing is counted that no move can change, where an area loses most."""
+    for seed in (1, 2, 3):
+        plan, frame = planned(name, "us", seed, mechanism, Neighbours.BOUNDED)
+        release = release_of(plan)
+        for kind in (*frame.levels, "place"):
+            codes = frame.codes(kind)[plan.spine.leaf_order]
+            areas = Areas.of(plan, frame.codes(kind))
+            loss = dict(zip(np.unique(codes[codes != b""]).tolist(), areas.which.tolist(), strict=True))
+            for at_most in {areas.losses[-1], areas.losses[len(areas.losses) // 2]}:
+                changes = [Counter(dict(change)) for change in areas.worst(plan, at_most).changes]
+                pairs = [
+                    changed(plan, release, [(one, 0)], [(other, 0)])
+                    for one, other in combinations(range(len(codes)), 2)
+                    if codes[one] == codes[other] != b"" and areas.losses[loss[codes[one]]] <= at_most
+                ]
+                assert all(any(pair <= change for change in changes) for pair in pairs)
+                assert not pairs or any(pair == change for pair in pairs for change in changes)
 
 
 def test_on_the_official_spine_no_geounit_loses_more_than_stated() -> None:
@@ -103,3 +128,21 @@ def test_a_frame_of_other_leaves_is_refused() -> None:
 
 def _with_places(frame: Frame, codes: np.ndarray) -> Frame:
     return replace(frame, entities={**frame.entities, "place": codes})
+
+
+@pytest.mark.parametrize(("mechanism", "some"), [(GAUSSIAN, 1), (LAPLACE, 9)])
+def test_exact_epsilons_leave_no_change_out(mechanism: Mechanism, some: int) -> None:
+    """The account stops at changes that the formula bounds; the slow way looks at all."""
+    plan, frame = planned("bypassed", "state", 1, mechanism, Neighbours.BOUNDED)
+    account = PlanAccount(plan, Fraction(1, 10**6), frame)
+    rows = account.within_official[:some]
+    compared = [(within_loss(plan, row.kind), account.upper(within_loss(plan, row.kind))) for row in rows[:2]]
+    parts = account.official_parts(exact=True)
+    for row in rows:
+        areas = Areas.of(plan, frame.codes(row.kind))
+        for loss, part in zip((row.largest, row.median), parts[row.kind], strict=True):
+            assert part.loss == loss
+            compared.append((areas.worst(plan, loss), part.epsilon["exact"]))
+    for worst, upper in compared:
+        bounds = worst.epsilon(account.delta)
+        assert bounds.lower <= upper <= bounds.upper * (1 + 1e-3) + 1e-9

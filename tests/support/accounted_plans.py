@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections import Counter
 from fractions import Fraction
 from pathlib import Path
 from types import ModuleType
@@ -17,7 +18,7 @@ from opendas.geography.recipe import NAMED_SPINES, Recipe, SpineStep, build_spin
 from opendas.geography.spine import Spine
 from opendas.measurement.plan import MeasurementPlan
 from opendas.privacy import Mechanism, Neighbours
-from opendas.sampling.laws import DiscreteGaussian
+from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
 from opendas.schema.attributes import Attribute, Schema
 from opendas.schema.product import PassPlan, Product
 from support.spine_shares import multiple
@@ -132,3 +133,16 @@ def release_of(plan: MeasurementPlan) -> object:
         noise.append(units)
     parents = [level.parent.tolist() for level in spine.levels]
     return accountant.Release(parents=parents, rows=rows, noise=noise, cells=CELLS)
+
+
+def changed(plan: MeasurementPlan, release: object, old: object, new: object) -> Counter[object]:
+    """Count the answers that differ between two data sets, by their noise."""
+    law = DiscreteGaussian if plan.budget.mechanism is GAUSSIAN else DiscreteLaplace
+    left, right = accountant.answers(release, old), accountant.answers(release, new)
+    found: Counter[object] = Counter()
+    for key in left.keys() | right.keys():
+        level, geounit, query, _ = key
+        difference = abs(left.get(key, 0) - right.get(key, 0))
+        if difference:
+            found[law(release.noise[level][geounit][query]), difference] += 1  # type: ignore[attr-defined]
+    return found

@@ -65,6 +65,9 @@ def test_a_plan_by_its_rho_alone(run_file: Path, capsys: Capture) -> None:
     assert set(found["attributes"]) == {"kind", "age"}
     assert list(found["within"])[-1] == "block"
     assert found["within"]["block"]["rho"] == "0"
+    region = found["within_official"]["region"]
+    assert region["largest"] == {name: found["within"]["region"][name] for name in ("rho", "epsilon")}
+    assert region["above_spine"] == 0
     assert [row["wrongly"] for row in found["attacker"]["power"]] == [0.001, 0.01, 0.05]
     assert "exact" not in found
 
@@ -115,7 +118,8 @@ def test_the_text_is_for_people(run_file: Path, capsys: Capture) -> None:
         "exact, from the noise of the plan",
         "1 time in 20 says yes rightly at most",
         "a guess between two records is right at most",
-        "when one record moves within one geounit",
+        "when one record moves within one geounit of the spine",
+        "when one record moves within one official area",
     ):
         assert words in text
     assert all(len(line) <= 110 for line in text.splitlines())

@@ -72,7 +72,7 @@ def test_effects_and_prices_are_those_of_the_plan_with_the_move(tmp_path: Path, 
         delta = run.budget.delta
         for price in move.prices:
             if price.what.startswith("moving within a "):
-                level = price.what.removeprefix("moving within a ")
+                level = price.what.removeprefix("moving within a ").removesuffix(" of the spine")
                 assert price.before == epsilon_cks(within_rho(run.budget)[level], delta)
                 assert price.after == epsilon_cks(within_rho(changed.budget)[level], delta)
                 assert move.kind == "between"

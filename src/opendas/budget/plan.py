@@ -173,7 +173,10 @@ def attribute_rho(budget: Budget, query_attributes: Mapping[str, Collection[str]
 
 
 def within_rho(budget: Budget) -> Mapping[str, Fraction]:
-    """Loss when one record moves between leaves of one geounit, all else equal.
+    """Loss when one record moves between leaves of one geounit of the spine, all else equal.
+
+    Official geounits of the same geolevel may lie across the spine and cost more:
+    :func:`opendas.measurement.official.official_losses`.
 
     Parameters
     ----------

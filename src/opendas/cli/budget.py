@@ -125,7 +125,8 @@ def _plan_answer(
         click.echo(f"  the exact one lies between {found['lower']:.4f} and {found['upper']:.4f}; the upper")
         click.echo(f"  end is valid. Proof: {found['proof']}")
     _echo_parts("one record changes in one attribute only", "attribute", name, answer["attributes"])
-    _echo_parts("one record moves within one geounit", "within one", name, answer["within"])
+    _echo_parts("one record moves within one geounit of the spine", "within one", name, answer["within"])
+    _echo_official(name, answer["within_official"])
     _echo_attacker(answer["attacker"], answer["neighbours"])
     _echo_curve(curve)
     if target is not None:
@@ -153,6 +154,26 @@ def _echo_parts(title: str, head: str, loss: str, parts: Mapping[str, Mapping[st
     click.echo()
     click.echo(f"when {title}:")
     click.echo(text_table(rows))
+
+
+def _echo_official(loss: str, areas: Mapping[str, Mapping[str, Any]] | None) -> None:
+    if areas is None:
+        click.echo()
+        click.echo("losses within official areas need the frame, which is read from the records here.")
+        return
+    rows = []
+    for kind, row in areas.items():
+        told: dict[str, Any] = {"within one": kind, "areas": row["areas"]}
+        for head, part in (("", row["largest"]), ("half: ", row["median"])):
+            told[head + loss] = _short(part.get("rho", part.get("pure_epsilon", "")))
+            shown = [key for key in ("cks", "exact") if key in part["epsilon"]]
+            told |= {head + key: f"{part['epsilon'][key]:.2f}" for key in shown}
+        rows.append({**told, "above spine": row["above_spine"]})
+    if rows:
+        click.echo()
+        click.echo("when one record moves within one official area; at most in all, and in half of them:")
+        click.echo(text_table(rows))
+        click.echo("above spine: areas that lose more than one geounit of the spine at this geolevel")
 
 
 def _short(exact: str) -> str:

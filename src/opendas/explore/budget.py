@@ -202,7 +202,7 @@ class BudgetAnswers:
     attributes : tuple of Loss
         One attribute of a record changes.
     within : tuple of Loss
-        A record moves within one geounit of a geolevel.
+        A record moves within one geounit of the spine at a geolevel.
     curve : mapping of int to mapping of formula to float
         Epsilon at ``delta = 10**-exponent``; empty for the discrete Laplace.
     power : tuple of (rate of false alarms, bound)

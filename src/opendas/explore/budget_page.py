@@ -259,7 +259,7 @@ class BudgetPage(Page[BudgetAnswers]):
                     _loss_rows(answer, formulas, attributes),
                 ),
                 (
-                    "Loss when a record moves within one geounit and all else stays.",
+                    "Loss when a record moves within one geounit of the spine and all else stays.",
                     "Within one",
                     _loss_rows(answer, formulas, within),
                 ),

@@ -17,10 +17,12 @@ import scipy  # its optimize loads when it is first named
 
 from opendas.budget.plan import within_rho
 from opendas.errors import ConfigError
+from opendas.geography.frame import Frame
 from opendas.measurement.loss import attribute_loss, attribute_losses, plan_loss, within_loss
+from opendas.measurement.official import AreaLoss, Areas, official_losses
 from opendas.measurement.plan import MeasurementPlan
 from opendas.privacy.attacker import Attacker, pure_power_bound, zcdp_power_bound
-from opendas.privacy.composition import Bounds, WorstLoss
+from opendas.privacy.composition import Bounds, ChangedAnswers, WorstLoss
 from opendas.privacy.exact import format_fraction, parse_fraction
 from opendas.privacy.relations import Mechanism
 from opendas.privacy.zcdp import FORMULAS, Account, PureAccount, checked_delta
@@ -131,6 +133,8 @@ class PlanAccount:
     plan : MeasurementPlan
     delta : Fraction, in (0, 1)
         Where epsilon is quoted.
+    frame : Frame, optional
+        The public frame of the plan's spine; without it nothing is said of official areas.
 
     Raises
     ------
@@ -140,7 +144,9 @@ class PlanAccount:
 
     plan: MeasurementPlan
     delta: Fraction
+    frame: Frame | None = None
     _worst: dict[bool, WorstLoss] = field(default_factory=dict, repr=False, compare=False)
+    _exact: dict[frozenset[Any], float] = field(default_factory=dict, repr=False, compare=False, init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "delta", checked_delta(self.delta))
@@ -254,8 +260,13 @@ class PlanAccount:
 
     @cached_property
     def within(self) -> Mapping[str, Fraction]:
-        """Loss when one record moves inside one geounit of a geolevel, top first."""
+        """Loss when one record moves inside one geounit of the spine at a geolevel, top first."""
         return within_rho(self.plan.budget)
+
+    @cached_property
+    def within_official(self) -> tuple[AreaLoss, ...]:
+        """Losses when one record moves inside one official geounit or area; empty without a frame."""
+        return () if self.frame is None else official_losses(self.plan, self.frame)
 
     def parts(self, *, exact: bool = False) -> tuple[Mapping[str, PartLoss], Mapping[str, PartLoss]]:
         """Return the losses per attribute and within geolevels, with epsilons.
@@ -264,12 +275,57 @@ class PlanAccount:
         """
         attributes, within = {}, {}
         for name, loss in self.attributes.items():
-            found = attribute_loss(self.plan, name).epsilon(self.delta).upper if exact else None
+            found = self.upper(attribute_loss(self.plan, name)) if exact else None
             attributes[name] = self._part(loss, found)
         for level, loss in self.within.items():
-            found = within_loss(self.plan, level).epsilon(self.delta).upper if exact else None
+            found = self.upper(within_loss(self.plan, level)) if exact else None
             within[level] = self._part(loss, found)
         return attributes, within
+
+    def official_parts(self, *, exact: bool = False) -> Mapping[str, tuple[PartLoss, PartLoss]]:
+        """Return the largest and the median loss within the official areas of each kind, with epsilons.
+
+        The exact figures are upper bounds for all areas, and for all whose loss is at most the median.
+        """
+        found = {}
+        for row in self.within_official:
+            assert self.frame is not None
+            areas = Areas.of(self.plan, self.frame.codes(row.kind)) if exact else None
+            largest, median = (
+                self._part(loss, None if areas is None else self.upper(areas.worst(self.plan, loss)))
+                for loss in (row.largest, row.median)
+            )
+            found[row.kind] = largest, median
+        return found
+
+    def upper(self, worst: WorstLoss) -> float:
+        """Return the upper end of an exact epsilon at ``delta``.
+
+        Changes that several losses share are composed once, and not at all where the formula shows that they
+        are not the worst.
+        """
+        largest = 0.0
+        for change in sorted(worst.changes, key=self._formula_of, reverse=True):
+            if self._formula_of(change) <= largest:
+                break  # the formula bounds this one, and all that come after it
+            key = frozenset(change.items())
+            if key not in self._exact:
+                self._exact[key] = WorstLoss([change], worst.points).epsilon(self.delta).upper
+            largest = max(largest, self._exact[key])
+        return largest
+
+    def _formula_of(self, change: ChangedAnswers) -> float:
+        """Return the epsilon of a change by formula, from what its answers cost one by one."""
+        loss = sum(
+            (
+                Fraction(number * abs(d)) / noise.parameter
+                if self.pure
+                else Fraction(number * d * d) / (2 * noise.parameter)
+                for (noise, d), number in change.items()
+            ),
+            start=Fraction(0),
+        )
+        return _by_formula(loss, self.delta, pure=self.pure, formula=None)
 
     def _part(self, loss: Fraction, exact: float | None) -> PartLoss:
         epsilon = self._formulas(loss)
@@ -292,6 +348,7 @@ class PlanAccount:
             "epsilon": self._formulas(),
             "attributes": {name: self._part_json(part) for name, part in attributes.items()},
             "within": {level: self._part_json(part) for level, part in within.items()},
+            "within_official": self._official_json(exact=exact),
         }
         if self.pure:
             answer |= {"pure_epsilon": format_fraction(self.loss)}
@@ -348,6 +405,20 @@ class PlanAccount:
         except ConfigError:  # no two such inputs
             return None
         return None if held.changes == self.worst().changes else held.epsilon(self.delta)
+
+    def _official_json(self, *, exact: bool) -> dict[str, Any] | None:
+        if self.frame is None:
+            return None
+        parts = self.official_parts(exact=exact)
+        return {
+            row.kind: {
+                "areas": row.areas,
+                "above_spine": row.above_spine,
+                "largest": self._part_json(parts[row.kind][0]),
+                "median": self._part_json(parts[row.kind][1]),
+            }
+            for row in self.within_official
+        }
 
     def _part_json(self, part: PartLoss) -> dict[str, Any]:
         return {

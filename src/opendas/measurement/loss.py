@@ -8,7 +8,7 @@ shares. The argument, and which pairs of neighbours are covered by which change,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from fractions import Fraction
 from types import MappingProxyType
 
@@ -21,7 +21,15 @@ from opendas.sampling.laws import Noise
 from opendas.schema.product import Product
 from opendas.schema.query_groups import QueryGroup
 
-__all__ = ["attribute_loss", "attribute_losses", "path_kinds", "plan_loss", "told_apart", "within_loss"]
+__all__ = [
+    "attribute_loss",
+    "attribute_losses",
+    "move_loss",
+    "path_kinds",
+    "plan_loss",
+    "told_apart",
+    "within_loss",
+]
 
 Path = tuple[Fraction, ...]
 """Multiple of the level's share at each level, from the root to a leaf."""
@@ -140,7 +148,36 @@ def within_loss(plan: MeasurementPlan, geolevel: str) -> WorstLoss:
         If the spine has no such geolevel.
     """
     top = plan.spine.index(geolevel)
-    return WorstLoss(_pairs(plan, lambda level, _planned: level > top))
+    return WorstLoss(_pairs(plan, _below(top)))
+
+
+def move_loss(plan: MeasurementPlan, moves: Iterable[tuple[Path, Path, int]]) -> WorstLoss:
+    """Return the exact loss of the worst of some moves between leaves.
+
+    Parameters
+    ----------
+    plan : MeasurementPlan
+    moves : iterable of (Path, Path, int)
+        The paths of both leaves, and the lowest level at which they have a geounit in common; -1 for none.
+    """
+    changes: set[frozenset[tuple[tuple[Noise, int], int]]] = set()
+    for one, other, common in moves:
+        below = _below(common)
+        changes.add(frozenset(_sum(_along(plan, one, below), _along(plan, other, below)).items()))
+    found = [dict(change) for change in changes]
+    return WorstLoss([change for change in found if not any(_less(change, other) for other in found)] or [{}])
+
+
+def _below(top: int) -> Counted:
+    def counted(level: int, _planned: PlannedQuery) -> bool:
+        return level > top
+
+    return counted
+
+
+def _less(change: ChangedAnswers, other: ChangedAnswers) -> bool:
+    """Whether all answers of a change are answers of another, which therefore cannot be better."""
+    return change != other and all(other.get(key, 0) >= number for key, number in change.items())
 
 
 def _pairs(plan: MeasurementPlan, counted: Counted) -> Iterator[ChangedAnswers]:

@@ -10,9 +10,10 @@ Axes: ``a`` areas of one kind; ``g`` geounits of a level.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import combinations_with_replacement
 from typing import Any, Self
 
 import numpy as np
@@ -21,15 +22,14 @@ from opendas.arrays import Codes, Ints
 from opendas.budget.plan import within_rho
 from opendas.errors import GeographyError
 from opendas.geography.frame import Frame
-from opendas.geography.off_spine_distance import memberships_of
+from opendas.geography.off_spine_distance import Memberships, memberships_of
 from opendas.geography.spine import Spine
+from opendas.measurement.loss import move_loss
 from opendas.measurement.plan import MeasurementPlan
+from opendas.privacy.composition import WorstLoss
 from opendas.privacy.exact import parse_fraction
 
-__all__ = ["AreaLoss", "area_losses", "official_losses"]
-
-NOWHERE = -1
-"""Level of the common ancestor of leaves below different roots."""
+__all__ = ["AreaLoss", "Areas", "official_losses"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,77 +97,100 @@ def official_losses(plan: MeasurementPlan, frame: Frame) -> tuple[AreaLoss, ...]
     stated = within_rho(plan.budget)
     found = []
     for kind in (*frame.levels, *frame.entities):
-        losses, which = area_losses(plan, frame.codes(kind))
-        if len(which):
-            found.append(_summary(kind, losses, np.sort(which), stated))
+        areas = Areas.of(plan, frame.codes(kind))
+        if len(areas.which):
+            found.append(areas.summary(kind, stated.get(kind)))
     return tuple(found)
 
 
-def _summary(kind: str, losses: Sequence[Fraction], which: Ints, stated: Mapping[str, Fraction]) -> AreaLoss:
-    above = None
-    if kind in stated:
-        above = int(np.array([loss > stated[kind] for loss in losses])[which].sum())
-    return AreaLoss(
-        kind, len(which), losses[int(which[-1])], losses[int(which[(len(which) - 1) // 2])], above
-    )
-
-
-def area_losses(plan: MeasurementPlan, codes: Codes) -> tuple[tuple[Fraction, ...], Ints]:
-    """Return the largest loss of a record that moves inside each area of one kind.
+@dataclass(frozen=True, slots=True, eq=False)
+class Areas:
+    """The areas of one kind on a spine, and the loss of a record that moves inside each.
 
     Parameters
     ----------
-    plan : MeasurementPlan
-    codes : bytes array (leaves,)
-        Area of each leaf, in the order of the frame; the empty code means none.
-
-    Returns
-    -------
+    members : Memberships
+        Leaves of the areas, numbered along the spine.
+    level : int64 (a,)
+        Lowest level at which one geounit has the whole area below it; -1 if not even a root has.
     losses : tuple of Fraction
         Distinct losses, ascending.
     which : int64 (a,)
         Index into `losses` of each area, by code.
     """
-    spine = plan.spine
-    areas, members = memberships_of(codes[spine.leaf_order])
-    first = np.full(len(areas), len(spine.leaf), dtype=np.int64)
-    last = np.zeros(len(areas), dtype=np.int64)
-    np.minimum.at(first, members.entity, members.leaf)
-    np.maximum.at(last, members.entity, members.leaf)
-    level, geounit = common_ancestors(spine, first, last)
-    whole = Fraction(2, plan.budget.neighbours.l2_squared) * plan.budget.total
-    found = [whole]  # of areas that lie below several roots
-    which = np.zeros(len(areas), dtype=np.int64)
-    for number, (left, kind) in enumerate(_left_below(plan)):
-        here = level == number
-        which[here] = len(found) + kind[geounit[here]]
-        found += [part * whole for part in left]
-    losses = sorted({found[k] for k in np.unique(which).tolist()})
-    rank = {loss: number for number, loss in enumerate(losses)}
-    return tuple(losses), np.array([rank.get(loss, 0) for loss in found], dtype=np.int64)[which]
+
+    members: Memberships
+    level: Ints
+    losses: tuple[Fraction, ...]
+    which: Ints
+
+    @classmethod
+    def of(cls, plan: MeasurementPlan, codes: Codes) -> Areas:
+        """Find the areas of a kind.
+
+        Parameters
+        ----------
+        plan : MeasurementPlan
+        codes : bytes array (leaves,)
+            Area of each leaf, in the order of the frame; the empty code means none.
+        """
+        spine = plan.spine
+        areas, members = memberships_of(codes[spine.leaf_order])
+        first = np.full(len(areas), len(spine.leaf), dtype=np.int64)
+        last = np.zeros(len(areas), dtype=np.int64)
+        np.minimum.at(first, members.entity, members.leaf)
+        np.maximum.at(last, members.entity, members.leaf)
+        level, geounit = _common_ancestors(spine, first, last)
+        whole = Fraction(2, plan.budget.neighbours.l2_squared) * plan.budget.total
+        found = [whole]  # of areas that lie below several roots
+        which = np.zeros(len(areas), dtype=np.int64)
+        for number, (left, kind) in enumerate(_left_below(plan)):
+            here = level == number
+            which[here] = len(found) + kind[geounit[here]]
+            found += [part * whole for part in left]
+        losses = sorted({found[k] for k in np.unique(which).tolist()})
+        rank = {loss: number for number, loss in enumerate(losses)}
+        order = np.array([rank.get(loss, -1) for loss in found], dtype=np.int64)
+        return cls(members, level, tuple(losses), order[which])
+
+    def summary(self, kind: str, stated: Fraction | None) -> AreaLoss:
+        """Summarise the losses; `stated` is that within a geounit of the spine."""
+        ascending = np.sort(self.which)
+        largest, median = (self.losses[ascending[k]] for k in (-1, (len(ascending) - 1) // 2))
+        above = None
+        if stated is not None:
+            above = int(np.array([loss > stated for loss in self.losses])[self.which].sum())
+        return AreaLoss(kind, len(self.which), largest, median, above)
+
+    def worst(self, plan: MeasurementPlan, at_most: Fraction) -> WorstLoss:
+        """Return the exact loss of the worst move inside those areas whose loss is at most so large.
+
+        Notes
+        -----
+        Every two paths of an area are taken below the geounit that has the whole of it below: where two
+        leaves have more in common, fewer answers differ.
+        """
+        paths, of_leaf = plan.spine.paths()
+        some = np.array([loss <= at_most for loss in self.losses])[self.which]
+        present = np.zeros((len(paths), len(self.which)), dtype=np.bool_)
+        present[of_leaf[self.members.leaf], self.members.entity] = True
+        moves = []
+        for one, other in combinations_with_replacement(range(len(paths)), 2):
+            levels = np.unique(self.level[present[one] & present[other] & some])
+            moves += [(paths[one], paths[other], level) for level in levels.tolist()]
+        return move_loss(plan, moves)
 
 
-def common_ancestors(spine: Spine, first: Ints, last: Ints) -> tuple[Ints, Ints]:
-    """Return the lowest geounits with two leaves each below them.
+def _common_ancestors(spine: Spine, first: Ints, last: Ints) -> tuple[Ints, Ints]:
+    """Return the lowest geounits that have two leaves each below them, as level (-1 for none) and geounit.
 
     The leaves below a geounit are consecutive, so that what has the first and the last leaf of a set below
     it has all of them.
-
-    Parameters
-    ----------
-    spine : Spine
-    first, last : int64 (a,)
-        Leaves by their position on the spine.
-
-    Returns
-    -------
-    level, geounit : int64 (a,)
-        Level :data:`NOWHERE` for leaves below different roots.
     """
-    level = np.full(len(first), NOWHERE, dtype=np.int64)
+    level = np.full(len(first), -1, dtype=np.int64)
     geounit = np.zeros(len(first), dtype=np.int64)
     for number in reversed(range(len(spine.levels))):
-        met = (level == NOWHERE) & (first == last)
+        met = (level < 0) & (first == last)
         level[met], geounit[met] = number, first[met]
         parent = spine.levels[number].parent
         first, last = parent[first], parent[last]

@@ -55,6 +55,7 @@ def _environment() -> Environment:
     environment = templates("opendas.report", keep_trailing_newline=True)
     environment.filters.update(
         invariant_words=views.invariant_words,
+        kind_words=views.kind_words,
         loss_words=views.loss_words,
         exact_words=views.exact_words,
         runs_words=views.runs_words,

@@ -28,6 +28,7 @@ __all__ = [
     "exact_words",
     "file_groups",
     "invariant_words",
+    "kind_words",
     "level_rows",
     "loss_words",
     "margin_words",
@@ -146,7 +147,7 @@ def official_rows(run: RunFacts) -> list[tuple[str, ...]]:
             if not run.pure:
                 figures.append(f"{_cks(run, loss):.2f}")
         above = "\u2013" if row.above_spine is None else f"{row.above_spine:,}"
-        rows.append((_kind_words(row.kind), f"{row.areas:,}", *figures, above))
+        rows.append((kind_words(row.kind), f"{row.areas:,}", *figures, above))
     return rows
 
 
@@ -160,9 +161,7 @@ def official_sentences(run: RunFacts) -> tuple[str, ...]:
         one = f"{'an official ' if kind in geolevels else 'a '}{words(kind)}"
         text = f"A record that moves within {one} loses at most {_loss_text(run, row.largest)}"
         if row.areas > 1:
-            text += (
-                f"; in half of the {row.areas:,} {_kind_words(kind)} at most {_loss_text(run, row.median)}"
-            )
+            text += f"; in half of the {row.areas:,} {kind_words(kind)} at most {_loss_text(run, row.median)}"
         if row.above_spine:
             text += (
                 f". In {row.above_spine:,} of the {row.areas:,} it loses more than within one {words(kind)} "
@@ -377,7 +376,7 @@ def entity_words(category: str) -> str:
     return _ENTITIES.get(category, words(category))
 
 
-def _kind_words(kind: str) -> str:
+def kind_words(kind: str) -> str:
     """Write an official geolevel or an entity category in the plural."""
     return _ENTITIES.get(kind) or plural(kind, 2).removeprefix("2 ")
 

@@ -3,7 +3,7 @@
 Two kinds. *Within a geolevel*: other shares of its query groups at the same loss. With plain TopDown a
 geolevel's answers do not touch the estimates above it, and with the informed estimator hardly, so such a move
 costs nothing there. *Between geolevels*: a part of one geolevel's loss goes to the next one below; the loss
-of moving within a geounit rises by as much.
+of moving within a geounit of the spine rises by as much.
 
 Figures are expected errors by the noise alone (docs/explanation/expected-error.md).
 """
@@ -84,7 +84,7 @@ class Price:
     Parameters
     ----------
     what : str
-        For instance ``"moving within a block_group"`` or ``"changing cenrace"``.
+        For instance ``"moving within a block_group of the spine"`` or ``"changing cenrace"``.
     before, after : float
         Epsilon at the plan's delta, by the formula ``cks``; the pure epsilon with the discrete Laplace.
     """
@@ -271,7 +271,7 @@ class _Adviser:
     def _prices(self, plan: MeasurementPlan) -> tuple[Price, ...]:
         found = []
         for words, losses in (
-            ("moving within a {}", lambda p: within_rho(p.budget)),
+            ("moving within a {} of the spine", lambda p: within_rho(p.budget)),
             ("changing {}", attribute_losses),
         ):
             before, after = losses(self.plan), losses(plan)
