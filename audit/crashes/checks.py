@@ -7,8 +7,10 @@ import json
 from collections import Counter
 from pathlib import Path
 
-from opendas.custody.ledger_lines import LedgerLine, read_lines
+from opendas.custody.ledger_entries import LedgerEntry
+from opendas.custody.ledger_lines import Finished, LedgerAct, LedgerLine, read_lines
 from opendas.errors import OpendasError
+from opendas.report.certificate import ISSUED_FILES
 
 __all__ = ["after_death", "at_the_end", "beside", "ledger_lines", "stage", "tree"]
 
@@ -46,7 +48,7 @@ def stage(out: Path, ledger: Path) -> str:
     except OpendasError:
         lines = ()
     open_acts = {line.run_id for line in lines if line.entry is not None}
-    open_acts -= {line.run_id for line in lines if line.entry is None}
+    open_acts -= {line.run_id for line in lines if isinstance(line.said, Finished)}
     states = [json.loads(path.read_text() or "{}") for path in (out / "state").glob("*/run.json")]
     if not out.exists():
         return "before the folder"
@@ -56,7 +58,7 @@ def stage(out: Path, ledger: Path) -> str:
         return "before the ledger"
     now: dict[str, object] = next((state for state in states if state.get("run_id") in open_acts), {})
     name = str(now.get("product", ""))
-    if now.get("phase") == "finished":
+    if now.get("phase") == "finished" or now.get("ending") is not None:
         return "closing"
     done = {path.name.split("-")[0] for path in (out / "state" / name).glob("*.part")}
     if _mdf(out, name):
@@ -108,20 +110,25 @@ def after_death(out: Path, ledger: Path) -> tuple[list[str], dict[str, str]]:
     return problems, seen
 
 
-def at_the_end(out: Path, ledger: Path, wanted: dict[str, str], names: set[str], acts: int) -> list[str]:
+def at_the_end(
+    out: Path, ledger: Path, wanted: dict[str, str], names: set[str], acts: int, *, destroyed: bool
+) -> list[str]:
     """Check a finished run.
 
     Parameters
     ----------
     wanted : dict
-        Release of an undisturbed run.
+        Release of an undisturbed run; of what is issued, the files that it names are compared.
     names : set of str
         Files beside the release that an undisturbed run leaves.
     acts : int
         Privacy acts.
+    destroyed : bool
+        Whether each of them ends with its key destroyed.
     """
     problems = []
     found = tree(out / "release")
+    found = {name: digest for name, digest in found.items() if name in wanted or name not in ISSUED_FILES}
     for name in sorted(found.keys() | wanted.keys()):
         if name not in wanted:
             problems.append(f"release/{name} should not be there")
@@ -136,9 +143,10 @@ def at_the_end(out: Path, ledger: Path, wanted: dict[str, str], names: set[str],
         lines = ledger_lines(ledger)
     except OpendasError as error:
         return [*problems, str(error)]
-    kinds = Counter((line.run_id, line.entry is None) for line in lines)
-    intents = sum(count for (_, finish), count in kinds.items() if not finish)
-    finishes = sum(count for (_, finish), count in kinds.items() if finish)
-    if intents != acts or finishes != acts or any(count != 1 for count in kinds.values()):
-        problems.append(f"the ledger holds {intents} intents and {finishes} finishes of {acts} acts")
+    kinds = Counter((line.run_id, type(line.said)) for line in lines)
+    wanted_lines = {LedgerEntry: acts, Finished: acts, LedgerAct: acts if destroyed else 0}
+    for kind, count in wanted_lines.items():
+        there = [times for (_, one), times in kinds.items() if one is kind]
+        if there != [1] * count:
+            problems.append(f"the ledger holds {sum(there)} lines of {kind.__name__}, expected {count}")
     return problems

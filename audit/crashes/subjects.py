@@ -109,6 +109,8 @@ class Subject:
                 words += ["--seed", "11"]
             elif self.key == "command" or key != KEY:
                 words += ["--key-command", f"/bin/echo {key}"]
+            else:
+                words += ["--keep-key"]  # to make the undisturbed run with it afterwards
         if self.shared:
             words += ["--ledger", str(self.ledger(disk))]
         return words + (["--resume"] if resume else [])

@@ -83,6 +83,7 @@ def publish_to(
     master: str | None = None,
     allow_seeded: bool = False,
     allow_domain_from_records: bool = False,
+    allow_key: bool = False,
 ) -> Published:
     """Verify a release and copy it to an address of a file system that Arrow has.
 
@@ -98,9 +99,13 @@ def publish_to(
         Also a release whose noise came from a seed.
     allow_domain_from_records : bool
         Also a release that shows labels, levels, leaves or units read from the records.
+    allow_key : bool
+        Also beside a key in clear.
 
     Raises
     ------
+    PrivacyError
+        If the output folder holds a run key in clear.
     CheckFailed
         If the release does not pass.
     ConfigError
@@ -110,9 +115,12 @@ def publish_to(
     """
     from opendas.runs.finished_release import Release
     from opendas.runs.publish import address_of, publish_release
+    from opendas.runs.workspace import refuse_clear_keys
 
     folder = address_of(address)
     release = Release(out)
+    if not allow_key:
+        refuse_clear_keys(release.path)
     checks = release.verify(allow_seeded=allow_seeded, allow_domain_from_records=allow_domain_from_records)
     failed = [check.name for check in checks if not check.ok]
     if failed:
@@ -165,7 +173,7 @@ def release(run: Run, out: str | Path, **options: Any) -> Release:
         Output folder, new or with other products of the same office.
     **options
         ``workers``, ``resume``, ``seed``, ``measurements``, ``mdf_format``, ``ledger``, ``key_command``,
-        ``passphrase``, ``progress``, ``engine``, ``master`` and ``expect``, as
+        ``passphrase``, ``keep_key``, ``progress``, ``engine``, ``master`` and ``expect``, as
         :class:`opendas.runs.options.RunOptions` explains them.
 
     Raises

@@ -225,7 +225,7 @@ def test_the_life_of_a_run_shows_no_record_and_no_key(tmp_path: Path) -> None:
     sandbox = Sandbox(tmp_path / "box")
     run = worlds.histogram_csv(sandbox.input)
     assert list(scan_folder(sandbox.input, RECORDS)[0]), "the marks are in the input"
-    done = sandbox.run("run", run, "--out", "out", "--workers", "2", "--json")
+    done = sandbox.run("run", run, "--out", "out", "--workers", "2", "--keep-key", "--json")
     assert done.code == 0, done.err
     out = sandbox.work / "out"
     keys = run_keys(out)
@@ -237,7 +237,7 @@ def test_the_life_of_a_run_shows_no_record_and_no_key(tmp_path: Path) -> None:
             ["status", "out", "--json"],
             ["tabulate", "out", "--tables", "total,kind", "--geolevel", "town"],
             ["run", run, "--out", "out", "--resume", "--json"],
-            ["measure", run, "--out", "out", "--resume", "--json"],
+            ["measure", run, "--out", "out", "--resume", "--keep-key", "--json"],
             ["interval", "out", "--query", "kind", "--geolevel", "block", "--json"],
             ["plan", run, "--json"],
             ["spine", run, "--json"],
@@ -256,7 +256,7 @@ def test_the_life_of_a_run_shows_no_record_and_no_key(tmp_path: Path) -> None:
 def test_two_phases_under_a_passphrase_show_no_record_no_key_and_no_passphrase(tmp_path: Path) -> None:
     sandbox = Sandbox(tmp_path / "box")
     run = worlds.histogram_parquet(sandbox.input, run='estimator = "informed"')
-    words = ["measure", run, "--out", "out", "--key-passphrase-file", "-"]
+    words = ["measure", run, "--out", "out", "--key-passphrase-file", "-", "--keep-key"]
     fault = "opendas.sampling.noise:NoiseSource.__init__:1:interrupt"
     done = sandbox.run(*words, stdin=PASSPHRASE + "\n", fault=fault)
     assert (done.code, done.faulted) == (130, True)
@@ -295,7 +295,7 @@ def test_crashes_show_no_record_and_no_key(tmp_path: Path) -> None:
     marks = [*RECORDS]
     for number, (what, (fault, words, code)) in enumerate(FAULTS.items()):
         out = f"out{number}"
-        done = sandbox.run("run", run, "--out", out, *words, fault=fault, number=worlds.NUMBER)
+        done = sandbox.run("run", run, "--out", out, "--keep-key", *words, fault=fault, number=worlds.NUMBER)
         assert done.faulted, what
         assert done.code == code, (what, done.err)
         if "abort" in what:
@@ -344,11 +344,12 @@ def test_counts_that_go_to_disk_are_confidential_and_do_not_stay(tmp_path: Path)
     left, _ = scan_folder(cache, RECORDS)
     assert {one.mark for one in left} == {"a count"}, "exact counts are on disk, where they may be"
     assert stat.S_IMODE((out / "confidential").stat().st_mode) == 0o700
-    clean(sandbox, [*RECORDS, *run_keys(out)], 8)
+    keys = run_keys(out)
+    clean(sandbox, [*RECORDS, *keys], 8)
     done = sandbox.run("run", run, "--out", "out", "--resume", "--workers", "2")
     assert done.code == 0, done.err
     assert scan_folder(out / "confidential", RECORDS)[0] == [], "nothing of them stays"
-    clean(sandbox, [*RECORDS, *run_keys(out)], 30)
+    clean(sandbox, [*RECORDS, *keys], 30)
 
 
 def spoiled(text: str) -> list[Callable[[Path], list[str | Path]]]:

@@ -70,7 +70,7 @@ def test_a_run_on_spark_shows_no_record_and_no_key(cluster: Cluster, tmp_path: P
     sandbox = sandbox_on(cluster, tmp_path / "box")
     run = worlds.histogram_csv(sandbox.input)
     out = sandbox.work / "out"
-    done = sandbox.run("run", run, "--out", out, "--engine", "spark", "--master", cluster.url)
+    done = sandbox.run("run", run, "--out", out, "--keep-key", "--engine", "spark", "--master", cluster.url)
     assert done.code == 0, done.err
     key = RunKey.load(out / "confidential" / "keys" / "mini.key")
     state = read_state(out / "state" / "mini" / "run.json")
@@ -83,7 +83,7 @@ def test_a_run_on_spark_shows_no_record_and_no_key(cluster: Cluster, tmp_path: P
 def test_households_on_spark_show_no_record_and_no_key(cluster: Cluster, tmp_path: Path) -> None:
     sandbox = sandbox_on(cluster, tmp_path / "box")
     config, data = worlds.households(sandbox.input)
-    words = ["phsafe", config, data, "out", "--engine", "spark", "--master", cluster.url]
+    words = ["phsafe", config, data, "out", "--keep-key", "--engine", "spark", "--master", cluster.url]
     done = sandbox.run(*words)
     assert done.code == 0, done.err
     key = RunKey.load(sandbox.work / "out" / "confidential" / "keys" / "phsafe.key")

@@ -73,7 +73,7 @@ def test_a_run_says_what_it_will_need_and_logs_what_it_did(tmp_path: Path) -> No
 
 def test_no_log_and_no_status_holds_what_is_confidential(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    release(load(write_mini(tmp_path)), out, RunOptions())
+    release(load(write_mini(tmp_path)), out, RunOptions(keep_key=True))
     text = log_path(out / "confidential", "mini").read_text("ascii")
     key = (out / "confidential" / "keys" / "mini.key").read_text().split()[-1]
     assert key not in text

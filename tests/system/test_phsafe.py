@@ -245,7 +245,7 @@ def test_a_second_run_in_the_same_folder_needs_resume(case: Case) -> None:
 
 @pytest.mark.parametrize("what", ["plan", "input", "seed"])
 def test_a_run_resumes_only_unchanged(what: str, case: Case, capsys: Capture) -> None:
-    assert case() == 0
+    assert case("--keep-key") == 0
     if what == "plan":
         case.change(lambda document: document["tau"].update(PH3=4))
     elif what == "input":
@@ -405,7 +405,7 @@ def test_a_budget_too_small_for_exact_noise_is_refused_before_reading(case: Case
 
 
 def test_status_and_forget_key_know_the_folder(case: Case, capsys: Capture) -> None:
-    assert case() == 0
+    assert case("--keep-key") == 0
     assert guarded(cli, ["status", str(case.out), "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out.splitlines()[-1])["runs"]
     assert (row["product"], row["phase"], row["rho"], row["key"]) == ("phsafe", "finished", "23", True)

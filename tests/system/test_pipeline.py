@@ -53,9 +53,14 @@ def by(estimator: str) -> str:
 ISSUED = ("certificate.json", "certificate.pdf", "report.html")
 
 
+def but_issued(folder: Path) -> dict[str, bytes]:
+    """A release without what says where its key is."""
+    return {name: data for name, data in tree(folder).items() if name not in ISSUED}
+
+
 def test_a_run_writes_a_release_behind_the_release_wall(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    answer = release(load(write_mini(tmp_path)), out, RunOptions())
+    answer = release(load(write_mini(tmp_path)), out, RunOptions(keep_key=True))
     assert answer["records"] == mini_histogram(mini_frame()).total()
     assert set(ISSUED) <= {path.name for path in (out / "release").iterdir()}
     assert stat.S_IMODE((out / "confidential").stat().st_mode) == 0o700
@@ -68,7 +73,7 @@ def test_a_run_writes_a_release_behind_the_release_wall(tmp_path: Path) -> None:
 def test_nothing_confidential_enters_the_release(tmp_path: Path) -> None:
     """No key, tag, commitment, run id, path, host or user in any released byte."""
     out = tmp_path / "out"
-    release(load(write_mini(tmp_path)), out, RunOptions())
+    release(load(write_mini(tmp_path)), out, RunOptions(keep_key=True))
     state = json.loads((out / "state" / "mini" / "run.json").read_text())
     secrets = [
         (out / "confidential" / "keys" / "mini.key").read_text().split("\n")[2],
@@ -197,16 +202,17 @@ def test_a_run_stopped_anywhere_finishes_with_the_same_bytes(
 
     stopped = False
     try:
-        release(run, out, RunOptions(progress=progress))
+        release(run, out, RunOptions(progress=progress, keep_key=True))
     except Stop:
         stopped = True
-    answer = release(run, out, RunOptions(resume=True))
+    answer = release(run, out, RunOptions(resume=True, keep_key=True))
     assert stopped == (len(seen) >= calls)
     key = RunKey.load(out / "confidential" / "keys" / "mini.key")
     again = tmp_path / "again"
     command = f"echo {key._secret.hex()}"
     release(run, again, RunOptions(key_command=command))
-    assert tree(out / "release") == tree(again / "release")
+    assert but_issued(out / "release") == but_issued(again / "release")
+    assert all(check.ok for check in verify_release(out))
     intents = [line for line in (out / "ledger.jsonl").read_text().splitlines() if '"intent"' in line]
     assert len(intents) == 1
     assert answer["records"] > 0
@@ -228,7 +234,7 @@ def test_a_finished_run_that_is_resumed_leaves_no_input_behind(
 ) -> None:
     """It reads its input again, to see that it is the same; what is large stands in a folder meanwhile."""
     path, out = write_mini(tmp_path), tmp_path / "out"
-    release(load(path), out, RunOptions())
+    release(load(path), out, RunOptions(keep_key=True))
     read = backend_module.LocalBackend.read
     put: list[Path] = []
 
@@ -251,7 +257,7 @@ def test_a_finished_run_that_is_resumed_leaves_no_input_behind(
 
 def test_resume_refuses_other_input_plan_seed_and_key(tmp_path: Path) -> None:
     path, out = write_mini(tmp_path), tmp_path / "out"
-    release(load(path), out, RunOptions())
+    release(load(path), out, RunOptions(keep_key=True))
     text = path.read_text()
     changes = {
         "input": lambda: write_mini(tmp_path, histogram=mini_histogram(mini_frame(), seed=9)),
@@ -320,7 +326,7 @@ def test_an_unfinished_run_needs_its_own_key(tmp_path: Path) -> None:
 
 def test_after_forget_key_a_finished_run_still_answers_and_draws_no_more(tmp_path: Path) -> None:
     run, out = load(write_mini(tmp_path)), tmp_path / "out"
-    first = release(run, out, RunOptions())
+    first = release(run, out, RunOptions(keep_key=True))
     assert forget_keys(out) == ("mini",)
     assert not (out / "confidential" / "keys" / "mini.key").exists()
     assert release(run, out, RunOptions(resume=True)) == first
@@ -412,10 +418,10 @@ def test_a_run_that_never_started_leaves_nothing(tmp_path: Path) -> None:
     counts = tmp_path / "counts.csv"
     counts.write_text(counts.read_text() + "000000,castle,adult,3\n")
     with pytest.raises(DataError):
-        release(load(path), tmp_path / "out", RunOptions())
+        release(load(path), tmp_path / "out", RunOptions(keep_key=True))
     assert not (tmp_path / "out").exists()
     write_mini(tmp_path)
-    assert release(load(path), tmp_path / "out", RunOptions())["records"] > 0
+    assert release(load(path), tmp_path / "out", RunOptions(keep_key=True))["records"] > 0
     counts.write_text("nonsense")
     log = Path("confidential/logs/mini.jsonl")  # the attempt is told there, and nowhere else
     before = tree(tmp_path / "out")

@@ -79,7 +79,6 @@ def test_a_run_writes_these_files_and_no_others(tmp_path: Path, estimator: str) 
         "ledger.jsonl",
         "state/mini/run.json",
         "confidential/inputs/mini.json",
-        "confidential/keys/mini.key",
         "confidential/timings/mini.json",
         "confidential/timings/mini_families.parquet",
         "confidential/logs/mini.jsonl",
@@ -96,6 +95,7 @@ def test_a_run_writes_these_files_and_no_others(tmp_path: Path, estimator: str) 
         "seed",
         "phase",
         "result",
+        "ending",
     }
 
 
@@ -103,7 +103,7 @@ def test_what_is_not_for_publication_is_closed_to_others(tmp_path: Path) -> None
     out = tmp_path / "out"
     before = os.umask(0)
     try:
-        release(load(write_mini(tmp_path)), out, RunOptions())
+        release(load(write_mini(tmp_path)), out, RunOptions(keep_key=True))
     finally:
         os.umask(before)
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in out.iterdir()}
@@ -156,7 +156,7 @@ def guesses(counts: Histogram, *paths: Path) -> Iterator[bytes]:
 
 def test_no_unkeyed_digest_of_the_input_is_written_anywhere(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    release(load(write_mini(tmp_path)), out, RunOptions())
+    release(load(write_mini(tmp_path)), out, RunOptions(keep_key=True))
     counts = mini_histogram(mini_frame())
     written = b"\0".join(files(out).values())
     for guess in guesses(counts, tmp_path / "counts.csv"):
@@ -542,10 +542,10 @@ def test_a_lost_or_forgotten_key_is_a_privacy_refusal(
 
 def test_showing_the_rest_of_a_measurement_keeps_the_finished_run(tmp_path: Path) -> None:
     path, out = write_mini(tmp_path), tmp_path / "out"
-    first = release(load(path), out, RunOptions())
+    first = release(load(path), out, RunOptions(keep_key=True))
     before = files(out / "release")
     certified = json.loads(before["certificate.json"])["runs"][0]
-    answer = measure(load(path), out, RunOptions(resume=True))
+    answer = measure(load(path), out, RunOptions(resume=True, keep_key=True))
     after = files(out / "release")
     assert answer["records"] == first["records"]
     assert json.loads(after["certificate.json"])["runs"][0] == certified | {"measurements": "full"}
@@ -559,12 +559,12 @@ def test_showing_the_rest_of_a_measurement_keeps_the_finished_run(tmp_path: Path
 @pytest.mark.parametrize("kept", ["key", "nothing"])
 def test_a_product_whose_state_was_removed_is_not_run_again_in_its_folder(tmp_path: Path, kept: str) -> None:
     path, out = write_mini(tmp_path), tmp_path / "out"
-    release(load(path), out, RunOptions())
+    release(load(path), out, RunOptions(keep_key=True))
     shutil.rmtree(out / "state" / "mini")
     if kept == "nothing":
         (out / "confidential" / "keys" / "mini.key").unlink()
     with pytest.raises(PrivacyError, match="new folder"):
-        release(load(path), out, RunOptions())
+        release(load(path), out, RunOptions(keep_key=True))
     assert len(Ledger.read(out / "ledger.jsonl")) == 1
 
 

@@ -178,6 +178,7 @@ def test_run_passes_every_option_on(calls: Calls) -> None:
     assert asked == {
         "out": Path("run"),
         "workers": 2,
+        "keep_key": False,
         "resume": True,
         "seed": 5,
         "measurements": "full",

@@ -72,7 +72,12 @@ resume_option = click.option(
 
 
 def key_options(function: _F) -> _F:
-    """Add ``--ledger``, ``--key-command`` and the two ways to give a passphrase."""
+    """Add ``--ledger``, ``--key-command``, ``--keep-key`` and the two ways to give a passphrase."""
+    function = click.option(
+        "--keep-key",
+        is_flag=True,
+        help="Keep the stored key when the release is complete, to draw more of the same measurement later.",
+    )(function)
     function = click.option(
         "--ask-passphrase",
         is_flag=True,

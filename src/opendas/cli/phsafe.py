@@ -138,7 +138,15 @@ def _check_usage(mode: str, out: Path | None, options: Mapping[str, Any]) -> Non
         raise click.UsageError(f"--mode {mode} needs OUT, the folder to write into.")
     if mode == "private":
         return
-    for name in ("seed", "resume", "ledger", "key_command", "key_passphrase_file", "ask_passphrase"):
+    for name in (
+        "seed",
+        "resume",
+        "ledger",
+        "key_command",
+        "key_passphrase_file",
+        "ask_passphrase",
+        "keep_key",
+    ):
         if options[name] not in (None, False):
             raise click.UsageError(f"--{name.replace('_', '-')} goes with --mode private.")
 

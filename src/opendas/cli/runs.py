@@ -63,7 +63,8 @@ def run_command(run_file: Path, out: Path | None, as_json: bool, **options: Any)
     """Measure, estimate and write a release into OUT.
 
     OUT/release may be published; OUT/confidential must not. The run spends its budget once; --resume after an
-    interruption repeats the same noise.
+    interruption repeats the same noise. When the release is complete the key is destroyed: with --keep-key it
+    is not, and opendas measure --resume can write the measurements that estimation did not use.
 
     Example: opendas run run.toml --out out
     """
@@ -84,6 +85,8 @@ def run_command(run_file: Path, out: Path | None, as_json: bool, **options: Any)
 @json_option
 def measure_command(run_file: Path, out: Path | None, as_json: bool, **options: Any) -> None:
     """Take all noisy measurements of a run and write them into OUT/release/measurements.
+
+    When they are complete the key is destroyed, unless --keep-key is given: estimating needs none.
 
     Example: opendas measure run.toml --out out && opendas estimate run.toml --out out
     """
@@ -305,6 +308,7 @@ def forget_key_command(out: Path) -> None:
 )
 @click.option("--allow-seeded", is_flag=True, help="Accept a release whose noise came from a seed.")
 @domain_option
+@click.option("--allow-key", is_flag=True, help="Publish although OUT holds a key in clear.")
 @json_option
 def publish_command(
     out: Path,
@@ -312,13 +316,14 @@ def publish_command(
     master: str | None,
     allow_seeded: bool,
     allow_domain_from_records: bool,
+    allow_key: bool,
     as_json: bool,
 ) -> None:
     """Verify OUT and copy its release to ADDRESS, a folder such as s3://bucket/path.
 
     Nothing but OUT/release is copied. Every file is read back before it gets its name, certificate.json as
     the last. A copy that was interrupted is finished by the same command; a folder that holds anything else
-    is refused.
+    is refused. So is a release beside a key in clear: whoever has both has the confidential data.
 
     Example: opendas publish out s3://statistics/releases/2030
     """
@@ -330,6 +335,7 @@ def publish_command(
         master=master,
         allow_seeded=allow_seeded,
         allow_domain_from_records=allow_domain_from_records,
+        allow_key=allow_key,
     )
     if as_json:
         emit_json({"address": done.address, "files": done.files, "copied": done.copied})
@@ -351,7 +357,7 @@ def run_answer(out: Path, product: str, seconds: float) -> dict[str, Any]:
     if (out / "release" / "certificate.json").is_file():
         runs = Release(out).certificate["runs"]
     entry: Mapping[str, Any] = next((run for run in reversed(runs) if run["product"] == product), {})
-    names = ("records", "rho", "epsilon", "families", "fallbacks", "stamps")
+    names = ("records", "rho", "epsilon", "families", "fallbacks", "stamps", "key")
     answer: dict[str, Any] = {
         "out": str(out),
         "product": product,
@@ -372,6 +378,12 @@ def findings_message(out: Path, product: str) -> str | None:
     )
 
 
+_KEY_IN_WORDS = {
+    "destroyed": "destroyed (--keep-key keeps it, to draw more of the same measurement)",
+    "kept": "kept in clear; opendas forget-key destroys it",
+}
+
+
 def next_steps(answer: Mapping[str, Any]) -> str:
     """Return the answer in words, with what to do next."""
     out = answer["out"]
@@ -386,6 +398,7 @@ def next_steps(answer: Mapping[str, Any]) -> str:
             f"  report       {out}/release/report.html",
             f"  certificate  {out}/release/certificate.json",
             f"  check it     opendas verify {out}",
-            f"  publish      {out}/release only; {out}/confidential holds the key",
+            f"  publish      {out}/release only, never {out}/confidential",
+            f"  key          {_KEY_IN_WORDS.get(str(answer['key']), answer['key'])}",
         ]
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["DEMONSTRATION_FRAME", "DOMAIN_FROM_RECORDS", "NOT_FOR_RELEASE", "POPULATED_LEAVES"]
+from enum import StrEnum
+
+__all__ = ["DEMONSTRATION_FRAME", "DOMAIN_FROM_RECORDS", "NOT_FOR_RELEASE", "POPULATED_LEAVES", "KeyCustody"]
 
 NOT_FOR_RELEASE = "NOT FOR RELEASE"
 """Stamp of a run whose noise came from a seed, or whose budget is infinite."""
@@ -15,3 +17,13 @@ DOMAIN_FROM_RECORDS = "DOMAIN FROM RECORDS"
 
 POPULATED_LEAVES = "populated leaves"
 """Listed as an invariant where the frame was taken from the records."""
+
+
+class KeyCustody(StrEnum):
+    """Where the key of a run was when its release was complete."""
+
+    DESTROYED = "destroyed"
+    KEPT = "kept"
+    SEALED = "kept under a passphrase"
+    ELSEWHERE = "kept elsewhere"
+    SEED = "made from a seed"

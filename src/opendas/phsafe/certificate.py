@@ -66,6 +66,7 @@ def household_certificate(
     derived: Iterable[Derived] = DERIVED,
     *,
     seeded: bool,
+    key: str,
     version: str,
     commit: str,
     issued: str,
@@ -79,6 +80,8 @@ def household_certificate(
         The tables.
     derived : iterable of Derived
     seeded : bool
+    key : str
+        Where the run key was when the tables were complete.
     version, commit, issued : str
     """
     stamps = run_stamps(plan, seeded=seeded)
@@ -93,9 +96,10 @@ def household_certificate(
         "truncation": plan.truncation.value,
         "protected_unit": "the persons and the unit row of one address",
         "plan_digest": plan.digest(),
+        "key": key,
         "noise": [_noise_row(plan, noise) for noise in plan.noise],
         "derived": [_derived_row(plan, one) for one in derived if one.source in config.budgets],
-        "guarantee": "\n\n".join(_guarantee(plan, stamps)),
+        "guarantee": "\n\n".join(_guarantee(plan, stamps, key)),
     }
     return {
         "format": FORMAT,
@@ -117,6 +121,7 @@ def issue_certificate(
     derived: Iterable[Derived] = DERIVED,
     *,
     seeded: bool,
+    key: str,
     version: str,
     commit: str,
 ) -> dict[str, Any]:
@@ -130,6 +135,7 @@ def issue_certificate(
         Files, relative to `out`.
     derived : iterable of Derived
     seeded : bool
+    key : str
     version, commit : str
 
     Returns
@@ -139,7 +145,7 @@ def issue_certificate(
     """
     files = [ReleasedFile(name, (out / name).stat().st_size, sha256_file(out / name)) for name in tables]
     certificate = household_certificate(
-        plan, files, derived, seeded=seeded, version=version, commit=commit, issued=issue_date()
+        plan, files, derived, seeded=seeded, key=key, version=version, commit=commit, issued=issue_date()
     )
     write_atomic(out / CERTIFICATE, certificate_bytes(certificate))
     return certificate
@@ -207,7 +213,7 @@ def _text(loss: Loss) -> str:
     return loss if isinstance(loss, str) else format_fraction(loss)
 
 
-def _guarantee(plan: Plan, stamps: Sequence[str]) -> list[str]:
+def _guarantee(plan: Plan, stamps: Sequence[str], key: str) -> list[str]:
     one, two = (f"{plan.mechanism.loss_name} = {_text(plan.loss(relation))}" for relation in _BY_SIZE)
     texts = [f"{stamp}. {STAMP_MEANING[stamp]}" for stamp in stamps]
     texts.append(
@@ -219,7 +225,7 @@ def _guarantee(plan: Plan, stamps: Sequence[str]) -> list[str]:
     if plan.sensitivity is Sensitivity.PAPER:
         one, two = (_text(total_loss(plan.noise, Sensitivity.TIGHT, relation)) for relation in _BY_SIZE)
         texts.append(f"By the tight bound the same tables cost {one} for one address and {two} for two.")
-    texts += [_ASSUMPTION, _SELECTION[plan.truncation], computational_text(_draws(plan)), _GIVEN]
+    texts += [_ASSUMPTION, _SELECTION[plan.truncation], computational_text(_draws(plan), key), _GIVEN]
     return texts if plan.config.is_infinite else [*texts, _NOTHING_EXACT]
 
 

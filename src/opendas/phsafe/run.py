@@ -8,14 +8,16 @@ further loss.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 from opendas.arrays import Ints
 from opendas.custody.ledger_entries import ADDRESS
+from opendas.custody.stamps import KeyCustody
 from opendas.errors import ConfigError, Finding
 from opendas.files.atomic import write_atomic
 from opendas.files.remote import PASSWORD_RULE, RemoteAddress, holds_password
@@ -112,6 +114,9 @@ def run_private(config_path: Path, data: Path | str, out: Path, options: Househo
         HouseholdWorkspace(out, options.ledger) as space,
         open_act(space, PRODUCT, "phsafe", options) as act,
     ):
+        issue = partial(_issue, out, plan, options)
+        if act.earlier is not None and act.earlier.plan_digest == planned.plan_digest:
+            act.finish_ending(issue)
         act.refuse_repetition()
         if act.is_finished and not act.has_key:
             # The key was destroyed, is kept elsewhere or is encrypted; the plan can still be compared.
@@ -133,12 +138,10 @@ def run_private(config_path: Path, data: Path | str, out: Path, options: Househo
         if plan.config.is_infinite:
             out.chmod(0o700)  # exact counts, as in the non-private mode
         files = write_tables(out, tables, plan.config.state_filter)
-        issue_certificate(
-            out, plan, files, options.derived, seeded=key.is_seeded, version=__version__, commit=commit()
-        )
         _save_warnings(space, found.warnings)
         act.clock.lap("write")
-        answer = act.finish(state, _result(plan, files, seeded=key.is_seeded))
+        facts = {"tables": list(files), "seeded": key.is_seeded}
+        answer = act.finish(state, _result(plan, files, seeded=key.is_seeded), facts, issue)
         options.tell("writing", 1, 1)
         _warn(options, found)
         return answer
@@ -260,6 +263,22 @@ def _open(config: Config, data: Path | str, options: HouseholdOptions) -> Abstra
         return open_on_spark(data, config, options.master, options.tell)
     inputs = read_inputs(config, Path(data), options.tell)
     return nullcontext(LocalHouseholds(inputs, config, options.tell))
+
+
+def _issue(
+    out: Path, plan: Plan, options: HouseholdOptions, facts: Mapping[str, Any], custody: KeyCustody
+) -> None:
+    """Issue the certificate of tables that are complete."""
+    issue_certificate(
+        out,
+        plan,
+        facts["tables"],
+        options.derived,
+        seeded=facts["seeded"],
+        key=custody.value,
+        version=__version__,
+        commit=commit(),
+    )
 
 
 def _warn(options: HouseholdOptions, found: Validation) -> None:

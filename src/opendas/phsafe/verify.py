@@ -199,6 +199,7 @@ def _check_plan(certificate: Mapping[str, Any], plan: Plan, derived: tuple[Deriv
         (),
         derived,
         seeded=seeded,
+        key=str(run["key"]),
         version=certificate["version"],
         commit=str(certificate.get("commit")),
         issued=str(certificate.get("issued")),

@@ -26,7 +26,7 @@ __all__ = ["NoiseRow", "RunFacts", "loss_json"]
 
 _PLAIN = (
     *("product", "protected_unit", "mechanism", "neighbours", "estimator", "records"),
-    *("plan_digest", "spine_digest", "families", "fallbacks", "measurements"),
+    *("plan_digest", "spine_digest", "families", "fallbacks", "measurements", "key"),
 )
 _LISTS = ("stamps", "invariants", "dropped_invariants", "declared")
 """Fields of :class:`RunFacts` that are written under their own names."""
@@ -161,6 +161,9 @@ class RunFacts:
         certificates of versions that did not state them.
     domain : Domain or None
         Where labels, levels, frame and units come from; None in certificates of versions that did not say.
+    key : str or None
+        Where the run key was when the release was complete, a value of
+        :class:`opendas.custody.stamps.KeyCustody`; None while it is not.
 
     Raises
     ------
@@ -196,6 +199,7 @@ class RunFacts:
     source: str | None = None
     within_official: tuple[AreaLoss, ...] = ()
     domain: Domain | None = None
+    key: str | None = None
 
     def __post_init__(self) -> None:
         if self.mechanism not in tuple(Mechanism) or self.neighbours not in tuple(Neighbours):

@@ -14,6 +14,7 @@ from opendas.custody.stamps import (
     DOMAIN_FROM_RECORDS,
     NOT_FOR_RELEASE,
     POPULATED_LEAVES,
+    KeyCustody,
 )
 from opendas.privacy.exact import format_fraction
 from opendas.privacy.relations import Neighbours
@@ -22,6 +23,7 @@ from opendas.report.facts import RunFacts
 from opendas.schema.provenance import Provenance
 
 __all__ = [
+    "KEY_MEANING",
     "LEDGER_SCOPE",
     "STAMP_MEANING",
     "computational_text",
@@ -81,13 +83,37 @@ def _conversion(run: RunFacts) -> list[str]:
     ]
 
 
-def computational_text(draws: int) -> str:
+KEY_MEANING = {
+    KeyCustody.DESTROYED: (
+        "The key of this run was destroyed when the release was complete. Copies that a backup or the "
+        "storage keeps are beyond this program."
+    ),
+    KeyCustody.KEPT: (
+        "The key of this run was kept, in clear, when the release was complete: it is to be protected like "
+        "the input, and destroyed when no further measurements are wanted."
+    ),
+    KeyCustody.SEALED: (
+        "The key of this run was kept, encrypted under a passphrase, when the release was complete: it is to "
+        "be destroyed when no further measurements are wanted."
+    ),
+    KeyCustody.ELSEWHERE: (
+        "The key of this run was fetched by a command and never stored with the run. Whether it still exists "
+        "is known to those who keep it: it is to be protected like the input."
+    ),
+    KeyCustody.SEED: "The key of this run was made from a seed, and is no secret.",
+}
+"""What a certificate says of the key."""
+
+
+def computational_text(draws: int, key: str | None) -> str:
     """Return what noise from a key costs beyond ideal noise.
 
     Parameters
     ----------
     draws : int
         Number of draws under one run key.
+    key : str or None
+        Where the key was when the release was complete.
     """
     draws = max(draws, 1)
     power = math.ceil(2 * math.log2(draws) - 129)
@@ -96,8 +122,8 @@ def computational_text(draws: int) -> str:
         "this adds to delta at most (1 + exp(epsilon)) times the advantage that an adversary can have "
         f"against HKDF and AES-256, plus q^2 / 2^129 for q draws; here q = {draws:,}, so the last term is "
         f"below 2^{power}. The guarantee is therefore a computational one, and it depends on the key: "
-        "whoever holds the key and the measurements can compute the confidential answers. The key is kept "
-        "like the input, and destroyed when the wanted measurements exist."
+        "whoever holds the key and the measurements can compute the confidential answers."
+        + ("" if key is None else f" {KEY_MEANING[KeyCustody(key)]}")
     )
 
 
@@ -169,7 +195,7 @@ def _paragraphs(run: RunFacts) -> tuple[str, ...]:
         "computed from the measurements, the invariants and public information.",
         *_conversion(run),
         _not_protected(run),
-        computational_text(run.draws),
+        computational_text(run.draws, run.key),
         "The guarantee concerns the edited file, given that validation passed.",
         LEDGER_SCOPE,
     )

@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar
 
 from opendas.custody.ledger_entries import INFINITE, LedgerEntry, Loss
 from opendas.custody.run_key import RunKey
+from opendas.custody.stamps import KeyCustody
 from opendas.errors import ConfigError, PrivacyError
 from opendas.files.atomic import write_atomic
 from opendas.privacy.relations import Mechanism, Neighbours
@@ -30,6 +31,7 @@ from opendas.version import __version__
 __all__ = ["Act", "Charged", "Identified", "Planned", "open_act"]
 
 O = TypeVar("O", bound=ActOptions)  # noqa: E741
+Issue = Callable[[Mapping[str, Any], KeyCustody], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +140,13 @@ class Act(Generic[O]):
 
     @property
     def has_key(self) -> bool:
-        """Whether the key is at hand: stored in clear or with a passphrase given for it, or fetched."""
-        fetched = self.options.key_command is not None
-        return fetched or self.space.key_at_hand(self.product, self.options.passphrase)
+        """Whether the key is at hand: stored in clear or with a passphrase given, fetched, or of a seed."""
+        of_seed = self.earlier is not None and self.options.seed == self.earlier.seed is not None
+        return (
+            of_seed
+            or self.options.key_command is not None
+            or self.space.key_at_hand(self.product, self.options.passphrase)
+        )
 
     def check_without_key(self, planned: Planned) -> None:
         """Refuse to resume with another plan, seed or version, and with other files of the input.
@@ -221,18 +227,79 @@ class Act(Generic[O]):
         self.space.begin(state, entry)
         return Charged(state, act.key)
 
-    def finish(self, state: RunState, result: Mapping[str, Any], phase: str = "finished") -> dict[str, Any]:
-        """Write that an act is finished (or ``measured``), close its ledger entry, and return its answer."""
-        state = replace(state, phase=phase, result=result)
-        self.clock.save(self._timings)
-        self.space.save_state(state)
-        self.space.close(state)
-        return self.answer(state)
+    def finish(
+        self,
+        state: RunState,
+        result: Mapping[str, Any],
+        facts: Mapping[str, Any],
+        issue: Issue,
+        phase: str = "finished",
+    ) -> dict[str, Any]:
+        """End an act whose files are all written: key, certificate, state and ledger, in this order.
 
-    def answer(self, state: RunState | None = None) -> dict[str, Any]:
-        """Return the answer of a finished act, by default of the earlier attempt."""
-        known = state or self.earlier
-        result = None if known is None else known.result
+        What is to be done is written down first, so that a death anywhere in between leaves what
+        :meth:`finish_ending` completes: from then on neither key nor input is needed.
+
+        Parameters
+        ----------
+        state : RunState
+        result : mapping
+        facts : mapping
+            What the certificate is to say, as JSON values.
+        issue : callable(facts, custody)
+            Issues the certificate.
+        phase : str
+            ``finished``, or ``measured``.
+
+        Returns
+        -------
+        dict
+            The answer.
+        """
+        custody = self._custody(state)
+        state = replace(
+            state,
+            phase=phase,
+            result={**result, "key": custody.value},
+            ending={"key": custody.value, "facts": facts},
+        )
+        self.space.save_state(state)
+        self._end(state, issue)
+        return self.answer()
+
+    def finish_ending(self, issue: Issue) -> None:
+        """Complete what a death in :meth:`finish` left undone, if this version began it."""
+        earlier = self.earlier
+        if earlier is not None and earlier.ending is not None and earlier.version == __version__:
+            self._end(earlier, issue)
+
+    def _end(self, state: RunState, issue: Issue) -> None:
+        assert state.ending is not None
+        custody = KeyCustody(state.ending["key"])
+        if custody in (KeyCustody.DESTROYED, KeyCustody.SEED):
+            self.space.destroy_key(state)
+        issue(state.ending["facts"], custody)
+        self.clock.lap("certificate and report")
+        self.clock.save(self._timings)
+        self.earlier = replace(state, ending=None)
+        self.space.save_state(self.earlier)
+        self.space.close(self.earlier)
+
+    def _custody(self, state: RunState) -> KeyCustody:
+        """Return where the key of a run is, or is to be, when its release is complete."""
+        path = self.space.key_path(self.product)
+        known = (state.result or {}).get("key")
+        if state.seed is not None:
+            return KeyCustody.SEED
+        if path.exists() and self.options.keep_key:
+            return KeyCustody.SEALED if RunKey.is_encrypted(path) else KeyCustody.KEPT
+        # A key that never had a file is where its command finds it; any other is gone, or will be.
+        never_stored = not path.exists() and known in (None, KeyCustody.ELSEWHERE)
+        return KeyCustody.ELSEWHERE if never_stored else KeyCustody.DESTROYED
+
+    def answer(self) -> dict[str, Any]:
+        """Return the answer of an act that is finished."""
+        result = None if self.earlier is None else self.earlier.result
         return {"out": str(self.space.out), **(result or {}), **Clock.read(self._timings)}
 
     @property

@@ -40,6 +40,9 @@ class ActOptions:
         External command that prints the run key as 64 hexadecimal digits.
     passphrase : Passphrase, str or None
         Encrypts the key file of a new run, and opens that of a resumed one.
+    keep_key : bool
+        Keep the stored key when the release is complete, to draw more of the same measurement later. By
+        default it is destroyed.
     progress : callable(stage, done, total) or None
     """
 
@@ -50,6 +53,7 @@ class ActOptions:
     ledger: Path | None = None
     key_command: str | None = None
     passphrase: Passphrase | None = None
+    keep_key: bool = False
     progress: Progress | None = None
 
     def __post_init__(self) -> None:
@@ -118,5 +122,5 @@ class RunOptions(ActOptions):
 _NOT_TAKEN: Mapping[str, set[str]] = {
     "release": set(),
     "measure": {"measurements", "mdf_format"},
-    "estimate": {"measurements", "seed", "key_command", "passphrase", "expect"},
+    "estimate": {"measurements", "seed", "key_command", "passphrase", "keep_key", "expect"},
 }

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from opendas.constraints.table import ConstraintTable, invariant_geolevels
+from opendas.custody.stamps import KeyCustody
 from opendas.engines.backend import Backend, open_backend
 from opendas.engines.checkpoint import Checkpoints
 from opendas.engines.drive import Estimation, estimate_on
@@ -154,13 +155,13 @@ def measure(run: Run, out: Path, options: RunOptions) -> dict[str, Any]:
             estimated = next(r for r in read_runs(act.space.release) if r.product == facts.product)
             facts = replace(estimated, measurements="full")
             phase, more = "finished", dict(measured.state.result or {})
-        issue_certificate(act.space.release, facts)
-        return act.finish(measured.state, _result(measured, {**more, "measurements": "full"}), phase)
+        result = _result(measured, {**more, "measurements": "full"})
+        return act.finish(measured.state, result, facts.to_dict(), partial(_issue, act.space), phase)
 
 
 def estimate(run: Run, out: Path, options: RunOptions) -> dict[str, Any]:
     """Estimate from the full measurement files of `out`; opens neither input nor key."""
-    with _open(run, out, "estimate", replace(options, measurements="full")) as act:
+    with _open(run, out, "estimate", replace(options, measurements="full", keep_key=True)) as act:
         state, folder = act.earlier, act.space.release.absolute() / "measurements" / act.product
         if state is None or not (folder / "spine.parquet").is_file():
             raise ConfigError(f"{out} holds no measurements of {act.product}; run opendas measure first.")
@@ -193,6 +194,7 @@ def _open(run: Run, out: Path, command: str, options: RunOptions) -> Iterator[Ac
         Workspace(out if options.engine == "local" else out.resolve(), options.ledger) as space,
         open_act(space, run.product.name, command, options, options.workers) as act,
     ):
+        act.finish_ending(partial(_issue, space))
         yield act
 
 
@@ -388,15 +390,19 @@ def _write(
     remove_partials(space.release)  # of executors that were given up
     records = microdata.records
     act.clock.lap("write")
-    issue_certificate(space.release, estimated_facts(facts, run, solved, records))
-    act.clock.lap("certificate and report")
+    facts = estimated_facts(facts, run, solved, records)
     more = {
         "records": records,
         "families": solved.families,
         "fallbacks": solved.fallbacks,
         "measurements": act.options.measurements,
     }
-    return act.finish(measured.state, _result(measured, more))
+    return act.finish(measured.state, _result(measured, more), facts.to_dict(), partial(_issue, space))
+
+
+def _issue(space: Workspace, facts: Mapping[str, Any], custody: KeyCustody) -> None:
+    """Issue the certificate of a run whose files are complete."""
+    issue_certificate(space.release, replace(RunFacts.from_dict(facts), key=custody.value))
 
 
 def _result(measured: MeasuredRun, more: Mapping[str, Any]) -> dict[str, Any]:

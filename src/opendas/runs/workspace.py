@@ -20,6 +20,7 @@ from typing import Any, Self
 
 from opendas.custody.ledger import Ledger
 from opendas.custody.ledger_entries import LedgerEntry
+from opendas.custody.ledger_lines import LedgerAct
 from opendas.custody.passphrase import Passphrase
 from opendas.custody.run_key import KEY_BYTES, RunKey
 from opendas.custody.secret_files import destroy_secret, forbid_core_files, private_folder
@@ -33,6 +34,7 @@ __all__ = [
     "check_passphrase",
     "forget_keys",
     "read_state",
+    "refuse_clear_keys",
     "refuse_foreign",
     "remove_cache",
     "remove_checkpoints",
@@ -60,6 +62,9 @@ class RunState:
         ``started``, ``measured`` or ``finished``.
     result : mapping or None
         Answer of a finished run.
+    ending : mapping or None
+        What is still to be done of a run that has its result: where its key is to be (``key``), and what
+        its certificate says (``facts``). None before, and when it is done.
     """
 
     run_id: str
@@ -72,6 +77,7 @@ class RunState:
     seed: int | None
     phase: str = "started"
     result: Mapping[str, Any] | None = None
+    ending: Mapping[str, Any] | None = None
 
     def differing(self, other: RunState) -> tuple[str, ...]:
         """Name what differs between two runs of one product, apart from identity and progress."""
@@ -99,7 +105,8 @@ def read_state(path: Path) -> RunState:
         right = all(isinstance(getattr(state, name), str) for name in names) and state.phase in _PHASES
         right = right and state.product == path.parent.name
         right = right and (state.seed is None or type(state.seed) is int)
-        if not right or not (state.result is None or isinstance(state.result, Mapping)):
+        more = (state.result, state.ending)
+        if not right or not all(each is None or isinstance(each, Mapping) for each in more):
             raise TypeError
         return state
     except (ValueError, TypeError, RecursionError) as error:
@@ -196,7 +203,7 @@ class Workspace:
         if not path.is_file():
             return None
         state = read_state(path)
-        if state.phase != "started":
+        if state.phase != "started" and state.ending is None:
             self.close(state)
         return state
 
@@ -211,6 +218,14 @@ class Workspace:
                 self.ledger.finished(state.run_id)
             remove_checkpoints(self.state / state.product)
         remove_cache(self.cache(state.product))
+
+    def destroy_key(self, state: RunState) -> None:
+        """Destroy the stored key of a run and note it in its ledger. Harmless when done again."""
+        path = self.key_path(state.product)
+        if path.exists() or path.is_symlink():
+            destroy_secret(path)
+        if self.ledger.find(state.run_id) is not None:
+            self.ledger.enter(LedgerAct("destroy-key", state.run_id, {"product": state.product}))
 
     def begin(self, state: RunState, entry: LedgerEntry) -> None:
         """Write the state of a new run, then its intent; draw only after this returns.
@@ -264,7 +279,7 @@ class Workspace:
         return key
 
     def known_key(self, state: RunState, command: str | None, passphrase: Passphrase | None = None) -> RunKey:
-        """Return the key of an unfinished run.
+        """Return the key of an earlier attempt; that of a seed needs no file.
 
         Raises
         ------
@@ -272,7 +287,14 @@ class Workspace:
             If it is lost, forgotten or another one, or the passphrase does not open it.
         """
         path = self.key_path(state.product)
+        if state.seed is not None and not path.exists():
+            return RunKey.seeded(state.seed)
         if command is None and not path.exists():
+            if state.phase == "measured":
+                raise PrivacyError(
+                    f"the measurements of {state.product} are complete and its key is gone: nothing more can "
+                    "be drawn. opendas estimate goes on from the measurements, without key or input."
+                )
             raise PrivacyError(
                 f"the key of {state.product} is not there (lost, or destroyed with forget-key): an "
                 "unfinished run cannot be resumed without it. A new run in a new folder is charged in full."
@@ -421,11 +443,34 @@ def forget_keys(out: Path, kind: type[Workspace] = Workspace) -> tuple[str, ...]
     if not folder.is_dir():
         raise ConfigError(f"{out} is no output folder of a run.")
     gone = []
-    with kind(out):
+    with kind(out) as space:
         for path in sorted(folder.glob("*.key")):
-            destroy_secret(path)
+            state = space.load_state(path.stem)
+            if state is None:
+                destroy_secret(path)
+            else:
+                space.destroy_key(state)
             gone.append(path.stem)
     return tuple(gone)
+
+
+def refuse_clear_keys(out: Path) -> None:
+    """Refuse an output folder with a run key that anybody who reads it has.
+
+    Raises
+    ------
+    PrivacyError
+    """
+    clear = [
+        path.stem
+        for path in sorted((out / "confidential" / "keys").glob("*.key"))
+        if not RunKey.is_encrypted(path)
+    ]
+    if clear:
+        raise PrivacyError(
+            f"{out} holds the key of {', '.join(clear)} in clear: with the release it gives the confidential "
+            "data away. Run opendas forget-key first, or give --allow-key."
+        )
 
 
 def remove_checkpoints(folder: Path) -> None:

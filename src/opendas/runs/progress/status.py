@@ -35,8 +35,8 @@ class RunStatus:
     ----------
     product : str
     phase : str
-        ``preparing`` (nothing spent yet), ``started`` (budget spent), ``measured``, ``finished`` or
-        ``damaged``.
+        ``preparing`` (nothing spent yet), ``started`` (budget spent), ``ending`` (all is there but the
+        certificate), ``measured``, ``finished`` or ``damaged``.
     state : str
         ``running``, ``stopped`` (interrupted, or no process is at it any more), ``failed`` (it ended with an
         error), ``finished``, or ``unknown`` (it runs or ran on another machine, or has no log).
@@ -174,7 +174,7 @@ def _status(
 ) -> RunStatus:
     log = LogFile() if log_path is None else read_log(log_path)
     state, problem = _read(state_path)
-    phase = "damaged" if problem is not None else "preparing" if state is None else state.phase
+    phase = _phase(state, problem)
     entry: Mapping[str, Any] = {} if state is None else losses.get(state.run_id, {})
     start = log.attempt[0] if log.attempt else {}
     life = _life(log, phase)
@@ -219,6 +219,12 @@ def _read(path: Path | None) -> tuple[RunState | None, str | None]:
         return read_state(path), None
     except PrivacyError as error:
         return None, str(error)
+
+
+def _phase(state: RunState | None, problem: str | None) -> str:
+    if state is None:
+        return "preparing" if problem is None else "damaged"
+    return state.phase if state.ending is None else "ending"
 
 
 def _life(log: LogFile, phase: str) -> str:
