@@ -36,6 +36,9 @@ count = "n"
 columns = { votingage = "AGE2" }
 constants = { hhgq = "household" }
 units = { path = "units.csv", geocode = "GEOID", columns = { housing = "HU", gq1 = "G1" } }
+unit_id = "patient"
+at_most = 3
+distinct = "leaf"
 [geography]
 spine = [
   { step = "aian", areas = "aianhh", codes = ["0001-4799"] },

@@ -179,6 +179,8 @@ def test_keys_are_derived_in_one_place_with_product_plan_and_tag() -> None:
         ("custody/input_tag.py", "key.derive('input tag, entries')"),
         ("phsafe/measure.py", "key.derive(KEY_PURPOSE, name.encode())"),
         ("phsafe/measure.py", "key.derive(f'noise/phsafe/{table.name}/{level.name}', *bound)"),
+        # Which records of a unit are counted: no input tag in it, as in household tables.
+        ("runs/prepare.py", "key.derive(TRUNCATION_PURPOSE, product, part)"),
         (
             "runs/release.py",
             "charged.key.derive('noise/' + state.product, bytes.fromhex(state.plan_digest), "

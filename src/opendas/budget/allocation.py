@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from types import MappingProxyType
 
+from opendas.budget.contribution import ONE_RECORD, Contribution
 from opendas.errors import BudgetError
 from opendas.privacy.exact import canonical_json, format_fraction, parse_fraction
 from opendas.privacy.relations import Mechanism, Neighbours, noise_distribution
@@ -86,6 +87,8 @@ class Budget:
         ``"*"`` stands for every geolevel not named; it is written out on construction.
     delta : Fraction, in (0, 1)
         Where epsilon is quoted. Changes no noise.
+    contribution : Contribution
+        What one protected unit contributes: the total is the loss of a unit, whatever it contributes.
 
     Raises
     ------
@@ -105,6 +108,7 @@ class Budget:
     geolevels: Mapping[str, Fraction]
     queries: Mapping[str, Mapping[str, Fraction]]
     delta: Fraction = DEFAULT_DELTA
+    contribution: Contribution = ONE_RECORD
 
     def __post_init__(self) -> None:
         mechanism = Mechanism(self.mechanism)
@@ -138,7 +142,7 @@ class Budget:
         # A mapping proxy cannot be pickled; engines send budgets to other processes.
         queries = {level: dict(shares) for level, shares in self.queries.items()}
         plain = (self.mechanism, self.neighbours, self.total, dict(self.geolevels), queries, self.delta)
-        return type(self), plain
+        return type(self), (*plain, self.contribution)
 
     def query_shares(self, geolevel: str) -> Mapping[str, Fraction]:
         """Shares of the query groups measured at a geolevel; they sum to exactly 1.
@@ -171,7 +175,12 @@ class Budget:
             If the query is not measured there, or the share is not in (0, 1].
         """
         return noise_distribution(
-            self.mechanism, self.neighbours, self.share(geolevel, query, geounit_share), self.total
+            self.mechanism,
+            self.neighbours,
+            self.share(geolevel, query, geounit_share),
+            self.total,
+            records=self.contribution.records,
+            together=self.contribution.together(geolevel, query),
         )
 
     def share(self, geolevel: str, query: str, geounit_share: Fraction | None = None) -> Fraction:
@@ -215,6 +224,7 @@ class Budget:
                 level: {query: format_fraction(share) for query, share in shares.items()}
                 for level, shares in self.queries.items()
             },
+            **self.contribution.plain(),
         }
         return hashlib.sha256(canonical_json(plain)).hexdigest()
 

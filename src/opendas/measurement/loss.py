@@ -27,6 +27,7 @@ __all__ = [
     "move_loss",
     "path_kinds",
     "plan_loss",
+    "record_loss",
     "told_apart",
     "within_loss",
 ]
@@ -68,6 +69,11 @@ def plan_loss(plan: MeasurementPlan, *, hold_invariants: bool = False) -> WorstL
     ConfigError
         If the invariants leave no neighbours to compare.
     """
+    if plan.budget.contribution.records > 1:
+        raise ConfigError(
+            "the exact account is of one changed record, and here a unit has several: its loss is rho (or "
+            "epsilon), by the formulas."
+        )
     fixed = _fixed(plan) if hold_invariants else {}
     if plan.budget.neighbours is Neighbours.UNBOUNDED:
         if any(plan.product.workload.group(query).size == 1 for query in fixed):
@@ -131,6 +137,28 @@ def attribute_losses(plan: MeasurementPlan) -> Mapping[str, Fraction]:
         if loss:
             losses[attribute] = of_a_change * loss
     return MappingProxyType(losses)
+
+
+def record_loss(plan: MeasurementPlan) -> Fraction:
+    """Return the loss when one record of a protected unit is replaced in the input, on the costliest path.
+
+    That of the whole unit, by the relation of the plan, is the plan's total (``docs/proofs/units.md``).
+    """
+    budget = plan.budget
+    gaussian, contribution = budget.mechanism.is_gaussian, budget.contribution
+    parts = [
+        level.share
+        * sum(
+            (
+                q.share * contribution.of_one_record(level.geolevel, q.query.name, gaussian=gaussian)
+                for q in level.queries
+            ),
+            start=Fraction(0),
+        )
+        for level in plan.levels
+    ]
+    worst = max(sum(part * own for part, own in zip(parts, path, strict=True)) for path in path_kinds(plan))
+    return Fraction(2, budget.neighbours.l2_squared) * budget.total * worst
 
 
 def told_apart(product: Product, attribute: str, query: QueryGroup) -> bool:

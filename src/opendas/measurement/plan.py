@@ -172,6 +172,7 @@ class MeasurementPlan:
             "neighbours": self.budget.neighbours.value,
             "total": str(self.budget.total),
             "spine": self.spine.digest(),
+            **self.budget.contribution.plain(),
         }
         text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
         return hashlib.sha256(text.encode()).hexdigest()

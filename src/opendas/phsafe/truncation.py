@@ -17,8 +17,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from opendas.arrays import Ints
 from opendas.errors import ConfigError, PrivacyError
-from opendas.sampling.ordering import keyed_labels
+from opendas.sampling.ordering import keep_at_most, keyed_labels
 
 __all__ = ["KEY_PURPOSE", "Truncation", "select"]
 
@@ -88,63 +89,17 @@ def select(
     """
     if isinstance(tau, bool) or not isinstance(tau, int) or tau < 1:
         raise ConfigError("tau must be a positive integer: the number of persons kept of a household.")
-    kept = np.ones(len(mafid), dtype=bool)
-    if len(mafid) <= tau:
-        return kept
-    household = np.unique(mafid, return_inverse=True)[1]
-    rows = np.flatnonzero(np.bincount(household)[household] > tau)
-    if not len(rows):
-        return kept
-    large = mafid[rows]
-    content = {name: np.asarray(column)[rows].astype(np.int64) for name, column in columns.items()}
-    identity = _identity(household[rows], list(content.values()))
-    twin = _index_among_identical(identity)
-    if Truncation(mode) is Truncation.KEYED:
+    content = {name: np.asarray(column) for name, column in columns.items()}
+
+    def label(rows: Ints, twin: Ints) -> NDArray[Any]:
+        some = {name: column[rows].astype(np.int64) for name, column in content.items()}
+        if Truncation(mode) is Truncation.TUMULT:
+            return _tumult_labels(mafid[rows], some, twin)
         if key is None:
             raise PrivacyError("Keyed truncation needs a key; nothing was selected.")
-        words = np.column_stack([large, *content.values(), twin])
-        label: NDArray[Any] = keyed_labels(key, words)
-    else:
-        label = _tumult_labels(large, content, twin)
-    # Ties of labels fall to the rows themselves, so that the order of the input decides nothing.
-    order = np.lexsort((twin, identity, label, large))
-    kept[rows[order]] = _rank_in_runs(large[order]) < tau
-    return kept
+        return keyed_labels(key, np.column_stack([mafid[rows], *some.values(), twin]))
 
-
-def _rank_in_runs(key: NDArray[Any]) -> NDArray[np.int64]:
-    """Return each row's position within its run of equal keys."""
-    position = np.arange(len(key), dtype=np.int64)
-    starts = np.ones(len(key), dtype=bool)
-    starts[1:] = key[1:] != key[:-1]
-    return np.asarray(position - np.maximum.accumulate(np.where(starts, position, 0)))
-
-
-def _identity(household: NDArray[Any], content: list[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """Return a number for each row, ordered as its household and columns, equal for identical rows only."""
-    columns = [household.astype(np.int64), *content]
-    least = [int(column.min()) for column in columns]
-    bits = [(int(column.max()) - low).bit_length() for column, low in zip(columns, least, strict=True)]
-    if sum(bits) < 64:
-        packed = np.zeros(len(household), dtype=np.int64)
-        for column, low, width in zip(columns, least, bits, strict=True):
-            packed = (packed << width) | (column - low)
-        return packed
-    order = np.lexsort(tuple(reversed(columns)))
-    changes = np.zeros(len(household), dtype=np.int64)
-    for column in columns:
-        changes[1:] |= column[order][1:] != column[order][:-1]
-    identity = np.empty_like(changes)
-    identity[order] = np.cumsum(changes)
-    return identity
-
-
-def _index_among_identical(identity: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Number the rows among those identical to them, from 1, in input order."""
-    order = np.argsort(identity, kind="stable")
-    index = np.empty(len(identity), dtype=np.int64)
-    index[order] = _rank_in_runs(identity[order]) + 1
-    return index
+    return keep_at_most(tau, mafid, list(content.values()), label)
 
 
 def _tumult_labels(

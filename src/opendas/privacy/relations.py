@@ -19,7 +19,8 @@ class Neighbours(StrEnum):
 
     The sensitivities are those of a marginal query group: each record counts in exactly one cell of the
     group, so that a replaced record moves one count from one cell to another and an added record raises
-    one cell by one.
+    one cell by one. Where a unit has several records, the same is said of units, and the sensitivities grow:
+    see :func:`noise_distribution`.
     """
 
     BOUNDED = "bounded"
@@ -54,7 +55,13 @@ class Mechanism(StrEnum):
 
 
 def noise_distribution(
-    mechanism: Mechanism, neighbours: Neighbours, share: Fraction, total: Fraction
+    mechanism: Mechanism,
+    neighbours: Neighbours,
+    share: Fraction,
+    total: Fraction,
+    *,
+    records: int = 1,
+    together: int = 1,
 ) -> Noise:
     """Noise of every cell of a marginal query group that gets a share of the budget.
 
@@ -66,12 +73,17 @@ def noise_distribution(
         Product of the shares along the way from the total to this query group.
     total : Fraction, > 0
         rho for the discrete Gaussian, epsilon for the discrete Laplace.
+    records : int, >= 1
+        Most records of one protected unit: neighbours differ in the records of a unit.
+    together : int, from 1 to `records`
+        Most of them that count in one cell of the group.
 
     Returns
     -------
     Noise
         Gaussian: ``sigma2 = D2^2 / (2 * share * rho)``, so ``1 / sigma2 = share * rho`` bounded and
-        ``2 * share * rho`` unbounded. Laplace: ``scale = D1 / (share * epsilon)``.
+        ``2 * share * rho`` unbounded. Laplace: ``scale = D1 / (share * epsilon)``. For units of several
+        records ``D2^2`` is ``records * together`` times as large, and ``D1`` `records` times.
 
     Raises
     ------
@@ -80,7 +92,8 @@ def noise_distribution(
 
     Notes
     -----
-    Abowd et al. (2022), Theorem 2 (bounded); argument for both relations in ``docs/proofs/composition.md``.
+    Abowd et al. (2022), Theorem 2 (bounded); argument for both relations in ``docs/proofs/composition.md``,
+    for units of several records in ``docs/proofs/units.md``.
 
     Examples
     --------
@@ -99,6 +112,8 @@ def noise_distribution(
             f"The total {mechanism.loss_name} is {format_fraction(total)}; it must be positive. "
             f"Set {mechanism.loss_name} in [budget]."
         )
+    if not 1 <= together <= records:
+        raise BudgetError(f"{together} of {records} records of a unit in one cell: expected 1 to {records}.")
     if mechanism.is_gaussian:
-        return DiscreteGaussian(Fraction(neighbours.l2_squared) / (2 * share * total))
-    return DiscreteLaplace(Fraction(neighbours.l1) / (share * total))
+        return DiscreteGaussian(Fraction(neighbours.l2_squared * records * together) / (2 * share * total))
+    return DiscreteLaplace(Fraction(neighbours.l1 * records) / (share * total))

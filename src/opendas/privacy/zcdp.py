@@ -37,6 +37,7 @@ __all__ = [
     "epsilon_bun_steinke",
     "epsilon_cks",
     "epsilon_curve",
+    "group_loss",
 ]
 
 _DIGITS = 60
@@ -46,6 +47,29 @@ _SLACK = Decimal(10) ** -50
 # Halvings of a logarithm, which leave t to 16 digits and more. Its error enters the value squared.
 _SEARCH_STEPS = 60
 _SEARCH_DIGITS = 24
+
+
+def group_loss(loss: Fraction, units: int, *, pure: bool) -> Fraction:
+    """Return the loss when several protected units change together, such as the persons of a household.
+
+    Parameters
+    ----------
+    loss : Fraction
+        Of one unit: rho, or epsilon if `pure`.
+    units : int, >= 1
+    pure : bool
+
+    Returns
+    -------
+    Fraction
+        ``units**2`` times rho, ``units`` times epsilon. Nothing smaller holds for every group: units that
+        change alike attain it, for instance persons of one age and race who move together.
+
+    Notes
+    -----
+    Bun and Steinke (2016), Proposition 1.9; docs/proofs/units.md.
+    """
+    return loss * (units if pure else units**2)
 
 
 def _context() -> Context:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,6 +12,7 @@ import numpy as np
 from opendas.errors import Finding
 from opendas.files.remote import RemoteInput
 from opendas.geography.frame import Frame, LevelRule
+from opendas.schema.declarations import ContributionBound
 from opendas.schema.histogram import Histogram
 from opendas.schema.pl94 import pl94_persons, pl94_units
 from opendas.schema.product import Product
@@ -23,6 +24,7 @@ __all__ = [
     "MemoryTable",
     "Reader",
     "ReaderSpec",
+    "SelectionKeys",
     "Source",
     "UnitsSpec",
     "census_kind",
@@ -73,6 +75,20 @@ class UnitsSpec:
     columns: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, repr=False)
+class SelectionKeys:
+    """The keys that decide which records of a unit are counted; with them, and the records, one knows which.
+
+    Parameters
+    ----------
+    units, records : bytes, 32 of them each
+        Of the identifiers, and of the order of one unit's records.
+    """
+
+    units: bytes
+    records: bytes
+
+
 @dataclass(frozen=True, slots=True)
 class ReaderSpec:
     """A reader's part of the run file, resolved.
@@ -103,6 +119,10 @@ class ReaderSpec:
         input names.
     remote : RemoteInput
         What only Spark reads, in place of `paths`, `frame` and the path of `units`.
+    contribution : ContributionBound or None
+        For ``records``: at most how many records of a unit are counted; None counts every record.
+    selection : SelectionKeys or None
+        Under which keys they are chosen; without them such an input can be planned for, and not be read.
     """
 
     reader: str
@@ -121,6 +141,12 @@ class ReaderSpec:
     block_files: tuple[Source, ...] = ()
     block_assignment: tuple[Path, ...] = ()
     remote: RemoteInput = field(default_factory=RemoteInput)
+    contribution: ContributionBound | None = None
+    selection: SelectionKeys | None = field(default=None, repr=False)
+
+    def counting_everything(self) -> ReaderSpec:
+        """Return the same, but that every record is counted: for comparisons with the truth only."""
+        return replace(self, contribution=None, selection=None)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

@@ -114,9 +114,10 @@ def _finite(loss: Loss | None) -> Fraction | None:
 def _total(spent: Spent, runs: Sequence[RunFacts], delta: Fraction) -> dict[str, object]:
     pure = spent.epsilon is not None
     loss = _finite(spent.epsilon if pure else spent.rho)
-    units = {f"one {run.protected_unit}" for run in runs}
+    records = {f"one {run.protected_unit}" for run in runs}
+    records -= {f"one {run.protected_unit}" for run in runs if run.contribution is not None}
     return {
-        "change": f"{spent.change} record" if spent.change in units else spent.change,
+        "change": f"{spent.change} record" if spent.change in records else spent.change,
         "neighbours": spent.relation.value,
         "runs": spent.acts,
         "uncovered": spent.uncovered,

@@ -19,10 +19,14 @@ from opendas.geography.summary import SpineSummary
 from opendas.measurement.official import AreaLoss
 from opendas.privacy.exact import format_fraction, parse_fraction
 from opendas.privacy.relations import Mechanism, Neighbours
-from opendas.privacy.zcdp import Account, PureAccount
+from opendas.privacy.zcdp import Account, PureAccount, group_loss
+from opendas.schema.declarations import ContributionBound
 from opendas.schema.provenance import Domain
 
-__all__ = ["NoiseRow", "RunFacts", "loss_json"]
+__all__ = ["SEVERAL", "NoiseRow", "RunFacts", "loss_json"]
+
+SEVERAL = (2, 4)
+"""Numbers of protected units for which certificates say what it costs that they change together."""
 
 _PLAIN = (
     *("product", "protected_unit", "mechanism", "neighbours", "estimator", "records"),
@@ -164,6 +168,10 @@ class RunFacts:
     key : str or None
         Where the run key was when the release was complete, a value of
         :class:`opendas.custody.stamps.KeyCustody`; None while it is not.
+    contribution : ContributionBound or None
+        What is counted of one protected unit; None where a unit is one record.
+    record_loss : Fraction or None
+        Loss when one record of a unit changes and the others stay; None where a unit is one record.
 
     Raises
     ------
@@ -200,6 +208,8 @@ class RunFacts:
     within_official: tuple[AreaLoss, ...] = ()
     domain: Domain | None = None
     key: str | None = None
+    contribution: ContributionBound | None = None
+    record_loss: Fraction | None = None
 
     def __post_init__(self) -> None:
         if self.mechanism not in tuple(Mechanism) or self.neighbours not in tuple(Neighbours):
@@ -275,6 +285,8 @@ class RunFacts:
             "failsafe": [dict(record) for record in self.failsafe],
             "spine": None if self.spine is None else self.spine.to_dict(),
             "domain": None if self.domain is None else self.domain.to_dict(),
+            "contribution": self._contribution(),
+            "several": {str(n): self.losses({"": loss})[""] for n, loss in self.several.items()},
         }
 
     def _official(self) -> dict[str, dict[str, object]]:
@@ -289,6 +301,26 @@ class RunFacts:
             }
             for row in self.within_official
         }
+
+    @property
+    def several(self) -> Mapping[int, Fraction]:
+        """Loss when several protected units change together, by their number: a household of 2, of 4."""
+        if self.loss is None:
+            return {}
+        return {n: group_loss(self.loss, n, pure=self.pure) for n in SEVERAL}
+
+    def loss_words(self, loss: Fraction) -> str:
+        """Write a loss of this run in a sentence: exact, and as epsilon at delta where it is a rho."""
+        exact = format_fraction(loss)
+        if self.pure:
+            return f"epsilon = {exact}"
+        epsilon = _converted(loss, self.delta)["epsilon"]["cks"]
+        return f"rho = {exact} (epsilon about {epsilon:.2f} at delta = {float(self.delta):g})"
+
+    def _contribution(self) -> dict[str, object] | None:
+        if self.contribution is None or self.record_loss is None:
+            return None
+        return {**self.contribution.to_dict(), "one_record": self.losses({"": self.record_loss})[""]}
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Self:
@@ -338,7 +370,15 @@ class RunFacts:
                 ).items()
             ),
             domain=None if record.get("domain") is None else Domain.from_dict(record["domain"]),
+            **_read_contribution(record.get("contribution"), loss_key),
         )
+
+
+def _read_contribution(record: Mapping[str, Any] | None, loss_key: str) -> dict[str, Any]:
+    if record is None:
+        return {}
+    loss = parse_fraction(record["one_record"][loss_key], loss_key)
+    return {"contribution": ContributionBound.from_dict(record), "record_loss": loss}
 
 
 def _texts(shares: Mapping[str, Fraction]) -> dict[str, str]:

@@ -20,6 +20,7 @@ from opendas.privacy.exact import format_fraction
 from opendas.privacy.relations import Neighbours
 from opendas.privacy.zcdp import Account
 from opendas.report.facts import RunFacts
+from opendas.schema.declarations import Distinct
 from opendas.schema.provenance import Provenance
 
 __all__ = [
@@ -57,6 +58,10 @@ LEDGER_SCOPE = (
 
 
 def _change(run: RunFacts) -> str:
+    if run.contribution is not None:
+        if run.neighbours == "bounded":
+            return f"replacing all records of one {run.protected_unit} by any others, or by none"
+        return f"adding or removing all records of one {run.protected_unit}"
     if run.neighbours == "bounded":
         return f"replacing one {run.protected_unit} record by another"
     return f"adding or removing one {run.protected_unit} record"
@@ -127,6 +132,40 @@ def computational_text(draws: int, key: str | None) -> str:
     )
 
 
+_DISTINCT = {
+    Distinct.LEAF: ", each in another leaf",
+    Distinct.CELL: ", no two of one combination of levels",
+    Distinct.RECORD: ", no two alike",
+}
+
+
+def _units(run: RunFacts) -> list[str]:
+    """Say whose loss it is, where a unit has several records, and what several units lose together."""
+    found = []
+    unit, bound = run.protected_unit, run.contribution
+    if bound is not None and run.record_loss is not None:
+        are = "are" if bound.at_most > 1 else "is"
+        differing = "" if bound.distinct is None else _DISTINCT[bound.distinct]
+        found.append(
+            f"The loss is that of one {unit}, however many records it has: at most {bound.at_most} of them "
+            f"{are} counted{differing}. Which, is decided under a secret key, from the records of this unit "
+            "alone, before anything is measured. Released counts and invariants are of the records counted, "
+            "and are not corrected for the others. Records with one identifier are taken to be of one unit, "
+            "and records with two of two. One record of a unit loses at most "
+            f"{run.loss_words(run.record_loss)}."
+        )
+    if run.several:
+        each = [f"{count} lose at most {run.loss_words(loss)}" for count, loss in run.several.items()]
+        whose = "Several records may change together, as those of one family do"
+        if unit == "person":
+            whose = "The persons of a household may change together"
+        elif bound is not None:
+            whose = "Several units may change together"
+        growth = "number" if run.pure else "square of the number"
+        found.append(f"{whose}; the loss grows with the {growth}: {', '.join(each)}.")
+    return found
+
+
 def _not_protected(run: RunFacts) -> str:
     text = _invariants(run.invariants)
     if DEMONSTRATION_FRAME in run.stamps:
@@ -194,6 +233,7 @@ def _paragraphs(run: RunFacts) -> tuple[str, ...]:
         f"computationally indistinguishable from those of {_loss(run)}. Everything else in the release is "
         "computed from the measurements, the invariants and public information.",
         *_conversion(run),
+        *_units(run),
         _not_protected(run),
         computational_text(run.draws, run.key),
         "The guarantee concerns the edited file, given that validation passed.",
@@ -224,8 +264,9 @@ def limits() -> tuple[str, ...]:
         "It does not say that nothing can be learned about anybody. What holds for a population can be "
         "learned from a private release, and then be applied to a person.",
         "It does not protect the invariants, nor what follows from them.",
-        "It speaks about one record changing. People whose records are tied to each other, such as a "
-        "household, are protected less together than each alone.",
+        "It speaks about one record, or one unit of several, changing. People whose records are tied to each "
+        "other, such as a household, are protected less together than each alone: by how much, the guarantee "
+        "of each run says.",
         "It says nothing about errors of the data before they came here, such as people missed or counted "
         "twice.",
         LEDGER_SCOPE,

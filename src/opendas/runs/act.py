@@ -114,6 +114,7 @@ class Act(Generic[O]):
         self.log = log
         self.earlier = space.load_state(product)
         """State of an earlier attempt."""
+        self._key: RunKey | None = None
 
     def tell(self, stage: str, done: int, total: int) -> None:
         """Report progress, to log and caller."""
@@ -170,8 +171,27 @@ class Act(Generic[O]):
             )
             self._check_files(planned)
 
-    def identify(self, planned: Planned, tag_input: Callable[[RunKey], str]) -> Identified:
+    def key(self) -> RunKey:
         """Make the key of a new act, on disk before this returns; or find that of an earlier attempt.
+
+        Where records are chosen under a key, it is wanted before the input is read.
+
+        Raises
+        ------
+        PrivacyError
+            If the key is lost or another one, or the folder's ledger has the product and its state is gone.
+        """
+        if self._key is None:
+            space, options = self.space, self.options
+            if self.earlier is None:
+                self._refuse_second_act()
+                self._key = space.new_key(self.product, options.seed, options.key_command, options.passphrase)
+            else:
+                self._key = space.known_key(self.earlier, options.key_command, options.passphrase)
+        return self._key
+
+    def identify(self, planned: Planned, tag_input: Callable[[RunKey], str]) -> Identified:
+        """Bind a new act to its key and its input; or find that it is the act of an earlier attempt.
 
         Parameters
         ----------
@@ -182,15 +202,9 @@ class Act(Generic[O]):
         Raises
         ------
         PrivacyError
-            If the key is lost or another one; if input, plan, seed or version are others than the earlier
-            attempt's; or if the folder's ledger has the product and its state is gone.
+            As :meth:`key`; and if input, plan, seed or version are others than the earlier attempt's.
         """
-        space, options, earlier = self.space, self.options, self.earlier
-        if earlier is None:
-            self._refuse_second_act()
-            key = space.new_key(self.product, options.seed, options.key_command, options.passphrase)
-        else:
-            key = space.known_key(earlier, options.key_command, options.passphrase)
+        key, earlier = self.key(), self.earlier
         state = RunState(
             run_id=token_hex(16) if earlier is None else earlier.run_id,
             product=self.product,
@@ -199,7 +213,7 @@ class Act(Generic[O]):
             estimation_digest=planned.estimation_digest,
             input_tag=tag_input(key),
             key_commitment=key.commitment(),
-            seed=options.seed,
+            seed=self.options.seed,
         )
         self._check_same(state)
         return Identified(planned, state if earlier is None else earlier, key)

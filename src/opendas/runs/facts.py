@@ -11,7 +11,7 @@ import numpy as np
 from opendas.budget.plan import plan_rows, within_rho
 from opendas.engines.outputs import Solved
 from opendas.geography.summary import summarise
-from opendas.measurement.loss import attribute_losses
+from opendas.measurement.loss import attribute_losses, record_loss
 from opendas.measurement.official import official_losses
 from opendas.measurement.plan import MeasurementPlan
 from opendas.report.certificate import issue
@@ -105,6 +105,8 @@ def measured_facts(
         source=run.resolved.budget.source,
         within_official=official_losses(plan, run.frame),
         domain=domain,
+        contribution=budget.contribution.bound,
+        record_loss=None if budget.contribution.bound is None else record_loss(plan),
     )
 
 

@@ -25,7 +25,7 @@ from opendas.files.mdf.layout import check_mdf
 from opendas.gls.model import TreeModel
 from opendas.measurement.invariants import declared_invariants
 from opendas.measurement.protection import ProtectionMap
-from opendas.readers.base import InputData, ReaderSpec
+from opendas.readers.base import InputData, ReaderSpec, SelectionKeys
 from opendas.runs.act import Act, Charged, Planned
 from opendas.runs.options import RunOptions
 from opendas.runs.progress.forecast import check_room, forecast_run
@@ -35,7 +35,10 @@ from opendas.schema.provenance import Domain, Provenance
 from opendas.topdown.checks import check_roots
 from opendas.topdown.rounding import check_rounder_passes
 
-__all__ = ["PlannedRun", "charge_run", "log_phase", "plan_run", "planned_act"]
+__all__ = ["TRUNCATION_PURPOSE", "PlannedRun", "charge_run", "log_phase", "plan_run", "planned_act"]
+
+TRUNCATION_PURPOSE = "topdown/truncation"
+"""Purpose of the keys under which the records of a unit are chosen."""
 
 MOST_RECORDS = 1 << 39
 """Records of a run: the rounder is exact below 2**40, noise included."""
@@ -98,7 +101,7 @@ def plan_run(act: Act[RunOptions], run: Run, backend: Backend, *, estimates: boo
     """
     act.tell("reading", 0, 1)
     resolved, product, cache = run.resolved, run.product, act.space.cache(run.product.name)
-    data = backend.read(resolved.reader, cache)
+    data = backend.read(_chosen_by_key(act, resolved.reader), cache)
     act.clock.lap("read")
     run = run.on_frame(data.frame)
     spine, plan = run.spine, run.plan
@@ -126,6 +129,19 @@ def plan_run(act: Act[RunOptions], run: Run, backend: Backend, *, estimates: boo
     if not act.is_finished:
         _check_room(act, run, estimates=estimates)
     return PlannedRun(run, data, counts, constraints, protection, model)
+
+
+def _chosen_by_key(act: Act[RunOptions], spec: ReaderSpec) -> ReaderSpec:
+    """Return what the reader is asked, with the keys that choose the records of a unit, where that is needed.
+
+    They are bound to the product and to nothing else: under a key that depended on all records, one unit
+    would decide which records of another are counted (docs/proofs/units.md).
+    """
+    if spec.contribution is None:
+        return spec
+    key, product = act.key(), spec.product.name.encode()
+    units, records = (key.derive(TRUNCATION_PURPOSE, product, part) for part in (b"units", b"records"))
+    return replace(spec, selection=SelectionKeys(units, records))
 
 
 def _check_room(act: Act[RunOptions], run: Run, *, estimates: bool) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from opendas.budget.allocation import Budget
+from opendas.budget.contribution import Contribution
 from opendas.budget.resolve import resolve_budget
 from opendas.constraints.table import ConstraintTable, invariant_geolevels
 from opendas.errors import ConfigError
@@ -80,7 +81,9 @@ class Run:
         if resolved.estimator == "block-by-block":
             shares = {name: Fraction(int(name == levels[-1])) for name in levels}
             spec = replace(spec, geolevels=shares, normalise=False)
-        return resolve_budget(spec, levels, self.product.workload.canonical, resolved.stand_ins)
+        budget = resolve_budget(spec, levels, self.product.workload.canonical, resolved.stand_ins)
+        bound = resolved.reader.contribution
+        return replace(budget, contribution=Contribution.of(bound, self.product, levels[-1]))
 
     @cached_property
     def plan(self) -> MeasurementPlan:
@@ -171,7 +174,7 @@ class Run:
         return tuple(rules)
 
     def read(self, cache: Path | None = None) -> InputData:
-        """Read the confidential input.
+        """Read the confidential input, every record of it, to compare with it.
 
         Parameters
         ----------
@@ -179,7 +182,9 @@ class Run:
             A folder for confidential scratch files, which the caller removes when the run is finished: a
             large histogram is put there and memory mapped.
         """
-        return self.reader.read(cache)
+        spec = self.resolved.reader
+        reader = self.reader if spec.contribution is None else make_reader(spec.counting_everything())
+        return reader.read(cache)
 
     def estimation_digest(self) -> str:
         """Return the SHA-256 of the plan and of everything estimation adds to it."""
@@ -195,6 +200,8 @@ class Run:
             "invariants": [invariant.name for invariant in self.product.invariants],
             "bounds": [[b.name, b.lower, b.upper] for b in self.product.bounds],
         }
+        if resolved.reader.contribution is not None:
+            document["contribution"] = resolved.reader.contribution.to_dict()
         return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 

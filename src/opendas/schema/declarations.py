@@ -1,4 +1,4 @@
-"""Declarations of invariants, bounds and structural zeros.
+"""Declarations of invariants, bounds, structural zeros, and of units that have several records.
 
 An invariant is a statistic of the confidential data that is published exactly, by policy. Bounds and
 structural zeros are public: they follow from the frame and from the definition of the data.
@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Self
 
-__all__ = ["MAX_PEOPLE_PER_UNIT", "Bound", "Invariant", "StructuralZero"]
+__all__ = ["MAX_PEOPLE_PER_UNIT", "Bound", "ContributionBound", "Distinct", "Invariant", "StructuralZero"]
 
 MAX_PEOPLE_PER_UNIT = 99_999
 """Most people in one housing unit or facility (TopDown production; see docs/products)."""
@@ -79,3 +81,53 @@ class StructuralZero:
     """
 
     levels: Mapping[str, tuple[str, ...]]
+
+
+class Distinct(StrEnum):
+    """In what the records of one unit that are counted differ from each other."""
+
+    LEAF = "leaf"
+    CELL = "cell"
+    RECORD = "record"
+    """In leaf or cell: no two are alike."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContributionBound:
+    """What is counted of one protected unit, where a unit may have several records.
+
+    Parameters
+    ----------
+    unit_id : str
+        Column of the input that says whose a record is. It is read and not kept.
+    at_most : int, >= 1
+        Records of a unit that are counted; which, a secret order decides.
+    distinct : Distinct or None
+        In what they differ; records that do not are not counted. None: they may be alike.
+    """
+
+    unit_id: str
+    at_most: int
+    distinct: Distinct | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as certificates and released run files hold them."""
+        return {
+            "unit_id": self.unit_id,
+            "at_most": self.at_most,
+            "distinct": None if self.distinct is None else self.distinct.value,
+        }
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> Self:
+        """Read what :meth:`to_dict` wrote.
+
+        Raises
+        ------
+        KeyError, ValueError
+            If an entry is missing or of another form.
+        """
+        at_most, distinct = record["at_most"], record["distinct"]
+        if isinstance(at_most, bool) or not isinstance(at_most, int) or at_most < 1:
+            raise ValueError("at_most is no number of records")
+        return cls(str(record["unit_id"]), at_most, None if distinct is None else Distinct(distinct))

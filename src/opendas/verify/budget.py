@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import tomllib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from operator import mul
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from opendas.budget.allocation import Budget
+from opendas.budget.contribution import Contribution
 from opendas.errors import CheckFailed, ConfigError
 from opendas.files.nmf.reading import MeasurementFile, measurement_metadata
 from opendas.files.release_folder import ReleasedProduct
@@ -27,6 +28,8 @@ from opendas.measurement.plan import MeasurementPlan
 from opendas.privacy.exact import parse_fraction
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
+from opendas.schema.declarations import ContributionBound
+from opendas.schema.product import Product
 from opendas.verify.check import require
 
 __all__ = [
@@ -86,8 +89,27 @@ def _expected_rows(run: Run, spine: Spine) -> Counter[tuple[str, str, Fraction]]
     return expected
 
 
-def check_rows(run: Run, spine: Spine) -> str:
+def _of_a_unit(run: Run, product: Product, geolevel: str, query: str) -> int:
+    """Return by how much a unit of several records lengthens the distance of a query group's answers."""
+    declared = run.get("contribution")
+    if declared is None:
+        return 1
+    most, distinct = int(declared["at_most"]), declared["distinct"]
+    if run["mechanism"] != Mechanism.DISCRETE_GAUSSIAN:
+        return most
+    leaf = run["geolevels"][-1]
+    together = most
+    if distinct == "cell" or (distinct == "record" and geolevel == leaf):
+        _, counted = np.unique(product.workload.group(query).row_of_cell, return_counts=True)
+        together = min(most, int(counted.max()))
+    elif distinct == "leaf" and geolevel == leaf:
+        together = 1
+    return most * together
+
+
+def check_rows(run: Run, released: ReleasedProduct) -> str:
     """Every noise row is the product of shares, for as many geounits as the spine has; paths sum to one."""
+    spine, product = released.spine, released.product
     levels = [Fraction(run["budget"]["geolevels"].get(name, "0")) for name in spine.names]
     absent = set(run["budget"]["geolevels"]) - set(spine.names)
     require(not absent, f"budget at geolevels that the spine does not have: {', '.join(sorted(absent))}.")
@@ -103,8 +125,9 @@ def check_rows(run: Run, spine: Spine) -> str:
         where = f"{row['geolevel']}, {row['query']}"
         loss = parse_fraction(row["rho"] if gaussian else row["epsilon"], where)
         stated[row["geolevel"], row["query"], loss] += int(row["geounits"])
-        # Written out, not taken from the accountant: squared L2 (L1) distance of neighbours is 2 or 1.
-        distance = 2 if bounded else 1
+        # Written out, not taken from the accountant: squared L2 (L1) distance of neighbours is 2 or 1, and
+        # more where they differ in the records of a unit that has several.
+        distance = (2 if bounded else 1) * _of_a_unit(run, product, row["geolevel"], row["query"])
         parameter = Fraction(distance) / (2 * loss) if gaussian else Fraction(distance) / loss
         noise = DiscreteGaussian(parameter) if gaussian else DiscreteLaplace(parameter)
         stated_parameter = row["sigma2"] if gaussian else row["scale"]
@@ -131,13 +154,27 @@ def certified_plan(run: Run, released: ReleasedProduct) -> MeasurementPlan:
         for level, shares in run["budget"]["queries"].items()
     }
     ordered = {name: levels[name] for name in released.spine.names if name in levels}
-    budget = Budget(Mechanism(run["mechanism"]), Neighbours(run["neighbours"]), _total(run), ordered, queries)
+    declared = run.get("contribution")
+    bound = None if declared is None else ContributionBound.from_dict(declared)
+    budget = Budget(
+        Mechanism(run["mechanism"]),
+        Neighbours(run["neighbours"]),
+        _total(run),
+        ordered,
+        queries,
+        contribution=Contribution.of(bound, released.product, released.spine.names[-1]),
+    )
     return MeasurementPlan(released.product, released.spine, budget)
 
 
 def _same_shares(stated: Mapping[str, Any], certified: Mapping[str, str]) -> bool:
     left = {name: Fraction(share) for name, share in stated.items() if Fraction(share)}
     return left == {name: Fraction(share) for name, share in certified.items() if Fraction(share)}
+
+
+def _same_contribution(stated: Mapping[str, Any], certified: Mapping[str, Any] | None) -> bool:
+    keys = ("unit_id", "at_most", "distinct")
+    return all(stated.get(key) == (certified or {}).get(key) for key in keys)
 
 
 def check_plan(run: Run, released: ReleasedProduct) -> str:
@@ -164,6 +201,7 @@ def _check_run_file(path: Path, run: Run) -> None:
             and stated["run"]["mechanism"] == run["mechanism"]
             and stated["run"]["neighbours"] == run["neighbours"]
             and budget.get("source") == run["budget"].get("source")
+            and _same_contribution(stated.get("input", {}), run.get("contribution"))
             and _same_shares(budget["geolevels"], run["budget"]["geolevels"])
             and all(
                 _same_shares(budget["queries"][level], shares)
@@ -202,6 +240,7 @@ def check_losses(run: Run, released: ReleasedProduct) -> str:
         stated = parse_fraction(loss[key], name)
         agree = worst is not None and stated == worst * change
         require(agree, f"the loss of attribute {name} is not that of the budget.")
+    _check_units(run, product, shares, paths, key)
     return f"{len(run['attributes'])} attributes, {len(run['within'])} geolevels"
 
 
@@ -212,6 +251,34 @@ def check_official(run: Run, released: ReleasedProduct) -> str:
     wrong = sorted({row.kind for row in stated ^ set(found)})
     require(not wrong, f"the loss within one official {', '.join(wrong)} is not that of the spine.")
     return f"{len(found)} kinds of areas"
+
+
+def _check_units(
+    run: Run, product: Product, shares: Sequence[Fraction], paths: Sequence[Sequence[Fraction]], key: str
+) -> None:
+    """What several units lose together, and a unit by one of its records, follows from the total."""
+    total, gaussian = _total(run), run["mechanism"] == Mechanism.DISCRETE_GAUSSIAN
+    for number, loss in run["several"].items():
+        times = int(number) ** 2 if gaussian else int(number)
+        agree = parse_fraction(loss[key], number) == times * total
+        require(agree, f"the loss of {number} units together is not that of the budget.")
+    declared = run["contribution"]
+    if declared is None:
+        return
+    most = int(declared["at_most"])
+    moved = min(most, 1 if declared["distinct"] is None else 2)
+    parts = []
+    for level, share in zip(run["geolevels"], shares, strict=True):
+        spent = Fraction(0)
+        for query, part in run["budget"]["queries"].get(level, {}).items():
+            unit = _of_a_unit(run, product, level, query)
+            squared = moved * min(moved, unit // most) if gaussian else moved
+            spent += Fraction(part) * Fraction(squared, unit)
+        parts.append(share * spent)
+    worst = max(sum(map(mul, path, parts), start=Fraction(0)) for path in paths)
+    both = 2 if run["neighbours"] == Neighbours.UNBOUNDED else 1
+    stated = parse_fraction(declared["one_record"][key], "one record")
+    require(stated == both * total * worst, "the loss of one record of a unit is not that of the budget.")
 
 
 def check_totals(certificate: Mapping[str, Any]) -> str:
@@ -241,7 +308,7 @@ def check_totals(certificate: Mapping[str, Any]) -> str:
 
 def _times(change: str, unit: str) -> int:
     """Return how many records of a kind a change touches; two units, where a person moves house."""
-    if change == f"one {unit} record":
+    if change in (f"one {unit} record", f"one {unit}"):
         return 1
     if change.startswith("one person with the unit changes"):
         return {"person": 1, "housing unit": 2}.get(unit, 0)

@@ -151,7 +151,7 @@ def _run_checks(run: Mapping[str, Any], released: ReleasedProduct) -> Iterator[C
         "budget": partial(check_budget, run),
         "geography": partial(check_frame, released),
         "spine": partial(check_spine, run, released),
-        "noise": lambda: check_rows(run, released.spine),
+        "noise": lambda: check_rows(run, released),
         "plan": partial(check_plan, run, released),
         "partial losses": partial(check_losses, run, released),
         "losses within official areas": partial(check_official, run, released),

@@ -33,6 +33,7 @@ __all__ = [
     "is_repeated",
     "positions_of",
     "text_of",
+    "unit_ids",
     "whole_numbers",
 ]
 
@@ -140,6 +141,26 @@ def text_of(batch: Batch, name: str) -> Codes:
     index, values = _distinct(batch.columns[name])
     texts = np.array([(_text(value) or "").encode() for value in values] or [b""], dtype=np.bytes_)
     return np.asarray(texts[index])
+
+
+def unit_ids(batch: Batch, name: str, log: FindingLog) -> Codes:
+    """Return a column that says whose each row is, as text, (rows,); empty where a value is not usable.
+
+    Whole numbers are their digits, so that the same unit has the same identifier in files of both kinds.
+    """
+    column = batch.columns[name]
+    kind = column.type
+    if pa.types.is_integer(kind) and column.null_count == 0:
+        return np.asarray(column.to_numpy(zero_copy_only=False).astype(np.bytes_))
+    if kind in _AS_BYTES and column.null_count == 0:
+        values = column.cast(pa.large_binary()).to_numpy(zero_copy_only=False)
+        texts = np.array(values, dtype=np.bytes_) if len(values) else np.empty(0, np.bytes_)
+    else:
+        texts = text_of(batch, name)
+    usable = (np.strings.str_len(texts) > 0) & (np.strings.strip(texts) == texts)
+    rule = "expected an identifier, without spaces around it: every record belongs to somebody"
+    batch.report(~usable, name, rule, log, FormatError)
+    return np.where(usable, texts, b"")
 
 
 def codes_of(batch: Batch, name: str, keys: Mapping[str, int], rule: str, log: FindingLog) -> Ints:

@@ -12,7 +12,7 @@ Axes: ``e`` entries; ``p`` pieces.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -28,7 +28,7 @@ from opendas.readers.columns.coding import positions_of
 from opendas.readers.columns.findings import joined
 from opendas.schema.histogram import Histogram
 
-__all__ = ["IN_MEMORY", "Entries", "HistogramWriter", "Lookup", "open_histogram", "summed"]
+__all__ = ["IN_MEMORY", "Entries", "HistogramWriter", "Lookup", "SortedRuns", "open_histogram", "summed"]
 
 _KINDS: dict[str, np.dtype[Any]] = {
     "indptr": np.dtype("<i8"),
@@ -204,8 +204,7 @@ class Entries:
         self._pending = _Pending(limit)
         # Pieces have no more cells than entries may be in memory, unless that made too many of them.
         self._piece = max(1, limit // size, leaves // _PIECES)
-        self._runs: list[_Run] = []
-        self._files: tuple[BinaryIO, BinaryIO] | None = None
+        self._runs: SortedRuns | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -213,10 +212,8 @@ class Entries:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for file in self._files or ():
-            file.close()
-        if self._cache is not None:
-            shutil.rmtree(self._cache / _RUNS, ignore_errors=True)
+        if self._runs is not None:
+            self._runs.remove()
 
     def add(self, keys: Ints, counts: Ints) -> None:
         """Add counts, positive ones, by ``leaf * size + cell``; distinct keys, ascending.
@@ -238,12 +235,16 @@ class Entries:
         EnvironmentFailure
             If the disk is full.
         """
-        if self._cache is None or not self._runs:
+        if self._cache is None or self._runs is None:
             return self._rows(0, self._leaves, *self._pending.result())
         self._flush(self._cache)
         with HistogramWriter(self._cache / HISTOGRAM, self._size) as writer:
-            for first, end, keys, counts in self._pieces(self._cache / _RUNS):
-                writer.write(self._rows(first, end, keys, counts))
+            for first, last, runs in self._runs.pieces(self._limit):
+                merged = _Pending(self._limit)
+                for keys, counts in runs:
+                    merged.add(keys, counts)
+                end = min(last * self._piece, self._leaves)
+                writer.write(self._rows(first * self._piece, end, *merged.result()))
         return open_histogram(self._cache / HISTOGRAM)
 
     def _rows(self, first: int, end: int, keys: Ints, counts: Ints) -> Histogram:
@@ -257,49 +258,81 @@ class Entries:
         keys, counts = self._pending.result()
         self._pending = _Pending(self._limit)
         ends = np.arange(self._piece, self._leaves, self._piece, dtype=np.int64) * self._size
-        inner = np.searchsorted(keys, ends)
-        start = self._runs[-1].starts[-1] if self._runs else 0
-        self._runs.append(_Run(start + np.concatenate([[0], inner, [len(keys)]]).astype(np.int64)))
+        if self._runs is None:
+            self._runs = SortedRuns(cache / _RUNS, ("keys", "counts"))
+        self._runs.append(np.searchsorted(keys, ends), (keys, counts))
+
+
+class SortedRuns:
+    """Arrays on disk, in runs that are each sorted into the same pieces; given back piece by piece.
+
+    Parameters
+    ----------
+    folder : Path
+        Under ``confidential/``; made with mode 0700.
+    names : sequence of str
+        Of the arrays of 64-bit integers that make up a run.
+    """
+
+    def __init__(self, folder: Path, names: Sequence[str]) -> None:
+        self._folder = folder
+        self._names = tuple(names)
+        self._starts: list[Ints] = []
+        self._files: list[BinaryIO] = []
+
+    def append(self, cuts: Ints, arrays: Sequence[npt.NDArray[np.integer]]) -> None:
+        """Append a run.
+
+        Parameters
+        ----------
+        cuts : int64 (p - 1,)
+            Where each piece but the first begins in the run.
+        arrays : sequence of 64-bit integers (e,)
+
+        Raises
+        ------
+        EnvironmentFailure
+            If the disk is full.
+        """
+        start = self._starts[-1][-1] if self._starts else 0
+        self._starts.append(start + np.concatenate([[0], cuts, [len(arrays[0])]]).astype(np.int64))
         try:
-            if self._files is None:
-                for folder in (cache, cache / _RUNS):
+            if not self._files:
+                for folder in (self._folder.parent, self._folder):
                     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-                self._files = ((cache / _RUNS / "keys").open("wb"), (cache / _RUNS / "counts").open("wb"))
-            for file, array in zip(self._files, (keys, counts), strict=True):
-                file.write(np.ascontiguousarray(array, dtype="<i8").data)
+                self._files = [(self._folder / name).open("wb") for name in self._names]
+            for file, array in zip(self._files, arrays, strict=True):
+                file.write(np.ascontiguousarray(array).data)
                 file.flush()
         except OSError as error:
-            raise EnvironmentFailure(
-                f"Could not write to {cache.name}: {error.strerror or type(error).__name__}. Check free "
-                "space and permissions of the output folder."
-            ) from error
+            raise _failure(self._folder.parent, error) from error
 
-    def _pieces(self, folder: Path) -> Iterator[tuple[int, int, Ints, Ints]]:
-        """Yield (first leaf, leaf behind the last, keys, counts) of runs of leaves, all of them, in order.
+    def pieces(self, limit: int) -> Iterator[tuple[int, int, Iterator[tuple[npt.NDArray[Any], ...]]]]:
+        """Yield (first piece, piece behind the last, what each run has of them), all pieces, in order.
 
-        Neighbouring pieces come together as long as they are small.
+        Neighbouring pieces come together as long as they hold no more than `limit` entries. What is given is
+        signed, whatever was appended.
         """
-        lengths = np.sum([np.diff(run.starts) for run in self._runs], axis=0)
-        files = tuple(np.memmap(folder / name, dtype="<i8", mode="r") for name in ("keys", "counts"))
+        lengths = np.sum([np.diff(starts) for starts in self._starts], axis=0)
+        files = [np.memmap(self._folder / name, dtype="<i8", mode="r") for name in self._names]
         first = 0
         while first < len(lengths):
             many = np.cumsum(lengths[first:])
-            last = first + max(1, int(np.searchsorted(many, self._limit, side="right")))
-            merged = _Pending(self._limit)
-            for run in self._runs:
-                low, high = int(run.starts[first]), int(run.starts[last])
-                if high > low:
-                    merged.add(*(np.array(file[low:high]) for file in files))
-            end = min(last * self._piece, self._leaves)
-            yield first * self._piece, end, *merged.result()
+            last = first + max(1, int(np.searchsorted(many, limit, side="right")))
+            bounds = [(int(starts[first]), int(starts[last])) for starts in self._starts]
+            yield (
+                first,
+                last,
+                (tuple(np.array(file[low:high]) for file in files) for low, high in bounds if high > low),
+            )
             first = last
 
-
-class _Run:
-    """A sorted run on disk: where each piece begins in the files, and its end; int64 (p + 1,)."""
-
-    def __init__(self, starts: Ints) -> None:
-        self.starts = starts
+    def remove(self) -> None:
+        """Remove what stands on disk."""
+        for file in self._files:
+            file.close()
+        self._files = []
+        shutil.rmtree(self._folder, ignore_errors=True)
 
 
 class _Pending:

@@ -12,14 +12,15 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from opendas.arrays import Codes, Ints
+from opendas.arrays import Bools, Codes, Ints
 from opendas.custody.stamps import DEMONSTRATION_FRAME, POPULATED_LEAVES
-from opendas.errors import ConfigError, DataError, Finding, GeographyError, SchemaError
+from opendas.errors import ConfigError, DataError, Finding, GeographyError, PrivacyError, SchemaError
 from opendas.geography.frame import Frame
 from opendas.readers.base import CensusKind, InputData, ReaderSpec, Source, census_kind, without_counts
-from opendas.readers.columns.coding import Geocodes, positions_of, text_of
+from opendas.readers.columns.coding import Geocodes, positions_of, text_of, unit_ids
 from opendas.readers.columns.csv_parquet import Batch, no_rows, read_batches, shown_name
 from opendas.readers.columns.findings import FindingLog
+from opendas.readers.counting.contributions import Contributions
 from opendas.readers.counting.entries import Entries, summed
 from opendas.readers.frame.frame_file import (
     CENSUS_UNITS,
@@ -45,6 +46,7 @@ __all__ = [
     "refuse_too_many",
     "tally",
     "tally_file",
+    "tally_units",
 ]
 
 
@@ -157,6 +159,45 @@ def tally(
         return entries.histogram(), warnings.findings
 
 
+def tally_units(
+    spec: ReaderSpec, layout: Layout, frame: Frame, cache: Path | None = None
+) -> tuple[Histogram, tuple[Finding, ...]]:
+    """Count at most so many records of each unit; as :func:`tally` otherwise.
+
+    Every row is checked, also those that are then not counted: that a file is refused says nothing about
+    which records were chosen.
+
+    Raises
+    ------
+    PrivacyError
+        If there is no key to choose by.
+    """
+    bound, product = spec.contribution, spec.product
+    assert bound is not None
+    if spec.selection is None:
+        raise PrivacyError(f"the records of each {bound.unit_id} are chosen under a key; nothing was read.")
+    total = 0
+    size = product.schema.size
+    with (
+        Contributions(bound, spec.selection, size, cache) as units,
+        Entries(len(frame), size, cache) as entries,
+    ):
+        for path in spec.paths:
+            log = FindingLog()
+            columns = [*layout.leaf_columns, *layout.cell_columns, bound.unit_id]
+            for batch in read_batches(path, list(dict.fromkeys(columns)), log, coded=True):
+                ids = unit_ids(batch, bound.unit_id, log)
+                keys, _, usable = _rows(batch, layout, product, frame, log)
+                units.add(ids if usable is None else ids[usable], keys)
+                total += batch.rows
+            log.raise_if_any(f"{shown_name(path)} cannot be read for product {product.name}.")
+        if total == 0:
+            raise no_rows(spec.paths[0])
+        for keys, counts in units.counted():
+            entries.add(keys, counts)
+        return entries.histogram(), units.findings(shown_name(spec.paths[0]))
+
+
 def tally_file(
     path: Source, layout: Layout, product: Product, frame: Frame, warnings: FindingLog, total: int = 0
 ) -> Iterator[tuple[int, Ints, Ints]]:
@@ -189,7 +230,7 @@ def tally_file(
     log = FindingLog()
     columns = [*layout.leaf_columns, *layout.cell_columns]
     for batch in read_batches(path, columns, log, coded=True):
-        keys, counts = _rows(batch, layout, product, frame, log)
+        keys, counts, _ = _rows(batch, layout, product, frame, log)
         distinct, sums = _combine(keys, counts)
         if counts is not None and len(distinct) < len(keys):
             rule = "some rows repeat leaf and cell; their counts were added"
@@ -216,8 +257,8 @@ def refuse_too_many(path: Source, product: Product) -> DataError:
 
 def _rows(
     batch: Batch, layout: Layout, product: Product, frame: Frame, log: FindingLog
-) -> tuple[Ints, Ints | None]:
-    """Return (leaf * n + cell, count) of the usable rows that count something."""
+) -> tuple[Ints, Ints | None, Bools | None]:
+    """Return (leaf * n + cell, count) of the usable rows that count something; and which, if not all."""
     geocodes = layout.leaves(batch, log)
     cells = layout.cells(batch, log)
     counts = layout.counts(batch, log)
@@ -242,10 +283,11 @@ def _rows(
             impossible &= counts != 0
         rule = f"this combination of levels is a structural zero of {product.name}"
         batch.report(impossible, None, rule, log, SchemaError)
-    if not usable.all():
-        leaves, cells = leaves[usable], cells[usable]
-        counts = None if counts is None else counts[usable]
-    return leaves * product.schema.size + cells, counts
+    if usable.all():
+        return leaves * product.schema.size + cells, counts, None
+    leaves, cells = leaves[usable], cells[usable]
+    counts = None if counts is None else counts[usable]
+    return leaves * product.schema.size + cells, counts, usable
 
 
 def _combine(keys: Ints, counts: Ints | None) -> tuple[Ints, Ints]:
@@ -304,7 +346,15 @@ def read_rows(
     declared = (POPULATED_LEAVES,) if leaves == "records" else ()
     if planning and not derive:
         return InputData(frame, without_counts(frame, spec), (), declared)
-    histogram, warnings = tally(spec.paths, layout, spec.product, frame, cache)
+    if spec.contribution is not None and derive:
+        raise ConfigError(
+            "[input] unit_id: give [input] units too. Otherwise they are derived from the records, and not "
+            "all of these are counted."
+        )
+    if spec.contribution is None:
+        histogram, warnings = tally(spec.paths, layout, spec.product, frame, cache)
+    else:
+        histogram, warnings = tally_units(spec, layout, frame, cache)
     stamps: tuple[str, ...] = ()
     if derive:
         assert kind is not None
@@ -350,6 +400,8 @@ def file_rows(spec: ReaderSpec, layout: Layout, levels: Hierarchy, leaves: Leave
         As :func:`read_rows`, for the frame.
     """
     if leaves == "records" or not all(isinstance(path, Path) for path in spec.paths):
+        return None
+    if spec.contribution is not None:  # the records of one unit may stand in several files
         return None
     kind = census_kind(spec.product)
     columns = _columns(spec, layout, levels, leaves)

@@ -32,6 +32,7 @@ from opendas.geography.tract_groups import METHODS
 from opendas.privacy.exact import parse_fraction
 from opendas.readers.base import FRAME_FROM_RECORDS, MemoryTable
 from opendas.runs.config.words import LONGEST, is_one_line, nearest
+from opendas.schema.declarations import ContributionBound, Distinct
 from opendas.schema.product import Product
 from opendas.schema.provenance import PROVENANCE_WORDS, Discovery, Provenance
 
@@ -223,6 +224,17 @@ class InputSection(Section):
     columns: Mapping[str, Name] = Field(default_factory=dict)
     constants: Mapping[str, Name] = Field(default_factory=dict)
     units: UnitsSection | None = None
+    unit_id: Name | None = None
+    at_most: Annotated[int, Field(ge=1)] | None = None
+    distinct: Literal["leaf", "cell", "record"] | None = None
+
+    @property
+    def contribution(self) -> ContributionBound | None:
+        """What is counted of a unit that may have several records."""
+        if self.unit_id is None or self.at_most is None:
+            return None
+        distinct = None if self.distinct is None else Distinct(self.distinct)
+        return ContributionBound(self.unit_id, self.at_most, distinct)
 
 
 class StepSection(Section):

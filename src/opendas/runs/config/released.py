@@ -18,7 +18,7 @@ from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.readers.base import FRAME_FROM_RECORDS, ReaderSpec, census_kind
 from opendas.runs.config.product_file import pass_table
 from opendas.runs.config.resolve import Resolved
-from opendas.schema.declarations import Invariant, StructuralZero
+from opendas.schema.declarations import ContributionBound, Invariant, StructuralZero
 from opendas.schema.product import Passes, PassPlan, Product
 from opendas.schema.provenance import Domain
 
@@ -127,7 +127,7 @@ def released_toml(resolved: Resolved, budget: Budget, domain: Domain | None = No
     lines = [
         "# The plan of this release, with every default written out. Numbers in quotes are exact.",
         *_table("[run]", run),
-        *_table("[input]", {"reader": reader.reader}),
+        *_table("[input]", {"reader": reader.reader, **_contribution(reader)}),
         *_table("[geography]", geography),
         *_table("[domain]", (domain or resolved.domain).to_dict()),
         *_table("[budget]", spent),
@@ -138,6 +138,16 @@ def released_toml(resolved: Resolved, budget: Budget, domain: Domain | None = No
         *_declaration(product),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _contribution(reader: ReaderSpec) -> dict[str, object]:
+    """Write what is counted of a unit with several records."""
+    declared = {} if reader.contribution is None else reader.contribution.to_dict()
+    return {key: value for key, value in declared.items() if value is not None}
+
+
+def _read_contribution(section: Mapping[str, Any]) -> ContributionBound | None:
+    return ContributionBound.from_dict({"distinct": None, **section}) if "unit_id" in section else None
 
 
 def _sorted_passes(passes: Mapping[str, Passes]) -> dict[str, Passes]:
@@ -222,7 +232,13 @@ def _read(document: Mapping[str, Any], product: Product) -> Resolved:
     return Resolved(
         product=product,
         dropped=tuple(Invariant(query, geolevel) for query, _, geolevel in dropped),
-        reader=ReaderSpec(document["input"]["reader"], (), product, frame=geography.get("frame")),
+        reader=ReaderSpec(
+            document["input"]["reader"],
+            (),
+            product,
+            frame=geography.get("frame"),
+            contribution=_read_contribution(document["input"]),
+        ),
         geolevels=geolevels,
         spine_name=spine if named else None,
         recipe=Recipe(

@@ -96,6 +96,7 @@ def reader_spec(run_file: RunFile, product: Product, *, need_input: bool = True)
         block_files=further.get("frame", ()),
         block_assignment=tuple(geography.block_assignment),
         remote=remote,
+        contribution=given.contribution,
     )
 
 
@@ -137,7 +138,7 @@ def _misplaced_keys(run_file: RunFile) -> list[str]:
     given, geography = run_file.input, run_file.geography
     reader = given.reader
     if reader not in CENSUS_READERS:
-        found = _several_unit_files(given)
+        found = [*_several_unit_files(given), *_unit_keys(given)]
         if not geography.levels:
             found.append(
                 f"[geography] levels: required with reader {reader}, top first, the leaf last, for instance "
@@ -163,7 +164,7 @@ def _misplaced_keys(run_file: RunFile) -> list[str]:
     ]
     found += [
         f"[input] {key}: not with reader {reader}, whose layout is fixed"
-        for key in ("geocode", "count", "columns", "constants")
+        for key in ("geocode", "count", "columns", "constants", *_UNIT_KEYS)
         if key in given.model_fields_set
     ]
     if reader == "cef":
@@ -172,6 +173,24 @@ def _misplaced_keys(run_file: RunFile) -> list[str]:
     if given.units is not None and reader not in ("ppmf", "mdf"):
         found.append(f"[input] units: not with reader {reader}, which derives the units")
     return found
+
+
+_UNIT_KEYS = ("unit_id", "at_most", "distinct")
+
+
+def _unit_keys(given: InputSection) -> list[str]:
+    """Say what is missing to count at most so many records of a unit."""
+    found = [key for key in _UNIT_KEYS if key in given.model_fields_set]
+    if found and given.reader != "records":
+        return [f"[input] {key}: reader records only, which has a row for each record" for key in found]
+    if found and given.unit_id is None:
+        return [f"[input] {found[0]}: needs unit_id, the column that says whose a record is"]
+    if found and given.at_most is None:
+        return [
+            "[input] unit_id: needs at_most, how many records of a unit are counted. Decide it without these "
+            "records: it is published"
+        ]
+    return []
 
 
 def _several_unit_files(given: InputSection) -> list[str]:
@@ -307,6 +326,8 @@ def resolve(run_file: RunFile, *, strict: bool = False, need_input: bool = True)
     recipe = _recipe(run_file, product)
     levels = recipe_levels(geolevels, recipe.steps)
     product = replace(product, invariants=held, passes=_passes(run_file, product, levels))
+    if reader.contribution is not None:  # which is then what one neighbour replaces
+        product = replace(product, protected_unit=reader.contribution.unit_id)
     mechanism, neighbours = Mechanism(run_file.run.mechanism), Neighbours(run_file.run.neighbours)
     return Resolved(
         product=product,
