@@ -5,7 +5,7 @@ Each function imports what it hands on to when it is called: a run waits for nei
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from importlib import import_module
 from pathlib import Path
@@ -49,6 +49,7 @@ __all__ = [
     "plan",
     "publish_to",
     "release",
+    "replicates",
     "status",
     "tabulate",
     "tune",
@@ -251,6 +252,64 @@ def tabulate(
     if folder is None:
         issue_certificate(release.folder)
     return tuple(written)
+
+
+def replicates(
+    release: Release,
+    *,
+    runs: int = 50,
+    product: str | None = None,
+    seed: int = 0,
+    workers: int | None = None,
+    resume: bool = False,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> dict[str, Path]:
+    """Run a release again and again on its own counts, so that :meth:`Release.margin` has margins for them.
+
+    Costs no budget: replicates are made of what is published. They are written into the release, whose
+    certificate is issued again. With more `runs` than there are, only the further ones are drawn.
+
+    Parameters
+    ----------
+    release : Release
+    runs : int
+        Replicates of each product.
+    product : str, optional
+        By default all products of the release.
+    seed : int
+        Of their noise.
+    workers : int, optional
+        Processes; by default two, where there are two cores.
+    resume : bool
+        Finish what an interrupted call began.
+    progress : callable(stage, done, total), optional
+
+    Returns
+    -------
+    dict of product name to path
+    """
+    from opendas.files.replicate_files import REPLICATES
+    from opendas.report.certificate import issue_date
+    from opendas.runs.facts import issue_certificate
+    from opendas.runs.simulated.replicates import Base, draw_replicates
+
+    issue_date()  # nothing is written that cannot be certified
+    names = release.products if product is None else (release.product_name(product),)
+    found = {}
+    for name in names:
+        file = draw_replicates(
+            Base(release.folder.absolute(), name),
+            release.folder / REPLICATES / f"{name}.parquet",
+            release.scratch / REPLICATES,
+            runs=runs,
+            seed=seed,
+            workers=workers,
+            resume=resume,
+            progress=progress,
+        )
+        found[name] = file.path
+    issue_certificate(release.folder)
+    return found
 
 
 def evaluate(release: Release, truth: Run, *, entities: bool = False, save: bool = True) -> Evaluation:

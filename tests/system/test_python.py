@@ -102,6 +102,7 @@ def test_the_public_names_are_these() -> None:
         "plan",
         "publish_to",
         "release",
+        "replicates",
         "status",
         "tabulate",
         "tune",

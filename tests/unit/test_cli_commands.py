@@ -41,6 +41,8 @@ OPTIONS = {
     "estimate": ("--out", "--engine", "--master", "--workers", "--resume", "--json"),
     "verify": ("--allow-seeded", "--rederive", "--workers", "--json"),
     "tabulate": ("--tables", "--geolevel", "--format", "--intervals", "--to"),
+    "replicates": ("--runs", "--product", "--seed", "--workers", "--resume", "--json"),
+    "margin": ("--query", "--geolevel", "--blocks", "--level", "--json"),
     "interval": ("--query", "--blocks", "--geolevel", "--level", "--skip-unknown", "--json"),
     "evaluate": ("--truth", "--entities", "--json"),
     "account": ("--rho", "--delta", "--exact", "--curve", "--target-epsilon", "--html", "--json"),

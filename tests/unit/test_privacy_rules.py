@@ -187,7 +187,7 @@ def test_keys_are_derived_in_one_place_with_product_plan_and_tag() -> None:
             "bytes.fromhex(state.input_tag))",
         ),
         # Seeded only: the noise of a seed is meant to be the same for every plan that is tried.
-        ("tuning/simulate.py", "RunKey.seeded(seed).derive('tuning/' + product.name)"),
+        ("runs/simulated/simulation.py", "RunKey.seeded(seed).derive(purpose, *bound)"),
     ]
 
 
@@ -217,6 +217,7 @@ HASHES = {
     "geography/spine.py": "the spine",
     "files/atomic.py": "files of a release",
     "files/remote.py": "files of a release, read back",
+    "files/replicate_files.py": "released counts",
     "files/mdf/layout.py": "geocodes, which are public: names of files",
     "measurement/plan.py": "the plan",
     "phsafe/inputs/digest.py": "rows, for the keyed tag alone: in memory, never written",

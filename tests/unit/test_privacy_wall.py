@@ -126,7 +126,7 @@ def test_the_modules_that_hold_a_key_are_these() -> None:
         "opendas.phsafe.measure",
         "opendas.runs.act",
         "opendas.custody.input_tag",
-        "opendas.tuning.simulate",
+        "opendas.runs.simulated.simulation",
         "opendas.runs.workspace",
     }
     assert importers("NoisyMeasurements") == {"opendas.engines.work"}
@@ -137,7 +137,7 @@ def test_the_modules_that_hold_a_key_are_these() -> None:
         "opendas.runs.release",
         "opendas.runs.progress.forecast",  # no key: zeros in its place, for made counts
         "opendas.engines.backend",
-        "opendas.tuning.simulate",
+        "opendas.runs.simulated.simulation",
     }
 
 
@@ -156,9 +156,11 @@ def test_truth_and_key_meet_only_in_measurement_and_in_the_wiring() -> None:
         "opendas.runs.release",
         "opendas.runs.progress.forecast",  # neither: made counts, and zeros in the place of a key
         "opendas.engines.backend",
-        "opendas.tuning.simulate",  # truth beside seeded noise, for stand-in data only
+        "opendas.runs.simulated.simulation",  # seeded noise, on counts that are public
     }
-    keys = re.findall(r"RunKey\.\w+", (ROOT / "tuning" / "simulate.py").read_text(encoding="utf-8"))
+    keys = re.findall(
+        r"RunKey\.\w+", (ROOT / "runs" / "simulated" / "simulation.py").read_text(encoding="utf-8")
+    )
     assert keys == ["RunKey.seeded"]
 
 

@@ -33,6 +33,8 @@ COMMANDS = {
     "verify": "release",
     "publish": "runs",
     "tabulate": "release",
+    "replicates": "release",
+    "margin": "release",
     "interval": "release",
     "evaluate": "release",
     "account": "budget",

@@ -1,4 +1,4 @@
-"""Commands on a release: ``verify``, ``tabulate``, ``evaluate`` and ``interval``."""
+"""Commands on a release: ``verify``, ``tabulate``, ``replicates``, ``margin``, ``evaluate``, ``interval``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,14 @@ from opendas.cli.options import FOLDER, PATH, domain_option, json_option, out_ar
 from opendas.cli.output import emit_json, message, text_table
 from opendas.cli.progress import Progress
 
-__all__ = ["evaluate_command", "interval_command", "tabulate_command", "verify_command"]
+__all__ = [
+    "evaluate_command",
+    "interval_command",
+    "margin_command",
+    "replicates_command",
+    "tabulate_command",
+    "verify_command",
+]
 
 
 @click.command("verify")
@@ -122,6 +129,98 @@ def tabulate_command(
     )
     for path in written:
         click.echo(str(path))
+
+
+@click.command("replicates")
+@out_argument
+@click.option("--runs", type=click.IntRange(min=2), default=50, show_default=True, help="Replicates.")
+@click.option("--product", default=None, help="One product. Default: all of the release.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of their noise.")
+@click.option("--workers", type=click.IntRange(min=1), default=None, help="Processes.")
+@click.option("--resume", is_flag=True, help="Finish what an interrupted command began.")
+@json_option
+def replicates_command(
+    out: Path, runs: int, product: str | None, seed: int, workers: int | None, resume: bool, as_json: bool
+) -> None:
+    """Run a release again and again on its own counts: their spread is the error of what was published.
+
+    Costs no budget: everything comes from the release. `opendas margin` reads the margin of any published
+    figure from the replicates, which stand in release/replicates; the certificate is issued again.
+
+    Example: opendas replicates out --runs 50
+    """
+    import opendas
+
+    remember_out(out)
+    with Progress() as progress:
+        files = opendas.replicates(
+            opendas.Release(out),
+            runs=runs,
+            product=product,
+            seed=seed,
+            workers=workers,
+            resume=resume,
+            progress=progress,
+        )
+    if as_json:
+        emit_json({"runs": runs, "seed": seed, "files": {name: str(path) for name, path in files.items()}})
+        return
+    for path in files.values():
+        click.echo(str(path))
+
+
+@click.command("margin")
+@out_argument
+@click.option(
+    "--query", required=True, metavar="Q", help="Table (P1 ... H1) or query group, measured or not."
+)
+@click.option(
+    "--geolevel", metavar="LEVEL|CATEGORY", default=None, help="Geolevel, or entity category such as place."
+)
+@click.option(
+    "--blocks",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=None,
+    help="CSV, Parquet or text file of block geocodes; columns area and weight if wanted.",
+)
+@click.option(
+    "--level", metavar="LEVEL", default="0.90", show_default=True, help="Level, strictly between 0 and 1."
+)
+@json_option
+def margin_command(
+    out: Path, query: str, geolevel: str | None, blocks: Path | None, level: str, as_json: bool
+) -> None:
+    """Give published counts with their margins, biases and standard errors, from the release's replicates.
+
+    Example: opendas margin out --query total --geolevel place
+    """
+    import opendas
+
+    if (blocks is None) == (geolevel is None):
+        raise click.UsageError("give either --blocks or --geolevel.")
+    exact = opendas.exact_level(level)
+    table = opendas.Release(out).margin(query, geolevel=geolevel, blocks=blocks, level=exact)
+    rows = table.to_arrow().to_pylist()
+    if as_json:
+        emit_json({"level": float(exact), "rows": [_margin_row(row, None) for row in rows]})
+        return
+    click.echo(text_table([_margin_row(row, 1) for row in rows], list(_MARGIN_COLUMNS)))
+    message(
+        f"{float(100 * exact):.10g} % margins of the published counts, from replicates: the spread of the "
+        "same run on the published counts. They say nothing of what the enumeration itself got wrong."
+    )
+
+
+_MARGIN_COLUMNS = ("geocode", "cell", "count", "margin", "bias", "standard_error")
+
+
+def _margin_row(row: dict[str, Any], digits: int | None) -> dict[str, Any]:
+    """Return a row with whole numbers as integers, and others rounded for the eye."""
+    whole = {name: int(row[name]) for name in ("count", "margin") if row[name] == int(row[name])}
+    shown = row | whole
+    if digits is not None:
+        shown |= {name: f"{row[name]:.{digits}f}" for name in ("bias", "standard_error")}
+    return shown
 
 
 @click.command("evaluate")

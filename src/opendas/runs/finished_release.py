@@ -219,6 +219,12 @@ class Release:
         inside = self.path / "release"
         return self.path if not inside.is_dir() and (self.path / "geography").is_dir() else inside
 
+    @property
+    def scratch(self) -> Path:
+        """Folder for what is being made of public things, outside of what may be published."""
+        inside = self.path != self.folder
+        return self.path / "state" if inside else self.path.with_name(f"{self.path.name}.state")
+
     @cached_property
     def certificate(self) -> Mapping[str, Any]:
         """The certificate."""
@@ -315,6 +321,46 @@ class Release:
         from opendas.tables.tabulate import tabulate
 
         return Table(tabulate(self.path, name, geolevel))
+
+    def margin(
+        self,
+        query: str,
+        *,
+        geolevel: str | None = None,
+        blocks: Any = None,
+        level: str | float | Fraction = "0.90",
+    ) -> Table:
+        """Return published counts with margins from replicates; see :func:`opendas.replicates`.
+
+        Parameters
+        ----------
+        query : str
+            A redistricting table (``P1`` ... ``H1``) or a query group, measured or not.
+        geolevel : str, optional
+            Geolevel or entity category.
+        blocks : path, sequence of geocodes, or frame, optional
+            In place of `geolevel`, as for :meth:`interval`.
+        level : str, float or Fraction
+            Strictly between 0 and 1.
+
+        Returns
+        -------
+        Table
+            One row for each area and cell: geocode, cell, count, margin, bias, standard_error.
+
+        Raises
+        ------
+        ConfigError
+            If the release holds no replicates, or too few for the level.
+        """
+        from opendas.tables.cells import find_table
+        from opendas.tables.replicate_margins import margins_of
+
+        if (geolevel is None) == (blocks is None):
+            raise ConfigError("give either geolevel or blocks.")
+        released, name, _ = find_table(self._files, query)
+        where = _areas(blocks, released.frame, False) if geolevel is None else geolevel
+        return Table(margins_of(released, name, where, exact_level(level)))
 
     @cached_property
     def _noisy(self) -> NoisyFile:

@@ -13,11 +13,12 @@ import numpy as np
 
 from opendas.arrays import Codes, Floats, Ints
 from opendas.errors import DataError
+from opendas.files.area_files import AreaWeights
 from opendas.geography.frame import Frame
 from opendas.schema.histogram import Histogram
 from opendas.tables.cells import Table
 
-__all__ = ["Grouping", "count_batches", "count_table", "group_leaves"]
+__all__ = ["Grouping", "count_areas", "count_batches", "count_table", "group_leaves"]
 
 VALUES_PER_BATCH = 1 << 22
 _EXACT = 1 << 53
@@ -106,3 +107,13 @@ def count_table(estimate: Histogram, table: Table, grouping: Grouping) -> Ints:
     """Return the whole table, int64 (g, t)."""
     parts = [counts for _, counts in count_batches(estimate, table, grouping)]
     return np.concatenate([np.zeros((0, len(table.columns)), dtype=np.int64), *parts])
+
+
+def count_areas(estimate: Histogram, table: Table, frame: Frame, areas: AreaWeights) -> Floats:
+    """Return a table of areas that somebody drew, float64 (areas, t)."""
+    used, leaf = np.unique(areas.leaf, return_inverse=True)
+    alone = Grouping("leaf", frame.geocodes[used], np.arange(len(used), dtype=np.int64))
+    counts = count_table(estimate.take(used), table, alone)
+    found = np.zeros((len(areas.names), len(table.columns)))
+    np.add.at(found, areas.which, areas.weight[:, None] * counts[leaf.ravel()])
+    return found

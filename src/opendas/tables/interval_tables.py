@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from opendas.arrays import Floats
 from opendas.errors import ConfigError
 from opendas.files.area_files import AreaWeights
 from opendas.files.mdf.reading import read_mdf
@@ -39,7 +38,7 @@ from opendas.tables.cells import (
     product_table,
     table_layout,
 )
-from opendas.tables.counting import Grouping, count_table, group_leaves
+from opendas.tables.counting import Grouping, count_areas, count_table, group_leaves
 
 __all__ = ["DEFAULT_CONFIDENCE", "INTERVAL_SCHEMA", "MeasuredProduct", "open_measured"]
 
@@ -141,17 +140,9 @@ class MeasuredProduct:
         number = len(areas.names)
         members = Areas(number, areas.which, position[areas.leaf], areas.weight)
         found = area_intervals(self.tree, self.estimates, members, table.members, float(level))
-        return interval_rows(list(areas.names), table, found, self._counts(table, areas))
-
-    def _counts(self, table: Table, areas: AreaWeights) -> Floats | None:
-        if self.microdata is None:
-            return None
-        used, leaf = np.unique(areas.leaf, return_inverse=True)
-        alone = Grouping("leaf", self.tree.frame.geocodes[used], np.arange(len(used), dtype=np.int64))
-        counts = count_table(self.microdata.take(used), table, alone)
-        found = np.zeros((len(areas.names), len(table.columns)))
-        np.add.at(found, areas.which, areas.weight[:, None] * counts[leaf.ravel()])
-        return found
+        data, frame = self.microdata, self.tree.frame
+        counts = None if data is None else count_areas(data, table, frame, areas)
+        return interval_rows(list(areas.names), table, found, counts)
 
 
 def interval_rows(

@@ -9,18 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from opendas.constraints.feasible import check_feasible
-from opendas.constraints.table import ConstraintTable, bound_table
-from opendas.custody.run_key import RunKey
-from opendas.engines.drive import estimate_spine
-from opendas.engines.work import KeyedSource, Worker
 from opendas.errors import ConfigError
-from opendas.geography.spine import Spine
-from opendas.measurement.invariants import declared_invariants
-from opendas.measurement.noisy import measured_levels
 from opendas.metrics.errors import level_errors
-from opendas.readers.base import InputData
 from opendas.runs.run import Run
+from opendas.runs.simulated.simulation import Simulation
 from opendas.schema.histogram import Histogram
 from opendas.schema.product import PassPlan
 from opendas.tuning.candidate import Candidate
@@ -50,7 +42,7 @@ class Simulator:
         self.targets = tuple(targets)
         self.workers = workers
         self.data = run.read()
-        self._prepared: _Prepared | None = None
+        self._known: Simulation | None = None
 
     @property
     def levels(self) -> tuple[str, ...]:
@@ -70,33 +62,10 @@ class Simulator:
         if candidate.strategy.one_pass:
             product = replace(product, passes=PassPlan({"*": (("rest",),)}, product.passes.rounder))
         run = self.run.changed(product=product, budget=candidate.spec(resolved.budget))
-        run = run.on_frame(self.data.frame)
-        prepared = self._prepared
-        if prepared is None or resolved.recipe.bypass is not None:  # what is bypassed depends on the budget
-            prepared = self._prepared = _prepared(run, self.data)
-        spine, counts, constraints = prepared
-        run = run.on_frame(self.data.frame, spine)
-        key = RunKey.seeded(seed).derive("tuning/" + product.name)
-        source = KeyedSource(measured_levels(run.plan), key)
-        estimation = estimate_spine(
-            spine,
-            constraints,
-            Worker(run.rules(constraints), source, resolved.failsafe, keep_used=False),
-            histogram=counts,
-            estimator=resolved.estimator,
-            workers=self.workers,
-            model=run.model(constraints),
-        )
-        return estimation.leaves.take(spine.place_of_leaf)
-
-
-_Prepared = tuple[Spine, Histogram, ConstraintTable]
-
-
-def _prepared(run: Run, data: InputData) -> _Prepared:
-    """Return the spine, the counts of its leaves, and what holds on it."""
-    spine = run.spine
-    counts = data.histogram.take(spine.leaf_order)
-    constraints = bound_table(run.product, data.frame, spine, declared_invariants(run.product, counts, spine))
-    check_feasible(run.product, spine, constraints)
-    return spine, counts, constraints
+        run, known = run.on_frame(self.data.frame), self._known
+        if known is None or resolved.recipe.bypass is not None:  # what is bypassed depends on the budget
+            known = Simulation.of(run, self.data.histogram)
+        else:
+            known = known.with_plan(run.on_frame(self.data.frame, known.run.spine))
+        self._known = known
+        return known.estimate(seed, "tuning/" + product.name, workers=self.workers)

@@ -15,6 +15,7 @@ from typing import Any
 from opendas.custody.stamps import DEMONSTRATION_FRAME, DOMAIN_FROM_RECORDS, NOT_FOR_RELEASE
 from opendas.errors import CheckFailed, ConfigError
 from opendas.files.release_folder import ReleasedProduct, ReleaseFolder, release_path
+from opendas.files.replicate_files import REPLICATES, ReplicateFile, counts_digest
 from opendas.geography.summary import SpineSummary, summarise
 from opendas.schema.provenance import Domain, Provenance
 from opendas.verify.budget import (
@@ -96,6 +97,7 @@ def verify_release(
         if run["product"] in folder:
             checks += _run_checks(run, folder[run["product"]])
     checks.append(run_check("tables", lambda: _tables(folder)))
+    checks.append(run_check("replicates", lambda: _replicates(folder)))
     return tuple(checks)
 
 
@@ -110,6 +112,19 @@ def _tables(release: ReleaseFolder) -> str:
         wrong = [path.relative_to(folder).as_posix() for path in files if not same_table(release, path)]
     require(not wrong, f"not what the microdata say: {first_few(wrong)}.")
     return f"{len(files)} tables agree with the microdata"
+
+
+def _replicates(release: ReleaseFolder) -> str:
+    """Replicates are of the counts that are released now."""
+    files = [ReplicateFile(path) for path in sorted((release.path / REPLICATES).glob("*"))]
+    for file in files:
+        about = file.about
+        require(file.path.stem == about.product, f"{file.path.name} holds replicates of {about.product}.")
+        require(
+            about.product in release and about.counts == counts_digest(release[about.product].estimate),
+            f"{file.path.name}: replicates of other counts than the released ones.",
+        )
+    return ", ".join(f"{file.about.runs} of {file.about.product}" for file in files) or "none"
 
 
 def _certificate(release: Path) -> str:

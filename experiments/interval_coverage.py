@@ -1,6 +1,6 @@
 """How often intervals hold the true count.
 
-    python experiments/coverage.py [DATA] [--seeds 10] [--what made rhode-island] [--to FOLDER]
+    python experiments/interval_coverage.py [DATA] [--seeds 10] [--what made rhode-island] [--to FOLDER]
 
 A seed fixes all noise of a run. For every geolevel, entity category and a few hundred districts drawn at
 random, and every query group, the part of true counts is found that lie

@@ -1,0 +1,169 @@
+"""Replicates of a release: the same run again and again, with the released counts in the place of the truth.
+
+The spread of replicates around their base estimates how far the base lies from the truth. Replicates are
+made of published things alone, and cost no budget: the argument is in ``docs/proofs/replicates.md``.
+
+Notes
+-----
+Approximate Monte Carlo, as the Census Bureau publishes it for the 2020 redistricting data.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+from opendas.engines.local import WorkerPool, default_workers
+from opendas.engines.protocol import in_turn
+from opendas.errors import ConfigError
+from opendas.files.atomic import make_folder
+from opendas.files.release_folder import ReleasedProduct
+from opendas.files.replicate_files import (
+    About,
+    ReplicateFile,
+    counts_digest,
+    difference,
+    replicate_sink,
+    write_replicate,
+)
+from opendas.runs.run import Run
+from opendas.runs.simulated.simulation import Simulation
+from opendas.runs.verification.plan import released_run
+from opendas.schema.histogram import Histogram
+
+__all__ = ["Base", "draw_replicates"]
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """Whose replicates are drawn; it goes to other processes, which read it there.
+
+    Parameters
+    ----------
+    release : Path
+        The folder ``release/``.
+    product : str
+    """
+
+    release: Path
+    product: str
+
+    def read(self) -> tuple[Run, Histogram]:
+        """Return the run on its frame and spine, and the released counts in the frame's order."""
+        released = ReleasedProduct(self.release, self.product)
+        return released_run(released), released.estimate
+
+
+@lru_cache(maxsize=1)
+def _prepared(base: Base) -> tuple[Simulation, Histogram]:
+    """Return what all replicates share; once a process."""
+    run, counts = base.read()
+    return Simulation.of(run, counts), counts
+
+
+@dataclass(frozen=True, slots=True)
+class _Draw:
+    """Draws replicates, each into a file of its own."""
+
+    base: Base
+    about: About
+    parts: Path
+
+    def part(self, number: int) -> Path:
+        return self.parts / f"{number:06d}.parquet"
+
+    def __call__(self, number: int) -> None:
+        simulation, counts = _prepared(self.base)
+        about = self.about
+        bound = (bytes.fromhex(about.counts), bytes.fromhex(about.estimation), number.to_bytes(8, "big"))
+        found = simulation.estimate(about.seed, "replicate/" + about.product, *bound)
+        with replicate_sink(self.part(number), replace(about, runs=number)) as sink:
+            write_replicate(sink, number, simulation.run.frame, difference(found, counts))
+
+
+def draw_replicates(
+    base: Base,
+    path: Path,
+    scratch: Path,
+    *,
+    runs: int,
+    seed: int = 0,
+    workers: int | None = None,
+    resume: bool = False,
+    progress: Progress | None = None,
+) -> ReplicateFile:
+    """Draw replicates of a product's release, and write them into one file.
+
+    Replicate number k is a function of the release, the seed and k: those of a file that is there already
+    are kept, and only more are drawn.
+
+    Parameters
+    ----------
+    base : Base
+    path : Path
+        The file.
+    scratch : Path
+        Folder for replicates that are drawn one by one.
+    runs : int
+        How many the file shall hold; one that holds more already is left as it is.
+    seed : int
+    workers : int, optional
+        Processes; by default two, where there are two cores.
+    resume : bool
+        Keep what an interrupted command left in `scratch`.
+    progress : callable(stage, done, total), optional
+
+    Raises
+    ------
+    ConfigError
+        If an interrupted command left something, and `resume` is not set.
+    """
+    run, counts = base.read()
+    about = About(base.product, runs, seed, counts_digest(counts), run.estimation_digest())
+    known = ReplicateFile(path) if path.is_file() else None
+    if known is None or replace(known.about, runs=runs) != about:
+        there = 0  # a file of other counts, of another plan or of another seed is replaced
+    else:
+        there = known.about.runs
+        if there >= runs:
+            return known
+    parts = scratch / f"{base.product}-{seed}-{about.counts[:16]}"
+    if parts.exists() and not resume:
+        raise ConfigError(
+            f"replicates of {base.product} were begun and not finished; --resume finishes them. To begin "
+            f"again, remove {parts}."
+        )
+    make_folder(parts)
+    draw = _Draw(base, about, parts)
+    todo = [number for number in range(there + 1, runs + 1) if not draw.part(number).is_file()]
+    _draw_all(draw, todo, runs, workers or default_workers(), progress)
+    make_folder(path.parent)
+    with replicate_sink(path, about) as sink:
+        for number in range(1, runs + 1):
+            source = known if known is not None and number <= there else ReplicateFile(draw.part(number))
+            write_replicate(sink, number, run.frame, source.differences(number, run.frame, counts.size))
+    shutil.rmtree(parts)
+    return ReplicateFile(path)
+
+
+def _draw_all(draw: _Draw, todo: list[int], runs: int, workers: int, progress: Progress | None) -> None:
+    """Draw those that are missing, in worker processes if there are several."""
+    done = runs - len(todo)
+    pool = WorkerPool(workers) if workers > 1 and len(todo) > 1 else None
+    try:
+        drawn = in_turn(draw, todo, len(todo)) if pool is None else pool.spread(draw, todo)
+        if progress is not None:
+            progress("replicates", done, runs)
+        for _ in drawn:
+            done += 1
+            if progress is not None:
+                progress("replicates", done, runs)
+    finally:
+        if pool is not None:
+            pool.close()
+        _prepared.cache_clear()

@@ -1,0 +1,107 @@
+"""Runs in memory on public counts: apart, as the one place where such counts meet the noise of a seed.
+
+Tuning tries plans on stand-in data with it, and replicates of a release are runs on its own microdata. What
+does not depend on the noise is made once. Nothing here may be given confidential counts: whoever knows a seed
+can take its noise away.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Self
+
+from opendas.constraints.feasible import check_feasible
+from opendas.constraints.table import ConstraintTable, bound_table
+from opendas.custody.run_key import RunKey
+from opendas.engines.drive import estimate_spine
+from opendas.engines.work import KeyedSource, Worker
+from opendas.gls.model import TreeModel
+from opendas.measurement.invariants import declared_invariants
+from opendas.measurement.noisy import measured_levels
+from opendas.runs.run import Run
+from opendas.schema.histogram import Histogram
+from opendas.topdown.model import LevelRules
+
+__all__ = ["Simulation"]
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Simulation:
+    """A run that can be repeated with other noise.
+
+    Parameters
+    ----------
+    run : Run
+        On its frame and spine.
+    counts : Histogram
+        Public counts of the leaves, in the spine's order.
+    constraints : ConstraintTable
+        Bounds of the frame, and the invariants that `counts` have.
+    rules : tuple of LevelRules
+    model : TreeModel or None
+    """
+
+    run: Run
+    counts: Histogram
+    constraints: ConstraintTable
+    rules: tuple[LevelRules, ...] = field(repr=False)
+    model: TreeModel | None = field(repr=False)
+
+    @classmethod
+    def of(cls, run: Run, histogram: Histogram) -> Self:
+        """Prepare a run on public counts.
+
+        Parameters
+        ----------
+        run : Run
+            On the frame of `histogram`.
+        histogram : Histogram
+            One row per leaf of the frame, in its order.
+
+        Raises
+        ------
+        EstimationError
+            If no table satisfies the constraints.
+        """
+        spine = run.spine
+        counts = histogram.take(spine.leaf_order)
+        exact = declared_invariants(run.product, counts, spine)
+        constraints = bound_table(run.product, run.frame, spine, exact)
+        check_feasible(run.product, spine, constraints)
+        return cls(run, counts, constraints, run.rules(constraints), run.model(constraints))
+
+    def with_plan(self, run: Run) -> Self:
+        """Return the same counts and constraints under another budget or other passes, on the same spine."""
+        rules, model = run.rules(self.constraints), run.model(self.constraints)
+        return type(self)(run, self.counts, self.constraints, rules, model)
+
+    def estimate(self, seed: int, purpose: str, *bound: bytes, workers: int = 1) -> Histogram:
+        """Measure with the noise of a seed, and estimate.
+
+        Parameters
+        ----------
+        seed : int
+        purpose : str
+            What the noise is for; with `bound` it decides which noise the seed gives.
+        *bound : bytes
+        workers : int
+            Processes.
+
+        Returns
+        -------
+        Histogram
+            One row per leaf of the frame, in its order.
+        """
+        run, spine = self.run, self.run.spine
+        key = RunKey.seeded(seed).derive(purpose, *bound)
+        source = KeyedSource(measured_levels(run.plan), key)
+        estimation = estimate_spine(
+            spine,
+            self.constraints,
+            Worker(self.rules, source, run.resolved.failsafe, keep_used=False),
+            histogram=self.counts,
+            estimator=run.resolved.estimator,
+            workers=workers,
+            model=self.model,
+        )
+        return estimation.leaves.take(spine.place_of_leaf)

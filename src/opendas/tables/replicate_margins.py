@@ -1,0 +1,162 @@
+"""Margins of published counts, from the replicates of a release: apart from the margins of measurements.
+
+Axes: ``a`` areas, ``t`` columns of the table; a figure is one area and column.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+import pyarrow as pa
+
+from opendas.arrays import Floats
+from opendas.errors import ConfigError, FormatError
+from opendas.files.area_files import AreaWeights
+from opendas.files.parquet import text_column
+from opendas.files.release_folder import ReleasedProduct
+from opendas.files.replicate_files import REPLICATES, ReplicateFile, counts_digest
+from opendas.schema.histogram import Histogram
+from opendas.tables.cells import check_geolevel, product_table
+from opendas.tables.counting import count_areas, count_table, group_leaves
+
+__all__ = ["MARGIN_SCHEMA", "Margins", "margins_of", "spread_of"]
+
+MARGIN_SCHEMA = pa.schema(
+    [
+        ("geocode", pa.string()),
+        ("cell", pa.string()),
+        ("count", pa.float64()),
+        ("margin", pa.float64()),
+        ("bias", pa.float64()),
+        ("standard_error", pa.float64()),
+    ]
+)
+"""One row for each area and column; `margin`, `bias` and `standard_error` are in records."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Margins:
+    """How far published figures may lie from the truth, float64 (a, t) each.
+
+    Parameters
+    ----------
+    margin : float64 (a, t)
+        At the level asked: nearly all replicates err by no more.
+    bias : float64 (a, t)
+        Mean error of the replicates: above 0 where counts come out too large.
+    standard_error : float64 (a, t)
+        Standard deviation of the replicates.
+    """
+
+    margin: Floats
+    bias: Floats
+    standard_error: Floats
+
+
+def spread_of(errors: Iterable[Floats], runs: int, level: Fraction) -> Margins:
+    """Return the margins of figures from the errors of their replicates.
+
+    Parameters
+    ----------
+    errors : iterable of R float64 (a, t)
+        Replicate less published figure, taken one by one; those that are not 0 are kept.
+    runs : int
+        Their number R, at least 2.
+    level : Fraction
+        Strictly between 0 and 1.
+
+    Raises
+    ------
+    ConfigError
+        If there are too few replicates for the level.
+
+    Notes
+    -----
+    The margin is the ``ceil(level (R + 1))``-th smallest absolute error. Were the error of the published
+    figure exchangeable with those of its R replicates, it would lie within that margin with at least this
+    probability (``docs/explanation/margins.md``, where it is measured how far it is).
+    """
+    rank = math.ceil(level * (runs + 1))
+    if rank > runs:
+        least = math.ceil(level / (1 - level))
+        raise ConfigError(
+            f"margins at level {float(level):g} take at least {least} replicates, and there are {runs}: "
+            f"opendas replicates OUT --runs {least} draws more."
+        )
+    shape = (0, 0)
+    figures, values = [], []
+    for one in errors:
+        shape = one.shape
+        figures.append(np.flatnonzero(one))
+        values.append(one.ravel()[figures[-1]])
+    figure, error = np.concatenate(figures), np.concatenate(values)
+    size = math.prod(shape)
+    first = np.bincount(figure, error, size) / runs
+    second = np.bincount(figure, error * error, size)
+    variance = np.maximum(0.0, (second - runs * first * first) / (runs - 1))
+    margin = np.zeros(size)
+    order = np.lexsort((np.abs(error), figure))
+    differing = np.bincount(figure, minlength=size)
+    # Errors of 0 come first in order of size: what is left of the rank counts among the others.
+    place = rank - 1 - (runs - differing)
+    wanted = np.flatnonzero(place >= 0)
+    margin[wanted] = np.abs(error)[order][(np.cumsum(differing) - differing + place)[wanted]]
+    return Margins(margin.reshape(shape), first.reshape(shape), np.sqrt(variance).reshape(shape))
+
+
+def margins_of(released: ReleasedProduct, query: str, where: str | AreaWeights, level: Fraction) -> pa.Table:
+    """Return published counts with their margins (:data:`MARGIN_SCHEMA`).
+
+    Parameters
+    ----------
+    released : ReleasedProduct
+    query : str
+        A redistricting table or a query group.
+    where : str or AreaWeights
+        Geolevel or entity category; or areas that somebody drew.
+    level : Fraction
+
+    Raises
+    ------
+    ConfigError
+        If there are no replicates, too few, or the query or geolevel is unknown.
+    FormatError
+        If the replicates are of other counts than those of the release.
+    """
+    table, file = product_table(released.product, query), _replicates(released)
+    frame, counts = released.frame, released.estimate
+    counted: Callable[[Histogram], Floats]
+    if isinstance(where, str):
+        check_geolevel(frame, where)
+        grouping = group_leaves(frame, where)
+        names = [bytes(code).decode() for code in grouping.geocodes]
+        counted = lambda found: count_table(found, table, grouping).astype(np.float64)  # noqa: E731
+    else:
+        names = list(where.names)
+        counted = lambda found: count_areas(found, table, frame, where)  # noqa: E731
+    runs = file.about.runs
+    errors = (counted(file.differences(k, frame, counts.size)) for k in range(1, runs + 1))
+    margins = spread_of(errors, runs, level)
+    areas, columns = margins.margin.shape
+    geocode = text_column(np.repeat(np.arange(areas, dtype=np.int32), columns), names)
+    cell = text_column(np.tile(np.arange(columns, dtype=np.int32), areas), table.columns)
+    figures = (counted(counts), margins.margin, margins.bias, margins.standard_error)
+    arrays = [geocode.cast(pa.string()), cell.cast(pa.string()), *(pa.array(x.ravel()) for x in figures)]
+    return pa.Table.from_arrays(arrays, schema=MARGIN_SCHEMA)
+
+
+def _replicates(released: ReleasedProduct) -> ReplicateFile:
+    """Open the replicates of a product, if they are of what the release holds now."""
+    path = released.release / REPLICATES / f"{released.name}.parquet"
+    if not path.is_file():
+        raise ConfigError(
+            f"this release holds no replicates of {released.name}: opendas replicates OUT draws them."
+        )
+    file = ReplicateFile(path)
+    if (file.about.product, file.about.counts) != (released.name, counts_digest(released.estimate)):
+        raise FormatError(f"{REPLICATES}/{path.name}: replicates of other counts than those of this release.")
+    return file
