@@ -157,3 +157,34 @@ def test_nothing_under_confidential_is_opened(tmp_path: Path) -> None:
     assert any("release" in path for path in opened)
     hidden = [path for path in opened if "confidential" in path or path.endswith(("counts.csv", ".key"))]
     assert hidden == []
+
+
+def test_tables_print_the_margin_of_the_count_and_stay_valid_when_more_replicates_are_drawn(
+    release: od.Release,
+) -> None:
+    od.tabulate(release, ["age"], "region")
+    od.replicates(release, runs=RUNS, workers=1)
+    for fmt in ("parquet", "csv"):
+        od.tabulate(release, ["kind"], "town", format=fmt)
+    path = release.folder / "tables" / "kind_town.parquet"
+    table = pq.read_table(path).to_pylist()
+    margins = release.margin("kind", geolevel="town").to_arrow().to_pylist()
+    printed = [row[f"{name}_MOE90"] for row in table for name in ("home", "school", "prison")]
+    assert printed == [row["margin"] for row in margins]
+    assert "age_MOE90" not in pq.read_schema(release.folder / "tables" / "age_region.parquet").names
+    assert all(check.ok for check in release.verify(allow_seeded=True))
+
+    od.replicates(release, runs=RUNS + 8, workers=1)
+    (release.folder / "tables" / "kind_town.csv").unlink()
+    od.tabulate(release, ["kind"], "region", format="csv")
+    assert pq.read_table(path).to_pylist() == table, "it says what it said"
+    assert all(check.ok for check in release.verify(allow_seeded=True))
+
+    changed = pq.read_table(path)
+    at = changed.column_names.index("home_MOE90")
+    column = np.asarray(changed.column(at)) + 1
+    metadata = pq.read_schema(path).metadata
+    lying = changed.set_column(at, "home_MOE90", [column]).replace_schema_metadata(metadata)
+    pq.write_table(lying, path)
+    failed = {check.name for check in release.verify(allow_seeded=True) if not check.ok}
+    assert "tables" in failed

@@ -6,9 +6,10 @@ Axes: ``a`` areas, ``t`` columns of the table; a figure is one area and column.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -19,11 +20,19 @@ from opendas.files.area_files import AreaWeights
 from opendas.files.parquet import text_column
 from opendas.files.release_folder import ReleasedProduct
 from opendas.files.replicate_files import REPLICATES, ReplicateFile, counts_digest
+from opendas.geography.frame import Frame
 from opendas.schema.histogram import Histogram
-from opendas.tables.cells import check_geolevel, product_table
-from opendas.tables.counting import count_areas, count_table, group_leaves
+from opendas.tables.cells import Table, check_geolevel, product_table
+from opendas.tables.counting import Grouping, count_areas, count_table, group_leaves
 
-__all__ = ["MARGIN_SCHEMA", "Margins", "margins_of", "spread_of"]
+__all__ = [
+    "MARGIN_SCHEMA",
+    "Margins",
+    "margins_of",
+    "number_of_replicates",
+    "spread_of",
+    "table_margins",
+]
 
 MARGIN_SCHEMA = pa.schema(
     [
@@ -108,6 +117,45 @@ def spread_of(errors: Iterable[Floats], runs: int, level: Fraction) -> Margins:
     return Margins(margin.reshape(shape), first.reshape(shape), np.sqrt(variance).reshape(shape))
 
 
+def number_of_replicates(released: ReleasedProduct) -> int:
+    """Return how many replicates of a product a release holds, 0 for none."""
+    path = _path(released)
+    return ReplicateFile(path).about.runs if path.is_file() else 0
+
+
+def table_margins(
+    released: ReleasedProduct,
+    table: Table,
+    where: Grouping | AreaWeights,
+    level: Fraction,
+    runs: int | None = None,
+) -> Margins:
+    """Return the margins of the counts of a table.
+
+    Parameters
+    ----------
+    released : ReleasedProduct
+    table : Table
+    where : Grouping or AreaWeights
+        Of the same frame.
+    level : Fraction
+    runs : int, optional
+        Take the first of them only: later ones were drawn after a table was made.
+
+    Raises
+    ------
+    ConfigError
+        If there are no replicates, or too few.
+    FormatError
+        If the replicates are of other counts than those of the release.
+    """
+    file = _replicates(released)
+    runs = file.about.runs if runs is None else min(runs, file.about.runs)
+    frame, size = released.frame, released.product.schema.size
+    errors = (_counted(file.differences(k, frame, size), table, frame, where) for k in range(1, runs + 1))
+    return spread_of(errors, runs, level)
+
+
 def margins_of(released: ReleasedProduct, query: str, where: str | AreaWeights, level: Fraction) -> pa.Table:
     """Return published counts with their margins (:data:`MARGIN_SCHEMA`).
 
@@ -122,36 +170,39 @@ def margins_of(released: ReleasedProduct, query: str, where: str | AreaWeights, 
 
     Raises
     ------
-    ConfigError
-        If there are no replicates, too few, or the query or geolevel is unknown.
-    FormatError
-        If the replicates are of other counts than those of the release.
+    ConfigError, FormatError
+        As :func:`table_margins`; and if the query or geolevel is unknown.
     """
-    table, file = product_table(released.product, query), _replicates(released)
-    frame, counts = released.frame, released.estimate
-    counted: Callable[[Histogram], Floats]
+    table, frame = product_table(released.product, query), released.frame
+    areas: Grouping | AreaWeights
     if isinstance(where, str):
         check_geolevel(frame, where)
-        grouping = group_leaves(frame, where)
-        names = [bytes(code).decode() for code in grouping.geocodes]
-        counted = lambda found: count_table(found, table, grouping).astype(np.float64)  # noqa: E731
+        areas = group_leaves(frame, where)
+        names = [bytes(code).decode() for code in areas.geocodes]
     else:
-        names = list(where.names)
-        counted = lambda found: count_areas(found, table, frame, where)  # noqa: E731
-    runs = file.about.runs
-    errors = (counted(file.differences(k, frame, counts.size)) for k in range(1, runs + 1))
-    margins = spread_of(errors, runs, level)
-    areas, columns = margins.margin.shape
-    geocode = text_column(np.repeat(np.arange(areas, dtype=np.int32), columns), names)
-    cell = text_column(np.tile(np.arange(columns, dtype=np.int32), areas), table.columns)
-    figures = (counted(counts), margins.margin, margins.bias, margins.standard_error)
+        areas, names = where, list(where.names)
+    found = table_margins(released, table, areas, level)
+    counts = _counted(released.estimate, table, frame, areas)
+    geocode = text_column(np.repeat(np.arange(len(names), dtype=np.int32), counts.shape[1]), names)
+    cell = text_column(np.tile(np.arange(counts.shape[1], dtype=np.int32), len(names)), table.columns)
+    figures = (counts, found.margin, found.bias, found.standard_error)
     arrays = [geocode.cast(pa.string()), cell.cast(pa.string()), *(pa.array(x.ravel()) for x in figures)]
     return pa.Table.from_arrays(arrays, schema=MARGIN_SCHEMA)
 
 
+def _counted(counts: Histogram, table: Table, frame: Frame, where: Grouping | AreaWeights) -> Floats:
+    if isinstance(where, Grouping):
+        return count_table(counts, table, where).astype(np.float64)
+    return count_areas(counts, table, frame, where)
+
+
+def _path(released: ReleasedProduct) -> Path:
+    return released.release / REPLICATES / f"{released.name}.parquet"
+
+
 def _replicates(released: ReleasedProduct) -> ReplicateFile:
     """Open the replicates of a product, if they are of what the release holds now."""
-    path = released.release / REPLICATES / f"{released.name}.parquet"
+    path = _path(released)
     if not path.is_file():
         raise ConfigError(
             f"this release holds no replicates of {released.name}: opendas replicates OUT draws them."

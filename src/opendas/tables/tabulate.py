@@ -1,10 +1,10 @@
-"""Published tables: one per table name and geolevel, made from a release folder alone; with margins of error.
+"""Published tables: one per table name and geolevel, made from a release folder alone; with margins.
 
-A margin here is that of the noise added to one measured answer: the least m such that at least the given
+Beside a count stands ``_MOE90``, the margin of that count, where the release holds replicates; and
+``_NOISE90``, the margin of the noise added to one measured answer: the least m such that at least the given
 part of the noise lies within -m to m. It describes the noisy measurement, before post-processing made it
-consistent, whole and non-negative, and not the error of the published estimate, which post-processing
-usually makes smaller and may bias for small counts. A cell that is the sum of several measured answers has
-no margin here. An invariant cell has the margin 0: it is exact.
+consistent, whole and non-negative, and not the error of the published count. A cell that is the sum of
+several measured answers has none. An invariant cell has the margin 0: it is exact.
 
 Axes: ``g`` geounits of the table, ``t`` columns.
 """
@@ -43,15 +43,16 @@ from opendas.tables.cells import (
 from opendas.tables.counting import Grouping, count_batches, group_leaves
 from opendas.tables.interval_tables import DEFAULT_CONFIDENCE, MeasuredProduct
 from opendas.tables.legacy import write_legacy
+from opendas.tables.replicate_margins import number_of_replicates, table_margins
 
 __all__ = [
     "INTERVALS",
     "NO_MARGIN",
     "TABLE_FORMATS",
     "TableRequest",
-    "margin_suffix",
     "margins",
     "matching_row",
+    "percent_text",
     "table_batches",
     "table_request",
     "tabulate",
@@ -80,6 +81,8 @@ class TableRequest:
         Of the margins of error, and the level of intervals.
     measured : MeasuredProduct or None
         What intervals are made from; None for a table without.
+    replicates : int
+        How many replicates the margins of counts are made from; 0 for a table without.
     """
 
     released: ReleasedProduct
@@ -88,10 +91,11 @@ class TableRequest:
     stem: str
     confidence: Fraction
     measured: MeasuredProduct | None = None
+    replicates: int = 0
 
 
-def margin_suffix(confidence: Fraction) -> str:
-    """Return the ending of a margin column, for instance ``_MOE90``.
+def percent_text(confidence: Fraction) -> str:
+    """Return a confidence as the names of columns end with it, for instance ``90``.
 
     Raises
     ------
@@ -103,7 +107,7 @@ def margin_suffix(confidence: Fraction) -> str:
             f"the confidence of margins lies between 0 and 1, for instance 0.90; not {confidence}."
         )
     percent = confidence * 100
-    return f"_MOE{percent.numerator}" if percent.denominator == 1 else f"_MOE{float(percent):g}"
+    return f"{percent.numerator}" if percent.denominator == 1 else f"{float(percent):g}"
 
 
 def table_request(
@@ -113,6 +117,7 @@ def table_request(
     confidence: Fraction = DEFAULT_CONFIDENCE,
     *,
     measured: dict[str, MeasuredProduct] | None = None,
+    replicates: int | None = None,
 ) -> TableRequest:
     """Resolve a table name and a geolevel.
 
@@ -124,6 +129,8 @@ def table_request(
         Official geolevel or entity category of the frame.
     measured : dict of product name to MeasuredProduct, optional
         Give it to have intervals: measurements are opened into it once, for all tables of a product.
+    replicates : int, optional
+        Make margins of counts from so many replicates; by default from all that the release holds.
 
     Raises
     ------
@@ -132,7 +139,7 @@ def table_request(
     FormatError
         If intervals are wanted and the measurement files do not hold all answers.
     """
-    margin_suffix(confidence)
+    percent_text(confidence)
     released, query, explicit = find_table(release, name)
     table = product_table(released.product, query)
     slug = name if name in PL94_TABLES else "+".join(quote(part, safe="") for part in query.split(" * "))
@@ -140,24 +147,29 @@ def table_request(
         slug = f"{released.name}.{slug}"
     check_geolevel(released.frame, geolevel)
     grouping = group_leaves(released.frame, geolevel)
+    if replicates is None:
+        replicates = number_of_replicates(released)
     if measured is None:
-        return TableRequest(released, table, grouping, f"{slug}_{geolevel}", confidence)
+        stem = f"{slug}_{geolevel}"
+        return TableRequest(released, table, grouping, stem, confidence, replicates=replicates)
     if released.name not in measured:
         measured[released.name] = MeasuredProduct(noisy_tree(released), released)
     stem = f"{slug}_{geolevel}{INTERVALS}"
-    return TableRequest(released, table, grouping, stem, confidence, measured[released.name])
+    return TableRequest(released, table, grouping, stem, confidence, measured[released.name], replicates)
 
 
 def _schema(request: TableRequest, known: Sequence[bool]) -> pa.Schema:
     fields = [("GEOID", pa.string())]
-    suffix, level = margin_suffix(request.confidence), margin_suffix(request.confidence).removeprefix("_MOE")
+    level = percent_text(request.confidence)
     for column, has_margin in zip(request.table.columns, known, strict=True):
         fields.append((column, pa.int64()))
+        if request.replicates:
+            fields.append((f"{column}_MOE{level}", pa.int64()))
         if has_margin:
-            fields.append((column + suffix, pa.int64()))
+            fields.append((f"{column}_NOISE{level}", pa.int64()))
         if request.measured is not None:
             fields.append((f"{column}_EST", pa.float64()))
-            fields.append((f"{column}_EST{suffix}", pa.float64()))
+            fields.append((f"{column}_EST_MOE{level}", pa.float64()))
             fields += [(f"{column}_{end}{level}", pa.int64()) for end in ("LOW", "HIGH")]
     return pa.schema(fields)
 
@@ -170,8 +182,11 @@ def _metadata(request: TableRequest) -> dict[str, object]:
         "geolevel": request.grouping.geolevel,
         "labels": dict(zip(request.table.columns, request.table.labels, strict=True)),
         "confidence": str(request.confidence),
-        "margin": "noise of the one measurement that answers the cell directly, before post-processing",
+        "noise": "_NOISE is of the one measurement that answers the cell directly, before post-processing",
     }
+    if request.replicates:
+        metadata["replicates"] = request.replicates
+        metadata["margin"] = "_MOE is of the published count, from replicates of the release"
     if request.measured is not None:
         metadata["intervals"] = (
             "_EST is the unbiased least-squares estimate from all noisy measurements, _EST_MOE half the "
@@ -182,30 +197,41 @@ def _metadata(request: TableRequest) -> dict[str, object]:
 
 
 def table_batches(request: TableRequest) -> Iterator[pa.Table]:
-    """Yield the rows of a table in batches: ``GEOID``, then each cell with its margin beside it.
+    """Yield the rows of a table in batches: ``GEOID``, then each cell with its margins beside it.
 
-    A margin column is there if the margin of its cell is known for some geounit. With intervals follow the
-    estimate, its margin, and the ends of the interval for the true count. The first batch may be empty; all
-    have the same schema.
+    The margin of a count is there if the release has replicates, that of the noise if it is known for some
+    geounit. With intervals follow the estimate, its margin, and the ends of the interval for the true count.
+    The first batch may be empty; all have the same schema.
     """
-    margin = margins(request.released, request.table, request.grouping, request.confidence)
-    known = (margin != NO_MARGIN).any(axis=0).tolist()
+    noise = margins(request.released, request.table, request.grouping, request.confidence)
+    known = (noise != NO_MARGIN).any(axis=0).tolist()
     schema = _schema(request, known)
     if len(request.grouping) == 0:
         yield schema.empty_table()
-    found = _interval_columns(request)
+    found, of_counts = _interval_columns(request), _count_margins(request)
     batches = count_batches(request.released.estimate, request.table, request.grouping)
     for start, counts in batches:
         stop = start + len(counts)
         arrays = [bytes_column(request.grouping.geocodes[start:stop])]
         for column, has_margin in enumerate(known):
             arrays.append(pa.array(np.ascontiguousarray(counts[:, column])))
+            if of_counts is not None:
+                arrays.append(pa.array(np.ascontiguousarray(of_counts[start:stop, column])))
             if has_margin:
-                one = np.ascontiguousarray(margin[start:stop, column])
+                one = np.ascontiguousarray(noise[start:stop, column])
                 arrays.append(pa.array(one, mask=one == NO_MARGIN))
             if found is not None:
                 arrays += _interval_arrays(found, slice(start, stop), column)
         yield pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _count_margins(request: TableRequest) -> Ints | None:
+    if not request.replicates:
+        return None
+    found = table_margins(
+        request.released, request.table, request.grouping, request.confidence, request.replicates
+    )
+    return found.margin.astype(np.int64)
 
 
 def _interval_columns(request: TableRequest) -> Intervals | None:
@@ -239,13 +265,14 @@ def write_table(
     fmt: str = "parquet",
     confidence: Fraction = DEFAULT_CONFIDENCE,
     measured: dict[str, MeasuredProduct] | None = None,
+    replicates: int | None = None,
     to: Path | None = None,
 ) -> Path:
     """Write one table, for instance ``tables/P1_block.parquet``, and return its path.
 
     Parameters
     ----------
-    name, geolevel, confidence, measured
+    name, geolevel, confidence, measured, replicates
         As in :func:`table_request`.
     fmt : ``"parquet"`` or ``"csv"``
     to : Path, optional
@@ -254,7 +281,7 @@ def write_table(
     """
     if fmt not in ("parquet", "csv"):
         raise ConfigError(f"unknown format {fmt!r} of a single table; known are parquet and csv.")
-    request = table_request(release, name, geolevel, confidence, measured=measured)
+    request = table_request(release, name, geolevel, confidence, measured=measured, replicates=replicates)
     folder = release.path / "tables" if to is None else to
     path = folder / f"{request.stem}.{fmt}"
     batches = table_batches(request)

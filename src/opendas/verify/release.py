@@ -110,7 +110,7 @@ def _tables(release: ReleaseFolder) -> str:
         from opendas.verify.tables import same_table
 
         wrong = [path.relative_to(folder).as_posix() for path in files if not same_table(release, path)]
-    require(not wrong, f"not what the microdata say: {first_few(wrong)}.")
+    require(not wrong, f"not what microdata and replicates say: {first_few(wrong)}.")
     return f"{len(files)} tables agree with the microdata"
 
 

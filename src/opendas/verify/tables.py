@@ -33,7 +33,7 @@ from opendas.tables.tabulate import (
 
 __all__ = ["same_table"]
 
-_MARGIN = re.compile(r"_MOE([0-9.]+)$")
+_MARGIN = re.compile(r"_(MOE|NOISE)([0-9.]+)$")
 _INTERVAL = re.compile(r"_(EST|EST_MOE[0-9.]+|LOW[0-9.]+|HIGH[0-9.]+)$")
 
 
@@ -54,7 +54,14 @@ def _same_parquet(release: ReleaseFolder, path: Path) -> bool:
     full = name if name in PL94_TABLES else f"{product}:{name}"
     measured: dict[str, MeasuredProduct] | None = {} if "intervals" in metadata else None
     confidence = Fraction(metadata["confidence"])
-    request = table_request(release, full, metadata["geolevel"], confidence, measured=measured)
+    request = table_request(
+        release,
+        full,
+        metadata["geolevel"],
+        confidence,
+        measured=measured,
+        replicates=metadata.get("replicates", 0),
+    )
     found = open_parquet(path).read().replace_schema_metadata(None)
     stems = (request.stem, request.stem.removeprefix(f"{product}."))
     return path.stem in stems and _equal(found, pa.concat_tables(table_batches(request)))
@@ -97,7 +104,9 @@ def _candidates(release: ReleaseFolder, stem: str) -> Iterator[tuple[str, str]]:
 def _same_csv(release: ReleaseFolder, path: Path) -> bool:
     with open(path, encoding="utf-8", newline="") as file:
         header = next(csv.reader(file))
-    levels = {match[1] for match in map(_MARGIN.search, header) if match}
+    found = [match for match in map(_MARGIN.search, header) if match]
+    levels = {match[2] for match in found}
+    replicates = None if any(match[1] == "MOE" and "_EST_" not in match.string for match in found) else 0
     confidence = Fraction(levels.pop()) / 100 if levels else DEFAULT_CONFIDENCE
     measured: dict[str, MeasuredProduct] | None = {} if path.stem.endswith(INTERVALS) else None
     for name, geolevel in _candidates(release, path.stem.removesuffix(INTERVALS)):
@@ -109,6 +118,7 @@ def _same_csv(release: ReleaseFolder, path: Path) -> bool:
                 fmt="csv",
                 confidence=confidence,
                 measured=measured,
+                replicates=replicates,
                 to=Path(folder),
             )
             if again.read_bytes() == path.read_bytes():

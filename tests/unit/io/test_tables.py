@@ -173,27 +173,27 @@ def test_higher_levels_equal_the_official_summary_records(rhode_island, geolevel
 
 def test_margin_columns_stand_where_one_measurement_answers(release):
     names = tabulate(release, "P1", "county").column_names
-    assert "P0010001_MOE90" in names  # the total was measured
-    assert "P0010003_MOE90" in names  # white alone is a row of cenrace
-    assert "P0010002_MOE90" not in names  # one race is a sum of six
-    assert names[:3] == ["GEOID", "P0010001", "P0010001_MOE90"]
+    assert "P0010001_NOISE90" in names  # the total was measured
+    assert "P0010003_NOISE90" in names  # white alone is a row of cenrace
+    assert "P0010002_NOISE90" not in names  # one race is a sum of six
+    assert names[:3] == ["GEOID", "P0010001", "P0010001_NOISE90"]
     names = tabulate(release, "P4", "county").column_names
-    assert "P0040001_MOE90" not in names  # 18 and over is a sum of two measured answers
-    assert "P0040002_MOE90" in names  # 18 and over and Hispanic is a row of votingage * hispanic
+    assert "P0040001_NOISE90" not in names  # 18 and over is a sum of two measured answers
+    assert "P0040002_NOISE90" in names  # 18 and over and Hispanic is a row of votingage * hispanic
 
 
 def test_margins_are_those_of_the_plan(release):
     plan_share = Fraction(2, 15) * Fraction(1, 8) * Fraction(5, 2)  # county share * cenrace share * rho
-    for confidence, name in ((Fraction(9, 10), "MOE90"), (Fraction(99, 100), "MOE99")):
+    for confidence, name in ((Fraction(9, 10), "NOISE90"), (Fraction(99, 100), "NOISE99")):
         table = tabulate(release, "P1", "county", confidence=confidence)
         wanted = DiscreteGaussian(1 / plan_share).margin(confidence)
         assert table.column(f"P0010003_{name}").to_pylist() == [wanted, wanted]
     # The state total is an invariant, housing units per block are too.
-    assert tabulate(release, "P1", "state").column("P0010001_MOE90").to_pylist() == [0]
+    assert tabulate(release, "P1", "state").column("P0010001_NOISE90").to_pylist() == [0]
     assert tabulate(release, "H1", "place").column_names == ["GEOID", "H0010001", "H0010002", "H0010003"]
     units = tabulate(release, "H1", "block")
-    assert set(units.column("H0010001_MOE90").to_pylist()) == {0}
-    assert min(units.column("H0010002_MOE90").to_pylist()) > 0
+    assert set(units.column("H0010001_NOISE90").to_pylist()) == {0}
+    assert min(units.column("H0010002_NOISE90").to_pylist()) > 0
 
 
 def test_regrouped_geounits_have_no_margin_unless_their_leaves_are_the_same(persons, tmp_path):
@@ -211,16 +211,16 @@ def test_regrouped_geounits_have_no_margin_unless_their_leaves_are_the_same(pers
     add_product(tmp_path / "release", persons, spine=spine)
     table = tabulate(tmp_path, "P1", "block_group")
     assert table.column("GEOID").to_pylist()[-1] == "440030202001"
-    known = [value is not None for value in table.column("P0010001_MOE90").to_pylist()]
+    known = [value is not None for value in table.column("P0010001_NOISE90").to_pylist()]
     assert known == [False] * (len(known) - 1) + [True]
-    assert not any(name.endswith("MOE90") for name in tabulate(tmp_path, "P1", "county").column_names)
+    assert not any(name.endswith("NOISE90") for name in tabulate(tmp_path, "P1", "county").column_names)
 
 
 def test_any_query_makes_a_table(wards, tmp_path):
     add_product(tmp_path / "release", wards)
     table = tabulate(tmp_path, "broad*age", "region")
     labels = ["under|18 * ab", "under|18 * rest of them", '"18"+ * ab', '"18"+ * rest of them']
-    assert [name for name in table.column_names if not name.endswith("_MOE90")] == ["GEOID", *labels]
+    assert [name for name in table.column_names if not name.endswith("_NOISE90")] == ["GEOID", *labels]
     dense = np.stack([wards.estimate.dense(leaf) for leaf in range(4)]).reshape(2, 2, 2, 3).sum(axis=1)
     wanted = np.stack([dense[:, :, :2].sum(axis=2), dense[:, :, 2]], axis=2).reshape(2, 4)
     assert np.array_equal(np.stack([table.column(label) for label in labels], axis=1), wanted)
