@@ -302,7 +302,7 @@ def test_households_that_move_together_cost_no_more_than_is_stated() -> None:
 
 
 def test_the_exact_account_says_that_it_does_not_know_units_of_several_records() -> None:
-    with pytest.raises(ConfigError, match="a unit has several"):
+    with pytest.raises(ConfigError, match="unit has several"):
         plan_loss(planned(2))
     assert plan_loss(planned(1)).changes
     assert ContributionBound("who", 1) == planned(1).budget.contribution.bound

@@ -93,6 +93,26 @@ def test_a_table_of_records_is_guessed(tmp_path: Path, monkeypatch: pytest.Monke
     assert "CHECK" in Path("my-patients-run.toml").read_text()
 
 
+def test_who_records_are_of_is_neither_place_nor_attribute_nor_count(tmp_path: Path) -> None:
+    """In a table of visits: the identifier is what is protected, and its values stand in no file."""
+    rows = [f"P{n // 2:03d},{n % 4},{'fm'[n // 3 % 2]},{'abc'[n % 3]}" for n in range(60)]
+    (tmp_path / "visits.csv").write_text("\n".join(["patient,ward,sex,kind", *rows]) + "\n")
+    result = init("table", str(tmp_path / "visits.csv"), "--to", str(tmp_path))
+    assert result.exit_code == 0, result.exception
+    run = resolve(load_run_file(tmp_path / "visits-run.toml"))
+    assert run.product.schema.names == ("sex", "kind")
+    assert run.reader.geocode == "ward"
+    assert run.reader.contribution is not None
+    assert run.reader.contribution.unit_id == run.product.protected_unit == "patient"
+    for path in tmp_path.glob("*.toml"):
+        assert "P001" not in path.read_text()
+    # where every row is somebody else's, an identifier is left out and nothing is said of units
+    numbered = [f"{1000 + n},{row.split(',', 1)[1]}" for n, row in enumerate(rows)]
+    (tmp_path / "persons.csv").write_text("\n".join(["person,ward,sex,kind", *numbered]) + "\n")
+    guess = guess_table(tmp_path / "persons.csv")
+    assert (guess.unit_id, guess.count, guess.ignored) == (None, None, ("person",))
+
+
 def test_a_table_of_counts_is_guessed(tmp_path: Path) -> None:
     (tmp_path / "zones.csv").write_text(COUNTS)
     guess = guess_table(tmp_path / "zones.csv")

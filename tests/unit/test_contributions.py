@@ -17,7 +17,9 @@ from support.units import KEYS, Row, counted, counted_slowly, key, may_join, tab
 
 from opendas.errors import ConfigError, DataError, PrivacyError
 from opendas.readers import make_reader
+from opendas.readers.columns.identifiers import seems_identifier
 from opendas.readers.counting import contributions
+from opendas.readers.row_readers import RowReader
 from opendas.sampling.ordering import keyed_labels, keyed_texts
 from opendas.schema.declarations import ContributionBound, Distinct
 
@@ -249,3 +251,61 @@ def test_what_does_not_fit_together_is_refused(section: dict[str, object], messa
 def test_a_unit_is_what_is_protected() -> None:
     assert unit_run().product.protected_unit == "record"
     assert unit_run(unit_id="who", at_most=2).product.protected_unit == "who"
+
+
+# Columns that say whose a record is, and are not used.
+
+
+def test_an_identifier_that_is_not_used_is_found_where_units_have_several_rows(tmp_path: Path) -> None:
+    rows = table(made(8, rows=300, units=100))
+    whole = rows.append_column("patient_id", rows.column("who"))
+    for name, several in (("patient_id", True), ("ward_of_patient", False)):
+        pq.write_table(whole.rename_columns(["who", "ward", "age", "kind", name]), tmp_path / "rows.parquet")
+        spec = replace(unit_run().resolved.reader, paths=(tmp_path / "rows.parquet",))
+        findings = make_reader(spec).read().findings
+        assert [finding.field for finding in findings] == ([name] if several else [])
+        assert make_reader(spec).frame() is not None
+    # on Spark, whose executors read the rows, the driver looks
+    pq.write_table(whole, tmp_path / "rows.parquet")
+    reader = make_reader(replace(unit_run().resolved.reader, paths=(tmp_path / "rows.parquet",)))
+    assert isinstance(reader, RowReader)
+    rows_of_spark = reader.file_rows()
+    assert rows_of_spark is not None
+    assert [finding.field for finding in rows_of_spark.data.findings] == ["patient_id"]
+
+
+@pytest.mark.parametrize("rows", [[("u", 0, 0)] * 400, [(f"u{n}", 0, 0) for n in range(400)]])
+def test_classes_and_rows_of_somebody_else_each_are_no_finding(tmp_path: Path, rows: list[Row]) -> None:
+    whole = table(rows)
+    pq.write_table(whole.append_column("patient", whole.column("who")), tmp_path / "rows.parquet")
+    spec = replace(unit_run().resolved.reader, paths=(tmp_path / "rows.parquet",))
+    assert make_reader(spec).read().findings == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "seems"),
+    [
+        *((name, True) for name in ("patient", "PERSON_ID", "studentNumber", "mafid", "ID", "Household no")),
+        *(
+            (name, False)
+            for name in ("ward_id", "age", "patients", "individuals_seen", "covid", "number", "")
+        ),
+    ],
+)
+def test_names_that_seem_to_be_identifiers(name: str, seems: bool) -> None:
+    assert seems_identifier(name) is seems
+
+
+def test_a_unit_that_spark_would_see_in_parts_is_read_by_the_driver(tmp_path: Path) -> None:
+    pq.write_table(table(made(9)), tmp_path / "rows.parquet")
+    spec = replace(
+        unit_run(unit_id="who", at_most=2).resolved.reader,
+        paths=(tmp_path / "rows.parquet",),
+        selection=KEYS,
+    )
+    reader = make_reader(spec)
+    assert isinstance(reader, RowReader)
+    assert reader.file_rows() is None
+    without = make_reader(spec.counting_everything())
+    assert isinstance(without, RowReader)
+    assert without.file_rows() is not None

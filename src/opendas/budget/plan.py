@@ -14,7 +14,21 @@ from opendas.privacy.exact import format_fraction
 from opendas.privacy.relations import Neighbours
 from opendas.sampling.laws import DiscreteGaussian, Noise
 
-__all__ = ["PlanRow", "attribute_rho", "budget_loss", "invariant_shares", "plan_rows", "within_rho"]
+__all__ = [
+    "UNITS_OF_SEVERAL",
+    "PlanRow",
+    "attribute_rho",
+    "budget_loss",
+    "invariant_shares",
+    "plan_rows",
+    "within_rho",
+]
+
+UNITS_OF_SEVERAL = (
+    "the exact account is of one changed record, and here a protected unit has several: the formulas state "
+    "its loss."
+)
+"""Why there is no exact account of some budgets."""
 
 _CONFIDENCE = Fraction(9, 10)
 
@@ -259,6 +273,11 @@ def budget_loss(budget: Budget, held: Iterable[tuple[str, str]] = ()) -> WorstLo
         Of one change: two answers of every query group that is measured (one under the unbounded relation),
         each off by one. With bypassed geounits use :func:`opendas.measurement.loss.plan_loss`.
 
+    Raises
+    ------
+    BudgetError
+        If a protected unit has several records.
+
     Examples
     --------
     >>> from opendas.budget import BudgetSpec, resolve_budget
@@ -267,6 +286,8 @@ def budget_loss(budget: Budget, held: Iterable[tuple[str, str]] = ()) -> WorstLo
     >>> round(budget_loss(us).epsilon("1e-10").upper, 2)
     16.47
     """
+    if budget.contribution.records > 1:
+        raise BudgetError(UNITS_OF_SEVERAL)
     same = set(held)
     rows = 2 if budget.neighbours is Neighbours.BOUNDED else 1
     change: dict[tuple[Noise, int], int] = {}

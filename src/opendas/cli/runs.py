@@ -367,14 +367,14 @@ def run_answer(out: Path, product: str, seconds: float) -> dict[str, Any]:
 
 
 def findings_message(out: Path, product: str) -> str | None:
-    """Say where the inconsistencies of the input are listed; None where there are none."""
+    """Say where what was found in the input is listed; None where there is nothing."""
     path = out / "confidential" / "findings" / f"{product}.txt"
     if not path.is_file():
         return None
     count = len(path.read_bytes().splitlines())
     return (
-        f"warning: the input is inconsistent in {count:,} place{'s' if count > 1 else ''}, listed in {path} "
-        "(confidential). --strict makes this an error."
+        f"warning: {count:,} finding{'s' if count > 1 else ''} about the input, listed in {path} "
+        "(confidential). --strict makes contradictions with public counts an error."
     )
 
 

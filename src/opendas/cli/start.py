@@ -304,6 +304,8 @@ def init_table(data: Path, to: Path) -> None:
     message(f"where:      column {guess.geocode}, levels {', '.join(guess.level_names)}")
     message(f"attributes: {', '.join(f'{a} ({len(v)} levels)' for a, v in guess.attributes.items())}")
     message(f"rows:       {'counts in column ' + guess.count if guess.count else 'one record each'}")
+    if guess.unit_id is not None:
+        message(f"units:      {guess.unit_id}; some have several rows, of which the run file counts 3")
     message(f"not taken:  {', '.join(guess.ignored) or 'nothing'}")
     message("This is a guess. Look for CHECK in both files: the levels listed there would be published.")
     message(f"Then: opendas plan {run}")

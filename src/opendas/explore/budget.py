@@ -118,7 +118,7 @@ def read_budget(
         return None, sums
     levels = dict(zip(subject.levels, shares, strict=True))
     try:
-        budget = Budget(mechanism, neighbours, total, levels, queries, delta)
+        budget = Budget(mechanism, neighbours, total, levels, queries, delta, subject.contribution)
     except OpendasError as error:
         problems.add(f"{prefix}.total", str(error))
         return None, sums

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -138,4 +139,5 @@ def read_run_file(text: str, subject: Subject) -> Budget:
         mechanism=Mechanism(section.run.mechanism),
         neighbours=Neighbours(section.run.neighbours),
     )
-    return resolve_budget(spec, subject.levels, subject.product.workload.canonical, subject.stand_ins)
+    found = resolve_budget(spec, subject.levels, subject.product.workload.canonical, subject.stand_ins)
+    return replace(found, contribution=subject.contribution)

@@ -17,6 +17,7 @@ import numpy as np
 
 from opendas.arrays import Floats
 from opendas.budget.allocation import Budget
+from opendas.budget.contribution import ONE_RECORD, Contribution
 from opendas.budget.plan import attribute_rho, budget_loss
 from opendas.budget.presets import preset, preset_names
 from opendas.budget.resolve import BudgetSpec, resolve_budget
@@ -86,6 +87,9 @@ class Subject:
 
     categories: tuple[str, ...] = ()
     """Kinds of areas off the spine that are known."""
+
+    contribution: Contribution = ONE_RECORD
+    """What one protected unit contributes; no plan changes it."""
 
     def __init__(
         self,
@@ -199,6 +203,7 @@ class RunSubject(Subject):
             frozenset(level.name for level in spine.levels if level.whole is not None),
             run.resolved.stand_ins,
         )
+        self.contribution = run.budget.contribution
         entities = run.frame.entities
         self.categories = tuple(name for name, codes in entities.items() if bool((codes != b"").any()))
 

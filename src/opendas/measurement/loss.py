@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from fractions import Fraction
 from types import MappingProxyType
 
+from opendas.budget.plan import UNITS_OF_SEVERAL
 from opendas.constraints.table import invariant_geolevels
 from opendas.errors import ConfigError
 from opendas.measurement.plan import MeasurementPlan, PlannedQuery
@@ -69,11 +70,6 @@ def plan_loss(plan: MeasurementPlan, *, hold_invariants: bool = False) -> WorstL
     ConfigError
         If the invariants leave no neighbours to compare.
     """
-    if plan.budget.contribution.records > 1:
-        raise ConfigError(
-            "the exact account is of one changed record, and here a unit has several: its loss is rho (or "
-            "epsilon), by the formulas."
-        )
     fixed = _fixed(plan) if hold_invariants else {}
     if plan.budget.neighbours is Neighbours.UNBOUNDED:
         if any(plan.product.workload.group(query).size == 1 for query in fixed):
@@ -218,6 +214,8 @@ def _pairs(plan: MeasurementPlan, counted: Counted) -> Iterator[ChangedAnswers]:
 
 def _along(plan: MeasurementPlan, path: Path, counted: Counted) -> ChangedAnswers:
     """Return one answer of each counted query group along a path."""
+    if plan.budget.contribution.records > 1:  # answers differ by more than one, in many ways
+        raise ConfigError(UNITS_OF_SEVERAL)
     change: dict[tuple[Noise, int], int] = {}
     for number, (level, multiple) in enumerate(zip(plan.levels, path, strict=True)):
         for planned in level.queries:

@@ -9,16 +9,25 @@ records.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import itertools
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 
 import numpy as np
 
 from opendas.arrays import Ints
-from opendas.errors import ConfigError, SchemaError
-from opendas.readers.base import FRAME_FROM_RECORDS, CensusKind, InputData, Reader, ReaderSpec, census_kind
+from opendas.errors import ConfigError, Finding, SchemaError
+from opendas.readers.base import (
+    FRAME_FROM_RECORDS,
+    CensusKind,
+    InputData,
+    Reader,
+    ReaderSpec,
+    Source,
+    census_kind,
+)
 from opendas.readers.columns.coding import (
     BLOCK_COLUMNS,
     GROUP_COLUMN,
@@ -27,10 +36,12 @@ from opendas.readers.columns.coding import (
     block_geocodes_of,
     coded_geocodes,
     codes_of,
+    unit_ids,
     whole_numbers,
 )
-from opendas.readers.columns.csv_parquet import Batch, column_names
+from opendas.readers.columns.csv_parquet import Batch, column_names, read_batches, shown_name
 from opendas.readers.columns.findings import FindingLog
+from opendas.readers.columns.identifiers import seems_identifier, several_rows
 from opendas.readers.counting.tally import FileRows, Layout, Leaves, file_rows, read_rows
 from opendas.readers.frame.frame_file import Hierarchy, frame_path, hierarchy
 from opendas.schema.attributes import Schema
@@ -247,7 +258,12 @@ class RowReader(Reader):
 
     def file_rows(self) -> FileRows | None:
         """Return what it takes to count the rows elsewhere; None where that cannot be."""
-        return file_rows(self.spec, *self._layout())
+        layout, levels, leaves = self._layout()
+        found = file_rows(self.spec, layout, levels, leaves)
+        path = self.spec.paths[0]
+        if found is None or not isinstance(path, Path) or not path.is_file():  # at an address
+            return found
+        return replace(found, data=replace(found.data, findings=self._identifiers(layout, levels)))
 
     def _read(self, cache: Path | None, *, planning: bool) -> InputData:
         layout, levels, leaves = self._layout()
@@ -255,9 +271,19 @@ class RowReader(Reader):
         # quarters is not enough: where its facilities are would still come from the records.
         declared = leaves == "frame" and self.spec.constants.get("hhgq") == HHGQ_LEVELS[0]
         declared = declared and self.spec.reader in _LONG_FORM
-        return read_rows(
+        data = read_rows(
             self.spec, layout, levels, leaves, cache, planning=planning, residence_is_declared=declared
         )
+        if planning:
+            return data
+        return replace(data, findings=(*data.findings, *self._identifiers(layout, levels)))
+
+    def _identifiers(self, layout: Layout, levels: Hierarchy) -> tuple[Finding, ...]:
+        """Say which columns seem to say whose a record is, where the run counts records of nobody."""
+        if self.spec.reader != "records" or self.spec.contribution is not None:
+            return ()
+        read = {*layout.leaf_columns, *layout.cell_columns, *levels.columns}
+        return tuple(_unread_identifiers(self.spec.paths[0], read))
 
     def _layout(self) -> tuple[Layout, Hierarchy, Leaves]:
         spec, levels = self.spec, hierarchy(self.spec)
@@ -279,5 +305,24 @@ class RowReader(Reader):
             f'attributes), not for {spec.product.name!r}; try reader = "records".'
         )
 
+
+def _unread_identifiers(path: Source, read: Collection[str]) -> Iterator[Finding]:
+    """Say of the columns that are not read which seem to say whose a record is, where some have several."""
+    for name in column_names(path):
+        if name in read or not seems_identifier(name):
+            continue
+        log = FindingLog()
+        for batch in itertools.islice(read_batches(path, [name], log, rows=_LOOKED_AT), 1):
+            values = len(np.unique(unit_ids(batch, name, log)))
+            if several_rows(values, batch.rows):
+                rule = (
+                    "this column seems to say whose a record is, and some have several: what is protected is "
+                    f'one row. [input] unit_id = "{name}" and at_most protect all rows of one'
+                )
+                yield Finding(shown_name(path), None, name, rule)
+
+
+_LOOKED_AT = 1 << 17
+"""Rows of the first file in which identifiers are looked for."""
 
 _LONG_FORM = ("records", "histogram")

@@ -232,6 +232,12 @@ def public_pairs(run: Run) -> tuple[Pair, ...]:
     -----
     On a spine with bypassing, an only child is not counted: it is not measured.
     """
+    bound = run.resolved.reader.contribution
+    if bound is not None and bound.at_most > 1:
+        raise ConfigError(
+            "[input] unit_id: a budget is allocated for units of one record. Leave unit_id and at_most out "
+            "meanwhile; without distinct the noise has the same shape with them."
+        )
     spine = _whole_spine(run)
     product = run.product
     fixed = {

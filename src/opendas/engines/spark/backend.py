@@ -89,7 +89,13 @@ class SparkBackend:
         reader = make_reader(spec)
         rows = reader.file_rows() if isinstance(reader, RowReader) else None
         if rows is not None:
-            return _UnreadData(rows.data.frame, rows.data.histogram, rows=rows, remote=remote)
+            return _UnreadData(
+                rows.data.frame,
+                rows.data.histogram,
+                findings=rows.data.findings,
+                rows=rows,
+                remote=remote,
+            )
         if remote:
             reader = make_reader(copy_data(spec, remote, cache))
         return reader.read(cache)

@@ -15,6 +15,7 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from opendas.errors import ConfigError, EnvironmentFailure, FormatError
+from opendas.readers.columns.identifiers import seems_identifier, several_rows
 from opendas.runs.config.model import RESERVED_GEOLEVELS
 from opendas.schema.attributes import RESERVED_NAMES
 
@@ -62,6 +63,8 @@ class TableGuess:
         Top first, the leaf last.
     ignored : tuple of str
         Columns that were not taken.
+    unit_id : str or None
+        Column that seems to say whose a record is, where some have several.
     """
 
     file: str
@@ -72,6 +75,7 @@ class TableGuess:
     columns: Mapping[str, str]
     levels: tuple[tuple[str, int | None, str | None], ...]
     ignored: tuple[str, ...]
+    unit_id: str | None = None
 
     @property
     def level_names(self) -> tuple[str, ...]:
@@ -112,9 +116,11 @@ def guess_table(path: Path) -> TableGuess:
     """
     table = _read(path)
     codes = {name: _codes(table.column(name)) for name in table.column_names}
-    geocode = _geocode(table, codes)
+    of_units = [name for name in codes if seems_identifier(name) and _tells_apart(codes[name])]
+    geocode = _geocode(table, {name: found for name, found in codes.items() if name not in of_units})
     uppers = _upper_columns(codes, geocode)
-    rest = [name for name in table.column_names if name != geocode and name not in uppers]
+    unread = {geocode, *uppers, *of_units}
+    rest = [name for name in table.column_names if name not in unread]
     count = _count(table, rest)
     attributes = [name for name in rest if name != count and 2 <= len(codes[name][0]) <= MOST_LEVELS]
     if count is not None and not _unique(codes, [geocode, *attributes]):
@@ -133,11 +139,24 @@ def guess_table(path: Path) -> TableGuess:
         attributes={name: _labels(codes[column][0]) for name, column in columns.items()},
         columns=columns,
         levels=_levels(codes[geocode][0], geocode, uppers),
-        ignored=tuple(name for name in rest if name not in attributes and name != count),
+        ignored=tuple(
+            name for name in table.column_names if name not in {geocode, *uppers, *attributes, count}
+        ),
+        unit_id=next((name for name in of_units if count is None and _repeats(codes[name])), None),
     )
 
 
 _Codes = tuple[list[str], npt.NDArray[np.int64]]
+
+
+def _tells_apart(codes: _Codes) -> bool:
+    """Whether a column has about as many values as rows, so that its values are no classes."""
+    values, rows = len(codes[0]), len(codes[1])
+    return values == rows or several_rows(values, rows)
+
+
+def _repeats(codes: _Codes) -> bool:
+    return len(codes[0]) < len(codes[1])
 
 
 def _read(path: Path) -> pa.Table:
@@ -192,8 +211,7 @@ def _geocode(table: pa.Table, codes: Mapping[str, _Codes]) -> str:
         if known in lowered:
             return str(lowered[known])
     best: str | None = None
-    for name in table.column_names:
-        values = codes[name][0]
+    for name, (values, _) in codes.items():
         looks_like_a_code = len({len(value) for value in values}) == 1 and len(values[0]) >= 2
         repeated = len(values) < table.num_rows
         if looks_like_a_code and repeated and (best is None or len(values) > len(codes[best][0])):

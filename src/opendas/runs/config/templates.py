@@ -129,6 +129,20 @@ groups = {toml_value(single)}
 """
 
 
+def _unit_comment(guess: TableGuess) -> str:
+    if guess.unit_id is None:
+        return ""
+    return f"""\
+# CHECK: {guess.unit_id} seems to say whose a record is, and some have several. With unit_id the privacy loss
+# is that of all records of one; at_most is how many of them are counted, and is published: decide it without
+# looking at the records. Leave both out only if every row is somebody else.
+"""
+
+
+def _unit(guess: TableGuess) -> str:
+    return "" if guess.unit_id is None else f"unit_id = {toml_text(guess.unit_id)}\nat_most = 3\n"
+
+
 def _even(names: Sequence[str]) -> dict[str, Fraction]:
     return {name: Fraction(1, len(names)) for name in names}
 
@@ -163,12 +177,12 @@ estimator  = "informed"              # the least error; "topdown" estimates as t
 neighbours = "bounded"               # one record replaced by another; "unbounded": one added or removed
 
 # CHECK: one row is {"a number of records with the same values" if guess.count else "one record"}.
-# Columns that were not taken: {ignored}.
+{_unit_comment(guess)}# Columns that were not taken: {ignored}.
 [input]
 reader  = {toml_text(guess.reader)}
 path    = {toml_text(data_path)}
 geocode = {toml_text(guess.geocode)}
-{count}{_columns(guess)}
+{count}{_columns(guess)}{_unit(guess)}
 # CHECK: the hierarchy, top first. A level is found by the first characters of the geocode, or by a column.
 [geography]
 levels = {_levels(guess)}
