@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import os
 import tempfile
 from collections.abc import Generator
@@ -32,6 +33,15 @@ def _compile_in_turn(self: Any, signature: Any) -> Any:
 
 
 Dispatcher.compile = _compile_in_turn
+
+
+_NUMBERS = itertools.count()
+
+
+@pytest.fixture(autouse=True)
+def _no_books_of_this_user(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no test note a book where this user's runs look, nor find one there, nor one of another test."""
+    monkeypatch.setenv("OPENDAS_BOOKS", str(tmp_path_factory.getbasetemp() / f"books-{next(_NUMBERS)}"))
 
 
 def _fail_if_skipped(report: Any) -> None:

@@ -38,12 +38,14 @@ __all__ = [
     "advise",
     "allocate",
     "allocate_run",
+    "create_ledger",
     "define",
     "describe_spine",
     "estimate",
     "evaluate",
     "exact_level",
     "forget_key",
+    "ledger",
     "load",
     "measure",
     "plan",
@@ -85,6 +87,7 @@ def publish_to(
     allow_seeded: bool = False,
     allow_domain_from_records: bool = False,
     allow_key: bool = False,
+    chosen_with_truth: bool = False,
 ) -> Published:
     """Verify a release and copy it to an address of a file system that Arrow has.
 
@@ -102,6 +105,9 @@ def publish_to(
         Also a release that shows labels, levels, leaves or units read from the records.
     allow_key : bool
         Also beside a key in clear.
+    chosen_with_truth : bool
+        Also a release that may have been chosen with the confidential data in sight; its certificate is then
+        stamped.
 
     Raises
     ------
@@ -109,13 +115,16 @@ def publish_to(
         If the output folder holds a run key in clear.
     CheckFailed
         If the release does not pass.
+    PrivacyError
+        If it may have been chosen so, and that is not stated.
     ConfigError
         If something else is at the address, or the address holds a password.
     EnvironmentFailure
         If the file system cannot be reached, or refuses.
     """
+    from opendas.runs.account import note_publication
     from opendas.runs.finished_release import Release
-    from opendas.runs.publish import address_of, publish_release
+    from opendas.runs.publish import address_of, publish_release, settle_choice
     from opendas.runs.workspace import refuse_clear_keys
 
     folder = address_of(address)
@@ -127,7 +136,8 @@ def publish_to(
     if failed:
         raise CheckFailed(f"{out} is not published: {', '.join(failed)} failed; opendas verify says more.")
     del master
-    return publish_release(release.folder, folder)
+    settle_choice(release.path, release.folder, stated=chosen_with_truth)
+    return publish_release(release.folder, folder, lambda: note_publication(release.path, folder.address))
 
 
 def plan(run: Run) -> PlanTable:
@@ -312,8 +322,17 @@ def replicates(
     return found
 
 
-def evaluate(release: Release, truth: Run, *, entities: bool = False, save: bool = True) -> Evaluation:
+def evaluate(
+    release: Release,
+    truth: Run,
+    *,
+    entities: bool = False,
+    save: bool = True,
+    ledger: str | Path | None = None,
+) -> Evaluation:
     """Compare a release with the confidential input. The answer is confidential.
+
+    The reading is entered into the account of the data, and the certificate says so from then on.
 
     Parameters
     ----------
@@ -324,9 +343,15 @@ def evaluate(release: Release, truth: Run, *, entities: bool = False, save: bool
         Give errors at every entity category too: places, school districts, ...
     save : bool
         Also write tables and plots under ``confidential/evaluation``.
+    ledger : path, optional
+        The book of the data; by default that of the release, or one that knows the input.
     """
+    from opendas.custody.account import EVALUATE
+    from opendas.engines.truth import input_tag
     from opendas.metrics.evaluate import evaluate as compare
     from opendas.metrics.output import write_evaluation
+    from opendas.runs.account import note_reading, tagger_of
+    from opendas.runs.facts import refresh_certificate
 
     name = truth.product.name
     if save and release.folder == release.path:
@@ -342,6 +367,11 @@ def evaluate(release: Release, truth: Run, *, entities: bool = False, save: bool
         raise ConfigError(
             "the release and the input have different leaves; give the run file it was made with."
         )
+    out = None if release.folder == release.path else release.path
+    tagger = tagger_of(truth, lambda key: input_tag(key, data.histogram))
+    note_reading(EVALUATE, tagger, out=out, product=name, ledger=_path(ledger))
+    if out is not None and refresh_certificate(out, release.folder):
+        vars(release).pop("certificate", None)  # it was issued again
     result = compare(data.histogram, release.estimate(name), data.frame, truth.product, entities=entities)
     if save:
         write_evaluation(release.path / "confidential" / "evaluation" / name, result)
@@ -446,6 +476,7 @@ def allocate_run(
     prior: LevelCounts | None = None,
     stand_in: Run | None = None,
     source: str | None = None,
+    ledger: str | Path | None = None,
     after_least_squares: bool = False,
 ) -> RunAllocation:
     """Share the budget of a run out over geolevels and query groups, from public numbers.
@@ -456,11 +487,18 @@ def allocate_run(
     from opendas.runs.allocate import allocate_for_run, allocate_for_run_after_least_squares
 
     if after_least_squares:
-        if (mse, prior, stand_in, source) != (None,) * 4:
+        if (mse, prior, stand_in, source, ledger) != (None,) * 5:
             raise ConfigError("after_least_squares goes with total and weights only: it uses no counts.")
         return allocate_for_run_after_least_squares(run, total=total, weights=weights)
     return allocate_for_run(
-        run, total=total, mse=mse, weights=weights, prior=prior, stand_in=stand_in, source=source
+        run,
+        total=total,
+        mse=mse,
+        weights=weights,
+        prior=prior,
+        stand_in=stand_in,
+        source=source,
+        ledger=_path(ledger),
     )
 
 
@@ -481,12 +519,67 @@ def _levels(counts: Mapping[str, npt.ArrayLike]) -> list[Level]:
     return levels
 
 
+def create_ledger(
+    book: str | Path,
+    unit: str,
+    *,
+    rho: Exact | None = None,
+    epsilon: Exact | None = None,
+    delta: Exact | None = None,
+    neighbours: str = "bounded",
+) -> dict[str, Any]:
+    """Make the account of a data set, with a limit: a new file, and its key beside it.
+
+    Parameters
+    ----------
+    book : path
+        Goes to runs on the data as ``ledger``.
+    unit : str
+        Identifier of what is protected: ``person``, ``housing-unit``, ``patient``, ...
+    rho, epsilon, delta : exact numbers
+        The limit: a rho, or an epsilon at a delta.
+    neighbours : str
+        ``bounded`` or ``unbounded``: the change that the limit is about.
+
+    Returns
+    -------
+    dict
+        As :func:`ledger`.
+
+    Raises
+    ------
+    ConfigError
+        If there is a file already, or unit or limit are wrong.
+    """
+    from opendas.custody.books import create_book
+
+    create_book(Path(book), unit, rho=rho, epsilon=epsilon, delta=delta, relation=neighbours)
+    return ledger(book)
+
+
+def ledger(book: str | Path) -> dict[str, Any]:
+    """Return what a data set may spend and has spent, for each change, and every act on it. Confidential.
+
+    Raises
+    ------
+    ConfigError
+        If it is no book.
+    PrivacyError
+        If it is damaged.
+    """
+    from opendas.custody.account import book_answer
+    from opendas.custody.books import book_of
+    from opendas.custody.ledger import Ledger
+
+    return book_answer(Ledger.beside(book_of(Path(book)).path).lines())
+
+
 def status(out: str | Path) -> list[dict[str, Any]]:
     """Return one row per run in an output folder: how far it is, what is left, and what it has spent.
 
     Reads only, and takes no lock: a run may be at work in the folder. The fields are those of
-    :class:`opendas.runs.progress.status.RunStatus`. The loss is what the folder's own ledger holds; None
-    where the run is in a shared ledger, or not begun.
+    :class:`opendas.runs.progress.status.RunStatus`. The loss is what the folder's ledger, its own or a book,
+    holds; None where the run is not begun.
     """
     from opendas.runs.progress.status import folder_status
 

@@ -15,6 +15,7 @@ from support.mini import from_dense, mini_frame, mini_histogram, to_dense, write
 
 import opendas.engines.backend as backend_module
 import opendas.runs.release as pipeline
+from opendas.custody.books import create_book
 from opendas.custody.run_key import RunKey
 from opendas.engines.measurement_source import FileSource
 from opendas.errors import ConfigError, DataError, EnvironmentFailure, PrivacyError
@@ -373,7 +374,8 @@ def test_a_full_disk_leaves_a_resumable_run(tmp_path: Path, monkeypatch: pytest.
 
 def test_a_key_used_with_other_input_in_one_ledger_is_refused(tmp_path: Path) -> None:
     command = "echo " + "ab" * 32
-    ledger = tmp_path / "shared.jsonl"
+    ledger = tmp_path / "records.book"
+    create_book(ledger, "record", rho="10")
     release(
         load(write_mini(tmp_path / "a")), tmp_path / "one", RunOptions(key_command=command, ledger=ledger)
     )

@@ -25,10 +25,12 @@ import opendas.runs.release as pipeline
 import opendas.runs.workspace as workspace
 from opendas.cli.failures import guarded
 from opendas.cli.main import cli
+from opendas.custody.books import create_book
 from opendas.custody.ledger import Ledger
 from opendas.custody.run_key import RunKey
 from opendas.engines.truth import input_tag
 from opendas.errors import GeographyError, PrivacyError
+from opendas.report.certificate import ISSUED_FILES
 from opendas.runs.options import RunOptions
 from opendas.runs.release import measure, release
 from opendas.runs.run import load
@@ -500,7 +502,8 @@ def test_an_internal_error_in_a_run_shows_no_count(
 def test_the_released_run_file_names_no_path_and_no_key(tmp_path: Path) -> None:
     secret = "c3" * 32
     out = tmp_path / "out"
-    options = RunOptions(key_command=f"echo {secret}", ledger=tmp_path / "shared-ledger.jsonl")
+    create_book(tmp_path / "shared-ledger", "record", rho="10")
+    options = RunOptions(key_command=f"echo {secret}", ledger=tmp_path / "shared-ledger")
     release(load(write_mini(tmp_path)), out, options)
     text = (out / "release" / "run" / "mini.toml").read_text()
     for word in (secret, "echo", "counts.csv", "frame.csv", "product.toml", "ledger", str(tmp_path), "key"):
@@ -520,7 +523,10 @@ def test_evaluate_writes_under_confidential_only_and_says_so(
     new = files(out)
     changed = {name for name in new if new[name] != before.get(name)}
     assert changed
-    assert all(name.startswith("confidential/evaluation/") for name in changed)
+    issued = {"ledger.jsonl", *(f"release/{name}" for name in ISSUED_FILES)}  # that it was evaluated
+    assert all(name.startswith("confidential/evaluation/") for name in changed - issued)
+    assert "read 1 time" not in before["release/certificate.json"].decode()
+    assert "1 time that the confidential data were read" in new["release/certificate.json"].decode()
     assert before.keys() <= new.keys()
 
 

@@ -18,8 +18,9 @@ import pytest
 
 from opendas.custody import ledger as ledger_module
 from opendas.custody.ledger import Ledger
-from opendas.custody.ledger_entries import INFINITE, Change, LedgerEntry, total_spent
+from opendas.custody.ledger_entries import INFINITE, LedgerEntry, total_spent
 from opendas.custody.ledger_lines import LedgerAct, head_of, read_lines
+from opendas.custody.protected_units import Change
 from opendas.errors import EnvironmentFailure, PrivacyError
 from opendas.privacy import Mechanism, Neighbours, canonical_json
 
@@ -238,7 +239,7 @@ def _resealed(line: bytes, **changes: object) -> bytes:
     [
         ({"index": 2}, "does not follow"),
         ({"previous": "0" * 64}, "does not follow"),
-        ({"format": 2}, "format"),
+        ({"format": 3}, "format"),
         ({"kind": "note"}, "kind"),
         ({"surprise": 1}, "no ledger line"),
         ({"seeded": "no"}, "wrong type"),

@@ -225,6 +225,7 @@ HASHES = {
     "phsafe/truncation.py": "rows of a household in the published order: in memory, never written",
     "custody/ledger_lines.py": "lines of the ledger",
     "custody/run_key.py": "keyed, by HKDF and HMAC; and seeds",
+    "runs/account.py": "files of the input, for the keyed tag alone: in memory, never written",
     "report/certificate.py": "files of a release",
     "report/views.py": "files of a release",
     "runs/run.py": "the plan and the settings of estimation",
@@ -250,9 +251,10 @@ def test_the_table_is_serialised_for_the_keyed_tag_only() -> None:
     assert outside == ["households.canonical_bytes()"]
     tagged = [(path, ast.unparse(call)) for path, call in calls_of("tag") if path != "custody/run_key.py"]
     assert sorted(tagged) == [
+        ("custody/books.py", "key.tag(_FILE + digest)"),
+        ("custody/books.py", "self.key.tag(b'opendas head of a book 1' + bytes.fromhex(head))"),
         ("custody/input_tag.py", "key.tag(b'opendas histogram 2' + b''.join(fields))"),
         ("phsafe/run.py", "key.tag(households.canonical_bytes())"),
-        ("runs/prepare.py", "counts.tag(key)"),
     ]
 
 

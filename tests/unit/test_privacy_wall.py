@@ -122,6 +122,9 @@ def test_the_modules_that_hold_a_key_are_these() -> None:
     assert importers("RunKey") == {
         "opendas.engines.spark.counts",  # for the input tag, as next
         "opendas.engines.truth",
+        "opendas.custody.books",  # a book's own key: tags and heads, no noise
+        "opendas.runs.account",  # the same, by return value
+        "opendas.phsafe.run",  # for the input tag
         "opendas.phsafe.accuracy",
         "opendas.phsafe.measure",
         "opendas.runs.act",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from opendas.cli.options import PATH, json_option
+from opendas.cli.options import PATH, json_option, ledger_option
 from opendas.cli.output import emit_json, message, text_table
 
 if TYPE_CHECKING:
@@ -260,6 +260,7 @@ _MECHANISMS = "laplace|gaussian|discrete-laplace|discrete-gaussian"
     help="RUN.toml: count errors after least squares over the whole tree, not those of each measurement.",
 )
 @click.option("--to", metavar="FILE", type=PATH, default=None, help="RUN.toml: write it with this [budget].")
+@ledger_option
 @json_option
 def allocate_command(source_file: Path, as_json: bool, **options: Any) -> None:
     """Find the allocation of a budget with the least squared error.
@@ -282,7 +283,7 @@ def allocate_command(source_file: Path, as_json: bool, **options: Any) -> None:
             _refuse(source_file, options, alone, "--after-least-squares, which uses no counts")
         _allocate_run(source_file, as_json, options)
         return
-    _refuse(source_file, options, ("prior", "stand_in", "to", "after_least_squares"))
+    _refuse(source_file, options, ("prior", "stand_in", "to", "after_least_squares", "ledger"))
     if options["mechanism"] is None:
         raise click.UsageError(f"--mechanism is missing: {_MECHANISMS}.")
     if total is None and mse is None:
@@ -361,6 +362,7 @@ def _allocate_run(source_file: Path, as_json: bool, options: Mapping[str, Any]) 
         prior=None if prior is None else read_level_counts(prior),
         stand_in=None if stand_in is None else opendas.load(stand_in),
         source=options["source"],
+        ledger=options["ledger"],
         after_least_squares=options["after_least_squares"],
     )
     if to is not None:

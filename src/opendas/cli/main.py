@@ -30,6 +30,7 @@ COMMANDS = {
     "estimate": "runs",
     "status": "runs",
     "forget-key": "runs",
+    "ledger": "ledger",
     "verify": "release",
     "publish": "runs",
     "tabulate": "release",

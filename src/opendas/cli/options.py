@@ -21,6 +21,7 @@ __all__ = [
     "given_passphrase",
     "json_option",
     "key_options",
+    "ledger_option",
     "mdf_format_option",
     "out_argument",
     "out_option",
@@ -97,8 +98,21 @@ def key_options(function: _F) -> _F:
         help="Command that prints the run key (64 hexadecimal digits); the key is then not stored.",
     )(function)
     return click.option(
-        "--ledger", type=PATH, default=None, help="Ledger shared by several output folders of one data set."
+        "--ledger",
+        metavar="BOOK",
+        type=PATH,
+        default=None,
+        help="The account of the data set, made by opendas ledger create.",
     )(function)
+
+
+ledger_option = click.option(
+    "--ledger",
+    metavar="BOOK",
+    type=PATH,
+    default=None,
+    help="The account of the data set, in which this reading is noted.",
+)
 
 
 def given_passphrase(file: Path | None, ask: bool, out: Path, product: str) -> Passphrase | None:

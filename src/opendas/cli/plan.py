@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from opendas.cli.options import PATH, json_option, run_file_argument
+from opendas.cli.options import PATH, json_option, ledger_option, run_file_argument
 from opendas.cli.output import emit_json, message, text_table
 from opendas.cli.progress import duration
 from opendas.runs.progress.clock import size_text
@@ -243,6 +243,7 @@ class _Teller:
 @click.option("--memory", type=PATH, default=None, help="File of finished runs: a stopped search goes on.")
 @click.option("--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Processes.")
 @click.option("--to", type=PATH, default=None, help="Write the plan here, as a run file.")
+@ledger_option
 @json_option
 def tune_command(run_file: Path, to: Path | None, as_json: bool, **options: Any) -> None:
     """Find the least privacy loss, and its allocation, that meets accuracy targets.
@@ -267,6 +268,7 @@ def tune_command(run_file: Path, to: Path | None, as_json: bool, **options: Any)
         memory=options["memory"],
         workers=options["workers"],
         tell=_Teller(),
+        ledger=options["ledger"],
     )
     if to is not None and to.exists():
         raise click.UsageError(f"{to} exists already; name another file with --to.")

@@ -7,7 +7,15 @@ from typing import Any
 
 import click
 
-from opendas.cli.options import FOLDER, PATH, domain_option, json_option, out_argument, remember_out
+from opendas.cli.options import (
+    FOLDER,
+    PATH,
+    domain_option,
+    json_option,
+    ledger_option,
+    out_argument,
+    remember_out,
+)
 from opendas.cli.output import emit_json, message, text_table
 from opendas.cli.progress import Progress
 
@@ -233,11 +241,14 @@ def _margin_row(row: dict[str, Any], digits: int | None) -> dict[str, Any]:
     help="The run file that names the input.",
 )
 @click.option("--entities", is_flag=True, help="Also at entity categories: places, districts, ...")
+@ledger_option
 @json_option
-def evaluate_command(out: Path, truth: Path, entities: bool, as_json: bool) -> None:
+def evaluate_command(out: Path, truth: Path, entities: bool, ledger: Path | None, as_json: bool) -> None:
     """Measure the error of a release against the confidential table.
 
-    The answer is confidential, on stdout too; plots and tables go under OUT/confidential/evaluation.
+    The answer is confidential, on stdout too; plots and tables go under OUT/confidential/evaluation. The
+    reading is noted in the account: of releases that were compared with the data, none is published as if it
+    had not been chosen (opendas publish).
 
     Example: opendas evaluate out --truth run.toml
     """
@@ -245,7 +256,7 @@ def evaluate_command(out: Path, truth: Path, entities: bool, as_json: bool) -> N
 
     remember_out(out)
     errors: dict[str, Any] = opendas.evaluate(
-        opendas.Release(out), truth=opendas.load(truth), entities=entities
+        opendas.Release(out), truth=opendas.load(truth), entities=entities, ledger=ledger
     ).to_dict()
     message("These figures compare with the confidential data: they are confidential. Do not publish them.")
     if as_json:

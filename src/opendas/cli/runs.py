@@ -142,7 +142,7 @@ def _measured(
     "--ledger",
     type=PATH,
     default=None,
-    help="The shared ledger that opendas measure was given; the act is noted there as finished.",
+    help="The book that opendas measure was given, if it lies elsewhere now.",
 )
 @json_option
 def estimate_command(run_file: Path, out: Path | None, as_json: bool, **options: Any) -> None:
@@ -309,34 +309,27 @@ def forget_key_command(out: Path) -> None:
 @click.option("--allow-seeded", is_flag=True, help="Accept a release whose noise came from a seed.")
 @domain_option
 @click.option("--allow-key", is_flag=True, help="Publish although OUT holds a key in clear.")
+@click.option(
+    "--chosen-with-truth",
+    is_flag=True,
+    help="State that the release may have been chosen with the data in sight; stamps its certificate.",
+)
 @json_option
-def publish_command(
-    out: Path,
-    address: str,
-    master: str | None,
-    allow_seeded: bool,
-    allow_domain_from_records: bool,
-    allow_key: bool,
-    as_json: bool,
-) -> None:
+def publish_command(out: Path, address: str, master: str | None, as_json: bool, **stated: bool) -> None:
     """Verify OUT and copy its release to ADDRESS, a folder such as s3://bucket/path.
 
     Nothing but OUT/release is copied. Every file is read back before it gets its name, certificate.json as
     the last. A copy that was interrupted is finished by the same command; a folder that holds anything else
     is refused. So is a release beside a key in clear: whoever has both has the confidential data.
 
+    A release that may have been chosen with the confidential data in sight is refused: one of several that
+    were compared with them (opendas evaluate), or one whose plan was made from them.
+
     Example: opendas publish out s3://statistics/releases/2030
     """
     import opendas
 
-    done = opendas.publish_to(
-        out,
-        address,
-        master=master,
-        allow_seeded=allow_seeded,
-        allow_domain_from_records=allow_domain_from_records,
-        allow_key=allow_key,
-    )
+    done = opendas.publish_to(out, address, master=master, **stated)
     if as_json:
         emit_json({"address": done.address, "files": done.files, "copied": done.copied})
     else:

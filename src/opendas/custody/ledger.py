@@ -13,14 +13,16 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from opendas.custody.ledger_entries import Change, LedgerEntry, Spent, total_spent
+from opendas.custody.book_terms import BookTerms
+from opendas.custody.ledger_entries import LedgerEntry, Spent, total_spent
 from opendas.custody.ledger_lines import Finished, LedgerAct, LedgerLine, head_of, read_lines
+from opendas.custody.protected_units import Change
 from opendas.errors import EnvironmentFailure, PrivacyError
 
 __all__ = ["Ledger"]
@@ -34,12 +36,13 @@ class Ledger:
     Use :meth:`open`, as a context manager. The folder's lock keeps two runs out of one output folder. The
     ledger file has its own lock, held only while a line is written or read, so that several folders
     may share one ledger; each operation reads the file again, because another folder may have added to it.
+    A book is a ledger whose first line has terms; it is made by :meth:`create`.
     """
 
-    def __init__(self, path: Path, folder: Path, lock: int) -> None:
+    def __init__(self, path: Path, lock: int | None) -> None:
         self._path = path
-        self._folder = folder
-        self._lock: int | None = lock
+        self._lock = lock
+        self._closed = False
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, folder: str | os.PathLike[str] | None = None) -> Self:
@@ -62,7 +65,7 @@ class Ledger:
         """
         ledger_path = Path(path)
         locked = Path(folder) if folder is not None else ledger_path.parent
-        ledger = cls(ledger_path, locked, _lock_folder(locked))
+        ledger = cls(ledger_path, _lock_folder(locked))
         try:
             with ledger._file() as descriptor:
                 ledger._load(descriptor)
@@ -72,13 +75,62 @@ class Ledger:
             raise
         return ledger
 
+    @classmethod
+    def beside(cls, path: str | os.PathLike[str]) -> Self:
+        """Return a ledger that is there already, without locking an output folder."""
+        return cls(Path(path), None)
+
+    @classmethod
+    def create(cls, path: Path, terms: BookTerms) -> None:
+        """Write a new book of one line.
+
+        Raises
+        ------
+        EnvironmentFailure
+            If there is a file already, or it cannot be forced to disk; nothing is left behind then.
+        """
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise _disk_failure(path, error) from error
+        try:
+            os.fchmod(descriptor, 0o600)
+            cls(path, None)._append(descriptor, LedgerLine.following((), terms))
+        except OSError as error:
+            path.unlink(missing_ok=True)
+            raise _disk_failure(path, error) from error
+        finally:
+            os.close(descriptor)
+
+    def moved_to(self, path: Path) -> Ledger:
+        """Return another ledger for the same output folder; this one no longer holds its lock."""
+        other = Ledger(path, self._lock)
+        self._lock, self._closed = None, True
+        return other
+
     @property
     def path(self) -> Path:
         """The ledger file."""
         return self._path
 
+    @property
+    def terms(self) -> BookTerms | None:
+        """The terms of a book; None of a ledger that is none."""
+        return _terms_of(self.lines())
+
+    def lines(self) -> tuple[LedgerLine, ...]:
+        """Return every line, in order."""
+        with self._file() as descriptor:
+            return self._load(descriptor)
+
+    def inputs(self) -> frozenset[str]:
+        """Return the tags of all inputs that were entered."""
+        said = (line.said for line in self.lines())
+        return frozenset(t for s in said if isinstance(s, LedgerEntry | LedgerAct) for t in s.inputs)
+
     def close(self) -> None:
         """Release the output folder. Closing twice is harmless."""
+        self._closed = True
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -105,7 +157,8 @@ class Ledger:
         ------
         PrivacyError
             If the run id stands there with other fields (another plan, input, key or version), the key
-            was used by another run, or seeded and real runs would share the ledger.
+            was used by another run, seeded and real runs would share the ledger, or the act would pass the
+            limit of a book.
         EnvironmentFailure
             If the line cannot be forced to disk: then nothing may be drawn.
         """
@@ -117,6 +170,9 @@ class Ledger:
                 _check_same_act(known, entry)
                 return
             _check_fresh_act(earlier, entry)
+            terms = _terms_of(lines)
+            if terms is not None:
+                terms.admit(earlier, entry)
             self._append(descriptor, LedgerLine.following(lines, entry))
 
     def finished(self, run_id: str) -> None:
@@ -156,7 +212,7 @@ class Ledger:
 
     def entries(self) -> tuple[LedgerEntry, ...]:
         """All privacy acts, oldest first."""
-        return tuple(line.entry for line in self._lines() if line.entry is not None)
+        return tuple(line.entry for line in self.lines() if line.entry is not None)
 
     def find(self, run_id: str) -> LedgerEntry | None:
         """Return the act of a run, or None."""
@@ -164,15 +220,15 @@ class Ledger:
 
     def is_finished(self, run_id: str) -> bool:
         """Whether a run has its finished note."""
-        return any(line.said == Finished(run_id) for line in self._lines())
+        return any(line.said == Finished(run_id) for line in self.lines())
 
     def acts(self) -> tuple[LedgerAct, ...]:
         """All acts that drew nothing, oldest first."""
-        return tuple(line.said for line in self._lines() if isinstance(line.said, LedgerAct))
+        return tuple(line.said for line in self.lines() if isinstance(line.said, LedgerAct))
 
     def head(self) -> str:
         """Return the SHA-256 of the last line; see :func:`opendas.custody.ledger_lines.head_of`."""
-        return head_of(self._lines())
+        return head_of(self.lines())
 
     def spent(self, changes: Iterable[Change] = ()) -> tuple[Spent, ...]:
         """Exact totals per relation and change; see :func:`opendas.custody.ledger_entries.total_spent`."""
@@ -200,14 +256,10 @@ class Ledger:
         lines, _ = read_lines(data, Path(path).name)
         return tuple(line.entry for line in lines if line.entry is not None)
 
-    def _lines(self) -> tuple[LedgerLine, ...]:
-        with self._file() as descriptor:
-            return self._load(descriptor)
-
     @contextmanager
     def _file(self) -> Iterator[int]:
         """Open and lock the ledger file for one operation."""
-        if self._lock is None:
+        if self._closed:
             raise PrivacyError(f"Ledger {self._path.name} is closed: its output folder is no longer locked.")
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
@@ -249,6 +301,11 @@ class Ledger:
             # The caller must not draw, so the line may go; if even that fails it stays and counts as spent.
             os.ftruncate(descriptor, size)
             raise
+
+
+def _terms_of(lines: Sequence[LedgerLine]) -> BookTerms | None:
+    first = lines[0].said if lines else None
+    return first if isinstance(first, BookTerms) else None
 
 
 def _lock_folder(folder: Path) -> int:

@@ -8,18 +8,17 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import Final, Literal, Self
 
+from opendas.custody.protected_units import Change, change_of_any, unit_id
 from opendas.errors import ConfigError, PrivacyError
 from opendas.privacy.exact import format_fraction, parse_fraction
 from opendas.privacy.relations import Mechanism, Neighbours
 
 __all__ = [
-    "ADDRESS",
-    "CENSUS_CHANGES",
     "INFINITE",
-    "Change",
     "LedgerEntry",
     "Loss",
     "Spent",
+    "sum_of",
     "total_spent",
 ]
 
@@ -61,6 +60,15 @@ class LedgerEntry:
     seeded : bool
     other_relations : mapping of Neighbours to Loss
         Losses of the same act under other relations, each derived directly.
+    unit_factor : Fraction
+        How many times the losses above one protected unit costs: they are losses of one record, and a unit
+        may have several.
+    exact : tuple of str
+        What the act publishes exactly, by name: invariants, pinned bounds, facts that its frame declares.
+    frame_digest : str
+        Of the public frame of leaves.
+    inputs : tuple of str
+        Tags of the input under the key of the account, by which another folder finds it.
 
     Raises
     ------
@@ -80,6 +88,10 @@ class LedgerEntry:
     version: str
     seeded: bool = False
     other_relations: Mapping[Neighbours, Loss] = field(default_factory=dict)
+    unit_factor: Fraction = Fraction(1)
+    exact: tuple[str, ...] = ()
+    frame_digest: str = ""
+    inputs: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in _TEXT_FIELDS:
@@ -93,26 +105,69 @@ class LedgerEntry:
         if self.relation in others:
             raise PrivacyError(f"Ledger entry: two losses under the relation {self.relation}.")
         object.__setattr__(self, "other_relations", MappingProxyType(others))
+        self._check_extras()
         if self.seeded and any(loss != INFINITE for loss in (self.loss, *others.values())):
             raise PrivacyError(
                 "Ledger entry: the noise of a seeded run can be computed by anyone, so its loss is infinite."
             )
 
+    def _check_extras(self) -> None:
+        """Check the fields that the account of a data set needs beside the loss."""
+        factor = _checked_loss(self.unit_factor)
+        if isinstance(factor, str) or factor < 1:
+            raise PrivacyError("Ledger entry: unit_factor is a number of at least 1.")
+        object.__setattr__(self, "unit_factor", factor)
+        for name in ("exact", "inputs"):
+            texts = getattr(self, name)
+            if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
+                raise PrivacyError(f"Ledger entry: {name} is a list of texts.")
+            object.__setattr__(self, name, tuple(texts))
+        if not isinstance(self.frame_digest, str):
+            raise PrivacyError("Ledger entry: frame_digest is a text.")
+        try:
+            unit_id(self.protected_unit)
+        except ConfigError as error:
+            raise PrivacyError(f"Ledger entry: {error}") from error
+
     def __reduce__(self) -> tuple[object, ...]:
         # A mapping proxy cannot be pickled; engines send values to other processes.
         values = [getattr(self, spec.name) for spec in fields(self)]
-        return type(self), (*values[:-1], dict(self.other_relations))
+        return type(self), tuple(dict(v) if isinstance(v, MappingProxyType) else v for v in values)
 
     def loss_under(self, relation: Neighbours) -> Loss | None:
-        """Return the loss under a relation, None where it was not derived."""
+        """Return the loss of one record under a relation, None where it was not derived."""
         return self.loss if relation is self.relation else self.other_relations.get(relation)
 
+    def cost(self, relation: Neighbours, change: Change) -> tuple[Loss, Loss | None] | None:
+        """Return what one change costs: its rho, and its epsilon if the act is pure.
+
+        A pure act of epsilon enters rho as ``epsilon^2 / 2`` (Bun and Steinke 2016, Proposition 1.4).
+
+        Returns
+        -------
+        rho, epsilon : Loss, Loss or None
+            Nothing where the loss under the relation was not derived, or the change does not touch the unit.
+        """
+        loss = self.loss_under(relation)
+        times = change.factors.get(self.unit, 0) * self.unit_factor
+        if loss is None or times == 0:
+            return None
+        pure = not self.mechanism.is_gaussian
+        if isinstance(loss, str):
+            return INFINITE, INFINITE if pure else None
+        return ((times * loss) ** 2 / 2, times * loss) if pure else (times * loss, None)
+
+    @property
+    def unit(self) -> str:
+        """Identifier of the protected unit."""
+        return unit_id(self.protected_unit)
+
     def differing_fields(self, other: LedgerEntry) -> tuple[str, ...]:
-        """Name the fields in which two entries differ."""
+        """Name the fields in which two entries differ; `inputs` only say where the same input was seen."""
         return tuple(
             spec.name.replace("_", " ")
             for spec in fields(self)
-            if getattr(self, spec.name) != getattr(other, spec.name)
+            if spec.name != "inputs" and getattr(self, spec.name) != getattr(other, spec.name)
         )
 
     def as_json(self) -> dict[str, object]:
@@ -126,11 +181,16 @@ class LedgerEntry:
             record["other_relations"] = {
                 key.value: _loss_text(value) for key, value in self.other_relations.items()
             }
-        return record
+        record["unit_factor"] = format_fraction(self.unit_factor)
+        return record | {
+            "exact": list(self.exact),
+            "frame_digest": self.frame_digest,
+            "inputs": list(self.inputs),
+        }
 
     @classmethod
     def from_json(cls, record: Mapping[str, object]) -> Self:
-        """Read what :meth:`as_json` wrote; every field must be there and no other."""
+        """Read what :meth:`as_json` wrote; there is no other field, and the first format had fewer."""
         values = dict(record)
         mechanism = Mechanism(str(values.pop("mechanism")))
         others = values.pop("other_relations", {})
@@ -157,42 +217,6 @@ def _checked_loss(value: Loss | str) -> Loss:
 
 def _loss_text(value: Loss) -> str:
     return INFINITE if isinstance(value, str) else format_fraction(value)
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A change between neighbours that touches records of several protected units at once.
-
-    Parameters
-    ----------
-    name : str
-        In words: one record of this, with the records of that which change along with it.
-    factors : mapping of str to int
-        Protected unit -> how often its loss is counted. Each factor needs an argument, since changes
-        of several records do not cost the multiple in general; ``docs/proofs/composition.md``.
-    """
-
-    name: str
-    factors: Mapping[str, int]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "factors", MappingProxyType(dict(self.factors)))
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.name, dict(self.factors))
-
-
-ADDRESS: Final = "address"
-"""Protected unit of the household tables: the persons and the unit row of one address."""
-
-CENSUS_CHANGES: Final = (
-    Change("one person with the unit changes it induces", {"person": 1, "housing unit": 2, ADDRESS: 1}),
-)
-"""Changes that touch records of more than one product of a census.
-
-A replaced person record may empty one unit and fill another: two unit records flip, in opposite directions,
-which costs twice the loss of one (docs/proofs/composition.md, section 5).
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,43 +259,36 @@ def total_spent(entries: Iterable[LedgerEntry], changes: Iterable[Change] = ()) 
     -------
     tuple of Spent
         For each relation under which there is an act: one total per protected unit, in the order in
-        which they first appear, then one per change that touches a protected unit of the ledger.
+        which they first appear, then one per change that touches a protected unit of the ledger; at the end
+        that of one record by any name, where :func:`~opendas.custody.protected_units.change_of_any` has one.
     """
     acts = tuple(entries)
-    units = dict.fromkeys(entry.protected_unit for entry in acts)
-    asked = [Change(f"one {unit}", {unit: 1}) for unit in units] + list(changes)
+    units = {entry.unit: entry.protected_unit for entry in reversed(acts)}
+    names = dict.fromkeys(entry.unit for entry in acts)
+    any_record = change_of_any(names)
+    asked = [Change(f"one {units[name]}", {name: 1}) for name in names] + list(changes)
+    asked += [] if any_record is None else [any_record]
     totals = (_total(acts, relation, change) for relation in Neighbours for change in asked)
     return tuple(total for total in totals if total is not None)
 
 
 def _total(acts: Sequence[LedgerEntry], relation: Neighbours, change: Change) -> Spent | None:
-    touched = [entry for entry in acts if change.factors.get(entry.protected_unit, 0) > 0]
-    rho: list[Loss] = []
-    epsilon: list[Loss] = []
-    for entry in touched:
-        loss = entry.loss_under(relation)
-        if loss is None:
-            continue
-        pure = entry.mechanism is Mechanism.DISCRETE_LAPLACE
-        factor = change.factors[entry.protected_unit]
-        if isinstance(loss, str):
-            rho.append(INFINITE)
-        else:
-            rho.append((factor * loss) ** 2 / 2 if pure else factor * loss)
-        if pure:
-            epsilon.append(loss if isinstance(loss, str) else factor * loss)
-    if not rho:
+    touched = [entry for entry in acts if change.factors.get(entry.unit, 0) > 0]
+    costs = [cost for entry in touched if (cost := entry.cost(relation, change)) is not None]
+    if not costs:
         return None
+    epsilons = [epsilon for _, epsilon in costs if epsilon is not None]
     return Spent(
         relation=relation,
         change=change.name,
-        rho=_sum(rho),
-        epsilon=_sum(epsilon) if len(epsilon) == len(rho) else None,
-        acts=len(rho),
-        uncovered=len(touched) - len(rho),
+        rho=sum_of([rho for rho, _ in costs]),
+        epsilon=sum_of(epsilons) if len(epsilons) == len(costs) else None,
+        acts=len(costs),
+        uncovered=len(touched) - len(costs),
     )
 
 
-def _sum(losses: Sequence[Loss]) -> Loss:
+def sum_of(losses: Sequence[Loss]) -> Loss:
+    """Add losses exactly; the sum is infinite where one of them is."""
     exact = [loss for loss in losses if not isinstance(loss, str)]
     return sum(exact, Fraction(0)) if len(exact) == len(losses) else INFINITE

@@ -10,13 +10,15 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, Self
 
+from opendas.custody.book_terms import BookTerms
 from opendas.custody.ledger_entries import LedgerEntry
-from opendas.errors import PrivacyError
+from opendas.errors import OpendasError, PrivacyError
 from opendas.privacy.exact import canonical_json
 
 __all__ = ["Finished", "LedgerAct", "LedgerLine", "Said", "head_of", "read_lines"]
 
-_FORMAT: Final = 1
+_FORMAT: Final = 2
+_KNOWN_FORMATS: Final = (1, 2)
 _GENESIS: Final = "0" * 64
 _KIND = re.compile(r"[a-z]+(-[a-z]+)*")
 _MOST_TEXT: Final = 4000
@@ -34,6 +36,8 @@ class LedgerAct:
         The run that it is about; empty where it is about none.
     details : mapping of str to str
         What else a reader of the ledger wants to know, such as the product. Nothing unkeyed of the input.
+    inputs : tuple of str
+        Tags of the input under the key of the account.
 
     Raises
     ------
@@ -44,29 +48,34 @@ class LedgerAct:
     act: str
     run_id: str = ""
     details: Mapping[str, str] = field(default_factory=dict)
+    inputs: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.act, str) or not _KIND.fullmatch(self.act):
             raise PrivacyError("Ledger act: its name is made of lower-case words joined by hyphens.")
-        texts = (self.run_id, *self.details, *self.details.values())
+        texts = (self.run_id, *self.details, *self.details.values(), *self.inputs)
         if not all(isinstance(text, str) and len(text) <= _MOST_TEXT for text in texts):
-            raise PrivacyError(f"Ledger act: run and details are texts of at most {_MOST_TEXT} characters.")
+            raise PrivacyError(
+                f"Ledger act: run, details and inputs are texts of at most {_MOST_TEXT} characters."
+            )
         object.__setattr__(self, "details", MappingProxyType(dict(self.details)))
 
     def __reduce__(self) -> tuple[object, ...]:
         # A mapping proxy cannot be pickled.
-        return type(self), (self.act, self.run_id, dict(self.details))
+        return type(self), (self.act, self.run_id, dict(self.details), self.inputs)
 
     def as_json(self) -> dict[str, object]:
         """Return plain data for one line."""
-        return {"act": self.act, "run_id": self.run_id, "details": dict(self.details)}
+        plain: dict[str, object] = {"act": self.act, "run_id": self.run_id}
+        return plain | {"details": dict(self.details), "inputs": list(self.inputs)}
 
     @classmethod
     def from_json(cls, record: Mapping[str, object]) -> Self:
         """Read what :meth:`as_json` wrote; every field must be there and no other."""
-        if not isinstance(record.get("details"), dict):
+        inputs = record["inputs"]
+        if not isinstance(record["details"], dict) or not isinstance(inputs, list):
             raise PrivacyError("Ledger act: a field has the wrong type.")
-        return cls(**record)  # type: ignore[arg-type]
+        return cls(**{**record, "inputs": tuple(inputs)})  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +96,11 @@ class Finished:
         return cls(record["run_id"])
 
 
-Said = LedgerEntry | LedgerAct | Finished
+Said = BookTerms | LedgerEntry | LedgerAct | Finished
 """What a line says."""
 
-_KINDS: Mapping[str, type[LedgerEntry] | type[LedgerAct] | type[Finished]] = {
+_KINDS: Mapping[str, type[BookTerms] | type[LedgerEntry] | type[LedgerAct] | type[Finished]] = {
+    "book": BookTerms,
     "intent": LedgerEntry,
     "act": LedgerAct,
     "finished": Finished,
@@ -169,7 +179,7 @@ def read_lines(data: bytes, name: str) -> tuple[tuple[LedgerLine, ...], int]:
     for number, text in enumerate(data[:whole].split(b"\n")[:-1], start=1):
         try:
             lines.append(_read_line(text, lines))
-        except (PrivacyError, ValueError, KeyError, TypeError, RecursionError) as error:
+        except (OpendasError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise PrivacyError(
                 f"{name}, line {number}: the ledger is damaged: {_reason(error)}. It was changed after "
                 "it was written. Restore it from a copy; what this folder has spent is unknown until then."
@@ -187,11 +197,13 @@ def _read_line(text: bytes, earlier: Sequence[LedgerLine]) -> LedgerLine:
         raise PrivacyError("this is no ledger line")
     if record.pop("sha256") != _checksum(record):
         raise PrivacyError("the line does not match its own checksum")
-    if record.pop("format") != _FORMAT:
+    if record.pop("format") not in _KNOWN_FORMATS:
         raise PrivacyError("the line has a format that this version does not know")
     if record.pop("previous") != head_of(earlier) or record.pop("index") != len(earlier):
         raise PrivacyError("the line does not follow from the line before it")
     kind = record.pop("kind")
     if kind not in _KINDS:
         raise PrivacyError("the line is of a kind that this version does not know")
+    if kind == "book" and earlier:
+        raise PrivacyError("the terms of a book stand in its first line")
     return LedgerLine(text, _KINDS[kind].from_json(record))

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-__all__ = ["DEMONSTRATION_FRAME", "DOMAIN_FROM_RECORDS", "NOT_FOR_RELEASE", "POPULATED_LEAVES", "KeyCustody"]
+__all__ = [
+    "CHOSEN_WITH_TRUTH",
+    "DEMONSTRATION_FRAME",
+    "DOMAIN_FROM_RECORDS",
+    "NOT_FOR_RELEASE",
+    "POPULATED_LEAVES",
+    "KeyCustody",
+]
+
+CHOSEN_WITH_TRUTH = "CHOSEN WITH THE TRUTH"
+"""Stamp of a release that may have been chosen, or planned, with the confidential data in sight."""
 
 NOT_FOR_RELEASE = "NOT FOR RELEASE"
 """Stamp of a run whose noise came from a seed, or whose budget is infinite."""

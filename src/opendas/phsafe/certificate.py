@@ -10,6 +10,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from opendas.custody.account import AccountFacts
 from opendas.custody.ledger_entries import INFINITE, Loss
 from opendas.custody.stamps import NOT_FOR_RELEASE
 from opendas.files.atomic import sha256_file, write_atomic
@@ -24,7 +25,8 @@ from opendas.privacy.exact import format_fraction
 from opendas.privacy.relations import Neighbours
 from opendas.report.certificate import CERTIFICATE, ReleasedFile, certificate_bytes, issue_date
 from opendas.report.facts import loss_json
-from opendas.report.guarantee import LEDGER_SCOPE, STAMP_MEANING, computational_text
+from opendas.report.guarantee import STAMP_MEANING, account_text, computational_text
+from opendas.runs.account import account_facts
 from opendas.sampling.laws import Noise
 
 __all__ = ["FORMAT", "household_certificate", "issue_certificate", "run_stamps"]
@@ -64,6 +66,7 @@ def household_certificate(
     plan: Plan,
     files: Iterable[ReleasedFile],
     derived: Iterable[Derived] = DERIVED,
+    account: AccountFacts | None = None,
     *,
     seeded: bool,
     key: str,
@@ -79,12 +82,15 @@ def household_certificate(
     files : iterable of ReleasedFile
         The tables.
     derived : iterable of Derived
+    account : AccountFacts, optional
+        By default one that knows this run only.
     seeded : bool
     key : str
         Where the run key was when the tables were complete.
     version, commit, issued : str
     """
     stamps = run_stamps(plan, seeded=seeded)
+    account = account or AccountFacts(False, 1, {PRODUCT: 1}, 0)
     config = plan.config
     run = {
         "product": PRODUCT,
@@ -109,7 +115,8 @@ def household_certificate(
         "stamps": list(stamps),
         "runs": [run],
         "totals": _totals(plan),
-        "scope": LEDGER_SCOPE,
+        "account": account.to_dict(),
+        "scope": account_text(account),
         "files": [file.to_dict() for file in files],
     }
 
@@ -145,7 +152,15 @@ def issue_certificate(
     """
     files = [ReleasedFile(name, (out / name).stat().st_size, sha256_file(out / name)) for name in tables]
     certificate = household_certificate(
-        plan, files, derived, seeded=seeded, key=key, version=version, commit=commit, issued=issue_date()
+        plan,
+        files,
+        derived,
+        account_facts(out),
+        seeded=seeded,
+        key=key,
+        version=version,
+        commit=commit,
+        issued=issue_date(),
     )
     write_atomic(out / CERTIFICATE, certificate_bytes(certificate))
     return certificate

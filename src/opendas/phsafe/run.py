@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from opendas.arrays import Ints
-from opendas.custody.ledger_entries import ADDRESS
+from opendas.custody.protected_units import ADDRESS
+from opendas.custody.run_key import RunKey
 from opendas.custody.stamps import KeyCustody
 from opendas.errors import ConfigError, Finding
 from opendas.files.atomic import write_atomic
@@ -37,6 +38,7 @@ from opendas.phsafe.truncation import Truncation
 from opendas.phsafe.validate import Validation, validate
 from opendas.privacy.exact import format_fraction
 from opendas.privacy.relations import Neighbours
+from opendas.runs.account import InputTagger
 from opendas.runs.act import Planned, open_act
 from opendas.runs.options import ActOptions
 from opendas.version import __version__, commit
@@ -127,7 +129,12 @@ def run_private(config_path: Path, data: Path | str, out: Path, options: Househo
             found = households.validate()
             found.refuse_errors(data)
             act.clock.lap("check")
-            identified = act.identify(planned, lambda key: key.tag(households.canonical_bytes()))
+
+            def tag(key: RunKey) -> str:
+                return key.tag(households.canonical_bytes())
+
+            act.find_account(InputTagger(_record_files(plan.config, data), tag))
+            identified = act.identify(planned, tag)
             if act.is_finished:
                 return act.answer()
             charged = act.charge(identified)
@@ -290,6 +297,18 @@ def _save_warnings(space: HouseholdWorkspace, warnings: Sequence[Finding]) -> No
     """Keep what validation found odd where only the owner reads it."""
     text = json.dumps([asdict(finding) for finding in warnings], indent=1)
     write_atomic(space.confidential / "validation" / "warnings.json", f"{text}\n".encode())
+
+
+def _record_files(config: Config, data: Path | str) -> tuple[Path, ...]:
+    """Return the files that hold persons and units; those of places are public, and of many data sets."""
+    if RemoteAddress.of(str(data)):
+        return ()
+    if config.reader == "cef":
+        from opendas.phsafe.inputs.read_cef import find_files
+
+        persons, units, _ = find_files(Path(data), config.state_filter)
+        return (*persons, *units)
+    return (Path(data) / "persons.csv", Path(data) / "units.csv")
 
 
 def _planned(plan: Plan, data: Path | str) -> Planned:

@@ -12,12 +12,14 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from opendas.custody.ledger_entries import CENSUS_CHANGES, INFINITE, LedgerEntry, Loss, Spent, total_spent
+from opendas.custody.account import AccountFacts
+from opendas.custody.ledger_entries import INFINITE, LedgerEntry, Loss, Spent, total_spent
+from opendas.custody.protected_units import CENSUS_CHANGES
 from opendas.errors import ConfigError, FormatError
 from opendas.files.atomic import PARTIAL_SUFFIX, sha256_file, write_atomic
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.report.facts import RunFacts, loss_json
-from opendas.report.guarantee import LEDGER_SCOPE, guarantee_text
+from opendas.report.guarantee import account_text, guarantee_text
 
 __all__ = [
     "CERTIFICATE",
@@ -29,6 +31,7 @@ __all__ = [
     "issue",
     "issue_date",
     "load_pages",
+    "read_account",
     "read_runs",
     "released_files",
     "totals",
@@ -148,7 +151,13 @@ def totals(runs: Sequence[RunFacts]) -> list[dict[str, object]]:
 
 
 def build_certificate(
-    runs: Sequence[RunFacts], files: Iterable[ReleasedFile], *, version: str, commit: str, issued: str
+    runs: Sequence[RunFacts],
+    files: Iterable[ReleasedFile],
+    account: AccountFacts | None = None,
+    *,
+    version: str,
+    commit: str,
+    issued: str,
 ) -> dict[str, Any]:
     """Build the content of ``certificate.json``.
 
@@ -157,6 +166,8 @@ def build_certificate(
     runs : sequence of RunFacts
         In the order of running.
     files : iterable of ReleasedFile
+    account : AccountFacts, optional
+        By default one that knows these runs only.
     version, commit : str
         Of the program; ``"unknown"`` where the commit is not known.
     issued : str
@@ -167,6 +178,8 @@ def build_certificate(
     dict
         JSON values only.
     """
+    places = {run.product: number for number, run in enumerate(runs, start=1)}
+    account = account or AccountFacts(False, len(runs), places, 0)
     return {
         "format": FORMAT,
         "version": version,
@@ -175,7 +188,8 @@ def build_certificate(
         "stamps": list(dict.fromkeys(stamp for run in runs for stamp in run.stamps)),
         "runs": [{**run.to_dict(), "guarantee": guarantee_text(run)} for run in runs],
         "totals": totals(runs),
-        "scope": LEDGER_SCOPE,
+        "account": account.to_dict(),
+        "scope": account_text(account),
         "files": [file.to_dict() for file in files],
     }
 
@@ -206,6 +220,13 @@ def read_runs(release: Path) -> tuple[RunFacts, ...]:
         raise FormatError(f"{CERTIFICATE} is damaged. Restore it from a copy of the release.") from error
 
 
+def read_account(release: Path) -> AccountFacts | None:
+    """Read what an issued certificate says of the account; None where there is no certificate."""
+    path = release / CERTIFICATE
+    account = json.loads(path.read_bytes()).get("account") if path.exists() else None
+    return None if account is None else AccountFacts.from_dict(account)
+
+
 def load_pages() -> None:
     """Load page layout and templates, which take a while: where a certificate will be issued, but not yet."""
     from opendas.report import html, pdf
@@ -214,7 +235,12 @@ def load_pages() -> None:
 
 
 def issue(
-    release: Path, runs: Iterable[RunFacts] = (), *, version: str, commit: str = "unknown"
+    release: Path,
+    runs: Iterable[RunFacts] = (),
+    account: AccountFacts | None = None,
+    *,
+    version: str,
+    commit: str = "unknown",
 ) -> dict[str, Any]:
     """Write ``certificate.json``, ``certificate.pdf`` and ``report.html`` for what a release holds now.
 
@@ -225,6 +251,8 @@ def issue(
     runs : iterable of RunFacts
         New runs. They follow those of an earlier certificate; a run of the same product replaces its old one.
         None after ``tabulate``, which only adds files.
+    account : AccountFacts, optional
+        By default that of the earlier certificate.
     version, commit : str
         Of the program.
 
@@ -248,7 +276,12 @@ def issue(
         raise ConfigError("there is no run to certify in this release.")
     facts = tuple(by_product.values())
     certificate = build_certificate(
-        facts, released_files(release), version=version, commit=commit, issued=issue_date()
+        facts,
+        released_files(release),
+        account or read_account(release),
+        version=version,
+        commit=commit,
+        issued=issue_date(),
     )
     data = certificate_bytes(certificate)
     digest = hashlib.sha256(data).hexdigest()

@@ -9,7 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from opendas.custody.account import AccountFacts
 from opendas.custody.stamps import (
+    CHOSEN_WITH_TRUTH,
     DEMONSTRATION_FRAME,
     DOMAIN_FROM_RECORDS,
     NOT_FOR_RELEASE,
@@ -27,6 +29,7 @@ __all__ = [
     "KEY_MEANING",
     "LEDGER_SCOPE",
     "STAMP_MEANING",
+    "account_text",
     "computational_text",
     "guarantee_text",
     "guarantees",
@@ -38,6 +41,11 @@ STAMP_MEANING = {
         "The noise of this run can be computed by others, because it came from a seed, or the budget is "
         "infinite. The run is for tests and research and guarantees nothing. The losses shown are those of "
         "its plan, as they would be with a secret key."
+    ),
+    CHOSEN_WITH_TRUTH: (
+        "This release may have been chosen among others, or planned, with the confidential data in sight. "
+        "Such a choice tells about the data, and no loss stated here covers it: the losses are those of a "
+        "release that was not chosen so."
     ),
     DEMONSTRATION_FRAME: (
         "The frame of this run, or its group quarters, was derived from confidential counts instead of a "
@@ -55,6 +63,32 @@ LEDGER_SCOPE = (
     "The totals cover the runs of this output folder only. Whatever else was published from the same data, "
     "by this program in another folder or by anyone else, adds to the loss and is not counted here."
 )
+
+
+def account_text(account: AccountFacts) -> str:
+    """Return what a certificate says of the account, in words."""
+    looked = "No reading of the confidential data without noise is noted in it."
+    if account.readings:
+        times = f"{account.readings} time{'s' * (account.readings > 1)}"
+        looked = (
+            f"Noted are {times} that the confidential data were read without noise, to judge a release or to "
+            "plan one; what was decided by that is covered by no loss stated here."
+        )
+    if not account.book:
+        return f"{LEDGER_SCOPE} The account is the folder's own. {looked}"
+    places = ", ".join(f"{name} is act {place} of {account.acts}" for name, place in account.places.items())
+    declared = (
+        f" (declared as epsilon = {account.limit['epsilon']} at delta = {account.limit['delta']})"
+        if "epsilon" in account.limit
+        else ""
+    )
+    spent = "0" if account.spent is None else format_fraction(account.spent)
+    return (
+        f"The data set has an account of its own, a book: in it, {places}. All its acts, those that were "
+        f"never published among them, cost together, for {account.change}, rho = {spent} "
+        f"({account.relation} neighbours); its limit is rho = {account.limit['rho']}{declared}. {looked} "
+        "What was published from the same data without the book is not counted here."
+    )
 
 
 def _change(run: RunFacts) -> str:

@@ -162,6 +162,7 @@ def report_html(certificate: Mapping[str, Any], runs: Sequence[RunFacts], digest
             certificate=certificate,
             runs=[_run_view(run, texts) for run, texts in zip(runs, guarantees(runs), strict=True)],
             totals=certificate["totals"],
+            scope=certificate["scope"],
             stamps=[(stamp, STAMP_MEANING.get(stamp, "")) for stamp in certificate["stamps"]],
             limits=limits(),
             groups=views.file_groups(certificate["files"]),

@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from pathlib import Path
 from secrets import token_hex
 from typing import Any, Generic, TypeVar
@@ -22,6 +23,7 @@ from opendas.errors import ConfigError, PrivacyError
 from opendas.files.atomic import write_atomic
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.report.certificate import issue_date
+from opendas.runs.account import InputTagger, check_given, find_book
 from opendas.runs.options import ActOptions
 from opendas.runs.progress.clock import Clock
 from opendas.runs.progress.log import RunLog, log_path
@@ -55,9 +57,15 @@ class Planned:
     losses: Mapping[Neighbours, Loss]
     protected_unit: str
     inputs: tuple[Path | str, ...] = ()
+    unit_factor: Fraction = Fraction(1)
+    exact: tuple[str, ...] = ()
+    frame_digest: str = ""
 
-    def entry(self, state: RunState, *, seeded: bool) -> LedgerEntry:
-        """Return the entry of the ledger; the loss of seeded noise is infinite."""
+    def entry(self, state: RunState, tags: tuple[str, ...] = (), *, seeded: bool) -> LedgerEntry:
+        """Return the entry of the ledger; the loss of seeded noise is infinite.
+
+        `tags` are those of the input under the key of a book.
+        """
         losses = {relation: INFINITE if seeded else loss for relation, loss in self.losses.items()}
         relation = next(iter(losses))
         return LedgerEntry(
@@ -73,6 +81,10 @@ class Planned:
             version=state.version,
             seeded=seeded,
             other_relations=losses,
+            unit_factor=self.unit_factor,
+            exact=self.exact,
+            frame_digest=self.frame_digest,
+            inputs=tags,
         )
 
 
@@ -115,6 +127,7 @@ class Act(Generic[O]):
         self.earlier = space.load_state(product)
         """State of an earlier attempt."""
         self._key: RunKey | None = None
+        self._tags: tuple[str, ...] = ()
 
     def tell(self, stage: str, done: int, total: int) -> None:
         """Report progress, to log and caller."""
@@ -170,6 +183,27 @@ class Act(Generic[O]):
                 )
             )
             self._check_files(planned)
+
+    def find_account(self, tagger: InputTagger) -> None:
+        """Find the book that this act belongs into: the one given, or one that knows the input.
+
+        Parameters
+        ----------
+        tagger : InputTagger
+            Of the input that was read.
+
+        Raises
+        ------
+        PrivacyError
+            If the account would be split.
+        """
+        space = self.space
+        if space.book is not None:
+            check_given(space.book, tagger)
+        elif self.earlier is None and (found := find_book(tagger)) is not None:
+            space.join(found)
+        if space.book is not None:
+            self._tags = tagger(space.book.key)
 
     def key(self) -> RunKey:
         """Make the key of a new act, on disk before this returns; or find that of an earlier attempt.
@@ -232,7 +266,7 @@ class Act(Generic[O]):
         PrivacyError
             If the ledger refuses it: then it is as if it had never been started.
         """
-        entry = act.planned.entry(act.state, seeded=act.key.is_seeded)
+        entry = act.planned.entry(act.state, self._tags, seeded=act.key.is_seeded)
         if self.earlier is not None:
             self.space.ledger.intend(entry)
             return Charged(act.state, act.key)
@@ -351,7 +385,7 @@ class Act(Generic[O]):
 
         The certificate would speak of the second act only, while the first may have been published.
         """
-        entries = () if self.options.ledger is not None else self.space.ledger.entries()
+        entries = () if self.space.book is not None else self.space.ledger.entries()
         if any(entry.product == self.product for entry in entries):
             raise PrivacyError(
                 f"the ledger of this folder holds a run of {self.product} already, and its state is gone; "

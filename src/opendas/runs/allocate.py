@@ -25,12 +25,14 @@ from opendas.allocation.level_counts import LevelCounts
 from opendas.budget.allocation import DEFAULT_DELTA, EVERY_OTHER
 from opendas.budget.presets import preset
 from opendas.constraints.table import invariant_geolevels
+from opendas.custody.account import ALLOCATE
 from opendas.errors import ConfigError, DataError, PrivacyError
 from opendas.files.atomic import write_atomic
 from opendas.geography.recipe import build_spine
 from opendas.geography.spine import Spine
 from opendas.privacy.exact import format_fraction, parse_fraction
 from opendas.readers.base import FRAME_FROM_RECORDS
+from opendas.runs.account import InputTagger, note_reading, tagger_of
 from opendas.runs.config.released import toml_key, toml_value
 from opendas.runs.config.words import checked_line, nearest
 from opendas.runs.run import Run
@@ -102,6 +104,7 @@ def allocate_for_run(
     prior: LevelCounts | None = None,
     stand_in: Run | None = None,
     source: str | None = None,
+    ledger: Path | None = None,
 ) -> RunAllocation:
     """Allocate over geolevels and query groups of a run, by each measurement's error after clamping.
 
@@ -121,6 +124,9 @@ def allocate_for_run(
         are read and used in place of `prior`.
     source : str, optional
         Where the counts of `prior` or `stand_in` come from; needed with them.
+    ledger : Path, optional
+        A book, in which the reading of these counts is noted. The input of a stand-in finds a book that knows
+        it by itself; counts of a `prior` are noted only in the book that is given.
 
     Returns
     -------
@@ -148,6 +154,9 @@ def allocate_for_run(
                 "release, so that it may depend on public counts only, and readers should know on which."
             )
         source = checked_line(source, "source")
+        if stand_in is not None or ledger is not None:
+            read = InputTagger(()) if stand_in is None else tagger_of(stand_in)
+            note_reading(ALLOCATE, read, product=run.product.name, ledger=ledger)
         pairs = _with_counts(pairs, prior.levels if prior is not None else _stand_in_levels(run, stand_in))
     elif source is not None:
         raise ConfigError("source: the allocation is made from the frame alone; no counts were given.")

@@ -14,13 +14,20 @@ from opendas.geography.summary import summarise
 from opendas.measurement.loss import attribute_losses, record_loss
 from opendas.measurement.official import official_losses
 from opendas.measurement.plan import MeasurementPlan
-from opendas.report.certificate import issue
+from opendas.report.certificate import issue, read_account, read_runs
 from opendas.report.facts import NoiseRow, RunFacts
+from opendas.runs.account import account_facts
 from opendas.runs.run import Run
 from opendas.schema.provenance import Domain
 from opendas.version import __version__, commit
 
-__all__ = ["estimated_facts", "issue_certificate", "measured_facts", "noise_rows"]
+__all__ = [
+    "estimated_facts",
+    "issue_certificate",
+    "measured_facts",
+    "noise_rows",
+    "refresh_certificate",
+]
 
 
 def _share_counts(plan: MeasurementPlan, level: int) -> dict[object, int]:
@@ -133,4 +140,29 @@ def estimated_facts(facts: RunFacts, run: Run, solved: Solved, released: int) ->
 
 def issue_certificate(release: Path, *facts: RunFacts) -> None:
     """Issue certificate and report for what the release holds now; `facts` are of a run that is new in it."""
-    issue(release, facts, version=__version__, commit=commit())
+    issue(release, facts, account_facts(release.parent), version=__version__, commit=commit())
+
+
+def refresh_certificate(out: Path, release: Path, stamp: str | None = None) -> bool:
+    """Issue the certificate again if the account says something else now, or a stamp is new.
+
+    Parameters
+    ----------
+    out, release : Path
+        An output folder and its ``release/``.
+    stamp : str, optional
+        For every run.
+
+    Returns
+    -------
+    bool
+        Whether it was issued.
+    """
+    runs = read_runs(release)
+    new = () if stamp is None else (stamp,)
+    stamped = tuple(replace(run, stamps=tuple(dict.fromkeys((*run.stamps, *new)))) for run in runs)
+    account = account_facts(out)
+    if not runs or (stamped == runs and (account is None or account == read_account(release))):
+        return False
+    issue(release, stamped, account, version=__version__, commit=commit())
+    return True

@@ -6,10 +6,11 @@ Whatever can be refused is refused here, while nothing has been spent.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
+from opendas.budget.allocation import Budget
 from opendas.constraints.feasible import check_feasible
 from opendas.constraints.table import ConstraintTable, bound_table
+from opendas.custody.ledger_entries import Loss
 from opendas.custody.stamps import (
     DEMONSTRATION_FRAME,
     DOMAIN_FROM_RECORDS,
@@ -25,12 +26,15 @@ from opendas.files.mdf.layout import check_mdf
 from opendas.gls.model import TreeModel
 from opendas.measurement.invariants import declared_invariants
 from opendas.measurement.protection import ProtectionMap
+from opendas.privacy.relations import Neighbours
 from opendas.readers.base import InputData, ReaderSpec, SelectionKeys
+from opendas.runs.account import input_files, tagger_of
 from opendas.runs.act import Act, Charged, Planned
 from opendas.runs.options import RunOptions
 from opendas.runs.progress.forecast import check_room, forecast_run
 from opendas.runs.run import Run
 from opendas.runs.workspace import RunState
+from opendas.schema.product import Product
 from opendas.schema.provenance import Domain, Provenance
 from opendas.topdown.checks import check_roots
 from opendas.topdown.rounding import check_rounder_passes
@@ -76,16 +80,32 @@ def planned_act(run: Run) -> Planned:
         plan_digest=run.plan.digest(),
         estimation_digest=run.estimation_digest(),
         mechanism=budget.mechanism,
-        losses={budget.neighbours: budget.total},
+        losses=_losses(budget, fixed=bool(run.product.invariants)),
         protected_unit=run.product.protected_unit,
-        inputs=_input_files(run.resolved.reader),
+        inputs=input_files(run),
+        frame_digest=run.spine.digest(),
     )
 
 
-def _input_files(spec: ReaderSpec) -> tuple[Path | str, ...]:
-    """Return where records are read from; a table in memory is nowhere."""
-    local = (each for each in (*spec.paths, *spec.unit_records) if isinstance(each, Path))
-    return (*local, *map(str, spec.remote.paths))
+def _losses(budget: Budget, *, fixed: bool) -> dict[Neighbours, Loss]:
+    """Return the loss under the relation of the plan, and under the other one where it speaks of anything.
+
+    A replaced record changes two rows of a query group where an added one changes one: its loss is twice as
+    large (docs/proofs/composition.md, section 2). Where something is `fixed`, no record can be added.
+    """
+    other = Neighbours.BOUNDED if budget.neighbours is Neighbours.UNBOUNDED else Neighbours.UNBOUNDED
+    losses: dict[Neighbours, Loss] = {budget.neighbours: budget.total}
+    if other is Neighbours.BOUNDED:
+        losses[other] = 2 * budget.total
+    elif not fixed:
+        losses[other] = budget.total / 2
+    return losses
+
+
+def published_exactly(product: Product) -> tuple[str, ...]:
+    """Name what a product publishes exactly: its invariants, and bounds that pin a count."""
+    pinned = (f"bound {bound.name}" for bound in product.bounds if bound.lower == bound.upper)
+    return (*(invariant.name for invariant in product.invariants), *pinned)
 
 
 def plan_run(act: Act[RunOptions], run: Run, backend: Backend, *, estimates: bool = True) -> PlannedRun:
@@ -169,7 +189,9 @@ def _check_room(act: Act[RunOptions], run: Run, *, estimates: bool) -> None:
 def charge_run(act: Act[RunOptions], planned: PlannedRun) -> Charged:
     """Enter a planned run into the ledger: from here on noise may be drawn."""
     run, data, counts = planned.run, planned.data, planned.counts
-    identified = act.identify(planned_act(run), lambda key: counts.tag(key))
+    planned_with = replace(planned_act(run), exact=(*published_exactly(run.product), *data.declared))
+    act.find_account(tagger_of(run, counts.tag))
+    identified = act.identify(planned_with, counts.tag)
     findings = (*data.findings, *counts.findings)
     if findings:
         text = "\n".join(str(finding) for finding in findings) + "\n"

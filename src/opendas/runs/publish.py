@@ -6,15 +6,19 @@ right. The certificate comes last: where it stands, the release is whole.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from opendas.custody.stamps import CHOSEN_WITH_TRUTH
 from opendas.errors import ConfigError, EnvironmentFailure
 from opendas.files.atomic import PARTIAL_SUFFIX, sha256_file
 from opendas.files.remote import PASSWORD_RULE, RemoteAddress, RemoteFolder, holds_password
 from opendas.report.certificate import CERTIFICATE, ISSUED_FILES, released_files
+from opendas.runs.account import check_choice
+from opendas.runs.facts import refresh_certificate
 
-__all__ = ["Published", "address_of", "publish_release"]
+__all__ = ["Published", "address_of", "publish_release", "settle_choice"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +54,30 @@ def address_of(address: str) -> RemoteFolder:
     return RemoteFolder(address)
 
 
-def publish_release(release: Path, folder: RemoteFolder) -> Published:
+def settle_choice(out: Path, release: Path, *, stated: bool) -> None:
+    """Refuse a release that may have been chosen with the data in sight, and renew its certificate.
+
+    Parameters
+    ----------
+    out : Path
+    release : Path
+        The folder ``release/`` of `out`; `out` itself where there is nothing else: its account is elsewhere.
+    stated : bool
+        Whoever publishes states the choice; the certificate is then stamped.
+
+    Raises
+    ------
+    PrivacyError
+        If nobody states it.
+    """
+    if out != release:
+        chosen = check_choice(out, allowed=stated)
+        refresh_certificate(out, release, CHOSEN_WITH_TRUTH if chosen else None)
+
+
+def publish_release(
+    release: Path, folder: RemoteFolder, enter: Callable[[], None] | None = None
+) -> Published:
     """Copy a release, verified before, to a folder at an address; what is there already is compared.
 
     Parameters
@@ -59,6 +86,8 @@ def publish_release(release: Path, folder: RemoteFolder) -> Published:
         The folder ``release/``.
     folder : RemoteFolder
         It is made; empty, or with a part of the same release.
+    enter : callable, optional
+        Enters the publication into the account, before the first file goes.
 
     Raises
     ------
@@ -69,6 +98,8 @@ def publish_release(release: Path, folder: RemoteFolder) -> Published:
     """
     wanted = _digests(release)
     missing = _missing(folder, wanted)
+    if enter is not None:
+        enter()
     for name in missing:
         partial = _partial(name)
         folder.put(release / name, partial)

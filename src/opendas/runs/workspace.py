@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from opendas.custody.books import Book, book_of, known_books
 from opendas.custody.ledger import Ledger
 from opendas.custody.ledger_entries import LedgerEntry
 from opendas.custody.ledger_lines import LedgerAct
@@ -30,6 +31,7 @@ from opendas.files.atomic import flush_tree, make_folder, write_atomic
 __all__ = [
     "RunState",
     "Workspace",
+    "book_in",
     "check_custody",
     "check_passphrase",
     "forget_keys",
@@ -42,6 +44,7 @@ __all__ = [
 
 
 _PHASES = ("started", "measured", "finished")
+_BOOK = "book.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +126,7 @@ class Workspace:
     ----------
     out : Path
     ledger : Path, optional
-        A ledger shared by several folders; by default ``ledger.jsonl`` in the folder.
+        A book; by default the one of earlier runs of the folder, else ``ledger.jsonl`` in it.
 
     Raises
     ------
@@ -141,15 +144,16 @@ class Workspace:
             raise ConfigError(
                 f"--ledger {ledger}: a ledger is not for publication, and this path lies in the release."
             )
-        if ledger is not None:
-            _check_ledger(ledger)
+        given = None if ledger is None else book_of(ledger)
         self._fresh = not out.exists() or not any(out.iterdir())
         make_folder(out)
         _close_to_others(out)
         for folder in (self.confidential, self.confidential / "keys", self.state):
             private_folder(folder)
         make_folder(self.release)
-        self.ledger = Ledger.open(ledger or out / "ledger.jsonl", folder=out)
+        self.book = self._book(given)
+        """The book that the acts of this folder are in; None where they are in its own ledger."""
+        self.ledger = Ledger.open(self.own_ledger if self.book is None else self.book.path, folder=out)
         flush_tree(out)
 
     def __enter__(self) -> Self:
@@ -162,6 +166,46 @@ class Workspace:
         if kind is not None and self._fresh and not any(self.state.rglob("run.json")):
             # Nothing was drawn or promised: leave no trace of a run that never started.
             shutil.rmtree(self.out, ignore_errors=True)
+
+    def _book(self, given: Book | None) -> Book | None:
+        """Return the book of this folder, given now or at an earlier run.
+
+        Raises
+        ------
+        ConfigError
+            If the folder's acts are elsewhere already.
+        """
+        if given is not None and self.own_ledger.is_file() and self.own_ledger.stat().st_size:
+            raise ConfigError(
+                f"--ledger {given.path}: the acts of {self.out} are in the folder's own ledger; what it "
+                "released stays there. Choose a new output folder for runs on a book."
+            )
+        noted = book_in(self.state, given)
+        if noted is not None and given is not None:
+            note_book(self.state, given)  # perhaps at a new place
+        return noted or given
+
+    @property
+    def own_ledger(self) -> Path:
+        """The ledger of this folder alone."""
+        return self.out / "ledger.jsonl"
+
+    def join(self, book: Book) -> None:
+        """Enter the acts of this folder, which has none yet, into a book that knows its input.
+
+        Raises
+        ------
+        PrivacyError
+            If the folder has acts of its own: they would be left out of the account.
+        """
+        if self.ledger.entries():
+            raise PrivacyError(
+                f"this input is in the book {book.path}, and {self.out} has acts in a ledger of its own: the "
+                "account would be split. Choose a new output folder."
+            )
+        self.ledger = self.ledger.moved_to(book.path)
+        self.book = book
+        self.own_ledger.unlink(missing_ok=True)
 
     def refuse(self, out: Path) -> None:
         """Refuse a folder that is not ours; see :func:`refuse_foreign`."""
@@ -235,6 +279,8 @@ class Workspace:
         PrivacyError
             If the ledger refuses the act: then it is as if the run had never been started.
         """
+        if self.book is not None:
+            note_book(self.state, self.book)
         self.save_state(state)
         try:
             self.ledger.intend(entry)
@@ -382,14 +428,6 @@ def _close_to_others(out: Path) -> None:
         ) from None
 
 
-def _check_ledger(path: Path) -> None:
-    """Refuse a ledger that cannot be one before the output folder is touched."""
-    if path.is_dir() or not path.absolute().parent.is_dir():
-        raise ConfigError(f"--ledger {path}: give a file, there already or new, in a folder that exists.")
-    if path.exists():
-        Ledger.read(path)
-
-
 def key_from_command(command: str) -> RunKey:
     """Return the key that an external command prints: 64 hexadecimal digits.
 
@@ -420,6 +458,54 @@ def key_from_command(command: str) -> RunKey:
     if len(secret) != KEY_BYTES:
         raise PrivacyError(f"the key command must print {2 * KEY_BYTES} hexadecimal digits and nothing else.")
     return RunKey(secret)
+
+
+def note_book(state: Path, book: Book) -> None:
+    """Write down in an output folder which book its acts are in."""
+    text = json.dumps({"key_commitment": book.terms.key_commitment, "path": str(book.path.resolve())})
+    write_atomic(state / _BOOK, text.encode())
+
+
+def book_in(state: Path, given: Book | None = None) -> Book | None:
+    """Return the book that the acts of an output folder are in; None where they are in its own ledger.
+
+    Parameters
+    ----------
+    state : Path
+        Where the folder keeps its state.
+    given : Book, optional
+        The same, perhaps at a new place.
+
+    Raises
+    ------
+    ConfigError
+        If another book is given.
+    PrivacyError
+        If the note is damaged.
+    EnvironmentFailure
+        If the book is not where it was, nor among those that this user knows.
+    """
+    path = state / _BOOK
+    if not path.is_file():
+        return None
+    try:
+        noted = json.loads(path.read_bytes())
+        known_as, place = str(noted["key_commitment"]), Path(noted["path"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise PrivacyError(f"{path} is damaged: nobody can say which book this folder is in.") from error
+    if given is not None:
+        if given.terms.key_commitment != known_as:
+            raise ConfigError(f"--ledger {given.path}: the acts of this folder are in another book, {place}.")
+        return given
+    if place.is_file() and (book := book_of(place)).terms.key_commitment == known_as:
+        return book
+    for book in known_books():
+        if book.terms.key_commitment == known_as:
+            return book
+    raise EnvironmentFailure(
+        f"the acts of this folder are in the book {place}, which is not there: put it back, or give its new "
+        "place with --ledger."
+    )
 
 
 def forget_keys(out: Path, kind: type[Workspace] = Workspace) -> tuple[str, ...]:

@@ -11,10 +11,12 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from opendas.custody.account import TUNE
 from opendas.errors import ConfigError, EstimationError
 from opendas.metrics.errors import levels_of
 from opendas.privacy.exact import format_fraction
 from opendas.readers.base import FRAME_FROM_RECORDS
+from opendas.runs.account import note_reading, tagger_of
 from opendas.runs.config.model import BUILT_IN_PRODUCTS
 from opendas.runs.config.released import toml_document
 from opendas.runs.config.words import checked_line
@@ -65,6 +67,8 @@ class Settings:
     memory : Path or None
         File of finished runs, with which a stopped search goes on.
     tell : callable(Step) or None
+    ledger : Path or None
+        A book, in which the reading of the data is noted; else in one that knows them.
     """
 
     source: str
@@ -77,6 +81,7 @@ class Settings:
     memory: Path | None = None
     workers: int = 1
     tell: Callable[[Step], None] | None = None
+    ledger: Path | None = None
 
     def __post_init__(self) -> None:
         if not self.source.strip():
@@ -201,6 +206,7 @@ def tune(run: Run, targets: Path | Sequence[Target], settings: Settings) -> Tuni
     """
     if isinstance(targets, Path):
         targets = load_targets(targets, run.product, levels_of(run.frame, entities=True))
+    note_reading(TUNE, tagger_of(run), product=run.product.name, ledger=settings.ledger)
     simulator = Simulator(run, targets, workers=settings.workers)
     memory = Memory(settings.memory, _belongs(run, targets) if settings.memory is not None else "")
     judge = Judge(simulator, range(settings.runs), memory, settings.most, settings.tell)

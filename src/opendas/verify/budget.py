@@ -19,6 +19,7 @@ import numpy as np
 
 from opendas.budget.allocation import Budget
 from opendas.budget.contribution import Contribution
+from opendas.custody.account import AccountFacts
 from opendas.errors import CheckFailed, ConfigError
 from opendas.files.nmf.reading import MeasurementFile, measurement_metadata
 from opendas.files.release_folder import ReleasedProduct
@@ -27,6 +28,7 @@ from opendas.measurement.official import AreaLoss, official_losses
 from opendas.measurement.plan import MeasurementPlan
 from opendas.privacy.exact import parse_fraction
 from opendas.privacy.relations import Mechanism, Neighbours
+from opendas.report.guarantee import account_text
 from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
 from opendas.schema.declarations import ContributionBound
 from opendas.schema.product import Product
@@ -34,6 +36,7 @@ from opendas.verify.check import require
 
 __all__ = [
     "certified_plan",
+    "check_account",
     "check_budget",
     "check_losses",
     "check_measurements",
@@ -292,8 +295,9 @@ def check_totals(certificate: Mapping[str, Any]) -> str:
             times = _times(change, run["protected_unit"])
             if times == 0 or run["neighbours"] != total["neighbours"]:
                 continue
-            if (run["mechanism"] == Mechanism.DISCRETE_LAPLACE) == pure:
-                covered += times * _total(run)
+            loss = times * _total(run)
+            laplace = run["mechanism"] == Mechanism.DISCRETE_LAPLACE
+            covered += loss**2 / 2 if laplace and not pure else loss
             bounded = bounded and "NOT FOR RELEASE" not in run["stamps"]
         if total["unbounded"]:
             require(not bounded, f"total for {change}: stated as unbounded, but every run is bounded.")
@@ -306,13 +310,35 @@ def check_totals(certificate: Mapping[str, Any]) -> str:
     return f"{len(certificate['totals'])} totals"
 
 
+def check_account(certificate: Mapping[str, Any]) -> str:
+    """What is said of the account agrees with itself and with the runs: the ledger itself is not here."""
+    account = AccountFacts.from_dict(certificate["account"])
+    require(certificate["scope"] == account_text(account), "the words about the account are others.")
+    products = {run["product"] for run in certificate["runs"]}
+    known = set(account.places) <= products and set(account.places.values()) <= set(
+        range(1, account.acts + 1)
+    )
+    require(known and len(set(account.places.values())) == len(account.places), "an act is out of place.")
+    if not account.book:
+        return f"the folder's own, {account.acts} acts, {account.readings} readings of the data"
+    require(products == set(account.places), "a run of this release is not in the book.")
+    spent, limit = account.spent or Fraction(0), parse_fraction(account.limit["rho"], "limit")
+    require(spent <= limit, "more is spent than the limit of the book.")
+    for total in certificate["totals"]:
+        same = total["change"] in (account.change, f"one {account.unit} record")
+        if same and total["neighbours"] == account.relation and total["rho"] is not None:
+            least = parse_fraction(total["rho"], "rho")
+            require(least <= spent, "the book holds less than the runs of this release spent.")
+    return f"a book, {account.acts} acts, {account.readings} readings of the data"
+
+
 def _times(change: str, unit: str) -> int:
     """Return how many records of a kind a change touches; two units, where a person moves house."""
     if change in (f"one {unit} record", f"one {unit}"):
         return 1
     if change.startswith("one person with the unit changes"):
         return {"person": 1, "housing unit": 2}.get(unit, 0)
-    return 0
+    return int(change == "one record, whatever a run calls it")
 
 
 _GEOUNITS = 1 << 12

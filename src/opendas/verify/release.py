@@ -19,6 +19,7 @@ from opendas.files.replicate_files import REPLICATES, ReplicateFile, counts_dige
 from opendas.geography.summary import SpineSummary, summarise
 from opendas.schema.provenance import Domain, Provenance
 from opendas.verify.budget import (
+    check_account,
     check_budget,
     check_losses,
     check_measurements,
@@ -87,6 +88,7 @@ def verify_release(
         run_check("machine", lambda: check_machine(release, machine_names())),
         run_check("stamps", lambda: _stamps(certificate, allowed)),
         run_check("totals", lambda: check_totals(certificate)),
+        run_check("account", lambda: check_account(certificate)),
     ]
     try:
         folder = ReleaseFolder(release)

@@ -19,7 +19,7 @@ from opendas.errors import ConfigError, EnvironmentFailure, PrivacyError
 from opendas.runs.progress.clock import StageSpeed
 from opendas.runs.progress.log import LogFile, read_log
 from opendas.runs.progress.processes import is_alive, memory_mb
-from opendas.runs.workspace import RunState, read_state
+from opendas.runs.workspace import RunState, book_in, read_state
 
 __all__ = ["RunStatus", "folder_status"]
 
@@ -41,7 +41,7 @@ class RunStatus:
         ``running``, ``stopped`` (interrupted, or no process is at it any more), ``failed`` (it ended with an
         error), ``finished``, or ``unknown`` (it runs or ran on another machine, or has no log).
     rho, epsilon : str or None
-        Loss by the folder's own ledger.
+        Loss by the ledger of the folder: its own, or a book.
     seeded, key : bool
         Whether noise comes from a seed; whether the run key is there.
     tasks_finished : int
@@ -154,12 +154,13 @@ def _find(out: Path) -> dict[str, tuple[Path | None, Path | None]]:
 
 def _losses(out: Path) -> tuple[dict[str, Mapping[str, Any]], str | None]:
     """Return the ledger's entries by run, and what is wrong with the ledger."""
-    path = out / "ledger.jsonl"
-    if not path.is_file():
-        return {}, None
     try:
+        book = book_in(out / "state") or book_in(out / "confidential" / "state")
+        path = out / "ledger.jsonl" if book is None else book.path
+        if not path.is_file():
+            return {}, None
         return {entry.run_id: entry.as_json() for entry in Ledger.read(path)}, None
-    except PrivacyError as error:
+    except (ConfigError, PrivacyError, EnvironmentFailure) as error:
         return {}, str(error)
 
 

@@ -1,0 +1,257 @@
+"""What a certificate says of the account: which act a release is, what the data set has spent, who looked.
+
+Made of a ledger, in numbers and names that are public; docs/proofs/ledger.md argues for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from types import MappingProxyType
+from typing import Any, Self
+
+from opendas.custody.book_terms import BookTerms
+from opendas.custody.ledger_entries import LedgerEntry, Loss, Spent, total_spent
+from opendas.custody.ledger_lines import LedgerAct, LedgerLine, head_of
+from opendas.custody.protected_units import CENSUS_CHANGES
+from opendas.errors import FormatError, PrivacyError
+from opendas.privacy.exact import format_fraction, parse_fraction
+
+__all__ = [
+    "ALLOCATE",
+    "EVALUATE",
+    "PUBLISH",
+    "TUNE",
+    "AccountFacts",
+    "Selection",
+    "account_of",
+    "book_answer",
+    "selection_of",
+]
+
+EVALUATE, TUNE, ALLOCATE, PUBLISH = "evaluate", "tune", "allocate", "publish"
+
+READINGS: Mapping[str, str] = MappingProxyType(
+    {
+        EVALUATE: "a release was compared with the data",
+        TUNE: "a plan was tuned on the data",
+        ALLOCATE: "a budget was allocated from the data",
+    }
+)
+"""Acts that read the truth without noise, in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What may have led to the choice of a release with the truth in sight.
+
+    Parameters
+    ----------
+    plans : int
+        Readings from which a plan was made, before the release was measured.
+    evaluations : int
+        Of releases of the same protected unit.
+    candidates : int
+        Other releases of the same protected unit that were measured and not published.
+    """
+
+    plans: int
+    evaluations: int
+    candidates: int
+
+    @property
+    def possible(self) -> bool:
+        """Whether the release may have been chosen by the truth: no rho covers such a choice."""
+        return self.plans > 0 or (self.evaluations > 0 and self.candidates > 0)
+
+
+@dataclass(frozen=True, slots=True)
+class AccountFacts:
+    """What a certificate says of the account.
+
+    Parameters
+    ----------
+    book : bool
+        Whether the data set has a book; else the account is the output folder's own.
+    acts : int
+        Measurements in the account.
+    places : mapping of str to int
+        Product of this release -> which of these acts it is.
+    readings : int
+        Times that the truth was read without noise: by evaluations, tuning, allocation.
+    head : str or None
+        The blinded head of the book.
+    unit, relation, change : str or None
+        What the book protects, and the change that its limit is about.
+    limit : mapping of str to str
+        Exact: ``rho``, and ``epsilon`` with ``delta`` where it was declared so.
+    spent : Fraction or None
+        Rho of all acts of the book.
+    """
+
+    book: bool
+    acts: int
+    places: Mapping[str, int]
+    readings: int
+    head: str | None = None
+    unit: str | None = None
+    relation: str | None = None
+    change: str | None = None
+    limit: Mapping[str, str] = field(default_factory=dict)
+    spent: Fraction | None = None
+
+    def to_dict(self) -> dict[str, object]:
+        """Return plain values for JSON."""
+        values: dict[str, object] = {name: getattr(self, name) for name in self.__slots__}
+        spent = None if self.spent is None else format_fraction(self.spent)
+        return values | {"places": dict(self.places), "limit": dict(self.limit), "spent": spent}
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> Self:
+        """Read what :meth:`to_dict` wrote.
+
+        Raises
+        ------
+        FormatError
+        """
+        try:
+            spent = record["spent"]
+            exact = None if spent is None else parse_fraction(spent, "spent")
+            return cls(**{**record, "spent": exact})
+        except (KeyError, TypeError) as error:
+            raise FormatError("certificate.json: what it says of the account was changed.") from error
+
+
+def account_of(
+    lines: Sequence[LedgerLine],
+    run_ids: Mapping[str, str],
+    blind: Callable[[str], str] | None = None,
+) -> AccountFacts:
+    """Return what a certificate says of an account.
+
+    Parameters
+    ----------
+    lines : sequence of LedgerLine
+        Of the book, or of the output folder's own ledger.
+    run_ids : mapping of product to run
+        The runs of the release.
+    blind : callable(head), optional
+        Blinds the head of a book; an output folder's own has none in a release.
+    """
+    entries = [line.entry for line in lines if line.entry is not None]
+    order = {entry.run_id: number for number, entry in enumerate(entries, start=1)}
+    facts = {
+        "acts": len(entries),
+        "places": {name: order[run_id] for name, run_id in run_ids.items() if run_id in order},
+        "readings": sum(isinstance(line.said, LedgerAct) and line.said.act in READINGS for line in lines),
+    }
+    terms = lines[0].said if lines else None
+    if not isinstance(terms, BookTerms):
+        return AccountFacts(book=False, **facts)  # type: ignore[arg-type]
+    return AccountFacts(
+        book=True,
+        **facts,  # type: ignore[arg-type]
+        head=None if blind is None else blind(head_of(lines)),
+        unit=terms.unit,
+        relation=terms.relation.value,
+        change=terms.change.name,
+        limit=terms.limit_json(),
+        spent=terms.spent(entries),
+    )
+
+
+def _book_totals(terms: BookTerms, entries: Sequence[LedgerEntry]) -> tuple[Spent, ...]:
+    """Return the total of each change that the acts of a book touch; that of its limit comes first."""
+    others = [change for change in CENSUS_CHANGES if change != terms.change]
+    found = total_spent(entries, [terms.change, *others])
+    by_change = {(spent.relation, spent.change): spent for spent in found}
+    first = by_change.pop((terms.relation, terms.change.name), None)
+    return tuple([] if first is None else [first]) + tuple(by_change.values())
+
+
+def selection_of(lines: Sequence[LedgerLine], run_ids: Collection[str]) -> Selection:
+    """Return how the runs of a release may have been chosen with the truth in sight.
+
+    Parameters
+    ----------
+    lines : sequence of LedgerLine
+    run_ids : collection of str
+        Of the release.
+
+    Raises
+    ------
+    PrivacyError
+        If the account has none of these runs.
+    """
+    entries = {line.run_id: line.entry for line in lines if line.entry is not None}
+    acts = [(number, line.said) for number, line in enumerate(lines) if isinstance(line.said, LedgerAct)]
+    own = {run_id for run_id in run_ids if run_id in entries}
+    if not own:
+        raise PrivacyError("the account that this release names holds none of its runs: it is another one.")
+    units = {entries[run_id].unit for run_id in own}
+    alike = {run_id for run_id, entry in entries.items() if entry.unit in units}
+    published = {act.run_id for _, act in acts if act.act == PUBLISH}
+    last = max(number for number, line in enumerate(lines) if line.entry and line.run_id in own)
+    return Selection(
+        plans=sum(act.act in (TUNE, ALLOCATE) for number, act in acts if number < last),
+        evaluations=sum(act.act == EVALUATE and act.run_id in alike | {""} for _, act in acts),
+        candidates=len(alike - own - published),
+    )
+
+
+def book_answer(lines: Sequence[LedgerLine]) -> dict[str, Any]:
+    """Return what ``opendas ledger BOOK --json`` says: limit, spent, totals, acts. It names runs.
+
+    Parameters
+    ----------
+    lines : sequence of LedgerLine
+        Of a book.
+    """
+    terms = lines[0].said
+    if not isinstance(terms, BookTerms):
+        raise AssertionError("a book begins with its terms")
+    entries = [line.entry for line in lines if line.entry is not None]
+    spent = terms.spent(entries)
+    return {
+        "unit": terms.unit,
+        "neighbours": terms.relation.value,
+        "change": terms.change.name,
+        "limit": terms.limit_json(),
+        "spent": {"rho": format_fraction(spent)},
+        "left": {"rho": format_fraction(terms.rho - spent)},
+        "totals": [_total(total) for total in _book_totals(terms, entries)],
+        "acts": [act for line in lines if (act := _act(line, terms)) is not None],
+        "head": head_of(lines),
+    }
+
+
+def _total(total: Spent) -> dict[str, object]:
+    return {
+        "change": total.change,
+        "neighbours": total.relation.value,
+        "rho": _text(total.rho),
+        "epsilon": None if total.epsilon is None else _text(total.epsilon),
+        "acts": total.acts,
+        "uncovered": total.uncovered,
+    }
+
+
+def _text(loss: Loss) -> str:
+    return loss if isinstance(loss, str) else format_fraction(loss)
+
+
+def _act(line: LedgerLine, terms: BookTerms) -> dict[str, object] | None:
+    """Return an act in words; None for lines that are none."""
+    if line.entry is not None:
+        return {
+            "act": "measure",
+            "run": line.run_id,
+            "product": line.entry.product,
+            "unit": line.entry.unit,
+            "rho": format_fraction(terms.cost(line.entry)),
+            "exact": list(line.entry.exact),
+        }
+    if isinstance(line.said, LedgerAct):
+        return {"act": line.said.act, "run": line.said.run_id, **line.said.details}
+    return None

@@ -1,0 +1,218 @@
+"""What a book declares in its first line, and the filter: which acts its limit still allows.
+
+A book is a ledger that begins with terms: the account of one data set. Argument: docs/proofs/ledger.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import ClassVar, Final, Self
+
+from opendas.custody.ledger_entries import LedgerEntry, sum_of
+from opendas.custody.protected_units import Change, change_of, unit_id
+from opendas.errors import ConfigError, PrivacyError
+from opendas.privacy.exact import format_fraction, parse_fraction
+from opendas.privacy.relations import Neighbours
+from opendas.privacy.zcdp import checked_delta, epsilon_cks
+
+__all__ = ["BookTerms", "rho_within"]
+
+_GRID: Final = 10**9
+"""A limit in epsilon is held by a rho of nine decimals, rounded down."""
+
+
+def rho_within(epsilon: Fraction, delta: Fraction) -> Fraction:
+    """Return the largest rho of nine decimals whose epsilon at delta is not above the one given.
+
+    The conversion is that of :func:`opendas.privacy.zcdp.epsilon_cks`, which rounds up: the rho is safe.
+
+    Raises
+    ------
+    ConfigError
+        If not even the least rho stays within it.
+    """
+
+    def within(steps: int) -> bool:
+        return Fraction(epsilon_cks(Fraction(steps, _GRID), delta)) <= epsilon
+
+    high = 1
+    while within(high):
+        high *= 2
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if within(middle) else (low, middle)
+    if low == 0:
+        raise ConfigError(
+            f"an epsilon of {format_fraction(epsilon)} at delta {float(delta):g} allows nothing: every rho "
+            "has a larger one. Give a larger epsilon, or a larger delta."
+        )
+    return Fraction(low, _GRID)
+
+
+@dataclass(frozen=True, slots=True)
+class BookTerms:
+    """The first line of a book.
+
+    Parameters
+    ----------
+    unit : str
+        Identifier of the protected unit.
+    relation : Neighbours
+        Of the change that the limit is about: one unit replaced, or one added or removed.
+    rho : Fraction
+        The limit.
+    epsilon, delta : Fraction or None
+        The limit as it was declared, where it was declared so; `rho` holds it.
+    key_commitment : str
+        Of the key under which inputs are tagged: no two books have the same.
+    version : str
+    """
+
+    run_id: ClassVar[str] = ""
+
+    unit: str
+    relation: Neighbours
+    rho: Fraction
+    epsilon: Fraction | None
+    delta: Fraction | None
+    key_commitment: str
+    version: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.key_commitment, str) or not self.key_commitment:
+            raise PrivacyError("Book: a field has the wrong type.")
+        if not isinstance(self.unit, str) or self.unit != unit_id(self.unit) or self.rho <= 0:
+            raise PrivacyError("Book: its unit is an identifier, and its limit is positive.")
+        object.__setattr__(self, "relation", Neighbours(self.relation))
+
+    @classmethod
+    def declare(
+        cls,
+        unit: str,
+        *,
+        rho: Fraction | str | int | None = None,
+        epsilon: Fraction | str | int | None = None,
+        delta: Fraction | str | int | None = None,
+        relation: Neighbours | str = Neighbours.BOUNDED,
+        key_commitment: str,
+        version: str,
+    ) -> Self:
+        """Return the terms of a new book.
+
+        Parameters
+        ----------
+        unit : str
+            Identifier of the protected unit, such as ``person`` or ``housing-unit``.
+        rho : exact number, optional
+            The limit; or `epsilon` with `delta`.
+        epsilon, delta : exact numbers, optional
+        relation : Neighbours
+        key_commitment, version : str
+
+        Raises
+        ------
+        ConfigError
+            If the unit is no identifier, or the limit is not given in exactly one way.
+        """
+        if unit != unit_id(unit):
+            raise ConfigError(f"--unit {unit}: write the protected unit as {unit_id(unit)!r}.")
+        by_epsilon = epsilon is not None and delta is not None and rho is None
+        if not by_epsilon and (rho is None or epsilon is not None or delta is not None):
+            raise ConfigError("give the limit as a rho, or as an epsilon with its delta.")
+        if by_epsilon:
+            exact, at = parse_fraction(epsilon, "epsilon"), checked_delta(delta)  # type: ignore[arg-type]
+            limit = rho_within(exact, at)
+        else:
+            exact, at, limit = None, None, parse_fraction(rho, "rho")
+        if limit <= 0:
+            raise ConfigError(f"the limit is {format_fraction(limit)}; it must be positive.")
+        known = Neighbours(relation)
+        return cls(unit, known, limit, exact, at, key_commitment, version)
+
+    @property
+    def change(self) -> Change:
+        """The change that is accounted for, with what it induces in records of other products."""
+        return change_of(self.unit)
+
+    def cost(self, entry: LedgerEntry) -> Fraction:
+        """Return the rho that an act costs one protected unit.
+
+        Raises
+        ------
+        PrivacyError
+            If it cannot be said, or is infinite: then the book does not admit the act.
+        """
+        if not self.change.factors.get(entry.unit):
+            raise PrivacyError(
+                f"the account is one of a {self.unit}, and {entry.product} protects a {entry.unit}: nothing "
+                "says what one costs the other, so that the sum would be split. Declare in the product file "
+                f'what its records are (protected_unit = "{self.unit}"), or make a book for its own data.'
+            )
+        cost = entry.cost(self.relation, self.change)
+        if cost is None:
+            raise PrivacyError(
+                f"the account is one of {self.relation} neighbours, and {entry.product} has no loss under "
+                "that relation. Nothing was drawn."
+            )
+        if isinstance(cost[0], str):
+            raise PrivacyError(
+                "noise from a seed, and an infinite budget, pass every limit: they are for made or public "
+                "data, and this data set has an account. Nothing was drawn."
+            )
+        return cost[0]
+
+    def spent(self, entries: Iterable[LedgerEntry]) -> Fraction:
+        """Return the rho of all acts together."""
+        total = sum_of([self.cost(entry) for entry in entries])
+        if isinstance(total, str):
+            raise AssertionError("costs are finite")
+        return total
+
+    def admit(self, earlier: Iterable[LedgerEntry], entry: LedgerEntry) -> None:
+        """Refuse an act that would pass the limit.
+
+        Raises
+        ------
+        PrivacyError
+            Before anything is drawn.
+
+        Notes
+        -----
+        Feldman and Zrnic (2021), Theorem 4.3, at every order: acts chosen one after the other, each knowing
+        what the earlier ones gave, are together within the limit if their losses never sum to more.
+        """
+        spent, cost = self.spent(earlier), self.cost(entry)
+        if spent + cost > self.rho:
+            raise PrivacyError(
+                f"this act costs one {self.unit} rho = {format_fraction(cost)}; {format_fraction(spent)} of "
+                f"the limit {format_fraction(self.rho)} is spent, and {format_fraction(self.rho - spent)} is "
+                "left. Nothing was drawn. Plan with less (opendas ledger BOOK shows every act)."
+            )
+
+    def limit_json(self) -> dict[str, str]:
+        """Return the limit as exact texts."""
+        limit = {"rho": self.rho, "epsilon": self.epsilon, "delta": self.delta}
+        return {name: format_fraction(value) for name, value in limit.items() if value is not None}
+
+    def as_json(self) -> dict[str, object]:
+        """Return plain data for one line."""
+        return {
+            "unit": self.unit,
+            "relation": self.relation.value,
+            "limit": self.limit_json(),
+            "key_commitment": self.key_commitment,
+            "version": self.version,
+        }
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, object]) -> Self:
+        """Read what :meth:`as_json` wrote; every field must be there and no other."""
+        values = dict(record)
+        limit = values.pop("limit")
+        if not isinstance(limit, dict):
+            raise PrivacyError("Book: a field has the wrong type.")
+        numbers = {name: parse_fraction(value, name) for name, value in limit.items()}
+        return cls(**({"epsilon": None, "delta": None} | numbers | values))  # type: ignore[arg-type]

@@ -1,0 +1,218 @@
+"""Books: made, opened, and found again by whoever has the same data.
+
+A book lies wherever its owner puts it, with its key beside it. So that a run in another folder finds it by
+itself, each book also has a name in one folder of its user's, or of an office: ``OPENDAS_BOOKS``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+
+from opendas.custody.book_terms import BookTerms
+from opendas.custody.ledger import Ledger
+from opendas.custody.run_key import RunKey
+from opendas.custody.secret_files import destroy_secret, private_folder
+from opendas.errors import ConfigError, EnvironmentFailure, PrivacyError
+from opendas.privacy.relations import Neighbours
+from opendas.version import __version__
+
+__all__ = [
+    "FOLDER_VARIABLE",
+    "Book",
+    "InputTags",
+    "book_of",
+    "books_folder",
+    "create_book",
+    "file_tags",
+    "known_books",
+]
+
+FOLDER_VARIABLE = "OPENDAS_BOOKS"
+_KEY_SUFFIX = ".key"
+_FILE = b"opendas input file 1"
+
+InputTags = Callable[[RunKey], tuple[str, ...]]
+"""Tags an input under the key of a book."""
+
+
+@dataclass(frozen=True, slots=True)
+class Book:
+    """A book with its key.
+
+    Parameters
+    ----------
+    path : Path
+    terms : BookTerms
+    key : RunKey
+        Tags inputs, and blinds the head; no noise is drawn from it.
+    """
+
+    path: Path
+    terms: BookTerms
+    key: RunKey = field(repr=False)
+
+    def covers(self, tags: Iterable[str]) -> bool:
+        """Whether an input with one of these tags was entered here."""
+        return not Ledger.beside(self.path).inputs().isdisjoint(tags)
+
+    def blinded(self, head: str) -> str:
+        """Return what a release says of a head of this book: 64 hexadecimal digits.
+
+        It tells nothing of what the book holds; whoever has book and key computes it again.
+        """
+        return self.key.tag(b"opendas head of a book 1" + bytes.fromhex(head))
+
+
+def file_tags(key: RunKey, digests: Sequence[bytes]) -> tuple[str, ...]:
+    """Return the keyed tags of files, from their SHA-256."""
+    return tuple(key.tag(_FILE + digest) for digest in digests)
+
+
+def create_book(
+    path: Path,
+    unit: str,
+    *,
+    rho: Fraction | str | int | None = None,
+    epsilon: Fraction | str | int | None = None,
+    delta: Fraction | str | int | None = None,
+    relation: Neighbours | str = Neighbours.BOUNDED,
+) -> Book:
+    """Make a book, with its key beside it, and note where it lies.
+
+    Parameters
+    ----------
+    path : Path
+        A new file, in a folder that exists.
+    unit : str
+        Identifier of the protected unit.
+    rho, epsilon, delta : exact numbers
+        The limit: a rho, or an epsilon at a delta.
+    relation : Neighbours
+
+    Raises
+    ------
+    ConfigError
+        If there is a file already, or unit or limit are wrong.
+    EnvironmentFailure
+        If it cannot be written. A book that only could not be noted stands, and is used with ``--ledger``.
+    """
+    key_path = _key_path(path)
+    if path.exists() or path.is_symlink() or not path.absolute().parent.is_dir():
+        raise ConfigError(f"{path}: give the name of a new file, in a folder that exists.")
+    if key_path.exists():
+        raise ConfigError(f"{key_path} is there already; choose another name for the book.")
+    key = RunKey.generate()
+    commitment = key.commitment()
+    terms = BookTerms.declare(
+        unit,
+        rho=rho,
+        epsilon=epsilon,
+        delta=delta,
+        relation=relation,
+        key_commitment=commitment,
+        version=__version__,
+    )
+    key.save(key_path)
+    try:
+        Ledger.create(path, terms)
+    except BaseException:
+        destroy_secret(key_path)
+        raise
+    _note(path.resolve(), terms)
+    return Book(path, terms, key)
+
+
+def book_of(path: Path) -> Book:
+    """Open a book.
+
+    Raises
+    ------
+    ConfigError
+        If the file is not there, or no book.
+    PrivacyError
+        If it is damaged, or its key is lost or another one.
+    """
+    if not path.is_file():
+        raise ConfigError(f"{path}: there is no such book. opendas ledger create makes one.")
+    terms = Ledger.beside(path).terms
+    if terms is None:
+        raise ConfigError(
+            f"{path} is no book: it declares no limit and no protected unit. Make one with opendas ledger "
+            "create BOOK --limit-rho R --unit NAME, and give that."
+        )
+    key_path = _key_path(path.resolve())
+    if not key_path.is_file():
+        raise PrivacyError(
+            f"there is no key at {key_path}: without it nobody can say which inputs {path.name} "
+            "holds. Restore it from a copy."
+        )
+    key = RunKey.load(key_path)
+    if key.commitment() != terms.key_commitment:
+        raise PrivacyError(f"{_key_path(path)} is not the key of {path.name}: restore the key of this book.")
+    return Book(path, terms, key)
+
+
+def books_folder(environment: Mapping[str, str] = os.environ) -> Path | None:
+    """Return the folder in which books are noted; None where there is no place for one.
+
+    It is the one of ``OPENDAS_BOOKS``, else ``opendas/books`` among the data of the user's programs.
+    """
+    given = environment.get(FOLDER_VARIABLE)
+    if given:
+        return Path(given)
+    data = environment.get("XDG_DATA_HOME")
+    home = environment.get("HOME")
+    if data or home:
+        return Path(data or f"{home}/.local/share") / "opendas" / "books"
+    return None
+
+
+def known_books() -> tuple[Book, ...]:
+    """Return the books that runs of this user are held against.
+
+    Raises
+    ------
+    EnvironmentFailure
+        If one is noted and not there: whether it covers an input cannot be said without it.
+    PrivacyError
+        If one is damaged, or its key is not there.
+    """
+    folder = books_folder()
+    if folder is None or not folder.is_dir():
+        return ()
+    found = []
+    for name in sorted(folder.iterdir()):
+        if name.name.startswith(".") or name.name.endswith(_KEY_SUFFIX):
+            continue
+        if not name.exists():
+            raise EnvironmentFailure(
+                f"the book {name.name} is not where it was ({name.resolve()}): without it nobody can say "
+                f"whether it covers this input. Put it back; or, if it is given up, remove {name}."
+            )
+        found.append(book_of(name.resolve()))
+    return tuple(found)
+
+
+def _key_path(path: Path) -> Path:
+    return path.with_name(path.name + _KEY_SUFFIX)
+
+
+def _note(path: Path, terms: BookTerms) -> None:
+    """Give a book its name in the folder of books, if it does not lie there."""
+    folder = books_folder()
+    if folder is None or path.parent == folder.resolve():
+        return
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        if not folder.exists():
+            private_folder(folder)
+        (folder / f"{path.name}-{terms.key_commitment[:8]}").symlink_to(path)
+    except OSError as error:
+        raise EnvironmentFailure(
+            f"{path.name} is made, but could not be noted in {folder} ({error.strerror}): runs find it only "
+            f"with --ledger. Set {FOLDER_VARIABLE} to a folder that can be written before making the next."
+        ) from error

@@ -1,0 +1,117 @@
+"""Protected units: what one change of a data set touches, by identifiers instead of free words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from opendas.errors import ConfigError
+
+__all__ = ["ADDRESS", "CENSUS_CHANGES", "Change", "change_of", "change_of_any", "unit_id"]
+
+_WORD: Final = re.compile(r"[^\W_]+")
+
+
+def unit_id(words: str) -> str:
+    """Return the identifier of a protected unit, the same for ``housing unit`` and ``Housing-Unit``.
+
+    Raises
+    ------
+    ConfigError
+        If there is no word.
+
+    Examples
+    --------
+    >>> unit_id("Housing unit")
+    'housing-unit'
+    """
+    found = "-".join(_WORD.findall(words.casefold()))
+    if not found:
+        raise ConfigError(
+            "a protected unit says in a word or two what one record is: person, housing unit, patient, ..."
+        )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change between neighbours, and what it costs in losses of one record of each protected unit.
+
+    Parameters
+    ----------
+    name : str
+        In words: one record of this, with the records of that which change along with it.
+    factors : mapping of str to int
+        Protected unit -> how often its loss is counted. Each factor needs an argument, since changes
+        of several records do not cost the multiple in general; ``docs/proofs/composition.md``.
+    """
+
+    name: str
+    factors: Mapping[str, int]
+
+    def __post_init__(self) -> None:
+        factors = {unit_id(unit): factor for unit, factor in self.factors.items()}
+        object.__setattr__(self, "factors", MappingProxyType(factors))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.name, dict(self.factors))
+
+
+ADDRESS: Final = "address"
+"""Protected unit of the household tables: the persons and the unit row of one address."""
+
+_HOUSING_UNIT: Final = "housing-unit"
+
+CENSUS_CHANGES: Final = (
+    Change("one person with the unit changes it induces", {"person": 1, _HOUSING_UNIT: 2, ADDRESS: 1}),
+)
+"""Changes that touch records of more than one product of a census.
+
+A replaced person record may empty one unit and fill another: two unit records flip, in opposite directions,
+which costs twice the loss of one (docs/proofs/composition.md, section 5).
+"""
+
+_WITH_OTHERS: Final = {
+    "person": CENSUS_CHANGES[0],
+    _HOUSING_UNIT: Change("one housing unit with its household tables", {_HOUSING_UNIT: 1, ADDRESS: 1}),
+    "household": Change(
+        "one household with the unit changes it induces", {"household": 1, _HOUSING_UNIT: 2, ADDRESS: 1}
+    ),
+}
+
+
+def change_of(unit: str) -> Change:
+    """Return the change that an account of a protected unit is about, with what it induces elsewhere.
+
+    Parameters
+    ----------
+    unit : str
+        Identifier.
+    """
+    return _WITH_OTHERS.get(unit) or Change(f"one {unit}", {unit: 1})
+
+
+def change_of_any(units: Iterable[str]) -> Change | None:
+    """Return the change of one record by any name, where runs give their records more than one.
+
+    Two runs on one table may call its rows ``record`` and ``patient``. Whether they do is not known here, so
+    that the sum over all names is stated beside the sum of each: it bounds what one record loses in any case.
+
+    Parameters
+    ----------
+    units : iterable of str
+        Identifiers.
+
+    Returns
+    -------
+    Change or None
+        None where there is one name only, or all names are those of a census, whose records are known to be
+        different things.
+    """
+    names = dict.fromkeys(units)
+    if len(names) < 2 or not names.keys() - CENSUS_CHANGES[0].factors.keys():
+        return None
+    return Change("one record, whatever a run calls it", dict.fromkeys(names, 1))

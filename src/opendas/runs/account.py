@@ -1,0 +1,242 @@
+"""The account of an act: a book that is given, one that knows the input, or the folder's own ledger.
+
+Acts that draw are entered by :mod:`opendas.runs.act`; here are those that draw nothing, and what a
+certificate says of all of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+
+from opendas.custody.account import PUBLISH, AccountFacts, account_of, selection_of
+from opendas.custody.books import Book, book_of, file_tags, known_books
+from opendas.custody.ledger import Ledger
+from opendas.custody.ledger_lines import LedgerAct
+from opendas.custody.run_key import RunKey
+from opendas.engines.truth import input_tag
+from opendas.errors import ConfigError, PrivacyError
+from opendas.runs.run import Run
+from opendas.runs.workspace import book_in, read_state
+
+__all__ = [
+    "InputTagger",
+    "account_facts",
+    "check_choice",
+    "check_given",
+    "find_book",
+    "input_files",
+    "ledger_of",
+    "note_publication",
+    "note_reading",
+    "tagger_of",
+]
+
+
+class InputTagger:
+    """Tags an input under the keys of books: each of its files, and the table that was read from them.
+
+    The files find a data set whatever product is counted; the table finds it in another file or order.
+
+    Parameters
+    ----------
+    files : iterable of Path
+        Those that hold records. Their digests, which have no key yet, stay in memory.
+    table : callable(key), optional
+        Returns the keyed tag of the table.
+    """
+
+    def __init__(self, files: Iterable[Path], table: Callable[[RunKey], str] | None = None) -> None:
+        self._files = tuple(files)
+        self._table = table
+
+    @cached_property
+    def _digests(self) -> Sequence[bytes]:
+        found = []
+        for path in self._files:
+            with path.open("rb") as file:
+                found.append(hashlib.file_digest(file, "sha256").digest())
+        return found
+
+    def __call__(self, key: RunKey) -> tuple[str, ...]:
+        """Return the tags under a key."""
+        table = () if self._table is None else (self._table(key),)
+        return (*file_tags(key, self._digests), *table)
+
+
+def input_files(run: Run) -> tuple[Path | str, ...]:
+    """Return where the records of a run are read from; a table in memory is nowhere."""
+    spec = run.resolved.reader
+    local = (each for each in (*spec.paths, *spec.unit_records) if isinstance(each, Path))
+    return (*local, *map(str, spec.remote.paths))
+
+
+def tagger_of(run: Run, table: Callable[[RunKey], str] | None = None) -> InputTagger:
+    """Return what tags the input of a run under the keys of books.
+
+    Parameters
+    ----------
+    run : Run
+    table : callable(key), optional
+        Tags the table; by default it is read again for that.
+    """
+    files = (each for each in input_files(run) if isinstance(each, Path))
+    return InputTagger(files, table or (lambda key: input_tag(key, run.read().histogram)))
+
+
+def find_book(tagger: InputTagger, books: Sequence[Book] | None = None) -> Book | None:
+    """Return the book that knows an input, of those that runs of this user are held against.
+
+    Raises
+    ------
+    PrivacyError
+        If several know it: the account would be split. If a book is damaged.
+    EnvironmentFailure
+        If a book is not where it was.
+    """
+    known = known_books() if books is None else books
+    found = [book for book in known if book.covers(tagger(book.key))]
+    if len(found) > 1:
+        names = " and ".join(book.path.name for book in found)
+        raise PrivacyError(f"{names} both hold this input: its account is split. Keep one of these books.")
+    return found[0] if found else None
+
+
+def check_given(book: Book, tagger: InputTagger) -> None:
+    """Refuse a book where another one knows the input.
+
+    Raises
+    ------
+    PrivacyError
+    """
+    other = find_book(
+        tagger, [known for known in known_books() if known.terms.key_commitment != book.terms.key_commitment]
+    )
+    if other is not None:
+        raise PrivacyError(
+            f"this input is in the book {other.path.name} already, and {book.path.name} was given: its "
+            f"account would be split. Give --ledger {other.path}."
+        )
+
+
+def state_folder(out: Path) -> Path:
+    """Return where an output folder keeps its state: household tables have theirs under ``confidential/``."""
+    return out / "state" if (out / "state").is_dir() else out / "confidential" / "state"
+
+
+def ledger_of(out: Path) -> tuple[Book | None, Ledger | None]:
+    """Return the book of an output folder and the ledger that its acts are in, as far as there are any."""
+    book = book_in(state_folder(out))
+    if book is not None:
+        return book, Ledger.beside(book.path)
+    own = out / "ledger.jsonl"
+    return None, Ledger.beside(own) if own.is_file() else None
+
+
+def run_ids(out: Path) -> dict[str, str]:
+    """Return the run of each product of an output folder."""
+    paths = sorted(state_folder(out).glob("*/run.json"))
+    return {state.product: state.run_id for state in map(read_state, paths)}
+
+
+def account_facts(out: Path) -> AccountFacts | None:
+    """Return what the certificate of an output folder says of its account; None where no ledger is there."""
+    book, ledger = ledger_of(out)
+    if ledger is None or not run_ids(out):
+        return None
+    return account_of(ledger.lines(), run_ids(out), None if book is None else book.blinded)
+
+
+def note_reading(
+    act: str,
+    tagger: InputTagger,
+    *,
+    out: Path | None = None,
+    product: str = "",
+    ledger: Path | None = None,
+) -> bool:
+    """Enter that the truth is read without noise; read it only after this returns.
+
+    Parameters
+    ----------
+    act : str
+        One of :data:`opendas.custody.account.READINGS`.
+    tagger : InputTagger
+        Of what is read.
+    out : Path, optional
+        The output folder whose release is judged.
+    product : str
+    ledger : Path, optional
+        A book.
+
+    Returns
+    -------
+    bool
+        Whether there was an account to enter it into.
+
+    Raises
+    ------
+    ConfigError
+        If `ledger` is no book, or another one than that of the output folder.
+    """
+    own, folder = (None, None) if out is None else ledger_of(out)
+    book = own if ledger is None else book_of(ledger)
+    if own is not None and book is not None and own.terms.key_commitment != book.terms.key_commitment:
+        raise ConfigError(f"--ledger {ledger}: the acts of {out} are in the book {own.path}.")
+    book = book or find_book(tagger)
+    ids = {} if out is None else run_ids(out)
+    said = LedgerAct(act, ids.get(product, ""), {"product": product} if product else {})
+    if book is not None:
+        said = replace(said, inputs=tagger(book.key))
+        Ledger.beside(book.path).enter(said, again=True)
+    elif folder is not None:
+        folder.enter(said, again=True)
+    return book is not None or folder is not None
+
+
+def check_choice(out: Path, *, allowed: bool) -> bool:
+    """Refuse to publish what may have been chosen by the truth.
+
+    Parameters
+    ----------
+    out : Path
+    allowed : bool
+        The choice is stated by whoever publishes, and stamped.
+
+    Returns
+    -------
+    bool
+        Whether the release may have been chosen so.
+
+    Raises
+    ------
+    PrivacyError
+    """
+    _, ledger = ledger_of(out)
+    if ledger is None or not run_ids(out):
+        return False
+    found = selection_of(ledger.lines(), run_ids(out).values())
+    if found.possible and not allowed:
+        why = (
+            f"its plan was made after the data themselves were read for one ({found.plans} times)"
+            if found.plans
+            else f"releases of this data set were compared with the data {found.evaluations} times, and "
+            f"{found.candidates} others stand unpublished beside it"
+        )
+        raise PrivacyError(
+            f"{out} is not published: {why}. A choice by the truth is no post-processing, and no loss that "
+            "was charged covers it. Publish one that was not chosen so, or state the choice with "
+            "--chosen-with-truth: the certificate is then stamped."
+        )
+    return found.possible
+
+
+def note_publication(out: Path, address: str) -> None:
+    """Enter that the runs of a release are published; publish only after this returns."""
+    _, ledger = ledger_of(out)
+    for product, run_id in run_ids(out).items() if ledger is not None else ():
+        assert ledger is not None
+        ledger.enter(LedgerAct(PUBLISH, run_id, {"product": product, "address": address}))
