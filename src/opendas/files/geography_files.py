@@ -39,7 +39,10 @@ from opendas.geography.spine import Shares, Spine, SpineLevel
 from opendas.schema.product import Product
 
 __all__ = [
+    "CONSTRAINT_SCHEMA",
+    "SPINE_SCHEMA",
     "ConstraintRows",
+    "frame_schema",
     "read_constraint_table",
     "read_constraints",
     "read_frame",
@@ -301,6 +304,15 @@ CONSTRAINT_SCHEMA = pa.schema(
 )
 
 GEOUNITS_PER_BATCH = 1 << 14
+
+
+def frame_schema(frame: Frame) -> Any:
+    """Return the Arrow schema of a frame's file."""
+    codes = [f"level:{name}" for name in frame.levels] + [f"entity:{name}" for name in frame.entities]
+    return pa.schema(
+        [(name, pa.string()) for name in ("geocode", *codes)]
+        + [(f"units:{name}", pa.int64()) for name in frame.units]
+    )
 
 
 def write_frame(path: Path, frame: Frame, product: Product) -> None:

@@ -27,6 +27,7 @@ __all__ = [
     "METADATA_KEY",
     "ROW_GROUP",
     "bytes_column",
+    "has_columns",
     "one_array",
     "open_parquet",
     "parquet_sink",
@@ -163,6 +164,24 @@ def open_parquet(path: Path, *, memory_map: bool = False, dictionaries: Collecti
             # The library's own word for content that it cannot decode.
             raise FormatError(f"{path.name}: not a whole Parquet file.") from error
         raise EnvironmentFailure(f"{path.name} cannot be read: {error.strerror or 'read error'}.") from error
+
+
+def has_columns(path: Path, schema: Any) -> bool:
+    """Return whether a file has the columns of a schema, as :func:`parquet_sink` stores them, and no others.
+
+    Metadata under other keys than ``opendas`` are no part of a release either.
+    """
+    file = open_parquet(path)
+    found = [(field.name, str(field.type), field.nullable) for field in file.schema_arrow]
+    wanted = [(field.name, str(_stored(field.type)), field.nullable) for field in schema]
+    return found == wanted and set(file.metadata.metadata or {}) <= {METADATA_KEY}
+
+
+def _stored(kind: Any) -> Any:
+    """Return an Arrow type as it is read back: the schema is not embedded."""
+    if pa.types.is_dictionary(kind):
+        return kind.value_type
+    return pa.list_(pa.field("element", kind.value_type)) if pa.types.is_list(kind) else kind
 
 
 @contextlib.contextmanager

@@ -34,8 +34,8 @@ from opendas.phsafe.sensitivity import Answers, Sensitivity
 from opendas.phsafe.tables import DERIVED, TABLES, Derived, Table, find_table
 from opendas.phsafe.truncation import Truncation
 from opendas.privacy.relations import Mechanism, Neighbours
-from opendas.report.certificate import CERTIFICATE
-from opendas.verify.check import Check, first_few, require, run_check
+from opendas.report.certificate import CERTIFICATE, ReleasedFile
+from opendas.verify.check import Check, differing, first_few, require, run_check
 from opendas.verify.files import check_digests
 
 __all__ = [
@@ -49,7 +49,6 @@ __all__ = [
 ]
 
 _OURS = (CERTIFICATE, "ledger.jsonl", ".opendas.lock")
-_TOLERANCE = 1e-9
 _ESTIMATES = re.compile(r"\w+/estimates/\w+_trunc_normal\.csv")
 """Files of the statistical post-processing, which the certificate does not list."""
 
@@ -196,7 +195,7 @@ def _check_plan(certificate: Mapping[str, Any], plan: Plan, derived: tuple[Deriv
     require(seeded or not run_stamps(plan, seeded=False), f"an infinite budget without {NOT_FOR_RELEASE}.")
     again = household_certificate(
         plan,
-        (),
+        [ReleasedFile(**entry) for entry in certificate["files"]],
         derived,
         seeded=seeded,
         key=str(run["key"]),
@@ -204,24 +203,10 @@ def _check_plan(certificate: Mapping[str, Any], plan: Plan, derived: tuple[Deriv
         commit=str(certificate.get("commit")),
         issued=str(certificate.get("issued")),
     )
-    again = json.loads(json.dumps(again))
-    for part in ("noise", "derived"):
-        require(_same(run[part], again["runs"][0][part]), f"{part}: other values than the plan gives.")
-    require(_same(certificate["totals"], again["totals"]), "totals: other losses than the plan gives.")
-    require(run["guarantee"] == again["runs"][0]["guarantee"], "another guarantee than the plan gives.")
+    wrong = list(differing(certificate, json.loads(json.dumps(again))))
+    require(not wrong, f"not what plan and tables give: {first_few(wrong)}.")
     charged = [row for row in certificate["totals"] if row["charged"]]
     return f"{len(run['noise'])} levels, {len(charged)} relations charged"
-
-
-def _same(one: Any, other: Any) -> bool:
-    """Compare plain data; floats may differ in the last digits, as between machines."""
-    if isinstance(one, float) and isinstance(other, float):
-        return math.isclose(one, other, rel_tol=_TOLERANCE)
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_same(value, other[key]) for key, value in one.items())
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_same, one, other))
-    return type(one) is type(other) and bool(one == other)
 
 
 @dataclass(frozen=True, slots=True)

@@ -537,6 +537,7 @@ def certificate_pdf(certificate: Mapping[str, Any], runs: Sequence[RunFacts], di
         subject=", ".join(run.product for run in runs),
         creator=f"opendas {certificate['version']}",
         invariant=1,
+        pageCompression=0,  # so that the bytes depend on no library of the machine
     )
     frame = Frame(_MARGIN, 18 * mm, _WIDTH, A4[1] - 36 * mm, leftPadding=0, rightPadding=0)
     document.addPageTemplates([PageTemplate(frames=[frame])])

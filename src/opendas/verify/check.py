@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from threading import Event
-from typing import Self
+from typing import Any, Self
 
 from opendas.errors import CheckFailed, OpendasError
 
-__all__ = ["BackgroundCheck", "Check", "first_few", "require", "run_check"]
+__all__ = ["BackgroundCheck", "Check", "differing", "first_few", "require", "run_check"]
+
+_TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,35 @@ def first_few(names: Iterable[str], limit: int = 5) -> str:
     listed = list(names)
     text = ", ".join(listed[:limit])
     return text if len(listed) <= limit else f"{text} and {len(listed) - limit} more"
+
+
+def differing(one: Any, other: Any, where: str = "") -> Iterator[str]:
+    """Yield where two values of JSON differ; floats may differ in the last digits, as between machines.
+
+    Parameters
+    ----------
+    one, other : JSON values
+    where : str
+        Keys and numbers that lead there, with dots between.
+    """
+    if isinstance(one, float) and isinstance(other, float):
+        same = math.isclose(one, other, rel_tol=_TOLERANCE)
+    elif isinstance(one, dict) and isinstance(other, dict):
+        for key in sorted(one.keys() | other.keys()):
+            inside = f"{where}.{key}".lstrip(".")
+            if key in one and key in other:
+                yield from differing(one[key], other[key], inside)
+            else:
+                yield inside
+        return
+    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        for number, pair in enumerate(zip(one, other, strict=True)):
+            yield from differing(*pair, f"{where}.{number}")
+        return
+    else:
+        same = type(one) is type(other) and bool(one == other)
+    if not same:
+        yield where
 
 
 def run_check(name: str, function: Callable[[], str]) -> Check:

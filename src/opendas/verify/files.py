@@ -13,10 +13,19 @@ from typing import Any
 
 from opendas.errors import CheckFailed
 from opendas.files.atomic import sha256_file
+from opendas.files.geography_files import CONSTRAINT_SCHEMA, SPINE_SCHEMA, frame_schema
+from opendas.files.mdf.layout import mdf_layout, mdf_parts
+from opendas.files.mdf.reading import mdf_files
+from opendas.files.mdf.writing import mdf_schema
+from opendas.files.nmf.writing import MEASUREMENT_SCHEMA
+from opendas.files.parquet import has_columns
+from opendas.files.release_folder import ReleasedProduct, ReleaseFolder
+from opendas.verify.budget import certified_plan
 from opendas.verify.check import first_few, require
 
 __all__ = [
     "ISSUED_FILES",
+    "check_columns",
     "check_digests",
     "check_issued",
     "check_listing",
@@ -81,6 +90,44 @@ def check_listing(release: Path, listed: Sequence[Mapping[str, Any]]) -> str:
     links = [name for name in (*found, *ISSUED_FILES) if (release / name).is_symlink()]
     require(not links, f"links are no part of a release: {first_few(links)}.")
     return f"{len(found)} files, all listed"
+
+
+def _known_files(run: Mapping[str, Any], released: ReleasedProduct) -> dict[str, Any]:
+    """Return the files of a run, each with its Arrow schema; None for text."""
+    name = released.name
+    measured = [level.geolevel for level in certified_plan(run, released).levels if level.queries]
+    files: dict[str, Any] = {
+        f"run/{name}.toml": None,
+        f"geography/{name}.parquet": frame_schema(released.frame),
+        f"measurements/{name}/spine.parquet": SPINE_SCHEMA,
+        f"measurements/{name}/constraints.parquet": CONSTRAINT_SCHEMA,
+        **{f"measurements/{name}/{level}.parquet": MEASUREMENT_SCHEMA for level in measured},
+    }
+    if released.mdf.is_dir():
+        (suffix,) = {path.suffix for path in mdf_files(released.mdf)}
+        schema = mdf_schema(mdf_layout(released.product, released.frame)) if suffix == ".parquet" else None
+        folder = f"mdf/{released.product.layout}"
+        parts = mdf_parts(released.product, released.frame)
+        files |= {f"{folder}/{part.name}{suffix}": schema for part in parts}
+    return files
+
+
+def check_columns(certificate: Mapping[str, Any], folder: ReleaseFolder) -> str:
+    """Every file but the tables is one that a run writes, with the columns of its kind and no others."""
+    known: dict[str, Any] = {}
+    for run in certificate["runs"]:
+        known |= _known_files(run, folder[run["product"]])
+    found = {str(entry["path"]) for entry in certificate["files"]}
+    found = {name for name in found if not name.startswith("tables/")}
+    require(found <= set(known), f"no file of a run: {first_few(sorted(found - set(known)))}.")
+    require(found >= set(known), f"missing: {first_few(sorted(set(known) - found))}.")
+    wrong = [
+        name
+        for name, schema in known.items()
+        if schema is not None and not has_columns(folder.path / name, schema)
+    ]
+    require(not wrong, f"other columns, types or metadata than a run writes: {first_few(wrong)}.")
+    return f"{len(known)} files, with the columns of their kind"
 
 
 def check_digests(release: Path, listed: Sequence[Mapping[str, Any]]) -> str:

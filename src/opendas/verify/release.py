@@ -30,6 +30,7 @@ from opendas.verify.budget import (
 )
 from opendas.verify.check import BackgroundCheck, Check, first_few, require, run_check
 from opendas.verify.files import (
+    check_columns,
     check_digests,
     check_issued,
     check_listing,
@@ -95,6 +96,7 @@ def verify_release(
     except ConfigError as error:
         return (*checks, Check("products", False, str(error)))
     checks.append(run_check("products", lambda: _products(certificate, folder)))
+    checks.append(run_check("columns", lambda: check_columns(certificate, folder)))
     for run in certificate["runs"]:
         if run["product"] in folder:
             checks += _run_checks(run, folder[run["product"]])

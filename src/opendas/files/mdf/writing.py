@@ -7,6 +7,7 @@ import io
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,9 +22,10 @@ from opendas.geography.frame import Frame
 from opendas.schema.histogram import Histogram
 from opendas.schema.product import Product
 
-__all__ = ["MDF_FORMATS", "MdfFiles", "PartFile"]
+__all__ = ["MDF_FORMATS", "MDF_SUFFIX", "MdfFiles", "PartFile", "mdf_schema"]
 
 MDF_SUFFIX = {"parquet": ".parquet", "pipe": ".txt"}
+"""Endings of part files by format."""
 
 MDF_FORMATS = tuple(MDF_SUFFIX)
 """Known file formats of the microdata."""
@@ -166,11 +168,16 @@ def _localise(column: Column) -> tuple[npt.NDArray[np.int32], object]:
     return index.astype(np.int32), pa.array([column.values[i] for i in used.tolist()], type=pa.string())
 
 
-def _write_parquet(part: PartFile) -> None:
-    layout = mdf_layout(part.product, part.frame)
-    schema = pa.schema(
+def mdf_schema(layout: Layout) -> Any:
+    """Return the Arrow schema of a layout's Parquet files."""
+    return pa.schema(
         [pa.field(column.name, _arrow_type(column), nullable=False) for column in layout.columns]
     )
+
+
+def _write_parquet(part: PartFile) -> None:
+    layout = mdf_layout(part.product, part.frame)
+    schema = mdf_schema(layout)
     local = {c.name: _localise(c) for c in layout.columns if c.source != "number"}
     numbers = [column.name for column in layout.columns if column.source == "number"]
     searched = [column.name for column in layout.columns if column.source in ("leaf", "number")]

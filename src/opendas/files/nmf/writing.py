@@ -16,13 +16,13 @@ from opendas.errors import FormatError
 from opendas.files.nmf.reading import Answers
 from opendas.files.parquet import ParquetSink, bytes_column, parquet_sink, text_column
 
-__all__ = ["MeasurementWriter"]
+__all__ = ["MEASUREMENT_SCHEMA", "MeasurementWriter"]
 
 VALUES_PER_GROUP = 1 << 20
 """About so many values a row group, if the answers are full: what a task reads too much stays small."""
 
 _TEXT = pa.dictionary(pa.int32(), pa.string())
-_SCHEMA = pa.schema(
+MEASUREMENT_SCHEMA = pa.schema(
     [
         ("geolevel", _TEXT),
         ("geocode", pa.string()),
@@ -70,7 +70,7 @@ class MeasurementWriter:
         self._sink = self._stack.enter_context(
             parquet_sink(
                 self._path,
-                _SCHEMA,
+                MEASUREMENT_SCHEMA,
                 metadata=self._metadata,
                 bounds=("geocode", "query"),
                 row_group=self._rows_per_group,
@@ -170,7 +170,7 @@ class MeasurementWriter:
                 _lists(cells, np.concatenate([[0], np.cumsum(cell_lengths)]), ~partial),
                 pa.array(np.stack([column.variance for column in ordered], axis=1).ravel()),
             ],
-            schema=_SCHEMA,
+            schema=MEASUREMENT_SCHEMA,
         )
         if self._sink is None:
             raise FormatError("a measurement writer is used as a context manager.")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 from opendas.files.release_folder import ReleaseFolder
+from opendas.report.certificate import read_runs
+from opendas.runs.verification.certificate import BELIEVED, check_certificate_again, check_pages
 from opendas.runs.verification.estimate import Progress, check_estimate_again, check_spine_again
 from opendas.verify.check import Check, run_check
 from opendas.verify.files import read_certificate
@@ -48,15 +51,34 @@ def verify_again(
     checks = verify_release(
         release, allow_seeded=allow_seeded, allow_domain_from_records=allow_domain_from_records
     )
-    if rederive and checks[0].ok:
-        steps = _again(release, workers, progress)
-        return (*checks, *(run_check(name, step) for name, step in steps))
-    return checks
+    if not checks[0].ok:
+        return checks
+    steps = itertools.chain(
+        _made_again(release), _estimated_again(release, workers, progress) if rederive else ()
+    )
+    return (*checks, *(run_check(name, step) for name, step in steps), Check("believed", True, _believed()))
 
 
-def _again(
-    release: Path, workers: int | None, progress: Progress | None
-) -> Iterator[tuple[str, Callable[[], str]]]:
+Step = tuple[str, Callable[[], str]]
+"""Name of a check, and the check."""
+
+
+def _believed() -> str:
+    return "; ".join(f"{name}: {what}" for name, what in BELIEVED.items())
+
+
+def _made_again(release: Path) -> Iterator[Step]:
+    """Yield what is made again of the certificate."""
+
+    def certificate() -> str:
+        found = read_certificate(release)
+        return check_certificate_again(release, found, read_runs(release), ReleaseFolder(release))
+
+    yield "certificate made again", certificate
+    yield "pages", lambda: check_pages(release, read_certificate(release), read_runs(release))
+
+
+def _estimated_again(release: Path, workers: int | None, progress: Progress | None) -> Iterator[Step]:
     """Yield what is made again of each run."""
     folder = ReleaseFolder(release)
     for run in read_certificate(release)["runs"]:

@@ -1,0 +1,121 @@
+"""The certificate made again from plan and files, apart from other checks: by the code that a run uses.
+
+What can be computed is, and compared whole; what is left is believed, and :data:`BELIEVED` says what that is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from opendas.custody.stamps import DEMONSTRATION_FRAME, POPULATED_LEAVES
+from opendas.errors import FormatError
+from opendas.files.atomic import sha256_file
+from opendas.files.release_folder import ReleasedProduct, ReleaseFolder
+from opendas.readers.base import FRAME_FROM_RECORDS
+from opendas.report.certificate import CERTIFICATE, ReleasedFile, build_certificate, certificate_bytes
+from opendas.report.facts import RunFacts
+from opendas.runs.facts import measured_facts
+from opendas.runs.run import Run
+from opendas.runs.verification.plan import released_run
+from opendas.verify.check import differing, first_few, require
+from opendas.version import __version__
+
+__all__ = ["BELIEVED", "TAKEN", "check_certificate_again", "check_pages", "facts_again"]
+
+TAKEN = ("records", "families", "fallbacks", "failsafe")
+"""Facts that other checks count: records in the microdata, families where the estimate is made again."""
+
+BELIEVED = {
+    "version, commit, issued": "which program wrote the release, and when",
+    "stamps": "that noise without a stamp came from no seed, and a frame without one from a public list",
+    "noise": "that it was drawn from the stated laws with a secret key, for the data of this office",
+    "exact values": "that invariants and public counts are what they are said to be",
+    "scope": "what else was published of these data",
+}
+"""What nobody can compute from a release: part of the certificate to what it would say about the world."""
+
+
+def facts_again(certified: RunFacts, released: ReleasedProduct) -> RunFacts:
+    """Return what a run says of itself, from its release.
+
+    Parameters
+    ----------
+    certified : RunFacts
+        Of which what is believed or counted elsewhere is taken.
+    released : ReleasedProduct
+    """
+    run = released_run(released)
+    held = {invariant.name for invariant in run.product.invariants}
+    declared = [name for name in certified.invariants if name not in held]
+    _check_words(run, certified, declared)
+    domain = run.resolved.domain
+    facts = measured_facts(run, certified.stamps, declared, domain, certified.measurements)
+    if not released.mdf.is_dir():
+        return facts
+    taken = {name: getattr(certified, name) for name in TAKEN}
+    return replace(facts, estimator=run.resolved.estimator, **taken)
+
+
+def _check_words(run: Run, certified: RunFacts, declared: Sequence[str]) -> None:
+    """The stamps and words that the reader of the run always brings are there."""
+    reader = run.resolved.reader
+    derived = reader.reader.startswith("pl94-")
+    require(
+        not derived or DEMONSTRATION_FRAME in certified.stamps,
+        f"the reader {reader.reader} derives the frame: the stamp {DEMONSTRATION_FRAME} is missing.",
+    )
+    require(
+        reader.frame != FRAME_FROM_RECORDS or POPULATED_LEAVES in declared,
+        f"the frame was taken from the records: {POPULATED_LEAVES} are missing among what is exact.",
+    )
+
+
+def check_certificate_again(
+    release: Path, certificate: Mapping[str, Any], runs: Sequence[RunFacts], folder: ReleaseFolder
+) -> str:
+    """Every entry that plan and files determine is what they give, and the file has no other form."""
+    facts = [facts_again(run, folder[run.product]) for run in runs]
+    again = build_certificate(
+        facts,
+        sorted((ReleasedFile(**entry) for entry in certificate["files"]), key=lambda file: file.path),
+        version=certificate["version"],
+        commit=certificate["commit"],
+        issued=certificate["issued"],
+    )
+    wrong = list(differing(dict(certificate), json.loads(certificate_bytes(again))))
+    require(not wrong, f"not what plan and files give: {first_few(wrong)}.")
+    same = certificate_bytes(certificate) == (release / CERTIFICATE).read_bytes()
+    require(same, f"{CERTIFICATE} is not written as this program writes it.")
+    return f"{sum(len(run.to_dict()) for run in runs)} entries, as plan and files give them"
+
+
+def check_pages(release: Path, certificate: Mapping[str, Any], runs: Sequence[RunFacts]) -> str:
+    """Report and PDF are what this version makes of the certificate, byte for byte."""
+    if certificate["version"] != __version__:
+        return (
+            f"not made again: version {certificate['version']} issued them, and this is {__version__}. "
+            "Only a signature covers them"
+        )
+    # Imported here: page layout takes a while to load.
+    from opendas.report.html import report_html
+    from opendas.report.pdf import certificate_pdf
+
+    digest = sha256_file(release / CERTIFICATE)
+    made = {
+        "certificate.pdf": certificate_pdf(certificate, runs, digest),
+        "report.html": report_html(certificate, runs, digest),
+    }
+    wrong = [name for name, data in made.items() if _bytes(release / name) != data]
+    require(not wrong, f"not the pages of this certificate: {first_few(wrong)}.")
+    return "report and PDF, made again: the same bytes"
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise FormatError(f"{path.name} cannot be read.") from error
