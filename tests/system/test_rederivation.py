@@ -1,18 +1,38 @@
-"""A release is estimated again from its own measurements: what differs from them is found."""
+"""A release is estimated again from its own measurements, made again where it can be, and signed.
+
+The attacker of these tests has the package, all the time and no key: after each change the certificate lists
+the files as they are, the pages are made again, and a stranger signs.
+"""
 
 from __future__ import annotations
 
+import json
 import shutil
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from support.mini import mini_frame, mini_histogram, mini_product, write_mini
 
 import opendas
+from opendas.custody.signing_key import PublicKey, SigningKey
+from opendas.errors import CheckFailed
+from opendas.files.atomic import sha256_file
 from opendas.files.mdf.writing import MdfFiles
-from opendas.report.certificate import issue, read_runs
+from opendas.files.parquet import METADATA_KEY
+from opendas.report.certificate import certificate_bytes, issue, read_runs, released_files
+from opendas.report.html import report_html
+from opendas.report.pdf import certificate_pdf
+from opendas.report.signature import check_signature, sign_release
 from opendas.runs.finished_release import Release
 from opendas.runs.run import load
+from opendas.runs.verification.certificate import TAKEN, facts_again
+from opendas.schema.histogram import Histogram
 from opendas.verify.check import Check
 from opendas.version import __version__
 
@@ -22,7 +42,7 @@ def _fixed_date(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
 
 
-def released(folder: Path, run: str = "", **options: object) -> Path:
+def released(folder: Path, run: str = "", **options: Any) -> Path:
     """Run the miniature census and return a copy of its release, with nothing beside it."""
     opendas.release(load(write_mini(folder, run=run)), folder / "out", **options)
     shutil.copytree(folder / "out" / "release", folder / "copy")
@@ -30,8 +50,8 @@ def released(folder: Path, run: str = "", **options: object) -> Path:
     return folder / "copy"
 
 
-def failed(release: Path) -> list[Check]:
-    return [check for check in Release(release).verify(rederive=True) if not check.ok]
+def failed(release: Path, **options: Any) -> dict[str, Check]:
+    return {check.name: check for check in Release(release).verify(**options) if not check.ok}
 
 
 BLOCKS = 'estimator = "block-by-block"\ndrop_invariants = ["total"]'
@@ -40,29 +60,373 @@ BLOCKS = 'estimator = "block-by-block"\ndrop_invariants = ["total"]'
 @pytest.mark.parametrize("measurements", ["used", "full"])
 @pytest.mark.parametrize("run", ["", BLOCKS, "failsafe = true", 'estimator = "informed"'])
 def test_a_copy_of_the_release_is_enough(tmp_path: Path, run: str, measurements: str) -> None:
-    copy = released(tmp_path, run, measurements=measurements)
-    wrong = failed(copy)
+    wrong = failed(released(tmp_path, run, measurements=measurements), rederive=True)
     if "informed" in run and measurements == "used":
-        (only,) = wrong
-        assert "opendas measure" in only.detail
+        assert list(wrong) == ["mini: estimated again"]
+        assert "opendas measure" in wrong["mini: estimated again"].detail
     else:
-        assert wrong == []
+        assert wrong == {}
 
 
-def test_true_microdata_in_place_of_the_released_are_found(tmp_path: Path) -> None:
-    """The attack of the review: true records, and a certificate issued anew by the package itself."""
+@pytest.mark.parametrize("workers", [1, 2])
+def test_workers_change_nothing(tmp_path: Path, workers: int) -> None:
+    assert failed(released(tmp_path), rederive=True, workers=workers) == {}
+
+
+def test_measurements_alone_are_verified_too(tmp_path: Path) -> None:
+    opendas.measure(load(write_mini(tmp_path)), tmp_path / "out")
+    assert failed(tmp_path / "out", rederive=True) == {}
+
+
+def test_every_fact_is_computed_counted_elsewhere_or_believed(tmp_path: Path) -> None:
+    """What the certificate says is not what `verify` says: a fact that nobody computes shows here."""
     copy = released(tmp_path)
-    product, frame = mini_product(), mini_frame()
-    for part in MdfFiles(copy / "mdf" / "mini", product, frame, mini_histogram(frame).take, "parquet"):
+    (facts,) = read_runs(copy)
+    other = replace(
+        facts,
+        **{name: () if name == "failsafe" else 0 for name in TAKEN},
+        protected_unit="cow",
+        estimator="guess",
+        declared=(),
+        geounits={},
+        rows=(),
+        within={},
+        plan_digest="",
+    )
+    again = facts_again(other, Release(copy)._files["mini"])
+    assert replace(again, **{name: getattr(facts, name) for name in TAKEN}).to_dict() == facts.to_dict()
+
+
+# The attacker's tools.
+
+
+def certificate_of(release: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((release / "certificate.json").read_text())
+    return found
+
+
+def reissue(release: Path, certificate: dict[str, Any] | None = None) -> None:
+    """Make the certificate list what is there now, and the pages say what it says."""
+    certificate = certificate or certificate_of(release)
+    certificate["files"] = [file.to_dict() for file in released_files(release)]
+    (release / "certificate.json").write_bytes(certificate_bytes(certificate))
+    runs, digest = read_runs(release), sha256_file(release / "certificate.json")
+    (release / "certificate.pdf").write_bytes(certificate_pdf(certificate, runs, digest))
+    (release / "report.html").write_bytes(report_html(certificate, runs, digest))
+
+
+def entry(*keys: Any, value: Any) -> Callable[[Path], None]:
+    """Return what changes an entry of the certificate's run (or, after ``None``, of the certificate)."""
+
+    def change(release: Path) -> None:
+        certificate = certificate_of(release)
+        place: Any = certificate if keys[0] is None else certificate["runs"][0]
+        *inner, last = keys[1:] if keys[0] is None else keys
+        for key in inner:
+            place = place[key]
+        assert place[last] != value
+        place[last] = value
+        reissue(release, certificate)
+
+    return change
+
+
+def rewrite(path: Path, change: Callable[[pa.Table], pa.Table]) -> None:
+    table = pq.read_table(path)
+    again = change(table)
+    pq.write_table(again.replace_schema_metadata(table.schema.metadata), path, store_schema=False)
+
+
+def put(table: pa.Table, name: str, values: Any) -> pa.Table:
+    at = table.column_names.index(name)
+    return table.set_column(at, table.field(at), pa.array(values, type=table.field(at).type))
+
+
+def column(file: str, name: str, change: Callable[[list[Any]], list[Any]]) -> Callable[[Path], None]:
+    """Return what changes a column of a file."""
+
+    def edit(release: Path) -> None:
+        rewrite(release / file, lambda table: put(table, name, change(table.column(name).to_pylist())))
+        reissue(release)
+
+    return edit
+
+
+def first_of(step: int) -> Callable[[list[Any]], list[Any]]:
+    """Return what adds to the first number of the first list, or to the first number."""
+
+    def change(values: list[Any]) -> list[Any]:
+        first = values[0]
+        return [[first[0] + step, *first[1:]] if isinstance(first, list) else first + step, *values[1:]]
+
+    return change
+
+
+def write_microdata(release: Path, counts: Histogram) -> None:
+    folder = release / "mdf" / "mini"
+    for part in MdfFiles(folder, mini_product(), mini_frame(), counts.take, "parquet"):
         part.write()
-    records = mini_histogram(frame).total()
-    facts = [type(run)(**{**as_fields(run), "records": records}) for run in read_runs(copy)]
-    issue(copy, facts, version=__version__)
-    assert all(check.ok for check in Release(copy).verify())
-    (found,) = failed(copy)
-    assert found.name == "mini: estimated again"
-    assert "24 leaves differ" in found.detail
 
 
-def as_fields(facts: object) -> dict[str, object]:
-    return {name: getattr(facts, name) for name in type(facts).__slots__}
+def true_microdata(release: Path) -> None:
+    """The attack of the review: true records, and a certificate issued anew by the package itself."""
+    frame = mini_frame()
+    for part in MdfFiles(
+        release / "mdf" / "mini", mini_product(), frame, mini_histogram(frame).take, "parquet"
+    ):
+        part.write()
+    facts = [replace(run, records=mini_histogram(frame).total()) for run in read_runs(release)]
+    shutil.rmtree(release / "tables")
+    issue(release, facts, version=__version__, commit=certificate_of(release)["commit"])
+
+
+def swapped_records(release: Path) -> None:
+    """Two leaves of a town exchange their records of one kind; no total changes."""
+    counts = Release(release).estimate()
+    dense = np.stack([counts.dense(row) for row in range(counts.rows)])
+    town = mini_frame().codes("town")
+    kinds = [
+        (leaf, cell)
+        for leaf, cell in np.argwhere(dense[1:] != dense[:-1]).tolist()
+        if town[leaf] == town[leaf + 1]
+    ]
+    leaf, cell = kinds[0]
+    dense[[leaf, leaf + 1], cell] = dense[[leaf + 1, leaf], cell]
+    rows, cells = np.nonzero(dense)
+    write_microdata(release, Histogram.from_entries(rows, cells, dense[rows, cells], shape=dense.shape))
+    shutil.rmtree(release / "tables")
+    reissue(release)
+
+
+def other_type(release: Path) -> None:
+    path = release / "measurements" / "mini" / "town.parquet"
+    table = pq.read_table(path)
+    at = table.column_names.index("variance")
+    narrow = table.column("variance").cast(pa.float32(), safe=False)
+    pq.write_table(table.set_column(at, "variance", narrow), path, store_schema=False)
+    reissue(release)
+
+
+def hidden_metadata(release: Path) -> None:
+    (path, *_) = sorted((release / "mdf" / "mini").iterdir())
+    table = pq.read_table(path)
+    pq.write_table(table.replace_schema_metadata({b"note": b"the true records"}), path)
+    reissue(release)
+
+
+def more_metadata(release: Path) -> None:
+    path = release / "measurements" / "mini" / "spine.parquet"
+    table = pq.read_table(path)
+    said = json.loads(table.schema.metadata[METADATA_KEY])
+    said["levels"] = said["levels"][::-1]
+    metadata = {METADATA_KEY: json.dumps(said).encode()}
+    pq.write_table(table.replace_schema_metadata(metadata), path, store_schema=False)
+    reissue(release)
+
+
+def extra_file(release: Path) -> None:
+    (release / "mdf" / "mini" / "truth.csv").write_text("geocode,count\n000000,7\n")
+    reissue(release)
+
+
+def text(name: str, old: str, new: str) -> Callable[[Path], None]:
+    def change(release: Path) -> None:
+        path = release / name
+        assert old in path.read_text()
+        path.write_text(path.read_text().replace(old, new, 1))
+        reissue(release)
+
+    return change
+
+
+def empty_pdf(release: Path) -> None:
+    (release / "certificate.pdf").write_bytes(b"")
+
+
+def script(release: Path) -> None:
+    page = (release / "report.html").read_text()
+    (release / "report.html").write_text(page.replace("</body>", "<script>fetch('//x')</script></body>"))
+
+
+def other_estimator(release: Path) -> None:
+    path = release / "run" / "mini.toml"
+    path.write_text(path.read_text().replace('estimator = "topdown"', 'estimator = "informed"'))
+    entry("estimator", value="informed")(release)
+
+
+def exchanged_parents(values: list[Any]) -> list[Any]:
+    """The first leaf of each of two towns goes to the other."""
+    return [{"0000": "0001", "0001": "0000"}.get(value, value) for value in values]
+
+
+def word_more(release: Path) -> None:
+    reissue(release, {**certificate_of(release), "note": "checked by an expert"})
+
+
+def nothing(release: Path) -> None:
+    """Only the signature is a stranger's."""
+
+
+def unlisted(release: Path) -> None:
+    (release / "tables" / "more.txt").write_text("more")
+
+
+CHECKED: dict[str, Callable[[Path], None]] = {
+    "true microdata": true_microdata,
+    "records that two leaves exchanged": swapped_records,
+    "a noisy answer": column("measurements/mini/town.parquet", "values", first_of(1000)),
+    "a variance": column("measurements/mini/town.parquet", "variance", first_of(1)),
+    "an invariant": column("measurements/mini/constraints.parquet", "lower", first_of(1)),
+    "parents on the spine": column("measurements/mini/spine.parquet", "parent", exchanged_parents),
+    "a unit count": column("geography/mini.parquet", "units:homes", first_of(1)),
+    "a table": column("tables/age_town.parquet", "child", first_of(1)),
+    "a type": other_type,
+    "records in metadata": hidden_metadata,
+    "levels in metadata": more_metadata,
+    "a file more": extra_file,
+    "a file that is not listed": unlisted,
+    "an empty PDF": empty_pdf,
+    "a script": script,
+    "the run file": text("run/mini.toml", "[run]", "# Approved.\n[run]"),
+    "the run file's protected unit": text(
+        "run/mini.toml", 'protected_unit = "record"', 'protected_unit = "x"'
+    ),
+    "the estimator": other_estimator,
+    "rho": entry("rho", value="1"),
+    "epsilon": entry("epsilon", "cks", value=0.5),
+    "delta": entry("delta", value=1e-30),
+    "the guarantee": entry("guarantee", value="Everything is protected."),
+    "invariants": entry("invariants", value=[]),
+    "what is declared": entry("declared", value=[]),
+    "dropped invariants": entry("dropped_invariants", value=["total@town"]),
+    "the estimator's name": entry("estimator", value="block-by-block"),
+    "families": entry("families", value=7),
+    "fallbacks": entry("fallbacks", value=7),
+    "an attribute's loss": entry("attributes", "age", "rho", value="1/100"),
+    "a loss within": entry("within", "town", "epsilon", "cks", value=0.1),
+    "a number of geounits": entry("geounits", "town", value=5),
+    "query groups": entry("query_groups", value=["detailed", "kind * minor", "total"]),
+    "a share": entry("budget", "geolevels", "town", value="1/5"),
+    "a noise row": entry("rows", 0, "moe90", value=1),
+    "the spine's description": entry("spine", "levels", 0, "geounits", value=3),
+    "a digest of the plan": entry("plan_digest", value="0" * 64),
+    "a protected unit": entry("protected_unit", value="household"),
+    "guaranteed": entry("guaranteed", value=True),
+    "totals": entry(None, "totals", 0, "rho", value="1/2"),
+    "the scope": entry(None, "scope", value="Everything."),
+    "a stamp on top": entry(None, "stamps", value=["APPROVED"]),
+    "an entry more": word_more,
+}
+"""What fails whoever signs."""
+
+
+def unstamped(release: Path) -> None:
+    """A seeded run without its stamp: the facts then say that the guarantee holds."""
+    facts = [replace(run, stamps=()) for run in read_runs(release)]
+    issue(release, facts, version=__version__, commit=certificate_of(release)["commit"])
+
+
+SIGNED: dict[str, Callable[[Path], None]] = {
+    "nothing but the signature": nothing,
+    "the date": entry(None, "issued", value="2031-01-01"),
+    "the commit": entry(None, "commit", value="0" * 40),
+    "the version": entry(None, "version", value="9.9"),
+    "stamps": unstamped,
+}
+"""What only the signature tells: see what `verify` says it believes."""
+
+
+@pytest.fixture(scope="module")
+def office(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A release with a table, signed by an office; and the office's public key."""
+    folder = tmp_path_factory.mktemp("office")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+        release = opendas.release(load(write_mini(folder)), folder / "out", seed=3)
+        opendas.tabulate(release, tables=["age"], geolevel="town")
+    key = SigningKey.generate()
+    key.save(folder / "office.key")
+    (folder / "office.key.pub").write_text(key.public.to_pem())
+    release.sign(folder / "office.key")
+    return folder / "out" / "release", folder / "office.key.pub"
+
+
+def attacked(folder: Path, office: tuple[Path, Path], change: Callable[[Path], None]) -> Path:
+    """Return a copy that was changed, and signed by a stranger."""
+    release, _ = office
+    shutil.copytree(release, folder / "copy")
+    change(folder / "copy")
+    sign_release(folder / "copy", SigningKey.generate())
+    return folder / "copy"
+
+
+def test_the_office_passes(office: tuple[Path, Path]) -> None:
+    release, key = office
+    assert failed(release, rederive=True, signed_by=key, allow_seeded=True) == {}
+    assert list(failed(release, rederive=True)) == ["stamps"]
+
+
+@pytest.mark.parametrize("name", CHECKED)
+def test_a_change_is_found_whoever_signs(tmp_path: Path, office: tuple[Path, Path], name: str) -> None:
+    copy = attacked(tmp_path, office, CHECKED[name])
+    wrong = failed(copy, rederive=True, allow_seeded=True)
+    assert wrong
+    assert "signature" not in wrong, "the stranger's signature is good in itself"
+    with pytest.raises(CheckFailed, match="another key"):
+        check_signature(copy, PublicKey.load(office[1]))
+
+
+@pytest.mark.parametrize("name", SIGNED)
+def test_what_is_believed_is_the_signers_word(tmp_path: Path, office: tuple[Path, Path], name: str) -> None:
+    copy = attacked(tmp_path, office, SIGNED[name])
+    assert failed(copy, rederive=True, allow_seeded=True) == {}
+    wrong = failed(copy, signed_by=office[1], allow_seeded=True)
+    assert list(wrong) == ["signature"]
+    assert "another key" in wrong["signature"].detail
+
+
+def test_true_microdata_are_not_what_the_measurements_give(tmp_path: Path, office: tuple[Path, Path]) -> None:
+    """Every check but one passes, as all did before."""
+    copy = attacked(tmp_path, office, true_microdata)
+    (only,) = failed(copy, rederive=True, allow_seeded=True).values()
+    assert only.name == "mini: estimated again"
+    assert "of 24 leaves differ" in only.detail
+
+
+def test_a_signature_is_of_this_release_and_always_the_same(
+    tmp_path: Path, office: tuple[Path, Path]
+) -> None:
+    release, public = office
+    key = public.with_suffix("")
+    shutil.copytree(release, tmp_path / "copy")
+    copy, signature = tmp_path / "copy", tmp_path / "copy" / "certificate.sig"
+    before = signature.read_bytes()
+    assert Release(copy).sign(key).read_bytes() == before
+    (copy / "report.html").write_text("replaced")
+    assert "not of this certificate" in failed(copy, allow_seeded=True)["signature"].detail
+    shutil.copy(release / "report.html", copy / "report.html")
+    for damaged in (before[:-2], before + b"note\n", before.upper(), b"", before.replace(b"key ", b"key  ")):
+        signature.write_bytes(damaged)
+        assert "no signature" in failed(copy, allow_seeded=True)["signature"].detail
+    signature.unlink()
+    unsigned = {check.name: check for check in Release(copy).verify(allow_seeded=True)}
+    assert (unsigned["signature"].ok, "unsigned" in unsigned["signature"].detail) == (True, True)
+    assert "unsigned" in failed(copy, signed_by=public, allow_seeded=True)["signature"].detail
+
+
+def test_a_certificate_issued_anew_is_unsigned(tmp_path: Path, office: tuple[Path, Path]) -> None:
+    shutil.copytree(office[0], tmp_path / "out" / "release")
+    opendas.tabulate(Release(tmp_path / "out"), tables=["kind"], geolevel="town")
+    assert not (tmp_path / "out" / "release" / "certificate.sig").exists()
+
+
+def test_other_programs_can_check_the_signature(office: tuple[Path, Path]) -> None:
+    """The text that is signed, from the page docs/certificate.md."""
+    release, public = office
+    form, key, signature = (release / "certificate.sig").read_text().splitlines()
+    digests = [f"{sha256_file(release / name)}  {name}" for name in _PAGES]
+    message = "\n".join([form, key, *digests, ""]).encode()
+    assert PublicKey.load(public).verifies(bytes.fromhex(signature.split()[1]), message)
+
+
+_PAGES = ("certificate.json", "certificate.pdf", "report.html")

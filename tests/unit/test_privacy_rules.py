@@ -224,6 +224,7 @@ HASHES = {
     "phsafe/config.py": "the plan",
     "phsafe/truncation.py": "rows of a household in the published order: in memory, never written",
     "custody/ledger_lines.py": "lines of the ledger",
+    "custody/signing_key.py": "a public key: its fingerprint",
     "custody/run_key.py": "keyed, by HKDF and HMAC; and seeds",
     "runs/account.py": "files of the input, for the keyed tag alone: in memory, never written",
     "report/certificate.py": "files of a release",

@@ -32,6 +32,8 @@ COMMANDS = {
     "forget-key": "runs",
     "ledger": "ledger",
     "verify": "release",
+    "sign": "signing",
+    "keys": "signing",
     "publish": "runs",
     "tabulate": "release",
     "replicates": "release",

@@ -23,12 +23,15 @@ __all__ = [
     "key_options",
     "ledger_option",
     "mdf_format_option",
+    "new_passphrase",
+    "open_signing_key",
     "out_argument",
     "out_option",
     "remember_out",
     "resume_option",
     "run_file_argument",
     "seed_option",
+    "sign_options",
     "strict_option",
     "to_option",
 ]
@@ -113,6 +116,75 @@ ledger_option = click.option(
     default=None,
     help="The account of the data set, in which this reading is noted.",
 )
+
+
+def sign_options(function: _F) -> _F:
+    """Add ``--sign`` and ``--sign-passphrase-file``."""
+    function = click.option(
+        "--sign-passphrase-file",
+        metavar="FILE",
+        type=click.Path(path_type=Path, allow_dash=True),
+        default=None,
+        help="Passphrase of the signing key, one line, mode 0600. Default: asked for on the terminal.",
+    )(function)
+    return click.option(
+        "--sign",
+        metavar="KEY",
+        type=PATH,
+        default=None,
+        help="Sign the certificate with the private key in KEY (opendas keys new makes one).",
+    )(function)
+
+
+def open_signing_key(key: Path | None, passphrase_file: Path | None) -> Callable[[Path], Path] | None:
+    """Return what signs an output folder, or None without a key.
+
+    The key is opened now: a wrong passphrase is better known before a run than after it.
+
+    Raises
+    ------
+    click.UsageError
+        If the key is encrypted, and there is neither a passphrase nor a terminal to ask on.
+    PrivacyError
+        If it does not open.
+    """
+    if key is None:
+        if passphrase_file is not None:
+            raise click.UsageError("--sign-passphrase-file goes with --sign.")
+        return None
+    from opendas.custody.passphrase import Passphrase, read_passphrase_file
+    from opendas.custody.signing_key import SigningKey
+    from opendas.report.signature import sign_release
+
+    passphrase = None if passphrase_file is None else read_passphrase_file(passphrase_file)
+    if passphrase is None and SigningKey.is_encrypted(key):
+        if not sys.stdin.isatty():
+            raise click.UsageError(f"{key} is encrypted: give a file with its passphrase.")
+        passphrase = Passphrase(click.prompt(f"Passphrase of {key.name}", hide_input=True, err=True))
+    private = SigningKey.load(key, passphrase)
+
+    def sign(out: Path) -> Path:
+        inside = out / "release"
+        return sign_release(inside if inside.is_dir() else out, private)
+
+    return sign
+
+
+def new_passphrase(file: Path | None, ask: bool, name: str) -> Passphrase | None:
+    """Return the passphrase of a new key, where one is wanted."""
+    from opendas.custody.passphrase import Passphrase, read_passphrase_file
+
+    if file is not None and ask:
+        raise click.UsageError("--passphrase-file and --ask-passphrase exclude each other.")
+    if file is not None:
+        return read_passphrase_file(file)
+    if not ask:
+        return None
+    if not sys.stdin.isatty():
+        raise click.UsageError("--ask-passphrase needs a terminal; where there is none, use a file.")
+    return Passphrase(
+        click.prompt(f"Passphrase of {name}", hide_input=True, confirmation_prompt=True, err=True)
+    )
 
 
 def given_passphrase(file: Path | None, ask: bool, out: Path, product: str) -> Passphrase | None:

@@ -18,10 +18,12 @@ from opendas.cli.options import (
     given_passphrase,
     json_option,
     key_options,
+    open_signing_key,
     out_argument,
     remember_out,
     resume_option,
     seed_option,
+    sign_options,
 )
 from opendas.cli.output import emit_json, message, text_table
 from opendas.cli.progress import Progress
@@ -78,6 +80,7 @@ _DETAIL = re.compile(r" \((?:its unit: .*|[0-9]+ further lines)\)$")
 @seed_option
 @resume_option
 @key_options
+@sign_options
 @json_option
 def phsafe_command(
     config: Path, data: str, out: Path | None, mode: str, as_json: bool, **options: Any
@@ -98,6 +101,7 @@ def phsafe_command(
     _check_usage(mode, out, options)
     file, ask = options.pop("key_passphrase_file"), options.pop("ask_passphrase")
     options["passphrase"] = None if out is None else given_passphrase(file, ask, out, PRODUCT)
+    sign = open_signing_key(options.pop("sign"), options.pop("sign_passphrase_file"))
     options["sensitivity"] = Sensitivity(options["sensitivity"])
     options["truncation"] = Truncation(options["truncation"])
     refused: Sequence[Finding] = ()
@@ -110,6 +114,8 @@ def phsafe_command(
             answer = run_private(config, data, remember_out(out), chosen)
         else:
             answer, refused = run_exact(config, data, remember_out(out), chosen)
+    if sign is not None and out is not None:
+        sign(out)
     _warn(mode, refused, inconsistent, seeded=options["seed"] is not None)
     if as_json:
         if mode == "validate":
@@ -146,6 +152,7 @@ def _check_usage(mode: str, out: Path | None, options: Mapping[str, Any]) -> Non
         "key_passphrase_file",
         "ask_passphrase",
         "keep_key",
+        "sign",
     ):
         if options[name] not in (None, False):
             raise click.UsageError(f"--{name.replace('_', '-')} goes with --mode private.")

@@ -13,8 +13,10 @@ from opendas.cli.options import (
     domain_option,
     json_option,
     ledger_option,
+    open_signing_key,
     out_argument,
     remember_out,
+    sign_options,
 )
 from opendas.cli.output import emit_json, message, text_table
 from opendas.cli.progress import Progress
@@ -39,6 +41,13 @@ __all__ = [
     help="Also estimate again from the released measurements, and compare record for record.",
 )
 @click.option(
+    "--signed-by",
+    metavar="KEY.pub",
+    type=PATH,
+    default=None,
+    help="Public key whose signature must be there.",
+)
+@click.option(
     "--workers",
     type=click.IntRange(min=1),
     default=None,
@@ -50,6 +59,7 @@ def verify_command(
     allow_seeded: bool,
     allow_domain_from_records: bool,
     rederive: bool,
+    signed_by: Path | None,
     workers: int | None,
     as_json: bool,
 ) -> None:
@@ -64,16 +74,19 @@ def verify_command(
     Example: opendas verify out --rederive
     """
     import opendas
+    from opendas.custody.signing_key import PublicKey
     from opendas.phsafe.verify import holds_household_tables, verify_output
 
     if holds_household_tables(out):
-        checks = verify_output(out, allow_seeded=allow_seeded)
+        key = None if signed_by is None else PublicKey.load(signed_by)
+        checks = verify_output(out, allow_seeded=allow_seeded, signed_by=key)
     else:
         with Progress() as progress:
             checks = opendas.Release(out).verify(
                 allow_seeded=allow_seeded,
                 allow_domain_from_records=allow_domain_from_records,
                 rederive=rederive,
+                signed_by=signed_by,
                 workers=workers,
                 progress=progress,
             )
@@ -117,8 +130,16 @@ def verify_command(
     default=None,
     help="Folder. Default: the release itself, whose certificate is then issued again.",
 )
+@sign_options
 def tabulate_command(
-    out: Path, tables: str, geolevel: str, file_format: str, intervals: str | None, to: Path | None
+    out: Path,
+    tables: str,
+    geolevel: str,
+    file_format: str,
+    intervals: str | None,
+    to: Path | None,
+    sign: Path | None,
+    sign_passphrase_file: Path | None,
 ) -> None:
     """Write tables of a release, each cell with its margin of error where one is known.
 
@@ -130,11 +151,16 @@ def tabulate_command(
     names = [name.strip() for name in tables.split(",") if name.strip()]
     if not names:
         raise click.UsageError("--tables names no table.")
+    if sign is not None and to is not None:
+        raise click.UsageError("--sign goes with tables in the release, without --to.")
     remember_out(out)
+    sign_again = open_signing_key(sign, sign_passphrase_file)
     release = opendas.Release(out)
     written = opendas.tabulate(
         release, tables=names, geolevel=geolevel, format=file_format, intervals=level, to=to
     )
+    if sign_again is not None:
+        sign_again(out)
     for path in written:
         click.echo(str(path))
 

@@ -19,11 +19,13 @@ from opendas.cli.options import (
     json_option,
     key_options,
     mdf_format_option,
+    open_signing_key,
     out_argument,
     out_option,
     remember_out,
     run_file_argument,
     seed_option,
+    sign_options,
     strict_option,
 )
 from opendas.cli.output import emit_json, message
@@ -58,6 +60,7 @@ __all__ = [
 @mdf_format_option
 @strict_option
 @key_options
+@sign_options
 @json_option
 def run_command(run_file: Path, out: Path | None, as_json: bool, **options: Any) -> None:
     """Measure, estimate and write a release into OUT.
@@ -82,6 +85,7 @@ def run_command(run_file: Path, out: Path | None, as_json: bool, **options: Any)
 @seed_option
 @strict_option
 @key_options
+@sign_options
 @json_option
 def measure_command(run_file: Path, out: Path | None, as_json: bool, **options: Any) -> None:
     """Take all noisy measurements of a run and write them into OUT/release/measurements.
@@ -123,8 +127,11 @@ def _measured(
     product = run.product.name
     file, ask = options.pop("key_passphrase_file"), options.pop("ask_passphrase")
     passphrase = given_passphrase(file, ask, folder, product)
+    sign = open_signing_key(options.pop("sign"), options.pop("sign_passphrase_file"))
     with Progress() as progress:
         act(run, out=folder, passphrase=passphrase, progress=progress, expect=progress.announce, **options)
+    if sign is not None:
+        sign(folder)
     findings = findings_message(folder, product)
     if findings is not None:
         message(findings)
@@ -144,6 +151,7 @@ def _measured(
     default=None,
     help="The book that opendas measure was given, if it lies elsewhere now.",
 )
+@sign_options
 @json_option
 def estimate_command(run_file: Path, out: Path | None, as_json: bool, **options: Any) -> None:
     """Turn the measurements in OUT into consistent microdata. Spends no budget.
@@ -155,9 +163,12 @@ def estimate_command(run_file: Path, out: Path | None, as_json: bool, **options:
     check_engine(options["engine"], options["master"])
     folder = remember_out(out, run_file)
     started = time.monotonic()
+    sign = open_signing_key(options.pop("sign"), options.pop("sign_passphrase_file"))
     with Progress() as progress:
         run = opendas.load(run_file, need_input=False)
         opendas.estimate(run, out=folder, progress=progress, **options)
+    if sign is not None:
+        sign(folder)
     _answer(folder, run.product.name, time.monotonic() - started, as_json)
 
 

@@ -23,7 +23,13 @@ from opendas.phsafe.tables import DERIVED, Derived, Table, find_table
 from opendas.phsafe.truncation import Truncation
 from opendas.privacy.exact import format_fraction
 from opendas.privacy.relations import Neighbours
-from opendas.report.certificate import CERTIFICATE, ReleasedFile, certificate_bytes, issue_date
+from opendas.report.certificate import (
+    CERTIFICATE,
+    SIGNATURE,
+    ReleasedFile,
+    certificate_bytes,
+    issue_date,
+)
 from opendas.report.facts import loss_json
 from opendas.report.guarantee import STAMP_MEANING, account_text, computational_text
 from opendas.runs.account import account_facts
@@ -162,6 +168,7 @@ def issue_certificate(
         commit=commit,
         issued=issue_date(),
     )
+    (out / SIGNATURE).unlink(missing_ok=True)  # of an earlier certificate
     write_atomic(out / CERTIFICATE, certificate_bytes(certificate))
     return certificate
 

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from opendas.custody.ledger_entries import INFINITE, Loss
+from opendas.custody.signing_key import PublicKey
 from opendas.custody.stamps import NOT_FOR_RELEASE
 from opendas.errors import CheckFailed, ConfigError
 from opendas.phsafe.certificate import FORMAT, household_certificate, run_stamps
@@ -34,7 +35,8 @@ from opendas.phsafe.sensitivity import Answers, Sensitivity
 from opendas.phsafe.tables import DERIVED, TABLES, Derived, Table, find_table
 from opendas.phsafe.truncation import Truncation
 from opendas.privacy.relations import Mechanism, Neighbours
-from opendas.report.certificate import CERTIFICATE, ReleasedFile
+from opendas.report.certificate import CERTIFICATE, SIGNATURE, ReleasedFile
+from opendas.report.signature import check_signature
 from opendas.verify.check import Check, differing, first_few, require, run_check
 from opendas.verify.files import check_digests
 
@@ -48,7 +50,7 @@ __all__ = [
     "verify_output",
 ]
 
-_OURS = (CERTIFICATE, "ledger.jsonl", ".opendas.lock")
+_OURS = (CERTIFICATE, SIGNATURE, "ledger.jsonl", ".opendas.lock")
 _ESTIMATES = re.compile(r"\w+/estimates/\w+_trunc_normal\.csv")
 """Files of the statistical post-processing, which the certificate does not list."""
 
@@ -77,6 +79,7 @@ def verify_output(
     out: Path,
     *,
     allow_seeded: bool = False,
+    signed_by: PublicKey | None = None,
     tables: tuple[Table, ...] = TABLES,
     derived: tuple[Derived, ...] = DERIVED,
 ) -> tuple[Check, ...]:
@@ -87,6 +90,8 @@ def verify_output(
     out : Path
     allow_seeded : bool
         Accept a run that is stamped NOT FOR RELEASE.
+    signed_by : PublicKey, optional
+        Whose signature must be there.
     tables, derived : tuple
         The declared tables; an agency adds its own.
 
@@ -111,6 +116,7 @@ def verify_output(
         first,
         run_check("files", lambda: _check_listing(out, [str(entry["path"]) for entry in listed])),
         run_check("digests", lambda: check_digests(out, listed)),
+        run_check("signature", lambda: check_signature(out, signed_by)),
         run_check("stamps", lambda: _check_stamps(certificate, allow_seeded)),
     ]
     try:

@@ -25,6 +25,7 @@ __all__ = [
     "CERTIFICATE",
     "FORMAT",
     "ISSUED_FILES",
+    "SIGNATURE",
     "ReleasedFile",
     "build_certificate",
     "certificate_bytes",
@@ -41,6 +42,9 @@ FORMAT = "opendas certificate 2"
 CERTIFICATE = "certificate.json"
 ISSUED_FILES = (CERTIFICATE, "certificate.pdf", "report.html")
 """Issued together, and not listed in the certificate."""
+
+SIGNATURE = "certificate.sig"
+"""Of the issued files, where they are signed; see :mod:`opendas.report.signature`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +73,7 @@ def released_files(release: Path) -> tuple[ReleasedFile, ...]:
     found = []
     for path in release.rglob("*"):
         name = path.relative_to(release).as_posix()
-        if path.is_file() and name not in ISSUED_FILES and not name.endswith(PARTIAL_SUFFIX):
+        if path.is_file() and name not in (*ISSUED_FILES, SIGNATURE) and not name.endswith(PARTIAL_SUFFIX):
             found.append(ReleasedFile(name, path.stat().st_size, sha256_file(path)))
     return tuple(sorted(found, key=lambda file: file.path))
 
@@ -289,6 +293,7 @@ def issue(
     from opendas.report.html import report_html
     from opendas.report.pdf import certificate_pdf
 
+    (release / SIGNATURE).unlink(missing_ok=True)  # of the earlier certificate
     # The JSON comes last: while it is the old one, the release is what the old one says.
     write_atomic(release / "certificate.pdf", certificate_pdf(certificate, facts, digest))
     write_atomic(release / "report.html", report_html(certificate, facts, digest))

@@ -277,6 +277,7 @@ class Release:
         allow_seeded: bool = False,
         allow_domain_from_records: bool = False,
         rederive: bool = False,
+        signed_by: str | Path | None = None,
         workers: int | None = None,
         progress: Callable[[str, int, int], None] | None = None,
     ) -> tuple[Check, ...]:
@@ -291,11 +292,14 @@ class Release:
         rederive : bool
             Also estimate again from the released measurements, and compare record for record: takes about as
             long as the estimation did.
+        signed_by : path, optional
+            File of the public key whose signature must be there.
         workers : int, optional
             Processes that estimate again.
         progress : callable(stage, done, total), optional
             Of estimating again.
         """
+        from opendas.custody.signing_key import PublicKey
         from opendas.runs.verification.checks import verify_again
 
         return verify_again(
@@ -303,9 +307,22 @@ class Release:
             allow_seeded=allow_seeded,
             allow_domain_from_records=allow_domain_from_records,
             rederive=rederive,
+            signed_by=None if signed_by is None else PublicKey.load(Path(signed_by)),
             workers=workers,
             progress=progress,
         )
+
+    def sign(self, key: str | Path, passphrase: str | None = None) -> Path:
+        """Sign the certificate with the private key in a file; returns the file of the signature.
+
+        A certificate that is issued again, as by ``tabulate``, has to be signed again.
+        """
+        from opendas.custody.passphrase import Passphrase
+        from opendas.custody.signing_key import SigningKey
+        from opendas.report.signature import sign_release
+
+        given = None if passphrase is None else Passphrase(passphrase)
+        return sign_release(self.folder, SigningKey.load(Path(key), given))
 
     def mdf(self, name: str | None = None) -> Table:
         """Return the microdata of a product."""

@@ -14,7 +14,7 @@ from opendas.custody.stamps import CHOSEN_WITH_TRUTH
 from opendas.errors import ConfigError, EnvironmentFailure
 from opendas.files.atomic import PARTIAL_SUFFIX, sha256_file
 from opendas.files.remote import PASSWORD_RULE, RemoteAddress, RemoteFolder, holds_password
-from opendas.report.certificate import CERTIFICATE, ISSUED_FILES, released_files
+from opendas.report.certificate import CERTIFICATE, ISSUED_FILES, SIGNATURE, released_files
 from opendas.runs.account import check_choice
 from opendas.runs.facts import refresh_certificate
 
@@ -117,7 +117,7 @@ def publish_release(
 def _digests(release: Path) -> dict[str, str]:
     """Return the digest of every file by its name, the certificate last."""
     found = {file.path: file.sha256 for file in released_files(release)}
-    for name in reversed(ISSUED_FILES):
+    for name in (SIGNATURE, *reversed(ISSUED_FILES)):
         if (release / name).is_file():
             found[name] = sha256_file(release / name)
     return found

@@ -20,11 +20,11 @@ from opendas.files.mdf.writing import mdf_schema
 from opendas.files.nmf.writing import MEASUREMENT_SCHEMA
 from opendas.files.parquet import has_columns
 from opendas.files.release_folder import ReleasedProduct, ReleaseFolder
+from opendas.report.certificate import FORMAT, ISSUED_FILES, SIGNATURE
 from opendas.verify.budget import certified_plan
 from opendas.verify.check import first_few, require
 
 __all__ = [
-    "ISSUED_FILES",
     "check_columns",
     "check_digests",
     "check_issued",
@@ -33,10 +33,6 @@ __all__ = [
     "machine_names",
     "read_certificate",
 ]
-
-FORMAT = "opendas certificate 2"
-ISSUED_FILES = ("certificate.json", "certificate.pdf", "report.html")
-"""Issued together, and not listed in the certificate."""
 
 _KEYS = ("format", "version", "commit", "issued", "runs", "totals", "files")
 
@@ -75,7 +71,7 @@ def _found(release: Path) -> list[str]:
     names = (
         p.relative_to(release).as_posix() for p in release.rglob("*") if not p.is_dir() or p.is_symlink()
     )
-    return sorted(name for name in names if name not in ISSUED_FILES)
+    return sorted(name for name in names if name not in (*ISSUED_FILES, SIGNATURE))
 
 
 def check_listing(release: Path, listed: Sequence[Mapping[str, Any]]) -> str:
@@ -87,7 +83,7 @@ def check_listing(release: Path, listed: Sequence[Mapping[str, Any]]) -> str:
     require(not unlisted, f"not listed in the certificate: {first_few(unlisted)}.")
     missing = sorted(set(names) - set(found))
     require(not missing, f"listed in the certificate but missing: {first_few(missing)}.")
-    links = [name for name in (*found, *ISSUED_FILES) if (release / name).is_symlink()]
+    links = [name for name in (*found, *ISSUED_FILES, SIGNATURE) if (release / name).is_symlink()]
     require(not links, f"links are no part of a release: {first_few(links)}.")
     return f"{len(found)} files, all listed"
 

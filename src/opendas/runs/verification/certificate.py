@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from opendas.custody.account import AccountFacts
 from opendas.custody.stamps import DEMONSTRATION_FRAME, POPULATED_LEAVES
 from opendas.errors import FormatError
 from opendas.files.atomic import sha256_file
@@ -33,8 +34,9 @@ BELIEVED = {
     "version, commit, issued": "which program wrote the release, and when",
     "stamps": "that noise without a stamp came from no seed, and a frame without one from a public list",
     "noise": "that it was drawn from the stated laws with a secret key, for the data of this office",
+    "key": "what became of it",
     "exact values": "that invariants and public counts are what they are said to be",
-    "scope": "what else was published of these data",
+    "account": "what else was done with these data",
 }
 """What nobody can compute from a release: part of the certificate to what it would say about the world."""
 
@@ -54,6 +56,7 @@ def facts_again(certified: RunFacts, released: ReleasedProduct) -> RunFacts:
     _check_words(run, certified, declared)
     domain = run.resolved.domain
     facts = measured_facts(run, certified.stamps, declared, domain, certified.measurements)
+    facts = replace(facts, key=certified.key)
     if not released.mdf.is_dir():
         return facts
     taken = {name: getattr(certified, name) for name in TAKEN}
@@ -82,6 +85,7 @@ def check_certificate_again(
     again = build_certificate(
         facts,
         sorted((ReleasedFile(**entry) for entry in certificate["files"]), key=lambda file: file.path),
+        AccountFacts.from_dict(certificate["account"]),
         version=certificate["version"],
         commit=certificate["commit"],
         issued=certificate["issued"],

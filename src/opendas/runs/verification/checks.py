@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+from opendas.custody.signing_key import PublicKey
 from opendas.files.release_folder import ReleaseFolder
 from opendas.report.certificate import read_runs
+from opendas.report.signature import check_signature
 from opendas.runs.verification.certificate import BELIEVED, check_certificate_again, check_pages
 from opendas.runs.verification.estimate import Progress, check_estimate_again, check_spine_again
 from opendas.verify.check import Check, run_check
@@ -24,6 +26,7 @@ def verify_again(
     allow_seeded: bool = False,
     allow_domain_from_records: bool = False,
     rederive: bool = False,
+    signed_by: PublicKey | None = None,
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> tuple[Check, ...]:
@@ -39,6 +42,8 @@ def verify_again(
         Accept a run that is stamped DOMAIN FROM RECORDS.
     rederive : bool
         Estimate again from the measurements, and compare record for record.
+    signed_by : PublicKey, optional
+        Whose signature must be there.
     workers : int, optional
         Processes that estimate.
     progress : callable(stage, done, total), optional
@@ -54,7 +59,9 @@ def verify_again(
     if not checks[0].ok:
         return checks
     steps = itertools.chain(
-        _made_again(release), _estimated_again(release, workers, progress) if rederive else ()
+        [("signature", lambda: check_signature(release, signed_by))],
+        _made_again(release),
+        _estimated_again(release, workers, progress) if rederive else (),
     )
     return (*checks, *(run_check(name, step) for name, step in steps), Check("believed", True, _believed()))
 

@@ -81,8 +81,9 @@ def check_estimate_again(
     if run.resolved.estimator == "informed" and certified["measurements"] != "full":
         raise CheckFailed(
             "cannot be re-derived: the estimator informed reads every measurement, and this release holds "
-            "those that its families used. While the key is there, opendas measure RUN.toml --out OUT "
-            "--resume writes all of them, with the same noise and no further charge."
+            "those that its families used. Where the key was kept, opendas measure RUN.toml --out OUT "
+            "--resume writes all of them, with the same noise and no further charge; a new run does with "
+            "--measurements full."
         )
     with tempfile.TemporaryDirectory(prefix="opendas-") as folder:
         estimation = estimate_again(run, released, Path(folder), workers=workers, progress=progress)
