@@ -78,6 +78,17 @@ def test_measurements_alone_are_verified_too(tmp_path: Path) -> None:
     assert failed(tmp_path / "out", rederive=True) == {}
 
 
+def test_replicates_are_drawn_again(tmp_path: Path) -> None:
+    release = opendas.release(load(write_mini(tmp_path)), tmp_path / "out", seed=1)
+    opendas.replicates(release, runs=2)
+    assert failed(tmp_path / "out", rederive=True, allow_seeded=True) == {}
+    path = tmp_path / "out" / "release" / "replicates" / "mini.parquet"
+    rewrite(path, lambda table: put(table, "difference", [1, *table.column("difference").to_pylist()[1:]]))
+    reissue(path.parents[1])
+    wrong = failed(tmp_path / "out", rederive=True, allow_seeded=True)
+    assert list(wrong) == ["mini: replicates drawn again"]
+
+
 def test_every_fact_is_computed_counted_elsewhere_or_believed(tmp_path: Path) -> None:
     """What the certificate says is not what `verify` says: a fact that nobody computes shows here."""
     copy = released(tmp_path)
@@ -132,9 +143,15 @@ def entry(*keys: Any, value: Any) -> Callable[[Path], None]:
 
 
 def rewrite(path: Path, change: Callable[[pa.Table], pa.Table]) -> None:
-    table = pq.read_table(path)
-    again = change(table)
-    pq.write_table(again.replace_schema_metadata(table.schema.metadata), path, store_schema=False)
+    metadata = pq.read_schema(path).metadata or {}
+    store(path, change(pq.ParquetFile(path).read()), metadata)
+
+
+def store(path: Path, table: pa.Table, metadata: dict[bytes, bytes]) -> None:
+    """Write a table as the package does: without the schema of Arrow, and with metadata beside it."""
+    with pq.ParquetWriter(path, table.schema.remove_metadata(), store_schema=False) as writer:
+        writer.write_table(table)
+        writer.add_key_value_metadata(dict(metadata.items()))
 
 
 def put(table: pa.Table, name: str, values: Any) -> pa.Table:
@@ -199,28 +216,25 @@ def swapped_records(release: Path) -> None:
 
 
 def other_type(release: Path) -> None:
-    path = release / "measurements" / "mini" / "town.parquet"
-    table = pq.read_table(path)
-    at = table.column_names.index("variance")
-    narrow = table.column("variance").cast(pa.float32(), safe=False)
-    pq.write_table(table.set_column(at, "variance", narrow), path, store_schema=False)
+    def narrow(table: pa.Table) -> pa.Table:
+        at = table.column_names.index("variance")
+        return table.set_column(at, "variance", table.column("variance").cast(pa.float32(), safe=False))
+
+    rewrite(release / "measurements" / "mini" / "town.parquet", narrow)
     reissue(release)
 
 
 def hidden_metadata(release: Path) -> None:
     (path, *_) = sorted((release / "mdf" / "mini").iterdir())
-    table = pq.read_table(path)
-    pq.write_table(table.replace_schema_metadata({b"note": b"the true records"}), path)
+    store(path, pq.ParquetFile(path).read(), {b"note": b"the true records"})
     reissue(release)
 
 
 def more_metadata(release: Path) -> None:
     path = release / "measurements" / "mini" / "spine.parquet"
-    table = pq.read_table(path)
-    said = json.loads(table.schema.metadata[METADATA_KEY])
-    said["levels"] = said["levels"][::-1]
-    metadata = {METADATA_KEY: json.dumps(said).encode()}
-    pq.write_table(table.replace_schema_metadata(metadata), path, store_schema=False)
+    said = json.loads(pq.read_schema(path).metadata[METADATA_KEY])
+    said["note"] = "the true records"
+    store(path, pq.ParquetFile(path).read(), {METADATA_KEY: json.dumps(said).encode()})
     reissue(release)
 
 
@@ -271,53 +285,68 @@ def unlisted(release: Path) -> None:
     (release / "tables" / "more.txt").write_text("more")
 
 
-CHECKED: dict[str, Callable[[Path], None]] = {
-    "true microdata": true_microdata,
-    "records that two leaves exchanged": swapped_records,
-    "a noisy answer": column("measurements/mini/town.parquet", "values", first_of(1000)),
-    "a variance": column("measurements/mini/town.parquet", "variance", first_of(1)),
-    "an invariant": column("measurements/mini/constraints.parquet", "lower", first_of(1)),
-    "parents on the spine": column("measurements/mini/spine.parquet", "parent", exchanged_parents),
-    "a unit count": column("geography/mini.parquet", "units:homes", first_of(1)),
-    "a table": column("tables/age_town.parquet", "child", first_of(1)),
-    "a type": other_type,
-    "records in metadata": hidden_metadata,
-    "levels in metadata": more_metadata,
-    "a file more": extra_file,
-    "a file that is not listed": unlisted,
-    "an empty PDF": empty_pdf,
-    "a script": script,
-    "the run file": text("run/mini.toml", "[run]", "# Approved.\n[run]"),
-    "the run file's protected unit": text(
-        "run/mini.toml", 'protected_unit = "record"', 'protected_unit = "x"'
+_AGAIN = "certificate made again"
+
+CHECKED: dict[str, tuple[str, Callable[[Path], None]]] = {
+    "true microdata": ("mini: estimated again", true_microdata),
+    "records that two leaves exchanged": ("mini: estimated again", swapped_records),
+    "a noisy answer": (
+        "mini: estimated again",
+        column("measurements/mini/town.parquet", "values", first_of(1000)),
     ),
-    "the estimator": other_estimator,
-    "rho": entry("rho", value="1"),
-    "epsilon": entry("epsilon", "cks", value=0.5),
-    "delta": entry("delta", value=1e-30),
-    "the guarantee": entry("guarantee", value="Everything is protected."),
-    "invariants": entry("invariants", value=[]),
-    "what is declared": entry("declared", value=[]),
-    "dropped invariants": entry("dropped_invariants", value=["total@town"]),
-    "the estimator's name": entry("estimator", value="block-by-block"),
-    "families": entry("families", value=7),
-    "fallbacks": entry("fallbacks", value=7),
-    "an attribute's loss": entry("attributes", "age", "rho", value="1/100"),
-    "a loss within": entry("within", "town", "epsilon", "cks", value=0.1),
-    "a number of geounits": entry("geounits", "town", value=5),
-    "query groups": entry("query_groups", value=["detailed", "kind * minor", "total"]),
-    "a share": entry("budget", "geolevels", "town", value="1/5"),
-    "a noise row": entry("rows", 0, "moe90", value=1),
-    "the spine's description": entry("spine", "levels", 0, "geounits", value=3),
-    "a digest of the plan": entry("plan_digest", value="0" * 64),
-    "a protected unit": entry("protected_unit", value="household"),
-    "guaranteed": entry("guaranteed", value=True),
-    "totals": entry(None, "totals", 0, "rho", value="1/2"),
-    "the scope": entry(None, "scope", value="Everything."),
-    "a stamp on top": entry(None, "stamps", value=["APPROVED"]),
-    "an entry more": word_more,
+    "a variance": ("mini: measurements", column("measurements/mini/town.parquet", "variance", first_of(1))),
+    "an invariant": (
+        "mini: declared constraints",
+        column("measurements/mini/constraints.parquet", "lower", first_of(1)),
+    ),
+    "parents on the spine": (
+        "mini: spine made again",
+        column("measurements/mini/spine.parquet", "parent", exchanged_parents),
+    ),
+    "a unit count": (
+        "mini: declared constraints",
+        column("geography/mini.parquet", "units:homes", first_of(1)),
+    ),
+    "a table": ("tables", column("tables/age_town.parquet", "child", first_of(1))),
+    "a type": ("columns", other_type),
+    "records in metadata": ("columns", hidden_metadata),
+    "a note in metadata": ("columns", more_metadata),
+    "a file more": ("columns", extra_file),
+    "a file that is not listed": ("files", unlisted),
+    "an empty PDF": ("pages", empty_pdf),
+    "a script": ("pages", script),
+    "the run file": (_AGAIN, text("run/mini.toml", "[run]", "# Approved.\n[run]")),
+    "the unit in the run file": (
+        _AGAIN,
+        text("run/mini.toml", 'protected_unit = "record"', 'protected_unit = "x"'),
+    ),
+    "the estimator": ("mini: estimated again", other_estimator),
+    "rho": (_AGAIN, entry("rho", value="1")),
+    "epsilon": (_AGAIN, entry("epsilon", "cks", value=0.5)),
+    "delta": (_AGAIN, entry("delta", value=1e-30)),
+    "the guarantee": (_AGAIN, entry("guarantee", value="Everything is protected.")),
+    "invariants": (_AGAIN, entry("invariants", value=[])),
+    "what is declared": (_AGAIN, entry("declared", value=[])),
+    "dropped invariants": (_AGAIN, entry("dropped_invariants", value=["total@town"])),
+    "the name of the estimator": (_AGAIN, entry("estimator", value="block-by-block")),
+    "families": ("mini: estimated again", entry("families", value=7)),
+    "fallbacks": ("mini: estimated again", entry("fallbacks", value=7)),
+    "the loss of an attribute": (_AGAIN, entry("attributes", "age", "rho", value="1/100")),
+    "a loss within": (_AGAIN, entry("within", "town", "epsilon", "cks", value=0.1)),
+    "a number of geounits": (_AGAIN, entry("geounits", "town", value=5)),
+    "query groups": (_AGAIN, entry("query_groups", value=["detailed", "kind * minor", "total"])),
+    "a share": (_AGAIN, entry("budget", "geolevels", "town", value="1/5")),
+    "a noise row": (_AGAIN, entry("rows", 0, "moe90", value=1)),
+    "the description of the spine": (_AGAIN, entry("spine", "levels", 0, "geounits", value=3)),
+    "a digest of the plan": (_AGAIN, entry("plan_digest", value="0" * 64)),
+    "a protected unit": (_AGAIN, entry("protected_unit", value="household")),
+    "guaranteed": (_AGAIN, entry("guaranteed", value=True)),
+    "totals": (_AGAIN, entry(None, "totals", 0, "rho", value="1/2")),
+    "the scope": (_AGAIN, entry(None, "scope", value="Everything.")),
+    "a stamp on top": (_AGAIN, entry(None, "stamps", value=["APPROVED"])),
+    "an entry more": (_AGAIN, word_more),
 }
-"""What fails whoever signs."""
+"""What fails whoever signs, and the check that says so."""
 
 
 def unstamped(release: Path) -> None:
@@ -368,9 +397,10 @@ def test_the_office_passes(office: tuple[Path, Path]) -> None:
 
 @pytest.mark.parametrize("name", CHECKED)
 def test_a_change_is_found_whoever_signs(tmp_path: Path, office: tuple[Path, Path], name: str) -> None:
-    copy = attacked(tmp_path, office, CHECKED[name])
+    check, change = CHECKED[name]
+    copy = attacked(tmp_path, office, change)
     wrong = failed(copy, rederive=True, allow_seeded=True)
-    assert wrong
+    assert check in wrong
     assert "signature" not in wrong, "the stranger's signature is good in itself"
     with pytest.raises(CheckFailed, match="another key"):
         check_signature(copy, PublicKey.load(office[1]))

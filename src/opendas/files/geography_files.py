@@ -42,12 +42,15 @@ __all__ = [
     "CONSTRAINT_SCHEMA",
     "SPINE_SCHEMA",
     "ConstraintRows",
+    "constraint_metadata",
+    "frame_metadata",
     "frame_schema",
     "read_constraint_table",
     "read_constraints",
     "read_frame",
     "read_product",
     "read_spine",
+    "spine_metadata",
     "write_constraints",
     "write_frame",
     "write_spine",
@@ -315,6 +318,19 @@ def frame_schema(frame: Frame) -> Any:
     )
 
 
+def frame_metadata(frame: Frame, product: Product) -> dict[str, object]:
+    """Return what a frame's file says of itself."""
+    return {
+        "format": "opendas frame 1",
+        "leaf": frame.leaf,
+        "levels": list(frame.levels),
+        "entities": list(frame.entities),
+        "units": list(frame.units),
+        "names": {kind: dict(names) for kind, names in frame.names.items()},
+        "product": product_to_json(product),
+    }
+
+
 def write_frame(path: Path, frame: Frame, product: Product) -> None:
     """Write the leaves of a run, with official codes, entity codes and public unit counts.
 
@@ -332,16 +348,18 @@ def write_frame(path: Path, frame: Frame, product: Product) -> None:
     columns |= {f"level:{name}": bytes_column(codes) for name, codes in frame.levels.items()}
     columns |= {f"entity:{name}": bytes_column(codes) for name, codes in frame.entities.items()}
     columns |= {f"units:{name}": pa.array(counts) for name, counts in frame.units.items()}
-    metadata = {
-        "format": "opendas frame 1",
-        "leaf": frame.leaf,
-        "levels": list(frame.levels),
-        "entities": list(frame.entities),
-        "units": list(frame.units),
-        "names": {kind: dict(names) for kind, names in frame.names.items()},
-        "product": product_to_json(product),
+    write_parquet(path, pa.table(columns), metadata=frame_metadata(frame, product))
+
+
+def spine_metadata(spine: Spine) -> dict[str, object]:
+    """Return what a spine's file says of itself."""
+    return {
+        "format": "opendas spine 1",
+        "levels": list(spine.names),
+        "widths": [level.geocodes.dtype.itemsize for level in spine.levels],
+        "official": [level.official for level in spine.levels],
+        "digest": spine.digest(),
     }
-    write_parquet(path, pa.table(columns), metadata=metadata)
 
 
 def write_spine(path: Path, spine: Spine) -> None:
@@ -354,14 +372,7 @@ def write_spine(path: Path, spine: Spine) -> None:
     spine : Spine
         ``whole`` numbers the official geounits that parts belong to, where the spine divides them.
     """
-    metadata = {
-        "format": "opendas spine 1",
-        "levels": list(spine.names),
-        "widths": [level.geocodes.dtype.itemsize for level in spine.levels],
-        "official": [level.official for level in spine.levels],
-        "digest": spine.digest(),
-    }
-    with parquet_sink(path, SPINE_SCHEMA, metadata=metadata) as sink:
+    with parquet_sink(path, SPINE_SCHEMA, metadata=spine_metadata(spine)) as sink:
         for number, level in enumerate(spine.levels):
             parents = np.full(len(level), b"", dtype="S1")
             if number:
@@ -381,6 +392,16 @@ def write_spine(path: Path, spine: Spine) -> None:
             )
 
 
+def constraint_metadata(product: Product, spine: Spine) -> dict[str, object]:
+    """Return what a file of constraints says of itself."""
+    return {
+        "format": "opendas constraints 1",
+        "bounds": [bound.name for bound in product.bounds],
+        "invariants": [[i.query, i.geolevel] for i in product.invariants],
+        "levels": list(spine.names),
+    }
+
+
 def write_constraints(path: Path, product: Product, spine: Spine, table: ConstraintTable) -> None:
     """Write the bounds and invariant answers of every geounit.
 
@@ -397,13 +418,7 @@ def write_constraints(path: Path, product: Product, spine: Spine, table: Constra
     """
     if table.bound_names != tuple(bound.name for bound in product.bounds):
         raise ConfigError("the constraints are not those of the product.")
-    metadata = {
-        "format": "opendas constraints 1",
-        "bounds": list(table.bound_names),
-        "invariants": [[i.query, i.geolevel] for i in product.invariants],
-        "levels": list(spine.names),
-    }
-    with parquet_sink(path, CONSTRAINT_SCHEMA, metadata=metadata) as sink:
+    with parquet_sink(path, CONSTRAINT_SCHEMA, metadata=constraint_metadata(product, spine)) as sink:
         for level, constraints in zip(spine.levels, table.levels, strict=True):
             for start in range(0, len(level), GEOUNITS_PER_BATCH):
                 stop = min(start + GEOUNITS_PER_BATCH, len(level))

@@ -13,13 +13,21 @@ from typing import Any
 
 from opendas.errors import CheckFailed
 from opendas.files.atomic import sha256_file
-from opendas.files.geography_files import CONSTRAINT_SCHEMA, SPINE_SCHEMA, frame_schema
+from opendas.files.geography_files import (
+    CONSTRAINT_SCHEMA,
+    SPINE_SCHEMA,
+    constraint_metadata,
+    frame_metadata,
+    frame_schema,
+    spine_metadata,
+)
 from opendas.files.mdf.layout import mdf_layout, mdf_parts
 from opendas.files.mdf.reading import mdf_files
 from opendas.files.mdf.writing import mdf_schema
 from opendas.files.nmf.writing import MEASUREMENT_SCHEMA
-from opendas.files.parquet import has_columns
+from opendas.files.parquet import has_columns, read_metadata
 from opendas.files.release_folder import ReleasedProduct, ReleaseFolder
+from opendas.files.replicate_files import REPLICATE_SCHEMA, REPLICATES
 from opendas.report.certificate import FORMAT, ISSUED_FILES, SIGNATURE
 from opendas.verify.budget import certified_plan
 from opendas.verify.check import first_few, require
@@ -99,6 +107,9 @@ def _known_files(run: Mapping[str, Any], released: ReleasedProduct) -> dict[str,
         f"measurements/{name}/constraints.parquet": CONSTRAINT_SCHEMA,
         **{f"measurements/{name}/{level}.parquet": MEASUREMENT_SCHEMA for level in measured},
     }
+    replicates = f"{REPLICATES}/{name}.parquet"
+    if (released.release / replicates).exists():
+        files[replicates] = REPLICATE_SCHEMA
     if released.mdf.is_dir():
         (suffix,) = {path.suffix for path in mdf_files(released.mdf)}
         schema = mdf_schema(mdf_layout(released.product, released.frame)) if suffix == ".parquet" else None
@@ -106,6 +117,17 @@ def _known_files(run: Mapping[str, Any], released: ReleasedProduct) -> dict[str,
         parts = mdf_parts(released.product, released.frame)
         files |= {f"{folder}/{part.name}{suffix}": schema for part in parts}
     return files
+
+
+def _known_metadata(released: ReleasedProduct) -> dict[str, Any]:
+    """Return what the files of public things say of themselves; of measurements another check knows it."""
+    product, spine = released.product, released.spine
+    folder = f"measurements/{released.name}"
+    return {
+        f"geography/{released.name}.parquet": frame_metadata(released.frame, product),
+        f"{folder}/spine.parquet": spine_metadata(spine),
+        f"{folder}/constraints.parquet": constraint_metadata(product, spine),
+    }
 
 
 def check_columns(certificate: Mapping[str, Any], folder: ReleaseFolder) -> str:
@@ -122,6 +144,9 @@ def check_columns(certificate: Mapping[str, Any], folder: ReleaseFolder) -> str:
         for name, schema in known.items()
         if schema is not None and not has_columns(folder.path / name, schema)
     ]
+    for run in certificate["runs"]:
+        said = _known_metadata(folder[run["product"]])
+        wrong += [name for name, value in said.items() if read_metadata(folder.path / name) != value]
     require(not wrong, f"other columns, types or metadata than a run writes: {first_few(wrong)}.")
     return f"{len(known)} files, with the columns of their kind"
 

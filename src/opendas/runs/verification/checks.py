@@ -9,10 +9,16 @@ from pathlib import Path
 
 from opendas.custody.signing_key import PublicKey
 from opendas.files.release_folder import ReleaseFolder
+from opendas.files.replicate_files import REPLICATES
 from opendas.report.certificate import read_runs
 from opendas.report.signature import check_signature
 from opendas.runs.verification.certificate import BELIEVED, check_certificate_again, check_pages
-from opendas.runs.verification.estimate import Progress, check_estimate_again, check_spine_again
+from opendas.runs.verification.estimate import (
+    Progress,
+    check_estimate_again,
+    check_replicates_again,
+    check_spine_again,
+)
 from opendas.verify.check import Check, run_check
 from opendas.verify.files import read_certificate
 from opendas.verify.release import estimated, verify_release
@@ -99,3 +105,6 @@ def _estimated_again(release: Path, workers: int | None, progress: Progress | No
                 f"{product}: estimated again",
                 partial(check_estimate_again, run, released, workers=workers, progress=progress),
             )
+        if (release / REPLICATES / f"{product}.parquet").exists():
+            step = partial(check_replicates_again, released, workers=workers, progress=progress)
+            yield f"{product}: replicates drawn again", step

@@ -24,14 +24,17 @@ from opendas.engines.work import Worker
 from opendas.errors import CheckFailed
 from opendas.files.atomic import write_atomic
 from opendas.files.geography_files import read_constraint_table
+from opendas.files.parquet import open_parquet
 from opendas.files.release_folder import ReleasedProduct
+from opendas.files.replicate_files import REPLICATES, ReplicateFile
 from opendas.measurement.noisy import measured_levels
 from opendas.runs.run import Run
+from opendas.runs.simulated.replicates import Base, draw_replicates
 from opendas.runs.verification.plan import released_run
 from opendas.schema.histogram import Histogram
 from opendas.verify.check import require
 
-__all__ = ["check_estimate_again", "check_spine_again", "estimate_again"]
+__all__ = ["check_estimate_again", "check_replicates_again", "check_spine_again", "estimate_again"]
 
 Progress = Callable[[str, int, int], None]
 
@@ -92,6 +95,27 @@ def check_estimate_again(
         solved = FamilyFile(families, run.spine.names, estimation.finished()).write()
     _compare_families(certified, solved)
     return f"{len(released.frame)} leaves and {solved.families} families, as estimated again"
+
+
+def check_replicates_again(
+    released: ReleasedProduct, *, workers: int | None = None, progress: Progress | None = None
+) -> str:
+    """Every replicate is the one that release, seed and number give: it is drawn again."""
+    path = released.release / REPLICATES / f"{released.name}.parquet"
+    about = ReplicateFile(path).about
+    with tempfile.TemporaryDirectory(prefix="opendas-") as folder:
+        again = draw_replicates(
+            Base(released.release.absolute(), released.name),
+            Path(folder) / path.name,
+            Path(folder) / "parts",
+            runs=about.runs,
+            seed=about.seed,
+            workers=workers,
+            progress=progress,
+        )
+        same = about == again.about and open_parquet(path).read().equals(open_parquet(again.path).read())
+        require(same, f"{REPLICATES}/{path.name}: not what the release gives under its seed.")
+    return f"{about.runs} replicates, drawn again"
 
 
 def estimate_again(
