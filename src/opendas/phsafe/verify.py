@@ -23,6 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from opendas.custody.account import AccountFacts
 from opendas.custody.ledger_entries import INFINITE, Loss
 from opendas.custody.signing_key import PublicKey
 from opendas.custody.stamps import NOT_FOR_RELEASE
@@ -137,7 +138,8 @@ def _certificate(out: Path) -> dict[str, Any]:
     require(isinstance(certificate, dict) and certificate.get("format") == FORMAT, f"expected {FORMAT!r}.")
     runs = certificate.get("runs")
     require(isinstance(runs, list) and len(runs) == 1, "the certificate needs one run.")
-    missing = [key for key in ("version", "stamps", "totals", "files") if key not in certificate]
+    needed = ("version", "stamps", "totals", "account", "files")
+    missing = [key for key in needed if key not in certificate]
     require(not missing, f"{CERTIFICATE} lacks {first_few(missing)}.")
     found: dict[str, Any] = certificate
     return found
@@ -203,6 +205,7 @@ def _check_plan(certificate: Mapping[str, Any], plan: Plan, derived: tuple[Deriv
         plan,
         [ReleasedFile(**entry) for entry in certificate["files"]],
         derived,
+        AccountFacts.from_dict(certificate["account"]),
         seeded=seeded,
         key=str(run["key"]),
         version=certificate["version"],
