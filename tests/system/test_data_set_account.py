@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ from opendas.cli.failures import guarded
 from opendas.cli.main import cli
 from opendas.custody.ledger import Ledger
 from opendas.errors import ConfigError, EnvironmentFailure, PrivacyError
-from opendas.phsafe.run import HouseholdOptions, run_private
+from opendas.phsafe.run import HouseholdOptions, run_exact, run_private
 from opendas.runs.finished_release import Release
 from opendas.runs.options import RunOptions
 from opendas.runs.release import estimate, measure, release
@@ -119,6 +121,8 @@ def test_household_tables_are_in_the_sum(tmp_path: Path, book: Path) -> None:
     certificate = json.loads((tmp_path / "again" / "certificate.json").read_bytes())
     assert certificate["account"]["places"] == {"phsafe": 2}
     assert answer_again["rho"] == answer["rho"]
+    run_exact(config, data, tmp_path / "exact", HouseholdOptions())
+    assert acts(wide)[-1] == "exact", "exact tables are a reading of the truth"
 
 
 def test_a_given_book_is_refused_where_another_knows_the_input(tmp_path: Path, book: Path) -> None:
@@ -190,6 +194,24 @@ def test_a_damaged_book_stops_everything(tmp_path: Path, book: Path) -> None:
         with pytest.raises(PrivacyError, match="damaged"):
             release(load(path), tmp_path / "two", options)
     assert not (tmp_path / "two").exists()
+
+
+def test_two_runs_at_once_do_not_pass_the_limit_together(tmp_path: Path) -> None:
+    """Whole commands in processes of their own, on a book that has room for one of them."""
+    path = write_mini(tmp_path / "data")
+    create_ledger(tmp_path / "narrow.book", "person", rho="3")
+    words = ["run", str(path), "--ledger", str(tmp_path / "narrow.book"), "--out"]
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-m", "opendas", *words, str(tmp_path / name)], stderr=subprocess.PIPE, text=True
+        )
+        for name in ("one", "two")
+    ]
+    said = [process.communicate()[1] for process in both]
+    assert sorted(process.returncode for process in both) == [0, 4]
+    assert "1 is left" in "".join(said)
+    assert acts(tmp_path / "narrow.book").count("measure") == 1
+    assert (tmp_path / "one").exists() != (tmp_path / "two").exists()
 
 
 # Readings, and what may be published.

@@ -102,6 +102,15 @@ def test_a_limit_in_epsilon_is_the_largest_rho_within_it() -> None:
         assert Fraction(epsilon_cks(rho + Fraction(1, 10**9), delta)) > epsilon
 
 
+def test_a_limit_in_epsilon_is_shown_with_what_is_spent_of_it(tmp_path: Path) -> None:
+    create_book(tmp_path / "b", "patient", epsilon="10", delta="1e-10")
+    ledger = Ledger.beside(tmp_path / "b")
+    ledger.intend(act(1, loss="1/2"))
+    answer = book_answer(ledger.lines())
+    assert answer["limit"]["epsilon"] == "10"
+    assert answer["spent"] == {"rho": "1/2", "epsilon": str(epsilon_cks("1/2", "1e-10"))}
+
+
 # The filter.
 
 
@@ -359,6 +368,9 @@ PUBLISHED = LedgerAct("publish", "run-1")
         ((act(1), PUBLISHED, act(2), EVALUATED), 2, False),
         ((act(1), act(2, "housing unit"), EVALUATED), 1, False),
         ((LedgerAct("tune"), act(1)), 1, True),
+        ((act(1), act(2), LedgerAct("exact")), 2, True),
+        ((act(1), act(2), LedgerAct("evaluate", "elsewhere")), 2, True),
+        ((act(1), act(2), act(3, "housing unit"), LedgerAct("evaluate", "run-3")), 2, False),
         ((act(1), LedgerAct("tune")), 1, False),
         ((LedgerAct("allocate"), act(1)), 1, True),
     ],

@@ -21,6 +21,7 @@ from opendas.privacy.exact import format_fraction, parse_fraction
 __all__ = [
     "ALLOCATE",
     "EVALUATE",
+    "EXACT",
     "PUBLISH",
     "TUNE",
     "AccountFacts",
@@ -30,11 +31,12 @@ __all__ = [
     "selection_of",
 ]
 
-EVALUATE, TUNE, ALLOCATE, PUBLISH = "evaluate", "tune", "allocate", "publish"
+EVALUATE, EXACT, TUNE, ALLOCATE, PUBLISH = "evaluate", "exact", "tune", "allocate", "publish"
 
 READINGS: Mapping[str, str] = MappingProxyType(
     {
         EVALUATE: "a release was compared with the data",
+        EXACT: "exact tables were made of the data",
         TUNE: "a plan was tuned on the data",
         ALLOCATE: "a budget was allocated from the data",
     }
@@ -51,7 +53,8 @@ class Selection:
     plans : int
         Readings from which a plan was made, before the release was measured.
     evaluations : int
-        Of releases of the same protected unit.
+        Comparisons of releases of the same protected unit, or of ones that are not in the account, with the
+        data; and exact tables, with which any release can be compared.
     candidates : int
         Other releases of the same protected unit that were measured and not published.
     """
@@ -191,11 +194,12 @@ def selection_of(lines: Sequence[LedgerLine], run_ids: Collection[str]) -> Selec
         raise PrivacyError("the account that this release names holds none of its runs: it is another one.")
     units = {entries[run_id].unit for run_id in own}
     alike = {run_id for run_id, entry in entries.items() if entry.unit in units}
+    others = entries.keys() - alike
     published = {act.run_id for _, act in acts if act.act == PUBLISH}
     last = max(number for number, line in enumerate(lines) if line.entry and line.run_id in own)
     return Selection(
         plans=sum(act.act in (TUNE, ALLOCATE) for number, act in acts if number < last),
-        evaluations=sum(act.act == EVALUATE and act.run_id in alike | {""} for _, act in acts),
+        evaluations=sum(act.act in (EVALUATE, EXACT) and act.run_id not in others for _, act in acts),
         candidates=len(alike - own - published),
     )
 
@@ -218,7 +222,7 @@ def book_answer(lines: Sequence[LedgerLine]) -> dict[str, Any]:
         "neighbours": terms.relation.value,
         "change": terms.change.name,
         "limit": terms.limit_json(),
-        "spent": {"rho": format_fraction(spent)},
+        "spent": terms.loss_json(spent),
         "left": {"rho": format_fraction(terms.rho - spent)},
         "totals": [_total(total) for total in _book_totals(terms, entries)],
         "acts": [act for line in lines if (act := _act(line, terms)) is not None],

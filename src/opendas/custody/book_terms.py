@@ -197,6 +197,13 @@ class BookTerms:
         limit = {"rho": self.rho, "epsilon": self.epsilon, "delta": self.delta}
         return {name: format_fraction(value) for name, value in limit.items() if value is not None}
 
+    def loss_json(self, rho: Fraction) -> dict[str, str]:
+        """Return a rho as exact text, with its epsilon, rounded up, where the limit is one in epsilon."""
+        found = {"rho": format_fraction(rho)}
+        if self.delta is not None:
+            found["epsilon"] = str(epsilon_cks(rho, self.delta))
+        return found
+
     def as_json(self) -> dict[str, object]:
         """Return plain data for one line."""
         return {

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from opendas.arrays import Ints
+from opendas.custody.account import EXACT
 from opendas.custody.protected_units import ADDRESS
 from opendas.custody.run_key import RunKey
 from opendas.custody.stamps import KeyCustody
@@ -38,7 +39,7 @@ from opendas.phsafe.truncation import Truncation
 from opendas.phsafe.validate import Validation, validate
 from opendas.privacy.exact import format_fraction
 from opendas.privacy.relations import Neighbours
-from opendas.runs.account import InputTagger
+from opendas.runs.account import InputTagger, note_reading
 from opendas.runs.act import Planned, open_act
 from opendas.runs.options import ActOptions
 from opendas.version import __version__, commit
@@ -129,12 +130,8 @@ def run_private(config_path: Path, data: Path | str, out: Path, options: Househo
             found = households.validate()
             found.refuse_errors(data)
             act.clock.lap("check")
-
-            def tag(key: RunKey) -> str:
-                return key.tag(households.canonical_bytes())
-
-            act.find_account(InputTagger(_record_files(plan.config, data), tag))
-            identified = act.identify(planned, tag)
+            act.find_account(_tagger(plan.config, data, households))
+            identified = act.identify(planned, partial(_input_tag, households))
             if act.is_finished:
                 return act.answer()
             charged = act.charge(identified)
@@ -159,6 +156,8 @@ def run_exact(
 ) -> tuple[dict[str, Any], tuple[Finding, ...]]:
     """Write the exact tables of a data set into a folder for its owner only.
 
+    A book that knows the data set notes that they were made.
+
     Returns
     -------
     answer : dict
@@ -171,6 +170,7 @@ def run_exact(
     with exact_folder(out):
         declared = exact_declarations(config, options.derived)
         with _open(config, data, options) as households:
+            note_reading(EXACT, _tagger(config, data, households), product=PRODUCT)
             found = households.validate(every_table=True)
             options.tell("counting", 0, 1)
             tables = lay_out(declared, households.count_exactly(declared))
@@ -297,6 +297,15 @@ def _save_warnings(space: HouseholdWorkspace, warnings: Sequence[Finding]) -> No
     """Keep what validation found odd where only the owner reads it."""
     text = json.dumps([asdict(finding) for finding in warnings], indent=1)
     write_atomic(space.confidential / "validation" / "warnings.json", f"{text}\n".encode())
+
+
+def _input_tag(households: Households, key: RunKey) -> str:
+    return key.tag(households.canonical_bytes())
+
+
+def _tagger(config: Config, data: Path | str, households: Households) -> InputTagger:
+    """Return what tags an input under the keys of books."""
+    return InputTagger(_record_files(config, data), partial(_input_tag, households))
 
 
 def _record_files(config: Config, data: Path | str) -> tuple[Path, ...]:

@@ -156,7 +156,7 @@ def note_reading(
     *,
     out: Path | None = None,
     product: str = "",
-    ledger: Path | None = None,
+    ledger: str | Path | None = None,
 ) -> bool:
     """Enter that the truth is read without noise; read it only after this returns.
 
@@ -183,7 +183,7 @@ def note_reading(
         If `ledger` is no book, or another one than that of the output folder.
     """
     own, folder = (None, None) if out is None else ledger_of(out)
-    book = own if ledger is None else book_of(ledger)
+    book = own if ledger is None else book_of(Path(ledger))
     if own is not None and book is not None and own.terms.key_commitment != book.terms.key_commitment:
         raise ConfigError(f"--ledger {ledger}: the acts of {out} are in the book {own.path}.")
     book = book or find_book(tagger)

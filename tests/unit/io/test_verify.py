@@ -12,11 +12,13 @@ import pytest
 from support.mdf import write_mdf
 from support.release_builder import add_product, issue_release
 
+from opendas.custody.account import AccountFacts
 from opendas.errors import ConfigError
 from opendas.files.atomic import sha256_file
 from opendas.files.mdf.reading import read_mdf
 from opendas.geography.spine import Shares, Spine, SpineLevel
 from opendas.report.certificate import issue
+from opendas.report.guarantee import account_text
 from opendas.schema.histogram import Histogram
 from opendas.tables.tabulate import write_tables
 from opendas.verify.files import check_machine, machine_names
@@ -224,6 +226,47 @@ def test_a_changed_total_is_seen(out):
     certificate["totals"][0]["unbounded"] = True
     rewrite(out / "release", certificate)
     assert "every run is bounded" in failures(out)["totals"]
+
+
+BOOK = {
+    "book": True,
+    "acts": 3,
+    "places": {"pl94-persons": 1, "pl94-units": 3},
+    "readings": 1,
+    "head": "0" * 64,
+    "unit": "person",
+    "relation": "bounded",
+    "change": "one person with the unit changes it induces",
+    "limit": {"rho": "2000"},
+    "spent": "1000",
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({}, ""),
+        ({"places": {"pl94-persons": 1, "pl94-units": 4}}, "out of place"),
+        ({"places": {"pl94-persons": 1, "pl94-units": 1}}, "out of place"),
+        ({"places": {"pl94-persons": 1, "other": 2}}, "out of place"),
+        ({"places": {"pl94-persons": 1}}, "not in the book"),
+        ({"spent": "2001"}, "more is spent than the limit"),
+        ({"spent": "1/100"}, "less than the runs"),
+        ({"surprise": 1}, "was changed"),
+    ],
+)
+def test_what_is_said_of_the_account_agrees_with_itself(out, changes, match):
+    certificate = certificate_of(out / "release")
+    account = {**BOOK, **changes}
+    certificate["account"] = account
+    certificate["scope"] = account_text(AccountFacts.from_dict({name: account[name] for name in BOOK}))
+    rewrite(out / "release", certificate)
+    found = failures(out)
+    assert match in found.get("account", "")
+    assert ("account" in found) is bool(match)
+    certificate["scope"] = certificate["scope"].replace("1 time", "no time")
+    rewrite(out / "release", certificate)
+    assert "account" in failures(out)
 
 
 def move(example, release, source, target, cell):
