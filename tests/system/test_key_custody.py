@@ -113,7 +113,8 @@ def test_the_draws_are_those_of_the_key_whatever_encrypts_it(tmp_path: Path) -> 
 
 def test_a_finished_run_answers_without_its_passphrase_and_draws_no_more(tmp_path: Path) -> None:
     run, out, given = write_mini(tmp_path), tmp_path / "out", passphrase_file(tmp_path)
-    assert command("run", run, "--out", out, "--keep-key", "--key-passphrase-file", given) == 0
+    asked = ("--measurements", "used", "--keep-key", "--key-passphrase-file", given)
+    assert command("run", run, "--out", out, *asked) == 0
     assert command("run", run, "--out", out, "--resume") == 0
     assert command("measure", run, "--out", out, "--resume") == 4
     assert command("measure", run, "--out", out, "--resume", "--key-passphrase-file", given) == 0

@@ -120,7 +120,7 @@ def test_one_measurement_is_estimated_both_ways_and_the_certificate_says_which(t
 def test_used_measurements_of_an_informed_run_are_those_its_families_could_use(tmp_path: Path) -> None:
     """They cannot be estimated from again; all of them come with ``measure``, at no further cost."""
     run, out = load(write_mini(tmp_path, run=by("informed"))), tmp_path / "out"
-    release(run, out, RunOptions(seed=4))
+    release(run, out, RunOptions(seed=4, measurements="used", keep_key=True))
     folder = out / "release" / "measurements" / "mini"
     for level in ("region", "town", "block"):
         assert MeasurementFile(folder / f"{level}.parquet").metadata["stored"] == "used"
@@ -129,6 +129,28 @@ def test_used_measurements_of_an_informed_run_are_those_its_families_could_use(t
     measure(run, again, RunOptions(seed=4))
     assert tree(folder) == tree(again / "release" / "measurements" / "mini")
     assert all(check.ok for check in verify_release(out, allow_seeded=True))
+
+
+def test_few_noisy_answers_are_written_in_full_unless_others_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = load(write_mini(tmp_path))
+    draws = run.plan.draws
+    for limit, asked, found in (
+        (draws, "auto", "full"),
+        (draws - 1, "auto", "used"),
+        (draws - 1, "full", "full"),
+        (draws, "used", "used"),
+    ):
+        monkeypatch.setattr("opendas.runs.options.FULL_UP_TO", limit)
+        out = tmp_path / f"{limit}{asked}"
+        release(run, out, RunOptions(seed=4, measurements=asked))
+        folder = out / "release" / "measurements" / "mini"
+        files = [MeasurementFile(folder / f"{level}.parquet") for level in run.spine.names]
+        certified = json.loads((out / "release" / "certificate.json").read_text())["runs"][0]
+        assert {file.metadata["stored"] for file in files} == {certified["measurements"]} == {found}
+        written = sum(len(answers.values) for file in files for answers in file.read().values())
+        assert written == draws if found == "full" else written < draws
 
 
 def test_asking_for_the_full_file_gives_the_values_of_measure(tmp_path: Path) -> None:
@@ -327,7 +349,7 @@ def test_an_unfinished_run_needs_its_own_key(tmp_path: Path) -> None:
 
 def test_after_forget_key_a_finished_run_still_answers_and_draws_no_more(tmp_path: Path) -> None:
     run, out = load(write_mini(tmp_path)), tmp_path / "out"
-    first = release(run, out, RunOptions(keep_key=True))
+    first = release(run, out, RunOptions(keep_key=True, measurements="used"))
     assert forget_keys(out) == ("mini",)
     assert not (out / "confidential" / "keys" / "mini.key").exists()
     assert release(run, out, RunOptions(resume=True)) == first

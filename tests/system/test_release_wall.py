@@ -72,7 +72,9 @@ RELEASED = {
 @pytest.mark.parametrize("estimator", ["topdown", "informed"])
 def test_a_run_writes_these_files_and_no_others(tmp_path: Path, estimator: str) -> None:
     out = tmp_path / "out"
-    release(load(write_mini(tmp_path, run=f'estimator = "{estimator}"')), out, RunOptions())
+    release(
+        load(write_mini(tmp_path, run=f'estimator = "{estimator}"')), out, RunOptions(measurements="used")
+    )
     released = set(files(out / "release"))
     assert {name for name in released if not name.startswith("mdf/mini/")} == RELEASED
     rest = {name for name in files(out) if not name.startswith("release/")}
@@ -129,7 +131,7 @@ def test_checkpoints_hold_estimates_and_noisy_answers_only(tmp_path: Path, estim
             use_recorded(patch, folder)
             patch.setattr(workspace, "remove_checkpoints", lambda folder: None)
             patch.setattr(act_module, "token_hex", lambda size: "same run id for both")
-            release(load(run_file), tmp_path / name, RunOptions())
+            release(load(run_file), tmp_path / name, RunOptions(measurements="used"))
         saved.append({k: v for k, v in files(tmp_path / name / "state").items() if k.endswith(".part")})
     assert saved[0]
     assert any("/up" in name for name in saved[0]) == (estimator == "informed")
@@ -293,7 +295,7 @@ def test_every_value_a_lazy_run_shows_is_that_of_the_full_file(tmp_path: Path, e
     sparse[frame.units["prisons"] > 0, 7] = 1
     text = f'estimator = "{estimator}"'
     run = load(write_mini(tmp_path, histogram=from_dense(sparse), loss='rho = "40"', run=text))
-    release(run, tmp_path / "lazy", RunOptions(seed=3))
+    release(run, tmp_path / "lazy", RunOptions(seed=3, measurements="used"))
     measure(run, tmp_path / "full", RunOptions(seed=3))
     fewer = False
     for level in LEVELS:
@@ -383,7 +385,7 @@ def test_what_is_read_depends_on_noisy_answers_and_invariants_only(tmp_path: Pat
     for name, run_file in (("a", first), ("b", second)):
         with pytest.MonkeyPatch.context() as patch:
             reads = use_recorded(patch, folder)
-            release(load(run_file), tmp_path / name, RunOptions(workers=1))
+            release(load(run_file), tmp_path / name, RunOptions(workers=1, measurements="used"))
             found.append(reads)
     assert len(found[0]) > 5
     assert any(support == b"everything" for *_, support in found[0]) == (estimator == "informed")
@@ -534,7 +536,7 @@ def test_a_lost_or_forgotten_key_is_a_privacy_refusal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, out = write_mini(tmp_path), tmp_path / "out"
-    release(load(path), out, RunOptions())
+    release(load(path), out, RunOptions(measurements="used"))
     assert guarded(cli, ["forget-key", str(out)]) in (0, 2)
     if (out / "confidential" / "keys" / "mini.key").exists():
         assert guarded(cli, ["forget-key", str(out), "--yes"]) == 0
@@ -548,7 +550,7 @@ def test_a_lost_or_forgotten_key_is_a_privacy_refusal(
 
 def test_showing_the_rest_of_a_measurement_keeps_the_finished_run(tmp_path: Path) -> None:
     path, out = write_mini(tmp_path), tmp_path / "out"
-    first = release(load(path), out, RunOptions(keep_key=True))
+    first = release(load(path), out, RunOptions(keep_key=True, measurements="used"))
     before = files(out / "release")
     certified = json.loads(before["certificate.json"])["runs"][0]
     answer = measure(load(path), out, RunOptions(resume=True, keep_key=True))

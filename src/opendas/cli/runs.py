@@ -52,10 +52,10 @@ __all__ = [
 @seed_option
 @click.option(
     "--measurements",
-    type=click.Choice(["used", "full"]),
-    default="used",
+    type=click.Choice(["auto", "used", "full"]),
+    default="auto",
     show_default=True,
-    help="Write the noisy measurements that estimation used, or all of them.",
+    help="Write the noisy measurements that estimation used, or all of them; auto: all, up to 10 million.",
 )
 @mdf_format_option
 @strict_option

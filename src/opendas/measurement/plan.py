@@ -127,6 +127,12 @@ class MeasurementPlan:
                         "share, or leave it out."
                     )
 
+    @property
+    def draws(self) -> int:
+        """Number of noisy answers of the full measurement, those of geounits without a share included."""
+        sizes = (sum(planned.query.size for planned in level.queries) for level in self.levels)
+        return sum(len(level) * size for level, size in zip(self.spine.levels, sizes, strict=True))
+
     def distribution(self, level: int, planned: PlannedQuery, multiple: Fraction = Fraction(1)) -> Noise:
         """Return the noise of a query at a geounit whose budget is `multiple` times its level's share."""
         return self.budget.distribution(

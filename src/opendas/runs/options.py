@@ -12,9 +12,16 @@ from opendas.errors import ConfigError
 from opendas.runs.workspace import check_custody
 
 if TYPE_CHECKING:
+    from opendas.measurement.plan import MeasurementPlan
     from opendas.runs.progress.forecast import Forecast
 
-__all__ = ["ActOptions", "Expect", "Progress", "RunOptions"]
+__all__ = ["FULL_UP_TO", "ActOptions", "Expect", "Progress", "RunOptions"]
+
+FULL_UP_TO = 10_000_000
+"""Noisy answers that a run writes in full unless it is told otherwise: about a second, and 10 MB.
+
+Intervals, re-derivation of the informed estimator and other estimates need all of them, and a finished run
+has no key left to draw them with."""
 
 Progress = Callable[[str, int, int], None]
 Expect = Callable[["Forecast", tuple[str, ...]], None]
@@ -82,7 +89,8 @@ class RunOptions(ActOptions):
     workers : int or None
         Processes; None means the machine's cores, at most two, and one for small spines.
     measurements : str
-        ``used`` or ``full``: write the noisy answers that estimation read, or all of them.
+        ``full``, ``used`` or ``auto``: write all noisy answers, those that estimation read, or all where
+        they are at most :data:`FULL_UP_TO`.
     mdf_format : str
         ``parquet`` or ``pipe``: layout of the microdata.
     expect : callable(forecast, warnings) or None
@@ -90,18 +98,24 @@ class RunOptions(ActOptions):
     """
 
     workers: int | None = None
-    measurements: str = "used"
+    measurements: str = "auto"
     mdf_format: str = "parquet"
     expect: Expect | None = None
 
     def __post_init__(self) -> None:
         ActOptions.__post_init__(self)
-        if self.measurements not in ("used", "full"):
-            raise ConfigError(f"measurements is 'used' or 'full', not {self.measurements!r}.")
+        if self.measurements not in ("auto", "used", "full"):
+            raise ConfigError(f"measurements is 'auto', 'used' or 'full', not {self.measurements!r}.")
         if self.mdf_format not in ("parquet", "pipe"):
             raise ConfigError(f"mdf_format is 'parquet' or 'pipe', not {self.mdf_format!r}.")
         if self.workers is not None and self.workers < 1:
             raise ConfigError("workers is at least 1.")
+
+    def stored(self, plan: MeasurementPlan) -> str:
+        """Return how much of a plan's noisy answers is written: ``full`` or ``used``."""
+        if self.measurements != "auto":
+            return self.measurements
+        return "full" if plan.draws <= FULL_UP_TO else "used"
 
     @classmethod
     def of(cls, command: str, given: Mapping[str, Any]) -> RunOptions:

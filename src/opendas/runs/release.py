@@ -116,9 +116,10 @@ def release(run: Run, out: Path, options: RunOptions) -> dict[str, Any]:
                 return act.answer()
             measured = _measured(planned, charged)
             with _engine(act, measured, backend) as (engine, files):
-                public = partial(_write_public, act.space, measured, options.measurements)
+                stored = options.stored(planned.run.plan)
+                public = partial(_write_public, act.space, measured, stored)
                 estimation, facts = _estimate(act, measured, engine, files, public)
-                if options.measurements == "full":
+                if stored == "full":
                     _write_full(act, measured, backend)
                     answers: list[UsedFile] = []
                 else:
@@ -304,7 +305,7 @@ def _engine(
 ) -> Iterator[tuple[Engine, Checkpoints]]:
     """Start the workers of a run; they write what they find into files of the run's own."""
     run, folder = measured.run, act.space.state / act.product
-    keep_used = act.options.measurements == "used" and measured.counts is not None
+    keep_used = act.options.stored(run.plan) == "used" and measured.counts is not None
     binding = measured.state.run_id + run.estimation_digest() + str(keep_used)
     seconds = act.space.cache(act.product) / "seconds"
     make_folder(seconds)
@@ -395,7 +396,7 @@ def _write(
         "records": records,
         "families": solved.families,
         "fallbacks": solved.fallbacks,
-        "measurements": act.options.measurements,
+        "measurements": act.options.stored(run.plan),
     }
     return act.finish(measured.state, _result(measured, more), facts.to_dict(), partial(_issue, space))
 
