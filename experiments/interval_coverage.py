@@ -35,7 +35,7 @@ from opendas.intervals.laws import EXACT, NORMAL
 from opendas.runs.run import Run
 from opendas.schema.histogram import Histogram
 from opendas.tables.cells import Table, query_table
-from opendas.tables.counting import count_table, group_leaves
+from opendas.tables.counting import count_table
 from opendas.tables.interval_tables import MeasuredProduct
 from opendas.tables.tabulate import NO_MARGIN, margins
 
@@ -167,7 +167,7 @@ def one_seed(
         raise ValueError("coverage is that of a release")
     table, columns = together(measured, queries)
     for name in places(measured):
-        grouping = group_leaves(tree.frame, name)
+        grouping = tree.frame.grouping(name)
         true = count_table(truth, table, grouping)
         counts = count_table(microdata, table, grouping)
         printed = margins(released, table, grouping, level)

@@ -24,7 +24,7 @@ import opendas as od
 from opendas.runs.run import Run
 from opendas.schema.histogram import Histogram
 from opendas.tables.cells import query_table
-from opendas.tables.counting import count_table, group_leaves
+from opendas.tables.counting import count_table
 
 QUERIES = ("total", "votingage", "hispanic", "cenrace", "hispanic * cenrace")
 SIZES = (0, 1, 10, 50, 200, 1 << 40)
@@ -38,7 +38,7 @@ def figures_of(release: od.Release, truth: Histogram, figures: Figures, level: F
     name = release.products[0]
     frame, product = release.frame(name), release.product(name)
     for place in (*LEVELS, *ENTITIES):
-        grouping = group_leaves(frame, place)
+        grouping = frame.grouping(place)
         for query in QUERIES:
             true = count_table(truth, query_table(product, query), grouping).ravel()
             found = release.margin(query, geolevel=place, level=level).to_arrow()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from opendas.geography.partitions import combine, numbered
+from opendas.geography.frame import numbered
+from opendas.geography.partitions import combine
 
 
 def columns() -> dict[str, np.ndarray]:

@@ -56,7 +56,7 @@ from opendas.engines.spark.partitions import (
 from opendas.engines.spark.reading import together
 from opendas.engines.spark.session import _refuse_clear_text
 from opendas.engines.truth import input_tag
-from opendas.engines.work import KeyedSource, Saved
+from opendas.engines.work import KeyedSource
 from opendas.errors import (
     ConfigError,
     DataError,
@@ -201,7 +201,7 @@ def test_a_marker_is_there_whole_or_not(tmp_path: Path) -> None:
     assert found.get() == {"told": 3}
 
 
-@pytest.mark.parametrize("value", [None, 3, Saved(1, 2, up=True), Solved(3, 1, ({"a": 1},))])
+@pytest.mark.parametrize("value", [None, 3, (1, "up"), Solved(3, 1, ({"a": 1},))])
 def test_a_marker_holds_what_items_are_answered_with(value: object, tmp_path: Path) -> None:
     write_shared(tmp_path / "0.done", pack(Answer(value)))
     found = read_marker(tmp_path / "0.done")

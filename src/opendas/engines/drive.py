@@ -19,10 +19,10 @@ from opendas.engines.checkpoint import Checkpoints, TaskResult
 from opendas.engines.local import LocalEngine
 from opendas.engines.protocol import Engine
 from opendas.engines.subtree import PartResult
-from opendas.engines.tasks import Stage, Task, bottom_starts, cut_leaves, cut_spine, make_part
+from opendas.engines.tasks import Stage, Task, cut_leaves, cut_spine, make_part
 from opendas.engines.truth import ExactCounts, LeafCounts
 from opendas.engines.upward import BelowPart, kept_at_a_cut, model_of
-from opendas.engines.work import Saved, Worker
+from opendas.engines.work import Worker
 from opendas.geography.spine import Spine
 from opendas.gls.model import TreeModel
 from opendas.measurement.family import UsedAnswers
@@ -109,7 +109,7 @@ class Estimation:
         """
         cuts = self._stages[stage]
         level = cuts.bottom if level is None else level
-        starts = bottom_starts(self._spine, cuts.top, level)[list(cuts.cuts)].tolist()
+        starts = self._spine.starts_at(cuts.top, level)[list(cuts.cuts)].tolist()
         for number, (first, stop) in enumerate(itertools.pairwise(starts)):
             yield FinishedTask(self._results, stage, number, first, stop - first)
 
@@ -278,13 +278,13 @@ class _Sweep:
         stage = self.stages[number]
         cuts = stage.up if up else stage.cuts
         todo = [task for task in range(len(cuts) - 1) if not self.results.holds(number, task, up=up)]
-        sizes = np.diff(bottom_starts(self.spine, stage.top, stage.bottom)[list(cuts)])
+        sizes = np.diff(self.spine.starts_at(stage.top, stage.bottom)[list(cuts)])
         todo.sort(key=lambda task: -int(sizes[task]))  # a large one at the end would be waited for
         total = int(sizes.sum())
         done = total - int(sizes[todo].sum())
         self._tell(name, done, total)
-        for finished, result in self.engine.map(self._tasks(number, todo, up, parents, below), len(todo)):
-            if not isinstance(result, Saved):
+        for finished, result in self.engine.map(self._tasks(number, todo, up, parents, below)):
+            if result is not None:
                 self.results.save(number, finished.number, result)
             done += int(sizes[finished.number])
             self._tell(name, done, total)

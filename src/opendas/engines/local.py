@@ -30,7 +30,7 @@ from loky.process_executor import TerminatedWorkerError
 from opendas.engines.checkpoint import TaskResult
 from opendas.engines.protocol import in_turn
 from opendas.engines.tasks import Task
-from opendas.engines.work import Saved, Worker
+from opendas.engines.work import Worker
 from opendas.errors import EnvironmentFailure
 
 __all__ = [
@@ -133,7 +133,7 @@ class _Said(Enum):
     """It has not met this worker yet."""
 
 
-def _run(number: int, task: Task) -> TaskResult | Saved | _Said:
+def _run(number: int, task: Task) -> TaskResult | _Said | None:
     """Do a task with the worker that this process knows by a number."""
     if _known is None or _known[0] != number:
         return _Said.UNKNOWN
@@ -142,7 +142,7 @@ def _run(number: int, task: Task) -> TaskResult | Saved | _Said:
     return result
 
 
-def _run_with(number: int, worker: bytes, task: Task) -> TaskResult | Saved | _Said:
+def _run_with(number: int, worker: bytes, task: Task) -> TaskResult | _Said | None:
     """Learn a worker, and do a task with it."""
     global _known  # one per worker process
     _known = number, pickle.loads(worker)
@@ -267,14 +267,14 @@ class LocalEngine:
             self._pool.close()
             self._pool = None
 
-    def map(self, tasks: Iterable[Task], count: int) -> Iterator[tuple[Task, TaskResult | Saved]]:
+    def map(self, tasks: Iterable[Task]) -> Iterator[tuple[Task, TaskResult | None]]:
         """Yield each task with its result, in order of completion.
 
         At most two tasks a worker are in memory at a time. A single task, too, goes to the workers, who need
         the compiled code anyway: it is loaded there and not here.
         """
         if self._pool is None:
-            return in_turn(self._worker, tasks, count)
+            return in_turn(self._worker, tasks)
         # A worker may be large, and processes are not met in a known order: it goes to those that ask for it.
         full = partial(_run_with, self._number, pickle.dumps(self._worker))
         return self._pool.spread(partial(_run, self._number), tasks, full)
@@ -284,5 +284,5 @@ class LocalEngine:
     ) -> Iterator[tuple[Item, Answer]]:
         """Yield each item with the function's answer; see :class:`opendas.engines.protocol.Engine`."""
         if self._pool is None or count <= 1:
-            return in_turn(function, items, count)
+            return in_turn(function, items)
         return self._pool.spread(function, items)

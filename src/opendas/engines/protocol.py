@@ -7,7 +7,6 @@ from typing import Protocol, TypeVar
 
 from opendas.engines.checkpoint import TaskResult
 from opendas.engines.tasks import Task
-from opendas.engines.work import Saved
 
 __all__ = ["Engine", "in_turn"]
 
@@ -18,8 +17,8 @@ Answer = TypeVar("Answer")
 class Engine(Protocol):
     """Does what is independent, in any order and in any process."""
 
-    def map(self, tasks: Iterable[Task], count: int) -> Iterator[tuple[Task, TaskResult | Saved]]:
-        """Yield each of `count` tasks with what its worker returned, in order of completion."""
+    def map(self, tasks: Iterable[Task]) -> Iterator[tuple[Task, TaskResult | None]]:
+        """Yield each task with what its worker returned, in order of completion."""
         ...
 
     def apply(
@@ -32,10 +31,7 @@ class Engine(Protocol):
         ...
 
 
-def in_turn(
-    function: Callable[[Item], Answer], items: Iterable[Item], count: int
-) -> Iterator[tuple[Item, Answer]]:
+def in_turn(function: Callable[[Item], Answer], items: Iterable[Item]) -> Iterator[tuple[Item, Answer]]:
     """Apply a function to one item after the other, here: what :meth:`Engine.apply` does anywhere."""
-    del count
     for item in items:
         yield item, function(item)

@@ -178,14 +178,6 @@ def cut_leaves(spine: Spine, joint: JointTotal | None = None) -> tuple[Stage, ..
     return (Stage(last, last, True, _even_cuts(weights, None if joint is None else joint.group, most)),)
 
 
-def bottom_starts(spine: Spine, top: int, bottom: int) -> Ints:
-    """Return int64 (g + 1,): geounit ``i`` of `top` has ``starts[i]:starts[i + 1]`` at `bottom`."""
-    starts = np.arange(len(spine.levels[bottom]) + 1, dtype=np.int64)
-    for level in range(bottom - 1, top - 1, -1):
-        starts = starts[spine.child_starts(level)]
-    return starts
-
-
 def make_part(
     spine: Spine,
     child_starts: Sequence[Ints],

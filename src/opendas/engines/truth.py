@@ -111,7 +111,7 @@ class LeafCounts:
             return self.rows(0, len(self._spine.leaf))
         if level not in self._sums:
             below = min((known for known in self._sums if known > level), default=last)
-            starts = _starts(self._spine, level, below)
+            starts = self._spine.starts_at(level, below)
             self._sums[level] = (
                 self._sum_of_leaves(starts) if below == last else self._sums[below].aggregate(starts)
             )
@@ -146,11 +146,3 @@ class LeafCounts:
             cuts = np.clip(starts[first : last + 1], low, high) - low
             sums = self.rows(low, high).aggregate(cuts)
             yield np.repeat(np.arange(first, last), np.diff(sums.indptr)), sums.cells, sums.counts
-
-
-def _starts(spine: Spine, level: int, below: int) -> Ints:
-    """Return int64 (g + 1,): below geounit ``i`` of `level` lie ``starts[i]:starts[i + 1]`` of `below`."""
-    starts = np.arange(len(spine.levels[below]) + 1, dtype=np.int64)
-    for upper in range(below - 1, level - 1, -1):
-        starts = starts[spine.child_starts(upper)]
-    return starts

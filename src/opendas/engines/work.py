@@ -21,16 +21,7 @@ from opendas.schema.histogram import Histogram
 from opendas.solvers.blas import one_blas_thread
 from opendas.topdown.model import LevelRules
 
-__all__ = ["KeyedSource", "Saved", "SourceSpec", "Worker", "draw_here", "keyed_measurements"]
-
-
-@dataclass(frozen=True, slots=True)
-class Saved:
-    """Told of a task whose result stands in its file."""
-
-    stage: int
-    number: int
-    up: bool
+__all__ = ["KeyedSource", "SourceSpec", "Worker", "draw_here", "keyed_measurements"]
 
 
 class SourceSpec(Protocol):
@@ -93,13 +84,13 @@ class Worker:
     keep_used: bool
     files: Checkpoints | None = None
 
-    def __call__(self, task: Task) -> TaskResult | Saved:
-        """Do one task. BLAS runs on one thread, so that sums have one order."""
+    def __call__(self, task: Task) -> TaskResult | None:
+        """Do one task; None where its result went to a file. BLAS runs on one thread: sums have one order."""
         result = self._do(task)
         if self.files is None:
             return result
         self.files.save(task.stage, task.number, result)
-        return Saved(task.stage, task.number, task.up)
+        return None
 
     def _do(self, task: Task) -> TaskResult:
         with one_blas_thread():

@@ -12,7 +12,8 @@ import numpy as np
 
 from opendas.arrays import Ints
 from opendas.errors import ConfigError
-from opendas.geography.partitions import Partition, Partitions, combine, insert_groups, numbered, rank_in_run
+from opendas.geography.frame import numbered
+from opendas.geography.partitions import Partition, Partitions, combine, insert_groups, rank_in_run
 
 __all__ = ["block_groups", "group", "largest_group"]
 

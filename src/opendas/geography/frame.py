@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from opendas.arrays import Codes, Ints
 from opendas.errors import Finding, GeographyError
@@ -18,7 +20,9 @@ __all__ = [
     "CENSUS_PREFIX",
     "ENTITY_CATEGORIES",
     "Frame",
+    "Grouping",
     "LevelRule",
+    "numbered",
     "official_codes",
     "official_geolevels",
 ]
@@ -50,6 +54,59 @@ class LevelRule:
     name: str
     prefix: int | None = None
     column: str | None = None
+
+
+def numbered(column: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], Ints]:
+    """Return the distinct values in order, and the number of each row's value, int64 (b,)."""
+    if column.dtype.kind in "bi" and len(column) and 0 <= column.min() <= column.max() < 4 * len(column):
+        there = np.zeros(int(column.max()) + 1, dtype=np.bool_)
+        there[column.astype(np.int64)] = True
+        return np.flatnonzero(there), (np.cumsum(there) - 1)[column.astype(np.int64)]
+    if len(column) == 0:
+        return column, np.zeros(0, dtype=np.int64)
+    # leaves are sorted by geocode and neighbours are mostly alike: only changes are sorted, if at all
+    start = np.flatnonzero(np.concatenate([[True], column[1:] != column[:-1]]))
+    length = np.diff(np.append(start, len(column)))
+    values = column[start]
+    if bool(np.all(values[1:] > values[:-1])):
+        return values, np.repeat(np.arange(len(values)), length)
+    values, label = np.unique(values, return_inverse=True)
+    return values, np.repeat(label.astype(np.int64), length)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Grouping:
+    """Leaves by their geounit at a geolevel, or their area of an entity category.
+
+    Parameters
+    ----------
+    geolevel : str
+        Geolevel or entity category.
+    geocodes : bytes array (g,)
+        Ascending; every one has a leaf.
+    of_leaf : int64 (leaves,)
+        Geounit of each leaf, -1 where an entity category has none.
+    """
+
+    geolevel: str
+    geocodes: Codes
+    of_leaf: Ints
+
+    @classmethod
+    def of(cls, geolevel: str, codes: Codes) -> Grouping:
+        """Group leaves by a column of codes, of which the empty one is no geounit."""
+        geocodes, of_leaf = numbered(codes)
+        if len(geocodes) and geocodes[0] == b"":
+            return cls(geolevel, geocodes[1:], of_leaf - 1)
+        return cls(geolevel, geocodes, of_leaf)
+
+    def __len__(self) -> int:
+        return len(self.geocodes)
+
+    @property
+    def members(self) -> Ints:
+        """The leaves that some geounit has, ascending."""
+        return np.flatnonzero(self.of_leaf >= 0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,6 +177,16 @@ class Frame:
             return self.entities[geolevel]
         known = ", ".join((*self.geolevels, *self.entities))
         raise GeographyError(f"no geolevel or entity category {geolevel!r}; this frame has {known}.")
+
+    def grouping(self, geolevel: str) -> Grouping:
+        """Return the leaves by geounit of a geolevel or area of an entity category.
+
+        Raises
+        ------
+        GeographyError
+            If the frame has no such codes.
+        """
+        return Grouping.of(geolevel, self.codes(geolevel))
 
     def take(self, leaves: Ints) -> Frame:
         """Return the frame of leaves at ascending positions; the arrays are copies."""

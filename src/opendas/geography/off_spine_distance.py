@@ -26,6 +26,7 @@ import numpy as np
 
 from opendas.arrays import Codes, Ints
 from opendas.errors import GeographyError
+from opendas.geography.frame import Grouping
 from opendas.geography.spine import Spine
 
 __all__ = [
@@ -157,18 +158,11 @@ def memberships_of(codes: Codes) -> tuple[Codes, Memberships]:
     Parameters
     ----------
     codes : bytes array (leaves,)
-        In the order of the leaves. Neighbours mostly share an entity, so that only changes are sorted.
+        In the order of the leaves.
     """
-    if len(codes) == 0:
-        return codes, Memberships(np.empty(0, np.int64), np.empty(0, np.int64))
-    change = np.flatnonzero(np.concatenate([[True], codes[1:] != codes[:-1]]))
-    found, number = np.unique(codes[change], return_inverse=True)
-    entity = np.repeat(number.astype(np.int64), np.diff(np.append(change, len(codes))))
-    if found[0] == b"":
-        found = found[1:]
-        entity -= 1
-    leaf = np.flatnonzero(entity >= 0)
-    return found, Memberships(entity[leaf], leaf)
+    grouping = Grouping.of("", codes)
+    leaf = grouping.members
+    return grouping.geocodes, Memberships(grouping.of_leaf[leaf], leaf)
 
 
 def distances(parents: Sequence[Ints], leaf_count: int, memberships: Memberships, entities: int) -> Ints:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from opendas.arrays import Bools, Codes, Ints
 from opendas.errors import ConfigError, Finding, GeographyError
-from opendas.geography.frame import Frame
+from opendas.geography.frame import Frame, numbered
 from opendas.geography.spine import Spine, SpineLevel
 
 __all__ = [
@@ -26,7 +26,6 @@ __all__ = [
     "divide_into_parts",
     "insert_groups",
     "insert_intersections",
-    "numbered",
     "official_partitions",
     "rank_in_run",
     "split",
@@ -186,22 +185,6 @@ def combine(columns: Sequence[npt.NDArray[Any]]) -> Ints:
     if found is None:
         raise ValueError("there is no column to combine")
     return found
-
-
-def numbered(column: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], Ints]:
-    """Return the distinct values in order, and the number of each row's value, int64 (b,)."""
-    if column.dtype.kind in "bi" and len(column) and 0 <= column.min() <= column.max() < 4 * len(column):
-        there = np.zeros(int(column.max()) + 1, dtype=np.bool_)
-        there[column.astype(np.int64)] = True
-        return np.flatnonzero(there), (np.cumsum(there) - 1)[column.astype(np.int64)]
-    # leaves are sorted by geocode and neighbours are mostly alike: only changes are sorted, if at all
-    start = np.flatnonzero(np.concatenate([[True], column[1:] != column[:-1]]))
-    length = np.diff(np.append(start, len(column)))
-    values = column[start]
-    if bool(np.all(values[1:] > values[:-1])):
-        return values, np.repeat(np.arange(len(values)), length)
-    values, label = np.unique(values, return_inverse=True)
-    return values, np.repeat(label.astype(np.int64), length)
 
 
 def rank_in_run(column: npt.NDArray[Any]) -> Ints:

@@ -162,12 +162,35 @@ class Spine:
         below = self.levels[level + 1]
         return np.searchsorted(below.parent, np.arange(len(self.levels[level]) + 1)).astype(np.int64)
 
-    def leaf_starts(self, level: int) -> Ints:
-        """Return int64 (g + 1,): below geounit ``i`` of `level` lie leaves ``starts[i]:starts[i + 1]``."""
-        starts = np.arange(len(self.leaf) + 1, dtype=np.int64)
-        for upper in range(len(self.levels) - 2, level - 1, -1):
+    def starts_at(self, level: int, below: int) -> Ints:
+        """Return int64 (g + 1,): geounit ``i`` of `level` has ``starts[i]:starts[i + 1]`` at `below`."""
+        starts = np.arange(len(self.levels[below]) + 1, dtype=np.int64)
+        for upper in range(below - 1, level - 1, -1):
             starts = starts[self.child_starts(upper)]
         return starts
+
+    def leaf_starts(self, level: int) -> Ints:
+        """Return int64 (g + 1,): below geounit ``i`` of `level` lie leaves ``starts[i]:starts[i + 1]``."""
+        return self.starts_at(level, len(self.levels) - 1)
+
+    def same_leaves(self, level: int, area: Ints, areas: int) -> Ints:
+        """Return the geounit of a level that has the same leaves as each area, int64 (areas,); -1 for none.
+
+        Parameters
+        ----------
+        area : int64 (leaves,)
+            Area of each leaf of the frame; -1 for none.
+        """
+        starts = self.leaf_starts(level)
+        sizes = np.diff(starts)
+        of_leaf = np.repeat(np.arange(len(sizes)), sizes)[self.place_of_leaf]
+        inside = area >= 0
+        lowest = np.full(areas, len(sizes), dtype=np.int64)
+        highest = np.full(areas, -1, dtype=np.int64)
+        np.minimum.at(lowest, area[inside], of_leaf[inside])
+        np.maximum.at(highest, area[inside], of_leaf[inside])
+        whole = sizes[np.minimum(lowest, len(sizes) - 1)] == np.bincount(area[inside], minlength=areas)
+        return np.where((lowest == highest) & whole, lowest, -1)
 
     def multiples(self, level: int) -> tuple[tuple[Fraction, ...], Ints]:
         """Return the distinct multiples of a level's share, and which of them each geounit has, (g,)."""

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from opendas.arrays import Codes, Floats, Ints
 from opendas.constraints.table import invariant_geolevels
 from opendas.errors import GeographyError
-from opendas.geography.frame import Frame
+from opendas.geography.frame import Frame, Grouping
 from opendas.geography.spine import Spine
 from opendas.gls.areas import area_covariances
 from opendas.gls.blocks import Algebra, RowClasses, build_algebra
@@ -210,12 +210,9 @@ class ExpectedError:
         covariance : Extended
             For :meth:`rows` (``rows(query).variances(covariance)`` is float64 (areas, classes)).
         """
-        ordered = codes[self.spine.leaf_order]
-        names, which = np.unique(ordered, return_inverse=True)
-        leaves = np.flatnonzero(ordered != b"")
-        skipped = 1 if len(names) and names[0] == b"" else 0
-        sets = which[leaves] - skipped
-        return names[skipped:], self._leaf_sets(sets, leaves, len(names) - skipped)
+        grouping = Grouping.of("", codes[self.spine.leaf_order])
+        leaves = grouping.members
+        return grouping.geocodes, self._leaf_sets(grouping.of_leaf[leaves], leaves, len(grouping))
 
     def _leaf_sets(
         self, area: npt.NDArray[np.integer], leaf: npt.NDArray[np.integer], areas: int

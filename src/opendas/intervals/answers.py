@@ -253,21 +253,12 @@ def match_geounits(spine: Spine, unit: Ints, areas: int) -> tuple[Ints, Ints]:
     level, geounit : int64 (a,)
         The highest such geolevel; -1 where there is none.
     """
-    own = unit[spine.leaf_order]
-    inside = np.flatnonzero(own >= 0)
-    sizes = np.bincount(own[inside], minlength=areas)
     level = np.full(areas, -1, dtype=np.int64)
     geounit = np.full(areas, -1, dtype=np.int64)
     for number in range(len(spine.levels)):
-        starts = spine.leaf_starts(number)
-        of_leaf = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
-        lowest = np.full(areas, len(starts) - 1, dtype=np.int64)
-        highest = np.full(areas, -1, dtype=np.int64)
-        np.minimum.at(lowest, own[inside], of_leaf[inside])
-        np.maximum.at(highest, own[inside], of_leaf[inside])
-        same = (lowest == highest) & (highest >= 0) & (level < 0)
-        same[same] = np.diff(starts)[lowest[same]] == sizes[same]
-        level[same], geounit[same] = number, lowest[same]
+        found = spine.same_leaves(number, unit, areas)
+        same = (level < 0) & (found >= 0)
+        level[same], geounit[same] = number, found[same]
     return level, geounit
 
 

@@ -6,62 +6,23 @@ Axes: ``l`` leaves of the frame, ``g`` geounits of one geolevel or entity catego
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from scipy.sparse import coo_array, csr_array
 
-from opendas.arrays import Codes, Ints
 from opendas.errors import DataError
-from opendas.geography.frame import Frame
+from opendas.geography.frame import Frame, Grouping
 from opendas.schema.histogram import Histogram
 from opendas.schema.query_groups import QueryGroup
 
-__all__ = ["Units", "as_sparse", "check_same_frame", "difference", "official_units", "project"]
+__all__ = ["as_sparse", "check_same_frame", "difference", "project", "summed"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Units:
-    """The geounits of one geolevel or entity category, and the leaves they hold.
-
-    Parameters
-    ----------
-    geolevel : str
-        Geolevel or entity category.
-    codes : bytes array (g,)
-        Ascending and unique; every geounit holds at least one leaf of the frame.
-    of_leaf : int64 (l,)
-        Geounit of each leaf, -1 where an entity category has none.
-    """
-
-    geolevel: str
-    codes: Codes
-    of_leaf: Ints
-
-    def __len__(self) -> int:
-        return len(self.codes)
-
-    def aggregate(self, table: csr_array) -> csr_array:
-        """Sum an (l, n) table over the leaves of each geounit, giving (g, n)."""
-        leaves = np.flatnonzero(self.of_leaf >= 0)
-        ones = np.ones(len(leaves), dtype=np.int64)
-        shape = (len(self.codes), len(self.of_leaf))
-        return csr_array(coo_array((ones, (self.of_leaf[leaves], leaves)), shape=shape).tocsr() @ table)
-
-
-def official_units(frame: Frame, geolevel: str) -> Units:
-    """Find the geounits of a geolevel or entity category that hold a leaf of the frame.
-
-    Raises
-    ------
-    GeographyError
-        If the frame has no such geolevel or category.
-    """
-    codes, of_leaf = np.unique(frame.codes(geolevel), return_inverse=True)
-    of_leaf = of_leaf.astype(np.int64)
-    if geolevel in frame.entities and len(codes) and codes[0] == b"":
-        return Units(geolevel, codes[1:], of_leaf - 1)
-    return Units(geolevel, codes, of_leaf)
+def summed(table: csr_array, units: Grouping) -> csr_array:
+    """Sum an (l, n) table over the leaves of each geounit, giving (g, n)."""
+    leaves = units.members
+    ones = np.ones(len(leaves), dtype=np.int64)
+    shape = (len(units), len(units.of_leaf))
+    return csr_array(coo_array((ones, (units.of_leaf[leaves], leaves)), shape=shape).tocsr() @ table)
 
 
 def as_sparse(histogram: Histogram) -> csr_array:

@@ -9,8 +9,8 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from opendas.arrays import Ints
-from opendas.geography.frame import Frame
-from opendas.metrics.aggregate import Units, as_sparse, check_same_frame, difference, official_units, project
+from opendas.geography.frame import Frame, Grouping
+from opendas.metrics.aggregate import as_sparse, check_same_frame, difference, project, summed
 from opendas.metrics.statistics import ErrorSummary, summaries, summary
 from opendas.schema.histogram import Histogram
 from opendas.schema.product import Product
@@ -121,7 +121,7 @@ class LevelErrors:
         Error is estimate minus truth.
     """
 
-    units: Units
+    units: Grouping
     truth: csr_array
     error: csr_array
 
@@ -159,8 +159,8 @@ def level_errors(
     check_same_frame(truth, estimate, frame)
     error, counts = difference(truth, estimate), as_sparse(truth)
     return tuple(
-        LevelErrors(units, units.aggregate(counts), units.aggregate(error))
-        for units in (official_units(frame, geolevel) for geolevel in geolevels)
+        LevelErrors(units, summed(counts, units), summed(error, units))
+        for units in map(frame.grouping, geolevels)
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -56,13 +56,7 @@ class FigureRow:
 
     def to_dict(self) -> dict[str, object]:
         """Plain values for JSON."""
-        return {
-            "figure": self.figure,
-            "statistic": self.statistic,
-            "universe": self.universe,
-            "geounits": self.geounits,
-            "mean_abs_error": self.mean_abs_error,
-        }
+        return asdict(self)
 
 
 def _row(figure: str, statistic: str, universe: str, errors: Ints) -> FigureRow:
@@ -121,12 +115,12 @@ def figure_rows(
         rows.append(_row("2", "total", "counties with fewer than 1,000 people", level.total_error[small]))
     if "aianhh" in levels:
         level = levels["aianhh"]
-        federal = _federal(level.units.codes)
+        federal = _federal(level.units.geocodes)
         universe = "federal American Indian reservations and off-reservation trust lands"
         rows.append(_row("3", "total", universe, level.total_error[federal]))
     if "place" in levels:
         level = levels["place"]
-        universe, kept = _incorporated(level.units.codes, frame.names.get("place", {}))
+        universe, kept = _incorporated(level.units.geocodes, frame.names.get("place", {}))
         rows.append(_row("4", "total", universe, level.total_error[kept]))
     if "tract" in levels and groups:
         rows += _race_alone_rows(levels["tract"], product)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,11 +22,14 @@ __all__ = [
     "BlauRow",
     "Criterion",
     "CriterionBin",
+    "adults",
+    "at_most",
     "blau_index",
     "blau_rows",
     "criterion",
     "group_of_cell",
     "has_groups",
+    "largest_group_holds",
     "population_interval",
     "quintile_classes",
     "within_five_points",
@@ -127,12 +132,7 @@ class BlauRow:
 
     def to_dict(self) -> dict[str, object]:
         """Plain values for JSON."""
-        return {
-            "geolevel": self.geolevel,
-            "quintile": self.quintile,
-            "geounits": self.geounits,
-            "mean_signed_error": self.mean_signed_error,
-        }
+        return asdict(self)
 
 
 def blau_rows(levels: Iterable[LevelErrors], product: Product) -> tuple[BlauRow, ...]:
@@ -164,6 +164,7 @@ BIN_WIDTH = 50
 TOP = 1_000
 """From here on, one open interval."""
 
+_SAFE = 1 << 62
 TARGET = 500
 """The criterion speaks about areas of at least so many people."""
 
@@ -184,20 +185,62 @@ def within_five_points(truth: Ints, estimate: Ints) -> npt.NDArray[np.int8]:
 
     Notes
     -----
-    In integers: ``|e T - t E| * 20 <= T E`` with the group's count and the total in truth (t, T) and estimate
-    (e, E). Of groups equally large the first counts. Exact for totals below 2^29.
+    Exact, as :func:`largest_group_holds` is.
 
     Examples
     --------
     >>> within_five_points(np.array([[60, 40], [60, 40]]), np.array([[55, 45], [54, 46]])).tolist()
     [1, 0]
     """
+    held, counted = largest_group_holds(truth, estimate, Fraction(1, 20))
+    return np.where(counted, held, -1).astype(np.int8)
+
+
+def largest_group_holds(truth: Ints, estimate: Ints, within: Fraction) -> tuple[Bools, Bools]:
+    """Return where the share of the group that is largest in the truth moves by at most a part of one.
+
+    Parameters
+    ----------
+    truth, estimate : int64 (g, k)
+        Counts of each group.
+
+    Returns
+    -------
+    held, counted : bool (g,)
+        An empty estimate does not hold; an empty truth does not count.
+
+    Notes
+    -----
+    In integers: ``|e T - t E| <= within T E`` with the group's count and the total in truth (t, T) and
+    estimate (e, E). Of groups equally large the first counts.
+    """
     largest = np.argmax(truth, axis=1)
     rows = np.arange(len(truth))
     t, e = truth[rows, largest], estimate[rows, largest]
     total, estimated = truth.sum(axis=1), estimate.sum(axis=1)
-    held = (np.abs(e * total - t * estimated) * 20 <= total * estimated) & (estimated > 0)
-    return np.where(total == 0, -1, held).astype(np.int8)
+    moved = np.abs(_products(e, total) - _products(t, estimated))
+    held = at_most(moved, _products(total, estimated), within)
+    return np.asarray(held & (estimated > 0)), np.asarray(total > 0)
+
+
+def _products(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Multiply exactly: in Python integers where 64 bits might not hold the result."""
+    most = int(np.abs(a).max(initial=0)) * int(np.abs(b).max(initial=0))
+    return a * b if most < _SAFE else a.astype(object) * b.astype(object)
+
+
+def at_most(value: npt.NDArray[Any], unit: npt.NDArray[Any], factor: Fraction) -> Bools:
+    """Return where ``value <= factor * unit``, exactly."""
+    above, below = (np.array([number]) for number in (factor.denominator, factor.numerator))
+    return np.asarray(_products(value, above) <= _products(unit, below), dtype=bool)
+
+
+def adults(schema: Schema) -> Bools | None:
+    """Return the cells of people of voting age, bool (n,); None where the schema does not tell them."""
+    if "votingage" not in schema.names or "18plus" not in schema.attribute("votingage").levels:
+        return None
+    codes = schema.codes(np.arange(schema.size))[schema.names.index("votingage")]
+    return np.asarray(codes == schema.attribute("votingage").levels.index("18plus"))
 
 
 def population_interval(number: int) -> str:
@@ -308,9 +351,9 @@ def criterion(levels: Iterable[LevelErrors], product: Product) -> tuple[Criterio
     """
     schema = product.schema
     bases: dict[str, Bools | None] = {"total": None}
-    if "votingage" in schema.names and "18plus" in schema.attribute("votingage").levels:
-        codes = schema.codes(np.arange(schema.size))[schema.names.index("votingage")]
-        bases["18plus"] = codes == schema.attribute("votingage").levels.index("18plus")
+    grown = adults(schema)
+    if grown is not None:
+        bases["18plus"] = grown
     found: list[Criterion] = []
     for level in levels:
         for base, keep in bases.items():

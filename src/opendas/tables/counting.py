@@ -7,56 +7,20 @@ that a cell of the schema counts in.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
-from opendas.arrays import Codes, Floats, Ints
+from opendas.arrays import Floats, Ints
 from opendas.errors import DataError
 from opendas.files.area_files import AreaWeights
-from opendas.geography.frame import Frame
+from opendas.geography.frame import Frame, Grouping
 from opendas.schema.histogram import Histogram
 from opendas.tables.cells import Table
 
-__all__ = ["Grouping", "count_areas", "count_batches", "count_table", "group_leaves"]
+__all__ = ["count_areas", "count_batches", "count_table"]
 
 VALUES_PER_BATCH = 1 << 22
 _EXACT = 1 << 53
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Grouping:
-    """The geounits of a geolevel or entity category.
-
-    Parameters
-    ----------
-    geocodes : bytes array (g,)
-        Ascending.
-    unit : int64 (leaves,)
-        Geounit of each leaf, -1 for none.
-    """
-
-    geolevel: str
-    geocodes: Codes
-    unit: Ints
-
-    def __len__(self) -> int:
-        return len(self.geocodes)
-
-
-def group_leaves(frame: Frame, geolevel: str) -> Grouping:
-    """Group the leaves of a frame by their official code at a geolevel or entity category.
-
-    Raises
-    ------
-    GeographyError
-        If the frame has no such codes.
-    """
-    codes, unit = np.unique(frame.codes(geolevel), return_inverse=True)
-    unit = unit.astype(np.int64)
-    if len(codes) and codes[0] == b"":
-        return Grouping(geolevel, codes[1:], unit - 1)
-    return Grouping(geolevel, codes, unit)
 
 
 def _columns_of_cells(table: Table) -> tuple[Ints, Floats]:
@@ -82,8 +46,8 @@ def count_batches(estimate: Histogram, table: Table, grouping: Grouping) -> Iter
     if estimate.total() >= _EXACT:
         raise DataError("the estimate holds 2**53 records or more.")
     class_of_cell, columns = _columns_of_cells(table)
-    order = np.argsort(grouping.unit, kind="stable")
-    first_leaf = np.searchsorted(grouping.unit[order], np.arange(len(grouping) + 1))
+    order = np.argsort(grouping.of_leaf, kind="stable")
+    first_leaf = np.searchsorted(grouping.of_leaf[order], np.arange(len(grouping) + 1))
     step = max(1, VALUES_PER_BATCH // max(columns.shape))
     for start in range(0, len(grouping), step):
         stop = min(start + step, len(grouping))
@@ -91,7 +55,7 @@ def count_batches(estimate: Histogram, table: Table, grouping: Grouping) -> Iter
         low = estimate.indptr[leaves]
         lengths = estimate.indptr[leaves + 1] - low
         entries = np.repeat(low - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
-        unit = np.repeat(grouping.unit[leaves] - start, lengths)
+        unit = np.repeat(grouping.of_leaf[leaves] - start, lengths)
         group = class_of_cell[estimate.cells[entries]]
         keep = group >= 0
         # Sums of integers below 2**53 are exact in double precision, in whatever order.

@@ -25,6 +25,7 @@ from opendas.files.nmf.bureau_tree import bureau_tree
 from opendas.files.nmf.release_tree import noisy_tree
 from opendas.files.parquet import text_column
 from opendas.files.release_folder import ReleasedProduct, ReleaseFolder
+from opendas.geography.frame import Grouping
 from opendas.intervals.answers import LAWS, Areas, Intervals, area_intervals, batches
 from opendas.intervals.laws import confidence_level
 from opendas.intervals.noisy_tree import NoisyTree
@@ -38,7 +39,7 @@ from opendas.tables.cells import (
     product_table,
     table_layout,
 )
-from opendas.tables.counting import Grouping, count_areas, count_table, group_leaves
+from opendas.tables.counting import count_areas, count_table
 
 __all__ = ["DEFAULT_CONFIDENCE", "INTERVAL_SCHEMA", "MeasuredProduct", "open_measured"]
 
@@ -110,14 +111,14 @@ class MeasuredProduct:
             If the frame has no such codes.
         """
         check_geolevel(self.tree.frame, geolevel)
-        return group_leaves(self.tree.frame, geolevel)
+        return self.tree.frame.grouping(geolevel)
 
     def batches(
         self, table: Table, grouping: Grouping, level: float | Fraction
     ) -> Iterator[tuple[int, Intervals]]:
         """Yield (first area, intervals) for the areas of a grouping."""
         return batches(
-            self.tree, self.estimates, grouping.unit, len(grouping), table.members, confidence_level(level)
+            self.tree, self.estimates, grouping.of_leaf, len(grouping), table.members, confidence_level(level)
         )
 
     def at(self, query: str, geolevel: str, level: float | Fraction = DEFAULT_CONFIDENCE) -> pa.Table:

@@ -22,10 +22,10 @@ from opendas.errors import ConfigError
 from opendas.files.atomic import atomic_file
 from opendas.files.pl94_layout import GEO_2020, SEGMENT_KEYS
 from opendas.files.release_folder import ReleasedProduct, ReleaseFolder
-from opendas.geography.frame import CENSUS_GEOLEVELS, Frame
+from opendas.geography.frame import CENSUS_GEOLEVELS, Frame, Grouping
 from opendas.geography.states import STATES
 from opendas.tables.cells import PL94_TABLES, pl94_table, table_layout
-from opendas.tables.counting import Grouping, count_table, group_leaves
+from opendas.tables.counting import count_table
 
 __all__ = ["SUMMARY_LEVELS", "legacy_members", "write_legacy"]
 
@@ -61,7 +61,7 @@ def _geolevels(frame: Frame, geolevel: str) -> tuple[str, ...]:
 
 def _in_state(grouping: Grouping, inside: Bools) -> Grouping:
     """Return the geounits with leaves in one state, counting those leaves only."""
-    unit = np.where(inside, grouping.unit, -1)
+    unit = np.where(inside, grouping.of_leaf, -1)
     used = np.unique(unit[unit >= 0])
     position = np.full(len(grouping) + 1, -1, dtype=np.int64)
     position[used] = np.arange(len(used))
@@ -72,7 +72,7 @@ def _counts(released: ReleasedProduct, table: str, state: bytes, wanted: Groupin
     """Return a table's counts for the geounits `wanted`, which come from another product's frame perhaps."""
     frame = released.frame
     inside = frame.geocodes.astype("S2") == state
-    grouping = _in_state(group_leaves(frame, wanted.geolevel), inside)
+    grouping = _in_state(frame.grouping(wanted.geolevel), inside)
     counts = count_table(released.estimate, pl94_table(released.product, table), grouping)
     if np.array_equal(grouping.geocodes, wanted.geocodes):
         return counts
@@ -110,8 +110,7 @@ def _header_fields(frame: Frame, grouping: Grouping, state: bytes) -> dict[str, 
         ]
     elif geolevel == frame.leaf:
         leaf_of_unit = np.empty(len(codes), dtype=np.int64)
-        inside = grouping.unit >= 0
-        leaf_of_unit[grouping.unit[inside]] = np.flatnonzero(inside)
+        leaf_of_unit[grouping.of_leaf[grouping.members]] = grouping.members
         for category, field in _ENTITY_FIELDS.items():
             if category in frame.entities:
                 areas = frame.entities[category][leaf_of_unit].tolist()
@@ -148,7 +147,7 @@ def _state_members(
     parts: dict[str, list[bytes]] = {"geo": [], "1": [], "2": [], "3": []}
     done = 0
     for geolevel in geolevels:
-        grouping = _in_state(group_leaves(frame, geolevel), inside)
+        grouping = _in_state(frame.grouping(geolevel), inside)
         rows = len(grouping)
         if rows == 0:
             continue

@@ -20,10 +20,10 @@ from opendas.files.area_files import AreaWeights
 from opendas.files.parquet import text_column
 from opendas.files.release_folder import ReleasedProduct
 from opendas.files.replicate_files import REPLICATES, ReplicateFile, counts_digest
-from opendas.geography.frame import Frame
+from opendas.geography.frame import Frame, Grouping
 from opendas.schema.histogram import Histogram
 from opendas.tables.cells import Table, check_geolevel, product_table
-from opendas.tables.counting import Grouping, count_areas, count_table, group_leaves
+from opendas.tables.counting import count_areas, count_table
 
 __all__ = [
     "MARGIN_SCHEMA",
@@ -177,7 +177,7 @@ def margins_of(released: ReleasedProduct, query: str, where: str | AreaWeights, 
     areas: Grouping | AreaWeights
     if isinstance(where, str):
         check_geolevel(frame, where)
-        areas = group_leaves(frame, where)
+        areas = frame.grouping(where)
         names = [bytes(code).decode() for code in areas.geocodes]
     else:
         areas, names = where, list(where.names)

@@ -30,6 +30,7 @@ from opendas.files.nmf.reading import MeasurementFile
 from opendas.files.nmf.release_tree import noisy_tree
 from opendas.files.parquet import bytes_column, parquet_sink
 from opendas.files.release_folder import ReleasedProduct, ReleaseFolder
+from opendas.geography.frame import Grouping
 from opendas.intervals.answers import Intervals
 from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
 from opendas.schema.query_groups import QueryGroup
@@ -40,7 +41,7 @@ from opendas.tables.cells import (
     find_table,
     product_table,
 )
-from opendas.tables.counting import Grouping, count_batches, group_leaves
+from opendas.tables.counting import count_batches
 from opendas.tables.interval_tables import DEFAULT_CONFIDENCE, MeasuredProduct
 from opendas.tables.legacy import write_legacy
 from opendas.tables.replicate_margins import number_of_replicates, table_margins
@@ -146,7 +147,7 @@ def table_request(
     if explicit:
         slug = f"{released.name}.{slug}"
     check_geolevel(released.frame, geolevel)
-    grouping = group_leaves(released.frame, geolevel)
+    grouping = released.frame.grouping(geolevel)
     if replicates is None:
         replicates = number_of_replicates(released)
     if measured is None:
@@ -378,21 +379,6 @@ def matching_row(group: QueryGroup, members: Bools) -> int:
     return int(rows[0]) if int(np.sum(group.row_of_cell == rows[0])) == len(rows) else -1
 
 
-def _spine_geounit(released: ReleasedProduct, level: int, grouping: Grouping) -> Ints:
-    """Return, for each geounit of the table, the geounit of the spine with the same leaves; -1 if none."""
-    spine = released.spine
-    starts = spine.leaf_starts(level)
-    of_leaf = np.repeat(np.arange(len(starts) - 1), np.diff(starts))[spine.place_of_leaf]
-    inside = grouping.unit >= 0
-    sizes = np.bincount(grouping.unit[inside], minlength=len(grouping))
-    lowest = np.full(len(grouping), len(starts), dtype=np.int64)
-    highest = np.full(len(grouping), -1, dtype=np.int64)
-    np.minimum.at(lowest, grouping.unit[inside], of_leaf[inside])
-    np.maximum.at(highest, grouping.unit[inside], of_leaf[inside])
-    same = (lowest == highest) & (np.diff(starts)[np.minimum(lowest, len(starts) - 2)] == sizes)
-    return np.where(same, lowest, -1)
-
-
 def _best_queries(released: ReleasedProduct, file: MeasurementFile, table: Table) -> list[str | None]:
     """Return, for each column, the measured query group that answers it with the least noise."""
     chosen: list[str | None] = []
@@ -429,7 +415,7 @@ def margins(released: ReleasedProduct, table: Table, grouping: Grouping, confide
     if grouping.geolevel not in spine.names:
         return out
     level = spine.index(grouping.geolevel)
-    position = _spine_geounit(released, level, grouping)
+    position = spine.same_leaves(level, grouping.of_leaf, len(grouping))
     known = position >= 0
     above, geounit, left = level, position.copy(), known
     while left.any() and above >= 0:

@@ -11,26 +11,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import Field
 
-from opendas.arrays import Bools, Ints
+from opendas.arrays import Bools
 from opendas.errors import ConfigError, Finding
 from opendas.metrics.aggregate import project
 from opendas.metrics.errors import LevelErrors
-from opendas.metrics.race_groups import group_counts, has_groups
+from opendas.metrics.race_groups import adults, at_most, group_counts, has_groups, largest_group_holds
 from opendas.privacy.exact import format_fraction
 from opendas.runs.config.load import config_error, parse_toml, read_text
 from opendas.runs.config.model import Exact, Name, Section
 from opendas.schema.product import Product
 
 __all__ = ["Tally", "Target", "load_targets"]
-
-_ADULT = ("votingage", "18plus")
-_SAFE = 1 << 62
 
 
 class _TargetSection(Section):
@@ -139,29 +135,20 @@ class Target:
             return Tally(units, 0, int(error[inside].sum()))
         over = population if self.measure == "relative-error" else np.ones_like(population)
         allowed = self.within / (100 if self.measure == "relative-error" else 1)
-        held = _at_most(error, over, allowed)
+        held = at_most(error, over, allowed)
         return Tally(units, int((held & inside).sum()))
 
     def _largest_group(self, level: LevelErrors, product: Product) -> tuple[Bools, Bools]:
         schema = product.schema
         if self.query is None:
-            keep = None
-            if self.base == "18plus":
-                codes = schema.codes(np.arange(schema.size))[schema.names.index(_ADULT[0])]
-                keep = codes == schema.attribute(_ADULT[0]).levels.index(_ADULT[1])
+            keep = adults(schema) if self.base == "18plus" else None
             truth = group_counts(level.truth, schema, keep)
             estimate = truth + group_counts(level.error, schema, keep)
         else:
             group = product.workload.group(self.query)
             truth = np.asarray(project(level.truth, group).toarray(), dtype=np.int64)
             estimate = truth + np.asarray(project(level.error, group).toarray(), dtype=np.int64)
-        largest = np.argmax(truth, axis=1)
-        rows = np.arange(len(truth))
-        t, e = truth[rows, largest], estimate[rows, largest]
-        total, estimated = truth.sum(axis=1), estimate.sum(axis=1)
-        moved = _products(e, total) - _products(t, estimated)
-        held = _at_most(np.abs(moved), _products(total, estimated), self.within / 100)
-        return held & (estimated > 0), total > 0
+        return largest_group_holds(truth, estimate, self.within / 100)
 
     def passes(self, tally: Tally) -> bool:
         """Whether a tally meets the target; one without areas does."""
@@ -181,18 +168,6 @@ class Target:
             return None
         part = tally.error if self.measure == "mean-absolute-error" else tally.held
         return part / tally.units
-
-
-def _products(a: Ints, b: Ints) -> npt.NDArray[Any]:
-    """Multiply exactly: in Python integers where 64 bits might not hold the result."""
-    most = int(np.abs(a).max(initial=0)) * int(np.abs(b).max(initial=0))
-    return a * b if most < _SAFE else a.astype(object) * b.astype(object)
-
-
-def _at_most(value: npt.NDArray[Any], unit: npt.NDArray[Any], factor: Fraction) -> Bools:
-    """Return where ``value <= factor * unit``, exactly."""
-    left = value.astype(object) * factor.denominator
-    return np.asarray(left <= unit.astype(object) * factor.numerator, dtype=bool)
 
 
 def load_targets(path: Path, product: Product, geolevels: Sequence[str]) -> tuple[Target, ...]:
@@ -249,10 +224,9 @@ def _target(
         query = "total"
     elif not has_groups(product):
         wrong.append(("query", "the product has no race and ethnicity groups: name the query group"))
-    if section.base == "18plus":
-        attribute = next((a for a in product.schema.attributes if a.name == _ADULT[0]), None)
-        if not largest or section.query is not None or attribute is None or _ADULT[1] not in attribute.levels:
-            wrong.append(("base", "18plus goes with the race and ethnicity groups of largest-group only"))
+    meant = largest and section.query is None and adults(product.schema) is not None
+    if section.base == "18plus" and not meant:
+        wrong.append(("base", "18plus goes with the race and ethnicity groups of largest-group only"))
     least, most = section.population[0], section.population[1] if len(section.population) > 1 else None
     if least < 0 or (most is not None and most < least):
         wrong.append(("population", "expected [least] or [least, most], from 0 up"))

@@ -33,7 +33,6 @@ from opendas.geography.recipe import NAMED_SPINES, Recipe, SpineStep, build_spin
 from opendas.measurement.invariants import declared_invariants
 from opendas.sampling.laws import DiscreteGaussian
 from opendas.tables.cells import query_table
-from opendas.tables.counting import group_leaves
 from opendas.tables.tabulate import margins, write_tables
 from opendas.verify.release import verify_release
 
@@ -247,11 +246,11 @@ def test_margins_are_those_of_the_measurement_that_was_made(persons, tmp_path, n
     released = ReleaseFolder(tmp_path / "release")["pl94-persons"]
     confidence, seen = Fraction(9, 10), set()
     for geolevel in frame.geolevels:
-        grouping = group_leaves(frame, geolevel)
+        grouping = frame.grouping(geolevel)
         for query in ("total", "hhgq"):
             found = margins(released, query_table(own.product, query), grouping, confidence)
             for unit in range(len(grouping)):
-                leaves = set(np.flatnonzero(grouping.unit == unit).tolist())
+                leaves = set(np.flatnonzero(grouping.of_leaf == unit).tolist())
                 wanted = literal_margin(
                     spine, released.measurement, frame, geolevel, leaves, query, confidence
                 )
@@ -268,7 +267,7 @@ def test_what_is_invariant_in_every_leaf_is_exact_everywhere(persons, units, tmp
     issue_release(tmp_path / "release", [add_product(tmp_path / "release", own, spine=spine)])
     released = ReleaseFolder(tmp_path / "release")["pl94-units"]
     for geolevel in frame.geolevels:
-        grouping = group_leaves(frame, geolevel)
+        grouping = frame.grouping(geolevel)
         found = margins(released, query_table(own.product, "total"), grouping, Fraction(9, 10))
         assert found.tolist() == [[0]] * len(grouping), geolevel
 

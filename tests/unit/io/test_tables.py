@@ -24,7 +24,7 @@ from opendas.sampling.laws import DiscreteGaussian
 from opendas.schema.histogram import Histogram
 from opendas.schema.pl94 import pl94_persons, pl94_units
 from opendas.tables.cells import PL94_TABLES, pl94_cells, pl94_table, query_table
-from opendas.tables.counting import count_batches, count_table, group_leaves
+from opendas.tables.counting import count_batches, count_table
 from opendas.tables.tabulate import tabulate, write_tables
 
 SIZES = {"P1": 71, "P2": 73, "P3": 71, "P4": 73, "P5": 10, "H1": 3}
@@ -86,7 +86,7 @@ def test_tables_equal_counting_by_hand(release, persons, units, table, geolevel)
 
 def test_small_batches_give_the_same_table(persons, monkeypatch):
     table = pl94_table(persons.product, "P2")
-    grouping = group_leaves(persons.frame, "block")
+    grouping = persons.frame.grouping("block")
     whole = count_table(persons.estimate, table, grouping)
     monkeypatch.setattr("opendas.tables.counting.VALUES_PER_BATCH", 2 * len(table.columns))
     batches = list(count_batches(persons.estimate, table, grouping))
@@ -136,7 +136,7 @@ def test_block_tables_equal_the_official_ones(rhode_island, table):
     cells = list(cell_names(table))
     published = official("ri_2010_block_pl_tables.parquet", ["GEOID", *cells]).to_pandas().set_index("GEOID")
     wanted = published.loc[[code.decode() for code in frame.geocodes]].to_numpy()
-    found = count_table(estimate, pl94_table(product, table), group_leaves(frame, "block"))
+    found = count_table(estimate, pl94_table(product, table), frame.grouping("block"))
     assert np.array_equal(found, wanted)
 
 
@@ -156,7 +156,7 @@ def test_higher_levels_equal_the_official_summary_records(rhode_island, geolevel
     summary = official("ri_2010_summary_levels.parquet").to_pandas()
     summary = summary[(summary["SUMLEV"] == sumlev) & (summary["GEOCOMP"] == "00")]
     summary = summary.assign(CODE=summary[fields].agg("".join, axis=1)).set_index("CODE")
-    grouping = group_leaves(frame, geolevel)
+    grouping = frame.grouping(geolevel)
     codes = [code.decode() for code in grouping.geocodes]
     if geolevel in ("tract", "block_group"):
         # Tracts and block groups of water only have no record of their own.

@@ -38,7 +38,7 @@ from opendas.engines.spark.partitions import (
 )
 from opendas.engines.spark.session import spark_failures
 from opendas.engines.tasks import Task
-from opendas.engines.work import KeyedSource, Saved, Worker
+from opendas.engines.work import KeyedSource, Worker
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -73,7 +73,7 @@ class _DoTask:
     folder: Path
     counts: Unchanged | None
 
-    def __call__(self, number: int, batches: Batches) -> TaskResult | Saved:
+    def __call__(self, number: int, batches: Batches) -> TaskResult | None:
         task: Task = pickle.loads(_item_path(self.folder, number).read_bytes())
         if self.counts is not None:
             bottom = task.part.levels[-1]
@@ -139,7 +139,7 @@ class SparkEngine:
         self._local.__exit__(kind, *rest)
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def map(self, tasks: Iterable[Task], count: int) -> Iterator[tuple[Task, TaskResult | Saved]]:
+    def map(self, tasks: Iterable[Task]) -> Iterator[tuple[Task, TaskResult | None]]:
         """Yield each task with its result, in order of completion."""
         remaining = iter(tasks)
         first = next(remaining, None)
@@ -147,7 +147,7 @@ class SparkEngine:
             return iter(())
         every = chain([first], remaining)
         if first.part.levels[-1].level < self._last or first.table is not None:
-            return self._local.map(every, count)
+            return self._local.map(every)
         folder = self._new_folder()
         work = _DoTask(self._worker, folder, None if self._counts is None else self._counts.unchanged)
         return self._on_executors(work, every, lambda task: task.number, folder, self._counts)
