@@ -226,7 +226,7 @@ def largest_group_holds(truth: Ints, estimate: Ints, within: Fraction) -> tuple[
 def _products(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Multiply exactly: in Python integers where 64 bits might not hold the result."""
     most = int(np.abs(a).max(initial=0)) * int(np.abs(b).max(initial=0))
-    return a * b if most < _SAFE else a.astype(object) * b.astype(object)
+    return np.asarray(a * b if most < _SAFE else a.astype(object) * b.astype(object))
 
 
 def at_most(value: npt.NDArray[Any], unit: npt.NDArray[Any], factor: Fraction) -> Bools:
