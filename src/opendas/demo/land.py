@@ -12,6 +12,7 @@ from types import MappingProxyType
 import numpy as np
 
 from opendas.arrays import Codes, Ints
+from opendas.geography.partitions import rank_in_run
 
 __all__ = ["LARGE_STATE", "STATE", "Density", "Land", "make_land"]
 
@@ -111,8 +112,8 @@ def make_land(
     tract = tract_of_group[group]
     county = county_of_tract[tract]
     county_code = 2 * county + 1  # counties have odd numbers, in alphabetical order
-    tract_code = 100 * (_position(county_of_tract) + 1)
-    block_code = 1000 * (_position(tract_of_group)[group] + 1) + _position(group)
+    tract_code = 100 * (rank_in_run(county_of_tract) + 1)
+    block_code = 1000 * (rank_in_run(tract_of_group)[group] + 1) + rank_in_run(group)
     number = (county_code * 1_000_000 + tract_code[tract]) * 10_000 + block_code
     geocodes = _code(number, 13, state)
     return Land(geocodes, group, _areas(county, county_code, density, rng, state))
@@ -128,15 +129,9 @@ def _divide(items: int, parts: int, rng: np.random.Generator, *, most: int, skew
     sizes = np.diff(ends, prepend=0)
     pieces = -(-sizes // most)  # a part that is too large is cut again
     part = np.repeat(np.arange(parts), sizes)
-    piece = _position(part) // -(-sizes // pieces)[part]
+    piece = rank_in_run(part) // -(-sizes // pieces)[part]
     changed = (np.diff(part) != 0) | (np.diff(piece) != 0)
     return np.concatenate([[0], np.cumsum(changed)]).astype(np.int64)
-
-
-def _position(part: Ints) -> Ints:
-    """Return the position of each item within its part; `part` does not decrease."""
-    starts = np.searchsorted(part, np.arange(int(part[-1]) + 1))
-    return np.arange(len(part)) - starts[part]
 
 
 def _areas(

@@ -204,8 +204,7 @@ class RunSubject(Subject):
             run.resolved.stand_ins,
         )
         self.contribution = run.budget.contribution
-        entities = run.frame.entities
-        self.categories = tuple(name for name, codes in entities.items() if bool((codes != b"").any()))
+        self.categories = run.frame.categories
 
     def start(self) -> Budget:
         """Return the budget of the run file."""

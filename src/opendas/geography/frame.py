@@ -167,6 +167,11 @@ class Frame:
         """Official geolevels, top first, the leaves last."""
         return (*self.levels, self.leaf)
 
+    @property
+    def categories(self) -> tuple[str, ...]:
+        """Entity categories with at least one entity."""
+        return tuple(name for name, codes in self.entities.items() if bool((codes != b"").any()))
+
     def codes(self, geolevel: str) -> Codes:
         """Return each leaf's code at a geolevel or entity category."""
         if geolevel == self.leaf:

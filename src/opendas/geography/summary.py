@@ -126,9 +126,8 @@ def summarise(spine: Spine, frame: Frame) -> SpineSummary:
     return SpineSummary(
         tuple(_level(spine, number) for number in range(len(spine.levels))),
         tuple(
-            _entity(entity_distances(spine, codes, category), entity_distances(official, codes, category))
-            for category, codes in frame.entities.items()
-            if bool((codes != b"").any())
+            _entity(*(entity_distances(one, frame.codes(category), category) for one in (spine, official)))
+            for category in frame.categories
         ),
     )
 

@@ -251,10 +251,7 @@ class ExpectedError:
 
 
 def expected_rows(
-    expected: ExpectedError,
-    frame: Frame,
-    queries: Sequence[str] = ("total",),
-    categories: Iterable[str] | None = None,
+    expected: ExpectedError, frame: Frame, queries: Sequence[str] = ("total",)
 ) -> tuple[ExpectedRow, ...]:
     """Summarise expected errors per official geolevel and per entity category.
 
@@ -262,14 +259,12 @@ def expected_rows(
     ----------
     frame : Frame
         The public frame that the spine was made of: its official codes and entities.
-    categories : iterable of str, optional
-        Entity categories; all that the frame has by default. One without a code gives no row.
 
     Returns
     -------
     tuple of ExpectedRow
-        Geolevels from the top, then entity categories. Official geounits that the spine divides or leaves
-        out are summed from the leaves, as every entity is.
+        Geolevels from the top, then entity categories that have an entity. Official geounits that the spine
+        divides or leaves out are summed from the leaves, as every entity is.
     """
     found: list[ExpectedRow] = []
     spine = expected.spine
@@ -278,10 +273,8 @@ def expected_rows(
             found += expected.summary(geolevel, queries)
         else:
             found += expected.area_summary("geolevel", geolevel, frame.codes(geolevel), queries)
-    for category in frame.entities if categories is None else categories:
-        codes = frame.codes(category)
-        if (codes != b"").any():
-            found += expected.area_summary("entity", category, codes, queries)
+    for category in frame.categories:
+        found += expected.area_summary("entity", category, frame.codes(category), queries)
     return tuple(found)
 
 

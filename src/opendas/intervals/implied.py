@@ -117,8 +117,7 @@ def geounit_limits(
     here = table.levels[level]
     rows = _bound_rows(product, table, here.lower[geounits], here.upper[geounits])
     rows += [
-        _Rows(_cells(held.query.row_of_cell, held.query.size), held.answers[geounits], held.answers[geounits])
-        for held in here.invariants
+        _Rows(held.query.members, held.answers[geounits], held.answers[geounits]) for held in here.invariants
     ]
     totals, exact = _totals(here, geounits)
     above = geounits
@@ -154,7 +153,7 @@ def area_limits(
     rows = _bound_rows(product, table, summed(here.lower), summed(here.upper))
     for held in here.invariants:
         answers = summed(held.answers)
-        rows.append(_Rows(_cells(held.query.row_of_cell, held.query.size), answers, answers))
+        rows.append(_Rows(held.query.members, answers, answers))
     totals = np.full(areas, UNBOUNDED, dtype=np.int64)
     exact = np.zeros(areas, dtype=bool)
     if any(held.query.size == 1 for held in here.invariants):
@@ -210,10 +209,6 @@ def _distinct(chosen: npt.NDArray[np.intp], cells: Bools) -> list[int]:
         if not any(bool((cells[number] & cells[other]).any()) for other in kept):
             kept.append(number)
     return kept
-
-
-def _cells(row_of_cell: npt.NDArray[np.integer], size: int) -> Bools:
-    return np.asarray(row_of_cell[None, :] == np.arange(size)[:, None])
 
 
 def cut(

@@ -72,7 +72,7 @@ class Rows:
     @classmethod
     def of_query(cls, domain: Domain, query: QueryGroup) -> Rows:
         """Return the rows of any query group of the product, measured or not."""
-        return cls.build(domain, query.row_of_cell[None, :] == np.arange(query.size)[:, None])
+        return cls.build(domain, query.members)
 
     def __len__(self) -> int:
         return len(self.members)

@@ -138,10 +138,7 @@ class LevelErrors:
 
 def levels_of(frame: Frame, *, entities: bool = False) -> tuple[str, ...]:
     """Return the official geolevels, top first, and on request the entity categories with any area."""
-    names = list(frame.geolevels)
-    if entities:
-        names += [name for name, codes in frame.entities.items() if bool((codes != b"").any())]
-    return tuple(names)
+    return (*frame.geolevels, *(frame.categories if entities else ()))
 
 
 def level_errors(

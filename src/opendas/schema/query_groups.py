@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from opendas.arrays import Ints
+from opendas.arrays import Bools, Ints
 from opendas.errors import ConfigError
 from opendas.schema.attributes import Recode, Schema
 
@@ -60,6 +60,11 @@ class QueryGroup:
         out = np.zeros((flat.shape[0], self.size), dtype=np.int64)
         np.add.at(out.T, self.row_of_cell, flat.T)
         return out.reshape(*counts.shape[:-1], self.size)
+
+    @property
+    def members(self) -> Bools:
+        """Which cells each row counts, bool (m, n)."""
+        return np.asarray(self.row_of_cell[None, :] == np.arange(self.size)[:, None])
 
     def row_label(self, row: int) -> str:
         """Return a readable label of one row, for instance ``"18plus * hispanic"``."""

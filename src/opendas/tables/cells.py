@@ -232,8 +232,7 @@ def query_table(product: Product, query: str) -> Table:
     columns = tuple(group.row_label(row) for row in range(group.size))
     if len({"GEOID", *columns}) != len(columns) + 1:
         raise ConfigError(f"query group {group.name!r}: two columns would have the same name.")
-    members = group.row_of_cell[None, :] == np.arange(group.size)[:, None]
-    return Table(group.name, columns, columns, members)
+    return Table(group.name, columns, columns, group.members)
 
 
 _UNIT_QUERY = re.compile(r"(?P<product>[^:]+):(?P<query>.+)")

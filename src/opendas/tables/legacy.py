@@ -59,20 +59,16 @@ def _geolevels(frame: Frame, geolevel: str) -> tuple[str, ...]:
     return (geolevel,)
 
 
-def _in_state(grouping: Grouping, inside: Bools) -> Grouping:
+def _in_state(frame: Frame, geolevel: str, inside: Bools) -> Grouping:
     """Return the geounits with leaves in one state, counting those leaves only."""
-    unit = np.where(inside, grouping.of_leaf, -1)
-    used = np.unique(unit[unit >= 0])
-    position = np.full(len(grouping) + 1, -1, dtype=np.int64)
-    position[used] = np.arange(len(used))
-    return Grouping(grouping.geolevel, grouping.geocodes[used], position[unit])
+    return Grouping.of(geolevel, np.where(inside, frame.codes(geolevel), b""))
 
 
 def _counts(released: ReleasedProduct, table: str, state: bytes, wanted: Grouping) -> Ints:
     """Return a table's counts for the geounits `wanted`, which come from another product's frame perhaps."""
     frame = released.frame
     inside = frame.geocodes.astype("S2") == state
-    grouping = _in_state(frame.grouping(wanted.geolevel), inside)
+    grouping = _in_state(frame, wanted.geolevel, inside)
     counts = count_table(released.estimate, pl94_table(released.product, table), grouping)
     if np.array_equal(grouping.geocodes, wanted.geocodes):
         return counts
@@ -147,7 +143,7 @@ def _state_members(
     parts: dict[str, list[bytes]] = {"geo": [], "1": [], "2": [], "3": []}
     done = 0
     for geolevel in geolevels:
-        grouping = _in_state(frame.grouping(geolevel), inside)
+        grouping = _in_state(frame, geolevel, inside)
         rows = len(grouping)
         if rows == 0:
             continue
