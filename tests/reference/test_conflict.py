@@ -9,6 +9,7 @@ import pytest
 from scipy import sparse
 from support.seeds import seeds
 
+from opendas.solvers import conflict as conflict_module
 from opendas.solvers.conflict import NO_LIMIT, RangeSystem, can_hold, find_conflict
 
 TOP = 5
@@ -69,9 +70,12 @@ def test_brute_force_meets_conflicts_of_several_sizes_and_none() -> None:
 
 
 @pytest.mark.parametrize("seed", seeds(40))
-def test_without_the_search_a_conflict_is_still_irreducible(seed: int) -> None:
+def test_without_the_search_a_conflict_is_still_irreducible(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     system = random_system(seed)
-    found = find_conflict(system, most_steps=0)
+    monkeypatch.setattr(conflict_module, "MOST_STEPS", 0)
+    found = find_conflict(system)
     if found is None:
         assert brute_force(system) is None
         return
@@ -136,10 +140,13 @@ def test_constraints_without_variables() -> None:
     assert found.rows == (1,)
 
 
-def test_many_constraints_give_a_conflict_that_is_not_called_smallest() -> None:
+def test_many_constraints_give_a_conflict_that_is_not_called_smallest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A thousand lower bounds of one against a total of 999."""
     rows = [([i], 1, NO_LIMIT) for i in range(1000)] + [(list(range(1000)), 999, 999)]
-    found = find_conflict(ranges(rows, 1000), most_rows=500)
+    monkeypatch.setattr(conflict_module, "MOST_ROWS", 500)
+    found = find_conflict(ranges(rows, 1000))
     assert found is not None
     assert not found.smallest
     assert len(found.rows) == 1001

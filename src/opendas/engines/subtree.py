@@ -23,7 +23,7 @@ from opendas.measurement.family import FamilyMeasurement, MeasurementSource, Par
 from opendas.schema.histogram import Histogram
 from opendas.topdown.failsafe import relax_parent
 from opendas.topdown.family import estimate_family
-from opendas.topdown.informed import LevelInformation, estimate_informed
+from opendas.topdown.informed import Information, estimate_informed
 from opendas.topdown.model import Family, FamilyEstimate, FamilyRecord, LevelRules
 
 __all__ = ["Part", "PartLevel", "PartResult", "estimate_part", "tie_keys"]
@@ -105,8 +105,7 @@ def estimate_part(
     *,
     failsafe: bool = False,
     keep_used: bool = True,
-    information: Mapping[int, LevelInformation] | None = None,
-    on_family: Callable[[int], None] | None = None,
+    information: Mapping[int, Information] | None = None,
 ) -> PartResult:
     """Estimate every family of a part, level by level from the top.
 
@@ -118,11 +117,9 @@ def estimate_part(
         Relax the parent equality of an infeasible family, and record it.
     keep_used : bool
         Return the noisy answers of the cells that families could use.
-    information : mapping of level number to LevelInformation, optional
+    information : mapping of level number to Information, optional
         What is known of the geounits of some levels of the part, with all that was measured below them;
         families of these are estimated from it.
-    on_family : callable, optional
-        Called with the number of families done.
     """
     used: list[UsedAnswers] = []
     shown: list[_Read] = []
@@ -175,8 +172,6 @@ def estimate_part(
                 used.extend(_answers(level.level, first, children, measurement))
         records.append(estimate.record)
         seconds.append(time.perf_counter() - begun)
-        if on_family is not None:
-            on_family(len(records))
         return estimate, family.support
 
     def show(level: PartLevel) -> None:

@@ -21,7 +21,7 @@ from opendas.gls.model import TreeModel
 from opendas.gls.operators import Operators, numbered
 from opendas.gls.upward import Sums, UpwardMessages, up_statistics
 from opendas.measurement.family import MeasurementSource, PartialSource
-from opendas.topdown.informed import LevelInformation
+from opendas.topdown.informed import Information
 
 __all__ = ["BelowPart", "information_of", "kept_at_a_cut", "model_of", "upward_messages"]
 
@@ -306,7 +306,7 @@ def upward_messages(
 
 def information_of(
     part: Part, model: TreeModel, source: MeasurementSource, below: BelowPart | None
-) -> dict[int, LevelInformation]:
+) -> dict[int, Information]:
     """Return what is known of the geounits that a part estimates, leaves left out, by level.
 
     Leaves have nothing below them: their own measurements are all there is.
@@ -319,7 +319,7 @@ def information_of(
     statistics = up_statistics(model, _ranges(levels), source.full, known, _sums(model, source))
     rows = tuple(query.row_of_cell for query in model.queries)
     return {
-        one.level: LevelInformation(one.first, one.precision, one.linear, one.weights, rows)
+        one.level: Information(one.first, one.precision, one.linear, one.weights, rows)
         for one in statistics
         if one.linear is not None
     }

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 import numpy as np
-from scipy.sparse import csr_array
 
 from opendas.arrays import Bools, Codes, Ints
 from opendas.geography.frame import Frame
@@ -80,17 +79,11 @@ def _incorporated(codes: Codes, names: Mapping[str, str]) -> tuple[str, Bools]:
 
 def _race_alone_rows(level: LevelErrors, product: Product) -> list[FigureRow]:
     schema = product.schema
-    codes = dict(zip(schema.names, schema.codes(np.arange(schema.size)), strict=True))
-    races = schema.attribute("cenrace").levels
     rows = []
-    for number, ethnicity in enumerate(schema.attribute("hispanic").levels):
+    for ethnicity in schema.attribute("hispanic").levels:
         for race in _RACES_ALONE:
-            cells = np.flatnonzero((codes["hispanic"] == number) & (codes["cenrace"] == races.index(race)))
-            indicator = csr_array(
-                (np.ones(len(cells), dtype=np.int64), (cells, np.zeros(len(cells), dtype=np.int64))),
-                shape=(schema.size, 1),
-            )
-            errors = np.asarray((level.error @ indicator).toarray(), dtype=np.int64)[:, 0]
+            inside = schema.box({"hispanic": (ethnicity,), "cenrace": (race,)})
+            errors = np.asarray(level.error @ inside.astype(np.int64), dtype=np.int64)
             rows.append(_row("5", f"{ethnicity} * {race} alone", "tracts", errors))
     return rows
 

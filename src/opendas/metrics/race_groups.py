@@ -239,8 +239,7 @@ def adults(schema: Schema) -> Bools | None:
     """Return the cells of people of voting age, bool (n,); None where the schema does not tell them."""
     if "votingage" not in schema.names or "18plus" not in schema.attribute("votingage").levels:
         return None
-    codes = schema.codes(np.arange(schema.size))[schema.names.index("votingage")]
-    return np.asarray(codes == schema.attribute("votingage").levels.index("18plus"))
+    return schema.box({"votingage": ("18plus",)})
 
 
 def population_interval(number: int) -> str:

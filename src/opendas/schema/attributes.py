@@ -13,6 +13,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from opendas.arrays import Bools
 from opendas.errors import ConfigError, SchemaError
 
 __all__ = ["RESERVED_NAMES", "Attribute", "Recode", "Schema"]
@@ -177,6 +178,18 @@ class Schema:
     def cells(self, codes: Sequence[npt.NDArray[np.integer]]) -> npt.NDArray[np.int32]:
         """Return cell indices from one code array per attribute, in schema order."""
         return np.ravel_multi_index(tuple(codes), self.shape).astype(np.int32)
+
+    def box(self, levels: Mapping[str, Sequence[str]]) -> Bools:
+        """Return which cells have one of the named levels of every attribute named, bool (n,)."""
+        chosen = [
+            [attribute.levels.index(label) for label in levels[attribute.name]]
+            if attribute.name in levels
+            else range(len(attribute))
+            for attribute in self.attributes
+        ]
+        inside = np.zeros(self.shape, dtype=bool)
+        inside[np.ix_(*chosen)] = True
+        return inside.ravel()
 
     def codes(self, cells: npt.NDArray[np.integer]) -> tuple[npt.NDArray[np.intp], ...]:
         """Return one code array per attribute from cell indices."""

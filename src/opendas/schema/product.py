@@ -120,16 +120,11 @@ class Product:
     @cached_property
     def possible(self) -> Bools:
         """Bool (n,): cells that are no structural zero."""
-        possible = np.ones(self.schema.shape, dtype=bool)
+        possible = np.ones(self.schema.size, dtype=bool)
         for zero in self.structural_zeros:
-            index: list[list[int]] = []
-            for attribute in self.schema.attributes:
-                labels = zero.levels.get(attribute.name, attribute.levels)
-                index.append([attribute.levels.index(label) for label in labels])
-            possible[np.ix_(*index)] = False
-        flat = possible.ravel()
-        flat.flags.writeable = False
-        return flat
+            possible &= ~self.schema.box(zero.levels)
+        possible.flags.writeable = False
+        return possible
 
     @cached_property
     def unit_columns(self) -> tuple[str, ...]:

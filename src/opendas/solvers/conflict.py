@@ -42,7 +42,8 @@ NO_LIMIT = 1 << 61
 MOST_STEPS = 200
 """Rounds of the search for a smallest set; then an irreducible one is reported."""
 MOST_ROWS = 2_000
-"""The search for a smallest set looks at so many constraints, the deletion filter at a fifth of them."""
+"""The search for a smallest set looks at so many constraints, the deletion filter at a fifth of them: a set
+that is larger may have a constraint too many."""
 MOST_NODES = 2_000
 """Nodes of branch and bound in one question; a question that is not answered then counts as "can hold"."""
 NEAR = 1 << 20
@@ -127,18 +128,13 @@ def _largest(system: RangeSystem) -> int:
     return max(int(system.lower.max(initial=0)), int(finite.max(initial=0)))
 
 
-def find_conflict(
-    system: RangeSystem, *, most_steps: int = MOST_STEPS, most_rows: int = MOST_ROWS
-) -> Conflict | None:
+def find_conflict(system: RangeSystem) -> Conflict | None:
     """Return the smallest set of constraints that cannot hold together, or None if all can.
 
     Parameters
     ----------
     system : RangeSystem
         Of several smallest sets one with earlier constraints is preferred.
-    most_steps, most_rows : int
-        Limits of the search for a smallest set; beyond them the set is irreducible, and one of more than a
-        fifth of `most_rows` may have a constraint too many.
 
     Returns
     -------
@@ -153,12 +149,12 @@ def find_conflict(
     found = _farkas_support(system)
     if found is None:
         found = np.arange(len(system))
-    irreducible = len(found) <= most_rows // 5
+    irreducible = len(found) <= MOST_ROWS // 5
     if irreducible:
         found = _filtered(system, found)
     smallest = irreducible and len(found) == 2  # a single constraint is none: that was looked at
-    if irreducible and len(system) <= most_rows:
-        better = _smallest(system, found, most_steps)
+    if irreducible and len(system) <= MOST_ROWS:
+        better = _smallest(system, found)
         smallest |= better is not None
         found = found if better is None else better
     return _described(system, found, smallest=smallest, irreducible=irreducible)
@@ -239,7 +235,7 @@ def _grown(system: RangeSystem, rows: Ints) -> Bools | None:
     return kept
 
 
-def _smallest(system: RangeSystem, known: Ints, most_steps: int) -> Ints | None:
+def _smallest(system: RangeSystem, known: Ints) -> Ints | None:
     """Return a smallest contradiction, or None where the search gave up."""
     m = len(system)
     left_out: list[Ints] = []
@@ -247,7 +243,7 @@ def _smallest(system: RangeSystem, known: Ints, most_steps: int) -> Ints | None:
         kept = _grown(system, known[known != row])
         if kept is not None:
             left_out.append(np.flatnonzero(~kept))
-    for _ in range(most_steps):
+    for _ in range(MOST_STEPS):
         chosen = _hitting(m, left_out)
         if chosen is None:
             return None

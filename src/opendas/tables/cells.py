@@ -183,17 +183,6 @@ def pl94_cells(table: str) -> tuple[TableCell, ...]:
     )
 
 
-def _box(product: Product, levels: Levels) -> Bools:
-    inside = np.ones(product.schema.shape, dtype=bool)
-    for axis, attribute in enumerate(product.schema.attributes):
-        if attribute.name in levels:
-            keep = np.isin(np.array(attribute.levels), np.array(levels[attribute.name]))
-            shape = [1] * inside.ndim
-            shape[axis] = len(keep)
-            inside &= keep.reshape(shape)
-    return inside.ravel()
-
-
 def pl94_table(product: Product, table: str) -> Table:
     """Return a redistricting table on the schema of its product.
 
@@ -211,7 +200,7 @@ def pl94_table(product: Product, table: str) -> Table:
         table,
         tuple(cell.name for cell in cells),
         tuple(cell.label for cell in cells),
-        np.stack([_box(product, cell.levels) for cell in cells]),
+        np.stack([product.schema.box(cell.levels) for cell in cells]),
     )
 
 

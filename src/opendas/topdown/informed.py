@@ -32,7 +32,7 @@ from opendas.topdown.family import (
 )
 from opendas.topdown.model import Family, FamilyEstimate, LevelRules
 
-__all__ = ["Information", "LevelInformation", "Precision", "estimate_informed"]
+__all__ = ["Information", "Precision", "estimate_informed"]
 
 
 LEAST_SHARE = 1e-3
@@ -53,33 +53,19 @@ class Precision(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Information:
-    """What is known of the children of one family.
-
-    Parameters
-    ----------
-    linear : float64 (C, n)
-        ``b``, zero outside the cells that a child may use.
-    weights : float64 (C, q)
-        About what measurements of each query group alone would say as much: a metric for the solver that
-        has no part in the answer.
-    rows : tuple of int32 (n,)
-        Row of each cell, for these query groups.
-    """
-
-    precision: Precision
-    linear: Floats
-    weights: Floats
-    rows: tuple[npt.NDArray[np.int32], ...]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class LevelInformation:
-    """What is known of consecutive geounits of one geolevel; fields as in :class:`Information`.
+    """What is known of consecutive geounits of one geolevel, for instance of the children of one family.
 
     Parameters
     ----------
     first : int
         Index of the first geounit in its level.
+    linear : float64 (C, n)
+        ``b``, zero outside the cells that a geounit may use.
+    weights : float64 (C, q)
+        About what measurements of each query group alone would say as much: a metric for the solver that
+        has no part in the answer.
+    rows : tuple of int32 (n,)
+        Row of each cell, for these query groups.
     """
 
     first: int
@@ -91,7 +77,7 @@ class LevelInformation:
     def of(self, first: int, children: int) -> Information:
         """Return what is known of geounits ``first:first + children`` of the level."""
         here = slice(first - self.first, first - self.first + children)
-        return Information(self.precision.take(here), self.linear[here], self.weights[here], self.rows)
+        return Information(first, self.precision.take(here), self.linear[here], self.weights[here], self.rows)
 
 
 def estimate_informed(family: Family, rules: LevelRules, known: Information) -> FamilyEstimate:

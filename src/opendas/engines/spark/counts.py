@@ -57,6 +57,7 @@ __all__ = [
     "Unchanged",
     "merge_entries",
     "pack_entries",
+    "pack_rows",
     "send_counts",
     "split",
     "tag_table",
@@ -151,7 +152,7 @@ def split(entries: Entries, starts: Ints, slot: npt.NDArray[np.int32]) -> Iterat
 
 def pack_entries(parts: Iterable[tuple[int, int, Entries]]) -> pa.RecordBatch:
     """Return rows of (slot, task, entries)."""
-    rows = [
+    return pack_rows(
         (
             slot,
             task,
@@ -160,7 +161,11 @@ def pack_entries(parts: Iterable[tuple[int, int, Entries]]) -> pa.RecordBatch:
             entries.count.astype("<i8").tobytes(),
         )
         for slot, task, entries in parts
-    ]
+    )
+
+
+def pack_rows(rows: Iterable[tuple[int, int, bytes, bytes, bytes]]) -> pa.RecordBatch:
+    """Return rows of :data:`COUNT_SCHEMA`."""
     columns = list(zip(*rows, strict=True)) or [()] * len(COUNT_SCHEMA)
     arrays = [pa.array(values, field.type) for values, field in zip(columns, COUNT_SCHEMA, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=COUNT_SCHEMA)
@@ -269,14 +274,6 @@ class TaskCounts:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class _TaskSums:
-    """What the driver hears of a task. Confidential."""
-
-    total: int
-    checked: Any
-
-
-@dataclass(frozen=True, slots=True, repr=False)
 class _SumUp:
     """Sums up a task for the driver.
 
@@ -296,13 +293,14 @@ class _SumUp:
     folder: Path
     check: Check | None
 
-    def __call__(self, task: int, batches: Batches) -> _TaskSums:
+    def __call__(self, task: int, batches: Batches) -> tuple[int, Any]:
+        """Return what the driver hears of a task, its records and what the check said. Confidential."""
         table = self.counts(task, batches)
         low, high = self.counts.leaves(task)
         buffer = BytesIO()
         np.savez(buffer, **self.of(task, table))  # type: ignore[arg-type]  # a mapping of arrays
         write_shared(_sums_path(self.folder, task), buffer.getvalue())
-        return _TaskSums(table.total(), None if self.check is None else self.check(low, high, table))
+        return table.total(), None if self.check is None else self.check(low, high, table)
 
     def of(self, task: int, table: Histogram) -> dict[str, Integers]:
         """Return what the driver reads of the counts of a task."""
@@ -471,9 +469,9 @@ class SparkCounts:
         self._sums_folder = self._folder / token_hex(8)  # executors given up write nothing into that of now
         self._sums_folder.mkdir(mode=0o700)
         self._summed = _SumUp(self._counts, tops, tuple(groups), self._sums_folder, None)
-        sums: dict[int, _TaskSums] = self.run(replace(self._summed, check=check))
-        self._total = sum(one.total for one in sums.values())
-        return {task: one.checked for task, one in sums.items()}
+        sums: dict[int, tuple[int, Any]] = self.run(replace(self._summed, check=check))
+        self._total = sum(total for total, _ in sums.values())
+        return {task: checked for task, (_, checked) in sums.items()}
 
     def total(self) -> int:
         """Return the number of records."""

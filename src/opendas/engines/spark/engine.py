@@ -12,6 +12,7 @@ import pickle
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from io import BytesIO
 from itertools import chain
 from pathlib import Path
@@ -83,20 +84,9 @@ class _DoTask:
         return self.worker(task)
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class _Apply:
-    """Applies a function to the item that waits in a file.
-
-    Parameters
-    ----------
-    function : callable(item)
-    """
-
-    function: Callable[[Any], Any]
-    folder: Path
-
-    def __call__(self, number: int, batches: Batches) -> Any:
-        return self.function(pickle.loads(_item_path(self.folder, number).read_bytes()))
+def _apply(function: Callable[[Any], Any], folder: Path, number: int, batches: Batches) -> Any:
+    """Apply a function to the item that waits in a file."""
+    return function(pickle.loads(_item_path(folder, number).read_bytes()))
 
 
 class SparkEngine:
@@ -157,7 +147,8 @@ class SparkEngine:
     ) -> Iterator[tuple[Item, Result]]:
         """Yield each item with the function's answer; see :class:`opendas.engines.protocol.Engine`."""
         numbers, folder = iter(range(count)), self._new_folder()
-        return self._on_executors(_Apply(function, folder), items, lambda _: next(numbers), folder, None)
+        work = partial(_apply, function, folder)
+        return self._on_executors(work, items, lambda _: next(numbers), folder, None)
 
     def _new_folder(self) -> Path:
         """Return a folder for the items of a job: executors given up write nothing into that of the next."""

@@ -18,18 +18,17 @@ from urllib.parse import unquote
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from opendas.arrays import Ints
 from opendas.custody.secret_files import forbid_core_files
 from opendas.engines.checkpoint import narrow
 from opendas.engines.local import keep_modules
 from opendas.engines.spark.counts import (
-    COUNT_SCHEMA,
     COUNT_TYPES,
     Entries,
     LastCut,
     pack_entries,
+    pack_rows,
     split,
 )
 from opendas.engines.spark.partitions import (
@@ -143,20 +142,14 @@ class _ReadFiles:
             answer = Answer(_Report(number, rows, total, warnings.findings))
         except OpendasError as error:
             answer = Answer.of(error)
-        yield _report(int(slot[-1]), number, answer)
+        # A report is a row of counts: what is read is one table, and is read once.
+        yield pack_rows([(int(slot[-1]), _REPORT, number.to_bytes(8, "little"), pack(answer), b"")])
 
 
 def _opened(file: Location) -> AbstractContextManager[Path]:
     if isinstance(file, Path):
         return nullcontext(file)
     return file.in_memory(shown_name(Path(file.address)))
-
-
-def _report(slot: int, number: int, answer: Answer) -> pa.RecordBatch:
-    """Return a report as a row of counts: what is read is one table, and is read once."""
-    values = ([slot], [_REPORT], [number.to_bytes(8, "little")], [pack(answer)], [b""])
-    arrays = [pa.array(value, field.type) for value, field in zip(values, COUNT_SCHEMA, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=COUNT_SCHEMA)
 
 
 def together(sizes: Sequence[int], slots: int) -> list[list[int]]:
