@@ -18,6 +18,7 @@ from opendas.engines.checkpoint import Checkpoints
 from opendas.engines.drive import Estimation, estimate_on, estimate_spine
 from opendas.engines.local import LocalEngine, WorkerPool
 from opendas.engines.truth import LeafCounts
+from opendas.measurement.family import UsedAnswers
 
 ESTIMATORS = ("topdown", "informed", "block-by-block")
 
@@ -54,16 +55,21 @@ def estimate(run, **more) -> Estimation:
     )
 
 
+def used(found: Estimation) -> list[UsedAnswers]:
+    every = [used for task in found.finished() for used in task.read().used]
+    return sorted(every, key=lambda used: (used.level, used.first))
+
+
 def identical(one: Estimation, two: Estimation) -> bool:
     return (
         same(one.leaves, two.leaves)
         and one.records == two.records
-        and len(one.used) == len(two.used)
+        and len(used(one)) == len(used(two))
         and all(
             (a.level, a.first, a.query) == (b.level, b.first, b.query)
             and np.array_equal(a.rows, b.rows)
             and np.array_equal(a.values, b.values)
-            for a, b in zip(one.used, two.used, strict=True)
+            for a, b in zip(used(one), used(two), strict=True)
         )
     )
 

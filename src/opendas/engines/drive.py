@@ -25,7 +25,6 @@ from opendas.engines.upward import BelowPart, kept_at_a_cut, model_of
 from opendas.engines.work import Worker
 from opendas.geography.spine import Spine
 from opendas.gls.model import TreeModel
-from opendas.measurement.family import UsedAnswers
 from opendas.schema.histogram import Histogram
 from opendas.topdown.model import FamilyRecord
 
@@ -130,12 +129,6 @@ class Estimation:
     def leaves(self) -> Histogram:
         """All leaves in spine order, in memory."""
         return Histogram.concatenate([task.read().estimates for task in self.tasks(len(self._stages) - 1)])
-
-    @property
-    def used(self) -> tuple[UsedAnswers, ...]:
-        """Noisy answers that were read, by level and geounit, in memory."""
-        every = [used for task in self.finished() for used in task.read().used]
-        return tuple(sorted(every, key=lambda used: (used.level, used.first)))
 
     @property
     def records(self) -> tuple[FamilyRecord, ...]:

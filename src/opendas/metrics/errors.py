@@ -19,7 +19,6 @@ __all__ = [
     "BLOCK_BINS",
     "COUNTY_BINS",
     "DECADE_BINS",
-    "BinnedRow",
     "ErrorRow",
     "LevelErrors",
     "PopulationBins",
@@ -81,34 +80,23 @@ def population_bins(geolevel: str) -> PopulationBins:
 
 @dataclass(frozen=True, slots=True)
 class ErrorRow:
-    """Errors of one query group at one geolevel."""
+    """Errors of one query group at one geolevel.
+
+    Parameters
+    ----------
+    population : str or None
+        Class of true population of the geounits; None for all of them.
+    """
 
     geolevel: str
     query: str
     errors: ErrorSummary
+    population: str | None = None
 
     def to_dict(self) -> dict[str, object]:
         """One row of ``evaluate --json``."""
-        return {"geolevel": self.geolevel, "query": self.query, **self.errors.to_dict()}
-
-
-@dataclass(frozen=True, slots=True)
-class BinnedRow:
-    """Errors of one query group at one geolevel, for geounits of one class of true population."""
-
-    geolevel: str
-    query: str
-    population: str
-    errors: ErrorSummary
-
-    def to_dict(self) -> dict[str, object]:
-        """Plain values for JSON."""
-        return {
-            "geolevel": self.geolevel,
-            "query": self.query,
-            "population": self.population,
-            **self.errors.to_dict(),
-        }
+        which = {} if self.population is None else {"population": self.population}
+        return {"geolevel": self.geolevel, "query": self.query, **which, **self.errors.to_dict()}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -177,19 +165,19 @@ def query_rows(levels: Iterable[LevelErrors], product: Product) -> tuple[ErrorRo
     )
 
 
-def population_rows(levels: Iterable[LevelErrors], product: Product) -> tuple[BinnedRow, ...]:
+def population_rows(levels: Iterable[LevelErrors], product: Product) -> tuple[ErrorRow, ...]:
     """Errors as in :func:`query_rows`, by class of true population.
 
     Counties and blocks have the classes of Tables 11 and 12 of the TopDown paper, others powers of ten.
     """
-    rows: list[BinnedRow] = []
+    rows: list[ErrorRow] = []
     for level in levels:
         bins = population_bins(level.units.geolevel)
         class_of_unit = bins.of(level.population)
         for group in product.workload.groups(product.query_names):
             found = summaries(project(level.error, group), class_of_unit, len(bins.labels))
             rows += [
-                BinnedRow(level.units.geolevel, group.name, label, errors)
+                ErrorRow(level.units.geolevel, group.name, errors, label)
                 for label, errors in zip(bins.labels, found, strict=True)
             ]
     return tuple(rows)

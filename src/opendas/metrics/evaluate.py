@@ -10,7 +10,6 @@ import numpy as np
 from opendas.arrays import Bools, Codes, Ints
 from opendas.geography.frame import Frame
 from opendas.metrics.errors import (
-    BinnedRow,
     ErrorRow,
     LevelErrors,
     level_errors,
@@ -137,7 +136,7 @@ class Evaluation:
 
     product: str
     errors: tuple[ErrorRow, ...]
-    by_population: tuple[BinnedRow, ...]
+    by_population: tuple[ErrorRow, ...]
     by_blau_quintile: tuple[BlauRow, ...]
     redistricting: tuple[Criterion, ...]
     figures: tuple[FigureRow, ...]

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from opendas.geography.frame import ENTITY_CATEGORIES
-from opendas.metrics.errors import BinnedRow
+from opendas.metrics.errors import ErrorRow
 from opendas.metrics.evaluate import Evaluation
 
 __all__ = ["draw_criterion", "draw_errors", "draw_signed_errors", "evaluation_plots"]
@@ -48,7 +48,7 @@ def draw_errors(ax: Axes, evaluation: Evaluation) -> None:
     ax.grid(axis="y", alpha=0.3)
 
 
-def draw_signed_errors(ax: Axes, rows: list[BinnedRow]) -> None:
+def draw_signed_errors(ax: Axes, rows: list[ErrorRow]) -> None:
     """Draw the spread of the total's signed error by true population: 0.5, 2.5, 25, 50, 75, 97.5, 99.5 %."""
     labels: list[str] = []
     for row in rows:

@@ -157,26 +157,9 @@ def gaussian_tail_floors(sigma2: Fraction, bits: int) -> list[int]:
 
 
 def laplace_tail_floors(scale: Fraction, bits: int) -> list[int]:
-    """Return ``floor(2**bits * P(X > k))`` for the discrete Laplace law.
+    """Return the same for the discrete Laplace, ``P(k)`` proportional to ``exp(-|k| / scale)``.
 
-    With ``q = exp(-1 / scale)`` the tail is ``q**(k + 1) / (1 + q)``.
-
-    Parameters
-    ----------
-    scale : Fraction, > 0
-        Scale of ``P(k)`` proportional to ``exp(-|k| / scale)``.
-    bits : int
-        Bits of the thresholds.
-
-    Returns
-    -------
-    list of int
-        Values for ``k = 0, 1, ...``, non-increasing, ending with the first 0.
-
-    Raises
-    ------
-    PrivacyError
-        If a value cannot be decided at the largest working precision.
+    With ``q = exp(-1 / scale)`` the tail is ``q**(k + 1) / (1 + q)``. As :func:`gaussian_tail_floors`.
     """
     return _decided(lambda guard: _laplace_floors(scale, bits, guard), bits)
 

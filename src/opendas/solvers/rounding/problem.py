@@ -112,31 +112,9 @@ class RoundingNames:
     joint: tuple[str, ...] = ()
 
     def group(self, number: int) -> str:
-        """Name of a group, its number where it has none.
-
-        Parameters
-        ----------
-        number : int
-            Position of the group.
-
-        Returns
-        -------
-        str
-            Its name.
-        """
+        """Return the name of a group, its number where it has none."""
         return self.groups[number] if number < len(self.groups) else f"group {number}"
 
     def joint_total(self, number: int) -> str:
-        """Name of a joint total, its number where it has none.
-
-        Parameters
-        ----------
-        number : int
-            Position of the joint total.
-
-        Returns
-        -------
-        str
-            Its name.
-        """
+        """Return the name of a joint total, its number where it has none."""
         return self.joint[number] if number < len(self.joint) else f"joint total {number}"

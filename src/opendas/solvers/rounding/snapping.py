@@ -39,17 +39,7 @@ _S30, _S27, _S31 = np.uint64(30), np.uint64(27), np.uint64(31)
 
 @njit(cache=True, nogil=True)
 def mix(z):
-    """Output of splitmix64 one step after state z: a public bijection of 64-bit words.
-
-    Parameters
-    ----------
-    z : uint64
-        Word.
-
-    Returns
-    -------
-    uint64
-        Mixed word.
+    """Return the output of splitmix64, uint64, one step after state z: a public bijection of 64-bit words.
 
     Notes
     -----
@@ -63,17 +53,9 @@ def mix(z):
 
 @njit(cache=True, nogil=True)
 def heap_order(keys):
-    """Positions of an int64 array by rising value (heapsort: small to compile, ties in a fixed order).
+    """Return the positions, int64 (m,), of values, int64 (m,), as they rise.
 
-    Parameters
-    ----------
-    keys : int64 array, (m,)
-        Values.
-
-    Returns
-    -------
-    int64 array, (m,)
-        Positions.
+    By heapsort: small to compile, ties in a fixed order.
     """
     m = len(keys)
     order = np.empty(m, np.int64)
