@@ -8,8 +8,6 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Final
 
-import numpy as np
-
 from opendas.budget.allocation import LARGEST_LOSS, Budget
 from opendas.budget.plan import invariant_shares, within_rho
 from opendas.errors import OpendasError
@@ -277,9 +275,7 @@ def _cells(subject: Subject, budget: Budget, tree: MeasuredTree) -> dict[tuple[s
             margins = [
                 margin(budget.distribution(level, query, share * m)) for m in multiples if query in measured
             ]
-            errors = np.sqrt(rows.variances(every[place]))
-            weights = np.bincount(rows.of_row, minlength=len(rows))
-            mean = float(geounits @ errors @ weights) / (int(geounits.sum()) * int(weights.sum()))
+            mean, _ = rows.standard_error(every[place], geounits)
             least, most = min(margins, default=None), max(margins, default=None)
             found[level, query] = Cell(least, most, mean, subject.is_exact(level, query))
     return found

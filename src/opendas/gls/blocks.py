@@ -244,6 +244,20 @@ class RowClasses:
             found[unknown > 1e-6 * max(1.0, float(unknown.max(initial=0.0)))] = np.inf
         return found
 
+    def standard_error(self, covariance: Extended, counts: Ints) -> tuple[float, float]:
+        """Return the mean and the largest standard error over geounits and rows, in counts.
+
+        Parameters
+        ----------
+        counts : int64 (c,)
+            Geounits with each covariance.
+        """
+        errors = np.sqrt(self.variances(covariance))
+        weights = np.bincount(self.of_row, minlength=len(self))
+        answers = int(counts.sum()) * len(self.of_row)
+        mean = float(counts @ errors @ weights) / answers if answers else 0.0
+        return mean, float(errors.max(initial=0.0))
+
     def _of(self, stacks: Stacks) -> Floats:
         """Return ``r' A r`` of each class of rows, float64 (c, k)."""
         found = np.zeros((len(stacks[0]), len(self)))

@@ -240,13 +240,8 @@ class ExpectedError:
     ) -> tuple[ExpectedRow, ...]:
         found = []
         for query in queries:
-            rows = self.rows(query)
-            errors = np.sqrt(rows.variances(covariance))
-            weights = np.bincount(rows.of_row, minlength=len(rows))
-            number = int(counts.sum())
-            mean = float(counts @ errors @ weights) / (number * len(rows.of_row)) if number else 0.0
-            largest = float(errors.max(initial=0.0))
-            found.append(ExpectedRow(kind, name, self._group(query).name, number, mean, largest))
+            errors = self.rows(query).standard_error(covariance, counts)
+            found.append(ExpectedRow(kind, name, self._group(query).name, int(counts.sum()), *errors))
         return tuple(found)
 
 

@@ -236,22 +236,17 @@ def _update_inverse(p: Family, w: Work, P: Floats, c: int) -> bool:
         inside[j] = 0.0
         need += w.free[c, j]
     m = w.place[c, SIZE]
-    if p.fine.shape[0] and need > p.core.shape[0]:
-        stay = 0
-        for a in range(m):
-            stay += w.free[c, index[a]]
-        if m + need - 2 * stay > RESEED:
-            _seed_inverse(p, w, P, c)
-            return True
+    changes = m + need
+    for a in range(m):
+        changes -= 2 * w.free[c, index[a]]
+    if p.fine.shape[0] and need > p.core.shape[0] and changes > RESEED:
+        _seed_inverse(p, w, P, c)
+        return True
     paired = len(p.kind) > 0
-    if paired and need > PAIRED:
-        stay = 0
-        for a in range(m):
-            stay += w.free[c, index[a]]
-        if m + need - 2 * stay > PAIRED:
-            m, fine = paired_inverse(p.alpha[c], p.beta[c], p.kind, p.end, w.free[c], index, P)
-            w.place[c, SIZE] = m
-            return fine
+    if paired and need > PAIRED and changes > PAIRED:
+        m, fine = paired_inverse(p.alpha[c], p.beta[c], p.kind, p.end, w.free[c], index, P)
+        w.place[c, SIZE] = m
+        return fine
     for k in range(m - 1, -1, -1):
         if w.free[c, index[k]]:
             inside[index[k]] = 1.0
