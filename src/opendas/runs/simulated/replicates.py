@@ -156,7 +156,7 @@ def _draw_all(draw: _Draw, todo: list[int], runs: int, workers: int, progress: P
     done = runs - len(todo)
     pool = WorkerPool(workers) if workers > 1 and len(todo) > 1 else None
     try:
-        drawn = in_turn(draw, todo, len(todo)) if pool is None else pool.spread(draw, todo)
+        drawn = in_turn(draw, todo) if pool is None else pool.spread(draw, todo)
         if progress is not None:
             progress("replicates", done, runs)
         for _ in drawn:
