@@ -6,6 +6,7 @@ Each function imports what it hands on to when it is called: a run waits for nei
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from importlib import import_module
 from pathlib import Path
@@ -88,6 +89,9 @@ def publish_to(
     allow_domain_from_records: bool = False,
     allow_key: bool = False,
     chosen_with_truth: bool = False,
+    rederive: bool = True,
+    workers: int | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
 ) -> Published:
     """Verify a release and copy it to an address of a file system that Arrow has.
 
@@ -108,6 +112,11 @@ def publish_to(
     chosen_with_truth : bool
         Also a release that may have been chosen with the confidential data in sight; its certificate is then
         stamped.
+    rederive : bool
+        Estimate it again from its measurements before: true records in place of released ones are then found.
+    workers : int, optional
+        Processes that estimate again.
+    progress : callable(stage, done, total), optional
 
     Raises
     ------
@@ -131,13 +140,20 @@ def publish_to(
     release = Release(out)
     if not allow_key:
         refuse_clear_keys(release.path)
-    checks = release.verify(allow_seeded=allow_seeded, allow_domain_from_records=allow_domain_from_records)
+    checks = release.verify(
+        allow_seeded=allow_seeded,
+        allow_domain_from_records=allow_domain_from_records,
+        rederive=rederive,
+        workers=workers,
+        progress=progress,
+    )
     failed = [check.name for check in checks if not check.ok]
     if failed:
         raise CheckFailed(f"{out} is not published: {', '.join(failed)} failed; opendas verify says more.")
     del master
     settle_choice(release.path, release.folder, stated=chosen_with_truth)
-    return publish_release(release.folder, folder, lambda: note_publication(release.path, folder.address))
+    done = publish_release(release.folder, folder, lambda: note_publication(release.path, folder.address))
+    return replace(done, rederived=rederive)
 
 
 def plan(run: Run) -> PlanTable:

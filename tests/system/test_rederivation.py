@@ -460,3 +460,18 @@ def test_other_programs_can_check_the_signature(office: tuple[Path, Path]) -> No
 
 
 _PAGES = ("certificate.json", "certificate.pdf", "report.html")
+
+
+def test_publishing_derives_again_unless_told_not_to(tmp_path: Path, office: tuple[Path, Path]) -> None:
+    release, key = office
+    shutil.copytree(release, tmp_path / "out")
+    address = (tmp_path / "there").as_uri()
+    done = opendas.publish_to(tmp_path / "out", address, allow_seeded=True)
+    assert (done.rederived, done.signed) == (True, True)
+    assert failed(tmp_path / "there", rederive=True, signed_by=key, allow_seeded=True) == {}
+    true_microdata(tmp_path / "out")
+    elsewhere = (tmp_path / "elsewhere").as_uri()
+    with pytest.raises(CheckFailed, match="estimated again"):
+        opendas.publish_to(tmp_path / "out", elsewhere, allow_seeded=True)
+    done = opendas.publish_to(tmp_path / "out", elsewhere, allow_seeded=True, rederive=False)
+    assert (done.rederived, done.signed) == (False, False)

@@ -16,13 +16,18 @@ from support.households import configuration, random_world, write_world
 
 from opendas.cli.failures import guarded
 from opendas.cli.main import cli
+from opendas.custody.signing_key import SigningKey
+from opendas.files.atomic import sha256_file
 from opendas.phsafe.config import Config, Mode, parse_config
 from opendas.phsafe.output import PART_FILE
+from opendas.phsafe.posterior.run import post_process
+from opendas.phsafe.posterior.tables import Model
 from opendas.phsafe.run import HouseholdOptions, run_exact, run_private
 from opendas.phsafe.sensitivity import Answers, Sensitivity
 from opendas.phsafe.tables import OUTPUTS
 from opendas.phsafe.verify import check_tables, expected_tables, expected_variance, verify_output
 from opendas.privacy.relations import Mechanism
+from opendas.report.signature import sign_release
 
 Capture = pytest.CaptureFixture[str]
 
@@ -227,6 +232,42 @@ def test_other_files_and_links_fail_and_estimates_do_not(out: Path) -> None:
     (out / "more.csv").unlink()
     (out / "PH1" / "estimates" / "PH1_state_trunc_normal.csv").symlink_to(out / "PH3" / PART_FILE)
     assert "links" in failed(verify_output(out))["files"]
+
+
+def relist(out: Path) -> None:
+    """Make the certificate list the files as they are now, as someone would who tampers with care."""
+    path = out / "certificate.json"
+    certificate = json.loads(path.read_text())
+    for entry in certificate["files"]:
+        file = out / entry["path"]
+        entry |= {"bytes": file.stat().st_size, "sha256": sha256_file(file)}
+    path.write_text(json.dumps(certificate))
+
+
+def test_a_noisy_count_that_somebody_else_made_up_fails_by_its_signature(out: Path) -> None:
+    office, stranger = SigningKey.generate(), SigningKey.generate()
+    first = sign_release(out, office).read_bytes()
+    assert sign_release(out, office).read_bytes() == first
+    assert failed(verify_output(out, signed_by=office.public)) == {}
+    edit(out / "PH3" / PART_FILE, replaced(4, "7"))
+    relist(out)
+    assert "signature" in failed(verify_output(out, signed_by=office.public))
+    sign_release(out, stranger)
+    assert failed(verify_output(out)) == {}, "a count with noise can be anything"
+    assert list(failed(verify_output(out, signed_by=office.public))) == ["signature"]
+
+
+@pytest.mark.parametrize("model", list(Model))
+def test_estimates_are_made_again(out: Path, model: Model) -> None:
+    names = post_process(out, model=model).files
+    assert failed(verify_output(out, rederive=True)) == {}
+    path = out / names[0]
+    lines = path.read_text().split("\n")
+    fields = lines[1].split("|")
+    fields[-2] = str(float(fields[-2]) + 1)
+    path.write_text("\n".join([lines[0], "|".join(fields), *lines[2:]]))
+    assert failed(verify_output(out)) == {}
+    assert list(failed(verify_output(out, rederive=True))) == ["estimates made again"]
 
 
 def test_the_command_recognises_the_folder(out: Path, capsys: Capture) -> None:

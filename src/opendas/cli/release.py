@@ -79,7 +79,9 @@ def verify_command(
 
     if holds_household_tables(out):
         key = None if signed_by is None else PublicKey.load(signed_by)
-        checks = verify_output(out, allow_seeded=allow_seeded, signed_by=key)
+        checks = verify_output(
+            out, allow_seeded=allow_seeded, signed_by=key, rederive=rederive, workers=workers
+        )
     else:
         with Progress() as progress:
             checks = opendas.Release(out).verify(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -325,9 +326,21 @@ def forget_key_command(out: Path) -> None:
     is_flag=True,
     help="State that the release may have been chosen with the data in sight; stamps its certificate.",
 )
+@click.option(
+    "--rederive/--no-rederive",
+    default=True,
+    show_default=True,
+    help="Estimate the release again from its measurements, and compare record for record.",
+)
+@click.option("--workers", type=click.IntRange(min=1), default=None, help="Processes that estimate again.")
 @json_option
-def publish_command(out: Path, address: str, master: str | None, as_json: bool, **stated: bool) -> None:
+def publish_command(
+    out: Path, address: str, master: str | None, workers: int | None, as_json: bool, **stated: bool
+) -> None:
     """Verify OUT and copy its release to ADDRESS, a folder such as s3://bucket/path.
+
+    Before, it is estimated again from its own measurements (verify --rederive), and what differs from them is
+    not published.
 
     Nothing but OUT/release is copied. Every file is read back before it gets its name, certificate.json as
     the last. A copy that was interrupted is finished by the same command; a folder that holds anything else
@@ -340,11 +353,16 @@ def publish_command(out: Path, address: str, master: str | None, as_json: bool, 
     """
     import opendas
 
-    done = opendas.publish_to(out, address, master=master, **stated)
+    with Progress() as progress:
+        done = opendas.publish_to(out, address, master=master, workers=workers, progress=progress, **stated)
     if as_json:
-        emit_json({"address": done.address, "files": done.files, "copied": done.copied})
-    else:
-        click.echo(f"{done.address}: {done.files} files of the release, {done.copied} of them copied now")
+        emit_json(asdict(done))
+        return
+    words = "re-derived from its measurements" if done.rederived else "not re-derived"
+    click.echo(
+        f"{done.address}: {done.files} files of the release, {done.copied} of them copied now; {words}, "
+        f"{'signed' if done.signed else 'unsigned'}"
+    )
 
 
 def run_answer(out: Path, product: str, seconds: float) -> dict[str, Any]:

@@ -81,6 +81,8 @@ def verify_output(
     *,
     allow_seeded: bool = False,
     signed_by: PublicKey | None = None,
+    rederive: bool = False,
+    workers: int | None = None,
     tables: tuple[Table, ...] = TABLES,
     derived: tuple[Derived, ...] = DERIVED,
 ) -> tuple[Check, ...]:
@@ -93,6 +95,10 @@ def verify_output(
         Accept a run that is stamped NOT FOR RELEASE.
     signed_by : PublicKey, optional
         Whose signature must be there.
+    rederive : bool
+        Make the estimates of ``phsafe-post`` again. (Tables that are sums of others are always made again.)
+    workers : int, optional
+        Threads that make them.
     tables, derived : tuple
         The declared tables; an agency adds its own.
 
@@ -125,7 +131,18 @@ def verify_output(
     except (ConfigError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         return (*checks, Check("plan", False, f"the certificate describes no run ({type(error).__name__})."))
     checks.append(run_check("plan", lambda: _check_plan(certificate, plan, derived)))
-    return (*checks, *check_tables(out, plan.config, plan.sensitivity, derived))
+    checks += check_tables(out, plan.config, plan.sensitivity, derived)
+    if rederive:
+        checks.append(run_check("estimates made again", lambda: _estimates_again(out, workers or 2)))
+    return tuple(checks)
+
+
+def _estimates_again(out: Path, workers: int) -> str:
+    # Imported here: it brings in all of the posterior, which few ask for.
+    from opendas.phsafe.posterior.run import check_estimates_again
+
+    names = (path.relative_to(out).as_posix() for path in out.glob("*/estimates/*"))
+    return check_estimates_again(out, sorted(names), workers)
 
 
 def _certificate(out: Path) -> dict[str, Any]:

@@ -32,11 +32,17 @@ class Published:
         Of the release, all of them there with the right digest.
     copied : int
         Those that were not there before.
+    signed : bool
+        Whether somebody vouches for the certificate.
+    rederived : bool
+        Whether it was estimated again from its measurements before.
     """
 
     address: str
     files: int
     copied: int
+    signed: bool
+    rederived: bool = False
 
 
 def address_of(address: str) -> RemoteFolder:
@@ -69,10 +75,17 @@ def settle_choice(out: Path, release: Path, *, stated: bool) -> None:
     ------
     PrivacyError
         If nobody states it.
+    ConfigError
+        If the certificate was signed, and says something else now.
     """
-    if out != release:
-        chosen = check_choice(out, allowed=stated)
-        refresh_certificate(out, release, CHOSEN_WITH_TRUTH if chosen else None)
+    if out == release:
+        return
+    chosen, signed = check_choice(out, allowed=stated), (release / SIGNATURE).exists()
+    if refresh_certificate(out, release, CHOSEN_WITH_TRUTH if chosen else None) and signed:
+        raise ConfigError(
+            f"the certificate of {out} was issued again, because it has to say more than the one that was "
+            "signed. Nothing was published; sign it again with opendas sign, and publish."
+        )
 
 
 def publish_release(
@@ -111,7 +124,7 @@ def publish_release(
         folder.rename(partial, name)
     for name in folder.names().keys() - wanted.keys():
         folder.remove(name)  # temporary ones: nothing else was there
-    return Published(folder.address, len(wanted), len(missing))
+    return Published(folder.address, len(wanted), len(missing), SIGNATURE in wanted)
 
 
 def _digests(release: Path) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from opendas.arrays import Ints
-from opendas.errors import ConfigError
+from opendas.errors import CheckFailed, ConfigError
 from opendas.phsafe.model import PUERTO_RICO, NoiseDistribution
 from opendas.phsafe.posterior.averages import (
     AverageEstimates,
@@ -25,7 +26,15 @@ from opendas.phsafe.posterior.files import Grid, Key, estimate_path, read_measur
 from opendas.phsafe.posterior.tables import AVERAGES, COUNTS, AverageTable, CountTable, Model
 from opendas.phsafe.posterior.truncated import Z95
 
-__all__ = ["MOST", "Check", "PostProcessing", "check_averages", "check_counts", "post_process"]
+__all__ = [
+    "MOST",
+    "Check",
+    "PostProcessing",
+    "check_averages",
+    "check_counts",
+    "check_estimates_again",
+    "post_process",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -117,7 +126,12 @@ def _averages(
 
 
 def post_process(
-    out: Path, *, model: Model = Model.JOINT, most: float = MOST, workers: int = 1
+    out: Path,
+    *,
+    model: Model = Model.JOINT,
+    most: float = MOST,
+    workers: int = 1,
+    to: Path | None = None,
 ) -> PostProcessing:
     """Estimate every table of a PHSafe output, and write the estimates beside it.
 
@@ -132,6 +146,8 @@ def post_process(
         Largest average that is possible.
     workers : int
         Threads; the files do not depend on it.
+    to : Path, optional
+        Where the folders of estimates go; by default beside the tables.
 
     Returns
     -------
@@ -163,7 +179,56 @@ def post_process(
             estimates = {**shared, **estimate_counts(table, grid, alone, model)}
             rows = tuple(count_rows(table, grid, estimates))
             files.append(_File(table.name, region_type, COUNT_COLUMNS, rows))
-    return _write(out, files, tables, most, notes)
+    return _write(to or out, files, tables, most, notes)
+
+
+def check_estimates_again(out: Path, found: Sequence[str], workers: int = 1) -> str:
+    """Every file of estimates is what the noisy counts give, by one of the models.
+
+    Parameters
+    ----------
+    out : Path
+        Output folder of ``opendas phsafe``.
+    found : sequence of str
+        Files of estimates in it, relative to it.
+    workers : int
+
+    Raises
+    ------
+    CheckFailed
+        If they are not, with the default for the largest average.
+    """
+    if not found:
+        return "none"
+    for model in Model:
+        with tempfile.TemporaryDirectory(prefix="opendas-") as folder:
+            again = post_process(out, model=model, workers=workers, to=Path(folder))
+            if sorted(again.files) == sorted(found) and all(
+                _same_numbers(out / name, Path(folder) / name) for name in found
+            ):
+                return f"{len(found)} files, made again by the model {model}"
+    raise CheckFailed(
+        f"the estimates are not what the noisy counts give, by no model with a largest average of {MOST:g}: "
+        "they were changed, or made with other settings. Make them again with opendas phsafe-post."
+    )
+
+
+def _same_numbers(one: Path, other: Path) -> bool:
+    """Compare two files of estimates: text exactly, numbers but for the last digits of the machine."""
+    left, right = (path.read_text("ascii").split("\n") for path in (one, other))
+    return len(left) == len(right) and all(map(_same_line, left, right))
+
+
+def _same_line(one: str, other: str) -> bool:
+    left, right = one.split("|"), other.split("|")
+    return one == other or (len(left) == len(right) and all(map(_same_field, left, right)))
+
+
+def _same_field(one: str, other: str) -> bool:
+    try:
+        return one == other or math.isclose(float(one), float(other), rel_tol=1e-9)
+    except ValueError:
+        return False
 
 
 def _write(
