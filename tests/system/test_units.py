@@ -11,7 +11,7 @@ import pytest
 from pyarrow.csv import write_csv
 from support.units import AGES, KINDS, LEAVES, Row, table
 
-from opendas.api import evaluate
+from opendas.api import create_ledger, evaluate, ledger
 from opendas.engines.outputs import UsedFile
 from opendas.errors import PrivacyError
 from opendas.runs.finished_release import Release
@@ -210,3 +210,20 @@ def test_keys_choose_other_records_and_evaluation_sees_all(tmp_path: Path) -> No
         assert whole["mean_abs_error"] == len(VISITS) - kept
     first, second = ((each.counts.tolist(), each.cells.tolist()) for each in counts)
     assert first != second
+
+
+def test_a_book_finds_the_rows_in_another_file_and_order_whatever_was_counted_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENDAS_BOOKS", str(tmp_path / "books"))
+    create_ledger(tmp_path / "visits.book", "who", rho="5")
+    release(
+        written(tmp_path / "a", VISITS),
+        tmp_path / "one",
+        RunOptions(workers=1, ledger=tmp_path / "visits.book"),
+    )
+    again = written(tmp_path / "b", VISITS[::-1], files=2)
+    release(again, tmp_path / "two", RunOptions(workers=1))
+    assert ledger(tmp_path / "visits.book")["left"] == {"rho": "1/3"}
+    with pytest.raises(PrivacyError, match="limit"):
+        release(written(tmp_path / "c", VISITS, files=3), tmp_path / "three", RunOptions(workers=1))

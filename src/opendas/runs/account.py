@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 from opendas.custody.account import PUBLISH, AccountFacts, account_of, selection_of
@@ -84,7 +84,8 @@ def tagger_of(run: Run, table: Callable[[RunKey], str] | None = None) -> InputTa
         Tags the table; by default it is read again for that.
     """
     files = (each for each in input_files(run) if isinstance(each, Path))
-    return InputTagger(files, table or (lambda key: input_tag(key, run.read().histogram)))
+    whole = cache(lambda: run.read().histogram)
+    return InputTagger(files, table or (lambda key: input_tag(key, whole())))
 
 
 def find_book(tagger: InputTagger, books: Sequence[Book] | None = None) -> Book | None:

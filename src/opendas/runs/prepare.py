@@ -190,7 +190,9 @@ def charge_run(act: Act[RunOptions], planned: PlannedRun) -> Charged:
     """Enter a planned run into the ledger: from here on noise may be drawn."""
     run, data, counts = planned.run, planned.data, planned.counts
     planned_with = replace(planned_act(run), exact=(*published_exactly(run.product), *data.declared))
-    act.find_account(tagger_of(run, counts.tag))
+    # What is counted of units of several records depends on the key: a book knows an input by all its rows.
+    counted = counts.tag if run.resolved.reader.contribution is None else None
+    act.find_account(tagger_of(run, counted))
     identified = act.identify(planned_with, counts.tag)
     findings = (*data.findings, *counts.findings)
     if findings:
