@@ -118,12 +118,18 @@ def _plan_answer(
         return answer
     name = "epsilon" if account.pure else "rho"
     click.echo(f"{answer['product']}: {name} {account.loss}, {answer['neighbours']} neighbours")
+    bound = answer["contribution"]
+    if bound is not None:
+        click.echo(
+            f"for all records of one {bound['unit_id']}, of which at most {bound['at_most']} are counted"
+        )
     click.echo(f"at delta {answer['delta']:.3g}:")
     _echo_epsilons(answer["epsilon"])
     if exact:
         found = answer["exact"]
         click.echo(f"  the exact one lies between {found['lower']:.4f} and {found['upper']:.4f}; the upper")
         click.echo(f"  end is valid. Proof: {found['proof']}")
+    _echo_parts(_together(answer["contribution"]), "number", name, answer["several"])
     _echo_parts("one record changes in one attribute only", "attribute", name, answer["attributes"])
     _echo_parts("one record moves within one geounit of the spine", "within one", name, answer["within"])
     _echo_official(name, answer["within_official"])
@@ -132,6 +138,12 @@ def _plan_answer(
     if target is not None:
         _echo_spare(answer["target"], target, answer["delta"])
     return answer
+
+
+def _together(contribution: Mapping[str, Any] | None) -> str:
+    if contribution is None:
+        return "several records change together, such as those of a household"
+    return "several units change together"
 
 
 def _echo_epsilons(epsilon: Mapping[str, float]) -> None:

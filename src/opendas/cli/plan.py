@@ -112,12 +112,21 @@ def _readable(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _headline(plan: dict[str, Any]) -> str:
-    epsilon = plan.get("epsilon")
+    epsilon, relation = plan.get("epsilon"), f"{plan['neighbours']} neighbours{_whose(plan['contribution'])}"
     if isinstance(epsilon, dict):
         values = ", ".join(f"{value:.4g} ({name})" for name, value in epsilon.items() if value is not None)
-        relation = f"{plan['neighbours']} neighbours"
         return f"rho {plan['rho']}: epsilon {values} at delta {plan['delta']:.3g}; {relation}"
-    return f"epsilon {epsilon}; {plan['neighbours']} neighbours"
+    return f"epsilon {epsilon}; {relation}"
+
+
+def _whose(contribution: Mapping[str, Any] | None) -> str:
+    if contribution is None:
+        return ""
+    most, distinct = contribution["at_most"], contribution["distinct"]
+    differing = f", distinct in {distinct}" if distinct else ""
+    return (
+        f"\nfor all records of one {contribution['unit_id']}, of which at most {most} are counted{differing}"
+    )
 
 
 Row = Mapping[str, Any]

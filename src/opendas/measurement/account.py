@@ -25,7 +25,7 @@ from opendas.privacy.attacker import Attacker, pure_power_bound, zcdp_power_boun
 from opendas.privacy.composition import Bounds, ChangedAnswers, WorstLoss
 from opendas.privacy.exact import format_fraction, parse_fraction
 from opendas.privacy.relations import Mechanism
-from opendas.privacy.zcdp import FORMULAS, Account, PureAccount, checked_delta
+from opendas.privacy.zcdp import FORMULAS, SEVERAL, Account, PureAccount, checked_delta, group_loss
 
 __all__ = ["EXACT", "HELD", "PROOF", "PartLoss", "PlanAccount", "Spare", "spare_noise"]
 
@@ -339,6 +339,7 @@ class PlanAccount:
     def as_json(self, *, exact: bool = False) -> dict[str, Any]:
         """Return the answer of ``opendas account RUN.toml --json``: losses as text, epsilons as floats."""
         attributes, within = self.parts(exact=exact)
+        bound = self.plan.budget.contribution.bound
         answer: dict[str, Any] = {
             "product": self.plan.product.name,
             "mechanism": self.plan.budget.mechanism.value,
@@ -346,6 +347,8 @@ class PlanAccount:
             "rho": None if self.rho is None else format_fraction(self.rho),
             "delta": float(self.delta),
             "epsilon": self._formulas(),
+            "contribution": None if bound is None else bound.to_dict(),
+            "several": {str(n): self._part_json(self._several(n)) for n in SEVERAL},
             "attributes": {name: self._part_json(part) for name, part in attributes.items()},
             "within": {level: self._part_json(part) for level, part in within.items()},
             "within_official": self._official_json(exact=exact),
@@ -362,6 +365,9 @@ class PlanAccount:
                 answer["epsilon"][HELD] = held.upper
                 answer[HELD] = {"upper": held.upper, "lower": held.lower, "proof": PROOF}
         return answer
+
+    def _several(self, units: int) -> PartLoss:
+        return self._part(group_loss(self.loss, units, pure=self.pure), None)
 
     def power_bound(self, level: float) -> float:
         """Largest power of any test at a false-positive rate, for any noise of this loss.

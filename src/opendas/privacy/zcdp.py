@@ -29,6 +29,7 @@ from opendas.privacy.exact import format_fraction, parse_fraction
 
 __all__ = [
     "FORMULAS",
+    "SEVERAL",
     "Account",
     "CurvePoint",
     "PureAccount",
@@ -39,6 +40,9 @@ __all__ = [
     "epsilon_curve",
     "group_loss",
 ]
+
+SEVERAL = (2, 4)
+"""Numbers of protected units, such as the persons of a household, whose loss together is stated."""
 
 _DIGITS = 60
 # Each evaluation below takes a few dozen correctly rounded operations on terms listed beside it. Their

@@ -19,14 +19,11 @@ from opendas.geography.summary import SpineSummary
 from opendas.measurement.official import AreaLoss
 from opendas.privacy.exact import format_fraction, parse_fraction
 from opendas.privacy.relations import Mechanism, Neighbours
-from opendas.privacy.zcdp import Account, PureAccount, group_loss
+from opendas.privacy.zcdp import SEVERAL, Account, PureAccount, group_loss
 from opendas.schema.declarations import ContributionBound
 from opendas.schema.provenance import Domain
 
-__all__ = ["SEVERAL", "NoiseRow", "RunFacts", "loss_json"]
-
-SEVERAL = (2, 4)
-"""Numbers of protected units for which certificates say what it costs that they change together."""
+__all__ = ["NoiseRow", "RunFacts", "loss_json"]
 
 _PLAIN = (
     *("product", "protected_unit", "mechanism", "neighbours", "estimator", "records"),

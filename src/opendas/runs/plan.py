@@ -62,6 +62,7 @@ class PlanTable:
     def to_dict(self) -> dict[str, Any]:
         """Return the answer of ``opendas plan --json``."""
         budget = self.plan.budget
+        bound = budget.contribution.bound
         gaussian = budget.mechanism.is_gaussian
         epsilon: Any = format_fraction(budget.total)
         if gaussian:
@@ -72,6 +73,7 @@ class PlanTable:
             "epsilon": epsilon,
             "delta": float(budget.delta),
             "neighbours": budget.neighbours.value,
+            "contribution": None if bound is None else bound.to_dict(),
             "source": self.source,
             "stamps": list(self.stamps),
             "warnings": list(self.warnings),
