@@ -30,7 +30,17 @@ TERMS = (
     ),
     *("aian", "balance", "block assignment file", "bypassing", "dhc", "fan-out", "joint total"),
     *("off-spine entity distance", "optimised block group", "part", "prim", "recipe", "strong-mcd state"),
-    *("tract group", "tract subset", "domain", "provenance", "book", "blinded head", "filter"),
+    *(
+        "tract group",
+        "tract subset",
+        "domain",
+        "provenance",
+        "contribution",
+        "truncation",
+        "book",
+        "blinded head",
+        "filter",
+    ),
 )
 
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
+
+from opendas.budget import preset
+from opendas.privacy.zcdp import SEVERAL, Account, group_loss
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "docs" / "proofs" / "rules.md"
@@ -49,3 +53,13 @@ def test_every_rule_has_a_test() -> None:
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)(?:#[\w-]+)?\)", page.read_text()):
         assert (page.parent / target).is_file(), target
+
+
+def test_what_a_household_loses_is_what_the_page_says() -> None:
+    page = " ".join((ROOT / "docs" / "what-rho-means.md").read_text(encoding="utf-8").split())
+    losses = [group_loss(preset("us2020-persons").rho, persons, pure=False) for persons in SEVERAL]
+    epsilons = [Account(loss, Fraction(1, 10**10)).epsilon("cks") for loss in losses]
+    two, four = (
+        f"{float(loss):.2f} (epsilon {epsilon:.2f}" for loss, epsilon in zip(losses, epsilons, strict=True)
+    )
+    assert f"two persons together lose up to rho = {two} at delta = 1e-10), four {four})." in page

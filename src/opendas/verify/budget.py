@@ -261,11 +261,11 @@ def _check_units(
 ) -> None:
     """What several units lose together, and a unit by one of its records, follows from the total."""
     total, gaussian = _total(run), run["mechanism"] == Mechanism.DISCRETE_GAUSSIAN
-    for number, loss in run["several"].items():
+    for number, loss in run.get("several", {}).items():
         times = int(number) ** 2 if gaussian else int(number)
         agree = parse_fraction(loss[key], number) == times * total
         require(agree, f"the loss of {number} units together is not that of the budget.")
-    declared = run["contribution"]
+    declared = run.get("contribution")
     if declared is None:
         return
     most = int(declared["at_most"])
