@@ -100,7 +100,9 @@ def test_two_inputs_of_which_the_same_is_counted_give_the_same_release(tmp_path:
 def visits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A release, whose records of one unit lie in different wards."""
     folder = tmp_path_factory.mktemp("visits")
-    release(written(folder, VISITS, more='distinct = "leaf"'), folder / "out", RunOptions(workers=1))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+        release(written(folder, VISITS, more='distinct = "leaf"'), folder / "out", RunOptions(workers=1))
     return folder / "out"
 
 
