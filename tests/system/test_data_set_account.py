@@ -21,6 +21,8 @@ from opendas.api import create_ledger, evaluate, ledger, publish_to
 from opendas.cli.failures import guarded
 from opendas.cli.main import cli
 from opendas.custody.ledger import Ledger
+from opendas.custody.ledger_lines import LedgerAct
+from opendas.custody.signing_key import SigningKey
 from opendas.errors import ConfigError, EnvironmentFailure, PrivacyError
 from opendas.phsafe.run import HouseholdOptions, run_exact, run_private
 from opendas.runs.finished_release import Release
@@ -249,6 +251,24 @@ def test_one_release_that_was_evaluated_is_published_and_says_so(tmp_path: Path,
     assert published["stamps"] == []
     assert published["account"]["readings"] == 1
     assert "1 time that the confidential data were read" in published["scope"]
+
+
+def test_a_signed_certificate_that_the_account_has_left_behind_is_signed_again(
+    tmp_path: Path, book: Path
+) -> None:
+    path, out, web = write_mini(tmp_path / "data"), tmp_path / "one", (tmp_path / "web").as_uri()
+    key = SigningKey.generate()
+    key.save(tmp_path / "office.key")
+    release(load(path), out, RunOptions(ledger=book))
+    Release(out).sign(tmp_path / "office.key")
+    Ledger.beside(book).enter(LedgerAct("evaluate"), again=True)
+    with pytest.raises(ConfigError, match="sign it again"):
+        publish_to(out, web)
+    assert not (tmp_path / "web").exists()
+    assert "publish" not in acts(book)
+    Release(out).sign(tmp_path / "office.key")
+    publish_to(out, web)
+    assert (tmp_path / "web" / "certificate.sig").is_file()
 
 
 def test_readings_of_a_folder_without_a_book_are_in_its_own_ledger(tmp_path: Path) -> None:
