@@ -33,11 +33,11 @@ from opendas.phsafe.verify import holds_household_tables, verify_output
 from opendas.readers import ReaderSpec, make_reader
 from opendas.readers.columns.csv_parquet import SMALL, _check_dictionaries
 from opendas.readers.frame.block_assignment import with_assignments
-from opendas.runs.config.guess import guess_table
 from opendas.runs.config.lines import scan_lines
 from opendas.runs.config.load import load_run_file, read_text
 from opendas.runs.config.released import toml_document
 from opendas.runs.progress.clock import Clock
+from opendas.runs.starting.guess import guess_table
 from opendas.runs.workspace import read_state
 from opendas.schema.pl94 import pl94_persons
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from opendas.custody.ledger import Ledger
 from opendas.errors import CheckFailed, ConfigError, PrivacyError
 from opendas.files.atomic import sha256_file
 from opendas.report.certificate import issue, read_runs
+from opendas.schema.provenance import Domain, Provenance
 from opendas.verify.release import verify_release
 
 LONE = "Morbus Wilson (J. Smith)"
@@ -211,7 +213,7 @@ def test_a_product_file_without_provenance_is_refused(tmp_path: Path) -> None:
         opendas.load(path)
 
 
-def test_a_run_goes_on_only_with_the_provenance_it_was_charged_with(tmp_path: Path) -> None:
+def test_an_estimate_says_what_its_measurements_were_charged_with(tmp_path: Path) -> None:
     path, out = write(tmp_path, labels='"from-records"'), tmp_path / "out"
     opendas.measure(opendas.load(path), out=out, workers=1)
     product = tmp_path / "product.toml"
@@ -220,9 +222,16 @@ def test_a_run_goes_on_only_with_the_provenance_it_was_charged_with(tmp_path: Pa
     opendas.estimate(opendas.load(path), out=out, workers=1)
     assert read_runs(out / "release")[0].stamps == ("DOMAIN FROM RECORDS",)
     assert list(failed(out)) == ["stamps"]
-    with pytest.raises(PrivacyError, match="another provenance"):
-        opendas.release(opendas.load(path), out=out, resume=True, workers=1)
     assert len(Ledger.read(out / "ledger.jsonl")) == 1
+
+
+def test_a_run_is_not_resumed_with_another_provenance(tmp_path: Path) -> None:
+    path, out = write(tmp_path, labels='"from-records"'), tmp_path / "out"
+    released(path, out)
+    product = tmp_path / "product.toml"
+    product.write_text(product.read_text().replace("from-records", "code-book"))
+    with pytest.raises(PrivacyError, match="provenance"):
+        opendas.release(opendas.load(path), out=out, resume=True, workers=1)
 
 
 def _unstamped(release: Path) -> None:
@@ -233,8 +242,6 @@ def _unstamped(release: Path) -> None:
 
 
 def _declared_public(release: Path) -> None:
-    from opendas.schema.provenance import Domain, Provenance
-
     facts = read_runs(release)[0]
     labels = dict.fromkeys(("age", "severity"), Provenance.CODE_BOOK)
     object.__setattr__(facts, "domain", Domain(labels, Provenance.PUBLIC, Provenance.PUBLIC))
@@ -265,3 +272,45 @@ def test_a_certificate_that_hides_it_fails(
     change(release)
     assert sha256_file(release / "certificate.json") != before
     assert words in failed(tmp_path / "out", allow_domain_from_records=True)["patients: domain"]
+
+
+def findings(folder: Path) -> str:
+    path = folder / "confidential" / "findings" / "patients.txt"
+    return path.read_text() if path.is_file() else ""
+
+
+def test_a_frame_made_of_the_records_and_declared_public_is_a_confidential_finding(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`cut -d, -f1,3 patients.csv | sort -u`, declared public: nothing in the release can show it."""
+    path = write(tmp_path)
+    seen = sorted({(line.split(",")[2], line.split(",")[0]) for line in patients().splitlines()[1:]})
+    (tmp_path / "wards.csv").write_text("ward,region\n" + "\n".join(map(",".join, seen)) + "\n")
+    assert guarded(cli, ["run", str(path), "--out", str(tmp_path / "out"), "--workers", "1"]) == 0
+    assert "every leaf holds a record" in findings(tmp_path / "out")
+    assert "1 finding about the input" in capsys.readouterr().err
+    for file in (tmp_path / "out" / "release").rglob("*"):
+        assert not file.is_file() or b"every leaf holds" not in file.read_bytes()
+
+
+def test_a_frame_with_empty_leaves_or_from_the_records_is_no_finding(tmp_path: Path) -> None:
+    released(write(tmp_path / "a"), tmp_path / "a" / "out")
+    released(write(tmp_path / "b", frame='"from-records"', geography=""), tmp_path / "b" / "out")
+    assert findings(tmp_path / "a" / "out") == findings(tmp_path / "b" / "out") == ""
+
+
+def test_units_that_are_the_counts_of_the_records_are_a_finding(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    counted = Counter(line.split(",")[2] for line in patients().splitlines()[1:])
+    adults = Counter(
+        line.split(",")[2] for line in patients().splitlines()[1:] if line.split(",")[3] == "adult"
+    )
+    product = tmp_path / "product.toml"
+    bound = '[[bounds]]\nquery = "age"\ncell = "{}"\ncolumn = "{}"\n'
+    product.write_text(product.read_text() + bound.format("adult", "a") + bound.format("child", "b"))
+    lines = [f"{ward},{region},{adults[ward]},{counted[ward]}" for region, _, ward in WARDS]
+    (tmp_path / "wards.csv").write_text("ward,region,a,b\n" + "\n".join(lines) + "\n")
+    rules = [(finding.field, finding.rule) for finding in opendas.load(path).read().findings]
+    assert [field for field, _ in rules] == ["b", "a"]
+    assert "as many units as records," in rules[0][1]
+    assert "as many units as records in" in rules[1][1]

@@ -13,9 +13,9 @@ from click.testing import CliRunner, Result
 from opendas.budget.resolve import resolve_budget
 from opendas.cli.main import cli
 from opendas.errors import ConfigError, FormatError
-from opendas.runs.config.guess import guess_table
 from opendas.runs.config.load import load_run_file
 from opendas.runs.config.resolve import resolve
+from opendas.runs.starting.guess import guess_table
 
 RECORDS = "id,region,hospital,ward,Age group,sex\n" + "".join(
     f"{i},R{i % 3},H{i % 3}{i % 6},W{i % 12:02d},{('0-9', '10-17', '18+')[i % 7 % 3]},{'fm'[i % 5 % 2]}\n"

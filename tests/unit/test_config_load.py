@@ -35,6 +35,7 @@ geocode = "GEOID"
 count = "n"
 columns = { votingage = "AGE2" }
 constants = { hhgq = "household" }
+other = { cenrace = "white" }
 units = { path = "units.csv", geocode = "GEOID", columns = { housing = "HU", gq1 = "G1" } }
 unit_id = "patient"
 at_most = 3
@@ -50,6 +51,7 @@ root = "us"
 entities = ["place", "cousub"]
 levels = [{ name = "region", prefix = 2 }, { name = "ward", column = "W" }]
 frame = "blocks.csv"
+other = "other"
 provenance = { levels = "public", frame = "private" }
 discovery = { act = "00112233445566778899aabbccddeeff", rho = "1/20", delta = "1e-11" }
 block_assignment = "baf.zip"

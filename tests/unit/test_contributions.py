@@ -161,8 +161,7 @@ def test_the_reader_counts_at_most_so_many_records_and_says_how_many_it_left_out
     rows = made(5)
     found, findings = read_counts(rows)
     assert found == dict(counted_slowly(rows, ContributionBound("who", 2)))
-    (finding,) = findings
-    assert finding.field == "who"  # type: ignore[attr-defined]
+    (finding,) = (each for each in findings if each.field == "who")  # type: ignore[attr-defined]
     assert "at_most = 2" in str(finding)
     assert not any(unit in str(finding) for unit in {unit for unit, _, _ in rows})
 
@@ -262,7 +261,7 @@ def test_an_identifier_that_is_not_used_is_found_where_units_have_several_rows(t
     for name, several in (("patient_id", True), ("ward_of_patient", False)):
         pq.write_table(whole.rename_columns(["who", "ward", "age", "kind", name]), tmp_path / "rows.parquet")
         spec = replace(unit_run().resolved.reader, paths=(tmp_path / "rows.parquet",))
-        findings = make_reader(spec).read().findings
+        findings = [each for each in make_reader(spec).read().findings if each.file != "frame"]
         assert [finding.field for finding in findings] == ([name] if several else [])
         assert make_reader(spec).frame() is not None
     # on Spark, whose executors read the rows, the driver looks

@@ -571,3 +571,31 @@ def test_a_crash_in_the_middle_of_a_line_loses_only_that_line(tmp_path: Path, pa
         assert ledger.entries() == (UNITS,)
         ledger.intend(PERSONS)
     assert Ledger.read(path) == (UNITS, PERSONS)
+
+
+def test_an_act_with_a_delta_keeps_it_and_deltas_are_summed(path: Path) -> None:
+    found = dataclasses.replace(
+        PERSONS, run_id="run-9", key_commitment="c9", loss=Fraction(1, 20), delta=Fraction(1, 10**11)
+    )
+    with Ledger.open(path) as ledger:
+        ledger.intend(PERSONS)
+        ledger.intend(found)
+    assert Ledger.read(path) == (PERSONS, found)
+    assert b'"delta":"1/100000000000"' in path.read_bytes()
+    (total,) = total_spent(Ledger.read(path))
+    assert total.rho == PERSONS.loss + Fraction(1, 20)
+    assert (total.acts, total.approximate, total.delta) == (2, 1, Fraction(1, 10**11))
+
+
+def test_what_a_delta_becomes_when_two_records_change_is_not_covered() -> None:
+    found = dataclasses.replace(UNITS, run_id="run-9", loss=Fraction(1, 20), delta=Fraction(1, 10**11))
+    *_, total = total_spent((PERSONS, UNITS, found), [PERSON_WITH_UNITS])
+    assert total.change == PERSON_WITH_UNITS.name
+    assert (total.acts, total.uncovered, total.delta) == (2, 1, 0)
+    assert total.rho == PERSONS.loss + 2 * UNITS.loss
+
+
+@pytest.mark.parametrize("delta", [Fraction(-1, 2), Fraction(1), "much"])
+def test_a_delta_is_a_probability(delta: Fraction | str) -> None:
+    with pytest.raises(PrivacyError, match="delta"):
+        dataclasses.replace(PERSONS, delta=delta)

@@ -188,6 +188,7 @@ def test_keys_are_derived_in_one_place_with_product_plan_and_tag() -> None:
         ),
         # Seeded only: the noise of a seed is meant to be the same for every plan that is tried.
         ("runs/simulated/simulation.py", "RunKey.seeded(seed).derive(purpose, *bound)"),
+        ("runs/starting/discovery.py", "key.derive('discovery', bytes.fromhex(digest), bytes.fromhex(tag))"),
     ]
 
 
@@ -219,6 +220,7 @@ HASHES = {
     "files/remote.py": "files of a release, read back",
     "files/replicate_files.py": "released counts",
     "files/mdf/layout.py": "geocodes, which are public: names of files",
+    "measurement/discovery.py": "the plan of a discovery",
     "measurement/plan.py": "the plan",
     "phsafe/inputs/digest.py": "rows, for the keyed tag alone: in memory, never written",
     "phsafe/config.py": "the plan",
@@ -256,6 +258,7 @@ def test_the_table_is_serialised_for_the_keyed_tag_only() -> None:
         ("custody/books.py", "self.key.tag(b'opendas head of a book 1' + bytes.fromhex(head))"),
         ("custody/input_tag.py", "key.tag(b'opendas histogram 2' + b''.join(fields))"),
         ("phsafe/run.py", "key.tag(households.canonical_bytes())"),
+        ("runs/starting/discovery.py", "key.tag(canonical_json(entries))"),
     ]
 
 

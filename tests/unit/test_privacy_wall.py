@@ -116,6 +116,7 @@ def test_what_follows_the_measurement_imports_neither_readers_nor_keys() -> None
 def test_the_modules_that_hold_a_key_are_these() -> None:
     assert importers("NoiseSource") == {
         "opendas.engines.work",
+        "opendas.measurement.discovery",
         "opendas.measurement.noisy",
         "opendas.phsafe.measure",
     }
@@ -128,6 +129,7 @@ def test_the_modules_that_hold_a_key_are_these() -> None:
         "opendas.phsafe.accuracy",
         "opendas.phsafe.measure",
         "opendas.runs.act",
+        "opendas.runs.starting.discovery",
         "opendas.custody.input_tag",
         "opendas.runs.simulated.simulation",
         "opendas.runs.workspace",
@@ -146,7 +148,7 @@ def test_the_modules_that_hold_a_key_are_these() -> None:
 
 def test_truth_and_key_meet_only_in_measurement_and_in_the_wiring() -> None:
     truth = importers("Histogram") | importers("InputData") | importers("make_reader")
-    truth |= importers("ExactCounts") | importers("SparkCounts")
+    truth |= importers("ExactCounts") | importers("SparkCounts") | importers("count_values")
     key = importers("NoiseSource") | importers("RunKey") | importers("KeyedSource") | importers("open_act")
     assert truth & key == {
         "opendas.engines.warm_up",  # neither: made counts, and zeros in the place of a key
@@ -156,6 +158,7 @@ def test_truth_and_key_meet_only_in_measurement_and_in_the_wiring() -> None:
         "opendas.engines.work",
         "opendas.measurement.noisy",
         "opendas.engines.spark.backend",
+        "opendas.runs.starting.discovery",
         "opendas.runs.release",
         "opendas.runs.progress.forecast",  # neither: made counts, and zeros in the place of a key
         "opendas.engines.backend",
@@ -192,7 +195,7 @@ def test_ciphers_and_operating_system_randomness_are_in_one_place() -> None:
     random = {n for n in MODULES if any(m in ("random", "secrets") for m, _ in imported(n))}
     explorer = {f"opendas.explore.{part}" for part in ("app", "session")}
     spark = {f"opendas.engines.spark.{part}" for part in ("counts", "engine", "executors")}
-    assert random == {"opendas.runs.act"} | explorer | spark, (
+    assert random == {"opendas.runs.act", "opendas.runs.starting.discovery"} | explorer | spark, (
         "secrets: run ids, tokens of the page, names of probes and folders"
     )
 

@@ -238,6 +238,7 @@ def _total(total: Spent) -> dict[str, object]:
         "epsilon": None if total.epsilon is None else _text(total.epsilon),
         "acts": total.acts,
         "uncovered": total.uncovered,
+        **({"delta": format_fraction(total.delta)} if total.delta else {}),
     }
 
 
@@ -254,6 +255,7 @@ def _act(line: LedgerLine, terms: BookTerms) -> dict[str, object] | None:
             "product": line.entry.product,
             "unit": line.entry.unit,
             "rho": format_fraction(terms.cost(line.entry)),
+            **({"delta": format_fraction(line.entry.delta)} if line.entry.delta else {}),
             "exact": list(line.entry.exact),
         }
     if isinstance(line.said, LedgerAct):

@@ -184,13 +184,22 @@ class BookTerms:
         Feldman and Zrnic (2021), Theorem 4.3, at every order: acts chosen one after the other, each knowing
         what the earlier ones gave, are together within the limit if their losses never sum to more.
         """
-        spent, cost = self.spent(earlier), self.cost(entry)
-        if spent + cost > self.rho:
+        acts = (*earlier, entry)
+        spent, cost = self.spent(acts[:-1]), self.cost(entry)
+        limit = self._within(sum((act.delta for act in acts), Fraction(0)))
+        if spent + cost > limit:
+            left = max(limit - spent, Fraction(0))
             raise PrivacyError(
                 f"this act costs one {self.unit} rho = {format_fraction(cost)}; {format_fraction(spent)} of "
-                f"the limit {format_fraction(self.rho)} is spent, and {format_fraction(self.rho - spent)} is "
+                f"the limit {format_fraction(limit)} is spent, and {format_fraction(left)} is "
                 "left. Nothing was drawn. Plan with less (opendas ledger BOOK shows every act)."
             )
+
+    def _within(self, deltas: Fraction) -> Fraction:
+        """Return the rho that the limit allows acts whose deltas sum to `deltas`: they add to epsilon's."""
+        if self.epsilon is None or self.delta is None or deltas == 0:
+            return self.rho
+        return rho_within(self.epsilon, self.delta - deltas) if deltas < self.delta else Fraction(0)
 
     def limit_json(self) -> dict[str, str]:
         """Return the limit as exact texts."""

@@ -58,6 +58,8 @@ class LedgerEntry:
     version : str
         Version of the program.
     seeded : bool
+    delta : Fraction, in [0, 1)
+        Of an act that is rho-zCDP but for a probability of delta, under every relation; 0 for exact ones.
     other_relations : mapping of Neighbours to Loss
         Losses of the same act under other relations, each derived directly.
     unit_factor : Fraction
@@ -87,6 +89,7 @@ class LedgerEntry:
     protected_unit: str
     version: str
     seeded: bool = False
+    delta: Fraction = Fraction(0)
     other_relations: Mapping[Neighbours, Loss] = field(default_factory=dict)
     unit_factor: Fraction = Fraction(1)
     exact: tuple[str, ...] = ()
@@ -101,6 +104,7 @@ class LedgerEntry:
         object.__setattr__(self, "mechanism", Mechanism(self.mechanism))
         object.__setattr__(self, "relation", Neighbours(self.relation))
         object.__setattr__(self, "loss", _checked_loss(self.loss))
+        object.__setattr__(self, "delta", _checked_delta(self.delta))
         others = {Neighbours(key): _checked_loss(value) for key, value in self.other_relations.items()}
         if self.relation in others:
             raise PrivacyError(f"Ledger entry: two losses under the relation {self.relation}.")
@@ -146,11 +150,12 @@ class LedgerEntry:
         Returns
         -------
         rho, epsilon : Loss, Loss or None
-            Nothing where the loss under the relation was not derived, or the change does not touch the unit.
+            Nothing where the loss under the relation was not derived, or the change does not touch the unit;
+            or touches several records, and the act has a delta: what becomes of that was not derived.
         """
         loss = self.loss_under(relation)
         times = change.factors.get(self.unit, 0) * self.unit_factor
-        if loss is None or times == 0:
+        if loss is None or times == 0 or (self.delta and times != 1):
             return None
         pure = not self.mechanism.is_gaussian
         if isinstance(loss, str):
@@ -177,6 +182,8 @@ class LedgerEntry:
         record["relation"] = self.relation.value
         record["seeded"] = self.seeded
         record[self.mechanism.loss_name] = _loss_text(self.loss)
+        if self.delta:
+            record["delta"] = format_fraction(self.delta)
         if self.other_relations:
             record["other_relations"] = {
                 key.value: _loss_text(value) for key, value in self.other_relations.items()
@@ -215,6 +222,16 @@ def _checked_loss(value: Loss | str) -> Loss:
     return exact
 
 
+def _checked_delta(value: Fraction | str) -> Fraction:
+    try:
+        exact = parse_fraction(value, "delta")
+    except ConfigError as error:
+        raise PrivacyError(f"Ledger entry: {error}") from error
+    if not 0 <= exact < 1:
+        raise PrivacyError("Ledger entry: delta is a probability below 1.")
+    return exact
+
+
 def _loss_text(value: Loss) -> str:
     return INFINITE if isinstance(value, str) else format_fraction(value)
 
@@ -236,6 +253,10 @@ class Spent:
     uncovered : int
         Number of acts on the same protected units whose loss under this relation is unknown, and which
         the sums leave out. The totals speak for the whole ledger only where this is 0.
+    approximate : int
+        Number of acts summed that have a delta.
+    delta : Fraction
+        Sum of their deltas: it adds to that of any conversion.
     """
 
     relation: Neighbours
@@ -244,6 +265,8 @@ class Spent:
     epsilon: Loss | None
     acts: int
     uncovered: int
+    approximate: int = 0
+    delta: Fraction = Fraction(0)
 
 
 def total_spent(entries: Iterable[LedgerEntry], changes: Iterable[Change] = ()) -> tuple[Spent, ...]:
@@ -278,6 +301,7 @@ def _total(acts: Sequence[LedgerEntry], relation: Neighbours, change: Change) ->
     if not costs:
         return None
     epsilons = [epsilon for _, epsilon in costs if epsilon is not None]
+    deltas = [entry.delta for entry in touched if entry.delta and entry.cost(relation, change) is not None]
     return Spent(
         relation=relation,
         change=change.name,
@@ -285,6 +309,8 @@ def _total(acts: Sequence[LedgerEntry], relation: Neighbours, change: Change) ->
         epsilon=sum_of(epsilons) if len(epsilons) == len(costs) else None,
         acts=len(costs),
         uncovered=len(touched) - len(costs),
+        approximate=len(deltas),
+        delta=sum(deltas, Fraction(0)),
     )
 
 

@@ -109,6 +109,12 @@ class ReaderSpec:
         Column names for ``records`` and ``histogram``.
     columns : mapping of attribute to file column
     constants : mapping of attribute to level label
+    other : mapping of attribute to level label
+        What every other label counts as.
+    other_leaf : str or None
+        What stands for leaves that the frame does not list; see :mod:`opendas.readers.counting.others`.
+    frame_is_public : bool
+        The frame is declared to be known without the records.
     units : UnitsSpec or None
     strict : bool
         A disagreement with a published summary record is an error rather than a warning.
@@ -135,6 +141,9 @@ class ReaderSpec:
     count: str = "count"
     columns: Mapping[str, str] = field(default_factory=dict)
     constants: Mapping[str, str] = field(default_factory=dict)
+    other: Mapping[str, str] = field(default_factory=dict)
+    other_leaf: str | None = None
+    frame_is_public: bool = True
     units: UnitsSpec | None = None
     strict: bool = False
     unit_records: tuple[Source, ...] = ()

@@ -36,12 +36,14 @@ from opendas.readers.columns.coding import (
     block_geocodes_of,
     coded_geocodes,
     codes_of,
+    codes_or_other,
     unit_ids,
     whole_numbers,
 )
 from opendas.readers.columns.csv_parquet import Batch, column_names, read_batches, shown_name
 from opendas.readers.columns.findings import FindingLog
 from opendas.readers.columns.identifiers import seems_identifier, several_rows
+from opendas.readers.counting.others import OtherLeaves
 from opendas.readers.counting.tally import FileRows, Layout, Leaves, file_rows, read_rows
 from opendas.readers.frame.frame_file import Hierarchy, frame_path, hierarchy
 from opendas.schema.attributes import Schema
@@ -67,6 +69,10 @@ class LongForm:
         Code of each constant attribute, 0 for the others.
     count : str or None
         Column of counts; None where each row is a record.
+    other : tuple of (str or None)
+        For each attribute the label that every other label counts as; None where others are refused.
+    others : OtherLeaves or None
+        Where rows belong whose leaf the frame does not list; None where they are refused.
     """
 
     schema: Schema
@@ -75,6 +81,8 @@ class LongForm:
     columns: tuple[str | None, ...]
     constants: tuple[int, ...]
     count: str | None
+    other: tuple[str | None, ...] = ()
+    others: OtherLeaves | None = None
 
     @classmethod
     def of(cls, spec: ReaderSpec, width: int | None, *, counted: bool) -> LongForm:
@@ -86,7 +94,8 @@ class LongForm:
             If ``columns`` or ``constants`` names an unknown attribute, or a constant an unknown level.
         """
         schema = spec.product.schema
-        for option, given in (("columns", spec.columns), ("constants", spec.constants)):
+        given_names = (("columns", spec.columns), ("constants", spec.constants), ("other", spec.other))
+        for option, given in given_names:
             for name in given:
                 if name not in schema.names:
                     near = get_close_matches(name, schema.names, n=1) or list(schema.names)
@@ -110,12 +119,30 @@ class LongForm:
         columns = tuple(
             None if name in spec.constants else spec.columns.get(name, name) for name in schema.names
         )
-        return cls(schema, spec.geocode, width, columns, tuple(constants), spec.count if counted else None)
+        for name, label in spec.other.items():
+            if label not in schema.attribute(name).levels or name in spec.constants:
+                raise ConfigError(
+                    f"[input] other: {label!r} is no level of {name!r} that its column could have: it has "
+                    f"{', '.join(schema.attribute(name).levels[:12])}."
+                )
+        others = None
+        if spec.other_leaf is not None:
+            others = OtherLeaves(spec.other_leaf, spec.geocode, spec.levels[:-1])
+        return cls(
+            schema,
+            spec.geocode,
+            width,
+            columns,
+            tuple(constants),
+            spec.count if counted else None,
+            tuple(spec.other.get(name) for name in schema.names),
+            others,
+        )
 
     @property
     def leaf_columns(self) -> Sequence[str]:
-        """The geocode column."""
-        return (self.geocode,)
+        """The geocode column, and those of levels above where they decide."""
+        return (self.geocode,) if self.others is None else self.others.columns
 
     @property
     def leaf_field(self) -> str:
@@ -136,12 +163,15 @@ class LongForm:
         """Return the cell of each row, -1 where a level is unknown."""
         cells = np.zeros(batch.rows, dtype=np.int64)
         wrong = np.zeros(batch.rows, dtype=bool)
-        for attribute, column, constant in zip(
-            self.schema.attributes, self.columns, self.constants, strict=True
+        for attribute, column, constant, other in zip(
+            self.schema.attributes, self.columns, self.constants, self.other, strict=True
         ):
             cells *= len(attribute)
             if column is None:
                 cells += constant
+                continue
+            if other is not None:
+                cells += codes_or_other(batch, column, attribute.levels, other)
                 continue
             codes = codes_of(batch, column, attribute_keys(attribute), _level_rule(attribute.levels), log)
             wrong |= codes < 0
@@ -193,6 +223,7 @@ class Microdata:
 
     kind: CensusKind
     names: Mapping[str, str]
+    others: None = None
 
     @property
     def leaf_columns(self) -> Sequence[str]:

@@ -14,9 +14,10 @@ from typing import Any
 
 from opendas.custody.account import AccountFacts
 from opendas.custody.ledger_entries import INFINITE, LedgerEntry, Loss, Spent, total_spent
-from opendas.custody.protected_units import CENSUS_CHANGES
+from opendas.custody.protected_units import CENSUS_CHANGES, unit_id
 from opendas.errors import ConfigError, FormatError
 from opendas.files.atomic import PARTIAL_SUFFIX, sha256_file, write_atomic
+from opendas.privacy.exact import format_fraction
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.report.facts import RunFacts, loss_json
 from opendas.report.guarantee import account_text, guarantee_text
@@ -114,6 +115,27 @@ def _entry(run: RunFacts, number: int) -> LedgerEntry:
     )
 
 
+def _discoveries(runs: Sequence[RunFacts]) -> list[LedgerEntry]:
+    """Describe the acts that found private parts of domains to the accountant, each once for each change."""
+    found = {}
+    for run in runs:
+        for act in () if run.domain is None else run.domain.discoveries:
+            found[act.act, unit_id(run.protected_unit), run.neighbours] = LedgerEntry(
+                run_id=act.act,
+                product="domain",
+                key_commitment="-",
+                input_tag="-",
+                plan_digest="-",
+                mechanism=Mechanism.DISCRETE_GAUSSIAN,
+                loss=act.loss(Neighbours(run.neighbours)),
+                relation=Neighbours(run.neighbours),
+                protected_unit=run.protected_unit,
+                version="-",
+                delta=act.delta,
+            )
+    return list(found.values())
+
+
 def _finite(loss: Loss | None) -> Fraction | None:
     return loss if isinstance(loss, Fraction) else None
 
@@ -123,13 +145,19 @@ def _total(spent: Spent, runs: Sequence[RunFacts], delta: Fraction) -> dict[str,
     loss = _finite(spent.epsilon if pure else spent.rho)
     records = {f"one {run.protected_unit}" for run in runs}
     records -= {f"one {run.protected_unit}" for run in runs if run.contribution is not None}
-    return {
+    total = {
         "change": f"{spent.change} record" if spent.change in records else spent.change,
         "neighbours": spent.relation.value,
-        "runs": spent.acts,
+        "runs": spent.acts - spent.approximate,
         "uncovered": spent.uncovered,
         **loss_json(loss, delta, pure=pure),
     }
+    if spent.approximate:
+        # delta-approximate rho-zCDP is (epsilon, delta + delta')-DP where rho-zCDP is (epsilon, delta')-DP.
+        whole = delta + spent.delta
+        total |= {"discoveries": spent.approximate, "discovery_delta": format_fraction(spent.delta)}
+        total |= {"delta": float(whole), "delta_exact": format_fraction(whole)}
+    return total
 
 
 def totals(runs: Sequence[RunFacts]) -> list[dict[str, object]]:
@@ -145,12 +173,18 @@ def totals(runs: Sequence[RunFacts]) -> list[dict[str, object]]:
         One person record, one housing unit record, and one person with the unit changes it induces (once the
         persons, twice the units), as far as runs touch them. ``uncovered`` counts runs on the same records
         whose loss under this relation was not derived: losses under different relations are never added.
-        A run that is not for release makes a total unbounded.
+        A run that is not for release makes a total unbounded. Acts that found private parts of a domain are
+        covered too: ``discoveries`` says how many, and ``delta`` has theirs, in exact ``discovery_delta``,
+        added to that of the conversion.
+
+    Notes
+    -----
+    Bun and Steinke (2016), section 8: composition and conversion of approximate zCDP.
     """
     if not runs:
         return []
     delta = min(run.delta for run in runs)
-    entries = [_entry(run, number) for number, run in enumerate(runs)]
+    entries = [_entry(run, number) for number, run in enumerate(runs)] + _discoveries(runs)
     return [_total(spent, runs, delta) for spent in total_spent(entries, CENSUS_CHANGES)]
 
 

@@ -110,7 +110,8 @@ def exact_words(record: Mapping[str, Any], digits: int = 0) -> str:
 def runs_words(total: Mapping[str, Any]) -> str:
     """Say how many runs a total covers, of how many on the same records."""
     runs, uncovered = total["runs"], total["uncovered"]
-    return f"{runs} of {runs + uncovered}" if uncovered else str(runs)
+    found = f" and {total['discoveries']} discovery" if total.get("discoveries") else ""
+    return (f"{runs} of {runs + uncovered}" if uncovered else str(runs)) + found
 
 
 def partial_losses(run: RunFacts) -> list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]:

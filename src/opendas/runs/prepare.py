@@ -20,7 +20,7 @@ from opendas.custody.stamps import (
 from opendas.engines.backend import Backend
 from opendas.engines.local import workers_for
 from opendas.engines.truth import ExactCounts
-from opendas.errors import DataError, PrivacyError
+from opendas.errors import DataError
 from opendas.files.atomic import write_atomic
 from opendas.files.mdf.layout import check_mdf
 from opendas.gls.model import TreeModel
@@ -201,8 +201,6 @@ def charge_run(act: Act[RunOptions], planned: PlannedRun) -> Charged:
     domain = _found_domain(run, data)
     taken = (DOMAIN_FROM_RECORDS,) if run.resolved.domain.from_records else ()
     stamps = (*((NOT_FOR_RELEASE,) if identified.key.is_seeded else ()), *data.stamps, *taken)
-    if act.earlier is not None:
-        _check_domain(domain, act.earlier)
     said = {"stamps": list(stamps), "declared": list(data.declared), "domain": domain.to_dict()}
     charged = act.charge(identified, said)
     act.clock.lap("plan")
@@ -218,22 +216,6 @@ def _found_domain(run: Run, data: InputData) -> Domain:
     taken = POPULATED_LEAVES in data.declared or (derived and reader.startswith("pl94"))
     frame = Provenance.FROM_RECORDS if taken else domain.frame
     return replace(domain, frame=frame, units=units)
-
-
-def _check_domain(domain: Domain, state: RunState) -> None:
-    """Refuse to go on with a run whose domain is said to come from elsewhere than when it was charged.
-
-    Raises
-    ------
-    PrivacyError
-    """
-    charged = (state.result or {}).get("domain")
-    if charged is not None and charged != domain.to_dict():
-        raise PrivacyError(
-            f"the run of {state.product} in this folder was charged with another provenance of labels, "
-            "levels, frame or units: its certificate would say what was not so. Restore run file and product "
-            "file, or start a new run in a new folder, which is charged in full."
-        )
 
 
 def log_phase(act: Act[RunOptions], run: Run, state: RunState) -> None:

@@ -199,6 +199,7 @@ class Run:
             "failsafe": resolved.failsafe,
             "invariants": [invariant.name for invariant in self.product.invariants],
             "bounds": [[b.name, b.lower, b.upper] for b in self.product.bounds],
+            "domain": resolved.domain.to_dict(),
         }
         if resolved.reader.contribution is not None:
             document["contribution"] = resolved.reader.contribution.to_dict()

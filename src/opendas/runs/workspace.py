@@ -87,7 +87,7 @@ class RunState:
         names = {
             "version": "version",
             "plan_digest": "plan",
-            "estimation_digest": "estimation settings",
+            "estimation_digest": "estimation settings or provenance",
             "input_tag": "input",
             "seed": "seed",
         }

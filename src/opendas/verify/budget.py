@@ -20,6 +20,7 @@ import numpy as np
 from opendas.budget.allocation import Budget
 from opendas.budget.contribution import Contribution
 from opendas.custody.account import AccountFacts
+from opendas.custody.protected_units import unit_id
 from opendas.errors import CheckFailed, ConfigError
 from opendas.files.nmf.reading import MeasurementFile, measurement_metadata
 from opendas.files.release_folder import ReleasedProduct
@@ -32,6 +33,7 @@ from opendas.report.guarantee import account_text
 from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
 from opendas.schema.declarations import ContributionBound
 from opendas.schema.product import Product
+from opendas.schema.provenance import Discovery, Domain
 from opendas.verify.check import require
 
 __all__ = [
@@ -291,6 +293,7 @@ def check_totals(certificate: Mapping[str, Any]) -> str:
         pure = "pure_epsilon" in total
         covered = Fraction(0)
         bounded = True
+        found: dict[tuple[str, str], Discovery] = {}
         for run in certificate["runs"]:
             times = _times(change, run["protected_unit"])
             if times == 0 or run["neighbours"] != total["neighbours"]:
@@ -298,12 +301,21 @@ def check_totals(certificate: Mapping[str, Any]) -> str:
             loss = times * _total(run)
             laplace = run["mechanism"] == Mechanism.DISCRETE_LAPLACE
             covered += loss**2 / 2 if laplace and not pure else loss
+            if times == 1 and run.get("domain"):
+                for act in Domain.from_dict(run["domain"]).discoveries:
+                    found[unit_id(run["protected_unit"]), act.act] = act
             bounded = bounded and "NOT FOR RELEASE" not in run["stamps"]
         if total["unbounded"]:
             require(not bounded, f"total for {change}: stated as unbounded, but every run is bounded.")
             continue
         require(bounded, f"total for {change}: a run not for release has no finite loss.")
         key = "pure_epsilon" if pure else "rho"
+        covered += sum(act.loss(Neighbours(total["neighbours"])) for act in found.values())
+        delta = sum((act.delta for act in found.values()), Fraction(0))
+        require(
+            parse_fraction(total.get("discovery_delta", "0"), change) == delta,
+            f"total for {change}: its delta leaves out a discovery.",
+        )
         require(
             parse_fraction(total[key], change) == covered, f"total for {change}: not the sum of the runs."
         )

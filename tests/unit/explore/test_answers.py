@@ -26,9 +26,9 @@ from opendas.measurement.plan import MeasurementPlan
 from opendas.privacy.attacker import pure_power_bound, zcdp_power_bound
 from opendas.privacy.relations import Mechanism
 from opendas.privacy.zcdp import epsilon_cks
-from opendas.runs.config.templates import pl94_run_file
 from opendas.runs.facts import noise_rows
 from opendas.runs.run import Run
+from opendas.runs.starting.templates import pl94_run_file
 from opendas.schema.pl94 import pl94_persons
 
 SPINES = {

@@ -6,7 +6,7 @@ usable, after it has told the log.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,8 @@ __all__ = [
     "block_geocodes_of",
     "coded_geocodes",
     "codes_of",
+    "codes_or_other",
+    "distinct_texts",
     "geocodes_of",
     "is_repeated",
     "positions_of",
@@ -136,11 +138,26 @@ def positions_of(ascending: npt.NDArray[Any], wanted: npt.NDArray[Any]) -> Ints:
     return np.repeat(position, np.diff(starts, append=len(wanted)))
 
 
+def distinct_texts(batch: Batch, name: str) -> tuple[Ints, list[str]]:
+    """Return (position of each row, distinct texts of a column); what is null or no text is empty."""
+    index, values = _distinct(batch.columns[name])
+    return index, [_text(value) or "" for value in values] or [""]
+
+
 def text_of(batch: Batch, name: str) -> Codes:
     """Return a column as text, UTF-8; null is the empty text."""
-    index, values = _distinct(batch.columns[name])
-    texts = np.array([(_text(value) or "").encode() for value in values] or [b""], dtype=np.bytes_)
-    return np.asarray(texts[index])
+    index, texts = distinct_texts(batch, name)
+    return np.asarray(np.array([text.encode() for text in texts], dtype=np.bytes_)[index])
+
+
+def codes_or_other(batch: Batch, name: str, labels: Sequence[str], other: str) -> Ints:
+    """Return the code of every row's label; that of `other` where the label is none of `labels`.
+
+    Nothing is refused and nothing told: what counts as other is a function of each row by itself.
+    """
+    index, texts = distinct_texts(batch, name)
+    known = {label: code for code, label in enumerate(labels)}
+    return np.array([known.get(text, known[other]) for text in texts], dtype=np.int64)[index]
 
 
 def unit_ids(batch: Batch, name: str, log: FindingLog) -> Codes:

@@ -22,6 +22,7 @@ from opendas.readers.columns.csv_parquet import Batch, no_rows, read_batches, sh
 from opendas.readers.columns.findings import FindingLog
 from opendas.readers.counting.contributions import Contributions
 from opendas.readers.counting.entries import Entries, summed
+from opendas.readers.counting.others import OtherLeaves
 from opendas.readers.frame.frame_file import (
     CENSUS_UNITS,
     Hierarchy,
@@ -30,7 +31,7 @@ from opendas.readers.frame.frame_file import (
     frame_path,
     read_frame_file,
 )
-from opendas.readers.frame.units import add_units, check_units, derived_units, read_units
+from opendas.readers.frame.units import add_units, check_units, derived_units, frame_findings, read_units
 from opendas.schema.histogram import Histogram
 from opendas.schema.product import Product
 
@@ -70,6 +71,11 @@ class Layout(Protocol):
     @property
     def leaf_field(self) -> str:
         """The column that findings about the leaf name."""
+        ...
+
+    @property
+    def others(self) -> OtherLeaves | None:
+        """Where rows belong whose leaf the frame does not list; None where such rows are refused."""
         ...
 
     def leaves(self, batch: Batch, log: FindingLog) -> Geocodes:
@@ -259,23 +265,18 @@ def _rows(
     batch: Batch, layout: Layout, product: Product, frame: Frame, log: FindingLog
 ) -> tuple[Ints, Ints | None, Bools | None]:
     """Return (leaf * n + cell, count) of the usable rows that count something; and which, if not all."""
-    geocodes = layout.leaves(batch, log)
+    leaves, outside = _leaves(batch, layout, frame, log)
     cells = layout.cells(batch, log)
     counts = layout.counts(batch, log)
-    # Codes that are not usable are told already; they are no leaves, and lie outside nothing.
-    places = positions_of(frame.geocodes, geocodes.values)
-    outside = (places < 0) & (geocodes.values != b"")
-    leaves = geocodes.spread(places)
     usable = (leaves >= 0) & (cells >= 0)
     if counts is not None:
         usable &= counts > 0
-    if not usable.all():
-        counted = cells != -2
+    if outside.any():
+        outside &= cells != -2
         if counts is not None:
-            counted &= counts != 0
+            outside &= counts != 0
         rule = f"expected a {frame.leaf} that the frame holds"
-        wrong = geocodes.spread(outside) & counted
-        batch.report(wrong, layout.leaf_field, rule, log, GeographyError)
+        batch.report(outside, layout.leaf_field, rule, log, GeographyError)
     impossible = ~product.possible[cells]
     if impossible.any():
         impossible &= cells >= 0
@@ -288,6 +289,17 @@ def _rows(
     leaves, cells = leaves[usable], cells[usable]
     counts = None if counts is None else counts[usable]
     return leaves * product.schema.size + cells, counts, usable
+
+
+def _leaves(batch: Batch, layout: Layout, frame: Frame, log: FindingLog) -> tuple[Ints, Bools]:
+    """Return the position of each row's leaf, -1 where it has none; and where the frame does not hold it."""
+    if layout.others is not None:
+        return layout.others.places(batch, frame.geocodes), np.zeros(batch.rows, dtype=np.bool_)
+    geocodes = layout.leaves(batch, log)
+    places = positions_of(frame.geocodes, geocodes.values)
+    # Codes that are not usable are told already; they are no leaves, and lie outside nothing.
+    outside = (places < 0) & (geocodes.values != b"")
+    return np.asarray(geocodes.spread(places)), np.array(geocodes.spread(outside))
 
 
 def _combine(keys: Ints, counts: Ints | None) -> tuple[Ints, Ints]:
@@ -343,6 +355,8 @@ def read_rows(
         _complete_units(columns, spec, kind, blocks=levels.root is not None)
     frame = columns.frame()
     del columns
+    if layout.others is not None:
+        layout.others.check(frame.geocodes)
     declared = (POPULATED_LEAVES,) if leaves == "records" else ()
     if planning and not derive:
         return InputData(frame, without_counts(frame, spec), (), declared)
@@ -366,6 +380,8 @@ def read_rows(
         if broken and spec.strict:
             raise DataError("Records and public units contradict each other.", broken)
         warnings += broken
+    if leaves != "records" and spec.frame_is_public:
+        warnings += frame_findings(frame, histogram, spec.product, kind)
     return InputData(frame, histogram, stamps, declared, warnings)
 
 
@@ -409,6 +425,8 @@ def file_rows(spec: ReaderSpec, layout: Layout, levels: Hierarchy, leaves: Leave
         return None
     _complete_units(columns, spec, kind, blocks=levels.root is not None)
     frame = columns.frame()
+    if layout.others is not None:
+        layout.others.check(frame.geocodes)
     return FileRows(InputData(frame, without_counts(frame, spec)), spec, layout)
 
 

@@ -19,6 +19,7 @@ from opendas.readers.columns.coding import geocodes_of, is_repeated, positions_o
 from opendas.readers.columns.csv_parquet import PUBLIC_ROWS, column_names, no_rows, read_batches
 from opendas.readers.columns.findings import FindingLog, Origin, joined, report_rows
 from opendas.readers.frame.frame_file import CENSUS_UNITS, LeafColumns, unit_names
+from opendas.schema.declarations import Bound
 from opendas.schema.histogram import Histogram
 from opendas.schema.product import Product
 
@@ -27,6 +28,7 @@ __all__ = [
     "broken_units",
     "check_units",
     "derived_units",
+    "frame_findings",
     "people_by_hhgq",
     "read_units",
     "report_units",
@@ -233,13 +235,55 @@ def broken_units(
     for bound in product.bounds:
         if bound.column not in units:
             continue
-        inside = product.workload.group(bound.query).row_of_cell == product.bound_row(bound)
-        counted = np.flatnonzero(inside[part.cells])
-        answer = np.zeros(part.rows, dtype=np.int64)
-        np.add.at(answer, row[counted], part.counts[counted])
-        count = units[bound.column]
+        answer, count = _answer(product, bound, part, row), units[bound.column]
         broken.append(np.asarray((answer < bound.lower * count) | (answer > bound.upper * count)))
     return broken
+
+
+def _answer(product: Product, bound: Bound, part: Histogram, row: Ints) -> Ints:
+    """Return the number of records in the cell of a bound, int64 (l,); `row` is that of every entry."""
+    inside = product.workload.group(bound.query).row_of_cell == product.bound_row(bound)
+    counted = np.flatnonzero(inside[part.cells])
+    answer = np.zeros(part.rows, dtype=np.int64)
+    np.add.at(answer, row[counted], part.counts[counted])
+    return answer
+
+
+def frame_findings(
+    frame: Frame, histogram: Histogram, product: Product, kind: CensusKind | None
+) -> tuple[Finding, ...]:
+    """Return a finding for each sign that a frame which is declared public was made from the records.
+
+    That every leaf holds a record is such a sign, and that unit counts are the counts of the records. It is
+    no proof; and the findings are confidential, for they say something of the counts. Of housing units none
+    is looked for: leaves are where they are, and the frame counts them as the records do.
+    """
+    if kind == "units":
+        return ()
+    totals = histogram.row_totals()
+    signs: dict[str, str] = {}
+    if len(frame) > 1 and bool((totals > 0).all()):
+        signs[frame.leaf] = "every leaf holds a record"
+    for name, units in frame.units.items():
+        if units.any() and np.array_equal(units, totals):
+            signs[name] = "each leaf has as many units as records"
+    for bound in product.bounds if kind is None else ():
+        units = frame.units[bound.column]
+        if units.any() and np.array_equal(units, _whole_answer(product, bound, histogram)):
+            signs[bound.column] = f"each leaf has as many units as records in {bound.name}"
+    log = FindingLog()
+    for field, sign in signs.items():
+        rule = (
+            f"{sign}, as in a frame made from the records. Give the public list, empty leaves included; or "
+            'declare provenance = "from-records", which stamps the release'
+        )
+        log.add(DataError, "frame", None, field, rule)
+    return log.findings
+
+
+def _whole_answer(product: Product, bound: Bound, histogram: Histogram) -> Ints:
+    parts = [part for _, part in histogram.pieces(_ROWS)]
+    return np.concatenate([_answer(product, bound, part, _row_of_entry(part)) for part in parts])
 
 
 def report_units(

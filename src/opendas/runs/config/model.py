@@ -223,6 +223,7 @@ class InputSection(Section):
     count: Name = "count"
     columns: Mapping[str, Name] = Field(default_factory=dict)
     constants: Mapping[str, Name] = Field(default_factory=dict)
+    other: Mapping[str, Name] = Field(default_factory=dict)
     units: UnitsSection | None = None
     unit_id: Name | None = None
     at_most: Annotated[int, Field(ge=1)] | None = None
@@ -317,6 +318,7 @@ class GeographySection(Section):
     entities: tuple[Literal[ENTITY_CATEGORIES], ...] | None = None  # type: ignore[valid-type]
     levels: tuple[LevelSection, ...] = ()
     frame: Annotated[str | MemoryTable, PlainValidator(_frame)] | None = None
+    other: Name | None = None
     provenance: Origins | None = None
     discovery: DiscoverySection | None = None
     block_assignment: Annotated[tuple[RunPath, ...], BeforeValidator(_several)] = ()

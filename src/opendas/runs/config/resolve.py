@@ -8,7 +8,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from opendas.budget.resolve import BudgetSpec
-from opendas.errors import ConfigError
+from opendas.errors import ConfigError, PrivacyError
 from opendas.files.remote import RemoteAddress, RemoteInput
 from opendas.geography.frame import ENTITY_CATEGORIES, LevelRule
 from opendas.geography.recipe import Recipe, recipe_levels, stand_ins
@@ -85,6 +85,8 @@ def reader_spec(run_file: RunFile, product: Product, *, need_input: bool = True)
         count=given.count,
         columns=dict(given.columns),
         constants=dict(given.constants),
+        other=dict(given.other),
+        other_leaf=geography.other,
         units=None
         if given.units is None or units is None
         else UnitsSpec(
@@ -150,6 +152,8 @@ def _misplaced_keys(run_file: RunFile) -> list[str]:
                 f'included. frame = "{FRAME_FROM_RECORDS}" takes it from the input, which publishes which '
                 "leaves are populated"
             )
+        if geography.frame == FRAME_FROM_RECORDS and geography.other is not None:
+            found.append("[geography] other: a frame from the records lists every leaf that they have")
         if "root" in geography.model_fields_set:
             found.append(
                 f"[geography] root: census readers only; with reader {reader} the first of levels is the root"
@@ -159,12 +163,12 @@ def _misplaced_keys(run_file: RunFile) -> list[str]:
         return found
     found = [
         f"[geography] {key}: not with reader {reader}, which knows the census geolevels and frame"
-        for key in (("levels",) if reader == "cef" else ("levels", "frame", "provenance"))
+        for key in (("levels", "other") if reader == "cef" else ("levels", "frame", "provenance", "other"))
         if key in geography.model_fields_set
     ]
     found += [
         f"[input] {key}: not with reader {reader}, whose layout is fixed"
-        for key in ("geocode", "count", "columns", "constants", *_UNIT_KEYS)
+        for key in ("geocode", "count", "columns", "constants", "other", *_UNIT_KEYS)
         if key in given.model_fields_set
     ]
     if reader == "cef":
@@ -321,6 +325,8 @@ def resolve(run_file: RunFile, *, strict: bool = False, need_input: bool = True)
     product = load_product(run_file.run.product)
     reader = replace(reader_spec(run_file, product, need_input=need_input), strict=strict)
     geolevels = run_file.geolevels
+    domain = declared_domain(run_file, product)
+    reader = replace(reader, frame_is_public=domain.frame in (Provenance.CODE_BOOK, Provenance.PUBLIC))
     held, dropped = _invariants(run_file, product, geolevels)
     _check_estimator(run_file, product, held, geolevels)
     recipe = _recipe(run_file, product)
@@ -345,7 +351,7 @@ def resolve(run_file: RunFile, *, strict: bool = False, need_input: bool = True)
         failsafe=run_file.run.failsafe,
         slack=run_file.passes.slack,
         milp=run_file.passes.milp,
-        domain=declared_domain(run_file, product),
+        domain=domain,
     )
 
 
@@ -359,6 +365,8 @@ def declared_domain(run_file: RunFile, product: Product) -> Domain:
     ------
     ConfigError
         If a part is not spoken of, or a private one has no act that found it.
+    PrivacyError
+        If a unit of several records is to be protected, and a private part was found record by record.
     """
     geography, units = run_file.geography, run_file.input.units
     own = product.name not in BUILT_IN_PRODUCTS
@@ -382,7 +390,14 @@ def declared_domain(run_file: RunFile, product: Product) -> Domain:
         problems.append('[geography] discovery: neither levels nor frame are "private"')
     if problems:
         raise ConfigError("\n  ".join(problems))
-    return Domain(labels, levels, frame, found, _discoveries(run_file, product))
+    discoveries = _discoveries(run_file, product)
+    if discoveries and run_file.input.unit_id is not None:
+        raise PrivacyError(
+            "[input] unit_id: labels or leaves were found by an act that protects one row, not a "
+            f"{run_file.input.unit_id} with several: no loss of the unit is known for it. Make the table one "
+            "row a unit and find them again, or take them from a code book and a public list."
+        )
+    return Domain(labels, levels, frame, found, discoveries)
 
 
 _CHOICES = f"one of {PROVENANCE_WORDS}"

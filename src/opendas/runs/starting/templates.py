@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
 from opendas.geography.states import State, find_state
 from opendas.readers.pl94.fetch import pl94_url
-from opendas.runs.config.guess import TableGuess
 from opendas.runs.config.released import toml_key, toml_text, toml_value
+from opendas.runs.starting.guess import OTHER, TableGuess
+from opendas.schema.provenance import Discovery
 
-__all__ = ["pl94_run_file", "pl94_run_files", "table_product_file", "table_run_file"]
+__all__ = ["frame_file", "pl94_run_file", "pl94_run_files", "table_product_file", "table_run_file"]
 
 
 def pl94_run_files(state: str, year: int) -> tuple[str, str, dict[str, str]]:
@@ -84,32 +87,52 @@ def _levels(guess: TableGuess) -> str:
     return "[\n" + ",\n".join(entries) + ",\n]"
 
 
-def table_product_file(guess: TableGuess, name: str) -> str:
+_READ_LABELS = """\
+# CHECK: the labels below were read from the data, and a release that shows them is stamped
+# DOMAIN FROM RECORDS: a label that one record alone bears gives this record away. Put labels of a code
+# book in their place, and write provenance = "code-book" (or "public"), or for each attribute by itself
+# { age = "code-book", ... }. Or let `opendas init table --rho` find the labels privately.
+provenance     = "from-records"
+
+# CHECK: every level that can occur, also one that no record of today has. In the order of output."""
+
+_FOUND_LABELS = """\
+# The labels below were found privately, by an act that the certificate adds to the totals: leave `discovery`
+# as it is. Labels may be left out or put in another order.
+provenance     = "private"
+discovery      = {discovery}
+
+# A value that was not found counts as "{other}" ([input] other in the run file)."""
+
+
+def table_product_file(
+    guess: TableGuess, name: str, discovery: Discovery | None = None, protected_unit: str = "record"
+) -> str:
     """Return a product file for a table of the user's own.
 
     Parameters
     ----------
-    guess : TableGuess
     name : str
         Of the product.
+    discovery : Discovery, optional
+        The act that found the labels; without it they were read from the records.
+    protected_unit : str
+        What one row is.
     """
     attributes = "\n".join(f"{toml_key(a)} = {toml_value(levels)}" for a, levels in guess.attributes.items())
     single = list(guess.attributes) if len(guess.attributes) > 1 else []
     first = next(iter(guess.attributes))
+    labels = _READ_LABELS
+    if discovery is not None:
+        labels = _FOUND_LABELS.format(discovery=toml_value(discovery.to_dict()), other=OTHER)
     return f"""\
-# OpenDAS product file, guessed from {guess.file}. Look for CHECK: a guess knows only the form of data.
+# OpenDAS product file, {"guessed" if discovery is None else "made"} from {guess.file}. Look for CHECK.
 
 [product]
 name           = {toml_text(name)}
-protected_unit = "record"            # what one row is: "patient", "voter", ...
+protected_unit = {toml_text(protected_unit).ljust(19)} # what one row is: "patient", "voter", ...
 
-# CHECK: the labels below were read from the data, and a release that shows them is stamped
-# DOMAIN FROM RECORDS: a label that one record alone bears gives this record away. Put labels of a code
-# book in their place, and write provenance = "code-book" (or "public"), or for each attribute by itself
-# {{ age = "code-book", ... }}. Or let `opendas init table --rho` find the labels privately.
-provenance     = "from-records"
-
-# CHECK: every level that can occur, also one that no record of today has. The order is the order of output.
+{labels}
 [attributes]
 {attributes}
 
@@ -157,19 +180,47 @@ def _query_shares(guess: TableGuess) -> Mapping[str, Fraction]:
     return {**shares, "detailed": Fraction(1, 2)}
 
 
-def table_run_file(guess: TableGuess, product_file: str, data_path: str) -> str:
+_READ_FRAME = """\
+# CHECK: "from-records" publishes which leaves hold records. Better: a file that lists every leaf, the empty
+# ones included, in a column named {geocode}:   frame = "leaves.csv"
+# and where levels and leaves come from:       provenance = "public" (or "code-book")
+frame = "from-records"               # says its provenance itself: stamped DOMAIN FROM RECORDS"""
+
+_FOUND_FRAME = """\
+# Leaves and hierarchy were found privately, by an act that the certificate adds to the totals: leave
+# `discovery` as it is. A record whose leaf was not found counts in the leaf "{other}:LEVEL:CODE" of the
+# lowest unit above it that was found, else in the leaf "{other}".
+frame      = {frame}
+provenance = "private"
+discovery  = {discovery}
+other      = "{other}\""""
+
+
+def table_run_file(
+    guess: TableGuess,
+    product_file: str,
+    data_path: str,
+    discovery: Discovery | None = None,
+    frame_file: str = "",
+) -> str:
     """Return a run file for a table of the user's own.
 
     Parameters
     ----------
-    guess : TableGuess
-    product_file, data_path : str
-        As seen from the run file's folder.
+    product_file, data_path, frame_file : str
+        As seen from the run file's folder; the last is the list of leaves, where they were discovered.
+    discovery : Discovery, optional
+        The act that found labels, leaves and hierarchy; without it they were read from the records.
     """
     count = f"count   = {toml_text(guess.count)}\n" if guess.count is not None else ""
     ignored = ", ".join(guess.ignored) or "none"
+    frame, other = _READ_FRAME.format(geocode=guess.geocode), ""
+    if discovery is not None:
+        told = toml_value(discovery.to_dict())
+        frame = _FOUND_FRAME.format(frame=toml_text(frame_file), discovery=told, other=OTHER)
+        other = f"other   = {toml_value(dict.fromkeys(guess.attributes, OTHER))}   # what was not found\n"
     return f"""\
-# OpenDAS run file, guessed from {guess.file}. Look for CHECK.
+# OpenDAS run file, {"guessed" if discovery is None else "made"} from {guess.file}. Look for CHECK.
 
 [run]
 product    = {toml_text(product_file)}
@@ -182,15 +233,12 @@ neighbours = "bounded"               # one record replaced by another; "unbounde
 reader  = {toml_text(guess.reader)}
 path    = {toml_text(data_path)}
 geocode = {toml_text(guess.geocode)}
-{count}{_columns(guess)}{_unit(guess)}
+{count}{_columns(guess)}{other}{_unit(guess)}
 # CHECK: the hierarchy, top first. A level is found by the first characters of the geocode, or by a column.
 [geography]
 levels = {_levels(guess)}
 
-# CHECK: "from-records" publishes which leaves hold records. Better: a file that lists every leaf, the empty
-# ones included, in a column named {guess.geocode}:   frame = "leaves.csv"
-# and where levels and leaves come from:       provenance = "public" (or "code-book")
-frame = "from-records"               # says its provenance itself: stamped DOMAIN FROM RECORDS
+{frame}
 
 # CHECK: rho is the privacy loss of the whole release: smaller protects more. `opendas plan` shows the noise.
 [budget]
@@ -200,3 +248,18 @@ geolevels = {toml_value(_even(guess.level_names))}
 [budget.queries]
 "*" = {toml_value(_query_shares(guess))}
 """
+
+
+def frame_file(table: TableGuess, leaves: Sequence[Sequence[str]]) -> str:
+    """Return a list of leaves as CSV: a column for each level above, and the geocode.
+
+    Parameters
+    ----------
+    leaves : sequence of sequence of str
+        The codes of each leaf's levels, top first, the leaf last.
+    """
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*table.upper_columns, table.geocode])
+    writer.writerows(leaves)
+    return text.getvalue()

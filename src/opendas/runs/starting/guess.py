@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,11 +15,15 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from opendas.errors import ConfigError, EnvironmentFailure, FormatError
+from opendas.readers.columns.csv_parquet import column_names
 from opendas.readers.columns.identifiers import seems_identifier, several_rows
 from opendas.runs.config.model import RESERVED_GEOLEVELS
 from opendas.schema.attributes import RESERVED_NAMES
 
-__all__ = ["MOST_LEVELS", "TableGuess", "guess_table"]
+__all__ = ["MOST_LEVELS", "OTHER", "TableGuess", "declared_table", "guess_table", "in_order"]
+
+OTHER = "other"
+"""Label of what a private discovery did not find, and leaf of the records whose leaf it did not find."""
 
 MOST_LEVELS = 40
 """An attribute has at most so many levels; a column with more is an identifier or a number."""
@@ -76,6 +80,11 @@ class TableGuess:
     levels: tuple[tuple[str, int | None, str | None], ...]
     ignored: tuple[str, ...]
     unit_id: str | None = None
+
+    @property
+    def upper_columns(self) -> tuple[str, ...]:
+        """Columns with the codes of the levels above the leaf, top first."""
+        return tuple(column for _, _, column in self.levels if column is not None)
 
     @property
     def level_names(self) -> tuple[str, ...]:
@@ -136,13 +145,59 @@ def guess_table(path: Path) -> TableGuess:
         reader="records" if count is None else "histogram",
         geocode=geocode,
         count=count,
-        attributes={name: _labels(codes[column][0]) for name, column in columns.items()},
+        attributes={name: in_order(codes[column][0]) for name, column in columns.items()},
         columns=columns,
         levels=_levels(codes[geocode][0], geocode, uppers),
         ignored=tuple(
             name for name in table.column_names if name not in {geocode, *uppers, *attributes, count}
         ),
         unit_id=next((name for name in of_units if count is None and _repeats(codes[name])), None),
+    )
+
+
+def declared_table(
+    path: Path, geography: Sequence[str], attributes: Sequence[str], count: str | None = None
+) -> TableGuess:
+    """Return what a table is by declaration: of the table itself, only the header is read.
+
+    Parameters
+    ----------
+    geography : sequence of str
+        Columns with codes of places, top first, the leaf last.
+    attributes : sequence of str
+        Columns with attributes; their labels are left open.
+    count : str, optional
+        Column with the number of records of a row.
+
+    Raises
+    ------
+    ConfigError
+        If a column is missing, or named twice.
+    FormatError
+        If it is no table.
+    """
+    if not path.is_file():
+        raise ConfigError(f"{path}: no such file.")
+    header = column_names(path)
+    wanted = [*geography, *attributes, *([] if count is None else [count])]
+    missing = [name for name in wanted if name not in header]
+    if missing:
+        raise ConfigError(f"{path.name} has no column {missing[0]!r}; it has {', '.join(header[:40])}.")
+    if len(set(wanted)) < len(wanted):
+        raise ConfigError(
+            "a column is named twice: each has one meaning in --geography, --attributes, --count."
+        )
+    *above, geocode = geography
+    columns = _attribute_names(list(attributes))
+    return TableGuess(
+        file=path.name,
+        reader="records" if count is None else "histogram",
+        geocode=geocode,
+        count=count,
+        attributes=dict.fromkeys(columns, ()),
+        columns=columns,
+        levels=_levels([], geocode, tuple(above)),
+        ignored=tuple(name for name in header if name not in wanted),
     )
 
 
@@ -269,7 +324,7 @@ def _unique(codes: Mapping[str, _Codes], names: list[str]) -> bool:
     return bool(np.unique(keys, axis=1).shape[1] == keys.shape[1])
 
 
-def _labels(values: list[str]) -> tuple[str, ...]:
+def in_order(values: Iterable[str]) -> tuple[str, ...]:
     """Return level labels in their natural order, numbers by size; an empty field is no level."""
 
     def natural(value: str) -> list[tuple[int, int, str]]:

@@ -1,0 +1,1 @@
+"""Files to start from: what `opendas init` guesses, finds privately, and writes."""
