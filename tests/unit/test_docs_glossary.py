@@ -41,6 +41,7 @@ TERMS = (
         "blinded head",
         "filter",
     ),
+    *("fingerprint", "re-derivation", "signature", "signing key"),
 )
 
 
