@@ -257,6 +257,7 @@ def tabulate(
 
     With `intervals`, a level such as ``"0.90"``, estimate and interval stand beside each count.
     """
+    from opendas.custody.folders import holding
     from opendas.report.certificate import issue_date
     from opendas.runs.facts import issue_certificate
     from opendas.runs.finished_release import exact_level
@@ -266,17 +267,18 @@ def tabulate(
     folder = _path(to)
     confidence = DEFAULT_CONFIDENCE if intervals is None else exact_level(intervals)
     issue_date()  # no table is written that cannot be certified
-    written = write_tables(
-        release.path,
-        tables,
-        geolevel,
-        fmt=format,
-        confidence=confidence,
-        intervals=intervals is not None,
-        to=folder,
-    )
-    if folder is None:
-        issue_certificate(release.folder)
+    with holding(release.path):
+        written = write_tables(
+            release.path,
+            tables,
+            geolevel,
+            fmt=format,
+            confidence=confidence,
+            intervals=intervals is not None,
+            to=folder,
+        )
+        if folder is None:
+            issue_certificate(release.folder)
     return tuple(written)
 
 
@@ -363,6 +365,7 @@ def evaluate(
         The book of the data; by default that of the release, or one that knows the input.
     """
     from opendas.custody.account import EVALUATE
+    from opendas.custody.folders import holding
     from opendas.engines.truth import input_tag
     from opendas.metrics.evaluate import evaluate as compare
     from opendas.metrics.output import write_evaluation
@@ -390,7 +393,8 @@ def evaluate(
         vars(release).pop("certificate", None)  # it was issued again
     result = compare(data.histogram, release.estimate(name), data.frame, truth.product, entities=entities)
     if save:
-        write_evaluation(release.path / "confidential" / "evaluation" / name, result)
+        with holding(release.path):
+            write_evaluation(release.path / "confidential" / "evaluation" / name, result)
     return result
 
 

@@ -21,6 +21,7 @@ WRITERS = {
     *("write_atomic", "atomic_file", "write_bytes", "write_text", "savez", "savez_compressed", "tofile"),
     *("HistogramWriter", "ParquetWriter", "parquet_sink", "write_here", "write_secret", "memmap", "RunLog"),
     *("TemporaryDirectory", "NamedTemporaryFile", "TemporaryFile", "mkdtemp", "copytree", "copyfile", "move"),
+    *("whole", "new_file", "move_folder", "write_csv", "memfd_create", "symlink_to", "open_output_stream"),
 }
 _MODE = re.compile(r"^[rwaxb+t]{1,3}$")
 
@@ -42,7 +43,7 @@ def writing(tree: ast.Module) -> Iterator[str]:
         elif (owner, name) == ("os", "open") and not only_reads(node):
             yield "os.open"
         elif (
-            name in ("open", "fdopen")
+            name in ("open", "fdopen", "ZipFile")
             and owner != "os"
             and any(map(is_mode, node.args + [k.value for k in node.keywords]))
         ):
@@ -88,6 +89,13 @@ def test_the_page_names_every_module_that_writes() -> None:
         ("os.open(path, os.O_RDONLY | os.O_NOFOLLOW)", []),
         ("os.open(path, flags, 0o600)", ["os.open"]),
         ("np.savez(buffer, a=1)", ["savez"]),
+        ("pacsv.write_csv(table, buffer)", ["write_csv"]),
+        ("zipfile.ZipFile(path, 'w')", ["open"]),
+        ("zipfile.ZipFile(path)", []),
+        ("os.memfd_create('x')", ["memfd_create"]),
+        ("path.symlink_to(other)", ["symlink_to"]),
+        ("system.open_output_stream(there)", ["open_output_stream"]),
+        ("folder.whole(name)", ["whole"]),
     ],
 )
 def test_the_search_sees_what_writes(text: str, found: list[str]) -> None:

@@ -245,9 +245,9 @@ def test_a_private_folder_is_0700_from_its_first_moment(
     made: list[int] = []
     real = os.mkdir
 
-    def watched(path: str, mode: int = 0o777) -> None:
-        real(path, mode)
-        made.append(stat.S_IMODE(os.stat(path).st_mode))
+    def watched(path: str, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
+        real(path, mode, dir_fd=dir_fd)
+        made.append(stat.S_IMODE(os.stat(path, dir_fd=dir_fd).st_mode))
 
     monkeypatch.setattr(os, "mkdir", watched)
     before = os.umask(0)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from opendas.custody.folders import open_folder
 from opendas.errors import OpendasError, is_interrupt
 
 __all__ = ["EXIT_ENVIRONMENT", "EXIT_INTERNAL", "EXIT_INTERRUPTED", "EXIT_USAGE", "guarded"]
@@ -158,9 +159,8 @@ def _debug_log(error: BaseException, context: dict[str, Path]) -> str:
         folder.mkdir(mode=0o700, exist_ok=True)
         text = "".join(traceback.TracebackException.from_exception(error, capture_locals=False).format())
         path = folder / "traceback.txt"
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
+        with open_folder(folder) as opened, opened.whole(path.name, 0o600) as file:
+            file.write(text.encode())
     except OSError:
         return "the traceback could not be written."
     return f"traceback: {path}. It is confidential: it may quote input."

@@ -19,6 +19,7 @@ __all__ = [
     "domain_option",
     "engine_options",
     "given_passphrase",
+    "group_writable_option",
     "json_option",
     "key_options",
     "ledger_option",
@@ -75,8 +76,16 @@ resume_option = click.option(
 )
 
 
+group_writable_option = click.option(
+    "--group-writable",
+    is_flag=True,
+    help="Let the group of OUT write there. Default: nobody else, whatever the umask.",
+)
+
+
 def key_options(function: _F) -> _F:
-    """Add ``--ledger``, ``--key-command``, ``--keep-key`` and the two ways to give a passphrase."""
+    """Add what every act takes: ledger, custody of the key, and who may write into its folder."""
+    function = group_writable_option(function)
     function = click.option(
         "--keep-key",
         is_flag=True,

@@ -153,6 +153,7 @@ def _check_usage(mode: str, out: Path | None, options: Mapping[str, Any]) -> Non
         "ask_passphrase",
         "keep_key",
         "sign",
+        "group_writable",
     ):
         if options[name] not in (None, False):
             raise click.UsageError(f"--{name.replace('_', '-')} goes with --mode private.")

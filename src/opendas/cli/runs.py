@@ -17,6 +17,7 @@ from opendas.cli.options import (
     domain_option,
     engine_options,
     given_passphrase,
+    group_writable_option,
     json_option,
     key_options,
     mdf_format_option,
@@ -153,6 +154,7 @@ def _measured(
     help="The book that opendas measure was given, if it lies elsewhere now.",
 )
 @sign_options
+@group_writable_option
 @json_option
 def estimate_command(run_file: Path, out: Path | None, as_json: bool, **options: Any) -> None:
     """Turn the measurements in OUT into consistent microdata. Spends no budget.

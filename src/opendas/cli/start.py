@@ -18,6 +18,7 @@ from opendas.cli.output import emit_json, message
 from opendas.cli.progress import Progress, duration
 from opendas.cli.runs import run_answer
 from opendas.errors import CheckFailed, ConfigError, EnvironmentFailure
+from opendas.files.atomic import write_atomic
 
 __all__ = [
     "demo_command",
@@ -417,8 +418,7 @@ def _write_new(texts: dict[Path, str]) -> None:
     """Write files that are not there yet, all or none."""
     _refuse_existing(texts)
     for path, text in texts.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        write_atomic(path, text.encode())
         click.echo(str(path))
 
 

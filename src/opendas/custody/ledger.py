@@ -20,14 +20,13 @@ from types import TracebackType
 from typing import Self
 
 from opendas.custody.book_terms import BookTerms
+from opendas.custody.folders import LOCK_NAME, open_folder
 from opendas.custody.ledger_entries import LedgerEntry, Spent, total_spent
 from opendas.custody.ledger_lines import Finished, LedgerAct, LedgerLine, head_of, read_lines
 from opendas.custody.protected_units import Change
 from opendas.errors import EnvironmentFailure, PrivacyError
 
 __all__ = ["Ledger"]
-
-_LOCK_NAME = ".opendas.lock"
 
 
 class Ledger:
@@ -263,7 +262,8 @@ class Ledger:
             raise PrivacyError(f"Ledger {self._path.name} is closed: its output folder is no longer locked.")
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
-            descriptor = os.open(self._path, flags, 0o600)
+            with open_folder(self._path.parent) as folder:
+                descriptor = os.open(self._path.name, flags, 0o600, dir_fd=folder.descriptor)
         except OSError as error:
             raise _disk_failure(self._path, error) from error
         try:
@@ -309,9 +309,11 @@ def _terms_of(lines: Sequence[LedgerLine]) -> BookTerms | None:
 
 
 def _lock_folder(folder: Path) -> int:
-    lock = folder / _LOCK_NAME
+    lock = folder / LOCK_NAME
     try:
-        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        with open_folder(folder) as opened:
+            descriptor = os.open(LOCK_NAME, flags, 0o600, dir_fd=opened.descriptor)
     except OSError as error:
         raise _disk_failure(lock, error) from error
     try:
@@ -339,11 +341,8 @@ def _read_all(descriptor: int) -> bytes:
 def _sync(descriptor: int, path: Path) -> None:
     """Force a file and its directory entry to disk."""
     os.fsync(descriptor)
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    with open_folder(path.parent) as folder:
+        folder.sync()
 
 
 def _disk_failure(path: Path, error: OSError) -> EnvironmentFailure:

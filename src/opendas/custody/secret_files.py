@@ -13,6 +13,7 @@ import resource
 import stat
 from pathlib import Path
 
+from opendas.custody.folders import open_folder, remove_file
 from opendas.errors import EnvironmentFailure, PrivacyError
 
 __all__ = [
@@ -43,10 +44,14 @@ def private_folder(folder: Path) -> None:
         If the file system refuses.
     """
     try:
-        # Narrow from the first moment, whatever the umask: no mode bit is ever added.
-        folder.mkdir(mode=0o700, exist_ok=True)
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except (NotADirectoryError, FileExistsError):
+        with open_folder(folder.parent) as above:
+            # Narrow from the first moment, whatever the umask: no mode bit is ever added.
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(folder.name, 0o700, dir_fd=above.descriptor)
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+            descriptor = os.open(folder.name, flags, dir_fd=above.descriptor)
+            above.sync()
+    except NotADirectoryError:
         raise PrivacyError(_strange(folder)) from None
     except OSError as error:
         if error.errno == errno.ELOOP:
@@ -85,7 +90,8 @@ def write_secret(path: Path, text: str) -> None:
         If it cannot be written; nothing is left behind.
     """
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with open_folder(path.parent) as folder:
+            descriptor = folder.new(path.name, 0o600)
     except FileExistsError:
         raise PrivacyError(f"There is a key at {path} already; a run never replaces one.") from None
     except OSError as error:
@@ -98,7 +104,7 @@ def write_secret(path: Path, text: str) -> None:
             os.fsync(file.fileno())
         _sync_folder(path.parent)
     except OSError as error:
-        path.unlink(missing_ok=True)
+        remove_file(path)
         raise _failure("write", path, error) from None
 
 
@@ -115,7 +121,8 @@ def read_secret(path: Path) -> str:
     try:
         # O_NONBLOCK: a pipe in the place of the file is refused below, and does not hang here.
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        descriptor = os.open(path, flags)
+        with open_folder(path.parent) as folder:
+            descriptor = os.open(path.name, flags, dir_fd=folder.descriptor)
     except FileNotFoundError:
         raise PrivacyError(
             f"There is no key at {path}. Without it the draws of this run cannot be repeated; "
@@ -211,13 +218,15 @@ def destroy_secret(path: Path) -> None:
         If it cannot be done.
     """
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(os.urandom(os.fstat(file.fileno()).st_size))
-            file.flush()
-            os.fsync(file.fileno())
-        path.unlink()
-        _sync_folder(path.parent)
+        with open_folder(path.parent) as folder:
+            flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            descriptor = os.open(path.name, flags, dir_fd=folder.descriptor)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(os.urandom(os.fstat(file.fileno()).st_size))
+                file.flush()
+                os.fsync(file.fileno())
+            os.unlink(path.name, dir_fd=folder.descriptor)
+            folder.sync()
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise PrivacyError(

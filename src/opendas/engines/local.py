@@ -14,7 +14,7 @@ import pickle
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import AbstractContextManager
 from enum import Enum, auto
@@ -27,6 +27,7 @@ import loky
 from loky.backend import get_context
 from loky.process_executor import TerminatedWorkerError
 
+from opendas.custody.folders import held_folders, hold_again
 from opendas.engines.checkpoint import TaskResult
 from opendas.engines.protocol import in_turn
 from opendas.engines.tasks import Task
@@ -70,7 +71,12 @@ def loads_at_once(cores: int) -> int:
     return max(1, cores - 1)
 
 
-def load(parent: int, turns: AbstractContextManager[Any], modules: Sequence[str]) -> None:
+def load(
+    parent: int,
+    turns: AbstractContextManager[Any],
+    modules: Sequence[str],
+    held: Mapping[str, tuple[int, int]],
+) -> None:
     """Import what a worker will need, and let it do a made task.
 
     Parameters
@@ -81,7 +87,10 @@ def load(parent: int, turns: AbstractContextManager[Any], modules: Sequence[str]
         A semaphore of the workers.
     modules : sequence of str
         What comes after the tasks.
+    held : mapping of str to (int, int)
+        The output folder of who started it.
     """
+    hold_again(held)
     threading.Thread(target=_follow, args=(parent,), daemon=True).start()
     with turns:
         from opendas.engines.local import keep_modules
@@ -181,7 +190,7 @@ class WorkerPool:
         self._processes = loky.ProcessPoolExecutor(
             workers,
             initializer=load,
-            initargs=(os.getpid(), self._turns, tuple(modules)),
+            initargs=(os.getpid(), self._turns, tuple(modules), held_folders()),
             timeout=None,
         )
         with _interrupts_for_us():

@@ -1,9 +1,8 @@
 """Files appear whole or not at all.
 
-A file is written under a temporary name in its own folder, flushed to disk and then renamed. The
-temporary name is a function of the final one, so that a process that was killed leaves one stale file,
-which the next attempt overwrites, rather than a growing heap of them. Only where two attempts may be at work
-at the same time does each have names of its own.
+A file is written under a temporary name in its own folder, flushed to disk and then renamed. The name is
+random, so that nobody can put anything there beforehand, and its folder is held open meanwhile
+(:mod:`opendas.custody.folders`). What a process that was killed leaves, the next run in the folder removes.
 """
 
 from __future__ import annotations
@@ -12,10 +11,10 @@ import contextlib
 import hashlib
 import os
 from collections.abc import Iterator
-from contextvars import ContextVar
 from pathlib import Path
 from typing import BinaryIO
 
+from opendas.custody.folders import PARTIAL_SUFFIX, open_folder, remove_file
 from opendas.errors import EnvironmentFailure
 
 __all__ = [
@@ -24,17 +23,12 @@ __all__ = [
     "flush_tree",
     "fsync_folder",
     "make_folder",
-    "name_attempt",
     "remove_partials",
     "sha256_file",
     "write_atomic",
 ]
 
-PARTIAL_SUFFIX = ".partial"
-"""Ending of the temporary name; the name also starts with a dot, so that data set readers skip it."""
-
 _CHUNK = 1 << 20
-_attempt: ContextVar[str] = ContextVar("attempt", default="")
 
 
 def _failure(action: str, path: Path, error: OSError) -> EnvironmentFailure:
@@ -66,14 +60,8 @@ def make_folder(folder: Path) -> None:
         If the file system refuses.
     """
     try:
-        missing = []
-        above = folder
-        while not above.exists() and above != above.parent:
-            missing.append(above)
-            above = above.parent
-        folder.mkdir(parents=True, exist_ok=True)
-        for created in reversed(missing):
-            fsync_folder(created.parent)
+        with open_folder(folder, make=True):
+            pass
     except OSError as error:
         raise _failure("create", folder, error) from error
 
@@ -117,36 +105,18 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
         If the disk is full, or a permission is missing; the temporary file is removed and an existing
         `path` is left as it was.
     """
-    make_folder(path.parent)
-    temporary = path.with_name(f".{path.name}{_attempt.get()}{PARTIAL_SUFFIX}")
     try:
-        with open(temporary, "wb") as file:
+        with open_folder(path.parent, make=True) as folder, folder.whole(path.name) as file:
             yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        fsync_folder(path.parent)
     except OSError as error:
         raise _failure("write", path, error) from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-
-
-def name_attempt(name: str) -> None:
-    """Have temporary files written from here on bear a name: where others may write the same file meanwhile.
-
-    They would otherwise take each other's temporary file away. Stale ones are then not overwritten by the
-    next attempt; :func:`remove_partials` removes them.
-    """
-    _attempt.set(f".{name}" if name else "")
 
 
 def remove_partials(folder: Path) -> None:
     """Remove the temporary files that attempts left in `folder` and below."""
     for path in folder.rglob(f".*{PARTIAL_SUFFIX}"):
-        if path.is_file():
-            path.unlink(missing_ok=True)
+        if path.is_file() or path.is_symlink():
+            remove_file(path)
 
 
 def write_atomic(path: Path, data: bytes) -> None:

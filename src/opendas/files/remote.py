@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 from urllib.parse import unquote
 
 from opendas.errors import ConfigError, EnvironmentFailure
@@ -133,9 +133,9 @@ class RemoteFolder:
             found.path[len(self._root) :].lstrip("/"): int(found.size) for found in below if found.is_file
         }
 
-    def fetch(self, name: str, path: Path) -> None:
-        """Copy a file to this machine."""
-        with path.open("wb") as here, _failures(f"{self.address}/{name}"):
+    def fetch(self, name: str, here: BinaryIO) -> None:
+        """Copy a file to one of this machine that is open for writing."""
+        with _failures(f"{self.address}/{name}"):
             shutil.copyfileobj(self._system.open_input_stream(self._path(name)), here, _PIECE)
 
     def put(self, path: Path, name: str) -> None:
@@ -209,7 +209,8 @@ class RemoteFile:
         descriptor = os.memfd_create("opendas")
         try:
             link = Path(f"/proc/self/fd/{descriptor}")
-            RemoteFolder(self.folder).fetch(self.name, link)
+            with open(descriptor, "wb", closefd=False) as here:
+                RemoteFolder(self.folder).fetch(self.name, here)
             with TemporaryDirectory(prefix="opendas-") as folder:
                 path = Path(folder, name)
                 path.parent.mkdir(parents=True, exist_ok=True)

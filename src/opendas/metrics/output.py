@@ -9,10 +9,10 @@ import csv
 import io
 import json
 import logging
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from opendas.custody.folders import open_folder
 from opendas.errors import EnvironmentFailure
 from opendas.metrics.evaluate import Evaluation
 from opendas.metrics.statistics import QUANTILES
@@ -71,17 +71,6 @@ def evaluation_files(evaluation: Evaluation) -> dict[str, bytes]:
     return files
 
 
-def _write(path: Path, data: bytes) -> None:
-    # The writers of releases sit above this package, so that no release code can reach a truth.
-    temporary = path.with_name(f".{path.name}.partial")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with open(descriptor, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-
-
 def write_evaluation(folder: Path, evaluation: Evaluation) -> tuple[Path, ...]:
     """Write an evaluation.
 
@@ -108,10 +97,12 @@ def write_evaluation(folder: Path, evaluation: Evaluation) -> tuple[Path, ...]:
     else:
         files |= evaluation_plots(evaluation)
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        folder.chmod(0o700)
-        for name, data in files.items():
-            _write(folder / name, data)
+        # The writers of releases sit above this package, so that no release code can reach a truth.
+        with open_folder(folder, make=True) as opened:
+            opened.set_mode(0o700)
+            for name, data in files.items():
+                with opened.whole(name, 0o600) as file:
+                    file.write(data)
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise EnvironmentFailure(

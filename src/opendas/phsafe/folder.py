@@ -7,12 +7,12 @@ one kind only; ``confidential/mode`` says which.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from opendas.custody.secret_files import forbid_core_files
+from opendas.custody.folders import remove_tree
+from opendas.custody.secret_files import forbid_core_files, private_folder
 from opendas.errors import ConfigError
 from opendas.files.atomic import make_folder, write_atomic
 from opendas.phsafe.config import Mode
@@ -91,8 +91,8 @@ def refuse_inside_release(out: Path) -> None:
 class HouseholdWorkspace(Workspace):
     """The folder of a private run, locked while it is open; see :class:`opendas.runs.workspace.Workspace`."""
 
-    def __init__(self, out: Path, ledger: Path | None = None) -> None:
-        super().__init__(out, ledger)
+    def __init__(self, out: Path, ledger: Path | None = None, *, group_writable: bool = False) -> None:
+        super().__init__(out, ledger, group_writable=group_writable)
         if stored_mode(out) is None:
             write_atomic(out / _MODE, f"{Mode.PRIVATE}\n".encode())
 
@@ -126,12 +126,11 @@ def exact_folder(out: Path) -> Iterator[Path]:
     fresh = not out.exists() or not any(out.iterdir())
     forbid_core_files()
     make_folder(out.parent)
-    out.mkdir(mode=0o700, exist_ok=True)
-    out.chmod(0o700)
+    private_folder(out)
     try:
         write_atomic(out / _MODE, f"{Mode.NON_PRIVATE}\n".encode())
         yield out
     except BaseException:
         if fresh:
-            shutil.rmtree(out, ignore_errors=True)
+            remove_tree(out)
         raise

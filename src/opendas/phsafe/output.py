@@ -6,7 +6,6 @@ leaves either no table or whole ones.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from opendas.arrays import Ints
+from opendas.custody.folders import move_folder, remove_tree
 from opendas.files.atomic import fsync_folder, make_folder, write_atomic
 from opendas.phsafe.config import Config, Plan
 from opendas.phsafe.counting import exact_cubes, level_counts
@@ -230,7 +230,7 @@ def write_tables(out: Path, tables: Iterable[OutputTable], state_filter: Sequenc
         Files, relative to `out`.
     """
     staging = out / STAGING
-    shutil.rmtree(staging, ignore_errors=True)
+    remove_tree(staging)
     make_folder(staging)
     try:
         names = []
@@ -238,11 +238,10 @@ def write_tables(out: Path, tables: Iterable[OutputTable], state_filter: Sequenc
             write_atomic(staging / table.name / PART_FILE, table.text(state_filter).encode("ascii"))
             names.append(table.name)
         for name in names:
-            shutil.rmtree(out / name, ignore_errors=True)
-            (staging / name).rename(out / name)
+            move_folder(staging / name, out / name)
         fsync_folder(out)
     finally:
-        shutil.rmtree(staging, ignore_errors=True)
+        remove_tree(staging)
     ordered = [name for name in OUTPUTS if name in names]
     ordered += [name for name in names if name not in OUTPUTS]
     return tuple(f"{name}/{PART_FILE}" for name in ordered)

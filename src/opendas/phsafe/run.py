@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from opendas.arrays import Ints
 from opendas.custody.account import EXACT
+from opendas.custody.folders import open_folder
 from opendas.custody.protected_units import ADDRESS
 from opendas.custody.run_key import RunKey
 from opendas.custody.stamps import KeyCustody
@@ -114,7 +115,7 @@ def run_private(config_path: Path, data: Path | str, out: Path, options: Househo
     prepare_samplers(plan)
     planned = _planned(plan, data)
     with (
-        HouseholdWorkspace(out, options.ledger) as space,
+        HouseholdWorkspace(out, options.ledger, group_writable=options.group_writable) as space,
         open_act(space, PRODUCT, "phsafe", options) as act,
     ):
         issue = partial(_issue, out, plan, options)
@@ -140,7 +141,8 @@ def run_private(config_path: Path, data: Path | str, out: Path, options: Househo
         act.clock.lap("count and measure")
         options.tell("writing", 0, 1)
         if plan.config.is_infinite:
-            out.chmod(0o700)  # exact counts, as in the non-private mode
+            with open_folder(out) as folder:
+                folder.set_mode(0o700)  # exact counts, as in the non-private mode
         files = write_tables(out, tables, plan.config.state_filter)
         _save_warnings(space, found.warnings)
         act.clock.lap("write")

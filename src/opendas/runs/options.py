@@ -50,6 +50,9 @@ class ActOptions:
     keep_key : bool
         Keep the stored key when the release is complete, to draw more of the same measurement later. By
         default it is destroyed.
+    group_writable : bool
+        Open the output folder and its release to the group of the folder. By default nobody else can write
+        there, whatever the umask.
     progress : callable(stage, done, total) or None
     """
 
@@ -61,6 +64,7 @@ class ActOptions:
     key_command: str | None = None
     passphrase: Passphrase | None = None
     keep_key: bool = False
+    group_writable: bool = False
     progress: Progress | None = None
 
     def __post_init__(self) -> None:

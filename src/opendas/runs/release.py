@@ -191,8 +191,9 @@ def estimate(run: Run, out: Path, options: RunOptions) -> dict[str, Any]:
 def _open(run: Run, out: Path, command: str, options: RunOptions) -> Iterator[Act[RunOptions]]:
     """Lock the output folder, named as executors name it too, and begin an attempt."""
     refuse_foreign(out)
+    place = out if options.engine == "local" else out.resolve()
     with (
-        Workspace(out if options.engine == "local" else out.resolve(), options.ledger) as space,
+        Workspace(place, options.ledger, group_writable=options.group_writable) as space,
         open_act(space, run.product.name, command, options, options.workers) as act,
     ):
         act.finish_ending(partial(_issue, space))

@@ -8,8 +8,8 @@ nothing was drawn, or finds it, and repeats the same draws.
 from __future__ import annotations
 
 import json
+import os
 import shlex
-import shutil
 import stat
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from opendas.custody.books import Book, book_of, known_books
+from opendas.custody.folders import hold, let_go, open_folder, remove_file, remove_tree
 from opendas.custody.ledger import Ledger
 from opendas.custody.ledger_entries import LedgerEntry
 from opendas.custody.ledger_lines import LedgerAct
@@ -26,7 +27,7 @@ from opendas.custody.passphrase import Passphrase
 from opendas.custody.run_key import KEY_BYTES, RunKey
 from opendas.custody.secret_files import destroy_secret, forbid_core_files, private_folder
 from opendas.errors import ConfigError, EnvironmentFailure, PrivacyError
-from opendas.files.atomic import flush_tree, make_folder, write_atomic
+from opendas.files.atomic import flush_tree, make_folder, remove_partials, write_atomic
 
 __all__ = [
     "RunState",
@@ -127,6 +128,8 @@ class Workspace:
     out : Path
     ledger : Path, optional
         A book; by default the one of earlier runs of the folder, else ``ledger.jsonl`` in it.
+    group_writable : bool
+        Open folder and release to the group of the folder.
 
     Raises
     ------
@@ -136,7 +139,7 @@ class Workspace:
         If another process is at work in it, or others could exchange the folders of keys and counts.
     """
 
-    def __init__(self, out: Path, ledger: Path | None = None) -> None:
+    def __init__(self, out: Path, ledger: Path | None = None, *, group_writable: bool = False) -> None:
         forbid_core_files()
         self.out = out
         self.refuse(out)
@@ -147,14 +150,21 @@ class Workspace:
         given = None if ledger is None else book_of(ledger)
         self._fresh = not out.exists() or not any(out.iterdir())
         make_folder(out)
-        _close_to_others(out)
-        for folder in (self.confidential, self.confidential / "keys", self.state):
-            private_folder(folder)
-        make_folder(self.release)
-        self.book = self._book(given)
-        """The book that the acts of this folder are in; None where they are in its own ledger."""
-        self.ledger = Ledger.open(self.own_ledger if self.book is None else self.book.path, folder=out)
-        flush_tree(out)
+        _close(out, group_writable)
+        hold(out)
+        try:
+            for folder in (self.confidential, self.confidential / "keys", self.state):
+                private_folder(folder)
+            make_folder(self.release)
+            self.book = self._book(given)
+            """The book that the acts of this folder are in; None where they are in its own ledger."""
+            self.ledger = Ledger.open(self.own_ledger if self.book is None else self.book.path, folder=out)
+            _close_below(self.release, group_writable)
+            remove_partials(out)
+            flush_tree(out)
+        except BaseException:
+            let_go(out)
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -163,9 +173,12 @@ class Workspace:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.ledger.close()
-        if kind is not None and self._fresh and not any(self.state.rglob("run.json")):
-            # Nothing was drawn or promised: leave no trace of a run that never started.
-            shutil.rmtree(self.out, ignore_errors=True)
+        try:
+            if kind is not None and self._fresh and not any(self.state.rglob("run.json")):
+                # Nothing was drawn or promised: leave no trace of a run that never started.
+                remove_tree(self.out)
+        finally:
+            let_go(self.out)
 
     def _book(self, given: Book | None) -> Book | None:
         """Return the book of this folder, given now or at an earlier run.
@@ -205,7 +218,7 @@ class Workspace:
             )
         self.ledger = self.ledger.moved_to(book.path)
         self.book = book
-        self.own_ledger.unlink(missing_ok=True)
+        remove_file(self.own_ledger)
 
     def refuse(self, out: Path) -> None:
         """Refuse a folder that is not ours; see :func:`refuse_foreign`."""
@@ -285,7 +298,7 @@ class Workspace:
         try:
             self.ledger.intend(entry)
         except PrivacyError:
-            self.state_path(state.product).unlink()
+            remove_file(self.state_path(state.product))
             raise
 
     def save_state(self, state: RunState) -> None:
@@ -408,24 +421,39 @@ def check_passphrase(key_file: Path, passphrase: Passphrase) -> None:
         passphrase.check_new()
 
 
-def _close_to_others(out: Path) -> None:
-    """Let nobody else exchange the folders in OUT: no writing by everybody.
+def _close(out: Path, group_writable: bool) -> None:
+    """Let nobody else exchange the folders in OUT: no writing by everybody, nor by the group unless asked.
 
     Raises
     ------
     PrivacyError
         If it is open for that, and another user's.
     """
-    status = out.stat()
-    if not status.st_mode & stat.S_IWOTH or status.st_mode & stat.S_ISVTX:
+    with open_folder(out) as folder:
+        mode = stat.S_IMODE(os.fstat(folder.descriptor).st_mode)
+        wanted = (mode | stat.S_IWGRP if group_writable else mode & ~stat.S_IWGRP) & ~stat.S_IWOTH
+        if mode & stat.S_ISVTX and not group_writable:
+            wanted = mode  # in a folder like /tmp nobody exchanges what is another's
+        if wanted == mode:
+            return
+        try:
+            folder.set_mode(wanted)
+        except OSError:
+            raise PrivacyError(
+                f"others may write into {out}, and could exchange the folder of keys; choose another output "
+                "folder, or let its owner run chmod go-w on it."
+            ) from None
+
+
+def _close_below(release: Path, group_writable: bool) -> None:
+    """Take from folders of a release what others may do to them; files are replaced, never written again."""
+    if group_writable:
         return
-    try:
-        out.chmod(stat.S_IMODE(status.st_mode) & ~stat.S_IWOTH)
-    except OSError:
-        raise PrivacyError(
-            f"everybody may write into {out}, and could exchange the folder of keys; choose another output "
-            "folder, or let its owner run chmod o-w on it."
-        ) from None
+    for place in (release, *(path for path in release.rglob("*") if path.is_dir())):
+        with open_folder(place) as folder:
+            mode = stat.S_IMODE(os.fstat(folder.descriptor).st_mode)
+            if mode & 0o022 and os.fstat(folder.descriptor).st_uid == os.geteuid():
+                folder.set_mode(mode & ~0o022)
 
 
 def key_from_command(command: str) -> RunKey:
@@ -562,10 +590,11 @@ def refuse_clear_keys(out: Path) -> None:
 def remove_checkpoints(folder: Path) -> None:
     """Remove finished tasks once the release stands."""
     for path in folder.glob("*.part"):
-        path.unlink()
+        remove_file(path)
 
 
 def remove_cache(folder: Path) -> None:
     """Remove what a run put aside of its input."""
-    if folder.is_dir():
-        shutil.rmtree(folder)
+    remove_tree(folder)
+    if folder.exists():
+        raise EnvironmentFailure(f"{folder} holds exact counts and could not be removed; remove it yourself.")

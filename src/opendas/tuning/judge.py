@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from opendas.errors import BudgetError, ConfigError, EstimationError, SolverFailure
+from opendas.files.atomic import write_atomic
 from opendas.tuning.candidate import Candidate
 from opendas.tuning.targets import Tally, Target
 
@@ -78,8 +79,7 @@ class Memory:
         if path.exists():
             self._read(path, belongs)
         else:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps({"belongs": belongs}) + "\n", encoding="utf-8")
+            write_atomic(path, f"{json.dumps({'belongs': belongs})}\n".encode())
 
     def _read(self, path: Path, belongs: str) -> None:
         try:
@@ -95,7 +95,7 @@ class Memory:
                 self._known[row["candidate"], row["seed"]] = tuple(Tally(*tally) for tally in row["tallies"])
         except (IndexError, KeyError, TypeError, ValueError, RecursionError):
             raise ConfigError(f"{path} is no file of finished runs; name another with --memory.") from None
-        path.write_text(complete + "\n", encoding="utf-8")
+        write_atomic(path, f"{complete}\n".encode())
 
     def __len__(self) -> int:
         return len(self._known)

@@ -24,6 +24,7 @@ import pyarrow as pa
 from opendas.arrays import Ints
 from opendas.custody.input_tag import TagSum, tag_entries, tag_key, tag_of
 from opendas.custody.run_key import RunKey
+from opendas.custody.secret_files import private_folder
 from opendas.engines.local import keep_modules
 from opendas.engines.spark.partitions import (
     ANSWER_TYPES,
@@ -467,7 +468,7 @@ class SparkCounts:
                 groups.append((group, starts))
         tops = self.spine.leaf_starts(self.cut.level)
         self._sums_folder = self._folder / token_hex(8)  # executors given up write nothing into that of now
-        self._sums_folder.mkdir(mode=0o700)
+        private_folder(self._sums_folder)
         self._summed = _SumUp(self._counts, tops, tuple(groups), self._sums_folder, None)
         sums: dict[int, tuple[int, Any]] = self.run(replace(self._summed, check=check))
         self._total = sum(total for total, _ in sums.values())

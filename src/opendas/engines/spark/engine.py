@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from opendas.arrays import Ints
+from opendas.custody.folders import new_file, remove_tree
 from opendas.engines.checkpoint import TaskResult, narrow
 from opendas.engines.local import LocalEngine
 from opendas.engines.spark.counts import SparkCounts, Unchanged
@@ -40,6 +40,7 @@ from opendas.engines.spark.partitions import (
 from opendas.engines.spark.session import spark_failures
 from opendas.engines.tasks import Task
 from opendas.engines.work import KeyedSource, Worker
+from opendas.files.atomic import make_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -121,13 +122,13 @@ class SparkEngine:
         self._local = LocalEngine(worker, workers)
 
     def __enter__(self) -> SparkEngine:
-        shutil.rmtree(self._folder, ignore_errors=True)
+        remove_tree(self._folder)
         self._local.__enter__()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         self._local.__exit__(kind, *rest)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        remove_tree(self._folder)
 
     def map(self, tasks: Iterable[Task]) -> Iterator[tuple[Task, TaskResult | None]]:
         """Yield each task with its result, in order of completion."""
@@ -153,7 +154,7 @@ class SparkEngine:
     def _new_folder(self) -> Path:
         """Return a folder for the items of a job: executors given up write nothing into that of the next."""
         folder = self._folder / token_hex(8)
-        folder.mkdir(mode=0o700, parents=True)
+        make_folder(folder)
         return folder
 
     def _on_executors(
@@ -171,7 +172,8 @@ class SparkEngine:
         waiting: list[int] = []
         for item in items:
             waiting.append(number_of(item))
-            _item_path(folder, waiting[-1]).write_bytes(pickle.dumps(item))
+            with new_file(_item_path(folder, waiting[-1])) as file:
+                file.write(pickle.dumps(item))
         if counts is None:
             rows = self._session.range(0, len(waiting), 1, max(1, len(waiting)))
             numbers = dict(enumerate(waiting))
@@ -182,7 +184,7 @@ class SparkEngine:
         for number, answer in job.answers(waiting, folder):
             path = _item_path(folder, number)
             yield pickle.loads(path.read_bytes()), answer.get()
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_tree(folder)
 
 
 class _Job:
@@ -293,9 +295,9 @@ def draw_on_executors(
     leaves = counts.spine.leaf_starts(level)
     cuts = np.searchsorted(leaves, counts.cut.starts)
     starts = None if level + 1 == len(counts.spine.levels) else leaves
-    shutil.rmtree(folder, ignore_errors=True)
+    remove_tree(folder)
     drawn_in = folder / token_hex(8)  # executors given up write nothing into that of another level
-    drawn_in.mkdir(mode=0o700, parents=True)
+    make_folder(drawn_in)
     try:
         counts.run(_DrawTask(source, counts.unchanged, level, starts, cuts, step, drawn_in))
         for task in range(len(counts.cut)):
@@ -307,7 +309,7 @@ def draw_on_executors(
                 yield start, min(start + step, stop), drawn
                 path.unlink()
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_tree(folder)
 
 
 def _drawn_path(folder: Path, task: int, number: int) -> Path:

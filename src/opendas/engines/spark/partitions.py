@@ -21,10 +21,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from opendas.custody.folders import open_folder
 from opendas.custody.secret_files import forbid_core_files
 from opendas.engines.local import keep_modules
 from opendas.errors import EnvironmentFailure, OpendasError
-from opendas.files.atomic import name_attempt
 from opendas.version import __version__
 
 if TYPE_CHECKING:
@@ -158,7 +158,6 @@ class EachPartition:
         forbid_core_files()
         if self.version != __version__:
             raise VersionsDiffer
-        name_attempt(f"{os.uname().nodename}-{os.getpid()}")  # another may be at work on the same item
         partition = partition_number()
         number = partition if self.numbers is None else self.numbers.get(partition)
         if number is not None:
@@ -253,17 +252,10 @@ def write_shared(path: Path, data: bytes) -> None:
     EnvironmentFailure
         If the file system refuses.
     """
-    temporary = path.with_name(f".{path.name}.{os.uname().nodename}-{os.getpid()}.partial")
     try:
-        try:
-            path.parent.mkdir(exist_ok=True)  # not more: who was given up makes no folder again
-            with temporary.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        # One folder at most: who was given up makes none again.
+        with open_folder(path.parent, make=1) as folder, folder.whole(path.name) as file:
+            file.write(data)
     except OSError as error:
         raise EnvironmentFailure(
             f"an executor could not write {path.name} ({error.strerror or type(error).__name__}): every "

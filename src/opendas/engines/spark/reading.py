@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from opendas.arrays import Ints
+from opendas.custody.folders import new_file
 from opendas.custody.secret_files import forbid_core_files
 from opendas.engines.checkpoint import narrow
 from opendas.engines.local import keep_modules
@@ -392,5 +393,6 @@ def _is_wanted(name: str, pattern: Sequence[str]) -> bool:
 def _copy(file: RemoteFile, folder: Path) -> Path:
     make_folder(folder)
     path = folder / PurePosixPath(file.name).name
-    RemoteFolder(file.folder).fetch(file.name, path)
+    with new_file(path, 0o600) as here:
+        RemoteFolder(file.folder).fetch(file.name, here)
     return path

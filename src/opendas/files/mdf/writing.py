@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from opendas.arrays import Ints
+from opendas.custody.folders import remove_file
 from opendas.errors import ConfigError, EnvironmentFailure
 from opendas.files.atomic import PARTIAL_SUFFIX, atomic_file, make_folder
 from opendas.files.mdf.layout import Column, Layout, mdf_layout, mdf_parts, record_counts, record_frame
@@ -121,7 +122,7 @@ def _remove_others(folder: Path, keep: set[str]) -> None:
     try:
         for path in folder.iterdir():
             if path.suffix in (*MDF_SUFFIX.values(), PARTIAL_SUFFIX) and path.name not in keep:
-                path.unlink()
+                remove_file(path)
     except OSError as error:
         raise EnvironmentFailure(
             f"mdf/{folder.name}: an old part file cannot be removed ({error.strerror}). "

@@ -11,7 +11,6 @@ Axes: ``e`` entries; ``p`` pieces.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from opendas.arrays import Ints
+from opendas.custody.folders import move_folder, new_file, remove_tree
+from opendas.custody.secret_files import private_folder
 from opendas.errors import EnvironmentFailure, FormatError
 from opendas.files.atomic import PARTIAL_SUFFIX, make_folder
 from opendas.readers.columns.coding import positions_of
@@ -58,10 +59,10 @@ class HistogramWriter:
         self._files: dict[str, BinaryIO] = {}
 
     def __enter__(self) -> Self:
-        shutil.rmtree(self._partial, ignore_errors=True)
-        make_folder(self._partial)
-        self._partial.chmod(0o700)
-        self._files = {name: (self._partial / name).open("wb") for name in _KINDS}
+        remove_tree(self._partial)
+        make_folder(self._partial.parent)
+        private_folder(self._partial)
+        self._files = {name: new_file(self._partial / name, 0o600) for name in _KINDS}
         self._put("indptr", np.zeros(1, np.int64))
         return self
 
@@ -72,13 +73,13 @@ class HistogramWriter:
             for file in self._files.values():
                 file.close()
             if kind is None:
-                (self._partial / "size").write_text(str(self._size), encoding="ascii")
-                shutil.rmtree(self._folder, ignore_errors=True)
-                self._partial.rename(self._folder)
+                with new_file(self._partial / "size", 0o600) as size:
+                    size.write(str(self._size).encode("ascii"))
+                move_folder(self._partial, self._folder)
         except OSError as failure:
             raise _failure(self._folder, failure) from failure
         finally:
-            shutil.rmtree(self._partial, ignore_errors=True)
+            remove_tree(self._partial)
 
     def write(self, rows: Histogram) -> None:
         """Append rows.
@@ -298,9 +299,11 @@ class SortedRuns:
         self._starts.append(start + np.concatenate([[0], cuts, [len(arrays[0])]]).astype(np.int64))
         try:
             if not self._files:
-                for folder in (self._folder.parent, self._folder):
-                    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-                self._files = [(self._folder / name).open("wb") for name in self._names]
+                remove_tree(self._folder)
+                make_folder(self._folder.parent)
+                private_folder(self._folder.parent)
+                private_folder(self._folder)
+                self._files = [new_file(self._folder / name, 0o600) for name in self._names]
             for file, array in zip(self._files, arrays, strict=True):
                 file.write(np.ascontiguousarray(array).data)
                 file.flush()
@@ -332,7 +335,7 @@ class SortedRuns:
         for file in self._files:
             file.close()
         self._files = []
-        shutil.rmtree(self._folder, ignore_errors=True)
+        remove_tree(self._folder)
 
 
 class _Pending:

@@ -28,6 +28,7 @@ from typing import Any, Self
 import numpy as np
 import scipy
 
+from opendas.custody.folders import open_folder
 from opendas.errors import OpendasError, is_interrupt
 from opendas.runs.progress.clock import peak_rss_mb
 from opendas.runs.progress.processes import ProcessMark, own_mark
@@ -173,10 +174,10 @@ class RunLog:
 
     def _open(self) -> None:
         try:
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._path.parent.chmod(0o700)
             flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-            self._descriptor = os.open(self._path, flags, 0o600)
+            with open_folder(self._path.parent, make=True) as folder:
+                folder.set_mode(0o700)
+                self._descriptor = os.open(self._path.name, flags, 0o600, dir_fd=folder.descriptor)
             os.fchmod(self._descriptor, 0o600)
             size = os.fstat(self._descriptor).st_size
             self._torn = size > 0 and os.pread(self._descriptor, 1, size - 1) != b"\n"
