@@ -515,7 +515,7 @@ def test_blocks_that_contradict_each_other(small: Path) -> None:
 
 def test_run_files_of_the_made_state_are_loaded_and_planned(small: Path) -> None:
     for name in ("persons", "units"):
-        run = load(small / f"{name}.toml", strict=True)
+        run = load(small / f"{name}.toml", strict=True, read_records=True)
         assert run.spine.names[0] == "state"
         data = run.read()
         assert len(data.frame) == len(run.frame)

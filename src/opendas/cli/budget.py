@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from opendas.cli.options import PATH, json_option, ledger_option
+from opendas.cli.options import PATH, json_option, ledger_option, read_records_option
 from opendas.cli.output import emit_json, message, text_table
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ __all__ = ["account_command", "allocate_command"]
     "--target-epsilon", metavar="E", default=None, help="How much less noise would still give this epsilon."
 )
 @click.option("--html", "html", type=PATH, default=None, help="Write the account as a page with pictures.")
+@read_records_option
 @json_option
 def account_command(
     run_file: Path | None,
@@ -45,12 +46,14 @@ def account_command(
     curve: str | None,
     target_epsilon: str | None,
     html: Path | None,
+    read_records: bool,
     as_json: bool,
 ) -> None:
     """Say what a rho, or the plan of a run, means as (epsilon, delta) and for an attacker.
 
     From rho alone by both named formulas; with --exact from the composed noise of the plan, which is never
-    worse. Give RUN.toml or --rho. Draws nothing, spends nothing, reads no confidential record.
+    worse. Give RUN.toml or --rho. Draws nothing, spends nothing, and opens no confidential record; where the
+    frame comes from the records, --read-records opens them.
 
     Example: opendas account --rho 293764/114921 --delta 1e-10
 
@@ -69,7 +72,7 @@ def account_command(
                 )
         _rho_answer(opendas.account(rho=rho, delta=delta or "1e-10"), deltas, as_json)
         return
-    account = opendas.account(opendas.load(Path(str(run_file))), delta)
+    account = opendas.account(opendas.load(Path(str(run_file)), read_records=read_records), delta)
     answer = _plan_answer(account, exact or html is not None, deltas, target_epsilon, as_json)
     if html is not None:
         from opendas.report.html import write_account_page
@@ -273,6 +276,7 @@ _MECHANISMS = "laplace|gaussian|discrete-laplace|discrete-gaussian"
 )
 @click.option("--to", metavar="FILE", type=PATH, default=None, help="RUN.toml: write it with this [budget].")
 @ledger_option
+@read_records_option
 @json_option
 def allocate_command(source_file: Path, as_json: bool, **options: Any) -> None:
     """Find the allocation of a budget with the least squared error.
@@ -367,12 +371,12 @@ def _allocate_run(source_file: Path, as_json: bool, options: Mapping[str, Any]) 
     if to is not None and to.exists() and to.resolve() != source_file.resolve():
         raise click.UsageError(f"{to} exists already; name another file with --to.")
     found = opendas.allocate_run(
-        opendas.load(source_file),
+        opendas.load(source_file, read_records=options["read_records"]),
         total=options["total"],
         mse=options["mse"],
         weights=_named_weights(weights) if weights is not None else None,
         prior=None if prior is None else read_level_counts(prior),
-        stand_in=None if stand_in is None else opendas.load(stand_in),
+        stand_in=None if stand_in is None else opendas.load(stand_in, read_records=True),
         source=options["source"],
         ledger=options["ledger"],
         after_least_squares=options["after_least_squares"],

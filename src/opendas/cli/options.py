@@ -28,6 +28,7 @@ __all__ = [
     "open_signing_key",
     "out_argument",
     "out_option",
+    "read_records_option",
     "remember_out",
     "resume_option",
     "run_file_argument",
@@ -76,6 +77,11 @@ resume_option = click.option(
 )
 
 
+read_records_option = click.option(
+    "--read-records",
+    is_flag=True,
+    help="Open the confidential records where the frame comes from them, instead of refusing.",
+)
 group_writable_option = click.option(
     "--group-writable",
     is_flag=True,

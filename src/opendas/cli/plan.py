@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from opendas.cli.options import PATH, json_option, ledger_option, run_file_argument
+from opendas.cli.options import PATH, json_option, ledger_option, read_records_option, run_file_argument
 from opendas.cli.output import emit_json, message, text_table
 from opendas.cli.progress import duration
 from opendas.runs.progress.clock import size_text
@@ -27,15 +27,18 @@ __all__ = ["plan_command", "spine_command", "tune_command"]
 @click.option(
     "--advise", is_flag=True, help="Also name budget moves: what they give, what they cost, and their price."
 )
+@read_records_option
 @json_option
-def plan_command(run_file: Path, advise: bool, as_json: bool) -> None:
+def plan_command(run_file: Path, advise: bool, read_records: bool, as_json: bool) -> None:
     """Show the privacy loss and the noise of every query group, before anything is drawn.
+
+    Opens no confidential record; where the frame comes from the records, --read-records opens them.
 
     Example: opendas plan run.toml
     """
     import opendas
 
-    run = opendas.load(run_file)
+    run = opendas.load(run_file, read_records=read_records)
     plan = opendas.plan(run).to_dict()
     if advise:
         plan["advice"] = [move.to_dict() for move in opendas.advise(run)]
@@ -170,8 +173,9 @@ def _entity(entity: Row) -> dict[str, Any]:
 
 @click.command("spine")
 @run_file_argument
+@read_records_option
 @json_option
-def spine_command(run_file: Path, as_json: bool) -> None:
+def spine_command(run_file: Path, read_records: bool, as_json: bool) -> None:
     """Show the spine of a run: its levels, and how far entities such as places lie from it.
 
     The distance of an entity is how many geounits must be added or subtracted to make it up; 1 is on the
@@ -181,7 +185,7 @@ def spine_command(run_file: Path, as_json: bool) -> None:
     """
     import opendas
 
-    table = opendas.describe_spine(opendas.load(run_file))
+    table = opendas.describe_spine(opendas.load(run_file, read_records=read_records))
     for warning in table.warnings:
         message(f"warning: {warning}")
     answer: dict[str, Any] = table.to_dict()
@@ -283,7 +287,7 @@ def tune_command(run_file: Path, to: Path | None, as_json: bool, **options: Any)
         raise click.UsageError(f"{to} exists already; name another file with --to.")
     if to is not None:
         make_folder(to.parent)  # rather now than after hours
-    tuning = tune(load(run_file), options["targets"], settings)
+    tuning = tune(load(run_file, read_records=True), options["targets"], settings)
     if to is not None:
         write_atomic(to, plan_toml(tuning, to).encode())
         message(f"plan written to {to}")

@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from opendas.cli.failures import EXIT_ENVIRONMENT
-from opendas.cli.options import FOLDER, PATH, json_option, to_option
+from opendas.cli.options import FOLDER, PATH, json_option, read_records_option, to_option
 from opendas.cli.output import emit_json, message
 from opendas.cli.progress import Progress, duration
 from opendas.cli.runs import run_answer
@@ -403,7 +403,7 @@ def _guess_table(data: Path, path: str, name: str, product: Path, run: Path) -> 
         "This is a guess that shows what it read: the release will be stamped DOMAIN FROM RECORDS. Look for "
         "CHECK in both files, or ask with --rho."
     )
-    message(f"Then: opendas plan {run}")
+    message(f"Then: opendas plan {run} --read-records")
 
 
 def _refuse_existing(paths: Iterable[Path]) -> None:
@@ -447,11 +447,15 @@ def fetch_pl94_file(state: str, year: int, to: Path) -> None:
 @click.option("--save", type=PATH, default=None, help="File that the page may write a plan to.")
 @click.option("--port", type=click.IntRange(min=0, max=65535), default=0, help="Port. Default: any free one.")
 @click.option("--no-browser", is_flag=True, help="Only print the address.")
-def explore_command(file: Path | None, save: Path | None, port: int, no_browser: bool) -> None:
+@read_records_option
+def explore_command(
+    file: Path | None, save: Path | None, port: int, no_browser: bool, read_records: bool
+) -> None:
     """Play with a budget in the browser, and see at once what it buys and costs.
 
     FILE is a run file, a PHSafe config.json, or a state that the page has kept. Without it, published numbers
-    of geounits stand in. No confidential count is read.
+    of geounits stand in. No confidential record is opened; where the frame comes from the records,
+    --read-records opens them.
 
     Example: opendas explore run.toml
     """
@@ -462,4 +466,4 @@ def explore_command(file: Path | None, save: Path | None, port: int, no_browser:
         if error.name not in ("starlette", "uvicorn", "anyio", "h11"):
             raise
         raise EnvironmentFailure("opendas explore needs pip install 'opendas[explore]'.") from None
-    serve(make_session(file, save), port=port, browser=not no_browser, say=message)
+    serve(make_session(file, save, read_records=read_records), port=port, browser=not no_browser, say=message)

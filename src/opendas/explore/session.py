@@ -90,7 +90,9 @@ class Session:
         return page.from_document(document)
 
 
-def make_session(file: Path | None = None, save_to: Path | None = None) -> Session:
+def make_session(
+    file: Path | None = None, save_to: Path | None = None, *, read_records: bool = False
+) -> Session:
     """Understand the file that was named.
 
     Parameters
@@ -99,10 +101,13 @@ def make_session(file: Path | None = None, save_to: Path | None = None) -> Sessi
         A run file, a PHSafe configuration, or a kept state.
     save_to : Path, optional
         Where the page may write a plan.
+    read_records : bool
+        Open the confidential records where the frame comes from them: the page then shows how many leaves
+        are populated.
 
     Raises
     ------
-    ConfigError, DataError
+    ConfigError, DataError, PrivacyError
         If it cannot be used.
     """
     if file is None:
@@ -110,4 +115,4 @@ def make_session(file: Path | None = None, save_to: Path | None = None) -> Sessi
     text = read_text(file, "run file").lstrip("\ufeff")
     if text.lstrip().startswith("{"):
         return Session(save_to=save_to, state=Session().open_text(text))
-    return Session(RunSubject(load(file)), save_to)
+    return Session(RunSubject(load(file, read_records=read_records)), save_to)

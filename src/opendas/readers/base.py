@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from opendas.errors import Finding
+from opendas.errors import Finding, PrivacyError
 from opendas.files.remote import RemoteInput
 from opendas.geography.frame import Frame, LevelRule
 from opendas.schema.declarations import ContributionBound
@@ -28,6 +28,7 @@ __all__ = [
     "Source",
     "UnitsSpec",
     "census_kind",
+    "refuse_to_open",
     "without_counts",
 ]
 
@@ -129,6 +130,8 @@ class ReaderSpec:
         For ``records``: at most how many records of a unit are counted; None counts every record.
     selection : SelectionKeys or None
         Under which keys they are chosen; without them such an input can be planned for, and not be read.
+    plan_from_records : bool
+        Whether planning may open confidential records, where the frame comes from them.
     """
 
     reader: str
@@ -152,6 +155,7 @@ class ReaderSpec:
     remote: RemoteInput = field(default_factory=RemoteInput)
     contribution: ContributionBound | None = None
     selection: SelectionKeys | None = field(default=None, repr=False)
+    plan_from_records: bool = False
 
     def counting_everything(self) -> ReaderSpec:
         """Return the same, but that every record is counted: for comparisons with the truth only."""
@@ -209,6 +213,8 @@ class Reader:
         ConfigError
             If the run names no frame where the reader needs one, or another product than the reader reads
             for.
+        PrivacyError
+            If the frame comes from confidential records, and they may not be opened for planning.
         DataError
             With everything that is wrong in a file.
         """
@@ -238,6 +244,20 @@ class Reader:
     def _read(self, cache: Path | None, *, planning: bool) -> InputData:
         """Return frame and histogram; where it is for planning, the histogram is not wanted."""
         raise NotImplementedError
+
+
+def refuse_to_open(spec: ReaderSpec, why: str) -> None:
+    """Refuse to open confidential records only to plan, unless that was asked for.
+
+    Raises
+    ------
+    PrivacyError
+    """
+    if not spec.plan_from_records:
+        raise PrivacyError(
+            f"{why}: without opening the confidential records there is nothing to plan on. Give a public "
+            "file, or --read-records (read_records=True); what is then shown tells something of the records."
+        )
 
 
 CensusKind = Literal["persons", "units"]

@@ -102,6 +102,7 @@ def release(run: Run, out: Path, options: RunOptions) -> dict[str, Any]:
     dict
         The answer of ``run --json``.
     """
+    run = run.reading_records()
     with _open(run, out, "run", options) as act:
         act.refuse_repetition()
         if act.is_finished:
@@ -130,6 +131,7 @@ def release(run: Run, out: Path, options: RunOptions) -> dict[str, Any]:
 
 def measure(run: Run, out: Path, options: RunOptions) -> dict[str, Any]:
     """Take all measurements and write them; no estimate."""
+    run = run.reading_records()
     with _open(run, out, "measure", replace(options, measurements="full")) as act:
         act.refuse_repetition()
         done = act.earlier is not None and act.earlier.phase != "started"

@@ -111,6 +111,13 @@ class Run:
             found.__dict__["spine"] = spine
         return found
 
+    def reading_records(self) -> Run:
+        """Return the run with leave to open its records for planning too, where its frame is from them."""
+        found = Run(
+            self.path, replace(self.resolved, reader=replace(self.resolved.reader, plan_from_records=True))
+        )
+        return found.on_frame(self.frame) if "frame" in self.__dict__ else found
+
     def changed(self, **parts: Any) -> Run:
         """Return the run with parts of what was resolved replaced, such as product or budget."""
         found = Run(self.path, replace(self.resolved, **parts))
@@ -206,7 +213,9 @@ class Run:
         return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
-def load(path: str | Path, *, strict: bool = False, need_input: bool = True) -> Run:
+def load(
+    path: str | Path, *, strict: bool = False, need_input: bool = True, read_records: bool = False
+) -> Run:
     """Load a run file.
 
     Parameters
@@ -216,13 +225,16 @@ def load(path: str | Path, *, strict: bool = False, need_input: bool = True) -> 
         A disagreement of the input with a published summary record is an error rather than a warning.
     need_input : bool
         False to estimate from measurements: the input's files may then be absent.
+    read_records : bool
+        Planning may open the confidential records too, where the frame comes from them.
 
     Raises
     ------
     ConfigError
         Naming file, line, field and rule; everything wrong comes together.
     """
-    return Run(Path(path), resolve(load_run_file(path), strict=strict, need_input=need_input))
+    run = Run(Path(path), resolve(load_run_file(path), strict=strict, need_input=need_input))
+    return run.reading_records() if read_records else run
 
 
 def define(

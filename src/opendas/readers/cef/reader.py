@@ -28,6 +28,7 @@ from opendas.readers.base import (
     ReaderSpec,
     Source,
     census_kind,
+    refuse_to_open,
     without_counts,
 )
 from opendas.readers.cef.blocks import CefBlocks, read_blocks
@@ -163,6 +164,7 @@ class CefReader(Reader):
     def _read(self, cache: Path | None, *, planning: bool) -> InputData:
         """Return frame and histogram; the frame has no stamps."""
         if planning:
+            refuse_to_open(self.spec, 'reader "cef" takes the leaves from the unit records')
             frame = self._land()[0]
             return InputData(frame, without_counts(frame, self.spec))
         kind = self._kind()

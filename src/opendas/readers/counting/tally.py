@@ -16,7 +16,15 @@ from opendas.arrays import Bools, Codes, Ints
 from opendas.custody.stamps import DEMONSTRATION_FRAME, POPULATED_LEAVES
 from opendas.errors import ConfigError, DataError, Finding, GeographyError, PrivacyError, SchemaError
 from opendas.geography.frame import Frame
-from opendas.readers.base import CensusKind, InputData, ReaderSpec, Source, census_kind, without_counts
+from opendas.readers.base import (
+    CensusKind,
+    InputData,
+    ReaderSpec,
+    Source,
+    census_kind,
+    refuse_to_open,
+    without_counts,
+)
 from opendas.readers.columns.coding import Geocodes, positions_of, text_of, unit_ids
 from opendas.readers.columns.csv_parquet import Batch, no_rows, read_batches, shown_name
 from opendas.readers.columns.findings import FindingLog
@@ -349,6 +357,9 @@ def read_rows(
         With everything that is wrong in a file; with ``spec.strict`` also where records break bounds.
     """
     kind = census_kind(spec.product)
+    confidential = planning and spec.reader in ("records", "histogram")
+    if confidential and leaves == "records":
+        refuse_to_open(spec, 'frame = "from-records" takes the leaves from the records')
     columns = _columns(spec, layout, levels, leaves)
     derive = kind is not None and not set(CENSUS_UNITS) & set(columns.units)
     if not derive:
