@@ -16,6 +16,7 @@ from opendas.custody.folders import open_folder
 from opendas.errors import EnvironmentFailure
 from opendas.metrics.evaluate import Evaluation
 from opendas.metrics.statistics import QUANTILES
+from opendas.schema.attributes import cell_text
 
 __all__ = ["CONFIDENTIAL", "evaluation_files", "write_evaluation"]
 
@@ -47,15 +48,19 @@ def _intervals(row: Mapping[str, object]) -> Iterator[dict[str, object]]:
             yield {"geolevel": row["geolevel"], "base": row["base"], **entry}
 
 
+def _cell(value: object) -> object:
+    return cell_text(value) if isinstance(value, str) else value
+
+
 def _csv(rows: Sequence[Mapping[str, object]]) -> str:
     """Write a table; its first line is a comment that marks it confidential."""
     flat = list(_flat(rows))
     target = io.StringIO()
     target.write(f"# {CONFIDENTIAL}\n")
     if flat:
-        writer = csv.DictWriter(target, list(flat[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(flat)
+        writer = csv.writer(target, lineterminator="\n")
+        writer.writerow(map(_cell, flat[0]))
+        writer.writerows([_cell(row[name]) for name in flat[0]] for row in flat)
     return target.getvalue()
 
 

@@ -16,10 +16,28 @@ import numpy.typing as npt
 from opendas.arrays import Bools
 from opendas.errors import ConfigError, SchemaError
 
-__all__ = ["RESERVED_NAMES", "Attribute", "Recode", "Schema"]
+__all__ = ["RESERVED_NAMES", "Attribute", "Recode", "Schema", "cell_text"]
 
 RESERVED_NAMES = frozenset({"total", "detailed", "rest", "*"})
 """Names with a meaning of their own in run files, not free for attributes and recodes."""
+
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""Beginnings that make a spreadsheet compute a cell rather than show it."""
+
+
+def cell_text(text: str) -> str:
+    """Return a text as a cell of a CSV file that a spreadsheet shows and does not compute.
+
+    An apostrophe goes before a text that begins as a formula does, apostrophes of its own aside. Others stay,
+    and different texts stay different.
+
+    Examples
+    --------
+    >>> cell_text("=1+1"), cell_text("-5 to 0"), cell_text("under 18"), cell_text("'=1")
+    ("'=1+1", "'-5 to 0", 'under 18', "''=1")
+    """
+    return f"'{text}" if text.lstrip("'").startswith(_FORMULA) else text
 
 
 def _check_name(kind: str, name: str) -> None:

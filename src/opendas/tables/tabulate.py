@@ -33,6 +33,7 @@ from opendas.files.release_folder import ReleasedProduct, ReleaseFolder
 from opendas.geography.frame import Grouping
 from opendas.intervals.answers import Intervals
 from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
+from opendas.schema.attributes import cell_text
 from opendas.schema.query_groups import QueryGroup
 from opendas.tables.cells import (
     PL94_TABLES,
@@ -294,13 +295,24 @@ def write_table(
                 sink.write(batch)
         return path
     header = io.StringIO()
-    csv.writer(header, lineterminator="\n").writerow(first.schema.names)
+    csv.writer(header, lineterminator="\n").writerow(map(cell_text, first.schema.names))
     options = pacsv.WriteOptions(include_header=False, quoting_style="needed")
     with atomic_file(path) as file:
         file.write(header.getvalue().encode("utf-8"))
         for batch in (first, *batches):
-            pacsv.write_csv(batch, file, options)
+            pacsv.write_csv(_shown(batch), file, options)
     return path
+
+
+def _shown(batch: pa.Table) -> pa.Table:
+    """Return a batch whose texts are cells that a spreadsheet shows; numbers stay as they are."""
+    for number, field in enumerate(batch.schema):
+        if pa.types.is_string(field.type) or pa.types.is_large_string(field.type):
+            texts = batch.column(number).to_pylist()
+            if any(text is not None and cell_text(text) != text for text in texts):
+                cells = [None if text is None else cell_text(text) for text in texts]
+                batch = batch.set_column(number, field, pa.array(cells, field.type))
+    return batch
 
 
 def tabulate(path: Path, name: str, geolevel: str, *, confidence: Fraction = DEFAULT_CONFIDENCE) -> pa.Table:
