@@ -181,6 +181,7 @@ def test_run_passes_every_option_on(calls: Calls) -> None:
         "out": Path("run"),
         "workers": 2,
         "keep_key": False,
+        "group_writable": False,
         "resume": True,
         "seed": 5,
         "measurements": "full",
