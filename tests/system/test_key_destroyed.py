@@ -68,7 +68,7 @@ def given(tmp_path: Path) -> Path:
 
 def test_a_finished_run_has_destroyed_its_key_and_says_so(tmp_path: Path, capsys: Capture) -> None:
     run, out = write_mini(tmp_path), tmp_path / "out"
-    assert command("run", run, "--out", out) == 0
+    assert command("run", run, "--out", out, "--measurements", "used") == 0
     assert "key          destroyed" in capsys.readouterr().out
     assert keys(out) == []
     assert certified(out)["key"] == "destroyed"
@@ -88,7 +88,7 @@ def test_a_finished_run_has_destroyed_its_key_and_says_so(tmp_path: Path, capsys
 def test_a_key_is_kept_where_that_is_asked_for(tmp_path: Path, given: Path, capsys: Capture) -> None:
     run, out = write_mini(tmp_path), tmp_path / "out"
     there = (tmp_path / "there").as_uri()
-    assert command("run", run, "--out", out, "--keep-key") == 0
+    assert command("run", run, "--out", out, "--keep-key", "--measurements", "used") == 0
     assert keys(out) == ["mini.key"]
     assert acts(out) == []
     assert certified(out)["key"] == "kept"
