@@ -195,13 +195,9 @@ def test_ciphers_and_operating_system_randomness_are_in_one_place() -> None:
     random = {n for n in MODULES if any(m in ("random", "secrets") for m, _ in imported(n))}
     explorer = {f"opendas.explore.{part}" for part in ("app", "session")}
     spark = {f"opendas.engines.spark.{part}" for part in ("counts", "engine", "executors")}
-<<<<<<< HEAD
-    assert random == {"opendas.runs.act", "opendas.runs.starting.discovery"} | explorer | spark, (
-        "secrets: run ids, tokens of the page, names of probes and folders"
-=======
-    assert random == {"opendas.runs.act", "opendas.custody.folders"} | explorer | spark, (
+    ours = {"opendas.runs.act", "opendas.custody.folders", "opendas.runs.starting.discovery"}
+    assert random == ours | explorer | spark, (
         "secrets: run ids, tokens of the page, names of probes, folders and temporary files"
->>>>>>> 1b87509 (Tests: what the book and folders add to lists of writers, acts and options)
     )
 
 
