@@ -36,6 +36,7 @@ __all__ = [
     "Release",
     "Run",
     "account",
+    "add_to_ledger",
     "advise",
     "allocate",
     "allocate_run",
@@ -574,6 +575,28 @@ def create_ledger(
     from opendas.custody.books import create_book
 
     create_book(Path(book), unit, rho=rho, epsilon=epsilon, delta=delta, relation=neighbours)
+    return ledger(book)
+
+
+def add_to_ledger(book: str | Path, rho: Exact, note: str) -> dict[str, Any]:
+    """Enter a loss that was spent elsewhere, and return the account as :func:`ledger` does.
+
+    Parameters
+    ----------
+    book : path
+    rho : exact number
+        What it cost one protected unit of the book.
+    note : str
+        What was released, where and when.
+
+    Raises
+    ------
+    PrivacyError
+        If the limit is too small for what was spent already.
+    """
+    from opendas.custody.books import add_loss, book_of
+
+    add_loss(book_of(Path(book)), rho, note)
     return ledger(book)
 
 

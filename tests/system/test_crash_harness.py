@@ -193,7 +193,7 @@ def test_every_death_is_survived(laboratory: Laboratory, way: Way) -> None:
         ("draws again", "differs from an undisturbed run's"),
         ("no ledger", "before the ledger held the act"),
         ("late ledger", "before the ledger held the act"),
-        ("charges again", "the ledger holds 2 intents"),
+        ("charges again", "the ledger holds 2 lines of LedgerEntry"),
     ],
 )
 def test_a_broken_run_is_caught(

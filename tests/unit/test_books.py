@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from opendas.custody.account import AccountFacts, account_of, book_answer, selection_of
 from opendas.custody.book_terms import BookTerms, rho_within
-from opendas.custody.books import book_of, create_book, file_tags, known_books
+from opendas.custody.books import add_loss, book_of, create_book, file_tags, known_books
 from opendas.custody.ledger import Ledger
 from opendas.custody.ledger_entries import INFINITE, LedgerEntry
 from opendas.custody.ledger_lines import Finished, LedgerAct, LedgerLine, read_lines
@@ -177,6 +177,19 @@ def test_a_unit_with_several_records_pays_for_them(book: Path) -> None:
         ledger.intend(act(1, loss="1/2", unit_factor=Fraction(9)))
     ledger.intend(act(2, loss="1/3", unit_factor=Fraction(9)))
     assert book_answer(ledger.lines())["left"] == {"rho": "0"}
+
+
+def test_what_was_spent_elsewhere_is_entered(book: Path) -> None:
+    add_loss(book_of(book), "5/2", "annual report")
+    add_loss(book_of(book), "1/4", "annual report")
+    with pytest.raises(PrivacyError, match="1/4 is left"):
+        Ledger.beside(book).intend(act(1))
+    with pytest.raises(ConfigError, match="words"):
+        add_loss(book_of(book), "1/4", " ")
+    assert [entry["product"] for entry in book_answer(Ledger.beside(book).lines())["acts"]] == [
+        "annual report",
+        "annual report",
+    ]
 
 
 _LOSSES = st.fractions(min_value=Fraction(1, 50), max_value=2, max_denominator=50)

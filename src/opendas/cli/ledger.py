@@ -85,6 +85,21 @@ def create_command(
         click.echo(f"give it to the first run: opendas run RUN.toml --ledger {book}")
 
 
+@ledger_command.command("add")
+@click.argument("book", metavar="BOOK", type=PATH)
+@click.option("--rho", metavar="R", required=True, help="What it cost one protected unit of the book.")
+@click.option("--note", metavar="TEXT", required=True, help="What was released, where and when.")
+def add_command(book: Path, rho: str, note: str) -> None:
+    """Enter a loss that was spent elsewhere: by another program, or before BOOK was made.
+
+    Example: opendas ledger add patients.book --rho 1/2 --note "annual report 2029"
+    """
+    import opendas
+
+    answer = opendas.add_to_ledger(book, rho, note)
+    click.echo(f"spent: rho {answer['spent']['rho']}; left: rho {answer['left']['rho']}")
+
+
 @ledger_command.command("show")
 @click.argument("book", metavar="BOOK", type=PATH)
 @json_option

@@ -11,19 +11,23 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
+from secrets import token_hex
 
 from opendas.custody.book_terms import BookTerms
 from opendas.custody.ledger import Ledger
+from opendas.custody.ledger_entries import LedgerEntry
 from opendas.custody.run_key import RunKey
 from opendas.custody.secret_files import destroy_secret, private_folder
 from opendas.errors import ConfigError, EnvironmentFailure, PrivacyError
-from opendas.privacy.relations import Neighbours
+from opendas.privacy.exact import parse_fraction
+from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.version import __version__
 
 __all__ = [
     "FOLDER_VARIABLE",
     "Book",
     "InputTags",
+    "add_loss",
     "book_of",
     "books_folder",
     "create_book",
@@ -65,6 +69,41 @@ class Book:
         It tells nothing of what the book holds; whoever has book and key computes it again.
         """
         return self.key.tag(b"opendas head of a book 1" + bytes.fromhex(head))
+
+
+def add_loss(book: Book, rho: Fraction | str | int, what: str) -> None:
+    """Enter a loss that was spent elsewhere: by another program, or before the book was made.
+
+    Parameters
+    ----------
+    book : Book
+    rho : exact number
+        Of one protected unit of the book, under its relation, with what it induces.
+    what : str
+        In words, for readers of the book.
+
+    Raises
+    ------
+    ConfigError
+        If there are no words.
+    PrivacyError
+        If it would pass the limit: then the limit is too small for what was spent already.
+    """
+    if not what.strip():
+        raise ConfigError("say in a few words what was released, and when (--note).")
+    entry = LedgerEntry(
+        run_id=token_hex(16),
+        product=what.strip(),
+        key_commitment=token_hex(32),  # of a key that is not ours: no two are alike
+        input_tag="-",
+        plan_digest="-",
+        mechanism=Mechanism.DISCRETE_GAUSSIAN,
+        loss=parse_fraction(rho, "rho"),
+        relation=book.terms.relation,
+        protected_unit=book.terms.unit,
+        version=__version__,
+    )
+    Ledger.beside(book.path).intend(entry)
 
 
 def file_tags(key: RunKey, digests: Sequence[bytes]) -> tuple[str, ...]:
