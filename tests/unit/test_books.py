@@ -23,6 +23,7 @@ from opendas.custody.protected_units import change_of_any, unit_id
 from opendas.errors import ConfigError, EnvironmentFailure, PrivacyError
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.privacy.zcdp import epsilon_cks
+from opendas.report.guarantee import account_text
 
 BOUNDED, UNBOUNDED = Neighbours.BOUNDED, Neighbours.UNBOUNDED
 GAUSSIAN, LAPLACE = Mechanism.DISCRETE_GAUSSIAN, Mechanism.DISCRETE_LAPLACE
@@ -351,6 +352,13 @@ def lines_of(*said: BookTerms | LedgerEntry | LedgerAct | Finished) -> list[Ledg
     for each in said:
         lines.append(LedgerLine.following(lines, each))
     return lines
+
+
+def test_what_holds_but_for_a_probability_is_stated_beside_the_sum() -> None:
+    found = account_of(lines_of(terms(), act(1), act(2, delta="1e-10")), {"patients": "run-1"})
+    assert (found.spent, found.delta) == (2, Fraction(1, 10**10))
+    assert AccountFacts.from_dict(json.loads(json.dumps(found.to_dict()))) == found
+    assert "delta = 1/10000000000" in account_text(found)
 
 
 def test_the_account_counts_acts_and_readings() -> None:

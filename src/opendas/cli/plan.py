@@ -115,7 +115,10 @@ def _readable(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _headline(plan: dict[str, Any]) -> str:
-    epsilon, relation = plan.get("epsilon"), f"{plan['neighbours']} neighbours{_whose(plan.get('contribution'))}"
+    epsilon, relation = (
+        plan.get("epsilon"),
+        f"{plan['neighbours']} neighbours{_whose(plan.get('contribution'))}",
+    )
     if isinstance(epsilon, dict):
         values = ", ".join(f"{value:.4g} ({name})" for name, value in epsilon.items() if value is not None)
         return f"rho {plan['rho']}: epsilon {values} at delta {plan['delta']:.3g}; {relation}"

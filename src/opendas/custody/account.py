@@ -91,6 +91,8 @@ class AccountFacts:
         Exact: ``rho``, and ``epsilon`` with ``delta`` where it was declared so.
     spent : Fraction or None
         Rho of all acts of the book.
+    delta : Fraction
+        Sum of the deltas of those acts of the book that hold their rho but for a probability.
     """
 
     book: bool
@@ -103,12 +105,14 @@ class AccountFacts:
     change: str | None = None
     limit: Mapping[str, str] = field(default_factory=dict)
     spent: Fraction | None = None
+    delta: Fraction = Fraction(0)
 
     def to_dict(self) -> dict[str, object]:
         """Return plain values for JSON."""
         values: dict[str, object] = {name: getattr(self, name) for name in self.__slots__}
         spent = None if self.spent is None else format_fraction(self.spent)
-        return values | {"places": dict(self.places), "limit": dict(self.limit), "spent": spent}
+        exact = {"spent": spent, "delta": format_fraction(self.delta)}
+        return values | {"places": dict(self.places), "limit": dict(self.limit)} | exact
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Self:
@@ -121,7 +125,8 @@ class AccountFacts:
         try:
             spent = record["spent"]
             exact = None if spent is None else parse_fraction(spent, "spent")
-            return cls(**{**record, "spent": exact})
+            delta = parse_fraction(record.get("delta", "0"), "delta")
+            return cls(**{**record, "spent": exact, "delta": delta})
         except (KeyError, TypeError) as error:
             raise FormatError("certificate.json: what it says of the account was changed.") from error
 
@@ -161,6 +166,7 @@ def account_of(
         change=terms.change.name,
         limit=terms.limit_json(),
         spent=terms.spent(entries),
+        delta=sum((entry.delta for entry in entries), Fraction(0)),
     )
 
 

@@ -83,6 +83,8 @@ def account_text(account: AccountFacts) -> str:
         else ""
     )
     spent = "0" if account.spent is None else format_fraction(account.spent)
+    if account.delta:
+        spent += f", and beside it delta = {format_fraction(account.delta)} of acts that hold but for so much"
     return (
         f"The data set has an account of its own, a book: in it, {places}. All its acts, those that were "
         f"never published among them, cost together, for {account.change}, rho = {spent} "
