@@ -207,6 +207,11 @@ def test_a_book_holds_the_act_and_its_limit_refuses_another(
     acts = Ledger.read(book)
     assert [act.loss for act in acts] == [Fraction(1, 2)] * 2
     assert acts[0].key_commitment != acts[1].key_commitment
+    capsys.readouterr()
+    assert guarded(cli, ["ledger", str(book), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [(act["act"], act["delta"]) for act in told["acts"]] == [("discover", "1/100000000000")] * 2
+    assert (told["spent"]["rho"], told["totals"][0]["delta"]) == ("1", "1/50000000000")
     files = [tomllib.loads((tmp_path / name / "patients-run.toml").read_text()) for name in (".", "again")]
     assert files[0]["geography"]["discovery"]["act"] != files[1]["geography"]["discovery"]["act"]
     assert guarded(cli, ["run", str(tmp_path / "patients-run.toml"), "--out", str(tmp_path / "out")]) == 4

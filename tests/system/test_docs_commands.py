@@ -38,8 +38,10 @@ def test_my_own_csv_in_five_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         values = (rng.choice(["adult", "child"]), rng.choice(["low", "high"]))
         rows.append(f"{region},{hospital},{hospital}-{rng.choice('abcd')},{','.join(values)}")
     Path("patients.csv").write_text("\n".join(rows) + "\n")
-    lines = commands("own-csv.md")
-    assert [line[0] for line in lines] == ["init", "plan", "run", "verify", "tabulate", "evaluate"]
+    monkeypatch.setenv("OPENDAS_BOOKS", str(tmp_path / "books"))
+    lines = [line for line in commands("own-csv.md") if "stand-in" not in " ".join(line)]
+    names = [line[0] for line in lines]
+    assert names == ["ledger", "init", "plan", "run", "verify", "tabulate", "evaluate"]
     run_all(lines)
     tables = sorted(path.name for path in Path("tables").iterdir())
     assert tables == ["detailed_hospital.csv", "total_hospital.csv"]

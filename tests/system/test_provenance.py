@@ -314,3 +314,11 @@ def test_units_that_are_the_counts_of_the_records_are_a_finding(tmp_path: Path) 
     assert [field for field, _ in rules] == ["b", "a"]
     assert "as many units as records," in rules[0][1]
     assert "as many units as records in" in rules[1][1]
+
+
+def test_a_plan_says_beforehand_what_will_be_stamped(tmp_path: Path) -> None:
+    told = opendas.plan(opendas.load(write(tmp_path / "a", labels='"from-records"')))
+    assert told.stamps == ("DOMAIN FROM RECORDS",)
+    assert any("published exactly: labels of age, labels of severity" in text for text in told.warnings)
+    silent = opendas.plan(opendas.load(write(tmp_path / "b")))
+    assert (silent.stamps, silent.warnings) == ((), ())

@@ -256,7 +256,7 @@ def _act(line: LedgerLine, terms: BookTerms) -> dict[str, object] | None:
     """Return an act in words; None for lines that are none."""
     if line.entry is not None:
         return {
-            "act": "measure",
+            "act": "discover" if line.entry.delta else "measure",
             "run": line.run_id,
             "product": line.entry.product,
             "unit": line.entry.unit,

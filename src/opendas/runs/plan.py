@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from opendas.budget.plan import invariant_shares
 from opendas.constraints.table import invariant_geolevels
+from opendas.custody.stamps import DOMAIN_FROM_RECORDS
 from opendas.engines.local import workers_for
 from opendas.geography.partitions import standard_spine
 from opendas.geography.spine import Spine
@@ -108,7 +109,7 @@ def make_plan(run: Run) -> PlanTable:
     plan, _ = run.plan, run.protection
     error = ExpectedError.build(plan)
     expected = expected_rows(error, run.frame)
-    stamps = run.reader.frame()[1]
+    stamps = (*run.reader.frame()[1], *run.domain_stamps)
     source = run.resolved.budget.source
     gains: tuple[GainRow, ...] = ()
     if run.resolved.estimator != "block-by-block":
@@ -152,6 +153,19 @@ def _warnings(run: Run, plan: MeasurementPlan) -> Iterator[str]:
                     f"every geounit of {level.geolevel!r} has one child: its measurements and those of "
                     f"{plan.levels[number + 1].geolevel!r} ask the same questions."
                 )
+    domain = run.resolved.domain
+    if domain.from_records:
+        yield (
+            f"read from the records, and hence published exactly: {', '.join(domain.from_records)}. The "
+            f"release is stamped {DOMAIN_FROM_RECORDS}, and verify fails it. Give code book and public list, "
+            "or find them with opendas init table --rho."
+        )
+    for found in domain.discoveries:
+        rho = format_fraction(found.loss(plan.budget.neighbours))
+        yield (
+            f"the domain was found privately: rho = {rho} and delta = {float(found.delta):g} are added to "
+            "the totals of the certificate."
+        )
     if run.resolved.failsafe:
         yield "the failsafe is on: an infeasible family relaxes its parent, and the report says so."
 

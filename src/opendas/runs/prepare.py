@@ -11,12 +11,7 @@ from opendas.budget.allocation import Budget
 from opendas.constraints.feasible import check_feasible
 from opendas.constraints.table import ConstraintTable, bound_table
 from opendas.custody.ledger_entries import Loss
-from opendas.custody.stamps import (
-    DEMONSTRATION_FRAME,
-    DOMAIN_FROM_RECORDS,
-    NOT_FOR_RELEASE,
-    POPULATED_LEAVES,
-)
+from opendas.custody.stamps import DEMONSTRATION_FRAME, NOT_FOR_RELEASE, POPULATED_LEAVES
 from opendas.engines.backend import Backend
 from opendas.engines.local import workers_for
 from opendas.engines.truth import ExactCounts
@@ -199,8 +194,8 @@ def charge_run(act: Act[RunOptions], planned: PlannedRun) -> Charged:
         text = "\n".join(str(finding) for finding in findings) + "\n"
         write_atomic(act.space.confidential / "findings" / f"{act.product}.txt", text.encode())
     domain = _found_domain(run, data)
-    taken = (DOMAIN_FROM_RECORDS,) if run.resolved.domain.from_records else ()
-    stamps = (*((NOT_FOR_RELEASE,) if identified.key.is_seeded else ()), *data.stamps, *taken)
+    seeded = (NOT_FOR_RELEASE,) if identified.key.is_seeded else ()
+    stamps = (*seeded, *data.stamps, *run.domain_stamps)
     said = {"stamps": list(stamps), "declared": list(data.declared), "domain": domain.to_dict()}
     charged = act.charge(identified, said)
     act.clock.lap("plan")

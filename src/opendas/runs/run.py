@@ -19,6 +19,7 @@ from opendas.budget.allocation import Budget
 from opendas.budget.contribution import Contribution
 from opendas.budget.resolve import resolve_budget
 from opendas.constraints.table import ConstraintTable, invariant_geolevels
+from opendas.custody.stamps import DOMAIN_FROM_RECORDS
 from opendas.errors import ConfigError
 from opendas.geography.bypass import LARGEST_FAMILY, bypass_general, bypass_only_children
 from opendas.geography.frame import Frame
@@ -58,6 +59,11 @@ class Run:
     def product(self) -> Product:
         """What is counted, asked and held."""
         return self.resolved.product
+
+    @property
+    def domain_stamps(self) -> tuple[str, ...]:
+        """What stamps the run because of where its domain is declared to come from."""
+        return (DOMAIN_FROM_RECORDS,) if self.resolved.domain.from_records else ()
 
     @cached_property
     def reader(self) -> Reader:

@@ -36,6 +36,7 @@ BELIEVED = {
     "noise": "that it was drawn from the stated laws with a secret key, for the data of this office",
     "key": "what became of it",
     "exact values": "that invariants and public counts are what they are said to be",
+    "provenance": "that labels, levels, frame and units come from where it says",
     "account": "what else was done with these data",
 }
 """What nobody can compute from a release: part of the certificate to what it would say about the world."""
