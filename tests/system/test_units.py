@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -229,3 +231,24 @@ def test_a_book_finds_the_rows_in_another_file_and_order_whatever_was_counted_of
     assert ledger(tmp_path / "visits.book")["left"] == {"rho": "1/3"}
     with pytest.raises(PrivacyError, match="limit"):
         release(written(tmp_path / "c", VISITS, files=3), tmp_path / "three", RunOptions(workers=1))
+
+
+def test_spark_counts_the_same_records(tmp_path: Path) -> None:
+    pytest.importorskip("pyspark")
+    written(tmp_path, VISITS, files=3)
+    for engine in ("local", "spark"):
+        words = [
+            "run",
+            tmp_path / "run.toml",
+            "--out",
+            tmp_path / engine,
+            "--engine",
+            engine,
+            "--workers",
+            "1",
+        ]
+        done = subprocess.run(
+            [sys.executable, "-m", "opendas", *words, "--key-command", KEY], capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+    assert released(tmp_path / "local") == released(tmp_path / "spark")
