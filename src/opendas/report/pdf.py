@@ -257,6 +257,13 @@ def _canvas_with(footer: str, stamps: Sequence[str]) -> type[_NumberedCanvas]:
     return type("CertificateCanvas", (_NumberedCanvas,), settings)
 
 
+def _protected(run: RunFacts) -> str:
+    if run.contribution is None:
+        return f"a {run.protected_unit}, one record"
+    most = run.contribution.at_most
+    return f"a {run.protected_unit}, at most {most} record{'s' if most > 1 else ''}"
+
+
 def _front(certificate: Mapping[str, Any], runs: Sequence[RunFacts], digest: str) -> list[Flowable]:
     products = ", ".join(run.product for run in runs)
     story: list[Flowable] = [
@@ -271,11 +278,11 @@ def _front(certificate: Mapping[str, Any], runs: Sequence[RunFacts], digest: str
     story += [
         _paragraph("What was released", _HEAD),
         _table(
-            ("Product", "One record is", "Records", "Leaves", "Relation", "Loss of the plan"),
+            ("Product", "Protected", "Records", "Leaves", "Relation", "Loss of the plan"),
             [
                 (
                     run.product,
-                    f"a {run.protected_unit}",
+                    _protected(run),
                     f"{run.records:,}",
                     plural(*list(run.geounits.items())[-1]),
                     run.neighbours,
