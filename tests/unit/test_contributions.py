@@ -308,3 +308,11 @@ def test_a_unit_that_spark_would_see_in_parts_is_read_by_the_driver(tmp_path: Pa
     without = make_reader(spec.counting_everything())
     assert isinstance(without, RowReader)
     assert without.file_rows() is not None
+
+
+def test_a_domain_that_was_found_at_the_loss_of_one_row_is_not_taken_for_units() -> None:
+    found = {"act": "00112233445566778899aabbccddeeff", "rho": "1/20", "delta": "1e-11"}
+    private = {"provenance": "private", "discovery": found}
+    assert unit_run(geography=private).resolved.domain.discoveries
+    with pytest.raises(PrivacyError, match="a who with several"):
+        unit_run(geography=private, unit_id="who", at_most=1)
