@@ -11,8 +11,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from opendas.arrays import Codes, Ints
-from opendas.geography.partitions import rank_in_run
+from opendas.arrays import Codes, Ints, rank_in_run
 
 __all__ = ["LARGE_STATE", "STATE", "Density", "Land", "make_land"]
 

@@ -10,10 +10,10 @@ from math import isqrt
 
 import numpy as np
 
-from opendas.arrays import Ints
+from opendas.arrays import Ints, rank_in_run
 from opendas.errors import ConfigError
 from opendas.geography.frame import numbered
-from opendas.geography.partitions import Partition, Partitions, combine, insert_groups, rank_in_run
+from opendas.geography.partitions import Partition, Partitions, combine, insert_groups
 
 __all__ = ["block_groups", "group", "largest_group"]
 

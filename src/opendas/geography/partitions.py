@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from opendas.arrays import Bools, Codes, Ints
+from opendas.arrays import Bools, Codes, Ints, rank_in_run
 from opendas.errors import ConfigError, Finding, GeographyError
 from opendas.geography.frame import Frame, numbered
 from opendas.geography.spine import Spine, SpineLevel
@@ -27,7 +27,6 @@ __all__ = [
     "insert_groups",
     "insert_intersections",
     "official_partitions",
-    "rank_in_run",
     "split",
     "standard_spine",
 ]
@@ -185,12 +184,6 @@ def combine(columns: Sequence[npt.NDArray[Any]]) -> Ints:
     if found is None:
         raise ValueError("there is no column to combine")
     return found
-
-
-def rank_in_run(column: npt.NDArray[Any]) -> Ints:
-    """Return the place of each row in its run of equal values, from 0, int64 (b,)."""
-    start = np.flatnonzero(np.concatenate([[True], column[1:] != column[:-1]]))
-    return np.arange(len(column)) - np.repeat(start, np.diff(np.append(start, len(column))))
 
 
 def official_partitions(frame: Frame) -> Partitions:

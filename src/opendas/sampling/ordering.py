@@ -16,7 +16,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
-from opendas.arrays import Bools, Codes, Ints
+from opendas.arrays import Bools, Codes, Ints, rank_in_run
 from opendas.errors import EnvironmentFailure, PrivacyError
 
 __all__ = ["keep_at_most", "keyed_labels", "keyed_texts"]
@@ -157,7 +157,7 @@ def keep_at_most(
     kept[rows] = False
     if apart is not None:
         order = order[_is_first(of[order], apart[rows][order])]
-    kept[rows[order[_rank_in_runs(of[order]) < most]]] = True
+    kept[rows[order[rank_in_run(of[order]) < most]]] = True
     return kept
 
 
@@ -168,14 +168,6 @@ def _is_first(unit: Ints, apart: Ints) -> Bools:
     first = np.ones(len(unit), dtype=np.bool_)
     first[order[1:][same]] = False
     return first
-
-
-def _rank_in_runs(key: NDArray[Any]) -> Ints:
-    """Return each row's position within its run of equal keys."""
-    position = np.arange(len(key), dtype=np.int64)
-    starts = np.ones(len(key), dtype=bool)
-    starts[1:] = key[1:] != key[:-1]
-    return np.asarray(position - np.maximum.accumulate(np.where(starts, position, 0)))
 
 
 def _identity(columns: list[Ints]) -> Ints:
@@ -200,5 +192,5 @@ def _index_among_identical(identity: Ints) -> Ints:
     """Number the rows among those identical to them, from 1, in input order."""
     order = np.argsort(identity, kind="stable")
     index = np.empty(len(identity), dtype=np.int64)
-    index[order] = _rank_in_runs(identity[order]) + 1
+    index[order] = rank_in_run(identity[order]) + 1
     return index
