@@ -138,11 +138,38 @@ def _pick(answers: Answers, place: Ints, rows: npt.NDArray[np.int32], query: str
             here = answers.dense()[place[measured]]
             out[measured] = here if len(rows) == here.shape[1] else here[:, rows]
         return out
+    out[measured] = _listed(answers, place[measured], rows, query)
+    return out
+
+
+def _listed(
+    answers: Answers, place: npt.NDArray[np.int64], rows: npt.NDArray[np.int32], query: str
+) -> npt.NDArray[np.int64]:
+    """Return answers of which only some are in the files, int64 (len(place), len(rows)).
+
+    Mostly these are the answers of one family as another estimate used them: the same rows for each of
+    consecutive geounits, and these are the ones that are wanted.
+    """
+    shape = (len(place), len(rows))
+    if len(place) and int(place[-1]) - int(place[0]) == len(place) - 1 and bool(np.all(np.diff(place) == 1)):
+        here = slice(int(answers.offsets[place[0]]), int(answers.offsets[place[-1] + 1]))
+        lengths = np.diff(answers.offsets[place[0] : place[-1] + 2])
+        if bool(np.all(lengths == len(rows))) and np.array_equal(
+            answers.listed_cells()[here].reshape(shape), np.broadcast_to(rows, shape)
+        ):
+            return np.asarray(answers.values[here].reshape(shape))
+    return _searched(answers, place, rows, query)
+
+
+def _searched(
+    answers: Answers, place: npt.NDArray[np.int64], rows: npt.NDArray[np.int32], query: str
+) -> npt.NDArray[np.int64]:
+    """Return the same, looked up for each geounit by itself."""
+    out = np.zeros((len(place), len(rows)), dtype=np.int64)
+    listed = answers.listed_cells()
     for i, row in enumerate(place.tolist()):
-        if row < 0:
-            continue
         low, high = int(answers.offsets[row]), int(answers.offsets[row + 1])
-        cells = answers.cells[low:high]
+        cells = listed[low:high]
         found = np.searchsorted(cells, rows)
         if len(rows) and (len(cells) == 0 or found.max() >= len(cells) or np.any(cells[found] != rows)):
             raise FormatError(
