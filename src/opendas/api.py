@@ -441,9 +441,8 @@ def account(
     if (source is None) == (rho is None):
         raise ConfigError("give either a run or a rho, and not both.")
     if isinstance(source, Run):
-        plan, _ = source.plan, source.protection
-        at = plan.budget.delta if delta is None else parse_fraction(delta, "delta")
-        return PlanAccount(plan, at, source.frame)
+        at = source.budget.delta if delta is None else parse_fraction(delta, "delta")
+        return PlanAccount(source.plan, at, source.frame, source.protection)
     value = rho if source is None else source
     return Account(parse_fraction(value, "rho"), parse_fraction(delta or "1e-10", "delta"))
 

@@ -29,6 +29,7 @@ from opendas.geography.spine import Shares, Spine
 from opendas.measurement.account import PlanAccount
 from opendas.measurement.loss import attribute_loss, path_kinds, plan_loss, within_loss
 from opendas.measurement.plan import MeasurementPlan
+from opendas.measurement.protection import ProtectionMap
 from opendas.privacy import Mechanism, Neighbours
 from opendas.schema.declarations import Invariant
 
@@ -131,12 +132,13 @@ def test_pairs_that_agree_on_the_invariants(name: str) -> None:
         for old, new in pairs_of(records, repeat=2)
         if state[old[0]] == state[new[0]]
     ]
-    changes = [Counter(dict(change)) for change in plan_loss(plan, hold_invariants=True).changes]
+    changes = [Counter(dict(change)) for change in plan_loss(plan, ProtectionMap.of(plan)).changes]
     assert all(any(pair <= change for change in changes) for pair in pairs)
     assert any(pair == change for pair in pairs for change in changes)
     everything = [Counter(dict(change)) for change in plan_loss(plan).changes]
     divided = plan.spine.levels[0].whole is not None
-    assert (changes == everything) == divided  # parts of a state hold their total together only
+    # parts of a state hold their total together only: who moves between them changes all there is
+    assert any(change in everything for change in changes) == divided
 
 
 @pytest.mark.parametrize("neighbours", list(Neighbours))

@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 
 import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.spine_shares import multiple
 
 from opendas.budget import Budget
 from opendas.constraints.fixed_sums import ExactQuery, PublicFacts, leaf_patterns
+from opendas.geography.bypass import bypass_only_children
 from opendas.geography.spine import Spine, SpineLevel
+from opendas.measurement.loss import (
+    attribute_loss,
+    attribute_losses,
+    change_loss,
+    plan_loss,
+    within_loss,
+    within_losses,
+)
 from opendas.measurement.plan import MeasurementPlan
 from opendas.measurement.protection import ProtectionMap
 from opendas.privacy import Mechanism, Neighbours
+from opendas.privacy.composition import WorstLoss
+from opendas.sampling.laws import Noise
 from opendas.schema.attributes import Attribute, Schema
 from opendas.schema.product import PassPlan, Product
 
@@ -36,6 +49,10 @@ PRODUCT = Product(
 )
 CELLS = 4
 SETS = [np.array(bits, dtype=bool) for bits in itertools.product([False, True], repeat=CELLS) if any(bits)]
+QUERIES = {
+    "all": {"total": F(1, 5), "home": F(1, 10), "adult": F(1, 10), "detailed": F(3, 5)},
+    "some": {"total": F(1, 3), "adult": F(2, 3)},
+}
 Place = tuple[int, int]
 
 
@@ -58,15 +75,16 @@ class Tiny:
     facts: PublicFacts
     counts: np.ndarray  # (leaves, cells)
     neighbours: Neighbours = Neighbours.BOUNDED
+    queries: str = "all"
 
-    @property
+    @cached_property
     def map(self) -> ProtectionMap:
-        shares = {name: F(1, len(self.spine.levels)) for name in self.spine.names}
-        queries = {"*": {"total": F(1, 4), "home": F(1, 4), "detailed": F(1, 2)}}
-        budget = Budget(Mechanism.DISCRETE_GAUSSIAN, self.neighbours, F(1), shares, queries)
-        return ProtectionMap(
-            MeasurementPlan(PRODUCT, self.spine, budget), self.facts, leaf_patterns(self.facts)
+        spine = bypass_only_children(self.spine, [F(1, len(self.spine.levels))] * len(self.spine.levels))
+        shares = {name: F(1, len(spine.levels)) for name in spine.names}
+        budget = Budget(
+            Mechanism.DISCRETE_GAUSSIAN, self.neighbours, F(1), shares, {"*": QUERIES[self.queries]}
         )
+        return ProtectionMap(MeasurementPlan(PRODUCT, spine, budget), self.facts, leaf_patterns(self.facts))
 
     @property
     def places(self) -> list[Place]:
@@ -183,7 +201,7 @@ def tiny(draw: st.DrawFn, *, known: bool) -> Tiny:
         )
     names = tuple(f"bound {k}" for k in range(len(cells)))
     facts = PublicFacts(possible, names, cells, np.maximum(held - below, 0), held + above, tuple(invariants))
-    return Tiny(spine, facts, counts)
+    return Tiny(spine, facts, counts, draw(st.sampled_from(Neighbours)), draw(st.sampled_from(list(QUERIES))))
 
 
 @settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
@@ -232,4 +250,68 @@ def test_what_is_said_of_classes_is_what_listing_them_says(one: Tiny) -> None:
     assert found.alone == sizes.count(1)
     if sizes:
         assert (found.least, found.median) == (sizes[0] - 1, sizes[(len(sizes) - 1) // 2] - 1)
-    assert found.protects == any(len(some) > 1 for some in listed.values())
+    if one.neighbours is Neighbours.BOUNDED:
+        assert found.protects == any(len(some) > 1 for some in listed.values())
+    else:
+        assert (
+            found.protects
+            == any(
+                all(place not in inside or low < high for inside, low, high in one.sums())
+                for place in one.places
+            )
+            or not one.laminar()
+        )
+
+
+Change = Counter[tuple[Noise, int]]
+
+
+def changed(one: Tiny, old: Place | None, new: Place) -> Change:
+    """Every measured answer that differs if a record moves from one place to another, by its noise."""
+    plan = one.map.plan
+    found: Change = Counter()
+    for number, level in enumerate(plan.levels):
+        above = np.repeat(np.arange(len(plan.spine.levels[number])), np.diff(plan.spine.leaf_starts(number)))
+        for planned in level.queries:
+            answers: Counter[tuple[int, int]] = Counter()
+            for sign, place in ((-1, old), (1, new)):
+                if place is not None:
+                    answers[int(above[place[0]]), int(planned.query.row_of_cell[place[1]])] += sign
+            for (geounit, _), difference in answers.items():
+                own = multiple(plan.spine, number, geounit)
+                if difference and own:
+                    found[plan.distribution(number, planned, own), abs(difference)] += 1
+    return found
+
+
+def agree(one: Tiny, found: WorstLoss, pairs: Iterable[tuple[Place | None, Place]]) -> None:
+    """The changes hold those of every pair, and each is that of some pair."""
+    changes = [Counter(dict(change)) for change in found.changes]
+    every = [changed(one, *pair) for pair in pairs] or [Counter()]
+    assert all(any(some <= change for change in changes) for some in every)
+    assert all(change in every for change in changes)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.booleans().flatmap(lambda known: tiny(known=known)))
+def test_losses_are_those_of_the_worst_pairs_inside_classes(one: Tiny) -> None:
+    held, plan = one.map, one.map.plan
+    pairs = one.mapped()
+    if held.protects and held.adds:
+        agree(
+            one, plan_loss(plan, held), [(None, place) for place in one.places if held.may_be_added(*place)]
+        )
+    elif held.protects:
+        agree(one, plan_loss(plan, held), pairs)
+    losses, codes = attribute_losses(plan, held), PRODUCT.schema.codes(np.arange(CELLS))
+    for number, name in enumerate(PRODUCT.schema.names):
+        other = codes[1 - number]
+        alone = [(old, new) for old, new in pairs if old[0] == new[0] and other[old[1]] == other[new[1]]]
+        agree(one, attribute_loss(plan, name, held), alone)
+        assert losses.get(name, 0) == max((change_loss(changed(one, *pair)) for pair in alone), default=0)
+    within = within_losses(plan, held)
+    for number, name in enumerate(plan.spine.names):
+        above = np.repeat(np.arange(len(plan.spine.levels[number])), np.diff(plan.spine.leaf_starts(number)))
+        moves = [(old, new) for old, new in pairs if old[1] == new[1] and above[old[0]] == above[new[0]]]
+        agree(one, within_loss(plan, name, held), moves)
+        assert within[name] == max((change_loss(changed(one, *pair)) for pair in moves), default=0)

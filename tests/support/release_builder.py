@@ -18,6 +18,7 @@ from opendas.geography.partitions import standard_spine
 from opendas.measurement.invariants import declared_invariants
 from opendas.measurement.noisy import NoisyMeasurements, measured_levels
 from opendas.measurement.plan import MeasurementPlan
+from opendas.measurement.protection import ProtectionMap
 from opendas.report.certificate import issue
 from opendas.runs.config.released import toml_value
 from opendas.runs.facts import estimated_facts, measured_facts
@@ -83,7 +84,7 @@ def add_product(release, example, *, stamps=(), estimated=True, fmt="parquet", s
     write_atomic(release / "run" / f"{product.name}.toml", toml_of(plan, domain_of(product)).encode())
     resolved = SimpleNamespace(estimator="topdown", dropped=(), budget=SimpleNamespace(source=None))
     run = SimpleNamespace(product=product, resolved=resolved, plan=plan, budget=plan.budget, frame=frame)
-    facts = measured_facts(run, stamps, (), domain_of(product), "full")
+    facts = measured_facts(run, ProtectionMap.of(plan, frame, table), stamps, (), domain_of(product), "full")
     return estimated_facts(facts, run, Solved(0, 0, ()), records) if estimated else facts
 
 

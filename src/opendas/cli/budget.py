@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from opendas.cli.options import PATH, json_option, ledger_option, read_records_option
-from opendas.cli.output import emit_json, message, text_table
+from opendas.cli.output import echo_protection, emit_json, message, text_table
 
 if TYPE_CHECKING:
     from opendas.measurement.account import PlanAccount
@@ -136,7 +137,9 @@ def _plan_answer(
     _echo_parts("one record changes in one attribute only", "attribute", name, answer["attributes"])
     _echo_parts("one record moves within one geounit of the spine", "within one", name, answer["within"])
     _echo_official(name, answer["within_official"])
-    _echo_attacker(answer["attacker"], answer["neighbours"])
+    click.echo()
+    echo_protection(answer["protection"])
+    _echo_attacker(answer["attacker"], answer["neighbours"], account.protection.alternatives)
     _echo_curve(curve)
     if target is not None:
         _echo_spare(answer["target"], target, answer["delta"])
@@ -152,7 +155,7 @@ def _together(contribution: Mapping[str, Any] | None) -> str:
 def _echo_epsilons(epsilon: Mapping[str, float]) -> None:
     words = {
         "exact": "exact, from the noise of the plan",
-        "exact-invariants": "exact, between inputs that agree on the invariants",
+        "exact-invariants": "exact, between inputs that agree on all that is published exactly",
     }
     for name, value in epsilon.items():
         click.echo(f"  epsilon {value:.4f}  ({words.get(name, name)})")
@@ -197,10 +200,13 @@ def _short(exact: str) -> str:
     return exact if len(exact) <= 16 else f"{float(Fraction(exact)):.4g}"
 
 
-def _echo_attacker(found: Mapping[str, Any], neighbours: str) -> None:
-    asked = "a record is the true one" if neighbours == "bounded" else "one record is there"
+def _echo_attacker(found: Mapping[str, Any], neighbours: str, alternatives: str) -> None:
+    asked = "one record is there"
+    if neighbours == "bounded":
+        asked = "a record is the true one or another one that the exact facts leave possible"
+    text = f"someone who knows every other record asks whether {asked}. {alternatives} Who says yes wrongly"
     click.echo()
-    click.echo(f"someone who knows every other record asks whether {asked}. Who says yes wrongly")
+    click.echo(textwrap.fill(text, 100))
     for row in found["power"]:
         name, bound = next((key[3:], value) for key, value in row.items() if key.startswith("by_"))
         said = f"{bound * 100:.1f} %"

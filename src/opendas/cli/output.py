@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 import click
 
-__all__ = ["emit_json", "message", "text_table"]
+__all__ = ["echo_protection", "emit_json", "message", "text_table"]
 
 
 def _plain(value: Any) -> Any:
@@ -34,6 +35,18 @@ def _plain(value: Any) -> Any:
 def emit_json(value: Any) -> None:
     """Write one strict JSON value (no NaN, no Infinity) to stdout."""
     click.echo(json.dumps(_plain(value), allow_nan=False, ensure_ascii=False))
+
+
+def echo_protection(record: Mapping[str, Any]) -> None:
+    """Write what the exact facts of a run leave protected, from its JSON."""
+    from opendas.measurement.protected import Protection
+
+    found = Protection.from_dict(record)
+    known = f"with {', '.join(found.facts)} published exactly" if found.facts else "nothing published exactly"
+    click.echo(textwrap.fill(f"what is protected of a record ({known}):", 100))
+    click.echo(
+        text_table([{"of a record": kind, "name": name, "is": text} for kind, name, text in found.rows()])
+    )
 
 
 def message(text: str) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from opendas.cli.options import PATH, json_option, ledger_option, read_records_option, run_file_argument
-from opendas.cli.output import emit_json, message, text_table
+from opendas.cli.output import echo_protection, emit_json, message, text_table
 from opendas.cli.progress import duration
 from opendas.runs.progress.clock import size_text
 
@@ -63,6 +63,9 @@ def plan_command(run_file: Path, advise: bool, read_records: bool, as_json: bool
         click.echo()
         click.echo("expected standard error of an answer, by estimator (noise alone, as above):")
         click.echo(text_table([_percent(row) for row in plan["gains"]]))
+    if plan.get("protection"):
+        click.echo()
+        echo_protection(plan["protection"])
     if plan.get("forecast"):
         click.echo()
         for line in _forecast(plan["forecast"]):

@@ -5,9 +5,11 @@ from __future__ import annotations
 from functools import cached_property
 from pathlib import Path
 
+from opendas.constraints.table import ConstraintTable
 from opendas.errors import ConfigError, FormatError
 from opendas.files.geography_files import (
     ConstraintRows,
+    read_constraint_table,
     read_constraints,
     read_frame,
     read_product,
@@ -93,6 +95,11 @@ class ReleasedProduct:
     def constraints(self) -> tuple[ConstraintRows, ...]:
         """Bounds and invariant answers."""
         return read_constraints(self.measurements / "constraints.parquet")
+
+    @cached_property
+    def constraint_table(self) -> ConstraintTable:
+        """Bounds and invariant answers of every geounit."""
+        return read_constraint_table(self.measurements / "constraints.parquet", self.product, self.spine)
 
     def measurement(self, geolevel: str) -> MeasurementFile | None:
         """Return a geolevel's measurement file; None where nothing was measured."""

@@ -15,12 +15,20 @@ from typing import Any
 
 import scipy  # its optimize loads when it is first named
 
-from opendas.budget.plan import within_rho
 from opendas.errors import ConfigError
 from opendas.geography.frame import Frame
-from opendas.measurement.loss import attribute_loss, attribute_losses, plan_loss, within_loss
+from opendas.measurement.loss import (
+    attribute_loss,
+    attribute_losses,
+    change_loss,
+    plan_loss,
+    within_loss,
+    within_losses,
+)
 from opendas.measurement.official import AreaLoss, Areas, official_losses
 from opendas.measurement.plan import MeasurementPlan
+from opendas.measurement.protected import Protection, protection_of
+from opendas.measurement.protection import ProtectionMap
 from opendas.privacy.attacker import Attacker, pure_power_bound, zcdp_power_bound
 from opendas.privacy.composition import Bounds, ChangedAnswers, WorstLoss
 from opendas.privacy.exact import format_fraction, parse_fraction
@@ -135,21 +143,30 @@ class PlanAccount:
         Where epsilon is quoted.
     frame : Frame, optional
         The public frame of the plan's spine; without it nothing is said of official areas.
+    held : ProtectionMap, optional
+        What is known exactly, and leaves the neighbours that losses of parts and attackers are about. By
+        default that of the plan and the frame.
 
     Raises
     ------
     ConfigError
         If delta is a float or out of range.
+    PrivacyError
+        If the exact facts leave nothing to protect.
     """
 
     plan: MeasurementPlan
     delta: Fraction
     frame: Frame | None = None
+    held: ProtectionMap = None  # type: ignore[assignment]  # made from the plan
     _worst: dict[bool, WorstLoss] = field(default_factory=dict, repr=False, compare=False)
     _exact: dict[frozenset[Any], float] = field(default_factory=dict, repr=False, compare=False, init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "delta", checked_delta(self.delta))
+        if self.held is None:
+            object.__setattr__(self, "held", ProtectionMap.of(self.plan, self.frame))
+        self.held.check()
 
     @property
     def pure(self) -> bool:
@@ -174,7 +191,7 @@ class PlanAccount:
         formula : str, optional
             ``"cks"`` (default) or ``"bun-steinke"`` from rho, ``"pure"`` (default for discrete Laplace
             noise), ``"exact"`` from the noise itself, ``"exact-invariants"`` the same between neighbours that
-            agree on the plan's invariants.
+            agree on everything that is published exactly.
 
         Raises
         ------
@@ -188,7 +205,7 @@ class PlanAccount:
     def worst(self, *, hold_invariants: bool = False) -> WorstLoss:
         """Return the exact loss of the worst neighbours; made once."""
         if hold_invariants not in self._worst:
-            self._worst[hold_invariants] = plan_loss(self.plan, hold_invariants=hold_invariants)
+            self._worst[hold_invariants] = plan_loss(self.plan, self.held if hold_invariants else None)
         return self._worst[hold_invariants]
 
     def exact(self, delta: Fraction | int | str | None = None, *, hold_invariants: bool = False) -> Bounds:
@@ -199,7 +216,7 @@ class PlanAccount:
         delta : Fraction, int or str, optional
             Default: that of the account.
         hold_invariants : bool
-            Compare only inputs that agree on the plan's invariants.
+            Compare only inputs that agree on what is published exactly.
         """
         return self.worst(hold_invariants=hold_invariants).epsilon(self.delta if delta is None else delta)
 
@@ -249,24 +266,29 @@ class PlanAccount:
             "reached": {"lower": found.epsilon.lower, "upper": found.epsilon.upper},
         }
 
-    def attacker(self, *, hold_invariants: bool = False) -> Attacker:
-        """Return what anybody can tell from the release, by its exact loss."""
-        return Attacker(self.worst(hold_invariants=hold_invariants))
+    def attacker(self) -> Attacker:
+        """Return what anybody can tell between two places of a record that exact facts leave open."""
+        return Attacker(self.worst(hold_invariants=True))
+
+    @cached_property
+    def protection(self) -> Protection:
+        """What the exact facts leave protected, attribute by attribute."""
+        return protection_of(self.held)
 
     @cached_property
     def attributes(self) -> Mapping[str, Fraction]:
-        """Loss when one record changes in one attribute and stays where it is, on its costliest path."""
-        return attribute_losses(self.plan)
+        """Loss when one record changes in one attribute and stays where it is, where it costs most."""
+        return attribute_losses(self.plan, self.held)
 
     @cached_property
     def within(self) -> Mapping[str, Fraction]:
         """Loss when one record moves inside one geounit of the spine at a geolevel, top first."""
-        return within_rho(self.plan.budget)
+        return within_losses(self.plan, self.held)
 
     @cached_property
     def within_official(self) -> tuple[AreaLoss, ...]:
         """Losses when one record moves inside one official geounit or area; empty without a frame."""
-        return () if self.frame is None else official_losses(self.plan, self.frame)
+        return () if self.frame is None else official_losses(self.plan, self.frame, self.within)
 
     def parts(self, *, exact: bool = False) -> tuple[Mapping[str, PartLoss], Mapping[str, PartLoss]]:
         """Return the losses per attribute and within geolevels, with epsilons.
@@ -275,10 +297,10 @@ class PlanAccount:
         """
         attributes, within = {}, {}
         for name, loss in self.attributes.items():
-            found = self.upper(attribute_loss(self.plan, name)) if exact else None
+            found = self.upper(attribute_loss(self.plan, name, self.held)) if exact else None
             attributes[name] = self._part(loss, found)
         for level, loss in self.within.items():
-            found = self.upper(within_loss(self.plan, level)) if exact else None
+            found = self.upper(within_loss(self.plan, level, self.held)) if exact else None
             within[level] = self._part(loss, found)
         return attributes, within
 
@@ -316,16 +338,7 @@ class PlanAccount:
 
     def _formula_of(self, change: ChangedAnswers) -> float:
         """Return the epsilon of a change by formula, from what its answers cost one by one."""
-        loss = sum(
-            (
-                Fraction(number * abs(d)) / noise.parameter
-                if self.pure
-                else Fraction(number * d * d) / (2 * noise.parameter)
-                for (noise, d), number in change.items()
-            ),
-            start=Fraction(0),
-        )
-        return _by_formula(loss, self.delta, pure=self.pure, formula=None)
+        return _by_formula(change_loss(change), self.delta, pure=self.pure, formula=None)
 
     def _part(self, loss: Fraction, exact: float | None) -> PartLoss:
         epsilon = self._formulas(loss)
@@ -352,6 +365,7 @@ class PlanAccount:
             "attributes": {name: self._part_json(part) for name, part in attributes.items()},
             "within": {level: self._part_json(part) for level, part in within.items()},
             "within_official": self._official_json(exact=exact),
+            "protection": self.protection.to_dict(),
         }
         if self.pure:
             answer |= {"pure_epsilon": format_fraction(self.loss)}
@@ -383,6 +397,8 @@ class PlanAccount:
     def attacker_json(self, *, exact: bool = False) -> dict[str, Any]:
         """Return what somebody who knows all other records can tell, at most.
 
+        Of two places of a record that the exact facts leave open: what these tell by themselves comes on top.
+
         Parameters
         ----------
         exact : bool
@@ -403,13 +419,8 @@ class PlanAccount:
         return answer
 
     def _held(self) -> Bounds | None:
-        """Return the exact bounds between inputs that agree on the invariants, where they differ."""
-        if not self.plan.product.invariants:
-            return None
-        try:
-            held = self.worst(hold_invariants=True)
-        except ConfigError:  # no two such inputs
-            return None
+        """Return the exact bounds between inputs that agree on the exact facts, where they differ."""
+        held = self.worst(hold_invariants=True)
         return None if held.changes == self.worst().changes else held.epsilon(self.delta)
 
     def _official_json(self, *, exact: bool) -> dict[str, Any] | None:

@@ -2,41 +2,42 @@
 
 Only the answers of the geounits above the two leaves of a replaced record can differ, each by one. How many
 do, and with what noise, depends on the two paths: on a spine with bypassed geounits paths have different
-shares. The argument, and which pairs of neighbours are covered by which change, is in
-``docs/proofs/exact-accounting.md``.
+shares. Compared are inputs that agree on what is known exactly, by a protection map: every figure is the
+largest over pairs of places inside a class. The argument, and which pairs of neighbours are covered by which
+change, is in ``docs/proofs/exact-accounting.md``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
 from types import MappingProxyType
 
 from opendas.budget.plan import UNITS_OF_SEVERAL
-from opendas.constraints.table import invariant_geolevels
 from opendas.errors import ConfigError
-from opendas.measurement.plan import MeasurementPlan, PlannedQuery
+from opendas.measurement.plan import MeasurementPlan
+from opendas.measurement.protection import ProtectionMap
+from opendas.measurement.replacements import Replacement, Replacements
 from opendas.privacy.composition import ChangedAnswers, WorstLoss
-from opendas.privacy.relations import Neighbours
-from opendas.sampling.laws import Noise
+from opendas.sampling.laws import DiscreteGaussian, Noise
 from opendas.schema.product import Product
 from opendas.schema.query_groups import QueryGroup
 
 __all__ = [
     "attribute_loss",
     "attribute_losses",
+    "change_loss",
     "move_loss",
     "path_kinds",
     "plan_loss",
     "record_loss",
     "told_apart",
     "within_loss",
+    "within_losses",
 ]
 
 Path = tuple[Fraction, ...]
 """Multiple of the level's share at each level, from the root to a leaf."""
-
-Counted = Callable[[int, PlannedQuery], bool]
 
 
 def path_kinds(plan: MeasurementPlan) -> tuple[Path, ...]:
@@ -55,36 +56,46 @@ def path_kinds(plan: MeasurementPlan) -> tuple[Path, ...]:
     return tuple(sorted(paths, reverse=True))
 
 
-def plan_loss(plan: MeasurementPlan, *, hold_invariants: bool = False) -> WorstLoss:
+def plan_loss(plan: MeasurementPlan, held: ProtectionMap | None = None) -> WorstLoss:
     """Return the exact loss of one changed record under a plan's own neighbour relation.
 
     Parameters
     ----------
     plan : MeasurementPlan
-    hold_invariants : bool
-        Compare only inputs that agree on the plan's invariants, as the guarantee of a release does. Answers
-        that the invariants fix then never differ, whatever budget they got. False compares all neighbours.
+    held : ProtectionMap, optional
+        Compare only inputs that agree on what is known exactly, as the guarantee of a release does. Answers
+        that the facts fix then never differ, whatever budget they got. Without it all neighbours are
+        compared.
 
     Raises
     ------
     ConfigError
-        If the invariants leave no neighbours to compare.
+        If a protected unit may have several records.
+    PrivacyError
+        If the facts leave no neighbours to compare.
     """
-    fixed = _fixed(plan) if hold_invariants else {}
-    if plan.budget.neighbours is Neighbours.UNBOUNDED:
-        if any(plan.product.workload.group(query).size == 1 for query in fixed):
-            raise ConfigError(
-                "an invariant fixes the number of records, so that no input has a neighbour with one record "
-                "more; compare all neighbours."
-            )
-        changes = [_along(plan, path, _asked(plan, fixed, shared=0)) for path in path_kinds(plan)]
-        return WorstLoss(changes)
-    counted = _asked(plan, fixed, shared=_shared_levels(plan, fixed))
-    return WorstLoss(_pairs(plan, counted))
+    if plan.budget.contribution.bound is not None:  # a unit may also vanish
+        raise ConfigError(UNITS_OF_SEVERAL)
+    held = ProtectionMap.without_facts(plan) if held is None else held
+    held.check()
+    found = _found(plan, held)
+    if held.adds:
+        paths = plan.spine.paths()[0]
+        return WorstLoss(
+            _largest(_along(plan, paths[number], -1, frozenset()) for number in found.of_addition())
+        )
+    return WorstLoss(_largest(_changes(plan, found.all())))
 
 
-def attribute_loss(plan: MeasurementPlan, attribute: str) -> WorstLoss:
+def attribute_loss(plan: MeasurementPlan, attribute: str, held: ProtectionMap | None = None) -> WorstLoss:
     """Return the exact loss when one record changes in one attribute and stays where it is.
+
+    Parameters
+    ----------
+    plan : MeasurementPlan
+    attribute : str
+    held : ProtectionMap, optional
+        As for :func:`plan_loss`. Where no record can change in this attribute alone, nothing is lost.
 
     Raises
     ------
@@ -96,43 +107,27 @@ def attribute_loss(plan: MeasurementPlan, attribute: str) -> WorstLoss:
         raise ConfigError(
             f"{product.name} has no attribute {attribute!r}; it has {', '.join(product.schema.names)}."
         )
-
-    def counted(_level: int, planned: PlannedQuery) -> bool:
-        return told_apart(product, attribute, planned.query)
-
-    both = [_sum(one, one) for one in (_along(plan, path, counted) for path in path_kinds(plan))]
-    return WorstLoss(both)
+    held = ProtectionMap.without_facts(plan) if held is None else held
+    return WorstLoss(_largest(_changes(plan, _found(plan, held).of_attribute(attribute))))
 
 
-def attribute_losses(plan: MeasurementPlan) -> Mapping[str, Fraction]:
-    """Return the loss when one record changes in one attribute only, on the path where it costs most.
+def attribute_losses(plan: MeasurementPlan, held: ProtectionMap | None = None) -> Mapping[str, Fraction]:
+    """Return the loss when one record changes in one attribute only, where it costs most.
 
     Returns
     -------
     mapping of str to Fraction
-        Attribute -> rho or pure epsilon, in schema order; attributes that no measured query tells apart are
-        left out. Without bypassed geounits the figures are those of :func:`~opendas.budget.attribute_rho`.
-        A geounit that took over the share of geounits below it spends it by its own level's query shares,
-        which may tell an attribute apart more often, or less.
+        Attribute -> rho or pure epsilon, in schema order; attributes that no measured query tells apart, or
+        that cannot change alone, are left out. Without bypassed geounits and facts the figures are those of
+        :func:`~opendas.budget.attribute_rho`. A geounit that took over the share of geounits below it spends
+        it by its own level's query shares, which may tell an attribute apart more often, or less.
     """
-    budget = plan.budget
-    # Noise for one added record is made for one row, and a changed record differs in two.
-    of_a_change = Fraction(2, budget.neighbours.l2_squared) * budget.total
-    paths = path_kinds(plan)
-    losses = {}
-    for attribute in plan.product.schema.names:
-        parts = [
-            level.share
-            * sum(
-                (q.share for q in level.queries if told_apart(plan.product, attribute, q.query)),
-                start=Fraction(0),
-            )
-            for level in plan.levels
-        ]
-        loss = max(sum(part * own for part, own in zip(parts, path, strict=True)) for path in paths)
-        if loss:
-            losses[attribute] = of_a_change * loss
-    return MappingProxyType(losses)
+    found = _found(plan, _of_units(plan, held))
+    losses = {
+        attribute: _largest_loss(plan, found.of_attribute(attribute))
+        for attribute in plan.product.schema.names
+    }
+    return MappingProxyType({attribute: loss for attribute, loss in losses.items() if loss})
 
 
 def record_loss(plan: MeasurementPlan) -> Fraction:
@@ -163,7 +158,7 @@ def told_apart(product: Product, attribute: str, query: QueryGroup) -> bool:
     return not (recodes | {attribute}).isdisjoint(query.factors)
 
 
-def within_loss(plan: MeasurementPlan, geolevel: str) -> WorstLoss:
+def within_loss(plan: MeasurementPlan, geolevel: str, held: ProtectionMap | None = None) -> WorstLoss:
     """Return the exact loss when one record moves between leaves of one geounit of a geolevel.
 
     Raises
@@ -172,7 +167,8 @@ def within_loss(plan: MeasurementPlan, geolevel: str) -> WorstLoss:
         If the spine has no such geolevel.
     """
     top = plan.spine.index(geolevel)
-    return WorstLoss(_pairs(plan, _below(top)))
+    held = ProtectionMap.without_facts(plan) if held is None else held
+    return WorstLoss(_largest(_changes(plan, _found(plan, held).of_place(top))))
 
 
 def move_loss(plan: MeasurementPlan, moves: Iterable[tuple[Path, Path, int]]) -> WorstLoss:
@@ -184,45 +180,75 @@ def move_loss(plan: MeasurementPlan, moves: Iterable[tuple[Path, Path, int]]) ->
     moves : iterable of (Path, Path, int)
         The paths of both leaves, and the lowest level at which they have a geounit in common; -1 for none.
     """
-    changes: set[frozenset[tuple[tuple[Noise, int], int]]] = set()
+    changes = []
     for one, other, common in moves:
-        below = _below(common)
-        changes.add(frozenset(_sum(_along(plan, one, below), _along(plan, other, below)).items()))
-    found = [dict(change) for change in changes]
-    return WorstLoss([change for change in found if not any(_less(change, other) for other in found)] or [{}])
+        paths = (_along(plan, path, common, frozenset()) for path in (one, other))
+        changes.append(_sum(*paths))
+    return WorstLoss(_largest(changes))
 
 
-def _below(top: int) -> Counted:
-    def counted(level: int, _planned: PlannedQuery) -> bool:
-        return level > top
+def within_losses(plan: MeasurementPlan, held: ProtectionMap | None = None) -> Mapping[str, Fraction]:
+    """Return the loss when one record moves inside one geounit of each geolevel of the spine, top first.
 
-    return counted
+    Returns
+    -------
+    mapping of str to Fraction
+        Geolevel -> rho or pure epsilon; 0 where nothing can move. At most
+        :func:`~opendas.budget.within_rho`, and equal to it on spines without bypassed geounits where some
+        geounit has two children and no fact forbids the move.
+    """
+    found = _found(plan, _of_units(plan, held))
+    return MappingProxyType(
+        {
+            geolevel: _largest_loss(plan, found.of_place(number))
+            for number, geolevel in enumerate(plan.spine.names)
+        }
+    )
 
 
-def _less(change: ChangedAnswers, other: ChangedAnswers) -> bool:
-    """Whether all answers of a change are answers of another, which therefore cannot be better."""
-    return change != other and all(other.get(key, 0) >= number for key, number in change.items())
+def change_loss(change: ChangedAnswers) -> Fraction:
+    """Return what a change costs by formula: rho of discrete Gaussian noise, epsilon of discrete Laplace."""
+    return sum(
+        (
+            Fraction(difference**2 * answers) / (2 * noise.parameter)
+            if isinstance(noise, DiscreteGaussian)
+            else Fraction(abs(difference) * answers) / noise.parameter
+            for (noise, difference), answers in change.items()
+        ),
+        start=Fraction(0),
+    )
 
 
-def _pairs(plan: MeasurementPlan, counted: Counted) -> Iterator[ChangedAnswers]:
-    """Yield what differs for every two kinds of path, both counted in full."""
-    along = [_along(plan, path, counted) for path in path_kinds(plan)]
-    for number, one in enumerate(along):
-        for other in along[number:]:
-            yield _sum(one, other)
+def _of_units(plan: MeasurementPlan, held: ProtectionMap | None) -> ProtectionMap:
+    """Return the map for changes in part: records of one unit can change together, each against the facts."""
+    if held is None or plan.budget.contribution.bound is not None:
+        return ProtectionMap.without_facts(plan)
+    return held
 
 
-def _along(plan: MeasurementPlan, path: Path, counted: Counted) -> ChangedAnswers:
-    """Return one answer of each counted query group along a path."""
+def _found(plan: MeasurementPlan, held: ProtectionMap) -> Replacements:
+    return Replacements(held, {planned.query.name for level in plan.levels for planned in level.queries})
+
+
+def _changes(plan: MeasurementPlan, replacements: Iterable[Replacement]) -> Iterator[ChangedAnswers]:
+    """Yield what differs between two inputs of which one has a record replaced."""
+    paths = plan.spine.paths()[0]
+    for found in replacements:
+        one, other = (
+            _along(plan, paths[path], found.shared, found.apart) for path in (found.one, found.other)
+        )
+        yield _sum(one, other)
+
+
+def _along(plan: MeasurementPlan, path: Path, shared: int, apart: frozenset[str]) -> ChangedAnswers:
+    """Return the answers that change along one path: all below the shared levels, there those told apart."""
     if plan.budget.contribution.records > 1:  # answers differ by more than one, in many ways
         raise ConfigError(UNITS_OF_SEVERAL)
     change: dict[tuple[Noise, int], int] = {}
     for number, (level, multiple) in enumerate(zip(plan.levels, path, strict=True)):
         for planned in level.queries:
-            if level.share * multiple and counted(number, planned):
-                noise = plan.budget.distribution(
-                    level.geolevel, planned.query.name, geounit_share=level.share * multiple
-                )
+            if level.share * multiple and (number > shared or planned.query.name in apart):
+                noise = plan.distribution(number, planned, multiple)
                 change[noise, 1] = change.get((noise, 1), 0) + 1
     return change
 
@@ -231,28 +257,29 @@ def _sum(one: ChangedAnswers, other: ChangedAnswers) -> ChangedAnswers:
     return {key: one.get(key, 0) + other.get(key, 0) for key in one.keys() | other.keys()}
 
 
-def _fixed(plan: MeasurementPlan) -> Mapping[str, int]:
-    """Return the number of levels, from the top, at which the invariants fix each query group's answers."""
-    found = {}
-    for query, declared in invariant_geolevels(plan.product, plan.spine).items():
-        # parts of a divided geounit hold its total together only: theirs may differ
-        found[query] = declared + (plan.spine.levels[declared].whole is None)
-    return found
+def _largest_loss(plan: MeasurementPlan, replacements: Iterable[Replacement]) -> Fraction:
+    """Return the largest loss by shares, which is that of a whole unit where it has several records."""
+    budget, paths = plan.budget, plan.spine.paths()[0]
+    largest = Fraction(0)
+    for found in replacements:
+        shares = sum(
+            (
+                level.share * planned.share * (paths[found.one][number] + paths[found.other][number])
+                for number, level in enumerate(plan.levels)
+                for planned in level.queries
+                if number > found.shared or planned.query.name in found.apart
+            ),
+            start=Fraction(0),
+        )
+        largest = max(largest, shares)
+    # noise for one added record is made for one row, and a changed record differs in two
+    return largest * budget.total / budget.neighbours.l2_squared
 
 
-def _shared_levels(plan: MeasurementPlan, fixed: Mapping[str, int]) -> int:
-    """Return the number of levels, from the top, at which both leaves have the same geounit above them."""
-    held = [levels for query, levels in fixed.items() if plan.product.workload.group(query).size == 1]
-    single = 0
-    while single < len(plan.levels) and len(plan.spine.levels[single]) == 1:
-        single += 1
-    return max([single, *held])
-
-
-def _asked(plan: MeasurementPlan, fixed: Mapping[str, int], shared: int) -> Counted:
-    def counted(level: int, planned: PlannedQuery) -> bool:
-        # one row only: the number of records of a geounit, which a replacement inside it does not change
-        constant = level < shared and planned.query.size == 1
-        return not constant and level >= fixed.get(planned.query.name, 0)
-
-    return counted
+def _largest(changes: Iterable[ChangedAnswers]) -> list[ChangedAnswers]:
+    """Leave out changes that are part of another one; where nothing changes at all, that is the change."""
+    found: list[ChangedAnswers] = []
+    for change in sorted(changes, key=lambda one: -sum(one.values())):
+        if not any(all(larger.get(key, 0) >= count for key, count in change.items()) for larger in found):
+            found.append(change)
+    return found or [{}]

@@ -65,7 +65,9 @@ class AreaLoss:
         return cls(kind, record["areas"], largest, median, record["above_spine"])
 
 
-def official_losses(plan: MeasurementPlan, frame: Frame) -> tuple[AreaLoss, ...]:
+def official_losses(
+    plan: MeasurementPlan, frame: Frame, stated: Mapping[str, Fraction] | None = None
+) -> tuple[AreaLoss, ...]:
     """Return the losses within official geounits above the leaves, and within the areas of each category.
 
     Parameters
@@ -73,6 +75,8 @@ def official_losses(plan: MeasurementPlan, frame: Frame) -> tuple[AreaLoss, ...]
     plan : MeasurementPlan
     frame : Frame
         The frame that the plan's spine was made of.
+    stated : mapping of geolevel to Fraction, optional
+        What is stated for moves within one geounit of the spine; by default what the shares alone say.
 
     Returns
     -------
@@ -94,7 +98,7 @@ def official_losses(plan: MeasurementPlan, frame: Frame) -> tuple[AreaLoss, ...]
             f"the frame has {len(frame)} leaves and the spine {len(plan.spine.leaf)}: they do not belong "
             "together."
         )
-    stated = within_rho(plan.budget)
+    stated = within_rho(plan.budget) if stated is None else stated
     found = []
     for kind in (*frame.levels, *frame.entities):
         areas = Areas.of(plan, frame.codes(kind))

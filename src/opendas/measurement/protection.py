@@ -52,12 +52,15 @@ class Classes(NamedTuple):
         Statistics of the cell that differ inside it.
     moves : bool (levels, c)
         Geolevels at which its places lie in several geounits.
+    free : bool
+        Whether no fixed sum of a leaf counts them.
     """
 
     size: Ints
     times: Ints
     differ: Bools
     moves: Bools
+    free: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,8 +166,13 @@ class ProtectionMap:
 
     @property
     def may_add(self) -> bool:
-        """Whether records can be added at all: no invariant counts them. Free places then are those where."""
+        """Whether records can be added at all: no invariant counts them. Free places are then where."""
         return not self.facts.invariants
+
+    def may_be_added(self, leaf: int, cell: int) -> bool:
+        """Whether a record can be added at a place."""
+        state = self.patterns.state[self.patterns.of_leaf[leaf], self.patterns.atoms.of_cell[cell]]
+        return self.may_add and bool(state == FREE)
 
     def classes(self, statistics: Sequence[Ints]) -> Iterator[Classes]:
         """Yield all classes, in portions, and which statistics of a cell, int64 (n,) each, differ inside."""
@@ -210,6 +218,7 @@ class ProtectionMap:
                 repeated[there],
                 differ.transpose(1, 0, 2)[:, there],
                 np.stack([level[left[there]] != level[right[there]] for level in above]),
+                free=True,
             )
 
     def _of_rows(self, pattern: int, values: Ints, order: Ints, starts: Ints) -> tuple[Ints, Ints, Ints]:
@@ -231,7 +240,7 @@ class ProtectionMap:
             size = np.diff(starts, append=len(cells))
             differ = np.minimum.reduceat(there, starts, axis=1) < np.maximum.reduceat(there, starts, axis=1)
             moves = np.zeros((len(self.plan.spine.levels), len(size)), dtype=bool)
-            yield Classes(size, np.full_like(size, leaves[pattern]), differ, moves)
+            yield Classes(size, np.full_like(size, leaves[pattern]), differ, moves, free=False)
 
     # What follows -------------------------------------------------------------------------------------------
 

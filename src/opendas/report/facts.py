@@ -17,6 +17,7 @@ from opendas.custody.stamps import NOT_FOR_RELEASE
 from opendas.errors import FormatError, OpendasError
 from opendas.geography.summary import SpineSummary
 from opendas.measurement.official import AreaLoss
+from opendas.measurement.protected import Protection
 from opendas.privacy.exact import format_fraction, parse_fraction
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.privacy.zcdp import SEVERAL, Account, PureAccount, group_loss
@@ -169,6 +170,8 @@ class RunFacts:
         What is counted of one protected unit; None where a unit is one record.
     record_loss : Fraction or None
         Loss when one record of a unit changes and the others stay; None where a unit is one record.
+    protection : Protection or None
+        What the exact facts leave protected; None in certificates of versions that did not say.
 
     Raises
     ------
@@ -207,6 +210,7 @@ class RunFacts:
     key: str | None = None
     contribution: ContributionBound | None = None
     record_loss: Fraction | None = None
+    protection: Protection | None = None
 
     def __post_init__(self) -> None:
         if self.mechanism not in tuple(Mechanism) or self.neighbours not in tuple(Neighbours):
@@ -284,6 +288,7 @@ class RunFacts:
             "domain": None if self.domain is None else self.domain.to_dict(),
             "contribution": self._contribution(),
             "several": {str(n): self.losses({"": loss})[""] for n, loss in self.several.items()},
+            "protection": None if self.protection is None else self.protection.to_dict(),
         }
 
     def _official(self) -> dict[str, dict[str, object]]:
@@ -368,6 +373,9 @@ class RunFacts:
             ),
             domain=None if record.get("domain") is None else Domain.from_dict(record["domain"]),
             **_read_contribution(record.get("contribution"), loss_key),
+            protection=None
+            if record.get("protection") is None
+            else Protection.from_dict(record["protection"]),
         )
 
 

@@ -18,6 +18,7 @@ from opendas.custody.stamps import (
     POPULATED_LEAVES,
     KeyCustody,
 )
+from opendas.measurement.protected import Protection
 from opendas.privacy.exact import format_fraction
 from opendas.privacy.relations import Neighbours
 from opendas.privacy.zcdp import Account
@@ -203,14 +204,15 @@ def _units(run: RunFacts) -> list[str]:
 
 
 def _not_protected(run: RunFacts) -> str:
-    text = _invariants(run.invariants)
+    text = _invariants(run.invariants) if run.protection is None else _exact_facts(run.protection)
     if DEMONSTRATION_FRAME in run.stamps:
         text += (
             " The frame was derived from confidential counts: what it shows of them is published exactly and "
             "not protected."
         )
     text += _domain_words(run)
-    if not (run.invariants or DEMONSTRATION_FRAME in run.stamps or _reads_records(run)):
+    facts = run.invariants if run.protection is None else run.protection.facts
+    if not (facts or DEMONSTRATION_FRAME in run.stamps or _reads_records(run)):
         text += " No statistic of the confidential data is published exactly."
     return text
 
@@ -239,6 +241,40 @@ def _domain_words(run: RunFacts) -> str:
     return text
 
 
+def _exact_facts(found: Protection) -> str:
+    text = (
+        f"Not protected are what is published exactly ({', '.join(found.facts)}) and what follows from it."
+        if found.facts
+        else "This run holds no invariant, and no bound fixes a count."
+    )
+    if POPULATED_LEAVES in found.facts:
+        text += (
+            " The frame was taken from the records: whether a leaf is populated is published and not "
+            "protected."
+        )
+    return text
+
+
+def _left_protected(run: RunFacts) -> list[str]:
+    """Say of which neighbours the guarantee speaks: what the exact facts leave open of a record."""
+    found = run.protection
+    if found is None:
+        return []
+    said: dict[str, list[str]] = {}
+    for kind, name, words in found.rows():
+        if kind != "query group":
+            said.setdefault(words, []).append(f"{kind} {name}")
+    parts = "; ".join(f"{words}: {', '.join(names)}" for words, names in said.items())
+    text = f"Of one record, all others known, is {parts}. {found.alternatives}"
+    if found.loss and run.loss is not None and found.loss != run.loss:
+        name = "epsilon" if run.pure else "rho"
+        text += (
+            f" Between inputs in U the loss is at most {name} = {format_fraction(found.loss)}: what the "
+            "budget spends on exact facts protects nothing and gives nothing away."
+        )
+    return [text]
+
+
 def _invariants(invariants: Sequence[str]) -> str:
     if not invariants:
         return "This run holds no invariant."
@@ -264,13 +300,14 @@ def _paragraphs(run: RunFacts) -> tuple[str, ...]:
         )
     return (
         *opening,
-        "Let U be the inputs that pass validation, share the public frame and have exactly the listed "
-        f"invariant values. For any two inputs in U that differ by {_change(run)}, the measurements are "
-        f"computationally indistinguishable from those of {_loss(run)}. Everything else in the release is "
-        "computed from the measurements, the invariants and public information.",
+        "Let U be the inputs that pass validation, share the public frame, keep within its bounds and have "
+        f"exactly the listed invariant values. For any two inputs in U that differ by {_change(run)}, the "
+        f"measurements are computationally indistinguishable from those of {_loss(run)}. Everything else in "
+        "the release is computed from the measurements, the invariants and public information.",
         *_conversion(run),
         *_units(run),
         _not_protected(run),
+        *_left_protected(run),
         computational_text(run.draws, run.key),
         "The guarantee concerns the edited file, given that validation passed.",
         LEDGER_SCOPE,

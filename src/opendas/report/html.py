@@ -128,6 +128,7 @@ def _run_view(run: RunFacts, guarantee: Sequence[str]) -> dict[str, Any]:
             if p.delta in deltas
         ],
         "partial": views.partial_losses(run),
+        "protected": [] if run.protection is None else views.protected_rows(run.protection),
         "official_head": views.official_head(run),
         "official": views.official_rows(run),
         "official_words": views.official_sentences(run),
@@ -174,6 +175,7 @@ def report_html(certificate: Mapping[str, Any], runs: Sequence[RunFacts], digest
             digest=digest,
             level_head=views.LEVEL_HEAD,
             entity_head=views.ENTITY_HEAD,
+            protected_head=views.PROTECTED_HEAD,
         )
     )
     return page.encode()

@@ -33,6 +33,7 @@ from opendas.report.guarantee import STAMP_MEANING, guarantees
 from opendas.report.views import (
     ENTITY_HEAD,
     LEVEL_HEAD,
+    PROTECTED_HEAD,
     curve,
     decimal,
     entity_rows,
@@ -48,6 +49,7 @@ from opendas.report.views import (
     partial_losses,
     percent,
     plural,
+    protected_rows,
     query_words,
     runs_words,
     share_matrix,
@@ -454,10 +456,27 @@ def _partial(run: RunFacts) -> list[Flowable]:
     widths = [44 * mm, 60 * mm, 30 * mm, 36 * mm]
     for title, head, rows in partial_losses(run):
         story.append(KeepTogether([_paragraph(title, _SUBHEAD), _table(head, rows, widths[: len(head)])]))
+    story += _protection(run)
     story += _official(run)
     if not run.pure:
         story.append(_paragraph(f"Epsilon at delta = {float(run.delta):g}.", _NOTE))
     return story
+
+
+def _protection(run: RunFacts) -> list[Flowable]:
+    """What the exact facts leave protected."""
+    if run.protection is None:
+        return []
+    widths = [26 * mm, 52 * mm, _WIDTH - 78 * mm]
+    rows = [
+        (kind, _paragraph(name, _CELL), _paragraph(text, _CELL))
+        for kind, name, text in protected_rows(run.protection)
+    ]
+    return [
+        _paragraph("What is protected", _SUBHEAD),
+        _paragraph(run.protection.alternatives),
+        _table(PROTECTED_HEAD, rows, widths),
+    ]
 
 
 def _official(run: RunFacts) -> list[Flowable]:

@@ -12,12 +12,14 @@ from statistics import NormalDist
 from typing import Any
 
 from opendas.geography.summary import PERCENTS, EntitySummary, LevelSummary, SpineSummary
+from opendas.measurement.protected import Protection
 from opendas.privacy.zcdp import CurvePoint, epsilon_curve
 from opendas.report.facts import NoiseRow, RunFacts
 
 __all__ = [
     "ENTITY_HEAD",
     "LEVEL_HEAD",
+    "PROTECTED_HEAD",
     "FileGroup",
     "MatrixRow",
     "TotalMargin",
@@ -38,6 +40,7 @@ __all__ = [
     "partial_losses",
     "percent",
     "plural",
+    "protected_rows",
     "query_words",
     "runs_words",
     "share_matrix",
@@ -128,6 +131,15 @@ def partial_losses(run: RunFacts) -> list[tuple[str, tuple[str, ...], list[tuple
             rows.append((words(name), exact_words(loss, 8), *(f"{epsilons[key]:.2f}" for key in epsilons)))
         found.append((title, (first, *head), rows))
     return found
+
+
+PROTECTED_HEAD = ("Of a record", "", "What the exact facts leave")
+"""Heads over :func:`protected_rows`."""
+
+
+def protected_rows(found: Protection) -> list[tuple[str, str, str]]:
+    """Return a row for each attribute, geolevel and query group: protected, only within, or not."""
+    return [(kind, words(name), text) for kind, name, text in found.rows()]
 
 
 def official_head(run: RunFacts) -> tuple[str, ...]:

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
-from opendas.budget.plan import plan_rows, within_rho
+from opendas.budget.plan import plan_rows
 from opendas.engines.outputs import Solved
 from opendas.geography.summary import summarise
-from opendas.measurement.loss import attribute_losses, record_loss
+from opendas.measurement.loss import attribute_losses, record_loss, within_losses
 from opendas.measurement.official import official_losses
 from opendas.measurement.plan import MeasurementPlan
+from opendas.measurement.protected import protection_of
+from opendas.measurement.protection import ProtectionMap
 from opendas.report.certificate import issue, read_account, read_runs
 from opendas.report.facts import NoiseRow, RunFacts
 from opendas.runs.account import account_facts
@@ -62,7 +64,12 @@ def noise_rows(plan: MeasurementPlan) -> tuple[NoiseRow, ...]:
 
 
 def measured_facts(
-    run: Run, stamps: Sequence[str], declared: Sequence[str], domain: Domain, measurements: str
+    run: Run,
+    held: ProtectionMap,
+    stamps: Sequence[str],
+    declared: Sequence[str],
+    domain: Domain,
+    measurements: str,
 ) -> RunFacts:
     """Collect what the certificate says about a run that has measured.
 
@@ -70,6 +77,8 @@ def measured_facts(
     ----------
     run : Run
         On the frame, with leaves and entity codes, that it was measured on.
+    held : ProtectionMap
+        With the values of the invariants.
     stamps, declared : sequence of str
     domain : Domain
         Where its parts come from, as charged.
@@ -83,6 +92,7 @@ def measured_facts(
         + ", ".join(f"{name} in {'/'.join(labels)}" for name, labels in zero.levels.items())
         for zero in product.structural_zeros
     ]
+    within = within_losses(plan, held)
     return RunFacts(
         product=product.name,
         protected_unit=product.protected_unit,
@@ -100,8 +110,8 @@ def measured_facts(
         geolevel_shares=dict(budget.geolevels),
         query_shares={level: dict(budget.query_shares(level)) for level, s in budget.geolevels.items() if s},
         rows=noise_rows(plan),
-        attributes=attribute_losses(plan),
-        within=within_rho(budget),
+        attributes=attribute_losses(plan, held),
+        within=within,
         plan_digest=plan.digest(),
         spine_digest=plan.spine.digest(),
         families=0,
@@ -110,7 +120,8 @@ def measured_facts(
         measurements=measurements,
         spine=summarise(plan.spine, run.frame),
         source=run.resolved.budget.source,
-        within_official=official_losses(plan, run.frame),
+        within_official=official_losses(plan, run.frame, within),
+        protection=protection_of(held, declared),
         domain=domain,
         contribution=budget.contribution.bound,
         record_loss=None if budget.contribution.bound is None else record_loss(plan),

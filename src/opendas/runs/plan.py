@@ -16,6 +16,7 @@ from opendas.geography.summary import SpineSummary, summarise
 from opendas.gls.expected_error import ExpectedError, ExpectedRow, expected_rows
 from opendas.gls.expected_topdown import GainRow, gain_rows
 from opendas.measurement.plan import MeasurementPlan
+from opendas.measurement.protected import Protection, protection_of
 from opendas.privacy.exact import format_fraction
 from opendas.privacy.zcdp import Account
 from opendas.report.facts import NoiseRow
@@ -47,6 +48,8 @@ class PlanTable:
         Where the budget's shares come from, as the run file says.
     gains : tuple of GainRow
         Expected error by estimator, of every declared query group at the official geolevels of the spine.
+    protection : Protection or None
+        What the exact facts leave protected.
     forecast : callable, optional
         Measures and returns what the run is expected to need, with the workers that it would have by itself.
     """
@@ -58,6 +61,7 @@ class PlanTable:
     expected: tuple[ExpectedRow, ...] = ()
     source: str | None = None
     gains: tuple[GainRow, ...] = ()
+    protection: Protection | None = None
     forecast: Callable[[], Forecast] | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -81,6 +85,7 @@ class PlanTable:
             "rows": [row.to_dict() for row in self.rows],
             "expected": [row.to_dict() for row in self.expected],
             "gains": [row.to_dict() for row in self.gains],
+            "protection": None if self.protection is None else self.protection.to_dict(),
             "forecast": None if self.forecast is None else self.forecast().to_dict(),
         }
 
@@ -106,7 +111,7 @@ def make_plan(run: Run) -> PlanTable:
     PrivacyError
         If exact facts leave nothing to protect.
     """
-    plan, _ = run.plan, run.protection
+    plan, protection = run.plan, protection_of(run.protection)
     error = ExpectedError.build(plan)
     expected = expected_rows(error, run.frame)
     stamps = (*run.reader.frame()[1], *run.domain_stamps)
@@ -121,7 +126,8 @@ def make_plan(run: Run) -> PlanTable:
         seconds = measure_small_run(run)
         return forecast_run(plan, run.resolved.estimator, workers, geounit_seconds=seconds)
 
-    return PlanTable(plan, noise_rows(plan), warnings, stamps, expected, source, gains, forecast)
+    rows = noise_rows(plan)
+    return PlanTable(plan, rows, warnings, stamps, expected, source, gains, protection, forecast)
 
 
 def _warnings(run: Run, plan: MeasurementPlan) -> Iterator[str]:

@@ -86,7 +86,7 @@ class MeasuredRun:
         """Return what the certificate says of it."""
         known = self.state.result or {}
         stamps, declared = known.get("stamps", ()), known.get("declared", ())
-        return measured_facts(self.run, stamps, declared, self.domain, measurements)
+        return measured_facts(self.run, self.protection, stamps, declared, self.domain, measurements)
 
     @property
     def domain(self) -> Domain:

@@ -9,6 +9,7 @@ import math
 import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from fractions import Fraction
 from operator import mul
 from pathlib import Path
@@ -25,8 +26,11 @@ from opendas.errors import CheckFailed, ConfigError
 from opendas.files.nmf.reading import MeasurementFile, measurement_metadata
 from opendas.files.release_folder import ReleasedProduct
 from opendas.geography.spine import Spine
+from opendas.measurement.loss import attribute_losses, within_losses
 from opendas.measurement.official import AreaLoss, official_losses
 from opendas.measurement.plan import MeasurementPlan
+from opendas.measurement.protected import Protection, protection_of
+from opendas.measurement.protection import ProtectionMap
 from opendas.privacy.exact import parse_fraction
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.report.guarantee import account_text
@@ -37,6 +41,7 @@ from opendas.schema.provenance import Discovery, Domain
 from opendas.verify.check import require
 
 __all__ = [
+    "certified_map",
     "certified_plan",
     "check_account",
     "check_budget",
@@ -44,6 +49,7 @@ __all__ = [
     "check_measurements",
     "check_official",
     "check_plan",
+    "check_protection",
     "check_rows",
     "check_totals",
 ]
@@ -218,41 +224,49 @@ def _check_run_file(path: Path, run: Run) -> None:
     require(agree, f"run/{path.name}: its budget is not the certified one.")
 
 
-def check_losses(run: Run, released: ReleasedProduct) -> str:
-    """The losses by attribute and within geounits are the sums of shares that they should be."""
-    total = _total(run)
+def certified_map(run: Run, released: ReleasedProduct) -> ProtectionMap:
+    """Make the protection map again, from the plan, the frame and the constraints on file."""
+    return ProtectionMap.of(certified_plan(run, released), released.frame, released.constraint_table)
+
+
+def check_losses(run: Run, held: ProtectionMap) -> str:
+    """The losses by attribute and within geounits are those of plan, spine and exact facts."""
     key = "pure_epsilon" if run["mechanism"] == Mechanism.DISCRETE_LAPLACE else "rho"
-    product = released.product
-    attribute_of = {recode.name: recode.attribute for recode in product.recodes}
-    # Unbounded noise is made for one changed row of a group, and a record that changes in part changes two.
-    change = total * (2 if run["neighbours"] == Neighbours.UNBOUNDED else 1)
-    shares = [Fraction(run["budget"]["geolevels"].get(level, "0")) for level in released.spine.names]
-    apart: dict[str, list[Fraction]] = {}  # attribute -> share of each geolevel that tells it apart
-    below = Fraction(1)
-    for number, (level, share) in enumerate(zip(released.spine.names, shares, strict=True)):
-        below -= share
-        if level in run["within"]:
-            stated = parse_fraction(run["within"][level][key], level)
-            require(stated == below * change, f"the loss within one {level} is not that of the budget.")
-        for query, part in run["budget"]["queries"].get(level, {}).items():
-            factors = product.workload.group(query).factors
-            for name in {attribute_of.get(factor, factor) for factor in factors}:
-                apart.setdefault(name, [Fraction(0)] * len(shares))[number] += share * Fraction(part)
-    paths = released.spine.path_kinds()
-    for name, loss in run["attributes"].items():
-        parts = apart.get(name, [])
-        worst = max(sum(map(mul, path, parts), start=Fraction(0)) for path in paths) if parts else None
-        stated = parse_fraction(loss[key], name)
-        agree = worst is not None and stated == worst * change
-        require(agree, f"the loss of attribute {name} is not that of the budget.")
-    _check_units(run, product, shares, paths, key)
+    for name, found in (
+        ("attributes", attribute_losses(held.plan, held)),
+        ("within", within_losses(held.plan, held)),
+    ):
+        stated = {part: parse_fraction(loss[key], part) for part, loss in run[name].items()}
+        wrong = sorted(part for part in stated.keys() | found if stated.get(part) != found.get(part))
+        what = "of attribute" if name == "attributes" else "within one"
+        require(not wrong, f"the loss {what} {', '.join(wrong)} is not that of the budget.")
+    shares = [Fraction(run["budget"]["geolevels"].get(level, "0")) for level in held.plan.spine.names]
+    _check_units(run, held.plan.product, shares, held.plan.spine.path_kinds(), key)
     return f"{len(run['attributes'])} attributes, {len(run['within'])} geolevels"
+
+
+def check_protection(run: Run, held: ProtectionMap) -> str:
+    """What is said to be protected is what plan, frame and constraints on file leave protected."""
+    if run.get("protection") is None:
+        return "not described: certified by an earlier version"
+    stated = Protection.from_dict(run["protection"])
+    exact = held.exact_names
+    found = protection_of(held, [name for name in stated.facts if name not in exact])
+    wrong = [
+        part.name.replace("_", " ")
+        for part in fields(Protection)
+        if getattr(stated, part.name) != getattr(found, part.name)
+    ]
+    require(not wrong, f"what is said of {', '.join(wrong)} does not follow from the exact facts.")
+    return f"{len(stated.facts)} exact facts leave {stated.places:,} places"
 
 
 def check_official(run: Run, released: ReleasedProduct) -> str:
     """The losses within official geounits and areas are those of spine, shares and frame."""
     stated = {AreaLoss.from_dict(kind, row) for kind, row in run["within_official"].items()}
-    found = official_losses(certified_plan(run, released), released.frame)
+    key = "pure_epsilon" if run["mechanism"] == Mechanism.DISCRETE_LAPLACE else "rho"
+    within = {level: parse_fraction(loss[key], level) for level, loss in run["within"].items()}
+    found = official_losses(certified_plan(run, released), released.frame, within)
     wrong = sorted({row.kind for row in stated ^ set(found)})
     require(not wrong, f"the loss within one official {', '.join(wrong)} is not that of the spine.")
     return f"{len(found)} kinds of areas"

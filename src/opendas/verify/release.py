@@ -8,7 +8,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,14 @@ from opendas.files.replicate_files import REPLICATES, ReplicateFile, counts_dige
 from opendas.geography.summary import SpineSummary, summarise
 from opendas.schema.provenance import Domain, Provenance
 from opendas.verify.budget import (
+    certified_map,
     check_account,
     check_budget,
     check_losses,
     check_measurements,
     check_official,
     check_plan,
+    check_protection,
     check_rows,
     check_totals,
 )
@@ -166,13 +168,15 @@ def _products(certificate: Mapping[str, Any], folder: ReleaseFolder) -> str:
 
 def _run_checks(run: Mapping[str, Any], released: ReleasedProduct) -> Iterator[Check]:
     data = Microdata(released)
+    held = cache(partial(certified_map, run, released))
     steps: dict[str, Callable[[], str]] = {
         "budget": partial(check_budget, run),
         "geography": partial(check_frame, released),
         "spine": partial(check_spine, run, released),
         "noise": lambda: check_rows(run, released),
         "plan": partial(check_plan, run, released),
-        "partial losses": partial(check_losses, run, released),
+        "protection": lambda: check_protection(run, held()),
+        "partial losses": lambda: check_losses(run, held()),
         "losses within official areas": partial(check_official, run, released),
         "domain": partial(check_domain, run, released),
     }
