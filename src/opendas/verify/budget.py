@@ -9,7 +9,6 @@ import math
 import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from fractions import Fraction
 from operator import mul
 from pathlib import Path
@@ -29,7 +28,6 @@ from opendas.geography.spine import Spine
 from opendas.measurement.loss import attribute_losses, within_losses
 from opendas.measurement.official import AreaLoss, official_losses
 from opendas.measurement.plan import MeasurementPlan
-from opendas.measurement.protected import Protection, protection_of
 from opendas.measurement.protection import ProtectionMap
 from opendas.privacy.exact import parse_fraction
 from opendas.privacy.relations import Mechanism, Neighbours
@@ -49,7 +47,6 @@ __all__ = [
     "check_measurements",
     "check_official",
     "check_plan",
-    "check_protection",
     "check_rows",
     "check_totals",
 ]
@@ -243,22 +240,6 @@ def check_losses(run: Run, held: ProtectionMap) -> str:
     shares = [Fraction(run["budget"]["geolevels"].get(level, "0")) for level in held.plan.spine.names]
     _check_units(run, held.plan.product, shares, held.plan.spine.path_kinds(), key)
     return f"{len(run['attributes'])} attributes, {len(run['within'])} geolevels"
-
-
-def check_protection(run: Run, held: ProtectionMap) -> str:
-    """What is said to be protected is what plan, frame and constraints on file leave protected."""
-    if run.get("protection") is None:
-        return "not described: certified by an earlier version"
-    stated = Protection.from_dict(run["protection"])
-    exact = held.exact_names
-    found = protection_of(held, [name for name in stated.facts if name not in exact])
-    wrong = [
-        part.name.replace("_", " ")
-        for part in fields(Protection)
-        if getattr(stated, part.name) != getattr(found, part.name)
-    ]
-    require(not wrong, f"what is said of {', '.join(wrong)} does not follow from the exact facts.")
-    return f"{len(stated.facts)} exact facts leave {stated.places:,} places"
 
 
 def check_official(run: Run, released: ReleasedProduct) -> str:

@@ -16,6 +16,7 @@ from opendas.custody.stamps import DEMONSTRATION_FRAME, POPULATED_LEAVES
 from opendas.errors import FormatError
 from opendas.files.atomic import sha256_file
 from opendas.files.release_folder import ReleasedProduct, ReleaseFolder
+from opendas.measurement.protection import ProtectionMap
 from opendas.readers.base import FRAME_FROM_RECORDS
 from opendas.report.certificate import CERTIFICATE, ReleasedFile, build_certificate, certificate_bytes
 from opendas.report.facts import RunFacts
@@ -56,7 +57,8 @@ def facts_again(certified: RunFacts, released: ReleasedProduct) -> RunFacts:
     declared = [name for name in certified.invariants if name not in held]
     _check_words(run, certified, declared)
     domain = run.resolved.domain
-    facts = measured_facts(run, certified.stamps, declared, domain, certified.measurements)
+    protection = ProtectionMap.of(run.plan, run.frame, released.constraint_table)
+    facts = measured_facts(run, protection, certified.stamps, declared, domain, certified.measurements)
     facts = replace(facts, key=certified.key)
     if not released.mdf.is_dir():
         return facts
