@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 
 import numpy as np
 
-from opendas.arrays import Ints
+from opendas.arrays import Codes, Ints
 from opendas.errors import ConfigError, Finding, SchemaError
+from opendas.geography.frame import Frame
 from opendas.readers.base import (
     FRAME_FROM_RECORDS,
     CensusKind,
@@ -73,6 +74,10 @@ class LongForm:
         For each attribute the label that every other label counts as; None where others are refused.
     others : OtherLeaves or None
         Where rows belong whose leaf the frame does not list; None where they are refused.
+    upper : mapping of str to bytes array (leaves,)
+        Columns that repeat what the frame says of a leaf, with what it says.
+    strict : bool
+        Whether a row that contradicts the frame there is an error.
     """
 
     schema: Schema
@@ -83,6 +88,8 @@ class LongForm:
     count: str | None
     other: tuple[str | None, ...] = ()
     others: OtherLeaves | None = None
+    upper: Mapping[str, Codes] = field(default_factory=dict)
+    strict: bool = False
 
     @classmethod
     def of(cls, spec: ReaderSpec, width: int | None, *, counted: bool) -> LongForm:
@@ -138,6 +145,21 @@ class LongForm:
             tuple(spec.other.get(name) for name in schema.names),
             others,
         )
+
+    def beside(self, frame: Frame, spec: ReaderSpec) -> LongForm:
+        """Return the layout with what a frame file says of the leaves, where every file repeats it.
+
+        A record whose region is another than its ward's in the frame was coded wrongly in one of the two.
+        """
+        if spec.frame in (None, FRAME_FROM_RECORDS) or self.others is not None:
+            return self
+        taken = {self.geocode, self.count, *self.columns}
+        wanted = {str(rule.column): rule.name for rule in spec.levels if rule.column not in {None, *taken}}
+        for path in spec.paths if wanted else ():
+            there = column_names(path)
+            wanted = {column: name for column, name in wanted.items() if column in there}
+        upper = {column: frame.codes(name) for column, name in wanted.items()}
+        return replace(self, upper=upper, strict=spec.strict)
 
     @property
     def leaf_columns(self) -> Sequence[str]:
@@ -224,6 +246,12 @@ class Microdata:
     kind: CensusKind
     names: Mapping[str, str]
     others: None = None
+    upper: Mapping[str, Codes] = field(default_factory=dict)
+    strict: bool = False
+
+    def beside(self, frame: Frame, spec: ReaderSpec) -> Microdata:
+        """Return the same: a block's number says where it lies."""
+        return self
 
     @property
     def leaf_columns(self) -> Sequence[str]:

@@ -5,7 +5,7 @@ Axes: ``r`` rows of a batch, ``l`` leaves, ``n`` cells of the schema.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
@@ -84,6 +84,20 @@ class Layout(Protocol):
     @property
     def others(self) -> OtherLeaves | None:
         """Where rows belong whose leaf the frame does not list; None where such rows are refused."""
+        ...
+
+    def beside(self, frame: Frame, spec: ReaderSpec) -> Layout:
+        """Return the layout with what a frame file says of the leaves, where the rows repeat it."""
+        ...
+
+    @property
+    def upper(self) -> Mapping[str, Codes]:
+        """Columns that repeat what the frame says of a leaf, with what it says, a code a leaf."""
+        ...
+
+    @property
+    def strict(self) -> bool:
+        """Whether a row that contradicts the frame there is an error, and no warning."""
         ...
 
     def leaves(self, batch: Batch, log: FindingLog) -> Geocodes:
@@ -192,16 +206,17 @@ def tally_units(
         raise PrivacyError(f"the records of each {bound.unit_id} are chosen under a key; nothing was read.")
     total = 0
     size = product.schema.size
+    warnings = FindingLog()
     with (
         Contributions(bound, spec.selection, size, cache) as units,
         Entries(len(frame), size, cache) as entries,
     ):
         for path in spec.paths:
             log = FindingLog()
-            columns = [*layout.leaf_columns, *layout.cell_columns, bound.unit_id]
+            columns = [*layout.leaf_columns, *layout.cell_columns, *layout.upper, bound.unit_id]
             for batch in read_batches(path, list(dict.fromkeys(columns)), log, coded=True):
                 ids = unit_ids(batch, bound.unit_id, log)
-                keys, _, usable = _rows(batch, layout, product, frame, log)
+                keys, _, usable = _rows(batch, layout, product, frame, log, warnings)
                 units.add(ids if usable is None else ids[usable], keys)
                 total += batch.rows
             log.raise_if_any(f"{shown_name(path)} cannot be read for product {product.name}.")
@@ -209,7 +224,7 @@ def tally_units(
             raise no_rows(spec.paths[0])
         for keys, counts in units.counted():
             entries.add(keys, counts)
-        return entries.histogram(), units.findings(shown_name(spec.paths[0]))
+        return entries.histogram(), (*warnings.findings, *units.findings(shown_name(spec.paths[0])))
 
 
 def tally_file(
@@ -242,9 +257,9 @@ def tally_file(
         At its end, with everything that is wrong in the file.
     """
     log = FindingLog()
-    columns = [*layout.leaf_columns, *layout.cell_columns]
+    columns = [*layout.leaf_columns, *layout.cell_columns, *layout.upper]
     for batch in read_batches(path, columns, log, coded=True):
-        keys, counts, _ = _rows(batch, layout, product, frame, log)
+        keys, counts, _ = _rows(batch, layout, product, frame, log, warnings)
         distinct, sums = _combine(keys, counts)
         if counts is not None and len(distinct) < len(keys):
             rule = "some rows repeat leaf and cell; their counts were added"
@@ -270,10 +285,15 @@ def refuse_too_many(path: Source, product: Product) -> DataError:
 
 
 def _rows(
-    batch: Batch, layout: Layout, product: Product, frame: Frame, log: FindingLog
+    batch: Batch, layout: Layout, product: Product, frame: Frame, log: FindingLog, warnings: FindingLog
 ) -> tuple[Ints, Ints | None, Bools | None]:
     """Return (leaf * n + cell, count) of the usable rows that count something; and which, if not all."""
     leaves, outside = _leaves(batch, layout, frame, log)
+    for column, codes in layout.upper.items():
+        said = text_of(batch, column)
+        apart = (leaves >= 0) & (said != b"") & (said != codes[leaves])
+        rule = f"expected the {column} that the frame gives for this {frame.leaf}"
+        batch.report(apart, column, rule, log if layout.strict else warnings, GeographyError)
     cells = layout.cells(batch, log)
     counts = layout.counts(batch, log)
     usable = (leaves >= 0) & (cells >= 0)
@@ -376,6 +396,7 @@ def read_rows(
             "[input] unit_id: give [input] units too. Otherwise they are derived from the records, and not "
             "all of these are counted."
         )
+    layout = layout.beside(frame, spec)
     if spec.contribution is None:
         histogram, warnings = tally(spec.paths, layout, spec.product, frame, cache)
     else:
@@ -438,7 +459,7 @@ def file_rows(spec: ReaderSpec, layout: Layout, levels: Hierarchy, leaves: Leave
     frame = columns.frame()
     if layout.others is not None:
         layout.others.check(frame.geocodes)
-    return FileRows(InputData(frame, without_counts(frame, spec)), spec, layout)
+    return FileRows(InputData(frame, without_counts(frame, spec)), spec, layout.beside(frame, spec))
 
 
 def _columns(spec: ReaderSpec, layout: Layout, levels: Hierarchy, leaves: Leaves) -> LeafColumns:
