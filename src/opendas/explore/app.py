@@ -16,6 +16,7 @@ from contextlib import suppress
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
@@ -30,6 +31,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from opendas.custody.folders import new_file
 from opendas.errors import ConfigError, EnvironmentFailure, OpendasError
 from opendas.explore.fields import Typed
 from opendas.explore.household_page import bound_words, level_words, table_words
@@ -385,12 +387,21 @@ def serve(session: Session, *, port: int = 0, browser: bool = True, say: Callabl
         timeout_graceful_shutdown=2,
     )
     say(f"{address}  (this machine only; stop with Ctrl-C)")
-    if browser:
-        threading.Timer(0.5, _open, [address]).start()
-    with listener, suppress(KeyboardInterrupt):
+    with TemporaryDirectory(prefix="opendas-explore-") as folder, listener, suppress(KeyboardInterrupt):
+        if browser:
+            threading.Timer(0.5, _open, [address, Path(folder)]).start()
         uvicorn.Server(config).run(sockets=[listener])
 
 
-def _open(address: str) -> None:
+def _open(address: str, folder: Path) -> None:
+    """Open an address in the browser; one with a token by a page that leads there, for its owner alone.
+
+    Every user of the machine sees the command line that the browser is started with.
+    """
+    if "token=" in address:
+        page = folder / "opendas.html"
+        with new_file(page, 0o600) as file:
+            file.write(f'<meta http-equiv="refresh" content="0;url={address}">'.encode())
+        address = page.as_uri()
     with suppress(webbrowser.Error):
         webbrowser.open(address)
