@@ -628,13 +628,17 @@ def status(out: str | Path) -> list[dict[str, Any]]:
     return [row.to_dict() for row in folder_status(Path(out))]
 
 
-def forget_key(out: str | Path) -> tuple[str, ...]:
-    """Destroy the run keys of an output folder; returns the products whose key was destroyed."""
+def forget_key(out: str | Path, *, ledger: str | Path | None = None) -> tuple[str, ...]:
+    """Destroy the run keys of an output folder; returns the products whose key was destroyed.
+
+    `ledger` is the book that its acts are in, if it lies elsewhere now.
+    """
     from opendas.phsafe.folder import HouseholdWorkspace, stored_mode
     from opendas.runs.workspace import Workspace, forget_keys
 
     folder = Path(out)
-    return forget_keys(folder, Workspace if stored_mode(folder) is None else HouseholdWorkspace)
+    kind = Workspace if stored_mode(folder) is None else HouseholdWorkspace
+    return forget_keys(folder, kind, _path(ledger))
 
 
 def _path(value: str | Path | None) -> Path | None:

@@ -17,6 +17,7 @@ from support.mini import write_mini as write_plain
 
 import opendas
 import opendas.runs.workspace as workspace_module
+import opendas.tuning.tune as tune_module
 from opendas.api import create_ledger, evaluate, ledger, publish_to
 from opendas.cli.failures import guarded
 from opendas.cli.main import cli
@@ -183,6 +184,7 @@ def test_measuring_and_estimating_apart_are_one_act(tmp_path: Path, book: Path) 
         link.unlink()
     with pytest.raises(EnvironmentFailure, match="not there"):
         estimate(load(path), out, RunOptions())
+    assert guarded(cli, ["forget-key", str(out)]) == 6
     estimate(load(path), out, RunOptions(ledger=moved))
     assert acts(moved) == ["measure", "destroy-key"]
     assert account(out)["places"] == {"mini": 1}
@@ -291,6 +293,21 @@ def test_a_budget_from_the_data_of_a_book_is_noted_and_not_published(tmp_path: P
     release(load(later), tmp_path / "two", RunOptions(ledger=book))
     with pytest.raises(PrivacyError, match="its plan was made after"):
         publish_to(tmp_path / "two", (tmp_path / "web").as_uri())
+
+
+def test_a_plan_tuned_on_the_data_of_a_book_is_noted_before_it_is_made(
+    tmp_path: Path, book: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_mini(tmp_path / "data")
+    release(load(path), tmp_path / "one", RunOptions(ledger=book))
+
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tune_module, "Simulator", stop)
+    with pytest.raises(KeyboardInterrupt):
+        tune_module.tune(load(path), [], tune_module.Settings(source="our own data"))
+    assert acts(book)[-1] == "tune"
 
 
 # The wall.

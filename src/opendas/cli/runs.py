@@ -294,7 +294,14 @@ def _spent(row: Mapping[str, Any]) -> str:
 
 @click.command("forget-key")
 @out_argument
-def forget_key_command(out: Path) -> None:
+@click.option(
+    "--ledger",
+    metavar="BOOK",
+    type=PATH,
+    default=None,
+    help="The book that the runs in OUT are in, if it lies elsewhere now.",
+)
+def forget_key_command(out: Path, ledger: Path | None) -> None:
     """Destroy the run keys in OUT.
 
     Key and measurements together give the confidential data away, for as long as the release exists.
@@ -304,7 +311,7 @@ def forget_key_command(out: Path) -> None:
     """
     import opendas
 
-    gone = opendas.forget_key(out)
+    gone = opendas.forget_key(out, ledger=ledger)
     if gone:
         click.echo(f"destroyed the key of {', '.join(gone)}")
         message("Copies that a backup or the file system keeps are beyond reach.")

@@ -536,7 +536,7 @@ def book_in(state: Path, given: Book | None = None) -> Book | None:
     )
 
 
-def forget_keys(out: Path, kind: type[Workspace] = Workspace) -> tuple[str, ...]:
+def forget_keys(out: Path, kind: type[Workspace] = Workspace, ledger: Path | None = None) -> tuple[str, ...]:
     """Destroy the keys of a folder: measurements can then no longer be unmade, nor more be drawn.
 
     The file is overwritten before it is removed; what the file system or a backup keeps is beyond reach. An
@@ -547,6 +547,8 @@ def forget_keys(out: Path, kind: type[Workspace] = Workspace) -> tuple[str, ...]
     out : Path
     kind : type of Workspace
         Layout of the folder.
+    ledger : Path, optional
+        The book that its acts are in, if it lies elsewhere now.
 
     Returns
     -------
@@ -557,7 +559,7 @@ def forget_keys(out: Path, kind: type[Workspace] = Workspace) -> tuple[str, ...]
     if not folder.is_dir():
         raise ConfigError(f"{out} is no output folder of a run.")
     gone = []
-    with kind(out) as space:
+    with kind(out, ledger) as space:
         for path in sorted(folder.glob("*.key")):
             state = space.load_state(path.stem)
             if state is None:
