@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
+from functools import lru_cache
 from types import MappingProxyType
 
 from opendas.budget.plan import UNITS_OF_SEVERAL
@@ -227,7 +228,13 @@ def _of_units(plan: MeasurementPlan, held: ProtectionMap | None) -> ProtectionMa
 
 
 def _found(plan: MeasurementPlan, held: ProtectionMap) -> Replacements:
-    return Replacements(held, {planned.query.name for level in plan.levels for planned in level.queries})
+    return _replacements(held, frozenset(p.query.name for level in plan.levels for p in level.queries))
+
+
+@lru_cache(maxsize=1)
+def _replacements(held: ProtectionMap, queries: frozenset[str]) -> Replacements:
+    """Look once: the losses of a plan are asked for one after the other."""
+    return Replacements(held, queries)
 
 
 def _changes(plan: MeasurementPlan, replacements: Iterable[Replacement]) -> Iterator[ChangedAnswers]:
