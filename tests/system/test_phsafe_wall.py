@@ -571,10 +571,11 @@ class Written:
         self.texts: list[bytes] = []
         real = os.replace
 
-        def watched(source: Any, target: Any) -> None:
-            if "confidential" not in Path(target).parts:
-                self.texts.append(Path(source).read_bytes())
-            real(source, target)
+        def watched(source: str, target: str, *, src_dir_fd: int, dst_dir_fd: int) -> None:
+            folder = Path(os.readlink(f"/proc/self/fd/{src_dir_fd}"))
+            if "confidential" not in folder.parts:
+                self.texts.append((folder / source).read_bytes())
+            real(source, target, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
 
         patch.setattr(os, "replace", watched)
 

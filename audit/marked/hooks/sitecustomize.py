@@ -47,11 +47,11 @@ def _watch():
         return unlink(path, dir_fd=dir_fd)
 
     def watched_replace(src, dst, **more):
-        _keep(dst)
+        _keep(dst, more.get("dst_dir_fd"))
         return replace(src, dst, **more)
 
     def watched_rename(src, dst, **more):
-        _keep(dst)
+        _keep(dst, more.get("dst_dir_fd"))
         return rename(src, dst, **more)
 
     os.unlink = os.remove = watched_unlink
