@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.made_cef_files import write_cef
 
 import opendas
 from opendas.cli.failures import guarded
@@ -322,3 +323,14 @@ def test_a_plan_says_beforehand_what_will_be_stamped(tmp_path: Path) -> None:
     assert any("published exactly: labels of age, labels of severity" in text for text in told.warnings)
     silent = opendas.plan(opendas.load(write(tmp_path / "b")))
     assert (silent.stamps, silent.warnings) == ((), ())
+
+
+def test_a_census_says_that_its_unit_counts_are_from_its_records_and_needs_no_stamp(tmp_path: Path) -> None:
+    """Production publishes them: run files of the census need nothing new, and the certificate is true."""
+    path = write_cef(tmp_path / "cef", 60)[0]
+    path.write_text(path.read_text().replace("[run]\n", '[run]\ndrop_invariants = ["total"]\n'))
+    run = released(path, tmp_path / "out")
+    assert (run["domain"]["units"], run["domain"]["frame"], run["stamps"]) == ("from-records", "public", [])
+    assert "published exactly and not protected: unit counts of the leaves." in run["guarantee"]
+    assert NOTHING_EXACT not in run["guarantee"]
+    assert failed(tmp_path / "out") == {}
