@@ -885,6 +885,15 @@ def test_the_failsafe_gives_the_same_from_measurements_and_with_two_workers(
     assert files(mini / "two-steps/release") == files(mini / "out/release")
 
 
+def test_what_the_failsafe_relaxed_is_derived_again(mini: Path, capsys: Capture) -> None:
+    """From the answers that both attempts at the family read."""
+    write_conflict(mini)
+    change("run.toml", "product =", "failsafe = true\nproduct =")
+    assert call(capsys, "run", "run.toml", "--out", "out", "--seed", "4")[0] == 0
+    assert strict_json(Path("out/release/certificate.json").read_text())["runs"][0]["failsafe"]
+    assert call(capsys, "verify", "out", "--rederive", "--allow-seeded")[0] == 0
+
+
 def test_constraints_that_nothing_satisfies(mini: Path, capsys: Capture) -> None:
     lines = Path("frame.csv").read_text().splitlines()
     empty = [line.split(",")[0] + ",0,0,0" for line in lines[1:]]
