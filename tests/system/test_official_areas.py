@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import opendas as od
 from opendas.budget.plan import within_rho
 from opendas.demo.nation import write_nation
-from opendas.measurement.official import AreaLoss, official_losses
+from opendas.measurement.official import AreaLoss, Areas, official_losses
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +36,37 @@ def test_official_areas_on_the_spine_of_production(nation: Path) -> None:
     assert found["block_group"] == (88, 2.491, 0.886, 75)
     assert found["place"] == (8, 1.593, 1.315, None)
     assert found["aianhh"] == (3, 0.886, 0.886, None)
+
+
+@pytest.mark.parametrize("kind", ["block_group", "place", "vtd"])
+def test_every_pair_of_blocks_on_the_spine_of_production(nation: Path, kind: str) -> None:
+    """The slow way: geounit by geounit along both paths, for every two blocks of an area."""
+    run = od.load(nation / "persons.toml")
+    plan, spine = run.plan, run.spine
+    geounit, cost = [np.arange(len(spine.leaf))], []
+    for level in reversed(spine.levels[1:]):
+        geounit.insert(0, level.parent[geounit[0]])
+    for number, of_leaf in enumerate(geounit):
+        multiples, which = spine.multiples(number)
+        own = [plan.levels[number].share * multiple * plan.budget.total / 2 for multiple in multiples]
+        cost.append([own[k] for k in which[of_leaf].tolist()])
+    above = [of_leaf.tolist() for of_leaf in geounit]
+    leaves: dict[bytes, list[int]] = {}
+    for leaf, code in enumerate(run.frame.codes(kind)[spine.leaf_order].tolist()):
+        leaves.setdefault(code, []).append(leaf)
+    leaves.pop(b"", None)
+    areas = Areas.of(plan, run.frame.codes(kind))
+    for code, k in zip(sorted(leaves), areas.which.tolist(), strict=True):
+        some = leaves[code][:: 1 + len(leaves[code]) // 40]  # of a large area, about 40 blocks
+        worst = max(
+            (
+                sum(cost[n][a] + cost[n][b] for n in range(len(cost)) if above[n][a] != above[n][b])
+                for a, b in combinations(some, 2)
+            ),
+            default=0,
+        )
+        assert worst <= areas.losses[k]
+        assert worst == areas.losses[k] or len(some) < len(leaves[code])
 
 
 def test_official_areas_on_the_official_spine(nation: Path) -> None:
