@@ -288,7 +288,7 @@ class PlanAccount:
     @cached_property
     def within_official(self) -> tuple[AreaLoss, ...]:
         """Losses when one record moves inside one official geounit or area; empty without a frame."""
-        return () if self.frame is None else official_losses(self.plan, self.frame, self.within)
+        return () if self.frame is None else official_losses(self.plan, self.frame, self.held, self.within)
 
     def parts(self, *, exact: bool = False) -> tuple[Mapping[str, PartLoss], Mapping[str, PartLoss]]:
         """Return the losses per attribute and within geolevels, with epsilons.
@@ -312,7 +312,7 @@ class PlanAccount:
         found = {}
         for row in self.within_official:
             assert self.frame is not None
-            areas = Areas.of(self.plan, self.frame.codes(row.kind)) if exact else None
+            areas = Areas.of(self.plan, self.frame.codes(row.kind), self.held) if exact else None
             largest, median = (
                 self._part(loss, None if areas is None else self.upper(areas.worst(self.plan, loss)))
                 for loss in (row.largest, row.median)

@@ -20,12 +20,14 @@ import numpy as np
 
 from opendas.arrays import Codes, Ints
 from opendas.budget.plan import within_rho
+from opendas.constraints.fixed_sums import FREE
 from opendas.errors import GeographyError
 from opendas.geography.frame import Frame
 from opendas.geography.off_spine_distance import Memberships, memberships_of
 from opendas.geography.spine import Spine
 from opendas.measurement.loss import move_loss
 from opendas.measurement.plan import MeasurementPlan
+from opendas.measurement.protection import ProtectionMap
 from opendas.privacy.composition import WorstLoss
 from opendas.privacy.exact import parse_fraction
 
@@ -66,7 +68,10 @@ class AreaLoss:
 
 
 def official_losses(
-    plan: MeasurementPlan, frame: Frame, stated: Mapping[str, Fraction] | None = None
+    plan: MeasurementPlan,
+    frame: Frame,
+    held: ProtectionMap | None = None,
+    stated: Mapping[str, Fraction] | None = None,
 ) -> tuple[AreaLoss, ...]:
     """Return the losses within official geounits above the leaves, and within the areas of each category.
 
@@ -75,6 +80,9 @@ def official_losses(
     plan : MeasurementPlan
     frame : Frame
         The frame that the plan's spine was made of.
+    held : ProtectionMap, optional
+        Compare only inputs that agree on what is known exactly: a record stays where the facts keep it.
+        Without it all moves are compared.
     stated : mapping of geolevel to Fraction, optional
         What is stated for moves within one geounit of the spine; by default what the shares alone say.
 
@@ -91,7 +99,8 @@ def official_losses(
     Notes
     -----
     A record moves and keeps its attributes. All pairs of leaves of an area are covered; the largest loss is
-    that of the pair that has least of its paths in common.
+    that of the pair that has least of its paths in common. Where a protected unit has several records, all of
+    them move, and each of them against the facts if need be.
     """
     if len(frame) != len(plan.spine.leaf):
         raise GeographyError(
@@ -101,7 +110,7 @@ def official_losses(
     stated = within_rho(plan.budget) if stated is None else stated
     found = []
     for kind in (*frame.levels, *frame.entities):
-        areas = Areas.of(plan, frame.codes(kind))
+        areas = Areas.of(plan, frame.codes(kind), held)
         if len(areas.which):
             found.append(areas.summary(kind, stated.get(kind)))
     return tuple(found)
@@ -113,23 +122,30 @@ class Areas:
 
     Parameters
     ----------
-    members : Memberships
-        Leaves of the areas, numbered along the spine.
-    level : int64 (a,)
-        Lowest level at which one geounit has the whole area below it; -1 if not even a root has.
+    ranges : Memberships
+        Sets of leaves of one area between which some record can move, numbered along the spine: all leaves of
+        the area, unless exact facts part them.
+    level : int64 (r,)
+        Lowest level at which one geounit has a whole range below it; -1 if not even a root has.
     losses : tuple of Fraction
         Distinct losses, ascending.
+    of_range : int64 (r,)
+        Index into `losses` of each range.
+    area : int64 (r,)
+        Area of each range.
     which : int64 (a,)
         Index into `losses` of each area, by code.
     """
 
-    members: Memberships
+    ranges: Memberships
     level: Ints
     losses: tuple[Fraction, ...]
+    of_range: Ints
+    area: Ints
     which: Ints
 
     @classmethod
-    def of(cls, plan: MeasurementPlan, codes: Codes) -> Areas:
+    def of(cls, plan: MeasurementPlan, codes: Codes, held: ProtectionMap | None = None) -> Areas:
         """Find the areas of a kind.
 
         Parameters
@@ -137,25 +153,33 @@ class Areas:
         plan : MeasurementPlan
         codes : bytes array (leaves,)
             Area of each leaf, in the order of the frame; the empty code means none.
+        held : ProtectionMap, optional
+            As for :func:`official_losses`.
         """
         spine = plan.spine
         areas, members = memberships_of(codes[spine.leaf_order])
-        first = np.full(len(areas), len(spine.leaf), dtype=np.int64)
-        last = np.zeros(len(areas), dtype=np.int64)
-        np.minimum.at(first, members.entity, members.leaf)
-        np.maximum.at(last, members.entity, members.leaf)
+        if held is None or plan.budget.contribution.bound is not None:
+            ranges, area = members, np.arange(len(areas))
+        else:
+            ranges, area = _ranges(members, held)
+        first = np.full(len(area), len(spine.leaf), dtype=np.int64)
+        last = np.zeros(len(area), dtype=np.int64)
+        np.minimum.at(first, ranges.entity, ranges.leaf)
+        np.maximum.at(last, ranges.entity, ranges.leaf)
         level, geounit = _common_ancestors(spine, first, last)
         whole = Fraction(2, plan.budget.neighbours.l2_squared) * plan.budget.total
-        found = [whole]  # of areas that lie below several roots
-        which = np.zeros(len(areas), dtype=np.int64)
+        found = [Fraction(0), whole]  # of an area where nothing moves, and of one below several roots
+        of_range = np.ones(len(area), dtype=np.int64)
         for number, (left, kind) in enumerate(_left_below(plan)):
             here = level == number
-            which[here] = len(found) + kind[geounit[here]]
+            of_range[here] = len(found) + kind[geounit[here]]
             found += [part * whole for part in left]
-        losses = sorted({found[k] for k in np.unique(which).tolist()})
+        losses = sorted({Fraction(0), *(found[k] for k in np.unique(of_range).tolist())})
         rank = {loss: number for number, loss in enumerate(losses)}
-        order = np.array([rank.get(loss, -1) for loss in found], dtype=np.int64)
-        return cls(members, level, tuple(losses), order[which])
+        of_range = np.array([rank.get(loss, -1) for loss in found], dtype=np.int64)[of_range]
+        which = np.zeros(len(areas), dtype=np.int64)
+        np.maximum.at(which, area, of_range)
+        return cls(ranges, level, tuple(losses), of_range, area, which)
 
     def summary(self, kind: str, stated: Fraction | None) -> AreaLoss:
         """Summarise the losses; `stated` is that within a geounit of the spine."""
@@ -175,14 +199,34 @@ class Areas:
         leaves have more in common, fewer answers differ.
         """
         paths, of_leaf = plan.spine.paths()
-        some = np.array([loss <= at_most for loss in self.losses])[self.which]
-        present = np.zeros((len(paths), len(self.which)), dtype=np.bool_)
-        present[of_leaf[self.members.leaf], self.members.entity] = True
+        some = np.array([loss <= at_most for loss in self.losses])[self.which][self.area]
+        present = np.zeros((len(paths), len(self.level)), dtype=np.bool_)
+        present[of_leaf[self.ranges.leaf], self.ranges.entity] = True
         moves = []
         for one, other in combinations_with_replacement(range(len(paths)), 2):
             levels = np.unique(self.level[present[one] & present[other] & some])
             moves += [(paths[one], paths[other], level) for level in levels.tolist()]
         return move_loss(plan, moves)
+
+
+def _ranges(members: Memberships, held: ProtectionMap) -> tuple[Memberships, Ints]:
+    """Part the leaves of areas by where records with some cell can move; also the area of each part.
+
+    A record that keeps its cell moves between leaves where the cell is free, inside one geounit of the lowest
+    invariant.
+    """
+    units, patterns = int(held.unit.max()) + 1, held.patterns
+    parts, part = np.unique(members.entity * units + held.unit[members.leaf], return_inverse=True)
+    entity: list[Ints] = []
+    leaf: list[Ints] = []
+    area: list[Ints] = []
+    for free in np.unique(patterns.state == FREE, axis=1).T:  # cells that are free at the same leaves
+        there = np.flatnonzero(free[patterns.of_leaf[members.leaf]])
+        some, position = np.unique(part[there], return_inverse=True)
+        entity.append(position + sum(map(len, area)))
+        leaf.append(members.leaf[there])
+        area.append(parts[some] // units)
+    return Memberships(np.concatenate(entity), np.concatenate(leaf)), np.concatenate(area)
 
 
 def _common_ancestors(spine: Spine, first: Ints, last: Ints) -> tuple[Ints, Ints]:

@@ -172,6 +172,12 @@ def official_sentences(run: RunFacts) -> tuple[str, ...]:
     for kind in (*geolevels[-1:], *(["place"] if "place" in kinds else [])):
         row = kinds[kind]
         one = f"{'an official ' if kind in geolevels else 'a '}{words(kind)}"
+        if not row.largest:
+            found.append(
+                f"No record can move within {one}: it would change what is published exactly, or has nowhere "
+                "to go."
+            )
+            continue
         text = f"A record that moves within {one} loses at most {_loss_text(run, row.largest)}"
         if row.areas > 1:
             text += f"; in half of the {row.areas:,} {kind_words(kind)} at most {_loss_text(run, row.median)}"

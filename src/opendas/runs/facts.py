@@ -120,7 +120,7 @@ def measured_facts(
         measurements=measurements,
         spine=summarise(plan.spine, run.frame),
         source=run.resolved.budget.source,
-        within_official=official_losses(plan, run.frame, within),
+        within_official=official_losses(plan, run.frame, held, within),
         protection=protection_of(held, declared),
         domain=domain,
         contribution=budget.contribution.bound,

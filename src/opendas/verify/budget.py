@@ -242,12 +242,12 @@ def check_losses(run: Run, held: ProtectionMap) -> str:
     return f"{len(run['attributes'])} attributes, {len(run['within'])} geolevels"
 
 
-def check_official(run: Run, released: ReleasedProduct) -> str:
-    """The losses within official geounits and areas are those of spine, shares and frame."""
+def check_official(run: Run, held: ProtectionMap, released: ReleasedProduct) -> str:
+    """The losses within official geounits and areas are those of spine, shares, frame and exact facts."""
     stated = {AreaLoss.from_dict(kind, row) for kind, row in run["within_official"].items()}
     key = "pure_epsilon" if run["mechanism"] == Mechanism.DISCRETE_LAPLACE else "rho"
     within = {level: parse_fraction(loss[key], level) for level, loss in run["within"].items()}
-    found = official_losses(certified_plan(run, released), released.frame, within)
+    found = official_losses(held.plan, released.frame, held, within)
     wrong = sorted({row.kind for row in stated ^ set(found)})
     require(not wrong, f"the loss within one official {', '.join(wrong)} is not that of the spine.")
     return f"{len(found)} kinds of areas"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -167,14 +167,15 @@ def _products(certificate: Mapping[str, Any], folder: ReleaseFolder) -> str:
 
 def _run_checks(run: Mapping[str, Any], released: ReleasedProduct) -> Iterator[Check]:
     data = Microdata(released)
+    held = cache(partial(certified_map, run, released))
     steps: dict[str, Callable[[], str]] = {
         "budget": partial(check_budget, run),
         "geography": partial(check_frame, released),
         "spine": partial(check_spine, run, released),
         "noise": lambda: check_rows(run, released),
         "plan": partial(check_plan, run, released),
-        "partial losses": lambda: check_losses(run, certified_map(run, released)),
-        "losses within official areas": partial(check_official, run, released),
+        "partial losses": lambda: check_losses(run, held()),
+        "losses within official areas": lambda: check_official(run, held(), released),
         "domain": partial(check_domain, run, released),
     }
     later: dict[str, Callable[[], str]] = {"declared constraints": partial(check_bounds, run, released)}
