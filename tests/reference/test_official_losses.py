@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from fractions import Fraction
-from itertools import combinations
+from itertools import combinations, combinations_with_replacement
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from support.accounted_plans import (
 )
 
 from opendas.budget import Budget
+from opendas.budget.contribution import Contribution
 from opendas.errors import ConfigError, GeographyError
 from opendas.geography.frame import Frame
 from opendas.measurement.account import PlanAccount
@@ -34,7 +35,7 @@ from opendas.measurement.official import AreaLoss, Areas, official_losses
 from opendas.measurement.plan import MeasurementPlan
 from opendas.measurement.protection import ProtectionMap
 from opendas.privacy import Mechanism, Neighbours
-from opendas.schema.declarations import Bound, Invariant, StructuralZero
+from opendas.schema.declarations import Bound, ContributionBound, Distinct, Invariant, StructuralZero
 
 
 def slow_losses(plan: MeasurementPlan, codes: np.ndarray) -> dict[bytes, Fraction]:
@@ -133,6 +134,40 @@ def test_every_pair_of_places_that_exact_facts_leave(
                 worst[on_spine[one]] = max(worst[on_spine[one]], cost)
         areas = Areas.of(plan, frame.codes(kind), held)
         assert [areas.losses[k] for k in areas.which] == list(worst.values())
+
+
+@pytest.mark.parametrize("distinct", [None, *Distinct])
+@pytest.mark.parametrize("mechanism", [GAUSSIAN, LAPLACE])
+def test_units_of_two_records_that_move_inside_an_area(
+    mechanism: Mechanism, distinct: Distinct | None
+) -> None:
+    """Whatever pairs of leaves both of them take before and after, where they may be equal or must differ."""
+    made, frame = planned("zones", "us", 1, mechanism, Neighbours.BOUNDED)
+    bound = ContributionBound("person", 2, distinct)
+    contribution = Contribution.of(bound, made.product, made.spine.names[-1])
+    plan = MeasurementPlan(made.product, made.spine, replace(made.budget, contribution=contribution))
+    release = release_of(plan)
+    power, half = (2, 2) if mechanism is GAUSSIAN else (1, 1)
+    codes = frame.codes("county")[plan.spine.leaf_order]
+    areas = Areas.of(plan, frame.codes("county"))
+    for code, k in zip(np.unique(codes), areas.which.tolist(), strict=True):
+        places = [(leaf, cell) for leaf in np.flatnonzero(codes == code).tolist() for cell in (0, 3)]
+        units = [
+            pair
+            for pair in combinations_with_replacement(places, 2)
+            if distinct is not Distinct.LEAF or pair[0][0] != pair[1][0]
+            if distinct is not Distinct.CELL or pair[0][1] != pair[1][1]
+            if distinct is not Distinct.RECORD or pair[0] != pair[1]
+        ]
+        moves = [
+            (one, other)
+            for one, other in combinations(units, 2)
+            if sorted(cell for _, cell in one) == sorted(cell for _, cell in other)
+        ]
+        worst = [accountant.cost(release, list(one), list(other), power) / half for one, other in moves]
+        assert max(worst, default=Fraction(0)) <= areas.losses[k]
+        if distinct is None and worst:
+            assert max(worst) == areas.losses[k]
 
 
 @pytest.mark.parametrize("mechanism", [GAUSSIAN, LAPLACE])
