@@ -35,11 +35,11 @@ def test_every_table_and_figure_has_its_place() -> None:
 
 
 def test_known_figures() -> None:
-    """As published, and as a review found them with a program of its own."""
+    """As published, and as a review found them with a program of its own (75 areas, without exact facts)."""
     stand = dict(MARKS)
     assert (stand["cks"], stand["bun-steinke"], stand["noise-whole"]) == ("17.14", "17.90", "16.47")
     assert (stand["held-official"], stand["held-aian"]) == ("13.13", "16.47")
-    assert (stand["areas"], stand["areas-above"]) == ("88", "75")
+    assert (stand["areas"], stand["areas-above"]) == ("88", "74")
     assert (stand["areas-median"], stand["areas-largest"]) == ("0.886", "2.491")
     assert "| Household or group-quarters type only | 0.585 |" in stand["tests"]
     assert "| Voting age only | 0.635 |" in stand["tests"]

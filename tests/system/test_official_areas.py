@@ -38,6 +38,21 @@ def test_official_areas_on_the_spine_of_production(nation: Path) -> None:
     assert found["aianhh"] == (3, 0.886, 0.886, None)
 
 
+def test_exact_facts_keep_records_where_they_are(nation: Path) -> None:
+    """Between inputs with the same totals of states nobody moves from state to state."""
+    run = od.load(nation / "persons-standard.toml")
+    everywhere = {row.kind: row.largest for row in official_losses(run.plan, run.frame)}
+    found = {row.kind: row.largest for row in official_losses(run.plan, run.frame, run.protection)}
+    assert found["us"] == found["state"] == everywhere["state"] < everywhere["us"]
+    # of one block group, the only block that lies elsewhere has a dormitory and no homes: nobody moves there
+    run = od.load(nation / "persons.toml")
+    found = {row.kind: row for row in official_losses(run.plan, run.frame, run.protection)}
+    assert rounded(found["block_group"]) == (88, 2.491, 0.886, 74)
+    # with the number of units of every block exact, none can move
+    run = od.load(nation / "units.toml")
+    assert {row.largest for row in official_losses(run.plan, run.frame, run.protection)} == {0}
+
+
 @pytest.mark.parametrize("kind", ["block_group", "place", "vtd"])
 def test_every_pair_of_blocks_on_the_spine_of_production(nation: Path, kind: str) -> None:
     """The slow way: geounit by geounit along both paths, for every two blocks of an area."""

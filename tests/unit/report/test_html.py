@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from fractions import Fraction
 from html.parser import HTMLParser
 
 import pytest
@@ -171,6 +172,10 @@ def test_losses_within_official_areas_are_told(persons: RunFacts, pure: RunFacts
     alone = made(pure)
     assert "within an official county loses at most epsilon = 0.6667; in half of the 5 counties" in alone
     assert "of the spine, because" not in alone
+    nothing = (dataclasses.replace(pure.within_official[0], largest=Fraction(0), median=Fraction(0)),)
+    assert "No record can move within an official county" in made(
+        dataclasses.replace(pure, within_official=nothing)
+    )
     older = made(dataclasses.replace(persons, within_official=()))
     assert "official area" not in older
 
