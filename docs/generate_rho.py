@@ -19,9 +19,10 @@ from pathlib import Path
 from statistics import NormalDist
 
 import opendas as od
+from opendas.budget import within_rho
 from opendas.demo.nation import write_nation
 from opendas.measurement.account import PlanAccount
-from opendas.measurement.loss import attribute_loss, plan_loss, within_loss
+from opendas.measurement.loss import attribute_loss, attribute_losses, plan_loss, within_loss
 from opendas.measurement.official import AreaLoss
 from opendas.privacy import (
     epsilon_bun_steinke,
@@ -71,16 +72,16 @@ def account(spine: str) -> PlanAccount:
 @cache
 def changes() -> dict[str, tuple[Fraction, Callable[[], WorstLoss]]]:
     """Return what can change on the AIAN spine, with its rho and its loss by the noise."""
-    plan, held = account("aian").plan, account("aian").held
+    plan = account("aian").plan
     found: dict[str, tuple[Fraction, Callable[[], WorstLoss]]] = {
         WHOLE: (plan.budget.total, partial(plan_loss, plan))
     }
-    for level, rho in account("aian").within.items():
+    for level, rho in within_rho(plan.budget).items():
         if rho:
             where = "anywhere" if level == "us" else f"within {KINDS[level]} of the spine"
-            found[f"Place, {where}"] = rho, partial(within_loss, plan, level, held)
+            found[f"Place, {where}"] = rho, partial(within_loss, plan, level)
     for name, words in PARTS.items():
-        found[words] = account("aian").attributes[name], partial(attribute_loss, plan, name, held)
+        found[words] = attribute_losses(plan)[name], partial(attribute_loss, plan, name)
     return found
 
 
