@@ -20,6 +20,7 @@ from opendas.readers import make_reader
 from opendas.readers.columns.identifiers import seems_identifier
 from opendas.readers.counting import contributions
 from opendas.readers.row_readers import RowReader
+from opendas.runs.plan import make_plan
 from opendas.sampling.ordering import keyed_labels, keyed_texts
 from opendas.schema.declarations import ContributionBound, Distinct
 
@@ -264,6 +265,15 @@ def test_an_identifier_that_is_not_used_is_found_where_units_have_several_rows(t
         findings = [each for each in make_reader(spec).read().findings if each.file != "frame"]
         assert [finding.field for finding in findings] == ([name] if several else [])
         assert make_reader(spec).frame() is not None
+    # a plan says so where it may open the records, and opens none otherwise
+    run = unit_run()
+    for opened in (True, False):
+        spec = replace(run.resolved.reader, paths=(tmp_path / "with.parquet",), plan_from_records=opened)
+        pq.write_table(whole.rename_columns(["who", "ward", "age", "kind", "patient_id"]), spec.paths[0])
+        if not opened:
+            spec.paths[0].unlink()
+        warnings = make_plan(run.changed(reader=spec)).warnings
+        assert any("patient_id" in warning for warning in warnings) is opened
     # on Spark, whose executors read the rows, the driver looks
     pq.write_table(whole, tmp_path / "rows.parquet")
     reader = make_reader(replace(unit_run().resolved.reader, paths=(tmp_path / "rows.parquet",)))

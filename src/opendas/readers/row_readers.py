@@ -322,7 +322,7 @@ class RowReader(Reader):
         path = self.spec.paths[0]
         if found is None or not isinstance(path, Path) or not path.is_file():  # at an address
             return found
-        return replace(found, data=replace(found.data, findings=self._identifiers(layout, levels)))
+        return replace(found, data=replace(found.data, findings=self.identifiers()))
 
     def _read(self, cache: Path | None, *, planning: bool) -> InputData:
         layout, levels, leaves = self._layout()
@@ -335,12 +335,16 @@ class RowReader(Reader):
         )
         if planning:
             return data
-        return replace(data, findings=(*data.findings, *self._identifiers(layout, levels)))
+        return replace(data, findings=(*data.findings, *self.identifiers()))
 
-    def _identifiers(self, layout: Layout, levels: Hierarchy) -> tuple[Finding, ...]:
-        """Say which columns seem to say whose a record is, where the run counts records of nobody."""
+    def identifiers(self) -> tuple[Finding, ...]:
+        """Say which columns seem to say whose a record is, where the run counts records of nobody.
+
+        Opens the records.
+        """
         if self.spec.reader != "records" or self.spec.contribution is not None:
             return ()
+        layout, levels, _ = self._layout()
         read = {*layout.leaf_columns, *layout.cell_columns, *levels.columns}
         return tuple(_unread_identifiers(self.spec.paths[0], read))
 

@@ -19,6 +19,7 @@ from opendas.measurement.plan import MeasurementPlan
 from opendas.measurement.protected import Protection, protection_of
 from opendas.privacy.exact import format_fraction
 from opendas.privacy.zcdp import Account
+from opendas.readers.row_readers import RowReader
 from opendas.report.facts import NoiseRow
 from opendas.runs.facts import noise_rows
 from opendas.runs.progress.forecast import Forecast, forecast_run, measure_small_run
@@ -131,6 +132,8 @@ def make_plan(run: Run) -> PlanTable:
 
 
 def _warnings(run: Run, plan: MeasurementPlan) -> Iterator[str]:
+    if run.resolved.reader.plan_from_records and isinstance(run.reader, RowReader):
+        yield from map(str, run.reader.identifiers())
     fixed = [
         (plan.spine.names[level], query)
         for query, declared in invariant_geolevels(run.product, plan.spine).items()
