@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from support.spine_shares import multiple
 
 from opendas.budget import Budget
-from opendas.constraints.fixed_sums import ExactQuery, PublicFacts, leaf_patterns
+from opendas.constraints.fixed_sums import FREE, ExactQuery, PublicFacts, leaf_patterns
 from opendas.geography.bypass import bypass_only_children
 from opendas.geography.spine import Spine, SpineLevel
 from opendas.measurement.loss import (
@@ -284,6 +284,10 @@ def changed(one: Tiny, old: Place | None, new: Place) -> Change:
     return found
 
 
+def free(held: ProtectionMap, leaf: int, cell: int) -> bool:
+    return bool(held.label(int(held.patterns.of_leaf[leaf]))[cell] == FREE)
+
+
 def agree(one: Tiny, found: WorstLoss, pairs: Iterable[tuple[Place | None, Place]]) -> None:
     """The changes hold those of every pair, and each is that of some pair."""
     changes = [Counter(dict(change)) for change in found.changes]
@@ -299,7 +303,9 @@ def test_losses_are_those_of_the_worst_pairs_inside_classes(one: Tiny) -> None:
     pairs = one.mapped()
     if held.protects and held.adds:
         agree(
-            one, plan_loss(plan, held), [(None, place) for place in one.places if held.may_be_added(*place)]
+            one,
+            plan_loss(plan, held),
+            [(None, place) for place in one.places if held.may_add and free(held, *place)],
         )
     elif held.protects:
         agree(one, plan_loss(plan, held), pairs)

@@ -1,7 +1,7 @@
 """What public facts leave no room for: at each leaf, cells that hold nobody and sums that are fixed.
 
-A fact is what anybody knows exactly: bounds from public units, structural zeros, a frame whose leaves are all
-populated, and the answers of invariants where they are at hand. Each is read together with the others where
+A fact is what anybody knows exactly: bounds from public units, structural zeros, and the answers of
+invariants where they are at hand. Each is read together with the others where
 their sets of cells lie inside each other; see ``docs/proofs/protection-map.md``.
 
 Axes: ``L`` leaves in spine order, ``B`` bounds, ``n`` cells, ``a`` atoms, ``s`` sets of cells (bounds, rows

@@ -169,11 +169,6 @@ class ProtectionMap:
         """Whether records can be added at all: no invariant counts them. Free places are then where."""
         return not self.facts.invariants
 
-    def may_be_added(self, leaf: int, cell: int) -> bool:
-        """Whether a record can be added at a place."""
-        state = self.patterns.state[self.patterns.of_leaf[leaf], self.patterns.atoms.of_cell[cell]]
-        return self.may_add and bool(state == FREE)
-
     def classes(self, statistics: Sequence[Ints]) -> Iterator[Classes]:
         """Yield all classes, in portions, and which statistics of a cell, int64 (n,) each, differ inside."""
         values = np.stack([np.asarray(one, dtype=np.int64) for one in statistics])
