@@ -55,7 +55,7 @@ def test_an_attribute_that_is_published_has_no_epsilon(tmp_path: Path) -> None:
     assert facts.protection is not None
     assert facts.protection.attributes == found.attributes
     text = guarantee_text(facts)
-    assert "published exactly: attribute age, geolevel region, geolevel town" in text
+    assert "Published exactly: attribute age, geolevel region, geolevel town" in text
     assert NONE_EXACT not in text
 
 

@@ -264,8 +264,8 @@ def _left_protected(run: RunFacts) -> list[str]:
     for kind, name, words in found.rows():
         if kind != "query group":
             said.setdefault(words, []).append(f"{kind} {name}")
-    parts = "; ".join(f"{words}: {', '.join(names)}" for words, names in said.items())
-    text = f"Of one record, all others known, is {parts}. {found.alternatives}"
+    parts = " ".join(f"{words.capitalize()}: {', '.join(names)}." for words, names in said.items())
+    text = f"What the exact facts leave of one record, with all others known: {parts} {found.alternatives}"
     if found.loss and run.loss is not None and found.loss != run.loss:
         name = "epsilon" if run.pure else "rho"
         text += (

@@ -186,9 +186,7 @@ def test_the_state_has_no_margin_and_its_total_is_exact(release):
     rows = [line.split(",") for line in path.read_text().splitlines() if not line.startswith("#")]
     header, row = rows[0], rows[1]
     values = dict(zip(header, row, strict=True))
-    margins = {
-        name: value for name, value in values.items() if "moe" in name.lower() or "margin" in name.lower()
-    }
+    margins = {name: value for name, value in values.items() if "_NOISE" in name}
     assert margins, header
     assert next(iter(margins.values())) == "0"
     assert set(list(margins.values())[1:]) <= {"", "-1"}
