@@ -218,8 +218,7 @@ def test_a_folder_of_another_user_in_a_release_is_refused(
     let_go(place.out)
 
 
-@pytest.mark.parametrize("umask", [0, 0o002, 0o007, 0o022, 0o077])
-@pytest.mark.parametrize("setgid", [False, True])
+@pytest.mark.parametrize(("umask", "setgid"), [(0, True), (0o002, True), (0o007, False), (0o077, True)])
 def test_nobody_else_can_write_into_a_release_unless_asked(umask: int, setgid: bool, tmp_path: Path) -> None:
     run, out = write_mini(tmp_path / "in"), tmp_path / "shared" / "out"
     out.parent.mkdir()
