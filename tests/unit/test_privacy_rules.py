@@ -230,6 +230,7 @@ HASHES = {
     "custody/run_key.py": "keyed, by HKDF and HMAC; and seeds",
     "runs/account.py": "files of the input, for the keyed tag alone: in memory, never written",
     "report/certificate.py": "files of a release",
+    "report/pdf.py": "the date of the certificate",
     "report/views.py": "files of a release",
     "runs/run.py": "the plan and the settings of estimation",
     "tuning/tune.py": "the plan, names and sizes of input files",

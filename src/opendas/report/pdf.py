@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import math
 from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any, Literal
 from xml.sax.saxutils import escape
 
@@ -222,9 +224,15 @@ class _NumberedCanvas(Canvas):
 
     footer = ""
     stamps = ""
+    issued = ""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
+        # The library takes its date from the environment, which is another where pages are laid out again.
+        date = tuple(int(part) for part in self.issued.split("-"))
+        document: Any = self._doc  # type: ignore[attr-defined]
+        document._timeStamp = SimpleNamespace(YMDhms=(*date, 0, 0, 0), dhh=0, dmm=0)
+        document.signature = hashlib.md5(self.issued.encode(), usedforsecurity=False)
         self._finished: list[dict[str, Any]] = []
 
     def showPage(self) -> None:
@@ -253,9 +261,10 @@ class _NumberedCanvas(Canvas):
         self.drawRightString(A4[0] - _MARGIN, 10 * mm, f"page {self.getPageNumber()} of {pages}")
 
 
-def _canvas_with(footer: str, stamps: Sequence[str]) -> type[_NumberedCanvas]:
-    """Return the canvas class that puts this footer and these stamps on every page."""
-    settings = {"footer": _latin(footer), "stamps": _latin("   ".join(stamps))}
+def _canvas_with(footer: str, certificate: Mapping[str, Any]) -> type[_NumberedCanvas]:
+    """Return the canvas class of a certificate: its footer and stamps on every page, and its date."""
+    stamps = _latin("   ".join(certificate["stamps"]))
+    settings = {"footer": _latin(footer), "stamps": stamps, "issued": certificate["issued"]}
     return type("CertificateCanvas", (_NumberedCanvas,), settings)
 
 
@@ -568,5 +577,5 @@ def certificate_pdf(certificate: Mapping[str, Any], runs: Sequence[RunFacts], di
     frame = Frame(_MARGIN, 18 * mm, _WIDTH, A4[1] - 36 * mm, leftPadding=0, rightPadding=0)
     document.addPageTemplates([PageTemplate(frames=[frame])])
 
-    document.build(story, canvasmaker=_canvas_with(footer, certificate["stamps"]))
+    document.build(story, canvasmaker=_canvas_with(footer, certificate))
     return target.getvalue()

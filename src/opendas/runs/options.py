@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 __all__ = ["FULL_UP_TO", "ActOptions", "Expect", "Progress", "RunOptions"]
 
-FULL_UP_TO = 10_000_000
-"""Noisy answers that a run writes in full unless it is told otherwise: about a second, and 10 MB.
+FULL_UP_TO = (10_000_000, 1_000_000_000)
+"""Noisy answers that a run writes in full unless it is told otherwise: about a second and 10 MB; with the
+informed estimator, whose releases nobody could derive again from less, up to 1 GB.
 
-Intervals, re-derivation of the informed estimator and other estimates need all of them, and a finished run
-has no key left to draw them with."""
+Intervals and other estimates need all of them, too, and a finished run has no key left to draw them with."""
 
 Progress = Callable[[str, int, int], None]
 Expect = Callable[["Forecast", tuple[str, ...]], None]
@@ -115,11 +115,11 @@ class RunOptions(ActOptions):
         if self.workers is not None and self.workers < 1:
             raise ConfigError("workers is at least 1.")
 
-    def stored(self, plan: MeasurementPlan) -> str:
+    def stored(self, plan: MeasurementPlan, estimator: str) -> str:
         """Return how much of a plan's noisy answers is written: ``full`` or ``used``."""
         if self.measurements != "auto":
             return self.measurements
-        return "full" if plan.draws <= FULL_UP_TO else "used"
+        return "full" if plan.draws <= FULL_UP_TO[estimator == "informed"] else "used"
 
     @classmethod
     def of(cls, command: str, given: Mapping[str, Any]) -> RunOptions:

@@ -165,7 +165,7 @@ def _check_room(act: Act[RunOptions], run: Run, *, estimates: bool) -> None:
     if options.engine != "local":
         return
     workers = workers_for(len(run.spine.leaf), options.workers)
-    full = options.stored(run.plan) == "full"
+    full = options.stored(run.plan, run.resolved.estimator) == "full"
     forecast = forecast_run(run.plan, run.resolved.estimator, workers, full=full, estimates=estimates)
     # Part of what a resumed run needs is there already: how much is not worth finding out.
     warnings = check_room(forecast, act.space.out) if act.earlier is None else ()

@@ -117,7 +117,7 @@ def release(run: Run, out: Path, options: RunOptions) -> dict[str, Any]:
                 return act.answer()
             measured = _measured(planned, charged)
             with _engine(act, measured, backend) as (engine, files):
-                stored = options.stored(planned.run.plan)
+                stored = options.stored(planned.run.plan, run.resolved.estimator)
                 public = partial(_write_public, act.space, measured, stored)
                 estimation, facts = _estimate(act, measured, engine, files, public)
                 if stored == "full":
@@ -308,7 +308,7 @@ def _engine(
 ) -> Iterator[tuple[Engine, Checkpoints]]:
     """Start the workers of a run; they write what they find into files of the run's own."""
     run, folder = measured.run, act.space.state / act.product
-    keep_used = act.options.stored(run.plan) == "used" and measured.counts is not None
+    keep_used = act.options.stored(run.plan, run.resolved.estimator) == "used" and measured.counts is not None
     binding = measured.state.run_id + run.estimation_digest() + str(keep_used)
     seconds = act.space.cache(act.product) / "seconds"
     make_folder(seconds)
@@ -399,7 +399,7 @@ def _write(
         "records": records,
         "families": solved.families,
         "fallbacks": solved.fallbacks,
-        "measurements": act.options.stored(run.plan),
+        "measurements": act.options.stored(run.plan, run.resolved.estimator),
     }
     return act.finish(measured.state, _result(measured, more), facts.to_dict(), partial(_issue, space))
 

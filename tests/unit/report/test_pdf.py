@@ -63,8 +63,14 @@ def test_pdf_of_one_run_has_three_to_six_pages(persons: RunFacts, units: RunFact
         assert 3 <= len(pypdf.PdfReader(io.BytesIO(made(runs))).pages) <= 6
 
 
-def test_same_content_same_bytes(persons: RunFacts) -> None:
+def test_same_content_same_bytes_whatever_the_environment_says_of_dates(
+    persons: RunFacts, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = made((persons,))
+    for date in ("1700000000", "0"):
+        monkeypatch.setenv("SOURCE_DATE_EPOCH", date)
+        assert data == made((persons,))
+    monkeypatch.delenv("SOURCE_DATE_EPOCH")
     assert data == made((persons,))
     assert data != made((persons,), files=4)
     information = pypdf.PdfReader(io.BytesIO(data)).metadata
