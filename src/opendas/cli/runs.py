@@ -57,7 +57,7 @@ __all__ = [
     type=click.Choice(["auto", "used", "full"]),
     default="auto",
     show_default=True,
-    help="Write the noisy measurements that estimation used, or all; auto: all up to 10 million, or 1 billion with informed.",
+    help="Write the noisy measurements that estimation used, or all of them; auto: all where they are few.",
 )
 @mdf_format_option
 @strict_option
