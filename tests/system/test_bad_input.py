@@ -41,7 +41,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the miniature census, run with seed 1 into ``out``."""
     folder = tmp_path_factory.mktemp("finished")
     write_mini(folder)
-    assert guarded(cli, ["run", str(folder / "run.toml"), "--out", str(folder / "out"), "--seed", "1"]) == 0
+    asked = ("--out", str(folder / "out"), "--seed", "1", "--measurements", "used")
+    assert guarded(cli, ["run", str(folder / "run.toml"), *asked]) == 0
     return folder
 
 
@@ -399,14 +400,14 @@ def test_an_output_folder_without_permission(
 ) -> None:
     Path("locked").mkdir(mode=0o500)
     if os.geteuid() == 0:  # root may write anywhere: the system's answer to others is put in its place
-        make = Path.mkdir
+        make = os.mkdir
 
-        def mkdir(path: Path, *arguments: object, **more: object) -> None:
-            if path.parent.name == "locked":
+        def mkdir(path: str, *arguments: Any, **more: Any) -> None:
+            if Path(path).name == "out":
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
             make(path, *arguments, **more)
 
-        monkeypatch.setattr(Path, "mkdir", mkdir)
+        monkeypatch.setattr(os, "mkdir", mkdir)
     assert refused(capsys, "run", "run.toml", "--out", "locked/out")[0] == 6
 
 
@@ -505,7 +506,7 @@ def test_folders_that_are_no_release(mini: Path, capsys: Capture, where: str) ->
         (("--tables", "kind", "--geolevel", "town", "--format", "pl94"), 2, "pl94 format"),
         (("--tables", "kind", "--geolevel", "town", "--intervals", "0.9"), 3, "--measurements full"),
         (("--tables", "kind", "--geolevel", "town", "--intervals", "90"), 2, "level"),
-        (("--tables", "kind", "--geolevel", "town", "--to", "/proc/x"), 6, "x"),
+        (("--tables", "kind", "--geolevel", "town", "--to", "/proc/x"), 6, "kind_town"),
     ],
 )
 def test_tables_that_cannot_be_made(
@@ -930,7 +931,8 @@ def test_estimation_of_nothing_or_of_another_plan(mini: Path, capsys: Capture) -
 
 
 def test_a_forgotten_key_ends_drawing_but_not_the_result(mini: Path, capsys: Capture) -> None:
-    assert call(capsys, "run", "run.toml", "--out", "out")[0] == 0
+    asked = ("--measurements", "used", "--keep-key")
+    assert call(capsys, "run", "run.toml", "--out", "out", *asked)[0] == 0
     assert call(capsys, "forget-key", "out")[0] == 0
     code, said, _ = call(capsys, "forget-key", "out")
     assert (code, "no key left" in said) == (0, True)
@@ -948,7 +950,8 @@ def test_a_finished_run_is_not_passed_off_as_another(finished: Path, capsys: Cap
 
 
 def test_a_key_is_used_once(mini: Path, capsys: Capture) -> None:
-    shared = ("--ledger", "shared.jsonl", "--key-command", "echo " + "ab" * 32)
+    assert call(capsys, "ledger", "create", "shared", "--limit-rho", "9", "--unit", "record")[0] == 0
+    shared = ("--ledger", "shared", "--key-command", "echo " + "ab" * 32)
     assert call(capsys, "run", "run.toml", "--out", "one", *shared)[0] == 0
     assert refused(capsys, "run", "run.toml", "--out", "two", *shared, "--json")[0] == 4
     append("counts.csv", "000000,home,adult,1\n")

@@ -67,7 +67,7 @@ from opendas.errors import (
     PrivacyError,
     SolverFailure,
 )
-from opendas.files.atomic import atomic_file, name_attempt, remove_partials
+from opendas.files.atomic import atomic_file, remove_partials
 from opendas.readers.base import FRAME_FROM_RECORDS
 from opendas.readers.frame.units import broken_units, check_units, unit_rules
 from opendas.readers.row_readers import RowReader
@@ -315,25 +315,21 @@ def test_attempts_may_write_one_file_at_the_same_time(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["x.part"]
 
 
-def test_named_attempts_do_not_take_each_others_files_away(tmp_path: Path) -> None:
+def test_attempts_do_not_take_each_others_files_away(tmp_path: Path) -> None:
     path = tmp_path / "part.parquet"
 
-    def attempt(name: str) -> ExitStack:
+    def attempt() -> ExitStack:
         open_one = ExitStack()
-        name_attempt(name)
         open_one.enter_context(atomic_file(path)).write(b"the same")
         return open_one
 
-    try:
-        one, other = attempt("one"), attempt("other")
-        assert len(list(tmp_path.iterdir())) == 2
-        one.close()
-        assert path.read_bytes() == b"the same"
-        remove_partials(tmp_path)  # the other was killed, as far as the driver knows
-        with pytest.raises(EnvironmentFailure):
-            other.close()
-    finally:
-        name_attempt("")
+    one, other = attempt(), attempt()
+    assert len(list(tmp_path.iterdir())) == 2
+    one.close()
+    assert path.read_bytes() == b"the same"
+    remove_partials(tmp_path)  # the other was killed, as far as the driver knows
+    with pytest.raises(EnvironmentFailure):
+        other.close()
     assert path.read_bytes() == b"the same"
     assert [file.name for file in tmp_path.iterdir()] == ["part.parquet"]
 

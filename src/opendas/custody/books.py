@@ -176,7 +176,7 @@ def book_of(path: Path) -> Book:
         If it is damaged, or its key is lost or another one.
     """
     if not path.is_file():
-        raise ConfigError(f"{path}: there is no such book. opendas ledger create makes one.")
+        raise ConfigError(f"--ledger {path}: there is no such book; opendas ledger create makes one.")
     terms = Ledger.beside(path).terms
     if terms is None:
         raise ConfigError(

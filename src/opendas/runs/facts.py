@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from opendas.budget.plan import plan_rows
-from opendas.engines.outputs import Solved
 from opendas.geography.summary import summarise
 from opendas.measurement.loss import attribute_losses, record_loss, within_losses
 from opendas.measurement.official import official_losses
@@ -22,6 +22,9 @@ from opendas.runs.account import account_facts
 from opendas.runs.run import Run
 from opendas.schema.provenance import Domain
 from opendas.version import __version__, commit
+
+if TYPE_CHECKING:
+    from opendas.engines.outputs import Solved
 
 __all__ = [
     "estimated_facts",

@@ -13,17 +13,13 @@ from opendas.files.replicate_files import REPLICATES
 from opendas.report.certificate import read_runs
 from opendas.report.signature import check_signature
 from opendas.runs.verification.certificate import BELIEVED, check_certificate_again, check_pages
-from opendas.runs.verification.estimate import (
-    Progress,
-    check_estimate_again,
-    check_replicates_again,
-    check_spine_again,
-)
 from opendas.verify.check import Check, run_check
 from opendas.verify.files import read_certificate
 from opendas.verify.release import estimated, verify_release
 
 __all__ = ["verify_again"]
+
+Progress = Callable[[str, int, int], None]
 
 
 def verify_again(
@@ -93,6 +89,13 @@ def _made_again(release: Path) -> Iterator[Step]:
 
 def _estimated_again(release: Path, workers: int | None, progress: Progress | None) -> Iterator[Step]:
     """Yield what is made again of each run."""
+    # Imported here: only who estimates again waits for engines.
+    from opendas.runs.verification.estimate import (
+        check_estimate_again,
+        check_replicates_again,
+        check_spine_again,
+    )
+
     folder = ReleaseFolder(release)
     for run in read_certificate(release)["runs"]:
         product = run["product"]
