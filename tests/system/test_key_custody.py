@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import shlex
 import shutil
 import stat
 import subprocess
@@ -283,6 +284,32 @@ def test_a_key_command_gets_no_secret_of_ours(tmp_path: Path, monkeypatch: Patch
     names = {line.partition("=")[0] for line in (tmp_path / "environment").read_text().splitlines()}
     assert names - set(os.environ) <= {"_", "PWD", "OLDPWD", "SHLVL", "LINES", "COLUMNS"}
     assert SECRET not in (tmp_path / "caller").read_text()
+
+
+def test_shares_of_officers_are_the_key_of_a_run(tmp_path: Path, capfd: Capture) -> None:
+    """Two of three start it, two others go on with it; one alone, or of another set, does not."""
+    run, out, ours = write_mini(tmp_path / "input"), tmp_path / "out", tmp_path / "ours"
+    for folder in (ours, tmp_path / "theirs"):
+        assert command("keys", "split", "--shares", "3", "--threshold", "2", "--to", folder) == 0
+
+    def of(*paths: Path) -> str:
+        return shlex.join([sys.executable, "-m", "opendas", "keys", "join", *map(str, paths)])
+
+    one, two, three = (ours / f"{index}.share" for index in (1, 2, 3))
+    for shares in ((one,), (one, tmp_path / "theirs" / "2.share"), (one, one)):
+        assert command("measure", run, "--out", out, "--key-command", of(*shares)) == 6
+        assert not out.exists()
+    assert command("measure", run, "--out", out, "--key-command", of(one, three)) == 0
+    assert command("measure", run, "--out", out, "--resume", "--key-command", of(two, one)) == 0
+    assert len(Ledger.read(out / "ledger.jsonl")) == 1
+    said = capfd.readouterr()
+    assert command("keys", "join", two, three) == 0
+    key = capfd.readouterr().out.strip()
+    assert RunKey(bytes.fromhex(key)).commitment() == one.read_text().split("\n")[1].removeprefix("key ")
+    assert RunKey(bytes.fromhex(key)).commitment() in (out / "ledger.jsonl").read_text()
+    assert key not in said.out + said.err
+    assert key.encode() not in b"\0".join(files(tmp_path).values())
+    assert not (out / "confidential" / "keys" / "mini.key").exists()
 
 
 # Folders and files that are not ours alone.

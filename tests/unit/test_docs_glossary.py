@@ -41,7 +41,7 @@ TERMS = (
         "blinded head",
         "filter",
     ),
-    *("fingerprint", "re-derivation", "signature", "signing key"),
+    *("fingerprint", "re-derivation", "share of a key", "signature", "signing key"),
 )
 
 

@@ -113,7 +113,7 @@ def key_options(function: _F) -> _F:
         "--key-command",
         metavar="CMD",
         default=None,
-        help="Command that prints the run key (64 hexadecimal digits); the key is then not stored.",
+        help="Command that prints the run key (64 hexadecimal digits), as opendas keys join; not stored.",
     )(function)
     return click.option(
         "--ledger",

@@ -1,4 +1,4 @@
-"""Commands about signatures: ``keys`` and ``sign``."""
+"""Commands about keys that an office keeps: ``keys`` and ``sign``."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ passphrase_file_option = click.option(
 
 @click.group("keys")
 def keys_command() -> None:
-    """Make and show the key with which an office signs its releases.
+    """Keys that an office keeps: new and show for its signing key, split and join for the key of a run.
 
-    Such a key hides nothing: it says who issued a release. The keys of runs are something else; see opendas
+    A signing key hides nothing: it says who issued a release. The key of a run hides the records; where
+    several people are to keep it, each has a share of it. For keys in an output folder see opendas
     forget-key.
 
     Example: opendas keys new office.key
@@ -69,6 +70,46 @@ def show_command(path: Path, as_json: bool) -> None:
     public = beside if path.suffix != PUBLIC_SUFFIX and beside.exists() else path
     key = PublicKey.load(public)
     _show(public, key.fingerprint, key.to_pem(), as_json)
+
+
+@keys_command.command("split")
+@click.option("--shares", required=True, metavar="N", type=int, help="How many shares, at most 255.")
+@click.option("--threshold", required=True, metavar="K", type=int, help="How many of them give the key.")
+@click.option("--to", "folder", required=True, metavar="DIR", type=PATH, help="New folder for the shares.")
+@json_option
+def split_command(shares: int, threshold: int, folder: Path, as_json: bool) -> None:
+    """Make a key for a run in N shares, of which any K give it.
+
+    The key itself is written nowhere. Writes DIR/1.share and so on, mode 0600: one for each officer. Together
+    they are the key, so let DIR be in memory (as under /dev/shm), hand them out, and remove DIR. Fewer than K
+    say nothing about the key. Make another set for each run.
+
+    Example: opendas keys split --shares 5 --threshold 3 --to /dev/shm/shares
+    """
+    from opendas.custody.run_key import RunKey, save_shares, split_key
+
+    key = RunKey.generate()
+    paths = save_shares(split_key(key, shares, threshold), folder)
+    if as_json:
+        emit_json({"shares": paths, "threshold": threshold, "key_commitment": key.commitment()})
+    else:
+        click.echo("\n".join(map(str, paths)))
+    message(f"{threshold} of these files are the key. Give each to another person, and leave none here.")
+
+
+@keys_command.command("join")
+@click.argument("paths", metavar="SHARE...", type=PATH, nargs=-1, required=True)
+def join_command(paths: tuple[Path, ...]) -> None:
+    """Print the key of a run from its shares, for --key-command.
+
+    The command line of run, measure or phsafe then names files and no secret. Prints 64 hexadecimal digits,
+    or nothing.
+
+    Example: opendas run run.toml --out out --key-command "opendas keys join a.share b.share c.share"
+    """
+    from opendas.custody.run_key import KeyShare, join_shares
+
+    click.echo(join_shares([KeyShare.load(path) for path in paths]).hex())
 
 
 def _show(path: Path, fingerprint: str, pem: str, as_json: bool) -> None:

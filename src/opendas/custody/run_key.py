@@ -2,15 +2,18 @@
 
 A run key is 32 bytes. Whoever has it and the measurements has the truth, so it is written once, readable by
 its owner only, never shown, and never used directly: every use derives its own key with HKDF-SHA256 from a
-purpose and length-encoded fields. Argument: docs/proofs/keys.md.
+purpose and length-encoded fields. It can be split into shares for several people, of which any k give it and
+fewer say nothing about it. Argument: docs/proofs/keys.md.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import os
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
@@ -19,16 +22,25 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from opendas.custody.passphrase import Passphrase, open_sealed, seal
-from opendas.custody.secret_files import read_secret, write_secret
-from opendas.errors import PrivacyError
+from opendas.custody.secret_files import destroy_secret, private_folder, read_secret, write_secret
+from opendas.errors import ConfigError, PrivacyError
 
-__all__ = ["KEY_BYTES", "RunKey"]
+__all__ = ["KEY_BYTES", "KeyShare", "RunKey", "join_shares", "save_shares", "split_key"]
 
 KEY_BYTES = 32
 _FORMAT = b"opendas run key, format 1"
 _FILE_HEADER = "opendas-run-key 1"
 _SEALED_HEADER = "opendas-run-key 2"
 _KINDS = {False: "real", True: "seeded"}
+
+_SHARE_HEADER = "opendas-key-share 1"
+_SHARE = re.compile(
+    rf"{_SHARE_HEADER}\nkey ([0-9a-f]{{64}})\nthreshold ([0-9]{{1,3}}) of ([0-9]{{1,3}})\n"
+    r"share ([0-9]{1,3})\n([0-9a-f]{65})\n[0-9a-f]{64}\n"
+)
+_MOST_SHARES = 255
+_PRIME = 2**256 + 297
+"""The least prime above every key: shares are computed in the field of this many elements."""
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
@@ -240,3 +252,215 @@ def _check_passphrase(target: Path, header: str, passphrase: Passphrase | None) 
             f"The key at {target} is not encrypted, though a passphrase was given: its run was started "
             "without one. Leave out the passphrase."
         )
+
+
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
+class KeyShare:
+    """One of the shares that a key was split into. Prefer :func:`split_key` and :meth:`load`.
+
+    Parameters
+    ----------
+    commitment : str
+        That of the key (:meth:`RunKey.commitment`); the same in all shares of it.
+    threshold : int
+        How many shares give the key.
+    shares : int
+        How many there are.
+    index : int
+        Which one this is, from 1.
+    value : int
+        Of the polynomial at `index`; secret.
+    """
+
+    commitment: str
+    threshold: int
+    shares: int
+    index: int
+    _value: int = field(repr=False)
+
+    def __repr__(self) -> str:
+        return f"KeyShare(<{self.index} of {self.shares}>)"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("A share of a key is not pickled.")
+
+    def save(self, path: Path) -> None:
+        """Write the share to a new file of mode 0600. Raises what :meth:`RunKey.save` raises."""
+        write_secret(path, self._text())
+
+    @classmethod
+    def load(cls, path: Path) -> KeyShare:
+        """Read a share written by :meth:`save`.
+
+        Raises
+        ------
+        PrivacyError
+            If there is none, it is damaged, or others may read it.
+        EnvironmentFailure
+            If it cannot be read.
+        """
+        if not os.path.lexists(path):
+            raise PrivacyError(f"There is no share of a key at {path}. Nothing was printed.")
+        text = read_secret(path)
+        if found := _SHARE.fullmatch(text):
+            commitment, *numbers, value = found.groups()
+            threshold, shares, index = map(int, numbers)
+            share = cls(commitment, threshold, shares, index, int(value, 16))
+            if 2 <= threshold <= shares <= _MOST_SHARES and 1 <= index <= shares and share._text() == text:
+                return share
+        raise PrivacyError(
+            f"{path} is no share of a key, or it was changed: it is not of the form {_SHARE_HEADER}, or does "
+            "not agree with the digest in its last line. Take another share of the same key."
+        )
+
+    def _text(self) -> str:
+        lines = [
+            _SHARE_HEADER,
+            f"key {self.commitment}",
+            f"threshold {self.threshold} of {self.shares}",
+            f"share {self.index}",
+            f"{self._value:065x}",
+        ]
+        text = "".join(f"{line}\n" for line in lines)
+        return f"{text}{hashlib.sha256(text.encode()).hexdigest()}\n"
+
+
+def split_key(key: RunKey, shares: int, threshold: int) -> tuple[KeyShare, ...]:
+    """Split a key into shares.
+
+    Parameters
+    ----------
+    key : RunKey
+        A real one: a seed is no secret.
+    shares : int
+        How many, at most 255.
+    threshold : int
+        How many of them give the key; at least 2, at most `shares`.
+
+    Returns
+    -------
+    tuple of KeyShare
+
+    Raises
+    ------
+    ConfigError
+        If the numbers are others.
+    PrivacyError
+        If the key is seeded.
+
+    Notes
+    -----
+    Shamir (1979), How to share a secret, section 2.
+    """
+    if not 2 <= threshold <= shares <= _MOST_SHARES:
+        raise ConfigError(
+            f"a key is split into at most {_MOST_SHARES} shares, of which at least 2 and at most all give "
+            f"it; not {threshold} of {shares}."
+        )
+    if key.is_seeded:
+        raise PrivacyError("A key made from a seed is not split: the seed gives it to everybody.")
+    values = _shares_of(int.from_bytes(key._secret), shares, threshold, _PRIME)
+    commitment = key.commitment()
+    return tuple(
+        KeyShare(commitment, threshold, shares, index, value) for index, value in enumerate(values, start=1)
+    )
+
+
+def join_shares(shares: Sequence[KeyShare]) -> bytes:
+    """Return the secret of the key that shares are of.
+
+    Parameters
+    ----------
+    shares : sequence of KeyShare
+        As many as the threshold says, or more; all of them are used.
+
+    Returns
+    -------
+    bytes
+        32 of them, for :class:`RunKey`.
+
+    Raises
+    ------
+    PrivacyError
+        If they are too few, one is given twice, they are of several keys, or do not give the key that they
+        name.
+    """
+    if len({(share.commitment, share.threshold, share.shares) for share in shares}) != 1:
+        raise PrivacyError(
+            "The shares are not of one key. Give shares of one splitting: their second and third lines agree."
+        )
+    first = shares[0]
+    values = {share.index: share._value for share in shares}
+    if len(values) != len(shares):
+        raise PrivacyError(f"A share is given twice; {first.threshold} different ones give the key.")
+    if len(values) < first.threshold:
+        raise PrivacyError(f"{len(values)} of {first.shares} shares are given; {first.threshold} are needed.")
+    number = _value_at_zero(values, _PRIME)
+    secret = number.to_bytes(KEY_BYTES) if number < 256**KEY_BYTES else bytes(KEY_BYTES)
+    if not hmac.compare_digest(RunKey(secret).commitment(), first.commitment):
+        raise PrivacyError(
+            "The shares do not give the key that they name: one of them at least is not what was written. "
+            "Take another share in the place of each in turn."
+        )
+    return secret
+
+
+def save_shares(shares: Sequence[KeyShare], folder: Path) -> tuple[Path, ...]:
+    """Write each share to a file of its own in a new folder of mode 0700; all of them, or none.
+
+    Parameters
+    ----------
+    shares : sequence of KeyShare
+    folder : Path
+        Must not exist; its parent must.
+
+    Returns
+    -------
+    tuple of Path
+        ``1.share`` and so on.
+
+    Raises
+    ------
+    PrivacyError
+        If the folder exists.
+    EnvironmentFailure
+        If it cannot be written; what was written is destroyed.
+    """
+    if os.path.lexists(folder):
+        raise PrivacyError(f"There is something at {folder} already; shares are written to a new folder.")
+    private_folder(folder)
+    paths = tuple(folder / f"{share.index}.share" for share in shares)
+    with contextlib.ExitStack() as undo:
+        undo.callback(folder.rmdir)
+        for share, path in zip(shares, paths, strict=True):
+            share.save(path)
+            undo.callback(destroy_secret, path)
+        undo.pop_all()
+    return paths
+
+
+def _shares_of(secret: int, shares: int, threshold: int, prime: int) -> list[int]:
+    """Return the values at 1, 2, ... of a random polynomial of degree below `threshold`: `secret` at 0."""
+    coefficients = [secret, *(_random_below(prime) for _ in range(threshold - 1))]
+    return [
+        sum(coefficient * at**power for power, coefficient in enumerate(coefficients)) % prime
+        for at in range(1, shares + 1)
+    ]
+
+
+def _value_at_zero(values: Mapping[int, int], prime: int) -> int:
+    """Return the value at 0 of the polynomial of least degree through these values: Lagrange's formula."""
+    total = 0
+    for at, value in values.items():
+        for other in values.keys() - {at}:
+            value = value * other * pow(other - at, -1, prime) % prime
+        total += value
+    return total % prime
+
+
+def _random_below(bound: int) -> int:
+    """Return a number from 0 to `bound` - 1, each equally likely: what is too large is drawn again."""
+    while True:
+        drawn = int.from_bytes(os.urandom((bound.bit_length() + 7) // 8)) >> (-bound.bit_length() % 8)
+        if drawn < bound:
+            return drawn
