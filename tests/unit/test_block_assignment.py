@@ -370,7 +370,7 @@ def test_the_run_file_names_it(tmp_path: Path) -> None:
     areas_of(tmp_path, ["".join(row[:4]) for row in every[1:]])
     for value in ('"areas.csv"', '["areas.csv"]', '"ar*.csv"'):
         runs[0].write_text(text.replace("[geography]", f"[geography]\nblock_assignment = {value}"))
-        assert set(codes(load(runs[0]).frame, "place")) == {"9900777"}
+        assert set(codes(load(runs[0], read_records=True).frame, "place")) == {"9900777"}
     runs[0].write_text(text.replace("[geography]", '[geography]\nblock_assignment = "none.zip"'))
     with pytest.raises(ConfigError, match="block_assignment: nothing found"):
         load(runs[0])

@@ -42,6 +42,7 @@ def cef_spec(folder: Path, product: Product, *, strict: bool = False) -> ReaderS
         strict=strict,
         unit_records=(folder / "CEF20_UNIT_99.txt",),
         block_files=(folder / "GRFC_99.txt",),
+        plan_from_records=True,
     )
 
 

@@ -25,8 +25,8 @@ __all__ = [
 ]
 
 UNITS_OF_SEVERAL = (
-    "the exact account is of one changed record, and here a protected unit has several: the formulas state "
-    "its loss."
+    "the exact account is of one changed record, and here all records of a protected unit may change, and "
+    "their number: the formulas state its loss."
 )
 """Why there is no exact account of some budgets."""
 

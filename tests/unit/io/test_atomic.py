@@ -6,7 +6,7 @@ import hashlib
 import pytest
 
 from opendas.errors import EnvironmentFailure
-from opendas.files.atomic import atomic_file, sha256_file, write_atomic
+from opendas.files.atomic import atomic_file, remove_partials, sha256_file, write_atomic
 
 
 def test_file_appears_with_its_content_and_nothing_else(tmp_path):
@@ -43,7 +43,10 @@ def test_full_disk_is_an_environment_failure_and_leaves_nothing(tmp_path, monkey
     assert list(tmp_path.iterdir()) == []
 
 
-def test_stale_temporary_file_is_overwritten(tmp_path):
+def test_a_temporary_file_of_another_process_is_left_alone_until_partials_are_removed(tmp_path):
     (tmp_path / ".a.bin.partial").write_bytes(b"from a killed process")
     write_atomic(tmp_path / "a.bin", b"abc")
+    assert (tmp_path / "a.bin").read_bytes() == b"abc"
+    assert (tmp_path / ".a.bin.partial").read_bytes() == b"from a killed process"
+    remove_partials(tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == ["a.bin"]

@@ -92,7 +92,7 @@ def fetch_pl94(state: str, year: int, to: Path) -> Path:
             ) from None
         file.flush()
         try:
-            check_members(Path(file.name), _ROLES[year])
+            check_members(Path(f"/dev/fd/{file.fileno()}"), _ROLES[year])  # it has no name to rely on yet
         except FormatError:
             raise FormatError(f"What {url} sent is not the official file; try again. {manual}") from None
     return path
