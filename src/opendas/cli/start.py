@@ -192,6 +192,7 @@ The report is {out}/release/report.html: open it in a browser.
 Next, try
 {first}\
   opendas tabulate {out} --tables P1,H1 --geolevel tract --format csv --to {folder}/tables
+  opendas replicates {out} --runs 20       then opendas margin {out} --query P1 --geolevel tract
   opendas evaluate {out} --truth {run_file}
   opendas plan {run_file}
   opendas init table YOUR-DATA.csv          your own data (docs/own-csv.md)
