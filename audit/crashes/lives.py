@@ -88,6 +88,7 @@ def surroundings(machine: Machine, orders: Orders | None) -> dict[str, str]:
         **FIXED,
         "PATH": "/nowhere",
         "TMPDIR": str(temporary),
+        "OPENDAS_BOOKS": str(temporary / "books"),
         "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
         "OMP_NUM_THREADS": "1",
         **({} if orders is None else {VARIABLE: orders.text()}),

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import csv
+import os
+import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +14,10 @@ import numpy as np
 
 from opendas.demo import write_demo
 
-__all__ = ["KEY", "SUBJECTS", "Subject", "write_inputs"]
+__all__ = ["BOOK", "KEY", "SUBJECTS", "Subject", "write_inputs"]
+
+BOOK = "shared.book"
+"""Account of a data set, made with the inputs: each machine has a copy, and of its key."""
 
 KEY = "5a" * 32
 """Key of the runs whose key is handed in."""
@@ -73,7 +79,7 @@ class Subject:
     products : int
         Privacy acts of the whole.
     shared : bool
-        The ledger stands outside of the output folder.
+        The ledger is a book, outside of the output folder.
     """
 
     name: str
@@ -89,7 +95,7 @@ class Subject:
 
     def ledger(self, disk: Path) -> Path:
         """Return the ledger of a run on `disk`."""
-        return disk / "shared.jsonl" if self.shared else disk / "out" / "ledger.jsonl"
+        return disk / BOOK if self.shared else disk / "out" / "ledger.jsonl"
 
     def command(self, number: int, inputs: Path, disk: Path, *, resume: bool, key: str = KEY) -> list[str]:
         """Return the command of a step."""
@@ -153,6 +159,15 @@ def write_inputs(folder: Path, blocks: int) -> None:
     informed = text.replace("[run]\n", '[run]\nestimator = "informed"\n', 1)
     (folder / "informed.toml").write_text(informed, encoding="utf-8")
     _write_table(folder, wards=max(blocks // 2, 200))
+    _write_book(folder / BOOK)
+
+
+def _write_book(path: Path) -> None:
+    """Make a book that is noted nowhere: each machine has a copy of its own."""
+    command = [sys.executable, "-m", "opendas", "ledger", "create", str(path), "--limit-rho", "4"]
+    with tempfile.TemporaryDirectory() as books:
+        environment = {**os.environ, "OPENDAS_BOOKS": books}
+        subprocess.run([*command, "--unit", "patient"], check=True, env=environment, capture_output=True)
 
 
 def _write_table(folder: Path, wards: int) -> None:

@@ -16,7 +16,7 @@ from audit.crashes.checks import after_death, at_the_end, beside, stage, tree
 from audit.crashes.lives import Life, Machine, live, small_disk, surroundings
 from audit.crashes.nursery import Nursery
 from audit.crashes.recorder import operations
-from audit.crashes.subjects import KEY, SUBJECTS, Subject
+from audit.crashes.subjects import BOOK, KEY, SUBJECTS, Subject
 from audit.crashes.ways import WAYS, Way, draw_fate
 from opendas.report.certificate import ISSUED_FILES
 
@@ -175,6 +175,8 @@ class Laboratory:
         machine = Machine(folder, umask)
         machine.disk.mkdir(parents=True)
         shutil.copytree(self._inputs, machine.inputs)
+        for book in machine.inputs.glob(f"{BOOK}*"):
+            book.rename(machine.disk / book.name)
         return machine
 
     def elsewhere(self, machine: Machine, rng: random.Random) -> Machine:
