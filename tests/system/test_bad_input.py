@@ -1057,3 +1057,13 @@ def test_a_damaged_census_archive(
     found, said = refused(capsys, *RUN)
     assert (found, rule in said) == (code, True), said
     assert not Path("out").exists()
+
+
+def test_an_attempt_that_died_at_once_is_begun_again_in_its_folder(mini: Path, capsys: Capture) -> None:
+    """Empty folders and an empty ledger say nothing; a file of somebody else's does."""
+    Path("out/confidential/keys").mkdir(parents=True)
+    Path("out/ledger.jsonl").touch()
+    assert call(capsys, *RUN, "--resume")[0] == 0
+    Path("other/confidential").mkdir(parents=True)
+    Path("other/confidential/thesis.txt").write_text("precious")
+    assert refused(capsys, "run", "run.toml", "--out", "other", "--seed", "1")[0] == 2

@@ -282,8 +282,8 @@ FAULTS: dict[str, tuple[str, tuple[str, ...], int]] = {
     "no memory": (f"{FAMILY}:2:memory", (), 6),
     "an interrupt": (f"{FAMILY}:2:interrupt", (), 130),
     "a kill": (f"{FAMILY}:2:kill", (), -9),
-    "a full disk": ("os:fsync:9:full", (), 6),
-    "a full disk at the end": ("os:fsync:25:full", (), 6),
+    "a full disk": ("os:fsync:19:full", (), 6),
+    "a full disk at the end": ("os:fsync:35:full", (), 6),
     "an error while writing": ("opendas.files.mdf.writing:PartFile.write:1:error", (), 70),
 }
 

@@ -17,7 +17,7 @@ from opendas.errors import ConfigError
 from opendas.files.atomic import make_folder, write_atomic
 from opendas.phsafe.config import Mode
 from opendas.report.certificate import CERTIFICATE
-from opendas.runs.workspace import Workspace
+from opendas.runs.workspace import Workspace, holds_files
 
 __all__ = [
     "PRODUCT",
@@ -65,7 +65,7 @@ def refuse_other(out: Path, mode: Mode) -> None:
             "exact counts for protected ones."
         )
     found = sorted(path.name for path in out.iterdir() if not path.name.startswith("."))
-    if found:
+    if found and holds_files(out):
         raise ConfigError(
             f"{out} holds other things, for instance {found[0]}; choose an empty or new folder for OUT."
         )

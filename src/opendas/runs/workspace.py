@@ -36,6 +36,7 @@ __all__ = [
     "check_custody",
     "check_passphrase",
     "forget_keys",
+    "holds_files",
     "read_state",
     "refuse_clear_keys",
     "refuse_foreign",
@@ -372,6 +373,12 @@ def _used(key: RunKey, entries: Sequence[LedgerEntry]) -> bool:
     return any(entry.key_commitment == commitment for entry in entries)
 
 
+def holds_files(folder: Path) -> bool:
+    """Return whether a file below a folder says something: an attempt that died at once leaves empty ones."""
+    files = (path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
+    return any(path.stat().st_size > 0 for path in files)
+
+
 def refuse_foreign(out: Path) -> None:
     """Refuse an output folder that is none, or holds something else than runs of ours.
 
@@ -385,7 +392,7 @@ def refuse_foreign(out: Path) -> None:
         raise ConfigError(f"{out} is not a folder; choose another --out.")
     ours = {"release", "confidential", "state", "ledger.jsonl"}
     found = {path.name for path in out.iterdir() if not path.name.startswith(".")}
-    if found and not (found <= ours and "state" in found):
+    if found and not (found <= ours and "state" in found) and holds_files(out):
         other = sorted(found - ours)
         raise ConfigError(
             f"{out} holds {'other things, for instance ' + other[0] if other else 'no run of this program'}; "
