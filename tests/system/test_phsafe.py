@@ -14,7 +14,9 @@ from support.households import World, configuration, random_world, write_world
 
 from opendas.cli.failures import guarded
 from opendas.cli.main import cli
+from opendas.custody.books import create_book
 from opendas.custody.ledger import Ledger
+from opendas.custody.ledger_lines import read_lines
 from opendas.phsafe import run as phsafe_run
 from opendas.phsafe.output import PART_FILE
 from opendas.phsafe.tables import OUTPUTS
@@ -295,11 +297,12 @@ def test_a_lost_key_ends_an_unfinished_run(case: Case, monkeypatch: pytest.Monke
 
 
 def test_a_shared_ledger_and_a_key_command(case: Case) -> None:
-    ledger = case.folder / "ledger.jsonl"
+    ledger = case.folder / "book"
+    create_book(ledger, "address", rho=1_000_000)
     assert case("--ledger", str(ledger), "--key-command", f"/bin/echo {'cd' * 32}") == 0
     assert not list((case.out / "confidential" / "keys").iterdir())
     assert case("--ledger", str(ledger), out=case.folder / "second") == 0
-    assert len(Ledger.read(ledger)) == 2
+    assert sum(line.entry is not None for line in read_lines(ledger.read_bytes(), "book")[0]) == 2
     # The same key again is refused.
     words = ("--ledger", str(ledger), "--key-command", f"/bin/echo {'cd' * 32}")
     assert case(*words, out=case.folder / "third") == 4
