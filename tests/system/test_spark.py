@@ -255,7 +255,8 @@ def test_an_interrupted_run_is_finished_by_either_engine(runs: Runs, where: str)
 def test_nothing_but_the_run_stays_behind(runs: Runs) -> None:
     for name in ("persons", "units", "informed", "two", "resumed"):
         here, there = (
-            {path for path in tree(runs.out(f"{name}-{where}")) if "/logs/" not in path}
+            # Whether a frame looks made from the records is looked at here only (docs/known-weaknesses.md).
+            {path for path in tree(runs.out(f"{name}-{where}")) if not re.search("/(logs|findings)/", path)}
             for where in ("here", "there")
         )
         assert here == there
@@ -301,8 +302,11 @@ def test_input_at_an_address_gives_the_same_release(runs: Runs, name: str) -> No
 
 def test_copies_of_what_stood_at_an_address_are_gone(runs: Runs) -> None:
     for name in ("persons", "populated"):
-        left = {path for path in tree(runs.out(f"{name}-at")) if "/logs/" not in path}
-        assert left == {path for path in tree(runs.out(f"{name}-here")) if "/logs/" not in path}
+        left, usual = (
+            {path for path in tree(runs.out(f"{name}-{where}")) if not re.search("/(logs|findings)/", path)}
+            for where in ("at", "here")
+        )
+        assert left == usual
 
 
 def test_what_is_wrong_at_an_address_is_told_by_file_line_and_rule_as_here(runs: Runs) -> None:
