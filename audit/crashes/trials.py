@@ -175,8 +175,7 @@ class Laboratory:
         machine = Machine(folder, umask)
         machine.disk.mkdir(parents=True)
         shutil.copytree(self._inputs, machine.inputs)
-        for book in machine.inputs.glob(f"{BOOK}*"):
-            book.rename(machine.disk / book.name)
+        bring_book(machine)
         return machine
 
     def elsewhere(self, machine: Machine, rng: random.Random) -> Machine:
@@ -234,6 +233,12 @@ class Laboratory:
         )
 
 
+def bring_book(machine: Machine) -> None:
+    """Put a copy of the book, and of its key, on a machine's disk."""
+    for book in machine.inputs.glob(f"{BOOK}*"):
+        shutil.copy2(book, machine.disk)
+
+
 class _Course:
     """The course of one trial."""
 
@@ -269,6 +274,7 @@ class _Course:
         if way.when == "space" and not self._stack.enter_context(small_disk(self._machine.disk)):
             way = next(w for w in WAYS if w.act == "full" and w.when == "operation")
             self._trial.way = f"{way.name} (no small file system can be mounted here)"
+        bring_book(self._machine)  # onto what was mounted
         first = self._rng.randrange(len(self._subject.steps))
         deaths = 0
         for step in range(len(self._subject.steps)):
