@@ -12,6 +12,7 @@ from functools import cached_property
 import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.accounted_plans import CELLS, PRODUCT
 from support.spine_shares import multiple
 
 from opendas.budget import Budget
@@ -31,23 +32,8 @@ from opendas.measurement.protection import ProtectionMap
 from opendas.privacy import Mechanism, Neighbours
 from opendas.privacy.composition import WorstLoss
 from opendas.sampling.laws import Noise
-from opendas.schema.attributes import Attribute, Schema
-from opendas.schema.product import PassPlan, Product
 
 F = Fraction
-PRODUCT = Product(
-    name="tiny",
-    schema=Schema((Attribute("home", ("house", "hall")), Attribute("adult", ("no", "yes")))),
-    recodes=(),
-    query_names=("total", "home", "adult", "detailed"),
-    invariants=(),
-    bounds=(),
-    structural_zeros=(),
-    protected_unit="person",
-    layout="tiny",
-    passes=PassPlan({}, {}),
-)
-CELLS = 4
 SETS = [np.array(bits, dtype=bool) for bits in itertools.product([False, True], repeat=CELLS) if any(bits)]
 QUERIES = {
     "all": {"total": F(1, 5), "home": F(1, 10), "adult": F(1, 10), "detailed": F(3, 5)},

@@ -142,7 +142,7 @@ def test_few_noisy_answers_are_written_in_full_unless_others_are_asked_for(
         (draws - 1, "full", "full"),
         (draws, "used", "used"),
     ):
-        monkeypatch.setattr("opendas.runs.options.FULL_UP_TO", (limit, limit))
+        monkeypatch.setattr("opendas.runs.options.FULL_UP_TO", limit)
         out = tmp_path / f"{limit}{asked}"
         release(run, out, RunOptions(seed=4, measurements=asked))
         folder = out / "release" / "measurements" / "mini"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -29,6 +31,48 @@ __all__ = [
     "tabulate_command",
     "verify_command",
 ]
+
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def question_options(function: _F) -> _F:
+    """Add what is asked of a release: a query, where, and at which level."""
+    for option in (
+        click.option(
+            "--level",
+            metavar="LEVEL",
+            default="0.90",
+            show_default=True,
+            help="Level, strictly between 0 and 1.",
+        ),
+        click.option(
+            "--geolevel",
+            metavar="LEVEL|CATEGORY",
+            default=None,
+            help="Geolevel, or entity category such as place.",
+        ),
+        click.option(
+            "--blocks",
+            type=click.Path(path_type=Path, dir_okay=False),
+            default=None,
+            help="CSV, Parquet or text file of block geocodes; columns area and weight if wanted.",
+        ),
+        click.option(
+            "--query", required=True, metavar="Q", help="Table (P1 ... H1) or query group, measured or not."
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def _exact_question(blocks: Path | None, geolevel: str | None, level: str) -> Fraction:
+    """Check what :func:`question_options` gave; return the level."""
+    import opendas
+
+    if (blocks is None) == (geolevel is None):
+        raise click.UsageError("give either --blocks or --geolevel.")
+    return opendas.exact_level(level)
 
 
 @click.command("verify")
@@ -207,21 +251,7 @@ def replicates_command(
 
 @click.command("margin")
 @out_argument
-@click.option(
-    "--query", required=True, metavar="Q", help="Table (P1 ... H1) or query group, measured or not."
-)
-@click.option(
-    "--geolevel", metavar="LEVEL|CATEGORY", default=None, help="Geolevel, or entity category such as place."
-)
-@click.option(
-    "--blocks",
-    type=click.Path(path_type=Path, dir_okay=False),
-    default=None,
-    help="CSV, Parquet or text file of block geocodes; columns area and weight if wanted.",
-)
-@click.option(
-    "--level", metavar="LEVEL", default="0.90", show_default=True, help="Level, strictly between 0 and 1."
-)
+@question_options
 @json_option
 def margin_command(
     out: Path, query: str, geolevel: str | None, blocks: Path | None, level: str, as_json: bool
@@ -232,9 +262,7 @@ def margin_command(
     """
     import opendas
 
-    if (blocks is None) == (geolevel is None):
-        raise click.UsageError("give either --blocks or --geolevel.")
-    exact = opendas.exact_level(level)
+    exact = _exact_question(blocks, geolevel, level)
     table = opendas.Release(out).margin(query, geolevel=geolevel, blocks=blocks, level=exact)
     rows = table.to_arrow().to_pylist()
     if as_json:
@@ -299,21 +327,7 @@ _INTERVAL_COLUMNS = ("geocode", "cell", "count", "estimate", "sd", "lower", "upp
 
 @click.command("interval")
 @click.argument("path", metavar="OUT|NMF", type=click.Path(path_type=Path, exists=True, file_okay=False))
-@click.option(
-    "--query", required=True, metavar="Q", help="Table (P1 ... H1) or query group, measured or not."
-)
-@click.option(
-    "--blocks",
-    type=click.Path(path_type=Path, dir_okay=False),
-    default=None,
-    help="CSV, Parquet or text file of block geocodes; columns area and weight if wanted.",
-)
-@click.option(
-    "--geolevel", metavar="LEVEL|CATEGORY", default=None, help="Geolevel, or entity category such as place."
-)
-@click.option(
-    "--level", metavar="LEVEL", default="0.90", show_default=True, help="Level, strictly between 0 and 1."
-)
+@question_options
 @click.option(
     "--skip-unknown", is_flag=True, help="Leave out blocks that the release does not have: they are empty."
 )
@@ -337,9 +351,7 @@ def interval_command(
     """
     import opendas
 
-    if (blocks is None) == (geolevel is None):
-        raise click.UsageError("give either --blocks or --geolevel.")
-    exact = opendas.exact_level(level)
+    exact = _exact_question(blocks, geolevel, level)
     noisy = opendas.NoisyFile(path)
     if geolevel is not None:
         table = noisy.intervals(query, geolevel=geolevel, level=exact)

@@ -15,13 +15,15 @@ if TYPE_CHECKING:
     from opendas.measurement.plan import MeasurementPlan
     from opendas.runs.progress.forecast import Forecast
 
-__all__ = ["FULL_UP_TO", "ActOptions", "Expect", "Progress", "RunOptions"]
+__all__ = ["FULL_UP_TO", "FULL_UP_TO_INFORMED", "ActOptions", "Expect", "Progress", "RunOptions"]
 
-FULL_UP_TO = (10_000_000, 1_000_000_000)
-"""Noisy answers that a run writes in full unless it is told otherwise: about a second and 10 MB; with the
-informed estimator, whose releases nobody could derive again from less, up to 1 GB.
+FULL_UP_TO = 10_000_000
+"""Noisy answers that a run writes in full unless it is told otherwise: about a second, and 10 MB.
 
-Intervals and other estimates need all of them, too, and a finished run has no key left to draw them with."""
+Intervals and other estimates need all of them, and a finished run has no key left to draw them with."""
+
+FULL_UP_TO_INFORMED = 1_000_000_000
+"""The same for the informed estimator, whose releases nobody could derive again from less: about 1 GB."""
 
 Progress = Callable[[str, int, int], None]
 Expect = Callable[["Forecast", tuple[str, ...]], None]
@@ -119,7 +121,8 @@ class RunOptions(ActOptions):
         """Return how much of a plan's noisy answers is written: ``full`` or ``used``."""
         if self.measurements != "auto":
             return self.measurements
-        return "full" if plan.draws <= FULL_UP_TO[estimator == "informed"] else "used"
+        most = FULL_UP_TO_INFORMED if estimator == "informed" else FULL_UP_TO
+        return "full" if plan.draws <= most else "used"
 
     @classmethod
     def of(cls, command: str, given: Mapping[str, Any]) -> RunOptions:
