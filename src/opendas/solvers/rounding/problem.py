@@ -104,12 +104,15 @@ class RoundingNames:
         Constraint of each group.
     joint : tuple of str
         Name of each joint total.
+    fixed : str
+        Query group of the fixed partition.
     """
 
     family: str = "?"
     passes: tuple[tuple[str, ...], ...] = ()
     groups: tuple[str, ...] = ()
     joint: tuple[str, ...] = ()
+    fixed: str = "the fixed partition"
 
     def group(self, number: int) -> str:
         """Return the name of a group, its number where it has none."""

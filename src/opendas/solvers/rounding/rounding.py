@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from opendas.arrays import Bools, Floats, Ints
-from opendas.errors import EstimationError, InfeasibleFamily
+from opendas.errors import ConfigError, EstimationError, InfeasibleFamily
 from opendas.solvers.rounding import kernels, snapping
+from opendas.solvers.rounding.blocks import round_blocks
 from opendas.solvers.rounding.laminar import Rows, check_laminar
 from opendas.solvers.rounding.milp import round_by_milp
 from opendas.solvers.rounding.problem import UNBOUNDED, RoundingNames, RoundingProblem, RoundingResult
@@ -57,6 +58,8 @@ def round_family(
     milp: bool = False,
     joint: NDArray[np.int32] | None = None,
     joint_total: Ints | None = None,
+    fixed_rows: NDArray[np.int32] | None = None,
+    fixed: Ints | None = None,
 ) -> RoundingResult:
     """Round the least-squares estimate of a family to integers.
 
@@ -90,6 +93,12 @@ def round_family(
         Joint total that each child has a part in, -1 for none.
     joint_total : int64 array, (J,), optional
         Counts in all cells of the children of each joint total, enforced in every pass.
+    fixed_rows : int32 array, (n,), optional
+        Row of each cell in a partition of the cells whose sums are fixed. The rows of the passes lie inside
+        its rows, and there are no groups and no joint totals: each fixed row is rounded apart from the
+        others, in linear memory. The result is that of stating every fixed row as a group.
+    fixed : int64 array, (C, R), optional
+        Sum of each child over the cells of each fixed row.
 
     Returns
     -------
@@ -99,9 +108,10 @@ def round_family(
     Raises
     ------
     ConfigError
-        If rows cross and ``milp`` is false.
+        If rows cross and ``milp`` is false, or a row of a pass reaches over several fixed rows.
     InfeasibleFamily
         If no rounding satisfies the groups and joint totals; the error names a smallest set in conflict.
+        Likewise if none satisfies the sums of a fixed row; the error names the first such row.
     EstimationError
         If the problem does not fit 64-bit integers.
     ValueError
@@ -130,6 +140,10 @@ def round_family(
            [1, 1]])
     """
     problem = _problem(x, parent, mask, passes, groups, lower, upper, tie_keys, cell_keys, joint, joint_total)
+    if fixed_rows is not None and fixed is not None:
+        return _round_by_fixed_rows(problem, fixed_rows, fixed, names)
+    if fixed_rows is not None or fixed is not None:
+        raise ValueError("a fixed partition needs both its row map and the sums of its rows")
     status, values, quanta = kernels.round_passes(problem)
     if status == kernels.CROSSING:
         if milp:
@@ -140,6 +154,45 @@ def round_family(
         in_groups, in_joint = _conflict(problem)
         conflict = [*map(names.joint_total, in_joint), *map(names.group, in_groups)]
         raise InfeasibleFamily(names.family, f"rounding, pass 1 of {problem.passes}", conflict)
+    if status != snapping.DONE:
+        error, reason = _REFUSALS[status]
+        raise error(f"family {names.family}: {reason}")
+    return RoundingResult(values, tuple(float(q) / snapping.ONE for q in quanta), "flow")
+
+
+def _round_by_fixed_rows(
+    problem: RoundingProblem, fixed_rows: NDArray[np.int32], fixed: Ints, names: RoundingNames
+) -> RoundingResult:
+    """Check that the family falls apart by fixed rows, and round one after the other."""
+    children, n = problem.x.shape
+    if fixed_rows.shape != (n,) or fixed.ndim != 2 or len(fixed) != children:
+        raise ValueError(f"the fixed partition does not fit an estimate of shape {problem.x.shape}")
+    if np.any((fixed_rows < 0) | (fixed_rows >= fixed.shape[1])):
+        raise ValueError("every cell must lie in a row of the fixed partition")
+    if len(problem.groups) or len(problem.joint_total):
+        raise ValueError("groups and joint totals reach over fixed rows: state fixed rows as groups, too")
+    map_names = [name for one in names.passes for name in one]
+    for q, rows in enumerate(problem.maps):
+        inside = rows >= 0
+        holder = np.zeros(int(rows.max(initial=-1)) + 1, np.int32)
+        holder[rows[inside]] = fixed_rows[inside]
+        if not np.array_equal(holder[rows[inside]], fixed_rows[inside]):
+            name = map_names[q] if q < len(map_names) else f"map {q}"
+            raise ConfigError(
+                f"a row of query '{name}' reaches over several rows of {names.fixed}, whose sums are fixed "
+                "before. Take the query out of its rounder pass: a coarser one is fixed with them, and one "
+                "that crosses them cannot be rounded row by row."
+            )
+    status, row, values, quanta = round_blocks(
+        problem,
+        np.ascontiguousarray(fixed_rows, dtype=np.int32),
+        np.ascontiguousarray(fixed, dtype=np.int64),
+    )
+    if status == kernels.VIOLATED:
+        step = f"rounding, pass 1 of {problem.passes}"
+        raise InfeasibleFamily(names.family, step, [f"{names.fixed}, row {row}"])
+    if status == kernels.CROSSING:
+        check_laminar(Rows(problem.maps, problem.groups), map_names)
     if status != snapping.DONE:
         error, reason = _REFUSALS[status]
         raise error(f"family {names.family}: {reason}")

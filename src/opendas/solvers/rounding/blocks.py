@@ -1,0 +1,139 @@
+# mypy: allow-untyped-defs, allow-untyped-calls
+"""Rounding under a fixed partition, set apart for its own compile cache: one flow for each fixed row.
+
+Where every child's sum over every row of a partition is fixed, and no row of a pass crosses a fixed row, no
+term of the objective and no constraint ties cells of two fixed rows. The family then falls apart into one
+problem for each of them (``docs/proofs/rounding.md``), in time and memory linear in their number.
+
+Axes: C children, n cells, R fixed rows.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from opendas.solvers.rounding.kernels import VIOLATED, round_passes
+from opendas.solvers.rounding.problem import RoundingProblem
+from opendas.solvers.rounding.snapping import DONE
+
+__all__ = ["round_blocks"]
+
+
+@njit(cache=True, nogil=True)
+def _cells_by_row(fixed_rows, count):
+    """Offsets of each fixed row's cells, int64 (R + 1,), and the cells, int64 (n,), in rising order."""
+    start = np.zeros(count + 1, np.int64)
+    for r in fixed_rows:
+        start[r + 1] += 1
+    for r in range(count):
+        start[r + 1] += start[r]
+    following = start[:-1].copy()
+    cells = np.empty(len(fixed_rows), np.int64)
+    for j in range(len(fixed_rows)):
+        r = fixed_rows[j]
+        cells[following[r]] = j
+        following[r] += 1
+    return start, cells
+
+
+@njit(cache=True, nogil=True)
+def _renumber(rows, cells, number, local):
+    """Fill ``local`` (m,) with the rows of some cells, numbered from 0; ``number`` is -1 before and after."""
+    used = np.int32(0)
+    for k in range(len(cells)):
+        row = rows[cells[k]]
+        local[k] = row
+        if row >= 0:
+            if number[row] < 0:
+                number[row] = used
+                used += 1
+            local[k] = number[row]
+    for k in range(len(cells)):
+        if rows[cells[k]] >= 0:
+            number[rows[cells[k]]] = -1
+
+
+@njit(cache=True, nogil=True)
+def _block(problem, cells, sums, number):
+    """Return the problem of one fixed row: its cells, and their sum in each child as one equality."""
+    x, total, has_total, mask, maps, map_pass, passes = problem[:7]
+    child_keys, cell_keys, joint, joint_total = problem[10:]
+    children, m = len(x), len(cells)
+    block_x = np.empty((children, m))
+    block_mask = np.empty((children, m), np.bool_)
+    for c in range(children):
+        for k in range(m):
+            block_x[c, k] = x[c, cells[k]]
+            block_mask[c, k] = mask[c, cells[k]]
+    block_maps = np.empty((len(maps), m), np.int32)
+    for q in range(len(maps)):
+        _renumber(maps[q], cells, number, block_maps[q])
+    bounds = np.empty((children, 1), np.int64)
+    bounds[:, 0] = sums
+    return RoundingProblem(
+        block_x,
+        total[cells],
+        has_total,
+        block_mask,
+        block_maps,
+        map_pass,
+        passes,
+        np.ones((1, m), np.bool_),
+        bounds,
+        bounds,
+        child_keys,
+        cell_keys[cells],
+        joint,
+        joint_total,
+    )
+
+
+@njit(cache=True, nogil=True)
+def round_blocks(problem, fixed_rows, fixed):
+    """Round a family one fixed row at a time.
+
+    Parameters
+    ----------
+    problem : RoundingProblem
+        The family, without groups and joint totals. No row of a map crosses a fixed row.
+    fixed_rows : int32 array, (n,)
+        Fixed row of each cell.
+    fixed : int64 array, (C, R)
+        Sum of each child over the cells of each fixed row.
+
+    Returns
+    -------
+    status : int
+        As of :func:`opendas.solvers.rounding.kernels.round_passes`, of the first row that cannot be rounded.
+    row : int
+        That row, -1 where there is none.
+    values : int64 array, (C, n)
+        Rounded estimate.
+    objective : int64 array, (passes,)
+        Objective of each pass in units of 2**-20, over all rows.
+    """
+    children, n = problem.x.shape
+    values = np.zeros((children, n), np.int64)
+    objective = np.zeros(problem.passes, np.int64)
+    start, cells_of = _cells_by_row(fixed_rows, fixed.shape[1])
+    top = -1
+    for q in range(len(problem.maps)):
+        for row in problem.maps[q]:
+            top = max(top, row)
+    number = np.full(top + 1, np.int32(-1))
+    for r in range(fixed.shape[1]):
+        cells = cells_of[start[r] : start[r + 1]]
+        if len(cells) == 0:
+            if np.any(fixed[:, r] != 0):
+                return VIOLATED, r, values, objective
+            continue
+        block = _block(problem, cells, fixed[:, r], number)
+        status, rounded, distance = round_passes(block)
+        if status != DONE:
+            return status, r, values, objective
+        objective += distance
+        for c in range(children):
+            for k in range(len(cells)):
+                values[c, cells[k]] = rounded[c, k]
+    return DONE, -1, values, objective
