@@ -134,16 +134,16 @@ def constraints(product: Product) -> str:
 def passes(product: Product) -> str:
     """List the passes, geolevel by geolevel."""
     rows = []
-    for where, label in (("*", "in between"), ("root", "topmost geolevel"), ("leaf", "leaves")):
-        plan = product.passes
-        rows.append(
-            (
-                label,
-                _pass_text(plan.least_squares.get(where, plan.least_squares["*"])),
-                _pass_text(plan.rounder.get(where, plan.rounder["*"])),
+    stages = (*product.passes.earlier, product.passes)
+    for where, label in (("root", "topmost geolevel"), ("*", "in between"), ("leaf", "leaves")):
+        for number, plan in enumerate(stages, 1):
+            rows.append(
+                (
+                    label if len(stages) == 1 else f"{label}, stage {number}",
+                    _pass_text(plan.least_squares.get(where, plan.least_squares.get("*", (("rest",),)))),
+                    _pass_text(plan.rounder.get(where, plan.rounder["*"])),
+                )
             )
-        )
-    rows = [rows[1], rows[0], rows[2]]
     return table(("geolevel of the children", "least squares", "rounder"), rows)
 
 

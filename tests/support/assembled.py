@@ -22,7 +22,7 @@ from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.sampling.noise import NoiseSource
 from opendas.schema.histogram import Histogram
 from opendas.schema.product import Product
-from opendas.topdown.model import LevelRules
+from opendas.topdown.model import LevelRules, StageRules
 
 KEY = bytes(range(32))
 
@@ -91,12 +91,14 @@ def assemble(
     constraints = bound_table(product, frame, spine, declared_invariants(product, counts, spine))
     rules = []
     for number, level in enumerate(plan.levels):
-        least_squares, rounder = product.passes.for_geolevel(
-            level.geolevel, level.measured, is_root=number == 0, is_leaf=number == len(names) - 1
+        *earlier, (least_squares, groups) = (
+            (fits, tuple(tuple((q, product.workload.group(q).row_of_cell) for q in one) for one in rounder))
+            for fits, rounder in product.passes.for_geolevel(
+                level.geolevel, level.measured, is_root=number == 0, is_leaf=number == len(names) - 1
+            )
         )
         if informed:
             least_squares = (level.measured,) if level.measured else ()
-        groups = tuple(tuple((q, product.workload.group(q).row_of_cell) for q in one) for one in rounder)
         rules.append(
             LevelRules(
                 level.geolevel,
@@ -106,6 +108,7 @@ def assemble(
                 constraints.bound_cells,
                 constraints.possible,
                 slack,
+                earlier=tuple(StageRules(*stage) for stage in earlier),
             )
         )
     return Assembled(product, frame, spine, counts, plan, constraints, tuple(rules))

@@ -70,6 +70,9 @@ least_squares = { "*" = [["total"], ["rest"]] }
 rounder = { "*" = [["total"], ["detailed"]] }
 slack = "0.01"
 milp = true
+[[passes.earlier]]
+least_squares = { "*" = [["rest"]] }
+rounder = { "*" = [["total"]] }
 """
 
 WRONG = """[run]

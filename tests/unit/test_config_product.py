@@ -70,10 +70,10 @@ def test_default_passes_are_total_first_between_root_and_leaf(tmp_path: Path) ->
     product = load_product(write(tmp_path, FILE[: FILE.index("[passes]")]))
     measured = ("total", "age", "detailed")
     for root, leaf in ((True, False), (False, True)):
-        passes, rounder = product.passes.for_geolevel("x", measured, is_root=root, is_leaf=leaf)
+        ((passes, rounder),) = product.passes.for_geolevel("x", measured, is_root=root, is_leaf=leaf)
         assert passes == (measured,)
         assert rounder == (("total",), ("detailed",))
-    passes, _ = product.passes.for_geolevel("x", measured, is_root=False, is_leaf=False)
+    ((passes, _),) = product.passes.for_geolevel("x", measured, is_root=False, is_leaf=False)
     assert passes == (("total",), ("age", "detailed"))
 
 

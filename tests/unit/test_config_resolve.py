@@ -11,7 +11,7 @@ import pytest
 from opendas.budget.resolve import resolve_budget
 from opendas.errors import ConfigError
 from opendas.runs.config.load import load_run_file
-from opendas.runs.config.released import released_toml
+from opendas.runs.config.released import read_released, released_toml
 from opendas.runs.config.resolve import Resolved, resolve
 
 PRODUCT = """
@@ -147,6 +147,7 @@ def test_the_informed_estimator_refuses_passes_that_it_does_not_follow(folder: P
     for given, named in (
         ('least_squares = { "*" = [["rest"]] }', "least_squares:"),
         ('slack = "0.01"', "slack:"),
+        ('[[passes.earlier]]\nrounder = { "*" = [["total"]] }', "earlier:"),
         ('slack = "0.01"\nleast_squares = { "*" = [["rest"]] }', "least_squares and slack:"),
     ):
         with pytest.raises(ConfigError, match=r"one\s+pass") as caught:
@@ -175,6 +176,9 @@ def test_the_informed_estimator_refuses_passes_that_it_does_not_follow(folder: P
         (OWN.replace("patients.toml", "pl94-persons"), "holds 'total' invariant at geolevel 'state'"),
         (OWN + '[passes]\nleast_squares = { regoin = [["rest"]] }', "did you mean region?"),
         (OWN + '[passes]\nleast_squares = { "*" = [["agee"]] }', "'agee'"),
+        (OWN + '[[passes.earlier]]\nrounder = { regoin = [["age"]] }', "did you mean region?"),
+        (OWN + '[[passes.earlier]]\nrounder = { "*" = [["agee"]] }', "earlier: query group 'agee'"),
+        (OWN + '[[passes.earlier]]\nrounder = { "*" = [["detailed"]] }', "leaves nothing for the last"),
         (OWN.replace("[input]", 'drop_invariants = ["totl"]\n[input]'), "did you mean total?"),
         (CENSUS.replace("pl94-persons", "patients.toml"), "is read by records or histogram"),
         (CENSUS + '[geography]\nframe = "wards.csv"', "frame: not with reader pl94-2010"),
@@ -206,3 +210,25 @@ def test_the_released_plan_is_complete_and_holds_no_path(folder: Path) -> None:
     assert data["attributes"]["ward_type"] == ['a "quoted" one', "b"]
     assert data["invariants"] == [{"query": "total", "geolevel": "region"}]
     assert text == released_toml(settle(folder, OWN), budget)
+
+
+def test_stages_of_a_product_and_of_a_run_come_back_from_the_released_plan(folder: Path) -> None:
+    stage = """
+[[passes.earlier]]
+least_squares = { "*" = [["total"], ["rest"]] }
+rounder = { "*" = [["total"], ["age"]], region = [["age"]] }
+"""
+    (folder / "patients.toml").write_text(PRODUCT + stage)
+    for text in (OWN, OWN + '[[passes.earlier]]\nrounder = { leaf = [["ward_type"]] }\n'):
+        resolved = settle(folder, text)
+        assert len(resolved.product.passes.earlier) == 1
+        budget = resolve_budget(resolved.budget, resolved.geolevels, resolved.product.workload.canonical)
+        back = read_released(released_toml(resolved, budget), resolved.product)
+        assert back.product.passes == resolved.product.passes
+    plan = settle(folder, OWN).product.passes.earlier[0]
+    assert plan.least_squares == {"*": (("total",), ("rest",))}
+    assert plan.rounder == {"*": (("total",), ("age",)), "region": (("age",),)}
+    assert resolved.product.passes.earlier[0].rounder == {"leaf": (("ward_type",),)}
+    (folder / "patients.toml").write_text(PRODUCT + stage.replace('"age"', '"ages"'))
+    with pytest.raises(ConfigError, match=r"patients.toml.*earlier.*'ages'"):
+        settle(folder, OWN)

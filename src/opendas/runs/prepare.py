@@ -33,6 +33,7 @@ from opendas.schema.product import Product
 from opendas.schema.provenance import Domain, Provenance
 from opendas.topdown.checks import check_roots
 from opendas.topdown.rounding import check_rounder_passes
+from opendas.topdown.stages import check_stages
 
 __all__ = ["TRUNCATION_PURPOSE", "PlannedRun", "charge_run", "log_phase", "plan_run", "planned_act"]
 
@@ -135,6 +136,7 @@ def plan_run(act: Act[RunOptions], run: Run, backend: Backend, *, estimates: boo
     protection.check()
     every_rule = run.rules(constraints)
     for rules, level in zip(every_rule, constraints.levels, strict=True):
+        check_stages(rules, level, product.workload)
         check_rounder_passes(rules, level)
     roots = -1 if resolved.estimator == "block-by-block" else 0
     check_roots(product.workload, every_rule[roots], together=constraints.levels[roots].joint is not None)

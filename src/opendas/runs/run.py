@@ -35,7 +35,7 @@ from opendas.runs.config.model import RunFile
 from opendas.runs.config.product_file import declare_product
 from opendas.runs.config.resolve import Resolved, resolve
 from opendas.schema.product import Product
-from opendas.topdown.model import LevelRules
+from opendas.topdown.model import LevelRules, StageRules
 
 __all__ = ["Run", "define", "load"]
 
@@ -162,26 +162,37 @@ class Run:
             passes = replace(passes, least_squares={"*": (("rest",),)})
         rules = []
         for number, level in enumerate(levels):
-            named = level.geolevel in {**product.passes.least_squares, **product.passes.rounder}
-            least_squares, rounder = passes.for_geolevel(
+            named = level.geolevel in product.passes.geolevels
+            stages = passes.for_geolevel(
                 level.geolevel if named else resolved.stand_ins.get(level.geolevel, level.geolevel),
                 level.measured,
                 is_root=number == 0,
                 is_leaf=number == len(levels) - 1,
             )
-            rules.append(
-                LevelRules(
-                    level.geolevel,
+            if resolved.estimator == "informed":  # one stage, too: later rounder passes keep earlier answers
+                everything = (level.measured,) if level.measured else ()
+                stages = ((everything, tuple(names for _, rounder in stages for names in rounder)),)
+            *earlier, last = (
+                StageRules(
                     least_squares,
                     tuple(
                         tuple((name, product.workload.group(name).row_of_cell) for name in names)
                         for names in rounder
                     ),
+                )
+                for least_squares, rounder in stages
+            )
+            rules.append(
+                LevelRules(
+                    level.geolevel,
+                    last.least_squares,
+                    last.rounder,
                     constraints.bound_names,
                     constraints.bound_cells,
                     constraints.possible,
                     float(resolved.slack),
                     resolved.milp,
+                    tuple(earlier),
                 )
             )
         return tuple(rules)
@@ -214,6 +225,11 @@ class Run:
             "bounds": [[b.name, b.lower, b.upper] for b in self.product.bounds],
             "domain": resolved.domain.to_dict(),
         }
+        if self.product.passes.earlier:
+            document["earlier"] = [
+                [sorted(stage.least_squares.items()), sorted(stage.rounder.items())]
+                for stage in self.product.passes.earlier
+            ]
         if resolved.reader.contribution is not None:
             document["contribution"] = resolved.reader.contribution.to_dict()
         return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()

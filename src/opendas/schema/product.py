@@ -31,16 +31,27 @@ class PassPlan:
     Parameters
     ----------
     least_squares, rounder : mapping of geolevel to passes
-        The word ``rest`` stands for every measured query group that no earlier pass of the geolevel names.
+        The word ``rest`` stands for every measured query group that no earlier pass of the geolevel names,
+        and no later stage. Of the last stage, which rounds the cells themselves.
+    earlier : tuple of PassPlan
+        Stages before it, in order: least squares and rounding of coarser query groups, whose rounded answers
+        are fixed for the stages that follow. A stage without rounder passes for a geolevel is left out there.
     """
 
     least_squares: Mapping[str, Passes]
     rounder: Mapping[str, Passes]
+    earlier: tuple[PassPlan, ...] = ()
+
+    @property
+    def geolevels(self) -> frozenset[str]:
+        """Geolevels, and words for them, that have passes of their own in some stage."""
+        stages = (self, *self.earlier)
+        return frozenset(key for stage in stages for key in (*stage.least_squares, *stage.rounder))
 
     def for_geolevel(
         self, geolevel: str, measured: tuple[str, ...], *, is_root: bool, is_leaf: bool
-    ) -> tuple[Passes, Passes]:
-        """Return (least-squares passes, rounder passes) at one geolevel, with ``rest`` resolved.
+    ) -> tuple[tuple[Passes, Passes], ...]:
+        """Return (least-squares passes, rounder passes) of each stage at one geolevel, ``rest`` resolved.
 
         A query group without budget at this geolevel is skipped in the least-squares passes.
 
@@ -50,26 +61,42 @@ class PassPlan:
             If a measured query group is in no pass.
         """
         keys = (geolevel, *(("root",) if is_root else ()), *(("leaf",) if is_leaf else ()), "*")
-        chosen = next((self.least_squares[key] for key in keys if key in self.least_squares), (("rest",),))
-        resolved: list[tuple[str, ...]] = []
+        last = (
+            _of_geolevel(self.least_squares, keys) or (("rest",),),
+            _of_geolevel(self.rounder, keys) or (("total",), ("detailed",)),
+        )
+        before = [
+            (_of_geolevel(stage.least_squares, keys) or (("rest",),), rounder)
+            for stage in self.earlier
+            if (rounder := _of_geolevel(stage.rounder, keys)) is not None
+        ]
+        stages = []
         used: set[str] = set()
-        for names in chosen:
-            group: list[str] = []
-            for name in names:
-                found = [q for q in measured if q not in used] if name == "rest" else [name]
-                group += [q for q in found if q in measured and q not in used]
-                used.update(group)
-            if group:
-                resolved.append(tuple(group))
+        for number, (chosen, rounder) in enumerate([*before, last]):
+            later = {
+                name for passes, _ in [*before, last][number + 1 :] for names in passes for name in names
+            }
+            resolved: list[tuple[str, ...]] = []
+            for names in chosen:
+                group: list[str] = []
+                for name in names:
+                    found = [q for q in measured if q not in later] if name == "rest" else [name]
+                    group += [q for q in found if q in measured and q not in used]
+                    used.update(group)
+                if group:
+                    resolved.append(tuple(group))
+            stages.append((tuple(resolved), rounder))
         unused = [q for q in measured if q not in used]
         if unused:
             raise ConfigError(
                 f"[passes] least_squares at {geolevel!r}: measured query group {unused[0]!r} is in no pass; "
                 'name it, or end with ["rest"].'
             )
-        default = (("total",), ("detailed",))
-        rounder = next((self.rounder[key] for key in keys if key in self.rounder), default)
-        return tuple(resolved), rounder
+        return tuple(stages)
+
+
+def _of_geolevel(table: Mapping[str, Passes], keys: tuple[str, ...]) -> Passes | None:
+    return next((table[key] for key in keys if key in table), None)
 
 
 @dataclass(frozen=True, eq=False)

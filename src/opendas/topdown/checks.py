@@ -8,6 +8,7 @@ from opendas.arrays import Ints
 from opendas.errors import ConfigError, EstimationError
 from opendas.schema.query_groups import Workload
 from opendas.topdown.model import Family, LevelRules
+from opendas.topdown.stages import MergedCells
 
 __all__ = ["LARGEST_WRITTEN", "check_family", "check_roots"]
 
@@ -32,18 +33,25 @@ def check_roots(workload: Workload, rules: LevelRules, *, together: bool) -> Non
     ConfigError
         Naming the geolevel, the number of cells and what would help.
     """
-    measured = dict.fromkeys(name for names in rules.least_squares for name in names)
-    apart = np.zeros(int(rules.possible.sum()), dtype=np.int64)
-    single = False
-    for group in workload.groups(measured):
-        rows = group.row_of_cell[rules.possible].astype(np.int64)
-        single = single or len(np.unique(rows)) == len(rows)
-        apart = np.unique(apart * group.size + rows, return_inverse=True)[1].reshape(-1)
-    cells = int(apart.max(initial=-1)) + 1
-    if cells <= LARGEST_WRITTEN or (single and not together):
-        return
+    possible = np.flatnonzero(rules.possible).astype(np.int32)
+    for number, stage in enumerate(rules.stages):
+        merges = number < len(rules.earlier)
+        support = possible[MergedCells.by(stage, possible).first] if merges else possible
+        measured = dict.fromkeys(name for names in stage.least_squares for name in names)
+        apart = np.zeros(len(support), dtype=np.int64)
+        single = False
+        for group in workload.groups(measured):
+            rows = group.row_of_cell[support].astype(np.int64)
+            single = single or len(np.unique(rows)) == len(rows)
+            apart = np.unique(apart * group.size + rows, return_inverse=True)[1].reshape(-1)
+        cells = int(apart.max(initial=-1)) + 1
+        if cells > LARGEST_WRITTEN and (together or not single):
+            raise _too_large(rules, cells, together=together)
+
+
+def _too_large(rules: LevelRules, cells: int, *, together: bool) -> ConfigError:
     why = "roots hold a total together" if together else "no query group asks every cell"
-    raise ConfigError(
+    return ConfigError(
         f"at geolevel {rules.geolevel!r}, where estimation starts, {cells:,} cells are told apart and {why}: "
         f"least squares would take {8 * cells**2 / 1e9:,.0f} GB; up to {LARGEST_WRITTEN:,} cells it is done. "
         + (

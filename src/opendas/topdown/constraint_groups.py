@@ -122,6 +122,23 @@ class Groups:
             joint if children > 1 else None,
         )
 
+    @classmethod
+    def fixed(cls, rows: npt.NDArray[np.int32], counts: Ints) -> Groups:
+        """Return the groups of counts that an earlier stage has rounded.
+
+        They imply every declared constraint, and rows without records close their cells.
+
+        Parameters
+        ----------
+        rows : int32 (s,)
+            Row of each cell, without gaps.
+        counts : int64 (C, R)
+        """
+        size = counts.shape[1]
+        held = counts.astype(np.float64)
+        cells = rows[None, :] == np.arange(size, dtype=np.int32)[:, None]
+        return cls(("fixed",) * size, cells, held, held, counts[:, rows] > 0, counts, counts)
+
     def hold(self, name: str, compact: npt.NDArray[np.int32], answers: Floats, slack: float) -> Groups:
         """Return the groups with a query group's answers, float64 (C, r), held within `slack`.
 

@@ -9,11 +9,11 @@ Letters: ``C`` children, ``s`` support cells, ``K`` constraint groups.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from opendas.arrays import Floats, Ints
+from opendas.arrays import Bools, Floats, Ints
 from opendas.constraints.conflicts import Atoms, Gathering, invariant_name
 from opendas.constraints.table import JointTotal
 from opendas.errors import ConstraintConflict, HeldConstraint, InfeasibleFamily, SolverFailure
@@ -25,6 +25,7 @@ from opendas.topdown.checks import check_family
 from opendas.topdown.constraint_groups import Groups
 from opendas.topdown.model import Family, FamilyEstimate, FamilyRecord, LevelRules
 from opendas.topdown.rounding import round_estimate
+from opendas.topdown.stages import FixedRows, MergedCells, without_decided
 
 __all__ = [
     "Progress",
@@ -202,11 +203,61 @@ def estimate_family(family: Family, rules: LevelRules, measurement: FamilyMeasur
     Abowd et al. (2022), equation (7.6).
     Abowd et al. (2022), equation (7.7).
     """
+    if rules.earlier and len(family.support) and (len(family.tie_keys) > 1 or family.parent is None):
+        try:
+            return _by_stages(family, rules, measurement)
+        except InfeasibleFamily as error:
+            raise explained(family, rules, error) from error
 
     def fit(groups: Groups, done: Progress) -> Floats:
         return _least_squares(family, rules, measurement, groups, done)
 
     return estimate_with(family, rules, fit)
+
+
+def _by_stages(family: Family, rules: LevelRules, measurement: FamilyMeasurement) -> FamilyEstimate:
+    """Fit and round stage by stage; what a stage has rounded is fixed for the next.
+
+    An earlier stage works on merged cells, one for each row of its finest query group. Whatever it finds can
+    be divided among the cells: no constraint tells the cells of a row apart.
+    """
+    done = Progress()
+    fixed: FixedRows | None = None
+    for number, stage in enumerate(rules.stages):
+        here = replace(rules, least_squares=stage.least_squares, rounder=stage.rounder, earlier=())
+        merges = number < len(rules.earlier)
+        cells = MergedCells.by(stage, family.support) if merges else MergedCells.each(family.support)
+        part, answers = cells.family(family), cells.answers(measurement)
+        if fixed is None:
+            groups = Groups.build(part.support, part.parent, part.constraints, rules, family.label)
+            counts = _stage(part, here, answers, groups, done)
+        else:
+            before = fixed.at(cells)
+            counts = before.decided()
+            open_ = before.undecided
+            if open_.any():
+                left = before.only(open_)
+                counts[:, open_] = _stage(
+                    replace(part, support=part.support[open_], parent=_taken(part.parent, open_)),
+                    here,
+                    without_decided(answers, counts, open_),
+                    Groups.fixed(left.rows, left.counts),
+                    done,
+                )
+        fixed = FixedRows(cells.of_cell, counts)
+    check_family(family, rules, counts)
+    return FamilyEstimate(counts, _record(family, rules, done))
+
+
+def _taken(parent: Ints | None, cells: Bools) -> Ints | None:
+    return None if parent is None else parent[cells]
+
+
+def _stage(
+    family: Family, rules: LevelRules, measurement: FamilyMeasurement, groups: Groups, done: Progress
+) -> Ints:
+    estimate = _least_squares(family, rules, measurement, groups, done)
+    return round_estimate(family, rules, groups, estimate)
 
 
 def estimate_with(family: Family, rules: LevelRules, fit: Fit) -> FamilyEstimate:
@@ -235,17 +286,20 @@ def _estimate(family: Family, rules: LevelRules, fit: Fit) -> FamilyEstimate:
         estimate = fit(groups, done)
         counts = round_estimate(family, rules, groups, estimate)
     check_family(family, rules, counts)
-    record = FamilyRecord(
+    return FamilyEstimate(counts, _record(family, rules, done))
+
+
+def _record(family: Family, rules: LevelRules, done: Progress) -> FamilyRecord:
+    return FamilyRecord(
         rules.geolevel,
         family.label,
-        children,
+        len(family.tie_keys),
         len(family.support),
         tuple(done.methods),
         done.residual,
         done.fallback,
         done.tolerance,
     )
-    return FamilyEstimate(counts, record)
 
 
 # Why a family has no solution: the smallest set of constraints that its parent and its children cannot keep.

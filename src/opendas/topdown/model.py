@@ -13,7 +13,26 @@ import numpy.typing as npt
 from opendas.arrays import Bools, Codes, Ints
 from opendas.constraints.table import LevelConstraints
 
-__all__ = ["Family", "FamilyEstimate", "FamilyRecord", "LevelRules"]
+__all__ = ["Family", "FamilyEstimate", "FamilyRecord", "LevelRules", "StageRules"]
+
+RounderPasses = tuple[tuple[tuple[str, npt.NDArray[np.int32]], ...], ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StageRules:
+    """A stage of estimation: least squares, then rounding.
+
+    Parameters
+    ----------
+    least_squares : tuple of tuple of str
+        Query groups of each pass, all measured.
+    rounder : tuple of tuple of (str, int32 (n,))
+        Name and row of each cell, for the query groups of each rounder pass. The last one named of an
+        earlier stage is its finest.
+    """
+
+    least_squares: tuple[tuple[str, ...], ...]
+    rounder: RounderPasses
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,10 +43,8 @@ class LevelRules:
     ----------
     geolevel : str
         Geolevel of the children.
-    least_squares : tuple of tuple of str
-        Query groups of each pass, all measured at this geolevel.
-    rounder : tuple of tuple of (str, int32 (n,))
-        Name and row of each cell, for the query groups of each rounder pass.
+    least_squares, rounder
+        Of the last stage, see :class:`StageRules`.
     bound_cells : bool (B, n)
     possible : bool (n,)
         Cells that are no structural zero.
@@ -35,16 +52,24 @@ class LevelRules:
         Added to the optimum of (7.6).
     milp : bool
         Allow rounder passes that are not laminar.
+    earlier : tuple of StageRules
+        Stages before the last one.
     """
 
     geolevel: str
     least_squares: tuple[tuple[str, ...], ...]
-    rounder: tuple[tuple[tuple[str, npt.NDArray[np.int32]], ...], ...]
+    rounder: RounderPasses
     bound_names: tuple[str, ...]
     bound_cells: Bools
     possible: Bools
     slack: float = 0.0
     milp: bool = False
+    earlier: tuple[StageRules, ...] = ()
+
+    @property
+    def stages(self) -> tuple[StageRules, ...]:
+        """All stages in order."""
+        return (*self.earlier, StageRules(self.least_squares, self.rounder))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -29,8 +29,6 @@ def check_rounder_passes(rules: LevelRules, constraints: LevelConstraints) -> No
     """
     if rules.milp:
         return
-    named = [query for queries in rules.rounder for query in queries]
-    maps = [np.where(rules.possible, rows, -1) for _, rows in named]
     names = list(rules.bound_names)
     groups = [cells & rules.possible for cells in rules.bound_cells]
     for invariant in constraints.invariants:
@@ -38,14 +36,20 @@ def check_rounder_passes(rules: LevelRules, constraints: LevelConstraints) -> No
             names.append(f"invariant {invariant.name}")
             groups.append((invariant.query.row_of_cell == row) & rules.possible)
     n = len(rules.possible)
-    check_laminar(
-        Rows(
-            np.array([_without_gaps(rows) for rows in maps], dtype=np.int32).reshape(-1, n),
-            np.array(groups, dtype=np.bool_).reshape(-1, n),
-        ),
-        [name for name, _ in named],
-        names,
-    )
+    for number, stage in enumerate(rules.stages):
+        named = [query for queries in stage.rounder for query in queries]
+        if number:  # its rows are fixed by then, and imply the constraints
+            named.append(rules.earlier[number - 1].rounder[-1][-1])
+        maps = [np.where(rules.possible, rows, -1) for _, rows in named]
+        held = [] if number else groups
+        check_laminar(
+            Rows(
+                np.array([_without_gaps(rows) for rows in maps], dtype=np.int32).reshape(-1, n),
+                np.array(held, dtype=np.bool_).reshape(-1, n),
+            ),
+            [name for name, _ in named],
+            names[: len(held)],
+        )
 
 
 def _without_gaps(rows: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:

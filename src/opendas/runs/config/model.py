@@ -361,11 +361,19 @@ class BudgetSection(Section):
     queries: Mapping[str, Mapping[str, Exact]] | None = None
 
 
+class StageSection(Section):
+    """``[[passes.earlier]]``: a stage before the last one."""
+
+    least_squares: PassTable | None = None
+    rounder: PassTable = Field(min_length=1)
+
+
 class PassesSection(Section):
     """``[passes]``: the order of estimation."""
 
     least_squares: PassTable | None = None
     rounder: PassTable | None = None
+    earlier: tuple[StageSection, ...] | None = None
     slack: Annotated[Exact, Field(ge=0)] = Fraction(0)
     milp: bool = False
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ParamSpec, TypeVar
 
@@ -22,6 +22,7 @@ from opendas.runs.config.model import (
     Origins,
     PassesSection,
     Section,
+    StageSection,
 )
 from opendas.runs.config.words import nearest
 from opendas.schema.attributes import Attribute, Recode, Schema
@@ -31,12 +32,14 @@ from opendas.schema.product import Passes, PassPlan, Product
 from opendas.schema.provenance import PROVENANCE_WORDS, Provenance
 from opendas.schema.query_groups import Workload
 
-__all__ = ["ProductFile", "load_product", "pass_table"]
+__all__ = ["ProductFile", "earlier_stages", "load_product", "pass_table"]
 
 # The tables of passes in run files and product files.
 
 
-def pass_table(given: Mapping[str, Passes], workload: Workload, kind: str) -> dict[str, Passes]:
+def pass_table(
+    given: Mapping[str, Passes], workload: Workload, kind: str, *, last: bool = True
+) -> dict[str, Passes]:
     """Check a table of passes and write its query groups in canonical form.
 
     Parameters
@@ -47,6 +50,8 @@ def pass_table(given: Mapping[str, Passes], workload: Workload, kind: str) -> di
     kind : str
         ``"least_squares"`` or ``"rounder"``. Only the former knows the word ``rest``; the latter ends with a
         pass that rounds the cells themselves.
+    last : bool
+        Of the last stage; earlier ones leave the cells themselves open.
 
     Returns
     -------
@@ -68,9 +73,30 @@ def pass_table(given: Mapping[str, Passes], workload: Workload, kind: str) -> di
             )
             for names in passes
         )
-        if kind == "rounder" and "detailed" not in table[geolevel][-1]:
+        if kind == "rounder" and last and "detailed" not in table[geolevel][-1]:
             raise ConfigError(f'geolevel {geolevel!r}: the last pass of the rounder includes "detailed".')
+        if kind == "rounder" and not last and any("detailed" in names for names in table[geolevel]):
+            raise ConfigError(
+                f'geolevel {geolevel!r}: an earlier stage rounds "detailed", and leaves nothing for the last.'
+            )
     return table
+
+
+def earlier_stages(given: Sequence[StageSection], workload: Workload) -> tuple[PassPlan, ...]:
+    """Return the stages before the last one, checked as :func:`pass_table` checks.
+
+    Raises
+    ------
+    ConfigError
+        As :func:`pass_table`.
+    """
+    return tuple(
+        PassPlan(
+            pass_table(stage.least_squares or {}, workload, "least_squares"),
+            pass_table(stage.rounder, workload, "rounder", last=False),
+        )
+        for stage in given
+    )
 
 
 _P = ParamSpec("_P")
@@ -390,7 +416,8 @@ def _passes(declared: ProductFile, workload: Workload, check: _Checker) -> PassP
         tables[kind] = default
         if given is not None:
             tables[kind] = check.attempt(("passes", kind), pass_table, given, workload, kind)
-    return PassPlan(tables["least_squares"] or {}, tables["rounder"] or {})
+    earlier = check.attempt(("passes", "earlier"), earlier_stages, section.earlier or (), workload)
+    return PassPlan(tables["least_squares"] or {}, tables["rounder"] or {}, earlier or ())
 
 
 def _written(budget: BudgetSection) -> dict[str, object]:

@@ -16,7 +16,8 @@ from opendas.geography.recipe import NAMED_SPINES, Recipe, SpineStep, recipe_lev
 from opendas.privacy.exact import format_fraction
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.readers.base import FRAME_FROM_RECORDS, ReaderSpec, census_kind
-from opendas.runs.config.product_file import pass_table
+from opendas.runs.config.model import StageSection, freeze
+from opendas.runs.config.product_file import earlier_stages, pass_table
 from opendas.runs.config.resolve import Resolved
 from opendas.schema.declarations import ContributionBound, Invariant, StructuralZero
 from opendas.schema.product import Passes, PassPlan, Product
@@ -135,9 +136,20 @@ def released_toml(resolved: Resolved, budget: Budget, domain: Domain | None = No
         *_table("[passes]", passes),
         *_table("[passes.least_squares]", _sorted_passes(product.passes.least_squares)),
         *_table("[passes.rounder]", _sorted_passes(product.passes.rounder)),
+        *_stages(product.passes),
         *_declaration(product),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _stages(plan: PassPlan) -> list[str]:
+    """Write the stages before the last one."""
+    lines = []
+    for stage in plan.earlier:
+        lines += _table("[[passes.earlier]]", {})
+        lines += _table("[passes.earlier.least_squares]", _sorted_passes(stage.least_squares))
+        lines += _table("[passes.earlier.rounder]", _sorted_passes(stage.rounder))
+    return lines
 
 
 def _contribution(reader: ReaderSpec) -> dict[str, object]:
@@ -219,7 +231,12 @@ def _read(document: Mapping[str, Any], product: Product) -> Resolved:
     budget = document["budget"]
     mechanism, neighbours = Mechanism(run["mechanism"]), Neighbours(run["neighbours"])
     plan = PassPlan(
-        *(pass_table(passes[kind], product.workload, kind) for kind in ("least_squares", "rounder"))
+        pass_table(passes["least_squares"], product.workload, "least_squares"),
+        pass_table(passes["rounder"], product.workload, "rounder"),
+        earlier_stages(
+            [StageSection.model_validate(freeze(stage)) for stage in passes.get("earlier", ())],
+            product.workload,
+        ),
     )
     zeros = tuple(
         StructuralZero({name: tuple(labels) for name, labels in zero.items()})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
@@ -22,7 +22,7 @@ from opendas.runs.config.model import (
     InputSection,
     RunFile,
 )
-from opendas.runs.config.product_file import load_product, pass_table
+from opendas.runs.config.product_file import earlier_stages, load_product, pass_table
 from opendas.runs.config.words import nearest
 from opendas.schema.declarations import Invariant
 from opendas.schema.product import PassPlan, Product
@@ -520,6 +520,7 @@ def _refuse_passes(run_file: RunFile) -> None:
         name
         for name, there in (
             ("least_squares", section.least_squares is not None),
+            ("earlier", section.earlier is not None),
             ("slack", section.slack > 0),
         )
         if there
@@ -538,18 +539,30 @@ def _passes(run_file: RunFile, product: Product, geolevels: Sequence[str]) -> Pa
     for kind, given in (("least_squares", section.least_squares), ("rounder", section.rounder)):
         if given is None:
             continue
-        known = (*geolevels, "root", "leaf", "*")
-        for level in given:
-            if level not in known:
-                raise ConfigError(
-                    f"[passes] {kind}: no geolevel {level!r} in this run; {nearest(level, known)}"
-                )
+        _check_geolevels(f"[passes] {kind}", given, geolevels)
         try:
             table = pass_table(given, product.workload, kind)
         except ConfigError as error:
             raise ConfigError(f"[passes] {kind}: {error}") from None
-        plan = replace(plan, **{kind: table})
+        if kind == "rounder":
+            plan = replace(plan, rounder=table)
+        else:
+            plan = replace(plan, least_squares=table)
+    if section.earlier is not None:
+        for stage in section.earlier:
+            _check_geolevels("[passes] earlier", {**(stage.least_squares or {}), **stage.rounder}, geolevels)
+        try:
+            plan = replace(plan, earlier=earlier_stages(section.earlier, product.workload))
+        except ConfigError as error:
+            raise ConfigError(f"[passes] earlier: {error}") from None
     return plan
+
+
+def _check_geolevels(where: str, given: Iterable[str], geolevels: Sequence[str]) -> None:
+    known = (*geolevels, "root", "leaf", "*")
+    for level in given:
+        if level not in known:
+            raise ConfigError(f"{where}: no geolevel {level!r} in this run; {nearest(level, known)}")
 
 
 def _budget(

@@ -1,0 +1,161 @@
+"""Stages of estimation: the cells that an earlier stage merges, and what it fixes for the next.
+
+Letters: ``C`` children, ``s`` support cells, ``m`` merged cells, ``R`` fixed rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from opendas.arrays import Bools, Ints
+from opendas.constraints.table import LevelConstraints
+from opendas.errors import ConfigError
+from opendas.measurement.family import FamilyMeasurement, QueryAnswers
+from opendas.schema.query_groups import Workload
+from opendas.topdown.model import Family, LevelRules, StageRules
+
+__all__ = ["FixedRows", "MergedCells", "check_stages", "without_decided"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MergedCells:
+    """The cells of a stage: runs of support cells that it does not tell apart.
+
+    Parameters
+    ----------
+    first : int64 (m,)
+        Position in the support of the first cell of each merged one, ascending; it stands for all of them.
+    of_cell : int32 (s,)
+        Merged cell of each support cell.
+    """
+
+    first: npt.NDArray[np.int64]
+    of_cell: npt.NDArray[np.int32]
+
+    @classmethod
+    def each(cls, support: npt.NDArray[np.int32]) -> MergedCells:
+        """Merge nothing."""
+        return cls(np.arange(len(support), dtype=np.int64), np.arange(len(support), dtype=np.int32))
+
+    @classmethod
+    def by(cls, stage: StageRules, support: npt.NDArray[np.int32]) -> MergedCells:
+        """Merge the cells of each row of the finest query group of an earlier stage."""
+        rows = stage.rounder[-1][-1][1][support]
+        _, first, inverse = np.unique(rows, return_index=True, return_inverse=True)
+        order = np.argsort(first)
+        place = np.empty(len(order), dtype=np.int32)
+        place[order] = np.arange(len(order), dtype=np.int32)
+        return cls(first[order].astype(np.int64), place[inverse.reshape(-1)])
+
+    def family(self, family: Family) -> Family:
+        """Return the family with merged cells, each with the parent's sum."""
+        parent = family.parent
+        if parent is not None:
+            sums = np.zeros(len(self.first), dtype=np.int64)
+            np.add.at(sums, self.of_cell, parent)
+            parent = sums
+        return replace(family, support=family.support[self.first], parent=parent)
+
+    def answers(self, measurement: FamilyMeasurement) -> FamilyMeasurement:
+        """Return the same answers for merged cells.
+
+        Query groups of other stages may tell merged cells apart; they are not looked at.
+        """
+        queries = tuple(replace(query, compact=query.compact[self.first]) for query in measurement.queries)
+        return replace(measurement, queries=queries)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FixedRows:
+    """What a stage has rounded: counts of the rows of a partition of the cells.
+
+    Parameters
+    ----------
+    rows : int32 (s,)
+        Row of each cell.
+    counts : int64 (C, R)
+        Of each row in each child.
+    """
+
+    rows: npt.NDArray[np.int32]
+    counts: Ints
+
+    def at(self, cells: MergedCells) -> FixedRows:
+        """Return the same with the merged cells of a later stage, which divide the rows."""
+        return FixedRows(self.rows[cells.first], self.counts)
+
+    @property
+    def undecided(self) -> Bools:
+        """Bool (s,): cells that share their row with another."""
+        return np.asarray(np.bincount(self.rows)[self.rows] > 1)
+
+    def decided(self) -> Ints:
+        """Return int64 (C, s): of a cell that has a row to itself, the count of that row; else zero."""
+        return np.where(self.undecided, 0, self.counts[:, self.rows])
+
+    def only(self, cells: Bools) -> FixedRows:
+        """Return the rows of some cells, without gaps; none of the rows may have other cells."""
+        kept, rows = np.unique(self.rows[cells], return_inverse=True)
+        return FixedRows(rows.reshape(-1).astype(np.int32), self.counts[:, kept])
+
+
+def without_decided(measurement: FamilyMeasurement, counts: Ints, cells: Bools) -> FamilyMeasurement:
+    """Return what is left of noisy answers for some cells, when the counts of the others are known.
+
+    Parameters
+    ----------
+    counts : int64 (C, s)
+        Zero at `cells`.
+    cells : bool (s,)
+    """
+    queries = []
+    for query in measurement.queries:
+        known = np.zeros_like(query.values)
+        np.add.at(known.T, query.compact, counts.T)
+        kept, compact = np.unique(query.compact[cells], return_inverse=True)
+        queries.append(
+            QueryAnswers(
+                query.name,
+                query.rows[kept],
+                compact.reshape(-1).astype(np.int32),
+                np.ascontiguousarray((query.values - known)[:, kept]),
+                query.variance,
+            )
+        )
+    return replace(measurement, queries=tuple(queries))
+
+
+def check_stages(rules: LevelRules, constraints: LevelConstraints, workload: Workload) -> None:
+    """Refuse stages whose results could not be divided among the cells, before anything is drawn.
+
+    Whatever an earlier stage uses must be the same for all cells of a row of its finest query group: its own
+    query groups, the stage before it, and every constraint.
+
+    Raises
+    ------
+    ConfigError
+        Naming the geolevel, the stage and what tells cells of a row apart.
+    """
+    before: tuple[str, npt.NDArray[np.int32]] | None = None
+    for number, stage in enumerate(rules.earlier):
+        name, finest = stage.rounder[-1][-1]
+        rows, first = np.unique(finest[rules.possible], return_index=True)
+        first_of = np.zeros(int(finest.max(initial=0)) + 1, dtype=np.int64)
+        first_of[rows] = np.flatnonzero(rules.possible)[first]
+        alike = first_of[finest]
+        coarser = [(query, m) for queries in stage.rounder for query, m in queries]
+        coarser += [(q, workload.group(q).row_of_cell) for names in stage.least_squares for q in names]
+        coarser += [] if before is None else [before]
+        coarser += list(zip(rules.bound_names, rules.bound_cells, strict=True))
+        coarser += [(f"invariant {i.name}", i.query.row_of_cell) for i in constraints.invariants]
+        for other, values in coarser:
+            if np.any((values != values[alike]) & rules.possible):
+                raise ConfigError(
+                    f"[passes] earlier, stage {number + 1} at {rules.geolevel!r}: {other!r} tells cells "
+                    f"apart that share a row of {name!r}, the last query group of its rounder. Round a "
+                    "finer query group there, or move it to a later stage."
+                )
+        before = (name, finest)

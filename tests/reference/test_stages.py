@@ -1,0 +1,168 @@
+"""Stages of estimation against slow twins: every cell in every stage, and dense groups for what is fixed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from support.assembled import assemble, same
+from support.mini import mini_frame, to_dense
+
+from opendas.engines.drive import estimate_spine
+from opendas.errors import ConfigError
+from opendas.schema.attributes import Attribute, Recode, Schema
+from opendas.schema.declarations import StructuralZero
+from opendas.schema.histogram import Histogram
+from opendas.schema.product import PassPlan, Product
+from opendas.topdown.constraint_groups import Groups
+from opendas.topdown.family import Progress, _least_squares, estimate_family
+from opendas.topdown.model import Family
+from opendas.topdown.rounding import check_rounder_passes, round_estimate
+from opendas.topdown.stages import check_stages
+
+ATTRIBUTES = {"relgq": 4, "sex": 2, "age": 6, "hispanic": 2, "cenrace": 2}
+RECODES = (
+    Recode("major", "relgq", (("home", ("0", "1")), ("quarters", ("2", "3")))),
+    Recode("adult", "age", (("minor", ("0", "1", "2")), ("adult", ("3", "4", "5")))),
+    Recode("ages", "age", (("a", ("0",)), ("b", ("1", "2")), ("c", ("3",)), ("d", ("4", "5")))),
+)
+FINEST = "relgq * sex * ages * hispanic * cenrace"
+COARSE = ("total", "sex * adult", "major * ages", "sex * ages * hispanic", FINEST)
+MEASURED = {name: Fraction(1, 6) for name in (*COARSE, "detailed")}
+EARLIER = PassPlan(
+    {"*": (("rest",),)},
+    {"*": (("major * adult * hispanic * cenrace",), ("major * sex * ages * hispanic * cenrace", FINEST))},
+)
+
+
+def shrunk() -> Product:
+    """All attributes of the persons product, with few levels each."""
+    levels = {name: tuple(str(i) for i in range(size)) for name, size in ATTRIBUTES.items()}
+    return Product(
+        name="shrunk",
+        schema=Schema(tuple(Attribute(name, values) for name, values in levels.items())),
+        recodes=RECODES,
+        query_names=tuple(MEASURED),
+        invariants=(),
+        bounds=(),
+        structural_zeros=(StructuralZero({"relgq": ("0",), "age": ("0",)}),),
+        protected_unit="person",
+        layout="shrunk",
+        passes=PassPlan({"*": (("detailed",),)}, {"*": (("detailed",),)}, (EARLIER,)),
+    )
+
+
+def people(product: Product, rows: int, seed: int, mean: float = 0.4) -> Histogram:
+    rng = np.random.default_rng(seed)
+    dense = rng.poisson(mean, (rows, product.schema.size)) * product.possible
+    row, cell = np.nonzero(dense)
+    return Histogram.from_entries(row, cell, dense[row, cell], shape=dense.shape)
+
+
+def families(run, levels=(1, 2)):
+    """Yield (family, rules, measurement) of children below the true parents."""
+    source = run.measurements()
+    for level in levels:
+        starts = run.spine.child_starts(level - 1)
+        parents = to_dense(run.counts.aggregate(run.spine.leaf_starts(level - 1)))
+        for i, (a, b) in enumerate(pairwise(starts)):
+            support = np.flatnonzero(parents[i]).astype(np.int32)
+            family = Family(
+                run.spine.levels[level - 1].geocodes[i].decode(),
+                support,
+                parents[i][support],
+                run.constraints.levels[level].slice(a, b),
+                np.arange(b - a, dtype=np.uint64),
+            )
+            yield family, run.rules[level], source.family(level, int(a), int(b - a), support)
+
+
+def slow_stages(family, rules, measurement):
+    """The dense way: every cell in both stages, and every fixed row a group of cells."""
+    first = rules.earlier[0]
+    finest = first.rounder[-1][-1][1][family.support]
+    rows, inverse = np.unique(finest, return_inverse=True)
+    groups = Groups.build(family.support, family.parent, family.constraints, rules, family.label)
+    step = replace(rules, least_squares=first.least_squares, rounder=first.rounder, earlier=())
+    estimate = _least_squares(family, step, measurement, groups, Progress())
+    sums = np.zeros((len(estimate), len(rows)))
+    np.add.at(sums.T, inverse, estimate.T)
+    # The rounder of the first stage sees rows, in the order of their first cells.
+    at = np.array([np.flatnonzero(inverse == r)[0] for r in range(len(rows))])
+    order = np.argsort(at)
+    parent = np.zeros(len(rows), np.int64)
+    np.add.at(parent, inverse, family.parent)
+    small = replace(family, support=family.support[at[order]], parent=parent[order])
+    small_groups = Groups.build(small.support, small.parent, small.constraints, rules, small.label)
+    rounded = np.zeros((len(estimate), len(rows)), np.int64)
+    rounded[:, order] = round_estimate(small, step, small_groups, sums[:, order])
+    held = Groups.fixed(inverse.astype(np.int32), rounded)
+    last = replace(rules, earlier=())
+    estimate = _least_squares(family, last, measurement, held, Progress())
+    return round_estimate(family, last, held, estimate), rounded, inverse
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_stages_equal_the_dense_way_family_by_family(seed: int) -> None:
+    product = shrunk()
+    frame = mini_frame(regions=1, towns=2, blocks=3, seed=seed)
+    run = assemble(product, frame, people(product, len(frame), seed, 0.5), queries=MEASURED)
+    for family, rules, measurement in families(run):
+        found = estimate_family(family, rules, measurement).counts
+        slow, rounded, inverse = slow_stages(family, rules, measurement)
+        sums = np.zeros_like(rounded)
+        np.add.at(sums.T, inverse, found.T)
+        assert np.array_equal(sums, rounded)
+        assert np.array_equal(found.sum(axis=0), family.parent)
+        assert np.array_equal(found, slow)
+
+
+def test_whole_runs_by_stages_keep_zeros_and_sums() -> None:
+    product = shrunk()
+    frame = mini_frame(regions=2, towns=2, blocks=2)
+    run = assemble(product, frame, people(product, len(frame), 3, 0.1), queries=MEASURED)
+    for rules, level in zip(run.rules, run.constraints.levels, strict=True):
+        check_stages(rules, level, product.workload)
+        check_rounder_passes(rules, level)
+    found = estimate_spine(
+        run.spine, run.constraints, run.worker(), histogram=run.counts, estimator="topdown", workers=1
+    ).leaves
+    assert to_dense(found)[:, ~product.possible].sum() == 0
+    exact = assemble(
+        product, frame, people(product, len(frame), 3, 0.1), queries=MEASURED, rho=Fraction(10**6)
+    )
+    again = estimate_spine(
+        exact.spine, exact.constraints, exact.worker(), histogram=exact.counts, estimator="topdown", workers=1
+    ).leaves
+    assert same(again, exact.counts)
+
+
+def test_constraints_that_tell_merged_cells_apart_are_refused() -> None:
+    product = replace(
+        shrunk(),
+        passes=PassPlan(
+            {"*": (("detailed",),)},
+            {"*": (("detailed",),)},
+            (PassPlan({"*": (("rest",),)}, {"*": (("major * adult",),)}),),
+        ),
+    )
+    run = assemble(product, mini_frame(), people(product, len(mini_frame()), 1, 0.1), queries=MEASURED)
+    with pytest.raises(ConfigError, match="tells cells apart that share a row of 'major \\* adult'"):
+        check_stages(run.rules[0], run.constraints.levels[0], product.workload)
+
+
+def test_rest_leaves_later_stages_what_they_name() -> None:
+    plan = shrunk().passes
+    (first, rounder), (last, cells) = plan.for_geolevel(
+        "town", (*COARSE, "detailed"), is_root=False, is_leaf=False
+    )
+    assert first == (COARSE,)
+    assert last == (("detailed",),)
+    assert rounder[-1][-1] == FINEST
+    assert cells == (("detailed",),)
+    only = replace(plan, earlier=(PassPlan({}, {"root": (("sex",),)}),), least_squares={})
+    stages = only.for_geolevel("town", ("total", "detailed"), is_root=False, is_leaf=False)
+    assert stages == (((("total", "detailed"),), (("detailed",),)),)
