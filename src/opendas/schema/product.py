@@ -113,7 +113,7 @@ class Product:
     protected_unit : str
         What one record is, in words: ``person``, ``housing unit``.
     layout : str
-        Microdata layout: ``persons``, ``units`` or the product's own name (generic).
+        Microdata layout: ``persons``, ``units``, ``dhc-persons`` or the product's own name (generic).
     preset : str or None
         Default budget preset by name.
     budget : mapping or None

@@ -12,7 +12,7 @@ import numpy as np
 from opendas.arrays import Bools, Codes, Ints
 from opendas.constraints.table import bound_table, invariant_geolevels
 from opendas.files.geography_files import ConstraintRows
-from opendas.files.mdf.layout import estimate_of_records, mdf_parts
+from opendas.files.mdf.layout import PRODUCTION_LAYOUTS, estimate_of_records, mdf_parts
 from opendas.files.mdf.reading import MdfRecords, mdf_files, read_mdf_records
 from opendas.files.release_folder import ReleasedProduct
 from opendas.geography.frame import official_codes, official_geolevels
@@ -61,7 +61,7 @@ class Microdata:
 def check_frame(released: ReleasedProduct) -> str:
     """Leaves ascend; census codes are prefixes of the leaf's; spine and frame have the same leaves."""
     frame = released.frame
-    if released.product.layout in ("persons", "units"):
+    if released.product.layout in PRODUCTION_LAYOUTS:
         require(
             frame.geolevels == official_geolevels(frame.geolevels[0], frame.leaf),
             "the geolevels are not the official ones.",

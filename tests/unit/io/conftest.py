@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from support.dhc import dhc_persons_product
 
 from opendas.geography.frame import Frame, official_codes
 from opendas.schema.attributes import Attribute, Recode, Schema
@@ -62,6 +63,32 @@ def persons() -> Example:
     counts = np.array([entry[5] for entry in entries])
     return Example(
         product, frame, Histogram.from_entries(rows, cells, counts, shape=(len(frame), product.schema.size))
+    )
+
+
+@pytest.fixture
+def dhc_persons() -> Example:
+    """Householders alone and not, relatives, group quarters of both kinds; the ends of every attribute."""
+    product = dhc_persons_product()
+    entries = np.array(
+        [
+            (0, 0, 0, 115, 0, 0, 2),
+            (0, 1, 1, 44, 1, 62, 1),
+            (0, 2, 0, 43, 0, 5, 1),
+            (1, 6, 1, 0, 1, 6, 3),
+            (2, 17, 0, 9, 0, 61, 1),
+            (3, 18, 0, 30, 0, 1, 4),
+            (3, 32, 1, 99, 1, 2, 1),
+            (3, 33, 0, 19, 0, 3, 7),
+            (5, 41, 1, 100, 1, 4, 2),
+        ]
+    )
+    cells = product.schema.cells(list(entries.T[1:6]))
+    frame = block_frame()
+    return Example(
+        product,
+        frame,
+        Histogram.from_entries(entries[:, 0], cells, entries[:, 6], shape=(len(frame), product.schema.size)),
     )
 
 

@@ -11,6 +11,7 @@ import pandas as pd
 import polars as pl
 import pyarrow.parquet as pq
 import pytest
+from support.dhc import GQ_CODES, dhc_persons_product
 from support.mdf import write_mdf
 
 from opendas.errors import ConfigError, EnvironmentFailure, FormatError, GeographyError, SchemaError
@@ -18,11 +19,16 @@ from opendas.files.mdf import layout as mdf_layout
 from opendas.files.mdf import writing as mdf_writer
 from opendas.files.mdf.reading import read_mdf, read_mdf_records
 from opendas.geography.frame import Frame, official_codes
-from opendas.schema.pl94 import GQ_COLUMNS
+from opendas.schema.histogram import Histogram
+from opendas.schema.pl94 import GQ_COLUMNS, pl94_persons
 
 PERSON_COLUMNS = [
     "SCHEMA_TYPE_CODE", "SCHEMA_BUILD_ID", "TABBLKST", "TABBLKCOU", "TABTRACTCE", "TABBLKGRPCE", "TABBLK",
     "EPNUM", "RTYPE", "GQTYPE_PL", "VOTING_AGE", "CENHISP", "CENRACE",
+]  # fmt: skip
+DHC_PERSON_COLUMNS = [
+    "SCHEMA_TYPE_CODE", "SCHEMA_BUILD_ID", "TABBLKST", "TABBLKCOU", "TABTRACTCE", "TABBLKGRPCE", "TABBLK",
+    "EPNUM", "RTYPE", "GQTYPE", "RELSHIP", "QSEX", "QAGE", "CENHISP", "CENRACE", "LIVE_ALONE",
 ]  # fmt: skip
 
 
@@ -38,6 +44,28 @@ def expected_persons(example):
                     ["MPD", "1.1.0", geocode[:2], geocode[2:5], geocode[5:11], geocode[11], geocode[11:],
                      len(records), "3" if hhgq == 0 else "5", str(hhgq), str(age + 1), str(hispanic + 1),
                      f"{race + 1:02d}"]
+                )  # fmt: skip
+    return records
+
+
+def expected_dhc_persons(example):
+    schema = example.product.schema
+    records = []
+    for leaf, code in enumerate(example.frame.geocodes):
+        geocode = code.decode()
+        row = example.estimate.dense(leaf)
+        for cell in np.flatnonzero(row):
+            relgq, sex, age, hispanic, race = np.unravel_index(cell, schema.shape)
+            if relgq < 18:
+                live = ["3", "000", "20" if relgq < 2 else str(19 + relgq), "1" if relgq == 0 else "2"]
+            else:
+                kind = GQ_CODES[relgq - 18]
+                live = ["5", str(kind), "37" if kind < 500 else "38", "0"]
+            for _ in range(row[cell]):
+                records.append(
+                    ["MPD", "1.1.0", geocode[:2], geocode[2:5], geocode[5:11], geocode[11], geocode[11:],
+                     len(records), *live[:3], str(sex + 1), str(age), str(hispanic + 1), f"{race + 1:02d}",
+                     live[3]]
                 )  # fmt: skip
     return records
 
@@ -65,7 +93,12 @@ def expected_wards(example):
     return records
 
 
-EXPECTED = {"persons": expected_persons, "units": expected_units, "wards": expected_wards}
+EXPECTED = {
+    "dhc_persons": expected_dhc_persons,
+    "persons": expected_persons,
+    "units": expected_units,
+    "wards": expected_wards,
+}
 
 
 def same(a, b):
@@ -117,6 +150,36 @@ def test_reading_back_gives_the_estimate(example, tmp_path, fmt):
     assert (seen.records, seen.sorted_by_leaf, seen.numbered) == (records, True, True)
 
 
+@pytest.mark.parametrize("fmt", ["parquet", "pipe"])
+def test_every_cell_of_the_dhc_schema_comes_back(dhc_persons, tmp_path, fmt):
+    """One person in each of the 1,227,744 cells, possible or not."""
+    product, frame = dhc_persons.product, dhc_persons.frame
+    cells = np.arange(product.schema.size)
+    estimate = Histogram.from_entries(cells * 0 + 3, cells, cells * 0 + 1, shape=(len(frame), len(cells)))
+    assert write_mdf(tmp_path, product, frame, estimate, fmt=fmt) == 1_227_744
+    assert same(read_mdf(tmp_path, product, frame), estimate)
+
+
+def test_dhc_codes_that_contradict_each_other_are_refused(dhc_persons, tmp_path):
+    """A householder alone who is not; somebody in quarters with a relationship; a top age that is none."""
+    product, frame, estimate = dhc_persons.product, dhc_persons.frame, dhc_persons.estimate
+    for old, new in [
+        ("|3|000|20|1|115|1|01|1\n", "|3|000|20|1|115|1|01|0\n"),
+        ("|3|000|20|1|115|", "|5|101|20|1|115|"),
+        ("|3|000|20|1|115|", "|3|000|20|1|116|"),
+    ]:
+        write_mdf(tmp_path, product, frame, estimate, fmt="pipe")
+        replace_text(tmp_path, old, new)
+        with pytest.raises(SchemaError, match=r"outside its list|do not go together"):
+            read_mdf(tmp_path, product, frame)
+
+
+def test_the_dhc_layout_asks_for_its_attributes(dhc_persons):
+    product = dataclasses.replace(dhc_persons_product(), schema=pl94_persons().schema)
+    with pytest.raises(ConfigError, match="relgq, sex, age, hispanic, cenrace"):
+        mdf_layout.check_mdf(product, dhc_persons.frame)
+
+
 def test_same_bytes_twice(example, tmp_path):
     _, ex = example
     for fmt in ("parquet", "pipe"):
@@ -126,12 +189,16 @@ def test_same_bytes_twice(example, tmp_path):
         assert first == {path.name: path.read_bytes() for path in (tmp_path / "b").iterdir()}
 
 
-def test_pandas_polars_and_duckdb_read_the_same(persons, tmp_path):
-    write_mdf(tmp_path, persons.product, persons.frame, persons.estimate)
-    wanted = [tuple(record) for record in expected_persons(persons)]
+@pytest.mark.parametrize(
+    ("name", "columns"), [("persons", PERSON_COLUMNS), ("dhc_persons", DHC_PERSON_COLUMNS)]
+)
+def test_pandas_polars_and_duckdb_read_the_same(request, tmp_path, name, columns):
+    example = request.getfixturevalue(name)
+    write_mdf(tmp_path, example.product, example.frame, example.estimate)
+    wanted = [tuple(record) for record in EXPECTED[name](example)]
     pattern = str(tmp_path / "*.parquet")
     from_pandas = pd.read_parquet(tmp_path)
-    assert list(from_pandas.columns) == PERSON_COLUMNS
+    assert list(from_pandas.columns) == columns
     assert sorted(from_pandas.itertuples(index=False, name=None), key=lambda row: row[7]) == wanted
     assert pl.read_parquet(pattern).sort("EPNUM").rows() == wanted
     with duckdb.connect() as connection:

@@ -4,7 +4,7 @@ Axes: ``leaves`` of the frame, ``r`` kinds of record of the layout. A record is 
 and its kind, so that every column is constant, a function of the leaf, a function of the kind, or the
 record's number in the file.
 
-``persons`` and ``units`` have the column names and codes of the 2020 production files (see
+``persons``, ``units`` and ``dhc-persons`` have the column names and codes of the 2020 production files (see
 docs/formats/outputs.md); any other product has its geocode and one label column per attribute.
 """
 
@@ -26,7 +26,16 @@ from opendas.schema.histogram import Histogram
 from opendas.schema.pl94 import GQ_COLUMNS
 from opendas.schema.product import Product
 
-__all__ = ["Column", "Layout", "Part", "check_mdf", "mdf_layout", "mdf_parts", "part_name"]
+__all__ = [
+    "PRODUCTION_LAYOUTS",
+    "Column",
+    "Layout",
+    "Part",
+    "check_mdf",
+    "mdf_layout",
+    "mdf_parts",
+    "part_name",
+]
 
 SCHEMA_BUILD_ID = "1.1.0"
 """Version of the record layout that the production files carry."""
@@ -49,8 +58,18 @@ groups, the columns below them are left out."""
 _ATTRIBUTES = {
     "persons": (("hhgq", "votingage", "hispanic", "cenrace"), (8, 2, 2, 63)),
     "units": (("occupancy",), (2,)),
+    "dhc-persons": (("relgq", "sex", "age", "hispanic", "cenrace"), (42, 2, 116, 2, 63)),
 }
 """What the records of the production layouts need: attributes, and how many levels each has."""
+
+PRODUCTION_LAYOUTS = tuple(_ATTRIBUTES)
+"""Layouts of the 2020 production files, whose leaves are census geounits."""
+
+_HOUSEHOLD_LEVELS = 18
+"""Levels of ``relgq`` that live in households: the householder alone or not, then the other relationships."""
+_INSTITUTIONS = (*range(101, 107), 201, 202, 203, 301, *range(401, 406))
+_OTHER_QUARTERS = (501, 601, 602, 701, 801, 802, 900, 901, 997)
+"""Codes of group quarters, in the order of ``relgq``."""
 
 Source = Literal["constant", "leaf", "kind", "number"]
 
@@ -83,7 +102,7 @@ class Layout:
     Parameters
     ----------
     name : str
-        ``persons``, ``units`` or the product's name.
+        ``persons``, ``units``, ``dhc-persons`` or the product's name.
     columns : tuple of Column
         In file order.
     kinds : int
@@ -131,7 +150,7 @@ def mdf_parts(product: Product, frame: Frame) -> tuple[Part, ...]:
     A frame of two geolevels makes one file per root, a frame of leaves only a single file ``all``; and a
     geolevel of more than :data:`MOST_PARTS` geounits leaves it to the one above.
     """
-    if product.layout in ("persons", "units") and "county" in frame.levels:
+    if product.layout in PRODUCTION_LAYOUTS and "county" in frame.levels:
         geolevels = ["county"]
     else:
         geolevels = list(reversed(frame.geolevels[:-1][:2]))
@@ -155,7 +174,7 @@ def check_mdf(product: Product, frame: Frame) -> None:
     Raises
     ------
     GeographyError
-        If ``persons`` or ``units`` is asked of leaves that are no census geounits.
+        If a production layout is asked of leaves that are no census geounits.
     ConfigError
         If the product's attributes do not fit its layout.
     """
@@ -179,6 +198,8 @@ def mdf_layout(product: Product, frame: Frame) -> Layout:
         return _persons(product, frame)
     if product.layout == "units":
         return _units(product, frame)
+    if product.layout == "dhc-persons":
+        return _dhc_persons(product, frame)
     return _generic(product, frame)
 
 
@@ -231,8 +252,38 @@ def _persons(product: Product, frame: Frame) -> Layout:
         _kinds("RTYPE", ("3", "5"), hhgq > 0),
         _kinds("GQTYPE_PL", tuple("01234567"), hhgq),
         _kinds("VOTING_AGE", ("1", "2"), votingage),
+        *_hispanic_and_race(hispanic, cenrace),
+    )
+    return Layout(product.layout, columns, product.schema.size)
+
+
+def _hispanic_and_race(
+    hispanic: npt.NDArray[np.integer], cenrace: npt.NDArray[np.integer]
+) -> tuple[Column, Column]:
+    return (
         _kinds("CENHISP", ("1", "2"), hispanic),
         _kinds("CENRACE", tuple(f"{code:02d}" for code in range(1, 64)), cenrace),
+    )
+
+
+def _dhc_persons(product: Product, frame: Frame) -> Layout:
+    relgq, sex, age, hispanic, cenrace = product.schema.codes(np.arange(product.schema.size))
+    level = np.arange(len(product.schema.attribute("relgq")))
+    outside = np.maximum(level - _HOUSEHOLD_LEVELS + 1, 0)
+    quarters = tuple(map(str, (*_INSTITUTIONS, *_OTHER_QUARTERS)))
+    # Both kinds of householder have one code; whether one lives alone stands in a column of its own.
+    relationship = np.select([outside > len(_INSTITUTIONS), outside > 0], [18, 17], np.maximum(level - 1, 0))
+    alone = np.select([outside > 0, level == 0], [0, 1], 2)
+    columns = (
+        *_block_columns("MPD", frame),
+        Column("EPNUM", "number"),
+        _kinds("RTYPE", ("3", "5"), (outside > 0)[relgq]),
+        _kinds("GQTYPE", ("000", *quarters), outside[relgq]),
+        _kinds("RELSHIP", tuple(str(code) for code in range(20, 39)), relationship[relgq]),
+        _kinds("QSEX", ("1", "2"), sex),
+        _kinds("QAGE", tuple(str(years) for years in range(116)), age),
+        *_hispanic_and_race(hispanic, cenrace),
+        _kinds("LIVE_ALONE", ("0", "1", "2"), alone[relgq]),
     )
     return Layout(product.layout, columns, product.schema.size)
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from opendas.arrays import Ints
 from opendas.custody.folders import remove_file
@@ -200,36 +201,36 @@ def _field(value: str) -> str:
 
 def _write_pipe(part: PartFile) -> None:
     layout = mdf_layout(part.product, part.frame)
-    texts = [[_field(value) for value in column.values] for column in layout.columns]
-    if any("\n" in text or "\r" in text for values in texts for text in values):
+    if any("\n" in text or "\r" in text for column in layout.columns for text in column.values):
         raise ConfigError("a label with a line break cannot be written in the pipe layout; use parquet.")
-    numbered = next((i for i, column in enumerate(layout.columns) if column.source == "number"), None)
+    texts = [pa.array(map(_field, column.values), type=pa.large_string()) for column in layout.columns]
     first = part.first
     with atomic_file(part.path) as file:
         head = [f"# Layout: {layout.name}", f"# Part: {part.path.stem}", "|".join(map(_field, layout.names))]
         file.write(("\n".join(head) + "\n").encode("utf-8"))
-        for leaf, kind, times in _chunks(part.counts):
-            lines: list[str] = []
-            for position, one_kind, copies in zip(leaf.tolist(), kind.tolist(), times.tolist(), strict=True):
-                fields = _fields(layout, texts, position, one_kind)
-                if numbered is None:
-                    lines.append(("|".join(fields) + "\n") * copies)
-                else:
-                    before = "|".join([*fields[:numbered], ""])
-                    after = "|".join(["", *fields[numbered + 1 :]]) + "\n"
-                    lines += [f"{before}{number}{after}" for number in range(first, first + copies)]
-                first += copies
-            file.write("".join(lines).encode("utf-8"))
+        for chunk in _chunks(part.counts):
+            fields = [
+                _text_fields(column, values, chunk, first)
+                for column, values in zip(layout.columns, texts, strict=True)
+            ]
+            file.write(_lines(fields))
+            first += int(chunk[2].sum())
 
 
-def _fields(layout: Layout, texts: list[list[str]], leaf: int, kind: int) -> list[str]:
-    """Return the fields of one record; empty where its number goes."""
-    fields = []
-    for column, values in zip(layout.columns, texts, strict=True):
-        if column.source == "number":
-            fields.append("")
-        elif column.source == "constant":
-            fields.append(values[0])
-        else:
-            fields.append(values[int(column.index[leaf if column.source == "leaf" else kind])])
-    return fields
+def _text_fields(column: Column, values: Any, chunk: Chunk, first: int) -> Any:
+    """Return one field of each record of a chunk as text."""
+    leaf, kind, times = chunk
+    records = int(times.sum())
+    if column.source == "number":
+        return pa.array(np.arange(first, first + records, dtype=np.int64)).cast(pa.large_string())
+    if column.source == "constant":
+        return values.take(pa.array(np.zeros(records, dtype=np.int32)))
+    return values.take(pa.array(np.repeat(column.index[leaf if column.source == "leaf" else kind], times)))
+
+
+def _lines(fields: list[Any]) -> memoryview:
+    """Return the lines of records as the bytes of one text."""
+    bar, nothing, end = (pa.scalar(text, pa.large_string()) for text in ("|", "", "\n"))
+    lines = pc.binary_join_element_wise(pc.binary_join_element_wise(*fields, bar), nothing, end)
+    _, ends, text = lines.buffers()
+    return memoryview(text)[: int(np.frombuffer(ends, dtype=np.int64)[len(lines)])]
