@@ -80,6 +80,14 @@ def families(run, levels=(1, 2)):
             yield family, run.rules[level], source.family(level, int(a), int(b - a), support)
 
 
+def dense_groups(rows, counts) -> Groups:
+    """Every fixed row as a group of cells."""
+    size = counts.shape[1]
+    cells = rows[None, :] == np.arange(size)[:, None]
+    held = counts.astype(np.float64)
+    return Groups(("fixed",) * size, cells, held, held, counts[:, rows] > 0, counts, counts)
+
+
 def slow_stages(family, rules, measurement):
     """The dense way: every cell in both stages, and every fixed row a group of cells."""
     first = rules.earlier[0]
@@ -99,7 +107,7 @@ def slow_stages(family, rules, measurement):
     small_groups = Groups.build(small.support, small.parent, small.constraints, rules, small.label)
     rounded = np.zeros((len(estimate), len(rows)), np.int64)
     rounded[:, order] = round_estimate(small, step, small_groups, sums[:, order])
-    held = Groups.fixed(inverse.astype(np.int32), rounded)
+    held = dense_groups(inverse, rounded)
     last = replace(rules, earlier=())
     estimate = _least_squares(family, last, measurement, held, Progress())
     return round_estimate(family, last, held, estimate), rounded, inverse

@@ -5,7 +5,7 @@ Letters: ``C`` children, ``s`` support cells, ``K`` groups.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +36,10 @@ class Groups:
         The integer bounds of the first ``K0`` groups: declared constraints, not held margins.
     joint : JointTotal or None
         Totals that several children hold together. That of an only child is a group.
+    fixed_rows : int32 (s,) or None
+        Row of each cell in a partition whose counts are fixed.
+    fixed : int64 (C, R) or None
+        These counts.
     """
 
     names: tuple[str, ...]
@@ -46,6 +50,8 @@ class Groups:
     whole_lower: Ints
     whole_upper: Ints
     joint: JointTotal | None = None
+    fixed_rows: npt.NDArray[np.int32] | None = None
+    fixed: Ints | None = None
 
     @classmethod
     def build(
@@ -123,10 +129,10 @@ class Groups:
         )
 
     @classmethod
-    def fixed(cls, rows: npt.NDArray[np.int32], counts: Ints) -> Groups:
-        """Return the groups of counts that an earlier stage has rounded.
+    def of_partition(cls, rows: npt.NDArray[np.int32], counts: Ints) -> Groups:
+        """Return what is left of the constraints where an earlier stage has rounded the rows of a partition.
 
-        They imply every declared constraint, and rows without records close their cells.
+        Its counts imply every declared constraint, and rows without records close their cells.
 
         Parameters
         ----------
@@ -134,10 +140,25 @@ class Groups:
             Row of each cell, without gaps.
         counts : int64 (C, R)
         """
-        size = counts.shape[1]
-        held = counts.astype(np.float64)
-        cells = rows[None, :] == np.arange(size, dtype=np.int32)[:, None]
-        return cls(("fixed",) * size, cells, held, held, counts[:, rows] > 0, counts, counts)
+        none = np.zeros((len(counts), 0))
+        whole = none.astype(np.int64)
+        cells = np.zeros((0, len(rows)), dtype=bool)
+        mask = counts[:, rows] > 0
+        return cls((), cells, none, none, mask, whole, whole, fixed_rows=rows, fixed=counts)
+
+    def with_groups_of_fixed_rows(self) -> Groups:
+        """Return the same with a group of cells for each fixed row, for the least squares."""
+        if self.fixed_rows is None or self.fixed is None:
+            return self
+        rows = np.arange(self.fixed.shape[1], dtype=np.int32)
+        held = self.fixed.astype(np.float64)
+        return replace(
+            self,
+            names=(*self.names, *(["fixed"] * len(rows))),
+            cells=np.concatenate([self.cells, self.fixed_rows[None, :] == rows[:, None]]),
+            lower=np.concatenate([self.lower, held], axis=1),
+            upper=np.concatenate([self.upper, held], axis=1),
+        )
 
     def hold(self, name: str, compact: npt.NDArray[np.int32], answers: Floats, slack: float) -> Groups:
         """Return the groups with a query group's answers, float64 (C, r), held within `slack`.
@@ -173,6 +194,8 @@ class Groups:
             self.whole_lower,
             self.whole_upper,
             self.joint,
+            self.fixed_rows,
+            self.fixed,
         )
 
     @property

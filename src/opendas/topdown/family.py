@@ -110,6 +110,8 @@ def family_problem(
     hessians: Curvature | None = None,
 ) -> FamilyProblem:
     """Return the least-squares problem of a family under its constraints."""
+    if groups.fixed_rows is not None and groups.fixed is not None:
+        groups = groups.with_groups_of_fixed_rows()
     return FamilyProblem(
         terms=terms,
         linear=linear,
@@ -241,7 +243,7 @@ def _by_stages(family: Family, rules: LevelRules, measurement: FamilyMeasurement
                     replace(part, support=part.support[open_], parent=_taken(part.parent, open_)),
                     here,
                     without_decided(answers, counts, open_),
-                    Groups.fixed(left.rows, left.counts),
+                    Groups.of_partition(left.rows, left.counts),
                     done,
                 )
         fixed = FixedRows(cells.of_cell, counts)

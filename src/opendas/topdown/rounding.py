@@ -80,13 +80,16 @@ def round_estimate(family: Family, rules: LevelRules, groups: Groups, estimate: 
     estimate = _close_columns(np.where(groups.mask, estimate, 0.0), family.parent)
     count = groups.whole_lower.shape[1]
     passes = tuple(
-        tuple(without_gaps(rows[family.support]) for _, rows in queries)
+        tuple((name, without_gaps(rows[family.support])) for name, rows in queries)
         for queries in rules.rounder
         if queries
     )
+    if groups.fixed_rows is not None:  # answers of coarser query groups are fixed, too
+        finer = [[(n, m) for n, m in maps if _inside(m, groups.fixed_rows)] for maps in passes]
+        passes = tuple(tuple(maps) for maps in finer if maps)
     names = RoundingNames(
         family.label,
-        tuple(tuple(name for name, _ in queries) for queries in rules.rounder if queries),
+        tuple(tuple(name for name, _ in maps) for maps in passes),
         groups.names[:count],
         groups.joint_names,
     )
@@ -95,7 +98,7 @@ def round_estimate(family: Family, rules: LevelRules, groups: Groups, estimate: 
         # A writable copy: compiled code is specialised on it, and would else be compiled twice.
         None if family.parent is None else family.parent.copy(),
         groups.mask,
-        passes,
+        tuple(tuple(rows for _, rows in maps) for maps in passes),
         groups.cells[:count],
         groups.whole_lower,
         np.where(groups.whole_upper >= NO_UPPER, UNBOUNDED, groups.whole_upper),
@@ -105,8 +108,17 @@ def round_estimate(family: Family, rules: LevelRules, groups: Groups, estimate: 
         milp=rules.milp,
         joint=None if groups.joint is None else groups.joint.group,
         joint_total=None if groups.joint is None else groups.joint.totals,
+        fixed_rows=groups.fixed_rows,
+        fixed=groups.fixed,
     )
     return result.values
+
+
+def _inside(rows: npt.NDArray[np.int32], fixed: npt.NDArray[np.int32]) -> bool:
+    """Whether each row of a query group lies in one row of a partition."""
+    holder = np.zeros(int(rows.max(initial=-1)) + 1, dtype=np.int32)
+    holder[rows] = fixed
+    return np.array_equal(holder[rows], fixed)
 
 
 def _close_columns(estimate: Floats, parent: Ints | None) -> Floats:

@@ -142,20 +142,35 @@ def check_stages(rules: LevelRules, constraints: LevelConstraints, workload: Wor
     before: tuple[str, npt.NDArray[np.int32]] | None = None
     for number, stage in enumerate(rules.earlier):
         name, finest = stage.rounder[-1][-1]
-        rows, first = np.unique(finest[rules.possible], return_index=True)
-        first_of = np.zeros(int(finest.max(initial=0)) + 1, dtype=np.int64)
-        first_of[rows] = np.flatnonzero(rules.possible)[first]
-        alike = first_of[finest]
         coarser = [(query, m) for queries in stage.rounder for query, m in queries]
         coarser += [(q, workload.group(q).row_of_cell) for names in stage.least_squares for q in names]
         coarser += [] if before is None else [before]
         coarser += list(zip(rules.bound_names, rules.bound_cells, strict=True))
         coarser += [(f"invariant {i.name}", i.query.row_of_cell) for i in constraints.invariants]
         for other, values in coarser:
-            if np.any((values != values[alike]) & rules.possible):
+            if _tells_apart(values, finest, rules.possible):
                 raise ConfigError(
                     f"[passes] earlier, stage {number + 1} at {rules.geolevel!r}: {other!r} tells cells "
                     f"apart that share a row of {name!r}, the last query group of its rounder. Round a "
                     "finer query group there, or move it to a later stage."
                 )
         before = (name, finest)
+    for number, stage in enumerate(rules.stages[1:], 2):
+        name, finest = rules.stages[number - 2].rounder[-1][-1]
+        for query, rows in (found for queries in stage.rounder for found in queries):
+            if not (
+                _tells_apart(rows, finest, rules.possible) and _tells_apart(finest, rows, rules.possible)
+            ):
+                continue
+            raise ConfigError(
+                f"[passes] stage {number} at {rules.geolevel!r}: rows of {query!r} cross those of {name!r}, "
+                "which the stage before has fixed. Name a finer or a coarser query group."
+            )
+
+
+def _tells_apart(values: npt.NDArray[np.int32] | Bools, rows: npt.NDArray[np.int32], cells: Bools) -> bool:
+    """Whether cells of one row have different values; `values` and `rows` are (n,), `cells` a mask."""
+    here, values = rows[cells], values[cells]
+    one = np.zeros(int(here.max(initial=-1)) + 1, dtype=values.dtype)
+    one[here] = values
+    return not np.array_equal(one[here], values)
