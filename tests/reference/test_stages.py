@@ -9,14 +9,15 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from support.assembled import assemble, same
-from support.mini import mini_frame, to_dense
+from support.mini import from_dense, mini_frame, mini_histogram, mini_product, to_dense
 
 from opendas.engines.drive import estimate_spine
-from opendas.errors import ConfigError
+from opendas.errors import ConfigError, DataError, EstimationError
 from opendas.schema.attributes import Attribute, Recode, Schema
 from opendas.schema.declarations import StructuralZero
 from opendas.schema.histogram import Histogram
 from opendas.schema.product import PassPlan, Product
+from opendas.topdown.checks import check_family
 from opendas.topdown.constraint_groups import Groups
 from opendas.topdown.family import Progress, _least_squares, estimate_family
 from opendas.topdown.model import Family
@@ -174,3 +175,89 @@ def test_rest_leaves_later_stages_what_they_name() -> None:
     only = replace(plan, earlier=(PassPlan({}, {"root": (("sex",),)}),), least_squares={})
     stages = only.for_geolevel("town", ("total", "detailed"), is_root=False, is_leaf=False)
     assert stages == (((("total", "detailed"),), (("detailed",),)),)
+
+
+TIE = "major * adult * hispanic * cenrace"
+
+
+def tied_run(seed: int, *, earlier: tuple[PassPlan, ...] = (EARLIER,), own: bool = False):
+    """A run tied to counts of other people, in other numbers, or to its own."""
+    last = {"*": (("detailed",) if earlier else ("rest",),)}
+    product = replace(shrunk(), passes=PassPlan(last, {"*": (("detailed",),)}, earlier))
+    frame = mini_frame(regions=2, towns=2, blocks=3, seed=seed)
+    run = assemble(product, frame, people(product, len(frame), seed, 0.3), queries=MEASURED)
+    others = to_dense(run.counts if own else people(product, len(frame), seed + 100, 0.3))
+    group = product.workload.group(TIE)
+    answers = group.answers(others)
+    row, cell = np.nonzero(answers)
+    tied = Histogram.from_entries(row, cell, answers[row, cell], shape=answers.shape)
+    table = run.constraints.tied_to("pl94-persons", group, tied, run.spine)
+    return replace(run, constraints=table), group, answers
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("earlier", [(EARLIER,), ()])
+def test_a_tied_run_agrees_in_every_geounit_with_the_release_before(
+    seed: int, earlier: tuple[PassPlan, ...]
+) -> None:
+    run, group, answers = tied_run(seed, earlier=earlier)
+    for rules, level in zip(run.rules, run.constraints.levels, strict=True):
+        check_stages(rules, level, run.product.workload)
+        check_rounder_passes(rules, level)
+    found = estimate_spine(
+        run.spine, run.constraints, run.worker(), histogram=run.counts, estimator="topdown", workers=1
+    ).leaves
+    dense = to_dense(found)
+    assert np.array_equal(group.answers(dense), answers)
+    assert dense[:, ~run.product.possible].sum() == 0
+
+
+def test_a_tie_beside_bounds_and_invariants_holds_with_them() -> None:
+    product = replace(mini_product(), passes=replace(mini_product().passes))
+    frame = mini_frame()
+    truth = mini_histogram(frame)
+    run = assemble(product, frame, truth)
+    group = product.workload.group("kind * minor")
+    answers = group.answers(to_dense(run.counts))
+    row, cell = np.nonzero(answers)
+    tied = Histogram.from_entries(row, cell, answers[row, cell], shape=answers.shape)
+    run = replace(run, constraints=run.constraints.tied_to("other", group, tied, run.spine))
+    found = estimate_spine(
+        run.spine, run.constraints, run.worker(), histogram=run.counts, estimator="topdown", workers=1
+    ).leaves
+    assert np.array_equal(group.answers(to_dense(found)), answers)
+    assert not same(found, run.counts)
+
+
+def test_a_tie_that_contradicts_invariants_or_zeros_is_refused() -> None:
+    frame = mini_frame()
+    run = assemble(mini_product(), frame, mini_histogram(frame))
+    group = run.product.workload.group("kind * minor")
+    answers = group.answers(to_dense(run.counts))
+    answers[0, 0] += 1
+    with pytest.raises(DataError, match=r"other totals than the invariant total@region .* '00'"):
+        run.constraints.tied_to("other", group, from_dense(answers), run.spine)
+    answers[0, 0] -= 1
+    answers[0, 4] += 1
+    with pytest.raises(DataError, match=r"prison \* minor, which structural zeros"):
+        run.constraints.tied_to("other", group, from_dense(answers), run.spine)
+
+
+def test_a_rounder_that_crosses_the_tie_is_refused() -> None:
+    run, _, _ = tied_run(1)
+    crossing = replace(
+        run.rules[0], earlier=(), rounder=((("sex", run.product.workload.group("sex").row_of_cell),),)
+    )
+    with pytest.raises(ConfigError, match="'sex' cross those of 'the tie to pl94-persons'"):
+        check_stages(crossing, run.constraints.levels[0], run.product.workload)
+
+
+def test_integers_that_break_the_tie_are_found() -> None:
+    run, _, _ = tied_run(2, own=True)
+    family, rules, _ = next(families(run))
+    truth = to_dense(run.counts.aggregate(run.spine.leaf_starts(1)))[: len(family.tie_keys), family.support]
+    check_family(family, rules, truth)
+    moved = truth.copy()
+    moved[0], moved[1] = truth[0] + truth[1], 0
+    with pytest.raises(EstimationError, match="the tie to pl94-persons"):
+        check_family(family, rules, moved)

@@ -10,14 +10,16 @@ Axes: ``g`` geounits of a level, ``B`` bounds, ``n`` cells.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
+from opendas.arrays import Codes
 from opendas.errors import ConfigError, DataError
 from opendas.geography.frame import Frame
 from opendas.geography.spine import Spine
+from opendas.schema.histogram import Histogram
 from opendas.schema.product import Product
 from opendas.schema.query_groups import QueryGroup
 
@@ -26,6 +28,7 @@ __all__ = [
     "InvariantAnswers",
     "JointTotal",
     "LevelConstraints",
+    "TiedCounts",
     "bound_cells",
     "bound_table",
     "invariant_geolevels",
@@ -88,6 +91,55 @@ class JointTotal:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class TiedCounts:
+    """Counts that an earlier release has published, and with which this one agrees in every geounit.
+
+    Parameters
+    ----------
+    name : str
+        Of the earlier product, for messages.
+    query : QueryGroup
+        Of this product; its rows are the cells of the earlier one.
+    starts : int64 (g + 1,)
+        Geounit ``i`` has entries ``starts[i]:starts[i + 1]``.
+    rows : int32 (entries,)
+        Rows of `query`, ascending for each geounit.
+    counts : int64 (entries,)
+        Positive. Public.
+    """
+
+    name: str
+    query: QueryGroup
+    starts: npt.NDArray[np.int64]
+    rows: npt.NDArray[np.int32]
+    counts: npt.NDArray[np.int64]
+
+    @property
+    def geounits(self) -> npt.NDArray[np.int64]:
+        """Geounit of each entry."""
+        return np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
+
+    def slice(self, start: int, stop: int) -> TiedCounts:
+        """Return the counts of geounits ``start:stop``."""
+        low, high = int(self.starts[start]), int(self.starts[stop])
+        return replace(
+            self,
+            starts=self.starts[start : stop + 1] - low,
+            rows=self.rows[low:high],
+            counts=self.counts[low:high],
+        )
+
+    def on(self, rows: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
+        """Return the counts of some rows, ascending, as a dense array, int64 (g, r)."""
+        found = np.zeros((len(self.starts) - 1, len(rows)), dtype=np.int64)
+        if len(rows):
+            at = np.minimum(np.searchsorted(rows, self.rows), len(rows) - 1)
+            inside = rows[at] == self.rows
+            found[self.geounits[inside], at[inside]] = self.counts[inside]
+        return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class LevelConstraints:
     """Constraints of the geounits of one geolevel.
 
@@ -99,12 +151,15 @@ class LevelConstraints:
         Those that hold at this geolevel.
     joint : JointTotal or None
         A total that holds for parts together.
+    tied : TiedCounts or None
+        Counts of an earlier release.
     """
 
     lower: npt.NDArray[np.int64]
     upper: npt.NDArray[np.int64]
     invariants: tuple[InvariantAnswers, ...]
     joint: JointTotal | None = None
+    tied: TiedCounts | None = None
 
     def slice(self, start: int, stop: int) -> LevelConstraints:
         """Return the constraints of geounits ``start:stop``."""
@@ -113,6 +168,7 @@ class LevelConstraints:
             self.upper[start:stop],
             tuple(InvariantAnswers(i.name, i.query, i.answers[start:stop]) for i in self.invariants),
             None if self.joint is None else self.joint.slice(start, stop),
+            None if self.tied is None else self.tied.slice(start, stop),
         )
 
 
@@ -135,6 +191,70 @@ class ConstraintTable:
     bound_cells: npt.NDArray[np.bool_]
     possible: npt.NDArray[np.bool_]
     levels: tuple[LevelConstraints, ...]
+
+    def tied_to(self, name: str, query: QueryGroup, counts: Histogram, spine: Spine) -> ConstraintTable:
+        """Return the constraints with the counts of an earlier release, at every geolevel.
+
+        Parameters
+        ----------
+        name : str
+            Of the earlier product.
+        query : QueryGroup
+            Whose rows are that product's cells.
+        counts : Histogram
+            Over these rows, one row per leaf in the spine's order. Public.
+
+        Raises
+        ------
+        DataError
+            If a count stands where no cell of this product is possible, or contradicts an invariant.
+        """
+        possible = np.zeros(query.size, dtype=bool)
+        possible[query.row_of_cell[self.possible]] = True
+        impossible = ~possible[counts.cells]
+        if impossible.any():
+            row = int(counts.cells[impossible][0])
+            raise DataError(
+                f"the tied release of {name} has records with {query.row_label(row)}, which structural zeros "
+                "of this product forbid."
+            )
+        levels = []
+        for number in range(len(spine.levels)):
+            sums = counts if number + 1 == len(spine.levels) else counts.aggregate(spine.leaf_starts(number))
+            tied = TiedCounts(name, query, sums.indptr, sums.cells, sums.counts)
+            held = self.levels[number]
+            for invariant in held.invariants:
+                _check_tied(tied, invariant, self.possible, spine.levels[number].geocodes)
+            if held.joint is not None:
+                together = np.zeros_like(held.joint.totals)
+                np.add.at(together, held.joint.group, sums.row_totals())
+                if not np.array_equal(together, held.joint.totals):
+                    raise DataError(_UNLIKE.format(name, held.joint.name, spine.names[number]))
+            levels.append(replace(held, tied=tied))
+        return replace(self, levels=tuple(levels))
+
+
+_UNLIKE = (
+    "the tied release of {} has other totals than the invariant {} in {!r}: no counts agree with both. "
+    "Tie to a release of the same data set, or leave the invariant out with drop_invariants."
+)
+
+
+def _check_tied(
+    tied: TiedCounts, invariant: InvariantAnswers, possible: npt.NDArray[np.bool_], geocodes: Codes
+) -> None:
+    """Compare tied counts with an invariant that they determine."""
+    coarse = np.full(tied.query.size, -1, dtype=np.int64)
+    rows = tied.query.row_of_cell[possible]
+    coarse[rows] = invariant.query.row_of_cell[possible]
+    if not np.array_equal(coarse[rows], invariant.query.row_of_cell[possible]):
+        return  # rows of the tie reach over several of the invariant
+    answers = np.zeros_like(invariant.answers)
+    np.add.at(answers, (tied.geounits, coarse[tied.rows]), tied.counts)
+    unlike = np.flatnonzero((answers != invariant.answers).any(axis=1))
+    if len(unlike):
+        where = bytes(geocodes[unlike[0]]).decode()
+        raise DataError(_UNLIKE.format(tied.name, invariant.name, where))
 
 
 def invariant_geolevels(product: Product, spine: Spine) -> dict[str, int]:

@@ -101,6 +101,14 @@ def check_family(family: Family, rules: LevelRules, counts: Ints) -> None:
         np.add.at(answers.T, rows, counts.T)
         if not np.array_equal(answers, invariant.answers):
             raise fail(f"the invariant {invariant.name}")
+    tied = family.constraints.tied
+    if tied is not None:
+        rows, of_cell = np.unique(tied.query.row_of_cell[family.support], return_inverse=True)
+        answers = np.zeros((len(counts), len(rows)), dtype=np.int64)
+        np.add.at(answers.T, of_cell.reshape(-1), counts.T)
+        expected = tied.on(rows)
+        if int(expected.sum()) != int(tied.counts.sum()) or not np.array_equal(answers, expected):
+            raise fail(f"the tie to {tied.name}")
     joint = family.constraints.joint
     if joint is not None:
         totals = np.zeros_like(joint.totals)

@@ -146,6 +146,25 @@ class Groups:
         mask = counts[:, rows] > 0
         return cls((), cells, none, none, mask, whole, whole, fixed_rows=rows, fixed=counts)
 
+    def with_partition(self, rows: npt.NDArray[np.int32], counts: Ints) -> Groups:
+        """Return the same with fixed counts of the rows of a partition, beside the declared constraints.
+
+        Where there are no other constraints they stay a partition; else each row becomes a group of cells,
+        which is slower: the rows are then no longer independent.
+        """
+        mask = self.mask & (counts[:, rows] > 0)
+        alone = replace(self, mask=mask, fixed_rows=rows, fixed=counts)
+        if not self.names and self.joint is None:
+            return alone
+        every = alone.with_groups_of_fixed_rows()
+        return replace(
+            every,
+            whole_lower=np.concatenate([self.whole_lower, counts], axis=1),
+            whole_upper=np.concatenate([self.whole_upper, counts], axis=1),
+            fixed_rows=None,
+            fixed=None,
+        )
+
     def with_groups_of_fixed_rows(self) -> Groups:
         """Return the same with a group of cells for each fixed row, for the least squares."""
         if self.fixed_rows is None or self.fixed is None:

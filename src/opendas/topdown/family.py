@@ -205,7 +205,8 @@ def estimate_family(family: Family, rules: LevelRules, measurement: FamilyMeasur
     Abowd et al. (2022), equation (7.6).
     Abowd et al. (2022), equation (7.7).
     """
-    if rules.earlier and len(family.support) and (len(family.tie_keys) > 1 or family.parent is None):
+    by_stages = rules.earlier or family.constraints.tied is not None
+    if by_stages and len(family.support) and (len(family.tie_keys) > 1 or family.parent is None):
         try:
             return _by_stages(family, rules, measurement)
         except InfeasibleFamily as error:
@@ -224,16 +225,20 @@ def _by_stages(family: Family, rules: LevelRules, measurement: FamilyMeasurement
     be divided among the cells: no constraint tells the cells of a row apart.
     """
     done = Progress()
-    fixed: FixedRows | None = None
+    tied = family.constraints.tied
+    fixed = None if tied is None else FixedRows.of_tie(tied, family)
     for number, stage in enumerate(rules.stages):
         here = replace(rules, least_squares=stage.least_squares, rounder=stage.rounder, earlier=())
         merges = number < len(rules.earlier)
         cells = MergedCells.by(stage, family.support) if merges else MergedCells.each(family.support)
         part, answers = cells.family(family), cells.answers(measurement)
-        if fixed is None:
+        if number == 0:
             groups = Groups.build(part.support, part.parent, part.constraints, rules, family.label)
+            if fixed is not None:
+                before = fixed.at(cells)
+                groups = groups.with_partition(before.rows, before.counts)
             counts = _stage(part, here, answers, groups, done)
-        else:
+        elif fixed is not None:
             before = fixed.at(cells)
             counts = before.decided()
             open_ = before.undecided

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from opendas.arrays import Bools, Ints
-from opendas.constraints.table import LevelConstraints
-from opendas.errors import ConfigError
+from opendas.constraints.table import LevelConstraints, TiedCounts
+from opendas.errors import ConfigError, InfeasibleFamily
 from opendas.measurement.family import FamilyMeasurement, QueryAnswers
 from opendas.schema.query_groups import Workload
 from opendas.topdown.model import Family, LevelRules, StageRules
@@ -83,6 +83,21 @@ class FixedRows:
     rows: npt.NDArray[np.int32]
     counts: Ints
 
+    @classmethod
+    def of_tie(cls, tied: TiedCounts, family: Family) -> FixedRows:
+        """Return what an earlier release says of the children, on the rows that the support touches.
+
+        Raises
+        ------
+        InfeasibleFamily
+            If it has records where the support has no cell.
+        """
+        rows, of_cell = np.unique(tied.query.row_of_cell[family.support], return_inverse=True)
+        counts = tied.on(rows)
+        if int(counts.sum()) != int(tied.counts.sum()):
+            raise InfeasibleFamily(family.label, "constraints", (f"the tie to {tied.name}",))
+        return cls(of_cell.reshape(-1).astype(np.int32), counts)
+
     def at(self, cells: MergedCells) -> FixedRows:
         """Return the same with the merged cells of a later stage, which divide the rows."""
         return FixedRows(self.rows[cells.first], self.counts)
@@ -139,7 +154,9 @@ def check_stages(rules: LevelRules, constraints: LevelConstraints, workload: Wor
     ConfigError
         Naming the geolevel, the stage and what tells cells of a row apart.
     """
-    before: tuple[str, npt.NDArray[np.int32]] | None = None
+    tied = constraints.tied
+    before = None if tied is None else (f"the tie to {tied.name}", tied.query.row_of_cell)
+    held = [before]
     for number, stage in enumerate(rules.earlier):
         name, finest = stage.rounder[-1][-1]
         coarser = [(query, m) for queries in stage.rounder for query, m in queries]
@@ -155,8 +172,11 @@ def check_stages(rules: LevelRules, constraints: LevelConstraints, workload: Wor
                     "finer query group there, or move it to a later stage."
                 )
         before = (name, finest)
-    for number, stage in enumerate(rules.stages[1:], 2):
-        name, finest = rules.stages[number - 2].rounder[-1][-1]
+        held.append(before)
+    for number, (stage, fixed) in enumerate(zip(rules.stages, held, strict=True), 1):
+        if fixed is None:
+            continue
+        name, finest = fixed
         for query, rows in (found for queries in stage.rounder for found in queries):
             if not (
                 _tells_apart(rows, finest, rules.possible) and _tells_apart(finest, rows, rules.possible)
@@ -164,7 +184,7 @@ def check_stages(rules: LevelRules, constraints: LevelConstraints, workload: Wor
                 continue
             raise ConfigError(
                 f"[passes] stage {number} at {rules.geolevel!r}: rows of {query!r} cross those of {name!r}, "
-                "which the stage before has fixed. Name a finer or a coarser query group."
+                "which are fixed by then. Name a finer or a coarser query group."
             )
 
 
