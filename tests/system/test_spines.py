@@ -24,6 +24,8 @@ DHC = """[{ step = "aian" },
     { step = "group", level = "tract_subset", name = "tract_subset_group", entities = ["sduni"] },
     { step = "block_groups", entities = ["sduni", "block_group"] }, { step = "bypass" }]"""
 LEVELS = {
+    '"dhc"': 'preset = "pr2020-{product}"\ngeolevels = {{ state = "1/10", county = "1/10", prim = "1/10", '
+    'tract_subset_group = "1/10", tract_subset = "2/10", block_group = "2/10", block = "2/10" }}',
     TRACT_GROUPS: 'preset = "pr2020-{product}"\ngeolevels = {{ state = "1/10", county = "1/10", '
     'tract_group = "1/10", tract = "2/10", block_group = "3/10", block = "2/10" }}',
     DHC: 'preset = "pr2020-{product}"\ngeolevels = {{ state = "1/10", county = "1/10", prim = "1/10", '
@@ -35,6 +37,7 @@ SPINES = {
     "aian": '"aian"',
     "tract groups": TRACT_GROUPS,
     "dhc": DHC,
+    "dhc by name": '"dhc"',
 }
 
 

@@ -127,6 +127,9 @@ class Frame:
         Codes of off-spine areas; the empty code means none.
     names : mapping of geolevel or category to mapping of code to name
         Readable names, where the reader has them.
+    functional_status : mapping of category to mapping of code to status
+        Official one-letter statuses of ``cousub`` and ``place``, where the reader has them: ``A`` is an
+        active government.
     """
 
     geocodes: Codes
@@ -135,6 +138,7 @@ class Frame:
     units: Mapping[str, Ints] = field(default_factory=dict)
     entities: Mapping[str, Codes] = field(default_factory=dict)
     names: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    functional_status: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         codes = self.geocodes
@@ -202,6 +206,7 @@ class Frame:
             {name: counts[leaves] for name, counts in self.units.items()},
             {name: codes[leaves] for name, codes in self.entities.items()},
             self.names,
+            self.functional_status,
         )
 
 

@@ -30,10 +30,12 @@ from opendas.geography.partitions import (
     official_partitions,
     split,
 )
+from opendas.geography.prims import prim_columns
 from opendas.geography.spine import Spine
 from opendas.geography.tract_groups import tract_groups_for
 
 __all__ = [
+    "BLOCK_GROUP_RULES",
     "NAMED_SPINES",
     "STRONG_MCD_STATES",
     "Recipe",
@@ -57,7 +59,24 @@ PRODUCTION_AIAN = (
 )
 """AIANNH codes of the AIAN branch in 2020: all kinds but tribal and state designated statistical areas."""
 
-_MADE_BY_DEFAULT = MappingProxyType({"block_groups": "block_group", "tract_groups": "tract_group"})
+_MADE_BY_DEFAULT = MappingProxyType(
+    {
+        "block_groups": "block_group",
+        "tract_groups": "tract_group",
+        "prims": "prim",
+        "tract_subsets": "tract_subset",
+        "tract_subset_groups": "tract_subset_group",
+    }
+)
+
+_WORKS_ON_BY_DEFAULT = MappingProxyType(
+    {"prims": "tract", "tract_subsets": "tract", "tract_subset_groups": "tract_subset"}
+)
+
+BLOCK_GROUP_RULES = ("redistricting", "dhc")
+"""What keeps blocks apart in block groups where no entities are given, in the two production runs of 2020."""
+
+_SCHOOL_DISTRICTS = ("sduni", "sdsec", "sdelm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +86,8 @@ class SpineStep:
     Parameters
     ----------
     step : str
-        ``aian``, ``split``, ``intersect``, ``group``, ``block_groups``, ``tract_groups`` or ``bypass``.
+        ``aian``, ``split``, ``intersect``, ``group``, ``block_groups``, ``tract_groups``, ``prims``,
+        ``tract_subsets``, ``tract_subset_groups`` or ``bypass``.
     level : str, optional
         Level that the step works on: divided from there down (``aian``, ``split``), or grouped (``group``).
     name : str, optional
@@ -83,6 +103,8 @@ class SpineStep:
         ``tract_groups``, method ``production``: distance from which an entity is brought closer.
     off_by_one : bool
         Groups may hold one more, as production's did.
+    rule : str
+        ``block_groups`` without entities: one of :data:`BLOCK_GROUP_RULES`.
     method : str
         ``tract_groups``: one of :data:`opendas.geography.tract_groups.METHODS`.
     largest_family : int
@@ -98,6 +120,7 @@ class SpineStep:
     fanout_cutoff: int = 12
     entity_threshold: int = 9
     off_by_one: bool = False
+    rule: str = "redistricting"
     method: str = "greedy"
     largest_family: int = LARGEST_FAMILY
 
@@ -115,6 +138,14 @@ NAMED_SPINES: Mapping[str, tuple[SpineStep, ...]] = MappingProxyType(
         "standard": (),
         "optimized": (SpineStep("block_groups"), SpineStep("bypass")),
         "aian": (SpineStep("aian"), SpineStep("block_groups"), SpineStep("bypass")),
+        "dhc": (
+            SpineStep("aian"),
+            SpineStep("prims"),
+            SpineStep("tract_subsets"),
+            SpineStep("tract_subset_groups", off_by_one=True),
+            SpineStep("block_groups", off_by_one=True, rule="dhc"),
+            SpineStep("bypass"),
+        ),
     }
 )
 """Spines that a run file may name."""
@@ -156,6 +187,8 @@ def _grouped(step: SpineStep, names: Sequence[str]) -> str:
         return step.level
     if step.step == "tract_groups":
         return "tract" if "tract" in names else names[max(1, len(names) - 3)]
+    if step.step in _WORKS_ON_BY_DEFAULT:
+        return _WORKS_ON_BY_DEFAULT[step.step]
     raise ConfigError(f"[geography] spine: the step {step.step} needs level, the level that it works on.")
 
 
@@ -185,11 +218,12 @@ def _walk(geolevels: Sequence[str], steps: Sequence[SpineStep]) -> tuple[list[st
             )
         if step.step == "aian":
             continue
-        if step.step == "split":
-            if step.name is not None and step.name != level:
-                _refuse_taken(where, step.name, (*names, *geolevels))
-                origin[step.name] = origin[level]
-                names[names.index(level)] = step.name
+        if step.step in ("split", "tract_subsets"):
+            new = step.name if step.step == "split" else _made(step)
+            if new is not None and new != level:
+                _refuse_taken(where, new, (*names, *geolevels))
+                origin[new] = origin[level]
+                names[names.index(level)] = new
             continue
         name = _made(step)
         replaced = step.step == "block_groups" and name in names[:-1]
@@ -258,7 +292,14 @@ def _applied(partitions: Partitions, step: SpineStep, recipe: Recipe) -> Partiti
     level = _grouped(step, partitions.names)
     if step.step == "tract_groups":
         return _with_tract_groups(partitions, level, step, recipe)
-    if step.step == "split" and step.entities is None:
+    if step.step in ("prims", "tract_subsets"):
+        key = combine(_prim_columns(frame, f"the step {step.step}"))
+        if step.step == "tract_subsets":
+            return split(partitions, level, key, _made(step))
+        return insert_intersections(partitions, level, key, _made(step))
+    if step.step == "tract_subset_groups":  # consecutive geounits of a parent, whatever lies in them
+        key = np.zeros(len(frame), dtype=np.int64)
+    elif step.step == "split" and step.entities is None:
         key = np.zeros(len(frame), dtype=np.int64)  # only the name changes
     else:
         key = combine(_columns(frame, step, recipe))
@@ -355,7 +396,42 @@ def _columns(frame: Frame, step: SpineStep, recipe: Recipe) -> list[npt.NDArray[
                 "the list out for the production rule."
             )
         return [_area(frame, category, f"the step {step.step}") for category in chosen]
+    if step.step == "block_groups" and step.rule == "dhc":
+        return _dhc_columns(frame, recipe)
     return _production_columns(frame, step, recipe)
+
+
+def _prim_columns(frame: Frame, why: str) -> list[Codes]:
+    """Return the areas whose combinations within a county are its prims."""
+    cousub, place = (_area(frame, category, why) for category in ("cousub", "place"))
+    return prim_columns(frame, cousub, place, _strong(frame))
+
+
+def _strong(frame: Frame) -> Bools:
+    """Return which leaves lie in strong-MCD states."""
+    return np.isin(frame.geocodes.astype("S2"), [code.encode() for code in STRONG_MCD_STATES])
+
+
+def _kinds_of_quarters(frame: Frame) -> list[npt.NDArray[Any]]:
+    return [frame.units[name] > 0 for name in frame.units if name.startswith("gq")]
+
+
+def _dhc_columns(frame: Frame, recipe: Recipe) -> list[npt.NDArray[Any]]:
+    """Return the areas of the DHC's rule: AIAN area, kinds of group quarters, school districts, block group.
+
+    Places and county subdivisions are left out: the prims above carry them. Kinds of school districts that
+    the input does not have are left out.
+    """
+    why = 'the rule "dhc" of the step block_groups'
+    divided = next((step for step in recipe.steps if step.step == "aian"), SpineStep("aian"))
+    areas = _area(frame, divided.areas or "aianhh", why)
+    districts = [name for name in _SCHOOL_DISTRICTS if name in frame.entities]
+    return [
+        np.where(_inside(frame, divided), areas, b""),
+        *_kinds_of_quarters(frame),
+        *(_area(frame, name, why) for name in districts or _SCHOOL_DISTRICTS),
+        _area(frame, "block_group", why),
+    ]
 
 
 def _production_columns(frame: Frame, step: SpineStep, recipe: Recipe) -> list[npt.NDArray[Any]]:
@@ -368,8 +444,7 @@ def _production_columns(frame: Frame, step: SpineStep, recipe: Recipe) -> list[n
     divided = next((other for other in recipe.steps if other.step == "aian"), SpineStep("aian"))
     areas = _area(frame, divided.areas or "aianhh", why)
     inside = _inside(frame, divided)
-    state = frame.geocodes.astype("S2")
-    strong = np.isin(state, [code.encode() for code in STRONG_MCD_STATES])
+    strong = _strong(frame)
     place = _area(frame, "place", why)
     cousub = _area(frame, "cousub", why) if bool((strong & ~inside).any()) else place
     columns: list[npt.NDArray[Any]] = [
@@ -377,6 +452,5 @@ def _production_columns(frame: Frame, step: SpineStep, recipe: Recipe) -> list[n
         np.where(inside, areas, b""),
     ]
     if recipe.facilities and step.step == "block_groups":
-        kinds = [name for name in frame.units if name.startswith("gq")]
-        columns += [frame.units[name] > 0 for name in kinds]
+        columns += _kinds_of_quarters(frame)
     return columns

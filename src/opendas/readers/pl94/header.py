@@ -29,6 +29,7 @@ __all__ = [
     "area_names",
     "block_geocodes",
     "entity_codes",
+    "functional_statuses",
     "parse_header_2010",
     "parse_header_2020",
 ]
@@ -86,6 +87,19 @@ def area_names(header: Header) -> dict[str, dict[str, str]]:
     return names
 
 
+def functional_statuses(header: Header) -> dict[str, dict[str, str]]:
+    """Return the functional status of county subdivisions and places, by category and code."""
+    found: dict[str, dict[str, str]] = {}
+    for level in (b"060", b"160"):
+        category, fields = _LEVELS[level]
+        rows = np.flatnonzero((header.fields["SUMLEV"] == level) & (header.fields["GEOCOMP"] == b"00"))
+        rows = rows[header.fields["FUNCSTAT"][rows] != b""]
+        codes = (b"".join(parts) for parts in zip(*(header.fields[f][rows] for f in fields), strict=True))
+        statuses = header.fields["FUNCSTAT"][rows]
+        found[category] = {_text(code): _text(status) for code, status in zip(codes, statuses, strict=True)}
+    return found
+
+
 def _text(label: bytes) -> str:
     try:
         return label.decode("utf-8")
@@ -96,7 +110,7 @@ def _text(label: bytes) -> str:
 BLOCK = b"750"
 """Summary level of blocks."""
 
-_WANTED = ("FILEID", "STUSAB", "SUMLEV", "GEOCOMP", "LOGRECNO", *KEY_FIELDS, "BLOCK", "NAME")
+_WANTED = ("FILEID", "STUSAB", "SUMLEV", "GEOCOMP", "LOGRECNO", *KEY_FIELDS, "BLOCK", "NAME", "FUNCSTAT")
 _VINTAGED = {
     "CD": ("CD116", "CD118", "CD119", "CD120", "CD121"),
     "SLDU": ("SLDU18", "SLDU22", "SLDU24", "SLDU26", "SLDU28"),

@@ -26,6 +26,7 @@ from opendas.readers.pl94.header import (
     area_names,
     block_geocodes,
     entity_codes,
+    functional_statuses,
     parse_header_2010,
     parse_header_2020,
 )
@@ -211,6 +212,7 @@ class _State:
     units: dict[str, Ints]
     entities: dict[str, Codes]
     names: dict[str, dict[str, str]]
+    functional_status: dict[str, dict[str, str]]
     entries: Entries
 
 
@@ -276,7 +278,8 @@ def _read_state(
     else:
         entries = _no_entries()
     entries = (row_of_block[entries[0]], entries[1], entries[2])
-    return _State(codes[leaf], units, entity_codes(header, rows[leaf]), area_names(header), entries)
+    areas, names = entity_codes(header, rows[leaf]), area_names(header)
+    return _State(codes[leaf], units, areas, names, functional_statuses(header), entries)
 
 
 def _no_entries() -> Entries:
@@ -315,15 +318,17 @@ def _join(
     order = np.argsort(geocodes, kind="stable")
     geocodes = geocodes[order]
     names: dict[str, dict[str, str]] = {}
+    statuses: dict[str, dict[str, str]] = {}
     for state in states:
-        for category, known in state.names.items():
-            names.setdefault(category, {}).update(known)
+        for joined, own in ((names, state.names), (statuses, state.functional_status)):
+            for category, known in own.items():
+                joined.setdefault(category, {}).update(known)
     first = states[0]
     units = {name: np.concatenate([state.units[name] for state in states])[order] for name in first.units}
     areas = {
         name: np.concatenate([state.entities[name] for state in states])[order] for name in first.entities
     }
-    frame = Frame(geocodes, official_codes(geocodes, spec.root), "block", units, areas, names)
+    frame = Frame(geocodes, official_codes(geocodes, spec.root), "block", units, areas, names, statuses)
     position = np.empty(len(order), dtype=np.int64)
     position[order] = np.arange(len(order))
     offsets = np.cumsum([0, *(len(state.geocodes) for state in states)])

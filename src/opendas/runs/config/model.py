@@ -27,7 +27,7 @@ from pydantic_core import PydanticCustomError, PydanticKnownError
 from opendas.errors import ConfigError
 from opendas.files.remote import RemoteAddress
 from opendas.geography.frame import CENSUS_GEOLEVELS, ENTITY_CATEGORIES
-from opendas.geography.recipe import NAMED_SPINES, SpineStep
+from opendas.geography.recipe import BLOCK_GROUP_RULES, NAMED_SPINES, SpineStep
 from opendas.geography.tract_groups import METHODS
 from opendas.privacy.exact import parse_fraction
 from opendas.readers.base import FRAME_FROM_RECORDS, MemoryTable
@@ -71,8 +71,11 @@ _STEP_KEYS: Mapping[str, tuple[str, ...]] = {
     "split": ("level", "name", "entities"),
     "intersect": ("level", "name", "entities"),
     "group": ("level", "name", "entities", "fanout_cutoff", "off_by_one"),
-    "block_groups": ("name", "entities", "fanout_cutoff", "off_by_one"),
+    "block_groups": ("name", "entities", "rule", "fanout_cutoff", "off_by_one"),
     "tract_groups": ("level", "name", "entities", "method", "fanout_cutoff", "entity_threshold"),
+    "prims": ("level", "name"),
+    "tract_subsets": ("level", "name"),
+    "tract_subset_groups": ("level", "name", "fanout_cutoff", "off_by_one"),
     "bypass": ("largest_family",),
 }
 
@@ -241,7 +244,18 @@ class InputSection(Section):
 class StepSection(Section):
     """One step of a spine recipe; which keys belong to it depends on ``step``."""
 
-    step: Literal["aian", "split", "intersect", "group", "block_groups", "tract_groups", "bypass"]
+    step: Literal[
+        "aian",
+        "split",
+        "intersect",
+        "group",
+        "block_groups",
+        "tract_groups",
+        "prims",
+        "tract_subsets",
+        "tract_subset_groups",
+        "bypass",
+    ]
     areas: Literal[ENTITY_CATEGORIES] | None = None  # type: ignore[valid-type]
     codes: Annotated[tuple[Name, ...], Field(min_length=1)] | None = None
     fanout_cutoff: Annotated[int, Field(ge=1)] | None = None
@@ -250,6 +264,7 @@ class StepSection(Section):
     level: Name | None = None
     name: GeolevelName | None = None
     entities: Annotated[tuple[Name, ...], Field(min_length=1)] | None = None
+    rule: Literal[BLOCK_GROUP_RULES] | None = None  # type: ignore[valid-type]
     method: Literal[METHODS] | None = None  # type: ignore[valid-type]
     largest_family: Annotated[int, Field(ge=2)] | None = None
 
@@ -275,7 +290,7 @@ class StepSection(Section):
 class SpineSection(Section):
     """A spine by name, or as steps from the standard spine."""
 
-    name: Literal["standard", "aian", "optimized"] | None = None
+    name: Literal["standard", "aian", "optimized", "dhc"] | None = None
     steps: tuple[StepSection, ...] = ()
 
     @property
