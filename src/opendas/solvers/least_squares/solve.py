@@ -24,10 +24,11 @@ from opendas.solvers.conflict import conflict
 from opendas.solvers.least_squares.clarabel import program, solve_program
 from opendas.solvers.least_squares.direct import LARGE, Direct, solve_direct
 from opendas.solvers.least_squares.paired import PairedCurvature
+from opendas.solvers.least_squares.partition import as_groups, fixed_contradiction
 from opendas.solvers.least_squares.primal_dual_active_set import INFEASIBLE, OK
 from opendas.solvers.least_squares.steps import solve_by_steps
 from opendas.solvers.problem.certificate import Multipliers, certify, gradients
-from opendas.solvers.problem.problem import FamilyProblem, Solution, Status
+from opendas.solvers.problem.problem import ConstraintRow, FamilyProblem, Solution, Status
 
 __all__ = ["LIMIT", "PRECISION", "solve"]
 
@@ -80,6 +81,8 @@ def solve(
     Abowd et al. (2022), equation (7.2).
     Abowd et al. (2022), equation (7.5).
     """
+    if problem.fixed_rows is not None:
+        return _with_fixed_rows(problem, tolerance, metric)
     if problem.parent is not None and problem.children == 1:
         return _only_child(problem, problem.parent, tolerance)
     best: Solution | None = None
@@ -106,6 +109,30 @@ def solve(
     if problem.hessians is None or problem.children * problem.cells**2 <= GENERAL:
         best = _by_interior_point(problem, tolerance, best)
     return best if best.status is Status.OPTIMAL else _contradiction(problem, tolerance, best)
+
+
+def _with_fixed_rows(
+    problem: FamilyProblem, tolerance: float, metric: Callable[[FamilyProblem], FamilyProblem] | None
+) -> Solution:
+    """Solve with the fixed rows as groups, unless one of them by itself cannot be kept."""
+    rows = fixed_contradiction(problem, tolerance)
+    if rows:
+        return Solution(np.zeros(problem.linear.shape), Status.INFEASIBLE, np.inf, 0, "fixed", rows)
+    if problem.parent is not None and problem.children == 1:  # it has the parent's sums, as was just checked
+        return solve(replace(problem, fixed_rows=None, fixed=None), tolerance=tolerance, metric=metric)
+    stated, row_of_group = as_groups(problem)
+    answer = solve(stated, tolerance=tolerance, metric=metric)
+    own = len(problem.groups)
+    names = problem.group_names or own * ("",)
+
+    def named(row: ConstraintRow) -> ConstraintRow:
+        if row.kind not in ("lower", "upper"):
+            return row
+        if row.index < own:
+            return replace(row, name=names[row.index])
+        return ConstraintRow("fixed", row.child, int(row_of_group[row.index - own]))
+
+    return replace(answer, conflict=tuple(dict.fromkeys(map(named, answer.conflict))))
 
 
 def _too_large(problem: FamilyProblem) -> bool:

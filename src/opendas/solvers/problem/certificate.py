@@ -9,6 +9,7 @@ In units u_c of each child, with ``g_c = (A_c x_c - b_c) / u_c`` and ``z_c = g_c
 
 * ``|sum_c x_c - parent|``, ``-x``, ``x`` outside the mask, violated group bounds, missed joint totals;
 * ``|min(x, z)|`` over the cells a child may use (stationarity and complementarity at once);
+* ``|sum x_cj - fixed_cr|`` over the cells of a fixed row, whose multiplier ``nu_cr`` is a part of ``z_c``;
 * ``|min(lam- / u, G x - lower)|`` and ``|min(lam+ / u, upper - G x)|``,
 
 divided by ``max(1, max parent)``, or by ``max(1, max x)`` where there is no parent. The unit of a child is
@@ -22,6 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
 from opendas.arrays import Bools, Floats
 from opendas.solvers.problem.problem import Constraints, FamilyProblem, Objective
@@ -145,7 +147,9 @@ def _shared_residual(
     return float(_largest_violation(_shared_gradients(objective, x), 1.0 / scale, stated, x, multipliers))
 
 
-def certify(problem: FamilyProblem, x: Floats, multipliers: Multipliers) -> float:
+def certify(
+    problem: FamilyProblem, x: Floats, multipliers: Multipliers, fixed: Floats | None = None
+) -> float:
     """Relative Karush-Kuhn-Tucker residual of `x`.
 
     Parameters
@@ -156,6 +160,8 @@ def certify(problem: FamilyProblem, x: Floats, multipliers: Multipliers) -> floa
         The answer.
     multipliers : Multipliers
         Any candidates.
+    fixed : ndarray, shape (C, R), optional
+        nu of the fixed rows, any sign, in the same units. Default: zeros.
 
     Returns
     -------
@@ -163,12 +169,41 @@ def certify(problem: FamilyProblem, x: Floats, multipliers: Multipliers) -> floa
         Dimensionless; 0 at an exact optimum. Infinite where x or its gradient is not finite.
     """
     x = np.ascontiguousarray(x)
+    if problem.fixed_rows is not None and problem.fixed is not None:
+        return _with_fixed_rows(problem, problem.fixed_rows, problem.fixed, x, multipliers, fixed)
     if problem.hessians is None:
         return float(_shared_residual(problem.stacked, problem.scale, problem.constraints, x, multipliers))
     if not np.isfinite(x).all():
         return float(np.inf)
-    factor = 1.0 / units(problem.hessians.diagonal(), problem.mask)
-    gradient = (problem.hessians.apply(x) - problem.linear) * factor[:, None]
+    return _residual(problem, x, multipliers, gradients(problem, x))
+
+
+def _with_fixed_rows(
+    problem: FamilyProblem,
+    rows: NDArray[np.int32],
+    answers: Floats,
+    x: Floats,
+    multipliers: Multipliers,
+    fixed: Floats | None,
+) -> float:
+    """Residual where a partition has fixed sums: their multipliers join the gradient, O(C n Q) in all."""
+    if not np.isfinite(x).all():
+        return float(np.inf)
+    sums = np.stack([np.bincount(rows, one, answers.shape[1]) for one in x]) if len(x) else answers
+    whole = problem.top if problem.parent is not None else max(1.0, float(x.max(initial=0.0)))
+    missed = float(np.abs(sums - answers).max(initial=0.0)) / whole
+    gradient = gradients(problem, x)
+    if fixed is not None:
+        gradient = gradient + fixed[:, rows]
+    return max(missed, _residual(problem, x, multipliers, gradient))
+
+
+def _residual(problem: FamilyProblem, x: Floats, multipliers: Multipliers, gradient: Floats) -> float:
+    """Relative residual, given the gradients of the children in units of the problem."""
+    factor = 1.0 / problem.scale
+    if problem.hessians is not None:
+        factor = 1.0 / units(problem.hessians.diagonal(), problem.mask)
+    gradient = gradient * factor[:, None]
     if not np.isfinite(gradient[problem.mask]).all():
         return float(np.inf)
     return float(_largest_violation(gradient, factor, problem.constraints, x, multipliers))

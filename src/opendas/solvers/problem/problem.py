@@ -8,11 +8,13 @@ with held margins (7.5), of the TopDown paper, written for any family of nested 
                 sum_c x_c = parent,
                 lower_ck <= sum_{j in group k} x_cj <= upper_ck,
                 sum_{c in part s} sum_j x_cj = T_s,
+                sum_{j: fixed_row(j) = r} x_cj = fixed_cr,
 
 where ``A_c = scale_c H``, ``b_c = scale_c linear_c`` and ``H = sum_q weight_q [row_q(i) == row_q(j)]`` (every
 cell lies in exactly one row of every term) if the children agree in their Hessian up to a multiple, and
-``A_c`` is the child's own and ``b_c = linear_c`` if they do not. The last line are joint totals: what the
-parts of a divided geounit hold together, each child in at most one.
+``A_c`` is the child's own and ``b_c = linear_c`` if they do not. The last line but one are joint totals: what
+the parts of a divided geounit hold together, each child in at most one. The last line are fixed answers to a
+query group: an equality on every row of a partition of the cells, of which there may be as many as cells.
 """
 
 from __future__ import annotations
@@ -64,11 +66,11 @@ class ConstraintRow:
     Parameters
     ----------
     kind : str
-        ``"parent"``, ``"lower"``, ``"upper"`` or ``"joint"``.
+        ``"parent"``, ``"lower"``, ``"upper"``, ``"joint"`` or ``"fixed"``.
     child : int
         Index of the child, -1 for a parent row and for a joint total.
     index : int
-        Cell for a parent row, joint total, or group.
+        Cell for a parent row, joint total, fixed row, or group.
     name : str
         Name of the group or joint total where the problem names them, else ``""``.
     """
@@ -83,6 +85,8 @@ class ConstraintRow:
             return f"parent total of cell {self.index}"
         if self.kind == "joint":
             return self.name or f"joint total {self.index}"
+        if self.kind == "fixed":
+            return f"fixed row {self.index} of child {self.child}"
         group = self.name or f"group {self.index}"
         return f"{self.kind} bound of {group} in child {self.child}"
 
@@ -150,6 +154,10 @@ class FamilyProblem:
         For messages.
     hessians : Curvature, optional
         ``A_c`` of every child. Default: ``scale_c H``.
+    fixed_rows : ndarray of int32, shape (n,), optional
+        Row of each cell in a partition whose sums are given. Default: none.
+    fixed : ndarray, shape (C, R), optional
+        Sum of the cells of each row of the partition, in each child.
     stacked : Objective
         Made from terms and linear.
 
@@ -172,6 +180,8 @@ class FamilyProblem:
     joint_total: Floats | None = None
     joint_names: tuple[str, ...] = ()
     hessians: Curvature | None = None
+    fixed_rows: NDArray[np.int32] | None = None
+    fixed: Floats | None = None
     stacked: Objective = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -206,6 +216,8 @@ class FamilyProblem:
             self._freeze_joint(C)
         elif self.joint_total is not None:
             raise EstimationError("joint totals without the children that share them (joint)")
+        if self.fixed_rows is not None or self.fixed is not None:
+            self._freeze_fixed(C, n)
         if not all(np.isfinite(array).all() for array in finite):
             raise EstimationError("linear and parent must be finite")
         if K and (np.isnan(self.lower).any() or np.isnan(self.upper).any()):
@@ -235,6 +247,23 @@ class FamilyProblem:
             raise EstimationError("joint totals must be finite")
         if self.joint_names and len(self.joint_names) != J:
             raise EstimationError(f"{len(self.joint_names)} names for {J} joint totals")
+
+    def _freeze_fixed(self, children: int, cells: int) -> None:
+        if self.fixed_rows is None or self.fixed is None:
+            raise EstimationError(
+                "fixed answers need both the row of each cell (fixed_rows) and sums (fixed)"
+            )
+        if np.ndim(self.fixed) != 2:
+            raise EstimationError(f"fixed has {np.ndim(self.fixed)} axes, expected (children, rows)")
+        R = np.shape(self.fixed)[1]
+        rows = _frozen(self.fixed_rows, np.int32, "fixed_rows", (cells,))
+        fixed = _frozen(self.fixed, np.float64, "fixed", (children, R))
+        object.__setattr__(self, "fixed_rows", rows)
+        object.__setattr__(self, "fixed", fixed)
+        if cells and not (rows.min() >= 0 and rows.max() < R):
+            raise EstimationError(f"fixed rows are numbered from {rows.min()} to {rows.max()}, there are {R}")
+        if not np.isfinite(fixed).all():
+            raise EstimationError("fixed answers must be finite")
 
     @property
     def joint_rows(self) -> tuple[Ints, Floats]:
