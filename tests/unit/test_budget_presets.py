@@ -22,6 +22,7 @@ from opendas.privacy import epsilon_cks
 F = Fraction
 US = ("us", "state", "county", "tract", "block_group", "block")
 PR = US[1:]
+US_DHC = ("us", "state", "county", "prim", "tract_subset_group", "tract_subset", "block_group", "block")
 DELTA = "1e-10"
 
 # Noise parameters that the production system used at geounits that bypass nothing, to four digits.
@@ -63,7 +64,8 @@ def test_every_column_sums_to_exactly_one(name: str) -> None:
     assert list(found.queries) == list(found.geolevels)
     for shares in found.queries.values():
         assert sum(shares.values()) == 1
-    assert tuple(found.geolevels) == (PR if name.startswith("pr") else US)
+    levels = US_DHC if "dhc" in name else US
+    assert tuple(found.geolevels) == (levels[1:] if name.startswith("pr") else levels)
 
 
 def test_totals_are_those_published() -> None:
@@ -76,6 +78,8 @@ def test_totals_are_those_published() -> None:
         "april2021-units": F("0.045"),
         "april2021-low-persons": F("0.185"),
         "april2021-low-units": F("0.0035"),
+        "us2020-dhc-persons": F(24811, 5000),
+        "pr2020-dhc-persons": F(24811, 5000),
     }
     assert preset("april2021-persons").rho + preset("april2021-units").rho == F("1.095")
     assert preset("april2021-low-persons").rho + preset("april2021-low-units").rho == F("0.1885")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
@@ -22,8 +22,12 @@ __all__ = ["Preset", "preset", "preset_names"]
 # the 2020 redistricting production code (strategy ``ProductionCandidate20210527PR_mult8_add02_dsepJune3`` and
 # its run certificates). April 2021 demonstration data: the TopDown paper, section 8.1 and Tables 3 to 5.
 #
+# 2020 DHC: the public release of the 2020 DHC production code, whose strategies state the rho of every query
+# group at every geolevel.
+#
 # A table has a header of geolevels and a line per query group; ``-`` means not measured. Query names are
-# written without the spaces around ``*``.
+# written without the spaces around ``*``. A table of shares begins with a dot and has a line of the
+# geolevels' shares; one of losses begins with the unit of rho in which it is written, and sums to the total.
 
 _US_2020_PERSONS = """
 .                           us        state      county     tract      block_group  block
@@ -91,6 +95,34 @@ _APRIL_2021_UNITS = """
 detailed    1       1       1        1        1            1
 """
 
+_US_2020_DHC_PERSONS = """
+1/10000 us state county prim tract_subset_group tract_subset block_group block
+relgq_4_groups*age_18_64_116                                     73  999  310  478  478  868  430   11
+sex*age_18_64_116                                                73  999  310  478  478  868  430   11
+sex*age_38_groups                                                73  999  310  478  478  868  430   11
+sex*hispanic                                                     73  999  310  478  478  868  430   11
+relgq_4_groups*sex                                               73  999  310  478  478  868  430   11
+gq_constr_groups*age_10_groups                                  292 3996 1240 1912 1912 3472  430   11
+popSehsdTargetsRelship                                           73  999 1240  478  478 3472  430   11
+relship_and_eight_level_GQ*sex*age_40_groups*hispanic*cenrace    73  999  310  478  478  868  430   11
+relgq*sex*age_40_groups*hispanic*cenrace                         73  999  310  478  478  868  430   11
+detailed                                                         73  999  310  478  478  868  430   11
+"""
+
+_PR_2020_DHC_PERSONS = """
+1/10000 state county prim tract_subset_group tract_subset block_group block
+relgq_4_groups*age_18_64_116                                   1009  320  490  490  878  446   11
+sex*age_18_64_116                                              1011  320  490  490  878  446   11
+sex*age_38_groups                                              1011  320  490  490  878  446   11
+sex*hispanic                                                   1011  320  490  490  878  446   11
+relgq_4_groups*sex                                             1011  320  490  490  878  446   11
+gq_constr_groups*age_10_groups                                 4045 1280 1961 1961 3512  446   11
+popSehsdTargetsRelship                                         1011 1280  490  490 3512  446   11
+relship_and_eight_level_GQ*sex*age_40_groups*hispanic*cenrace  1011  320  490  490  878  446   11
+relgq*sex*age_40_groups*hispanic*cenrace                       1011  320  490  490  878  446   11
+detailed                                                       1011  320  490  490  878  446   11
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Preset:
@@ -124,8 +156,9 @@ class Preset:
 _PAPER = "TopDown paper, Tables 3 to 5"
 _PRODUCTION = "TopDown paper, Tables 6 to 8; run certificates"
 _CODE = "2020 redistricting production code and run certificates"
-# name -> description, source, product, rho, table
-_PRESETS = {
+_DHC_CODE = "2020 DHC production code, persons strategies"
+# name -> description, source, product, rho (None: the sum of the table), table
+_PRESETS: Mapping[str, tuple[str, str, str, str | None, str]] = {
     "us2020-persons": (
         "2020 redistricting data, persons, 50 states and DC",
         _PRODUCTION,
@@ -182,6 +215,20 @@ _PRESETS = {
         "0.0035",
         _APRIL_2021_UNITS,
     ),
+    "us2020-dhc-persons": (
+        "2020 DHC, persons, 50 states and DC",
+        _DHC_CODE,
+        "dhc-persons",
+        None,
+        _US_2020_DHC_PERSONS,
+    ),
+    "pr2020-dhc-persons": (
+        "2020 DHC, persons, Puerto Rico; fits any run rooted at a state",
+        _DHC_CODE,
+        "dhc-persons",
+        None,
+        _PR_2020_DHC_PERSONS,
+    ),
 }
 
 
@@ -204,30 +251,60 @@ def preset(name: str) -> Preset:
         hint = f"Did you mean {near[0]!r}? " if near else ""
         raise ConfigError(f"There is no budget preset {name!r}. {hint}The presets are {', '.join(_PRESETS)}.")
     description, source, product, rho, table = _PRESETS[name]
-    geolevels, queries = _read_table(table, name)
+    if rho is None:
+        total, geolevels, queries = _read_losses(table)
+    else:
+        total, (geolevels, queries) = Fraction(rho), _read_shares(table, name)
     return Preset(
         name=name,
         description=description,
         source=source,
         product=product,
-        rho=Fraction(rho),
+        rho=total,
         geolevels=geolevels,
         queries=queries,
     )
 
 
-def _read_table(table: str, name: str) -> tuple[Mapping[str, Fraction], Mapping[str, Mapping[str, Fraction]]]:
-    """Read a printed table: a header, the geolevel shares, a line per query group."""
+_LevelShares = Mapping[str, Fraction]
+_QueryShares = Mapping[str, Mapping[str, Fraction]]
+
+
+def _read_shares(table: str, name: str) -> tuple[_LevelShares, _QueryShares]:
+    """Read a printed table of shares: a header, the geolevel shares, a line per query group."""
     header, level_shares, *lines = (line.split() for line in table.strip().splitlines())
     levels = header[1:]
     geolevels = exact_shares(dict(zip(levels, level_shares[1:], strict=True)), f"Preset {name}, geolevels")
-    queries: dict[str, dict[str, str]] = {level: {} for level in levels}
-    for query, *shares in lines:
-        for level, share in zip(levels, shares, strict=True):
-            if share != "-":
-                queries[level][" * ".join(query.split("*"))] = share
     exact = {
         level: MappingProxyType(exact_shares(shares, f"Preset {name}, {level}"))
-        for level, shares in queries.items()
+        for level, shares in _columns(levels, lines).items()
     }
     return MappingProxyType(geolevels), MappingProxyType(exact)
+
+
+def _read_losses(table: str) -> tuple[Fraction, _LevelShares, _QueryShares]:
+    """Read a printed table of losses, whose header has their unit; return the total, and the shares of it."""
+    header, *lines = (line.split() for line in table.strip().splitlines())
+    unit, levels = Fraction(header[0]), header[1:]
+    losses = {
+        level: {query: unit * Fraction(loss) for query, loss in column.items()}
+        for level, column in _columns(levels, lines).items()
+    }
+    spent = {level: sum(column.values(), Fraction(0)) for level, column in losses.items()}
+    total = sum(spent.values(), Fraction(0))
+    shares = {
+        level: MappingProxyType({query: loss / spent[level] for query, loss in column.items()})
+        for level, column in losses.items()
+    }
+    geolevels = {level: rho / total for level, rho in spent.items()}
+    return total, MappingProxyType(geolevels), MappingProxyType(shares)
+
+
+def _columns(levels: list[str], lines: Iterable[list[str]]) -> dict[str, dict[str, str]]:
+    """Return geolevel -> query group -> what is printed, without the query groups that are not measured."""
+    columns: dict[str, dict[str, str]] = {level: {} for level in levels}
+    for query, *entries in lines:
+        for level, entry in zip(levels, entries, strict=True):
+            if entry != "-":
+                columns[level][" * ".join(query.split("*"))] = entry
+    return columns

@@ -27,6 +27,7 @@ from opendas.runs.config.model import (
 from opendas.runs.config.words import nearest
 from opendas.schema.attributes import Attribute, Recode, Schema
 from opendas.schema.declarations import MAX_PEOPLE_PER_UNIT, Bound, Invariant, StructuralZero
+from opendas.schema.dhc_persons import dhc_persons
 from opendas.schema.pl94 import pl94_persons, pl94_units
 from opendas.schema.product import Passes, PassPlan, Product
 from opendas.schema.provenance import PROVENANCE_WORDS, Provenance
@@ -207,7 +208,7 @@ def load_product(name_or_path: str | Path | Product) -> Product:
     Parameters
     ----------
     name_or_path : str, Path or Product
-        ``pl94-persons``, ``pl94-units``, the path of a TOML file, or the product itself.
+        ``pl94-persons``, ``pl94-units``, ``dhc-persons``, the path of a TOML file, or the product itself.
 
     Returns
     -------
@@ -223,7 +224,8 @@ def load_product(name_or_path: str | Path | Product) -> Product:
         return name_or_path
     name = str(name_or_path)
     if name in BUILT_IN_PRODUCTS:
-        return pl94_persons() if name == "pl94-persons" else pl94_units()
+        built_in = {"pl94-persons": pl94_persons, "pl94-units": pl94_units, "dhc-persons": dhc_persons}
+        return built_in[name]()
     path = Path(name_or_path)
     if not is_file(path):
         hint = nearest(path.name, BUILT_IN_PRODUCTS)
