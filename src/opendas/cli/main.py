@@ -21,6 +21,7 @@ COMMANDS = {
     "doctor": "start",
     "demo": "start",
     "make-nation": "start",
+    "make-census": "start",
     "init": "start",
     "fetch": "start",
     "plan": "plan",

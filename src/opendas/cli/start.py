@@ -1,4 +1,4 @@
-"""Commands to begin with: list, doctor, demo, make-nation, init, fetch and explore."""
+"""Commands to begin with: list, doctor, demo, make-nation, make-census, init, fetch and explore."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ __all__ = [
     "fetch_command",
     "init_command",
     "list_command",
+    "make_census_command",
     "make_nation_command",
 ]
 
@@ -259,6 +260,42 @@ def make_nation_command(
         f"{made.tracts:,} tracts, {made.block_groups:,} block groups"
     )
     click.echo(f"\nNext, try\n  opendas plan {made.runs[0]}\n  opendas run {made.runs[0]} --out {folder}-out")
+
+
+@click.command("make-census")
+@click.argument("path", metavar="ZIP", type=PATH)
+@click.option(
+    "--pums",
+    type=PATH,
+    multiple=True,
+    help="Person file of the ACS (zip, CSV or Parquet) to draw households from; may be given several times. "
+    "Default: invented households.",
+)
+@click.option("--to", "folder", type=FOLDER, required=True, help="Folder, new or empty.")
+@click.option("--seed", type=click.IntRange(min=0), default=2020, show_default=True, help="Another census.")
+def make_census_command(path: Path, pums: tuple[Path, ...], folder: Path, seed: int) -> None:
+    """Make records of people and housing units up, with run files for each census product.
+
+    ZIP is a state's official redistricting file of 2010 or 2020, whose blocks and counts are kept exactly.
+    Relationship, sex and age are invented: the records are nobody's, and no estimate of anybody's.
+
+    Example: opendas make-census ri2010.pl.zip --to made-ri
+    """
+    from opendas.demo import make_census
+
+    started = time.monotonic()
+    made = make_census(path, folder, pums=pums, seed=seed)
+    message(f"made in {duration(time.monotonic() - started)}")
+    click.echo(
+        f"{made.people:,} people, {made.households:,} households and {made.housing_units:,} housing units in "
+        f"{made.blocks:,} blocks"
+    )
+    if made.adjusted:
+        message(
+            f"in {made.adjusted:,} blocks households are not the occupied units of the file, which has fewer "
+            "people than occupied units there, or people and none"
+        )
+    click.echo("\nNext, try\n" + "\n".join(f"  opendas plan {run}" for run in made.runs))
 
 
 @click.group("init")

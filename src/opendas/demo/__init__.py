@@ -1,6 +1,15 @@
-"""A made state and a made nation: data to try everything on, with nobody's data in it."""
+"""A made state, a made nation and a made census: data to try everything on, with nobody's data in it."""
 
+from opendas.demo.census import MadeCensus, make_census
 from opendas.demo.generator import DemoState, make_state, write_demo
 from opendas.demo.nation import plan_nation, write_nation
 
-__all__ = ["DemoState", "make_state", "plan_nation", "write_demo", "write_nation"]
+__all__ = [
+    "DemoState",
+    "MadeCensus",
+    "make_census",
+    "make_state",
+    "plan_nation",
+    "write_demo",
+    "write_nation",
+]

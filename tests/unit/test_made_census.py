@@ -1,0 +1,197 @@
+"""The made census: exact in what the redistricting file says, possible in everything else."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.data import shared_data
+from support.pl94_zip import Block, some_blocks, write_csv, write_zip
+
+from opendas.cli.main import cli
+from opendas.demo import make_census
+from opendas.demo.households import CODE, allowed_ages, made_households
+from opendas.errors import ConfigError, DataError, FormatError
+from opendas.readers import ReaderSpec, make_reader
+from opendas.runs.run import load
+from opendas.schema.pl94 import pl94_persons, pl94_units
+
+HEADS = [CODE["householder_alone"], CODE["householder_not_alone"]]
+PARTNERS = [code for label, code in CODE.items() if label.endswith(("_spouse", "_partner"))]
+CHILDREN = [CODE["biological_child"], CODE["adopted_child"], CODE["stepchild"]]
+
+
+def read_as(reader: str, path: Path, kind: str) -> tuple[list[bytes], dict[tuple[int, int], int]]:
+    """Return geocodes and counts by (block, cell) of the official reader."""
+    product = pl94_persons() if kind == "persons" else pl94_units()
+    data = make_reader(ReaderSpec(reader, (path,), product)).read()
+    rows = np.repeat(np.arange(len(data.frame)), np.diff(data.histogram.indptr)).tolist()
+    entries = zip(rows, data.histogram.cells.tolist(), data.histogram.counts.tolist(), strict=True)
+    return data.frame.geocodes.tolist(), {(row, cell): count for row, cell, count in entries}
+
+
+def read_made(run_file: Path) -> tuple[list[bytes], dict[tuple[int, int], int]]:
+    """Return the same of a run of the made records."""
+    data = load(run_file).reader.read()
+    rows = np.repeat(np.arange(len(data.frame)), np.diff(data.histogram.indptr)).tolist()
+    entries = zip(rows, data.histogram.cells.tolist(), data.histogram.counts.tolist(), strict=True)
+    return data.frame.geocodes.tolist(), {(row, cell): count for row, cell, count in entries}
+
+
+def check_households(folder: Path) -> None:
+    """Check every record and every household of a made census, one by one."""
+    allowed = allowed_ages()
+    homes: dict[tuple[str, int], list[dict[str, int]]] = {}
+    for person in pq.read_table(folder / "persons.parquet").to_pylist():
+        assert allowed[person["relgq"], person["age"]]
+        assert person["votingage"] == (person["age"] >= 18)
+        assert (person["household"] > 0) == (person["relgq"] < len(CODE)) == (person["hhgq"] == 0)
+        if person["household"]:
+            homes.setdefault((person["GEOID"], person["household"]), []).append(person)
+    for people in homes.values():
+        relations = Counter(person["relgq"] for person in people)
+        assert sum(relations[code] for code in HEADS) == 1
+        assert sum(relations[code] for code in PARTNERS) <= 1
+        assert (relations[HEADS[0]] == 1) == (len(people) == 1)
+        (head,) = [person for person in people if person["relgq"] in HEADS]
+        for person in people:
+            if person["relgq"] == CODE["biological_child"]:
+                assert head["age"] - person["age"] >= 12
+            if person["relgq"] in PARTNERS:
+                opposite = person["relgq"] in (CODE["opposite_sex_spouse"], CODE["opposite_sex_partner"])
+                assert (person["sex"] != head["sex"]) == opposite
+    units = pq.read_table(folder / "units.parquet").to_pylist()
+    occupied = {(unit["GEOID"], unit["household"]) for unit in units if unit["occupancy"]}
+    assert occupied == homes.keys()
+
+
+@pytest.mark.parametrize("year", [2010, 2020])
+def test_margins_are_those_of_the_file_and_households_are_possible(tmp_path: Path, year: int) -> None:
+    path = write_zip(tmp_path / "fb.zip", some_blocks(), year)
+    made = make_census(path, tmp_path / "made")
+    assert made.adjusted == 0
+    for kind in ("persons", "units"):
+        expected = read_as(f"pl94-{year}", path, kind)
+        assert read_made(tmp_path / f"made/run-pl94-{kind}.toml") == expected
+    check_households(tmp_path / "made")
+
+
+_COUNTS = st.dictionaries(
+    st.tuples(st.integers(0, 1), st.integers(0, 1), st.integers(0, 62)), st.integers(1, 12), max_size=5
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(_COUNTS, st.integers(0, 12), st.integers(0, 3)), min_size=1, max_size=4))
+def test_any_counts_can_be_settled(
+    tmp_path_factory: pytest.TempPathFactory, counts: list[tuple[dict[tuple[int, int, int], int], int, int]]
+) -> None:
+    folder = tmp_path_factory.mktemp("any")
+    blocks = [
+        Block(f"9800100010010{k:02d}", people, occupied, vacant)
+        for k, (people, occupied, vacant) in enumerate(counts)
+    ]
+    blocks.append(Block("980010002001000", {(1, 0, 0): 1}, 1))
+    path = write_zip(folder / "fb.zip", blocks, 2010)
+    made = make_census(path, folder / "made", seed=len(counts))
+    fewer = [sum(block.people.values()) < block.occupied for block in blocks]
+    assert made.adjusted == sum(fewer)
+    assert read_made(folder / "made/run-pl94-persons.toml") == read_as("pl94-2010", path, "persons")
+    units = read_made(folder / "made/run-pl94-units.toml")
+    if not any(fewer):
+        assert units == read_as("pl94-2010", path, "units")
+    assert sum(units[1].values()) == made.housing_units == sum(b.occupied + b.vacant for b in blocks)
+    check_households(folder / "made")
+
+
+def test_a_block_gets_the_same_whatever_is_beside_it(tmp_path: Path) -> None:
+    blocks = some_blocks()
+    make_census(write_zip(tmp_path / "all.zip", blocks, 2020), tmp_path / "all")
+    make_census(write_zip(tmp_path / "two.zip", blocks[1:5:3], 2020), tmp_path / "two")
+    make_census(tmp_path / "all.zip", tmp_path / "again")
+    make_census(tmp_path / "all.zip", tmp_path / "other", seed=3)
+    every, some, again, other = (
+        pq.read_table(tmp_path / name / "persons.parquet").to_pylist()
+        for name in ("all", "two", "again", "other")
+    )
+    wanted = {block.code for block in blocks[1:5:3]}
+    assert [person for person in every if person["GEOID"] in wanted] == some
+    assert every == again
+    assert every != other
+
+
+def test_the_invented_population_has_the_shape_of_a_real_one() -> None:
+    pool = made_households()
+    assert 0.47 < (pool.sex == 0).mean() < 0.50
+    years = np.bincount(pool.age, minlength=100)[:90].astype(float)
+    smooth = np.convolve(years, np.ones(9) / 9, mode="valid")
+    assert np.abs(years[4:-4] / smooth - 1).max() < 0.2
+    assert 2.3 < len(pool.age) / len(pool.adults) < 2.8
+    assert 0.18 < (pool.age < 18).mean() < 0.28
+
+
+MICRODATA = [
+    ["SERIALNO", "SPORDER", "PWGTP", "AGEP", "SEX", "RELP"],
+    ["1", 1, 10, 40, 2, 0],
+    ["1", 2, 10, 41, 1, 1],
+    ["1", 3, 9, 8, 1, 2],
+    ["2", 1, 20, 70, 2, 0],
+    ["3", 1, 5, 20, 2, 16],
+    ["4", 1, 7, 30, 1, 0],
+    ["4", 2, 7, 31, 1, 13],
+]
+
+
+def test_households_of_microdata_are_drawn(tmp_path: Path) -> None:
+    path = write_zip(tmp_path / "fb.zip", [Block("980010001001000", {(1, 0, 0): 2}, 1)] * 1, 2010)
+    pums = write_csv(tmp_path / "psam_p98.csv", MICRODATA)
+    found = set()
+    for seed in range(30):
+        make_census(path, tmp_path / str(seed), pums=[pums], seed=seed)
+        people = pq.read_table(tmp_path / str(seed) / "persons.parquet").to_pylist()
+        assert {abs(person["age"] - 30) <= 3 for person in people} == {True}
+        found |= {person["relgq"] for person in people}
+    assert found == {CODE["householder_not_alone"], CODE["same_sex_partner"]}
+
+
+def test_what_cannot_be_used_is_refused(tmp_path: Path) -> None:
+    path = write_zip(tmp_path / "fb.zip", some_blocks(), 2010)
+    full = tmp_path / "full"
+    full.mkdir()
+    (full / "mine.txt").touch()
+    with pytest.raises(ConfigError, match="not empty"):
+        make_census(path, full)
+    lacking = write_csv(tmp_path / "lacking.csv", [row[:3] for row in MICRODATA])
+    with pytest.raises(FormatError) as error:
+        make_census(path, tmp_path / "new", pums=[lacking])
+    assert {finding.field for finding in error.value.findings} == {"AGEP", "SEX", "RELSHIPP or RELP"}
+    empty = write_csv(tmp_path / "empty.csv", [MICRODATA[0], MICRODATA[5]])
+    with pytest.raises(DataError, match="cannot be used"):
+        make_census(path, tmp_path / "new", pums=[empty])
+    with pytest.raises(FormatError):
+        make_census(lacking, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+    result = CliRunner().invoke(cli, ["make-census", str(lacking), "--to", str(tmp_path / "new")])
+    assert result.exit_code == 4 or isinstance(result.exception, FormatError)
+
+
+@pytest.mark.parametrize("pums", [False, True])
+def test_rhode_island_is_tied_exactly(tmp_path: Path, pums: bool) -> None:
+    path = shared_data("pl94_2010_ri/ri2010.pl.zip")
+    files = [shared_data("pums_2018/csv_pri.zip")] if pums else []
+    made = make_census(path, tmp_path / "made", pums=files)
+    assert (made.people, made.households, made.housing_units) == (1_052_567, 413_600, 463_388)
+    assert made.adjusted == 0
+    for kind in ("persons", "units"):
+        assert read_made(tmp_path / f"made/run-pl94-{kind}.toml") == read_as("pl94-2010", path, kind)
+    people = pq.read_table(tmp_path / "made/persons.parquet", columns=["relgq", "age", "sex", "household"])
+    relgq, age = people["relgq"].to_numpy(), people["age"].to_numpy()
+    assert bool(allowed_ages()[relgq, age].all())
+    assert int(np.isin(relgq, HEADS).sum()) == 413_600
+    assert 0.47 < (people["sex"].to_numpy() == 0).mean() < 0.50
