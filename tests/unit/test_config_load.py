@@ -73,6 +73,8 @@ milp = true
 [[passes.earlier]]
 least_squares = { "*" = [["rest"]] }
 rounder = { "*" = [["total"]] }
+[tie]
+release = "first"
 """
 
 WRONG = """[run]

@@ -219,6 +219,7 @@ HASHES = {
     "files/atomic.py": "files of a release",
     "files/remote.py": "files of a release, read back",
     "files/replicate_files.py": "released counts",
+    "files/release_folder.py": "certified digests of released microdata",
     "files/mdf/layout.py": "geocodes, which are public: names of files",
     "measurement/discovery.py": "the plan of a discovery",
     "measurement/plan.py": "the plan",

@@ -171,6 +171,11 @@ class LevelConstraints:
             None if self.tied is None else self.tied.slice(start, stop),
         )
 
+    def without_totals(self) -> LevelConstraints:
+        """Return the constraints without totals: a tie determines them, and has been compared with them."""
+        kept = tuple(invariant for invariant in self.invariants if invariant.query.size > 1)
+        return replace(self, invariants=kept, joint=None)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ConstraintTable:

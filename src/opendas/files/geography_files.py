@@ -20,6 +20,7 @@ from opendas.constraints.table import (
     InvariantAnswers,
     JointTotal,
     LevelConstraints,
+    TiedCounts,
     bound_cells,
 )
 from opendas.errors import ConfigError, FormatError, GeographyError
@@ -36,11 +37,13 @@ from opendas.files.parquet import (
 from opendas.files.product_json import product_from_json, product_to_json
 from opendas.geography.frame import Frame
 from opendas.geography.spine import Shares, Spine, SpineLevel
+from opendas.schema.histogram import Histogram
 from opendas.schema.product import Product
 
 __all__ = [
     "CONSTRAINT_SCHEMA",
     "SPINE_SCHEMA",
+    "TIE_SCHEMA",
     "ConstraintRows",
     "constraint_metadata",
     "frame_metadata",
@@ -50,7 +53,9 @@ __all__ = [
     "read_frame",
     "read_product",
     "read_spine",
+    "read_tie",
     "spine_metadata",
+    "tie_metadata",
     "write_constraints",
     "write_frame",
     "write_spine",
@@ -280,7 +285,40 @@ def read_constraint_table(path: Path, product: Product, spine: Spine) -> Constra
                 _joint(path, level, [block for block in here if block.kind == "joint"]),
             )
         )
-    return ConstraintTable(names, bound_cells(product), product.possible, tuple(levels))
+    table = ConstraintTable(names, bound_cells(product), product.possible, tuple(levels))
+    if product.tie is None:
+        return table
+    query = product.workload.group(product.tie.query)
+    return table.tied_to(
+        product.tie.product, query, read_tie(path.with_name("tie.parquet"), product, spine), spine
+    )
+
+
+@reads_file
+def read_tie(path: Path, product: Product, spine: Spine) -> Histogram:
+    """Read ``measurements/<product>/tie.parquet``: tied counts of every leaf, in the spine's order.
+
+    Raises
+    ------
+    FormatError
+        If it is of another tie, or a leaf is missing.
+    """
+    if read_metadata(path) != tie_metadata(product):
+        raise FormatError(f"{path.name}: not of the tie that the product declares.")
+    if product.tie is None:
+        raise ValueError("the product is not tied")
+    table = open_parquet(path).read().combine_chunks()
+    if not np.array_equal(to_bytes(table.column("geocode")), spine.leaf.geocodes):
+        raise FormatError(f"{path.name}: the leaves are not those of the spine.")
+    size = product.workload.group(product.tie.query).size
+    lengths = np.array(pc.list_value_length(table.column("row")), dtype=np.int64)
+    rows, counts = (
+        np.array(pc.list_flatten(table.column(name)), dtype=np.int64) for name in ("row", "count")
+    )
+    if len(rows) != len(counts) or (len(rows) and not 0 <= rows.min() <= rows.max() < size):
+        raise FormatError(f"{path.name}: rows that {product.tie.query!r} does not have.")
+    geounits = np.repeat(np.arange(len(lengths)), lengths)
+    return Histogram.from_entries(geounits, rows, counts, shape=(len(lengths), size))
 
 
 _TEXT = pa.dictionary(pa.int32(), pa.string())
@@ -292,6 +330,9 @@ SPINE_SCHEMA = pa.schema(
         ("share", _TEXT),
         ("whole", pa.int64()),
     ]
+)
+TIE_SCHEMA = pa.schema(
+    [("geocode", pa.string()), ("row", pa.list_(pa.int32())), ("count", pa.list_(pa.int64()))]
 )
 CONSTRAINT_SCHEMA = pa.schema(
     [
@@ -402,8 +443,26 @@ def constraint_metadata(product: Product, spine: Spine) -> dict[str, object]:
     }
 
 
+def tie_metadata(product: Product) -> dict[str, object]:
+    """Return what a file of tied counts says of itself."""
+    tie = product.tie
+    said = {} if tie is None else {"product": tie.product, "query": tie.query, "microdata": tie.microdata}
+    return {"format": "opendas tie 1", **said}
+
+
+def _write_tie(path: Path, product: Product, spine: Spine, tied: TiedCounts) -> None:
+    """Write the tied counts of every leaf; those of all other geounits are their sums."""
+    starts = pa.array(tied.starts.astype(np.int32))
+    columns = [
+        bytes_column(spine.leaf.geocodes),
+        pa.ListArray.from_arrays(starts, pa.array(tied.rows)),
+        pa.ListArray.from_arrays(starts, pa.array(tied.counts)),
+    ]
+    write_parquet(path, pa.Table.from_arrays(columns, schema=TIE_SCHEMA), metadata=tie_metadata(product))
+
+
 def write_constraints(path: Path, product: Product, spine: Spine, table: ConstraintTable) -> None:
-    """Write the bounds and invariant answers of every geounit.
+    """Write the bounds and invariant answers of every geounit, and in a file beside them what is tied.
 
     A total that parts of a geounit hold together has the kind ``joint``, and stands at each of the parts.
 
@@ -418,6 +477,9 @@ def write_constraints(path: Path, product: Product, spine: Spine, table: Constra
     """
     if table.bound_names != tuple(bound.name for bound in product.bounds):
         raise ConfigError("the constraints are not those of the product.")
+    tied = table.levels[-1].tied
+    if tied is not None:
+        _write_tie(path.with_name("tie.parquet"), product, spine, tied)
     with parquet_sink(path, CONSTRAINT_SCHEMA, metadata=constraint_metadata(product, spine)) as sink:
         for level, constraints in zip(spine.levels, table.levels, strict=True):
             for start in range(0, len(level), GEOUNITS_PER_BATCH):

@@ -7,7 +7,7 @@ from typing import Any
 
 from opendas.errors import FormatError
 from opendas.schema.attributes import Attribute, Recode, Schema
-from opendas.schema.declarations import Bound, Invariant, StructuralZero
+from opendas.schema.declarations import Bound, Invariant, StructuralZero, Tie
 from opendas.schema.product import PassPlan, Product
 
 __all__ = ["product_from_json", "product_to_json"]
@@ -15,6 +15,8 @@ __all__ = ["product_from_json", "product_to_json"]
 
 def product_to_json(product: Product) -> dict[str, Any]:
     """Return the declaration of `product`; passes and default budget belong to the run and stay out."""
+    tie = product.tie
+    tied = {} if tie is None else {"tie": [tie.product, tie.query, tie.microdata]}
     return {
         "name": product.name,
         "protected_unit": product.protected_unit,
@@ -30,6 +32,7 @@ def product_to_json(product: Product) -> dict[str, Any]:
         "structural_zeros": [
             {name: list(labels) for name, labels in zero.levels.items()} for zero in product.structural_zeros
         ],
+        **tied,
     }
 
 
@@ -59,6 +62,7 @@ def product_from_json(value: Mapping[str, Any]) -> Product:
             protected_unit=value["protected_unit"],
             layout=value["layout"],
             passes=PassPlan({}, {}),
+            tie=Tie(*value["tie"]) if "tie" in value else None,
         )
     except (KeyError, TypeError, ValueError) as error:
         raise FormatError("the description of the product in the file's metadata is incomplete.") from error

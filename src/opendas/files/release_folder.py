@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
+
 from opendas.constraints.table import ConstraintTable
-from opendas.errors import ConfigError, FormatError
+from opendas.errors import ConfigError, DataError, FormatError
+from opendas.files.atomic import sha256_file
 from opendas.files.geography_files import (
     ConstraintRows,
     read_constraint_table,
@@ -22,7 +27,7 @@ from opendas.geography.spine import Spine
 from opendas.schema.histogram import Histogram
 from opendas.schema.product import Product
 
-__all__ = ["ReleaseFolder", "ReleasedProduct", "release_path"]
+__all__ = ["ReleaseFolder", "ReleasedProduct", "microdata_digest", "release_path", "tied_counts"]
 
 
 def release_path(path: Path) -> Path:
@@ -104,7 +109,7 @@ class ReleasedProduct:
     def measurement(self, geolevel: str) -> MeasurementFile | None:
         """Return a geolevel's measurement file; None where nothing was measured."""
         path = self.measurements / f"{geolevel}.parquet"
-        if geolevel in ("spine", "constraints") or not path.is_file():
+        if geolevel in ("spine", "constraints", "tie") or not path.is_file():
             return None
         return MeasurementFile(path)
 
@@ -161,3 +166,86 @@ class ReleaseFolder:
         if len(self._products) != 1:
             raise FormatError(f"this release holds {', '.join(self.names)}; name one of them.")
         return next(iter(self._products.values()))
+
+
+def _certified_microdata(release: Path, product: str) -> tuple[ReleasedProduct, dict[str, str]]:
+    """Return a product of a release and the certified SHA-256 of each of its microdata files.
+
+    Raises
+    ------
+    ConfigError
+        If the release has no such product, no microdata of it, or no certificate.
+    """
+    released = ReleaseFolder(release)[product]
+    folder = f"mdf/{released.product.layout}/"
+    try:
+        listed = json.loads((release / "certificate.json").read_bytes())["files"]
+        files = {e["path"]: str(e["sha256"]) for e in listed if str(e["path"]).startswith(folder)}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"{release}: no certificate that lists its files; opendas verify says more."
+        ) from error
+    if not files:
+        raise ConfigError(f"{release}: {product} was measured but not estimated; run opendas estimate first.")
+    return released, files
+
+
+def microdata_digest(release: Path, product: str) -> str:
+    """Return the SHA-256 of the names and digests of a product's microdata files, as they are certified."""
+    _, files = _certified_microdata(release, product)
+    text = "\n".join(f"{digest} {name}" for name, digest in sorted(files.items()))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def tied_counts(release: Path, product: Product, frame: Frame) -> Histogram:
+    """Return the counts of the release that `product` is tied to, over the rows of the tie's query group.
+
+    Parameters
+    ----------
+    release : Path
+        ``release/`` of the earlier release.
+    product : Product
+        With a tie.
+    frame : Frame
+        Of this product.
+
+    Returns
+    -------
+    Histogram
+        One row per leaf of `frame`. Public.
+
+    Raises
+    ------
+    DataError
+        If a file is not as certified, or the release has other leaves.
+    ConfigError
+        If the earlier product's cells are not the rows of the tie's query group.
+    """
+    tie = product.tie
+    if tie is None:
+        raise ValueError("the product is not tied")
+    released, files = _certified_microdata(release, tie.product)
+    wrong = [name for name, digest in files.items() if not _is_certified(release / name, digest)]
+    if wrong:
+        raise DataError(
+            f"[tie] {release}: {wrong[0]} is missing or not as certified; opendas verify says more."
+        )
+    query = product.workload.group(tie.query)
+    if query.size != released.product.schema.size:
+        raise ConfigError(
+            f"[tie] {query.name!r} has {query.size:,} rows, and {tie.product} in {release} has "
+            f"{released.product.schema.size:,} cells: they cannot be the same counts."
+        )
+    here, there = frame.geocodes, released.frame.geocodes
+    if not np.array_equal(here, there):
+        unlike = sorted(set(here.tolist()) ^ set(there.tolist()))
+        first = unlike[0].decode("utf-8", "replace")
+        raise DataError(
+            f"[tie] {release} is a release of another frame: {len(there):,} leaves there, {len(here):,} "
+            f"here; {len(unlike):,} are in one of them only, the first {first}."
+        )
+    return released.estimate
+
+
+def _is_certified(path: Path, digest: str) -> bool:
+    return path.is_file() and sha256_file(path) == digest

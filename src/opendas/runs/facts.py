@@ -95,6 +95,12 @@ def measured_facts(
         + ", ".join(f"{name} in {'/'.join(labels)}" for name, labels in zero.levels.items())
         for zero in product.structural_zeros
     ]
+    if product.tie is not None:
+        tie = product.tie
+        public.append(
+            f"tie: {tie.query} as in the release of {tie.product}, microdata {tie.microdata}; the loss of "
+            "that release is not in the loss of this run, and comes on top of it"
+        )
     within = within_losses(plan, held)
     return RunFacts(
         product=product.name,

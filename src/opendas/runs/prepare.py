@@ -18,6 +18,7 @@ from opendas.engines.truth import ExactCounts
 from opendas.errors import DataError
 from opendas.files.atomic import write_atomic
 from opendas.files.mdf.layout import check_mdf
+from opendas.files.release_folder import tied_counts
 from opendas.gls.model import TreeModel
 from opendas.measurement.invariants import declared_invariants
 from opendas.measurement.protection import ProtectionMap
@@ -131,6 +132,10 @@ def plan_run(act: Act[RunOptions], run: Run, backend: Backend, *, estimates: boo
     act.tell("reading", 1, 1)
     act.clock.lap("read")
     constraints = bound_table(product, data.frame, spine, declared_invariants(product, counts.answers, spine))
+    if product.tie is not None and resolved.tied is not None:
+        tied = tied_counts(resolved.tied, product, data.frame).take(spine.leaf_order)
+        query = product.workload.group(product.tie.query)
+        constraints = constraints.tied_to(product.tie.product, query, tied, spine)
     check_feasible(product, spine, constraints)
     protection = ProtectionMap.of(plan, data.frame, constraints)
     protection.check()

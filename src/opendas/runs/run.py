@@ -225,6 +225,9 @@ class Run:
             "bounds": [[b.name, b.lower, b.upper] for b in self.product.bounds],
             "domain": resolved.domain.to_dict(),
         }
+        if self.product.tie is not None:
+            tie = self.product.tie
+            document["tie"] = [tie.product, tie.query, tie.microdata]
         if self.product.passes.earlier:
             document["earlier"] = [
                 [sorted(stage.least_squares.items()), sorted(stage.rounder.items())]

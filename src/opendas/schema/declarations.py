@@ -11,7 +11,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Self
 
-__all__ = ["MAX_PEOPLE_PER_UNIT", "Bound", "ContributionBound", "Distinct", "Invariant", "StructuralZero"]
+__all__ = [
+    "MAX_PEOPLE_PER_UNIT",
+    "Bound",
+    "ContributionBound",
+    "Distinct",
+    "Invariant",
+    "StructuralZero",
+    "Tie",
+]
 
 MAX_PEOPLE_PER_UNIT = 99_999
 """Most people in one housing unit or facility (TopDown production; see docs/products)."""
@@ -38,6 +46,26 @@ class Invariant:
     def name(self) -> str:
         """Identifier, for instance ``"total@state"``."""
         return f"{self.query}@{self.geolevel}"
+
+
+@dataclass(frozen=True, slots=True)
+class Tie:
+    """The counts of a product agree with those of an earlier release, in every geounit.
+
+    Parameters
+    ----------
+    product : str
+        The earlier product.
+    query : str
+        Query group whose rows are that product's cells, in order.
+    microdata : str
+        Digest of the earlier release's microdata, where a run is tied to one; see
+        :func:`opendas.files.release_folder.microdata_digest`.
+    """
+
+    product: str
+    query: str
+    microdata: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ codes, recodes and edit constraints are those of the public release of the 2020 
 from __future__ import annotations
 
 from opendas.schema.attributes import Attribute, Recode, Schema
-from opendas.schema.declarations import Invariant, StructuralZero
+from opendas.schema.declarations import Invariant, StructuralZero, Tie
 from opendas.schema.pl94 import HHGQ_LEVELS, race_combinations
 from opendas.schema.product import PassPlan, Product
 
@@ -209,4 +209,5 @@ def dhc_persons() -> Product:
             earlier=(PassPlan({"*": ((*_COARSE, _BY_RELATIONSHIP, _BY_RELGQ),)}, {"*": (chain,)}),),
         ),
         preset="us2020-dhc-persons",
+        tie=Tie("pl94-persons", PL94_CELL),
     )

@@ -153,6 +153,15 @@ class Histogram:
         new_row = np.searchsorted(starts, row_of_entry, side="right") - 1
         return Histogram.from_entries(new_row, self.cells, self.counts, shape=(len(starts) - 1, self.size))
 
+    def unlike(self, other: Histogram) -> Ints:
+        """Return the rows in which a histogram of equal shape differs, ascending."""
+        lengths, others = np.diff(self.indptr), np.diff(other.indptr)
+        alike = np.flatnonzero(lengths == others)
+        left, right = self.take(alike), other.take(alike)
+        differs = (left.cells != right.cells) | (left.counts != right.counts)
+        inside = alike[np.repeat(np.arange(len(alike)), lengths[alike])[differs]]
+        return np.union1d(np.flatnonzero(lengths != others), inside).astype(np.int64)
+
     def dense(self, row: int) -> Ints:
         """Return one row as a dense int64 (n,) vector."""
         out = np.zeros(self.size, dtype=np.int64)

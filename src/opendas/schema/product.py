@@ -11,7 +11,7 @@ import numpy as np
 from opendas.arrays import Bools
 from opendas.errors import ConfigError
 from opendas.schema.attributes import Recode, Schema
-from opendas.schema.declarations import Bound, Invariant, StructuralZero
+from opendas.schema.declarations import Bound, Invariant, StructuralZero, Tie
 from opendas.schema.provenance import Discovery, Provenance
 from opendas.schema.query_groups import Workload
 
@@ -122,6 +122,8 @@ class Product:
         Where the labels come from; empty where nobody has said, which a run refuses.
     discovery : Discovery or None
         The act that found private labels.
+    tie : Tie or None
+        To which product it may be tied; of a run, to which release it is.
     """
 
     name: str
@@ -138,6 +140,7 @@ class Product:
     budget: Mapping[str, object] | None = field(default=None)
     provenance: Mapping[str, Provenance] = field(default_factory=dict)
     discovery: Discovery | None = None
+    tie: Tie | None = None
 
     @cached_property
     def workload(self) -> Workload:

@@ -233,7 +233,8 @@ def _by_stages(family: Family, rules: LevelRules, measurement: FamilyMeasurement
         cells = MergedCells.by(stage, family.support) if merges else MergedCells.each(family.support)
         part, answers = cells.family(family), cells.answers(measurement)
         if number == 0:
-            groups = Groups.build(part.support, part.parent, part.constraints, rules, family.label)
+            constraints = part.constraints if tied is None else part.constraints.without_totals()
+            groups = Groups.build(part.support, part.parent, constraints, rules, family.label)
             if fixed is not None:
                 before = fixed.at(cells)
                 groups = groups.with_partition(before.rows, before.counts)

@@ -356,7 +356,11 @@ def check_measurements(run: Mapping[str, Any], released: ReleasedProduct, stop: 
     plan = certified_plan(run, released)
     stored = run["measurements"]
     require(stored in ("used", "full"), f"measurements {stored!r}: expected used or full.")
-    present = {path.stem for path in released.measurements.glob("*.parquet")} - {"spine", "constraints"}
+    present = {path.stem for path in released.measurements.glob("*.parquet")} - {
+        "spine",
+        "constraints",
+        "tie",
+    }
     budgeted = {level.geolevel for level in plan.levels if level.queries}
     require(present == budgeted, "there is a measurement file too many or too few.")
     values = 0

@@ -16,10 +16,12 @@ from opendas.files.atomic import sha256_file
 from opendas.files.geography_files import (
     CONSTRAINT_SCHEMA,
     SPINE_SCHEMA,
+    TIE_SCHEMA,
     constraint_metadata,
     frame_metadata,
     frame_schema,
     spine_metadata,
+    tie_metadata,
 )
 from opendas.files.mdf.layout import mdf_layout, mdf_parts
 from opendas.files.mdf.reading import mdf_files
@@ -107,6 +109,8 @@ def _known_files(run: Mapping[str, Any], released: ReleasedProduct) -> dict[str,
         f"measurements/{name}/constraints.parquet": CONSTRAINT_SCHEMA,
         **{f"measurements/{name}/{level}.parquet": MEASUREMENT_SCHEMA for level in measured},
     }
+    if released.product.tie is not None:
+        files[f"measurements/{name}/tie.parquet"] = TIE_SCHEMA
     replicates = f"{REPLICATES}/{name}.parquet"
     if (released.release / replicates).exists():
         files[replicates] = REPLICATE_SCHEMA
@@ -123,7 +127,9 @@ def _known_metadata(released: ReleasedProduct) -> dict[str, Any]:
     """Return what the files of public things say of themselves; of measurements another check knows it."""
     product, spine = released.product, released.spine
     folder = f"measurements/{released.name}"
+    tied = {} if product.tie is None else {f"{folder}/tie.parquet": tie_metadata(product)}
     return {
+        **tied,
         f"geography/{released.name}.parquet": frame_metadata(released.frame, product),
         f"{folder}/spine.parquet": spine_metadata(spine),
         f"{folder}/constraints.parquet": constraint_metadata(product, spine),

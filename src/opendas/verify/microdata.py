@@ -11,7 +11,7 @@ import numpy as np
 
 from opendas.arrays import Bools, Codes, Ints
 from opendas.constraints.table import bound_table, invariant_geolevels
-from opendas.files.geography_files import ConstraintRows
+from opendas.files.geography_files import ConstraintRows, read_tie
 from opendas.files.mdf.layout import PRODUCTION_LAYOUTS, estimate_of_records, mdf_parts
 from opendas.files.mdf.reading import MdfRecords, mdf_files, read_mdf_records
 from opendas.files.release_folder import ReleasedProduct
@@ -21,7 +21,15 @@ from opendas.schema.histogram import Histogram
 from opendas.schema.pl94 import GQ_COLUMNS, HHGQ_LEVELS
 from opendas.verify.check import first_few, require
 
-__all__ = ["Microdata", "check_bounds", "check_constraints", "check_frame", "check_quarters", "check_records"]
+__all__ = [
+    "Microdata",
+    "check_bounds",
+    "check_constraints",
+    "check_frame",
+    "check_quarters",
+    "check_records",
+    "check_tie",
+]
 
 
 _LEAVES_AT_ONCE = 1 << 16
@@ -193,6 +201,27 @@ def check_constraints(run: Mapping[str, Any], data: Microdata) -> str:
             require(False, f"{level.name}: {block.name} does not hold in {where}.")
     note = f"; {relaxed} do not hold above families that the failsafe relaxed" if relaxed else ""
     return f"{rows} rows hold{note}" if not relaxed else f"{rows - relaxed} of {rows} rows hold{note}"
+
+
+def check_tie(data: Microdata) -> str:
+    """The records of every leaf, and so of every geounit, count what the tied release counts."""
+    released = data.released
+    spine, tie = released.spine, released.product.tie
+    require(tie is not None, "the certificate speaks of a tie, and the product on file of none.")
+    if tie is None:
+        raise AssertionError("required above")
+    tied = read_tie(released.measurements / "tie.parquet", released.product, spine).take(spine.place_of_leaf)
+    query = released.product.workload.group(tie.query)
+    leaf = np.repeat(np.arange(data.estimate.rows), np.diff(data.estimate.indptr))
+    found = Histogram.from_entries(
+        leaf, query.row_of_cell[data.estimate.cells], data.estimate.counts, shape=(tied.rows, query.size)
+    )
+    unlike = found.unlike(tied)
+    codes = released.frame.geocodes[unlike]
+    require(
+        not len(unlike), f"other counts than {tie.product} in {first_few(code.decode() for code in codes)}."
+    )
+    return f"{len(tied.counts)} counts of {tie.query}, as in the release of {tie.product}"
 
 
 def check_quarters(data: Microdata) -> str:

@@ -46,6 +46,7 @@ from opendas.verify.microdata import (
     check_frame,
     check_quarters,
     check_records,
+    check_tie,
 )
 
 __all__ = ["Check", "check_domain", "check_spine", "estimated", "verify_release"]
@@ -183,6 +184,8 @@ def _run_checks(run: Mapping[str, Any], released: ReleasedProduct) -> Iterator[C
         later |= {"microdata": partial(check_records, run, data)}
         later |= {"constraints": partial(check_constraints, run, data)}
         later |= {"units and people": partial(check_quarters, data)}
+        if any(line.startswith("tie:") for line in run["declared"]):
+            later |= {"tie": partial(check_tie, data)}
     else:
         later |= {"microdata": partial(_no_microdata, released)}
     product = run["product"]

@@ -61,7 +61,7 @@ CENSUS_READERS = ("pl94-2010", "pl94-2020", "ppmf", "mdf", "cef")
 LONGEST_GEOCODE = 10_000
 """Characters of a geocode that a run file may speak of: arrays of codes are that wide."""
 
-RESERVED_GEOLEVELS = frozenset({"root", "leaf", "spine", "constraints", *ENTITY_CATEGORIES})
+RESERVED_GEOLEVELS = frozenset({"root", "leaf", "spine", "constraints", "tie", *ENTITY_CATEGORIES})
 """Names that no geolevel has: they stand for others in run files, or for files beside its measurements."""
 
 _GEOLEVEL = re.compile(r"[^\W_]([\w .-]{0,62}[^\W_])?")
@@ -393,6 +393,12 @@ class PassesSection(Section):
     milp: bool = False
 
 
+class TieSection(Section):
+    """``[tie]``: the release that this one agrees with."""
+
+    release: RunPath
+
+
 class RunFile(Section):
     """A run file."""
 
@@ -401,6 +407,7 @@ class RunFile(Section):
     geography: GeographySection = GeographySection()
     budget: BudgetSection = BudgetSection()
     passes: PassesSection = PassesSection()
+    tie: TieSection | None = None
 
     @property
     def geolevels(self) -> tuple[str, ...]:

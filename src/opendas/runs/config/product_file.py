@@ -26,7 +26,7 @@ from opendas.runs.config.model import (
 )
 from opendas.runs.config.words import nearest
 from opendas.schema.attributes import Attribute, Recode, Schema
-from opendas.schema.declarations import MAX_PEOPLE_PER_UNIT, Bound, Invariant, StructuralZero
+from opendas.schema.declarations import MAX_PEOPLE_PER_UNIT, Bound, Invariant, StructuralZero, Tie
 from opendas.schema.dhc_persons import dhc_persons
 from opendas.schema.pl94 import pl94_persons, pl94_units
 from opendas.schema.product import Passes, PassPlan, Product
@@ -155,6 +155,13 @@ class BoundSection(Section):
     upper: Annotated[int, Field(ge=0, le=MOST_PER_UNIT)] = MAX_PEOPLE_PER_UNIT
 
 
+class TiedProductSection(Section):
+    """``[tie]``: the product that a run may be tied to."""
+
+    product: Name
+    query: Name
+
+
 class ProductFile(Section):
     """A product file."""
 
@@ -167,6 +174,7 @@ class ProductFile(Section):
     bounds: tuple[BoundSection, ...] = ()
     budget: BudgetSection | None = None
     passes: PassesSection | None = None
+    tie: TiedProductSection | None = None
 
 
 class _Checker:
@@ -276,12 +284,21 @@ def _product(declared: ProductFile, check: _Checker) -> Product:
         budget=None if declared.budget is None else _written(declared.budget),
         provenance=_provenance(declared, check),
         discovery=None if discovery is None else discovery.discovery,
+        tie=_tie(declared, workload, check),
     )
     check.finish()
     if not product.possible.any():
         check.refuse(("structural_zeros",), "together they forbid every cell of the schema")
     check.finish()
     return product
+
+
+def _tie(declared: ProductFile, workload: Workload, check: _Checker) -> Tie | None:
+    given = declared.tie
+    if given is None:
+        return None
+    query = check.attempt(("tie", "query"), workload.canonical, given.query)
+    return None if query is None else Tie(given.product, query)
 
 
 def _provenance(declared: ProductFile, check: _Checker) -> dict[str, Provenance]:

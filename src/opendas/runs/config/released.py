@@ -192,6 +192,9 @@ def _declaration(product: Product) -> list[str]:
             "upper": bound.upper,
         }
         lines += _table("[[bounds]]", limits)
+    if product.tie is not None:
+        tie = product.tie
+        lines += _table("[tie]", {"product": tie.product, "query": tie.query, "microdata": tie.microdata})
     return lines
 
 

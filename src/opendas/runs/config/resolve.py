@@ -9,6 +9,7 @@ from pathlib import Path
 
 from opendas.budget.resolve import BudgetSpec
 from opendas.errors import ConfigError, PrivacyError
+from opendas.files.release_folder import microdata_digest, release_path
 from opendas.files.remote import RemoteAddress, RemoteInput
 from opendas.geography.frame import ENTITY_CATEGORIES, LevelRule
 from opendas.geography.recipe import Recipe, recipe_levels, stand_ins
@@ -24,7 +25,7 @@ from opendas.runs.config.model import (
 )
 from opendas.runs.config.product_file import earlier_stages, load_product, pass_table
 from opendas.runs.config.words import nearest
-from opendas.schema.declarations import Invariant
+from opendas.schema.declarations import Invariant, Tie
 from opendas.schema.product import PassPlan, Product
 from opendas.schema.provenance import PROVENANCE_WORDS, Discovery, Domain, Provenance
 
@@ -279,6 +280,8 @@ class Resolved:
         Allow rounder passes that are not laminar.
     domain : Domain
         Where labels, levels, frame and units come from, as the files declare it.
+    tied : Path or None
+        ``release/`` of the release that this run is tied to; None also where a run is read from its release.
     """
 
     product: Product
@@ -297,6 +300,7 @@ class Resolved:
     slack: Fraction
     milp: bool
     domain: Domain
+    tied: Path | None = None
 
 
 def resolve(run_file: RunFile, *, strict: bool = False, need_input: bool = True) -> Resolved:
@@ -334,6 +338,8 @@ def resolve(run_file: RunFile, *, strict: bool = False, need_input: bool = True)
     product = replace(product, invariants=held, passes=_passes(run_file, product, levels))
     if reader.contribution is not None:  # which is then what one neighbour replaces
         product = replace(product, protected_unit=reader.contribution.unit_id)
+    tied = None if run_file.tie is None else release_path(run_file.tie.release)
+    product = replace(product, tie=_tie(run_file, product, tied))
     mechanism, neighbours = Mechanism(run_file.run.mechanism), Neighbours(run_file.run.neighbours)
     return Resolved(
         product=product,
@@ -352,7 +358,26 @@ def resolve(run_file: RunFile, *, strict: bool = False, need_input: bool = True)
         slack=run_file.passes.slack,
         milp=run_file.passes.milp,
         domain=domain,
+        tied=tied,
     )
+
+
+def _tie(run_file: RunFile, product: Product, release: Path | None) -> Tie | None:
+    """Return to which release a run is tied, by the digest of its microdata."""
+    if release is None:
+        return None
+    tie = product.tie
+    if tie is None:
+        raise ConfigError(
+            f"[tie]: the product {product.name} does not say what of it agrees with another product. "
+            "Remove it, or give the product file a [tie] with product and query."
+        )
+    if run_file.run.estimator == "informed":
+        raise ConfigError(
+            "[tie]: estimator informed fits all levels together and knows no counts of an earlier release. "
+            "Use estimator topdown, or remove [tie]."
+        )
+    return replace(tie, microdata=microdata_digest(release, tie.product))
 
 
 def declared_domain(run_file: RunFile, product: Product) -> Domain:

@@ -159,7 +159,7 @@ def _compare(released: ReleasedProduct, leaves: Callable[[Ints], Histogram]) -> 
     differing, first = 0, None
     for start, found in released.estimate.pieces(_LEAVES_AT_ONCE):
         again = leaves(np.arange(start, start + found.rows))
-        rows = rows_that_differ(found, again)
+        rows = found.unlike(again)
         differing += len(rows)
         if len(rows) and first is None:
             row = int(rows[0])
@@ -173,16 +173,6 @@ def _compare(released: ReleasedProduct, leaves: Callable[[Ints], Histogram]) -> 
             f"the microdata are not what the measurements give: {differing} of {len(released.frame)} leaves "
             f"differ. The first is {code}, with {here} records here and {there} estimated again."
         )
-
-
-def rows_that_differ(one: Histogram, other: Histogram) -> Ints:
-    """Return the rows in which two histograms of equal shape differ, ascending."""
-    lengths, others = np.diff(one.indptr), np.diff(other.indptr)
-    alike = np.flatnonzero(lengths == others)
-    left, right = one.take(alike), other.take(alike)
-    unlike = (left.cells != right.cells) | (left.counts != right.counts)
-    inside = alike[np.repeat(np.arange(len(alike)), lengths[alike])[unlike]]
-    return np.union1d(np.flatnonzero(lengths != others), inside).astype(np.int64)
 
 
 def _compare_families(certified: Mapping[str, Any], solved: Solved) -> None:
