@@ -153,30 +153,19 @@ class Groups:
         which is slower: the rows are then no longer independent.
         """
         mask = self.mask & (counts[:, rows] > 0)
-        alone = replace(self, mask=mask, fixed_rows=rows, fixed=counts)
         if not self.names and self.joint is None:
-            return alone
-        every = alone.with_groups_of_fixed_rows()
-        return replace(
-            every,
-            whole_lower=np.concatenate([self.whole_lower, counts], axis=1),
-            whole_upper=np.concatenate([self.whole_upper, counts], axis=1),
-            fixed_rows=None,
-            fixed=None,
-        )
-
-    def with_groups_of_fixed_rows(self) -> Groups:
-        """Return the same with a group of cells for each fixed row, for the least squares."""
-        if self.fixed_rows is None or self.fixed is None:
-            return self
-        rows = np.arange(self.fixed.shape[1], dtype=np.int32)
-        held = self.fixed.astype(np.float64)
+            return replace(self, mask=mask, fixed_rows=rows, fixed=counts)
+        numbers = np.arange(counts.shape[1], dtype=np.int32)
+        held = counts.astype(np.float64)
         return replace(
             self,
-            names=(*self.names, *(["fixed"] * len(rows))),
-            cells=np.concatenate([self.cells, self.fixed_rows[None, :] == rows[:, None]]),
+            names=(*self.names, *(["fixed"] * len(numbers))),
+            cells=np.concatenate([self.cells, rows[None, :] == numbers[:, None]]),
             lower=np.concatenate([self.lower, held], axis=1),
             upper=np.concatenate([self.upper, held], axis=1),
+            mask=mask,
+            whole_lower=np.concatenate([self.whole_lower, counts], axis=1),
+            whole_upper=np.concatenate([self.whole_upper, counts], axis=1),
         )
 
     def hold(self, name: str, compact: npt.NDArray[np.int32], answers: Floats, slack: float) -> Groups:

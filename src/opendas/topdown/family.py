@@ -110,8 +110,6 @@ def family_problem(
     hessians: Curvature | None = None,
 ) -> FamilyProblem:
     """Return the least-squares problem of a family under its constraints."""
-    if groups.fixed_rows is not None and groups.fixed is not None:
-        groups = groups.with_groups_of_fixed_rows()
     return FamilyProblem(
         terms=terms,
         linear=linear,
@@ -126,6 +124,8 @@ def family_problem(
         joint_total=None if groups.joint is None else groups.joint.totals.astype(np.float64),
         joint_names=groups.joint_names,
         hessians=hessians,
+        fixed_rows=groups.fixed_rows,
+        fixed=None if groups.fixed is None else groups.fixed.astype(np.float64),
     )
 
 
