@@ -304,3 +304,55 @@ def test_a_spine_is_a_frame_of_its_own_geounits(script) -> None:
     own = script("informed").own_frame(spine, frame)
     for level in ("tract", "block_group"):
         assert np.array_equal(own.codes(level), frame.codes(level))
+
+
+@pytest.mark.parametrize(
+    ("name", "free"), [("opendas2026-persons", False), ("opendas2026-blocks-persons", True)]
+)
+def test_the_presets_of_our_own_are_those_that_the_experiment_derives(script, name: str, free: bool) -> None:
+    levels, queries = script("equal_rho").derived(free=free)
+    found = preset(name)
+    # another version of the optimiser may end a few ten-thousandths away
+    assert [float(share) for share in levels] == pytest.approx(
+        list(map(float, found.geolevels.values())), abs=0.01
+    )
+    for derived, shares in zip(queries, found.queries.values(), strict=True):
+        assert sum(derived.values()) == 1
+        assert {q: float(s) for q, s in derived.items()} == pytest.approx(
+            {q: float(s) for q, s in shares.items()}, abs=0.02
+        )
+
+
+def test_expected_errors_on_the_effective_domain_are_those_of_plain_matrices(script, monkeypatch) -> None:
+    """The recursion in subspaces against generalised least squares of a whole small tree, written out."""
+    equal_rho = script("equal_rho")
+    children, races = (1.0, 2.0, 3.0), 3.0
+    sizes = {"votingage": 2, "hispanic": 2, "cenrace": 3}
+    cells = list(np.ndindex(*sizes.values()))
+
+    def rows(query: set[str]) -> np.ndarray:
+        kept = [k for k, a in enumerate(sizes) if a in query]
+        keys = [tuple(cell[k] for k in kept) for cell in cells]
+        return np.array([[float(key == each) for key in keys] for each in sorted(set(keys))])
+
+    rng = np.random.default_rng(3)
+    rho = rng.uniform(0.1, 1.0, (3, len(equal_rho.QUERIES)))
+    n, leaves = len(cells), 6
+    under = [np.ones((1, 6)), np.kron(np.eye(2), np.ones((1, 3))), np.eye(6)]
+    information = sum(
+        rho[level, k] * np.kron(under[level].T @ under[level], rows(query).T @ rows(query))
+        for level in range(3)
+        for k, query in enumerate(equal_rho.QUERIES.values())
+    )
+    information = information + 1e7 * np.ones(
+        (n * leaves, n * leaves)
+    )  # the total of the root is an invariant
+    covariance = np.linalg.inv(information)
+    monkeypatch.setattr(equal_rho, "CHILDREN", children)
+    monkeypatch.setattr(equal_rho, "DOMAINS", (equal_rho.Domain.of(races),) * 3)
+    found = equal_rho.standard_errors(rho)
+    for level in range(3):
+        for k, name in enumerate(equal_rho.SCORED):
+            one = np.kron(under[level][:1], rows(equal_rho.QUERIES[name])[:1])
+            wanted = float((one @ covariance @ one.T)[0, 0])
+            assert found[level, k] ** 2 == pytest.approx(wanted, rel=1e-5, abs=1e-6)

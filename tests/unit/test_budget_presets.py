@@ -65,13 +65,15 @@ def test_every_column_sums_to_exactly_one(name: str) -> None:
     for shares in found.queries.values():
         assert sum(shares.values()) == 1
     levels = US_DHC if "dhc" in name else US
-    assert tuple(found.geolevels) == (levels[1:] if name.startswith("pr") else levels)
+    assert tuple(found.geolevels) == (levels[1:] if name.startswith(("pr", "opendas")) else levels)
 
 
 def test_totals_are_those_published() -> None:
     assert {name: preset(name).rho for name in preset_names()} == {
         "us2020-persons": F(542, 339) ** 2,
         "pr2020-persons": F(542, 339) ** 2,
+        "opendas2026-persons": F(542, 339) ** 2,
+        "opendas2026-blocks-persons": F(542, 339) ** 2,
         "us2020-units": F(3379, 12343) ** 2,
         "pr2020-units": F(3379, 12343) ** 2,
         "april2021-persons": F("1.05"),
@@ -83,6 +85,11 @@ def test_totals_are_those_published() -> None:
     }
     assert preset("april2021-persons").rho + preset("april2021-units").rho == F("1.095")
     assert preset("april2021-low-persons").rho + preset("april2021-low-units").rho == F("0.1885")
+
+
+def test_the_plan_that_keeps_the_geolevels_keeps_every_loss_within_a_geography() -> None:
+    kept, production = resolved("opendas2026-persons"), resolved("pr2020-persons")
+    assert within_rho(kept) == within_rho(production)
 
 
 @pytest.mark.parametrize(("name", "table"), [("us2020-persons", SIGMA2_US), ("pr2020-persons", SIGMA2_PR)])

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import opendas
 from opendas.demo import DemoState, make_state, write_demo
 from opendas.demo.land import LARGE_STATE, Land, make_land
 from opendas.errors import ConfigError
 from opendas.geography.partitions import standard_spine
 from opendas.readers import ReaderSpec, UnitsSpec, make_reader
+from opendas.runs.plan import make_plan
 from opendas.schema.pl94 import pl94_persons, pl94_units
 
 
@@ -117,3 +120,20 @@ def test_ragged_borders_change_the_code_of_an_area_several_times() -> None:
     land = make_land(100_000, np.random.default_rng(4), LARGE_STATE)
     assert 5 < changes(land) < 10
     assert changes(make_land(100_000, np.random.default_rng(4))) == pytest.approx(1, abs=0.01)
+
+
+def test_a_preset_made_for_another_estimator_is_named(tmp_path: Path) -> None:
+    write_demo(tmp_path, blocks=150, seed=3)
+    text = re.sub(r"\[budget\][^[]*", "", (tmp_path / "persons.toml").read_text())
+
+    def warned(preset: str, estimator: str) -> list[str]:
+        path = tmp_path / f"{preset}-{estimator}.toml"
+        run = text.replace("[run]", f'[run]\nestimator = "{estimator}"', 1)
+        path.write_text(f'{run}\n[budget]\npreset = "{preset}"\n')
+        return [warning for warning in make_plan(opendas.load(path)).warnings if "preset" in warning]
+
+    for preset in ("opendas2026-persons", "opendas2026-blocks-persons"):
+        assert warned(preset, "informed") == []
+        (warning,) = warned(preset, "topdown")
+        assert all(word in warning for word in (preset, "'informed'", "'topdown'"))
+    assert warned("pr2020-persons", "informed") == warned("pr2020-persons", "topdown") == []

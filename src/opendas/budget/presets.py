@@ -1,4 +1,4 @@
-"""Named budgets: the published allocations, ready to use."""
+"""Named budgets: the published allocations and two of our own, ready to use."""
 
 from __future__ import annotations
 
@@ -123,10 +123,43 @@ relgq*sex*age_40_groups*hispanic*cenrace                       1011  320  490  4
 detailed                                                       1011  320  490  490  878  446   11
 """
 
+# Ours: the production's rho, shares derived from public sizes for the informed estimator by
+# experiments/equal_rho.py, which also measures what they gain and what they cost.
+
+_OPENDAS_2026_PERSONS = """
+.                   state       county      tract       block_group  block
+(geolevel)          689/4099    695/4099    772/4099    1778/4099    165/4099
+total               -           6174/10000  2573/10000  3434/10000   320/10000
+votingage           1087/10000  652/10000   850/10000   862/10000    458/10000
+hispanic            1059/10000  648/10000   676/10000   743/10000    399/10000
+cenrace             1097/10000  200/10000   47/10000    563/10000    482/10000
+votingage*hispanic  1257/10000  2/10000     3/10000     1/10000      171/10000
+hispanic*cenrace    1620/10000  141/10000   3748/10000  1195/10000   719/10000
+votingage*cenrace   58/10000    18/10000    14/10000    37/10000     153/10000
+detailed            2612/10000  1755/10000  1929/10000  3105/10000   7238/10000
+hhinstlevels        10/10000    10/10000    10/10000    10/10000     10/10000
+hhgq                1200/10000  400/10000   150/10000   50/10000     50/10000
+"""
+
+_OPENDAS_2026_BLOCKS_PERSONS = """
+.                   state       county      tract       block_group  block
+(geolevel)          1215/10000  1927/10000  1031/10000  4335/10000   1492/10000
+total               -           5601/10000  2397/10000  4372/10000   270/10000
+votingage           1302/10000  968/10000   1080/10000  225/10000    1539/10000
+hispanic            1286/10000  954/10000   881/10000   168/10000    1098/10000
+cenrace             1802/10000  250/10000   74/10000    165/10000    1401/10000
+votingage*hispanic  896/10000   23/10000    161/10000   27/10000     178/10000
+hispanic*cenrace    825/10000   317/10000   4931/10000  1778/10000   2275/10000
+votingage*cenrace   74/10000    69/10000    96/10000    64/10000     201/10000
+detailed            2605/10000  1408/10000  220/10000   3141/10000   2978/10000
+hhinstlevels        10/10000    10/10000    10/10000    10/10000     10/10000
+hhgq                1200/10000  400/10000   150/10000   50/10000     50/10000
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """A published allocation.
+    """A named allocation.
 
     Parameters
     ----------
@@ -151,12 +184,15 @@ class Preset:
     rho: Fraction
     geolevels: Mapping[str, Fraction]
     queries: Mapping[str, Mapping[str, Fraction]]
+    estimator: str | None = None
+    """The estimator that the shares were derived for, where they need it."""
 
 
 _PAPER = "TopDown paper, Tables 3 to 5"
 _PRODUCTION = "TopDown paper, Tables 6 to 8; run certificates"
 _CODE = "2020 redistricting production code and run certificates"
 _DHC_CODE = "2020 DHC production code, persons strategies"
+_OURS = "OpenDAS, experiments/equal_rho.py"
 # name -> description, source, product, rho (None: the sum of the table), table
 _PRESETS: Mapping[str, tuple[str, str, str, str | None, str]] = {
     "us2020-persons": (
@@ -186,6 +222,20 @@ _PRESETS: Mapping[str, tuple[str, str, str, str | None, str]] = {
         "pl94-units",
         "11417641/152349649",
         _PR_2020_UNITS,
+    ),
+    "opendas2026-persons": (
+        "rho and geolevels of the production, queries for the informed estimator; any run rooted at a state",
+        _OURS,
+        "pl94-persons",
+        "293764/114921",
+        _OPENDAS_2026_PERSONS,
+    ),
+    "opendas2026-blocks-persons": (
+        "the production's rho moved to blocks, for the informed estimator; any run rooted at a state",
+        _OURS,
+        "pl94-persons",
+        "293764/114921",
+        _OPENDAS_2026_BLOCKS_PERSONS,
     ),
     "april2021-persons": (
         "April 2021 demonstration data, persons, the larger budget (rho 1.095 with units)",
@@ -263,6 +313,7 @@ def preset(name: str) -> Preset:
         rho=total,
         geolevels=geolevels,
         queries=queries,
+        estimator="informed" if source == _OURS else None,
     )
 
 

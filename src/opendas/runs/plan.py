@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from opendas.budget.plan import invariant_shares
+from opendas.budget.presets import preset
 from opendas.constraints.table import invariant_geolevels
 from opendas.custody.stamps import DOMAIN_FROM_RECORDS
 from opendas.engines.local import workers_for
@@ -134,6 +135,13 @@ def make_plan(run: Run) -> PlanTable:
 def _warnings(run: Run, plan: MeasurementPlan) -> Iterator[str]:
     if run.resolved.reader.plan_from_records and isinstance(run.reader, RowReader):
         yield from map(str, run.reader.identifiers())
+    named = run.resolved.budget.preset
+    made_for = None if named is None else preset(named).estimator
+    if made_for not in (None, run.resolved.estimator):
+        yield (
+            f"the shares of preset {named!r} were derived for the estimator {made_for!r}; this run has "
+            f"{run.resolved.estimator!r}: see docs/explanation/choosing-a-budget.md."
+        )
     fixed = [
         (plan.spine.names[level], query)
         for query, declared in invariant_geolevels(run.product, plan.spine).items()
