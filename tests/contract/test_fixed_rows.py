@@ -135,10 +135,13 @@ def test_an_only_child_is_its_parent_at_any_size(monkeypatch):
     assert solve(family([[4.0, 2.0]])).status is Status.INFEASIBLE
 
 
-def test_more_rows_than_can_be_written_out_are_refused(monkeypatch):
+def test_more_rows_than_can_be_written_out_are_refused_unless_all_queries_are_detailed(monkeypatch):
     monkeypatch.setattr(partition, "WRITTEN_GROUPS", 5)
+    detailed = family([[3.0, 1.0], [2.0, 0.0]])
+    assert solve(detailed).method == "transport"
+    both = replace(detailed, terms=(*detailed.terms, (1.0, np.array([0, 1, 1], np.int32))))
     with pytest.raises(EstimationError, match="2 fixed rows of 3 cells are too many"):
-        solve(family([[3.0, 1.0], [2.0, 0.0]]))
+        solve(both)
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ __all__ = [
 _LEAST_VARIANCE = 1e-6
 """Noise with less variance is zero but for a chance below 1e-6: its answers are exact, and larger weights
 would only cost the solver digits."""
-OWN_METHODS = ("pdas", "parent", "steps")
+OWN_METHODS = ("pdas", "parent", "steps", "transport")
 
 
 def _weight(query: QueryAnswers) -> float:

@@ -6,6 +6,9 @@
 3. Clarabel again, for what is left to its first point, magnified.
 4. A proof that the constraints contradict each other.
 
+Fixed sums of detailed cells are projected onto first, by
+:mod:`opendas.solvers.least_squares.transport`; the ladder follows where that is not certified.
+
 A step down is decided by sizes, iterations and residuals only, never by clock or memory, so the same problem
 takes the same way on every machine. Hessians too large to be written out are only multiplied with, by
 :mod:`opendas.solvers.least_squares.steps` in the place of steps 1 to 3.
@@ -27,6 +30,7 @@ from opendas.solvers.least_squares.paired import PairedCurvature
 from opendas.solvers.least_squares.partition import as_groups, fixed_contradiction
 from opendas.solvers.least_squares.primal_dual_active_set import INFEASIBLE, OK
 from opendas.solvers.least_squares.steps import solve_by_steps
+from opendas.solvers.least_squares.transport import project_transport
 from opendas.solvers.problem.certificate import Multipliers, certify, gradients
 from opendas.solvers.problem.problem import ConstraintRow, FamilyProblem, Solution, Status
 
@@ -114,12 +118,15 @@ def solve(
 def _with_fixed_rows(
     problem: FamilyProblem, tolerance: float, metric: Callable[[FamilyProblem], FamilyProblem] | None
 ) -> Solution:
-    """Solve with the fixed rows as groups, unless one of them by itself cannot be kept."""
+    """Project detailed cells, or solve with the fixed rows as groups, unless one of them cannot be kept."""
     rows = fixed_contradiction(problem, tolerance)
     if rows:
         return Solution(np.zeros(problem.linear.shape), Status.INFEASIBLE, np.inf, 0, "fixed", rows)
     if problem.parent is not None and problem.children == 1:  # it has the parent's sums, as was just checked
         return solve(replace(problem, fixed_rows=None, fixed=None), tolerance=tolerance, metric=metric)
+    projected = _projected(problem, tolerance)
+    if projected is not None:
+        return projected
     stated, row_of_group = as_groups(problem)
     answer = solve(stated, tolerance=tolerance, metric=metric)
     own = len(problem.groups)
@@ -133,6 +140,29 @@ def _with_fixed_rows(
         return ConstraintRow("fixed", row.child, int(row_of_group[row.index - own]))
 
     return replace(answer, conflict=tuple(dict.fromkeys(map(named, answer.conflict))))
+
+
+def _projected(problem: FamilyProblem, tolerance: float) -> Solution | None:
+    """Return the certified projection onto the fixed sums where every query is detailed, or None.
+
+    Groups and joint totals take no part in it: where they bind, the certificate refuses.
+    """
+    detailed = all(len(np.unique(rows)) == problem.cells for _, rows in problem.terms)
+    if not detailed or not problem.terms or problem.hessians is not None:
+        return None
+    if problem.fixed_rows is None or problem.fixed is None:
+        return None
+    answers = problem.linear / problem.weight
+    found = project_transport(
+        answers, problem.scale, problem.parent, problem.mask, problem.fixed_rows, problem.fixed
+    )
+    none = np.zeros(problem.lower.shape)
+    multipliers = Multipliers(found.parent, none, np.zeros(len(problem.joint_rows[1])))
+    residual = certify(problem, found.x, multipliers, found.fixed)
+    if residual <= tolerance:
+        return Solution(found.x, Status.OPTIMAL, residual, 0, "transport")
+    logger.info("residual %.1e after the projection onto the fixed sums", residual)
+    return None
 
 
 def _too_large(problem: FamilyProblem) -> bool:

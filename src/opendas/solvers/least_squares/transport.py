@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-untyped-calls
-"""Least squares of the detailed cells where every child's sum over every row of a partition is fixed.
+"""Least squares of detailed cells with fixed sums, set apart for its own compile cache: one projection each.
 
 The nearest table to the answers, with the parent's cells and the fixed sums as its margins, is one projection
 onto a transportation polytope for each fixed row. With mu the multipliers of the parent and nu those of the
@@ -23,7 +23,11 @@ from opendas.arrays import Bools, Floats
 __all__ = ["Transport", "project_transport"]
 
 SWEEPS = 20_000
+"""Most sweeps of a fixed row."""
+PATIENCE = 1_000
+"""Sweeps within which the missed margins have to halve; else the sums contradict each other, or nearly."""
 TIGHT = 1e-10
+"""Missed margin, relative to the largest, at which a fixed row ends."""
 
 
 class Transport(NamedTuple):
@@ -74,8 +78,8 @@ def _block(answers, scale, parent, mask, sums, mu, nu):
         largest = max(largest, total)
     for total in sums:
         largest = max(largest, total)
-    missed = np.inf
-    for _ in range(SWEEPS):
+    missed = before = np.inf
+    for sweep in range(1, SWEEPS + 1):
         for c in range(children):
             count = 0
             for j in range(m):
@@ -109,6 +113,10 @@ def _block(answers, scale, parent, mask, sums, mu, nu):
             missed = max(missed, abs(missing))
         if missed <= TIGHT * largest:
             break
+        if sweep % PATIENCE == 0:
+            if missed > 0.5 * before:
+                break
+            before = missed
     return x, missed / largest
 
 

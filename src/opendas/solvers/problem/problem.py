@@ -352,7 +352,8 @@ class Solution:
         Of the last method of the chain.
     method : str
         Step of the ladder: ``"pdas"``, ``"clarabel"``, ``"clarabel twice"``; ``"parent"`` of an only child,
-        ``"steps"`` where Hessians are too large to be written out.
+        ``"steps"`` where Hessians are too large to be written out, ``"transport"`` of detailed cells with
+        fixed sums.
     conflict : tuple of ConstraintRow
         Where infeasible: rows that cannot hold together.
     """
