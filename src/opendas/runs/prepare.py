@@ -140,9 +140,15 @@ def plan_run(act: Act[RunOptions], run: Run, backend: Backend, *, estimates: boo
     protection = ProtectionMap.of(plan, data.frame, constraints)
     protection.check()
     every_rule = run.rules(constraints)
+    looked_at = set()
     for rules, level in zip(every_rule, constraints.levels, strict=True):
-        check_stages(rules, level, product.workload)
-        check_rounder_passes(rules, level)
+        form = (rules.query_names, *(invariant.name for invariant in level.invariants))
+        if (
+            form not in looked_at
+        ):  # the same of every geolevel with the same passes: seconds, of a million cells
+            check_stages(rules, level, product.workload)
+            check_rounder_passes(rules, level)
+        looked_at.add(form)
     roots = -1 if resolved.estimator == "block-by-block" else 0
     check_roots(product.workload, every_rule[roots], together=constraints.levels[roots].joint is not None)
     model = run.model(constraints)

@@ -71,6 +71,14 @@ class LevelRules:
         """All stages in order."""
         return (*self.earlier, StageRules(self.least_squares, self.rounder))
 
+    @property
+    def query_names(self) -> tuple[object, ...]:
+        """Query groups of every pass of every stage, by name."""
+        return tuple(
+            (stage.least_squares, tuple(tuple(name for name, _ in queries) for queries in stage.rounder))
+            for stage in self.stages
+        )
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Family:
