@@ -27,6 +27,8 @@ def dhc_persons_schema() -> Schema:
 
 def dhc_persons_product() -> Product:
     """Return the schema as a product, with the production layout."""
+    queries = ("total", "sex", "detailed")
     passes = PassPlan({}, {})
-    return Product("dhc-persons", dhc_persons_schema(), (), ("total", "detailed"), (), (), (), "person",
-                   "dhc-persons", passes)  # fmt: skip
+    return Product(
+        "dhc-persons", dhc_persons_schema(), (), queries, (), (), (), "person", "dhc-persons", passes
+    )

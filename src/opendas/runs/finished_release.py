@@ -134,7 +134,7 @@ class NoisyFile:
         Parameters
         ----------
         query : str
-            A redistricting table (``P1`` ... ``H1``) or a query group, measured or not.
+            A published table (``P1``, ``H1``, ``PCT12`` ...) or a query group, measured or not.
         geolevel : str
         level : str, float or Fraction
             Strictly between 0 and 1.
@@ -334,7 +334,7 @@ class Release:
         return Table(dataset([str(file) for file in files], format="parquet"))
 
     def table(self, name: str, *, geolevel: str) -> Table:
-        """Tabulate a published table (``P1`` ... ``H1``) or a query group, without writing a file."""
+        """Tabulate a published table (``P1``, ``PCT12`` ...) or a query group, without writing a file."""
         from opendas.tables.tabulate import tabulate
 
         return Table(tabulate(self.path, name, geolevel))
@@ -352,7 +352,7 @@ class Release:
         Parameters
         ----------
         query : str
-            A redistricting table (``P1`` ... ``H1``) or a query group, measured or not.
+            A published table (``P1``, ``H1``, ``PCT12`` ...) or a query group, measured or not.
         geolevel : str, optional
             Geolevel or entity category.
         blocks : path, sequence of geocodes, or frame, optional

@@ -1,38 +1,48 @@
 """What each column of a table counts.
 
-Tables P1 to P5 and H1 of the redistricting data (Public Law 94-171). Every cell is a box: a set of levels
-for each attribute, all levels where none is named. Order and names of the cells are those of the technical
-documentation of the 2020 Census Redistricting Data Summary File, and follow from the 63 combinations of
-races. For any product, the rows of a query group make a table too. And finding what a name stands for.
+Tables P1 to P5 and H1 of the redistricting data (Public Law 94-171), and those of DHC persons
+(:mod:`opendas.tables.dhc`); a name belongs to a product, and both have a P1. Every cell is a box: a set of
+levels for each attribute, all levels where none is named. Order and names of the redistricting cells are
+those of the technical documentation of the 2020 Census Redistricting Data Summary File, and follow from the
+63 combinations of races. For any product, the rows of a query group make a table too. And finding what a
+name stands for.
 
-Axes: ``n`` cells of the schema, ``t`` columns of the table.
+Axes: ``n`` cells of the schema, ``t`` columns of the table, ``b`` classes of cells that count in the same
+columns.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 
 import numpy as np
+import numpy.typing as npt
 
 from opendas.arrays import Bools
 from opendas.errors import ConfigError
 from opendas.files.release_folder import ReleasedProduct, ReleaseFolder
 from opendas.geography.frame import Frame
+from opendas.schema.attributes import Schema
 from opendas.schema.pl94 import HHGQ_LEVELS, RACES, race_combinations
 from opendas.schema.product import Product
+from opendas.tables.dhc import dhc_tables
 
 __all__ = [
     "PL94_TABLES",
     "Table",
     "TableCell",
     "check_geolevel",
+    "check_lowest",
+    "dhc_table",
     "find_table",
     "pl94_cells",
     "pl94_table",
+    "product_table",
+    "published_tables",
     "query_table",
     "table_layout",
 ]
@@ -98,18 +108,53 @@ class Table:
         Column names.
     labels : tuple of str
         The same in words.
-    members : bool (t, n)
-        Cells that each column counts.
+    class_of_cell : int32 (n,)
+        Cells of one class count in the same columns.
+    classes : bool (b, t)
+        Columns that each class counts in.
+    lowest : str or None
+        The lowest official geolevel that the table is published for; None for any.
     """
 
     name: str
     columns: tuple[str, ...]
     labels: tuple[str, ...]
-    members: Bools
+    class_of_cell: npt.NDArray[np.int32]
+    classes: Bools
+    lowest: str | None = None
+
+    def each_column(self) -> Iterator[Bools]:
+        """Yield the cells that each column counts, bool (n,)."""
+        for column in range(len(self.columns)):
+            yield self.classes[:, column][self.class_of_cell]
+
+    @property
+    def members(self) -> Bools:
+        """Bool (t, n): cells that each column counts, for schemas of which so much fits into memory."""
+        return np.stack(list(self.each_column()))
+
+
+def box_table(schema: Schema, name: str, cells: Sequence[TableCell], lowest: str | None = None) -> Table:
+    """Return a table whose columns count boxes of a schema's cells.
+
+    Memory follows the cells and the distinct sets of columns, not columns times cells: levels of an attribute
+    that stand in the same columns make one class of it, and a class of cells is a class of every attribute.
+    """
+    class_of_cell = np.zeros(1, dtype=np.int32)
+    classes = np.ones((1, len(cells)), dtype=bool)
+    for attribute in schema.attributes:
+        boxes = [set(cell.levels.get(attribute.name, attribute.levels)) for cell in cells]
+        inside = np.array([[level in box for box in boxes] for level in attribute.levels])
+        groups, of_level = np.unique(inside, axis=0, return_inverse=True)
+        of_level = of_level.ravel().astype(np.int32)
+        class_of_cell = (class_of_cell[:, None] * np.int32(len(groups)) + of_level).ravel()
+        classes = (classes[:, None, :] & groups).reshape(-1, len(cells))
+    columns, labels = tuple(cell.name for cell in cells), tuple(cell.label for cell in cells)
+    return Table(name, columns, labels, class_of_cell, classes, lowest)
 
 
 def table_layout(table: str) -> str:
-    """Return the microdata layout that a published table is made from: ``persons`` or ``units``."""
+    """Return the microdata layout that a redistricting table is made from: ``persons`` or ``units``."""
     return "units" if table.startswith("H") else "persons"
 
 
@@ -196,17 +241,44 @@ def pl94_table(product: Product, table: str) -> Table:
         raise ConfigError(
             f"table {table} is made from layout {table_layout(table)!r}, not {product.layout!r}."
         )
-    return Table(
-        table,
-        tuple(cell.name for cell in cells),
-        tuple(cell.label for cell in cells),
-        np.stack([product.schema.box(cell.levels) for cell in cells]),
-    )
+    return box_table(product.schema, table, cells)
+
+
+def dhc_table(product: Product, table: str) -> Table:
+    """Return a table of DHC persons on the schema of its product.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such table.
+    """
+    declared = dhc_tables().get(table)
+    if declared is None:
+        raise ConfigError(f"no table {table!r}; known are {', '.join(dhc_tables())}.")
+    levels = {attribute.name: attribute.levels for attribute in product.schema.attributes}
+    cells = [
+        TableCell(
+            f"{table}_{number:03d}N",
+            label,
+            {name: tuple(levels[name][code] for code in codes) for name, codes in box.items()},
+        )
+        for number, (label, box) in enumerate(declared.rows(), start=1)
+    ]
+    return box_table(product.schema, table, cells, declared.lowest)
+
+
+def published_tables(layout: str) -> tuple[str, ...]:
+    """Return the names of the published tables that a microdata layout answers."""
+    if layout == "dhc-persons":
+        return tuple(dhc_tables())
+    return tuple(table for table in PL94_TABLES if table_layout(table) == layout)
 
 
 def product_table(product: Product, name: str) -> Table:
-    """Return a redistricting table or a query group as a table."""
-    return pl94_table(product, name) if name in PL94_TABLES else query_table(product, name)
+    """Return a published table of a product, or a query group as a table."""
+    if name not in published_tables(product.layout):
+        return query_table(product, name)
+    return dhc_table(product, name) if product.layout == "dhc-persons" else pl94_table(product, name)
 
 
 def query_table(product: Product, query: str) -> Table:
@@ -221,7 +293,7 @@ def query_table(product: Product, query: str) -> Table:
     columns = tuple(group.row_label(row) for row in range(group.size))
     if len({"GEOID", *columns}) != len(columns) + 1:
         raise ConfigError(f"query group {group.name!r}: two columns would have the same name.")
-    return Table(group.name, columns, columns, group.members)
+    return Table(group.name, columns, columns, group.row_of_cell, np.eye(group.size, dtype=bool))
 
 
 _UNIT_QUERY = re.compile(r"(?P<product>[^:]+):(?P<query>.+)")
@@ -230,7 +302,7 @@ _UNIT_QUERY = re.compile(r"(?P<product>[^:]+):(?P<query>.+)")
 def find_table(
     release: ReleaseFolder, name: str, product: str | None = None
 ) -> tuple[ReleasedProduct, str, bool]:
-    """Resolve ``P1`` to ``P5``, ``H1``, or a query group written ``QUERY`` or ``PRODUCT:QUERY``.
+    """Resolve a published table or a query group, written ``NAME`` or ``PRODUCT:NAME``.
 
     Parameters
     ----------
@@ -245,19 +317,32 @@ def find_table(
     Raises
     ------
     ConfigError
-        If there is no such table, or its product was not run.
+        If there is no such table, its product was not run, or several products have one of this name.
     """
     if product is not None:
         return release[product], name, False
-    if name not in PL94_TABLES:
-        return _find_query(release, name)
-    released = release.with_layout(table_layout(name))
-    if released is None:
+    named = _UNIT_QUERY.fullmatch(name)
+    if named is not None and named["product"] in release:
+        released = release[named["product"]]
+        if named["query"] in published_tables(released.product.layout):
+            return released, named["query"], True
+    found = [
+        released
+        for released in map(release.__getitem__, release.names)
+        if name in published_tables(released.product.layout)
+    ]
+    if len(found) > 1:
+        choice = ", ".join(f"{released.name}:{name}" for released in found)
+        raise ConfigError(f"several products have a table {name}; write one of {choice}.")
+    if found:
+        return found[0], name, False
+    if name in PL94_TABLES or name in dhc_tables():
+        needed = f"pl94-{table_layout(name)}" if name in PL94_TABLES else "dhc-persons"
         raise ConfigError(
-            f"table {name} needs the product pl94-{table_layout(name)}, and this release holds "
-            f"{', '.join(release.names)}; run pl94-{table_layout(name)} into the same folder first."
+            f"table {name} needs the product {needed}, and this release holds "
+            f"{', '.join(release.names)}; run {needed} into the same folder first."
         )
-    return released, name, False
+    return _find_query(release, name)
 
 
 def _find_query(release: ReleaseFolder, name: str) -> tuple[ReleasedProduct, str, bool]:
@@ -275,13 +360,35 @@ def _find_query(release: ReleaseFolder, name: str) -> tuple[ReleasedProduct, str
                 raise
     if not found:
         raise ConfigError(
-            f"no table or query group {name!r}; tables are {', '.join(PL94_TABLES)}, query groups are "
-            f"attributes and recodes of {', '.join(release.names)} joined with ' * '."
+            f"no table or query group {name!r}; tables are {', '.join(_tables_of(release))}, query groups "
+            f"are attributes and recodes of {', '.join(release.names)} joined with ' * '."
         )
     if len(found) > 1:
         products = ", ".join(f"{released.name}:{name}" for released, _ in found)
         raise ConfigError(f"query group {name!r} belongs to several products; write one of {products}.")
     return (*found[0], explicit)
+
+
+def _tables_of(release: ReleaseFolder) -> tuple[str, ...]:
+    layouts = {release[name].product.layout for name in release.names}
+    found = [table for layout in sorted(layouts) for table in published_tables(layout)]
+    return tuple(dict.fromkeys(found)) or PL94_TABLES
+
+
+def check_lowest(frame: Frame, table: Table, geolevel: str) -> None:
+    """Check that a table is not asked for below the lowest geolevel that it is published for.
+
+    Raises
+    ------
+    ConfigError
+        If it is.
+    """
+    order = frame.geolevels
+    if table.lowest in order and geolevel in order and order.index(geolevel) > order.index(table.lowest):
+        raise ConfigError(
+            f"table {table.name} is published down to the {table.lowest}, not for each {geolevel}: its "
+            "counts are mostly noise there. A query group, for instance 'sex * age', has no such limit."
+        )
 
 
 def check_geolevel(frame: Frame, geolevel: str) -> None:

@@ -1,7 +1,7 @@
 """Counting an estimate into tables, at any official geolevel or entity category.
 
-Axes: ``leaves`` of the frame, ``g`` geounits of the geolevel, ``t`` columns, ``b`` distinct sets of columns
-that a cell of the schema counts in.
+Axes: ``leaves`` of the frame, ``g`` geounits of the geolevel, ``t`` columns, ``b`` classes of cells
+that count in the same columns.
 """
 
 from __future__ import annotations
@@ -23,18 +23,6 @@ VALUES_PER_BATCH = 1 << 22
 _EXACT = 1 << 53
 
 
-def _columns_of_cells(table: Table) -> tuple[Ints, Floats]:
-    """Return (class of each schema cell, -1 for none; columns of each class, (b, t))."""
-    # One byte string a cell: sorting those is much faster than sorting rows of flags.
-    packed = np.ascontiguousarray(np.packbits(table.members, axis=0).T)
-    keys = packed.view(f"S{packed.shape[1]}").ravel()
-    _, first, of_cell = np.unique(keys, return_index=True, return_inverse=True)
-    classes = table.members[:, first].T
-    counted = classes.any(axis=1)
-    renumber = np.where(counted, np.cumsum(counted) - 1, -1)
-    return renumber[of_cell].astype(np.int64), classes[counted].astype(np.float64)
-
-
 def count_batches(estimate: Histogram, table: Table, grouping: Grouping) -> Iterator[tuple[int, Ints]]:
     """Yield (first geounit, counts (geounits, t)) for consecutive geounits; memory stays bounded.
 
@@ -45,7 +33,7 @@ def count_batches(estimate: Histogram, table: Table, grouping: Grouping) -> Iter
     """
     if estimate.total() >= _EXACT:
         raise DataError("the estimate holds 2**53 records or more.")
-    class_of_cell, columns = _columns_of_cells(table)
+    columns = table.classes.astype(np.float64)
     order = np.argsort(grouping.of_leaf, kind="stable")
     first_leaf = np.searchsorted(grouping.of_leaf[order], np.arange(len(grouping) + 1))
     step = max(1, VALUES_PER_BATCH // max(columns.shape))
@@ -56,12 +44,11 @@ def count_batches(estimate: Histogram, table: Table, grouping: Grouping) -> Iter
         lengths = estimate.indptr[leaves + 1] - low
         entries = np.repeat(low - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
         unit = np.repeat(grouping.of_leaf[leaves] - start, lengths)
-        group = class_of_cell[estimate.cells[entries]]
-        keep = group >= 0
+        group = table.class_of_cell[estimate.cells[entries]]
         # Sums of integers below 2**53 are exact in double precision, in whatever order.
         sums = np.bincount(
-            unit[keep] * len(columns) + group[keep],
-            weights=estimate.counts[entries][keep],
+            unit * len(columns) + group,
+            weights=estimate.counts[entries],
             minlength=(stop - start) * len(columns),
         )
         yield start, np.asarray((sums.reshape(stop - start, len(columns)) @ columns).astype(np.int64))

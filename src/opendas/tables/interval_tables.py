@@ -37,6 +37,7 @@ from opendas.tables.cells import (
     check_geolevel,
     find_table,
     product_table,
+    published_tables,
     table_layout,
 )
 from opendas.tables.counting import count_areas, count_table
@@ -95,7 +96,8 @@ class MeasuredProduct:
         ConfigError
             If it is neither, or a table of another product.
         """
-        if name in PL94_TABLES and self.tree.product.layout != table_layout(name):
+        layout = self.tree.product.layout
+        if name in PL94_TABLES and name not in published_tables(layout):
             raise ConfigError(
                 f"table {name} is made from pl94-{table_layout(name)}, and these are measurements of "
                 f"{self.tree.product.name}."

@@ -39,6 +39,7 @@ from opendas.tables.cells import (
     PL94_TABLES,
     Table,
     check_geolevel,
+    check_lowest,
     find_table,
     product_table,
 )
@@ -126,7 +127,8 @@ def table_request(
     Parameters
     ----------
     name : str
-        ``P1`` to ``P5``, ``H1``, a query group, or ``PRODUCT:QUERY`` where several products have it.
+        A published table of a product, such as ``P1``, ``H1`` or ``PCT12``, a query group, or
+        ``PRODUCT:NAME`` where several products have it.
     geolevel : str
         Official geolevel or entity category of the frame.
     measured : dict of product name to MeasuredProduct, optional
@@ -144,10 +146,11 @@ def table_request(
     percent_text(confidence)
     released, query, explicit = find_table(release, name)
     table = product_table(released.product, query)
-    slug = name if name in PL94_TABLES else "+".join(quote(part, safe="") for part in query.split(" * "))
+    slug = "+".join(quote(part, safe="") for part in query.split(" * "))
     if explicit:
         slug = f"{released.name}.{slug}"
     check_geolevel(released.frame, geolevel)
+    check_lowest(released.frame, table, geolevel)
     grouping = released.frame.grouping(geolevel)
     if replicates is None:
         replicates = number_of_replicates(released)
@@ -395,7 +398,7 @@ def _best_queries(released: ReleasedProduct, file: MeasurementFile, table: Table
     """Return, for each column, the measured query group that answers it with the least noise."""
     chosen: list[str | None] = []
     groups = {query: released.product.workload.group(query) for query in file.queries}
-    for members in table.members:
+    for members in table.each_column():
         direct = [query for query, group in groups.items() if matching_row(group, members) >= 0]
         chosen.append(min(direct, key=lambda query: file.parameter(query)[1], default=None))
     return chosen
@@ -446,7 +449,7 @@ def margins(released: ReleasedProduct, table: Table, grouping: Grouping, confide
             of_any = block.kind == "joint" or block.name.endswith(f"@{spine.leaf.name}")
             exact = np.ones(len(grouping), dtype=np.bool_) if of_any else known
             group = released.product.workload.group(block.query)
-            for column, members in enumerate(table.members):
+            for column, members in enumerate(table.each_column()):
                 if matching_row(group, members) >= 0:
                     out[exact, column] = 0
     return out

@@ -21,7 +21,6 @@ import pyarrow.csv as pacsv
 from opendas.errors import OpendasError
 from opendas.files.parquet import open_parquet, read_metadata
 from opendas.files.release_folder import ReleaseFolder
-from opendas.tables.cells import PL94_TABLES
 from opendas.tables.interval_tables import DEFAULT_CONFIDENCE, MeasuredProduct
 from opendas.tables.legacy import legacy_members
 from opendas.tables.tabulate import (
@@ -51,12 +50,11 @@ def same_table(release: ReleaseFolder, path: Path) -> bool:
 def _same_parquet(release: ReleaseFolder, path: Path) -> bool:
     metadata = read_metadata(path)
     name, product = metadata["table"], metadata["product"]
-    full = name if name in PL94_TABLES else f"{product}:{name}"
     measured: dict[str, MeasuredProduct] | None = {} if "intervals" in metadata else None
     confidence = Fraction(metadata["confidence"])
     request = table_request(
         release,
-        full,
+        f"{product}:{name}",
         metadata["geolevel"],
         confidence,
         measured=measured,
@@ -94,11 +92,8 @@ def _candidates(release: ReleaseFolder, stem: str) -> Iterator[tuple[str, str]]:
         for geolevel in (*frame.geolevels, *frame.entities):
             if stem.endswith(f"_{geolevel}"):
                 slug = stem.removesuffix(f"_{geolevel}")
-                if slug in PL94_TABLES:
-                    yield slug, geolevel
-                else:
-                    factors = slug.removeprefix(f"{product}.").split("+")
-                    yield f"{product}:{' * '.join(unquote(factor) for factor in factors)}", geolevel
+                factors = slug.removeprefix(f"{product}.").split("+")
+                yield f"{product}:{' * '.join(unquote(factor) for factor in factors)}", geolevel
 
 
 def _same_csv(release: ReleaseFolder, path: Path) -> bool:
