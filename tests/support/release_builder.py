@@ -35,7 +35,7 @@ QUERIES = {
         "votingage * hispanic": Fraction(1, 8),
         "detailed": Fraction(1, 8),
     },
-    "dhc-persons": {"total": Fraction(1, 2), "sex": Fraction(1, 2)},
+    "dhc-persons": {"total": Fraction(1, 2), "sex * age_18_64_116": Fraction(1, 2)},
     "units": {"detailed": Fraction(1)},
     "wards": {"total": Fraction(1, 3), "age * broad": Fraction(1, 3), "detailed": Fraction(1, 3)},
 }

@@ -22,6 +22,7 @@ import numpy.typing as npt
 from opendas.arrays import Ints
 from opendas.errors import ConfigError, GeographyError
 from opendas.geography.frame import CENSUS_PREFIX, Frame
+from opendas.schema.dhc_persons import GQ_CODES, OLDEST, RELATIONSHIPS
 from opendas.schema.histogram import Histogram
 from opendas.schema.pl94 import GQ_COLUMNS
 from opendas.schema.product import Product
@@ -65,11 +66,8 @@ _ATTRIBUTES = {
 PRODUCTION_LAYOUTS = tuple(_ATTRIBUTES)
 """Layouts of the 2020 production files, whose leaves are census geounits."""
 
-_HOUSEHOLD_LEVELS = 18
-"""Levels of ``relgq`` that live in households: the householder alone or not, then the other relationships."""
-_INSTITUTIONS = (*range(101, 107), 201, 202, 203, 301, *range(401, 406))
-_OTHER_QUARTERS = (501, 601, 602, 701, 801, 802, 900, 901, 997)
-"""Codes of group quarters, in the order of ``relgq``."""
+_INSTITUTIONS = 15
+"""Of the types of group quarters, the first are institutional: codes 101 to 405."""
 
 Source = Literal["constant", "leaf", "kind", "number"]
 
@@ -269,19 +267,18 @@ def _hispanic_and_race(
 def _dhc_persons(product: Product, frame: Frame) -> Layout:
     relgq, sex, age, hispanic, cenrace = product.schema.codes(np.arange(product.schema.size))
     level = np.arange(len(product.schema.attribute("relgq")))
-    outside = np.maximum(level - _HOUSEHOLD_LEVELS + 1, 0)
-    quarters = tuple(map(str, (*_INSTITUTIONS, *_OTHER_QUARTERS)))
+    outside = np.maximum(level - len(RELATIONSHIPS) + 1, 0)
     # Both kinds of householder have one code; whether one lives alone stands in a column of its own.
-    relationship = np.select([outside > len(_INSTITUTIONS), outside > 0], [18, 17], np.maximum(level - 1, 0))
+    relationship = np.select([outside > _INSTITUTIONS, outside > 0], [18, 17], np.maximum(level - 1, 0))
     alone = np.select([outside > 0, level == 0], [0, 1], 2)
     columns = (
         *_block_columns("MPD", frame),
         Column("EPNUM", "number"),
         _kinds("RTYPE", ("3", "5"), (outside > 0)[relgq]),
-        _kinds("GQTYPE", ("000", *quarters), outside[relgq]),
+        _kinds("GQTYPE", ("000", *GQ_CODES), outside[relgq]),
         _kinds("RELSHIP", tuple(str(code) for code in range(20, 39)), relationship[relgq]),
         _kinds("QSEX", ("1", "2"), sex),
-        _kinds("QAGE", tuple(str(years) for years in range(116)), age),
+        _kinds("QAGE", tuple(str(years) for years in range(OLDEST + 1)), age),
         *_hispanic_and_race(hispanic, cenrace),
         _kinds("LIVE_ALONE", ("0", "1", "2"), alone[relgq]),
     )
