@@ -69,6 +69,30 @@ def check_households(folder: Path) -> None:
     units = pq.read_table(folder / "units.parquet").to_pylist()
     occupied = {(unit["GEOID"], unit["household"]) for unit in units if unit["occupancy"]}
     assert occupied == homes.keys()
+    for unit in units:
+        assert (unit["vacancy"] is None) == bool(unit["occupancy"]) == (unit["tenure"] is not None)
+        if unit["occupancy"]:
+            check_unit(unit, homes[unit["GEOID"], unit["household"]])
+
+
+def check_unit(unit: dict[str, int], people: list[dict[str, int]]) -> None:
+    """Check the attributes of a unit against its people."""
+    (head,) = [person for person in people if person["relgq"] in HEADS]
+    assert unit["hhsex"] == head["sex"]
+    assert unit["hisp"] == head["hispanic"]
+    assert unit["race"] == min(head["cenrace"], 6)
+    assert unit["hhage"] == sum(head["age"] >= years for years in (25, 35, 45, 55, 60, 65, 75, 85))
+    assert unit["size"] == min(len(people), 7)
+    oldest = max(person["age"] for person in people)
+    assert unit["elderly"] == sum(oldest >= years for years in (60, 65, 75))
+    minors = [person for person in people if person["age"] < 18]
+    assert unit["p18"] == bool(minors)
+    own = [person["age"] for person in minors if person["relgq"] in CHILDREN]
+    other = [person["age"] for person in minors if person["relgq"] not in (*HEADS, *PARTNERS)]
+    for column, ages in (("paoc", own), ("pac", other)):
+        both = (any(age < 6 for age in ages), any(age >= 6 for age in ages))
+        assert unit[column] == {(True, False): 1, (False, True): 2, (True, True): 3, (False, False): 4}[both]
+    assert (unit["couple"] > 0) == any(person["relgq"] in PARTNERS for person in people)
 
 
 @pytest.mark.parametrize("year", [2010, 2020])

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from opendas.arrays import Bools, Floats, Ints
+from opendas.demo.homes import Households, describe, draw_tenure, draw_vacancy
 from opendas.demo.households import ADULT, CODE, HouseholdPool, allowed_ages, made_households
 from opendas.demo.microdata import read_microdata
 from opendas.demo.settle import Relations, settle_households, settle_quarters
@@ -98,7 +99,7 @@ def make_census(
     made = {"source": f"made census: {path.name}, seed {seed}; nobody's data"}
     write_parquet(folder / "frame.parquet", _frame_table(margins, people), metadata=made)
     write_parquet(folder / "persons.parquet", _persons_table(margins, people), metadata=made)
-    write_parquet(folder / "units.parquet", _units_table(margins), metadata=made)
+    write_parquet(folder / "units.parquet", _units_table(margins, people, seed), metadata=made)
     runs = []
     for product in ("pl94-persons", "pl94-units", "dhc-persons"):
         runs.append(folder / f"run-{product}.toml")
@@ -253,6 +254,9 @@ def draw_persons(margins: Margins, pool: HouseholdPool, seed: int) -> People:
 _RACES = 2 * len(race_combinations())
 """Combinations of Hispanic origin and race."""
 
+_UNITS = np.uint64(1 << 32)
+"""Where the random words of a block's units begin, beside those of its people."""
+
 _RELATIONS = Relations(
     *(
         CODE[word]
@@ -274,6 +278,11 @@ def _mixed(words: Words) -> Words:
     """Return pseudo-random words, one for each."""
     with np.errstate(over="ignore"):
         return np.asarray(_mix(words), dtype=np.uint64)
+
+
+def _fractions(words: Words) -> Floats:
+    """Return the numbers in [0, 1) that random words stand for."""
+    return np.asarray((words >> np.uint64(11)).astype(np.float64) * 2.0**-53)
 
 
 def _streams(frame: Frame, seed: int) -> Words:
@@ -319,7 +328,7 @@ def _detailed_types(margins: Margins, streams: Words) -> tuple[Ints, Ints]:
     shares = np.array([_QUARTERS[code][0] for code in GQ_CODES])
     for major in range(majors):
         types = np.flatnonzero(np.array(_MAJOR) == major)
-        uniform = (_mixed(streams ^ np.uint64(major + 1)) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        uniform = _fractions(_mixed(streams ^ np.uint64(major + 1)))
         ends = np.cumsum(shares[types]) / shares[types].sum()
         kinds[:, major] = types[np.minimum(np.searchsorted(ends, uniform, side="right"), len(types) - 1)]
         facilities[np.arange(b), kinds[:, major]] = margins.frame.units[f"gq{major + 1}"]
@@ -367,19 +376,33 @@ def _persons_table(margins: Margins, people: People) -> pa.Table:
     return pa.table(columns)
 
 
-def _units_table(margins: Margins) -> pa.Table:
-    """Return one row a housing unit, occupied ones first in each block."""
+def _units_table(margins: Margins, people: People, seed: int) -> pa.Table:
+    """Return one row a housing unit, occupied ones first in a block; null where a unit has no such answer."""
     housing, households = margins.frame.units["hu"], margins.households
     block = np.repeat(np.arange(len(housing)), housing)
     number = np.arange(len(block)) - np.repeat(np.cumsum(housing) - housing, housing)
-    occupancy = number < households[block]
-    return pa.table(
-        {
-            "GEOID": _geocodes(margins.frame, block),
-            "household": pa.array(np.where(occupancy, number + 1, 0).astype(np.int32)),
-            "occupancy": pa.array(occupancy.astype(np.int8)),
-        }
-    )
+    occupied = number < households[block]
+    at_home = people.household > 0
+    relgq, sex, age, race = (x[at_home] for x in (people.relgq, people.sex, people.age, people.race))
+    answers = describe(relgq, sex, age, race // (_RACES // 2), race % (_RACES // 2))
+    words = _mixed(_mixed(_streams(margins.frame, seed)[block]) ^ (_UNITS + number.astype(np.uint64)))
+    uniform = _fractions(words)
+    tenure = draw_tenure(answers, uniform[occupied])
+    codes = {name: getattr(answers, name) for name in Households.__slots__} | {"tenure": tenure}
+    columns = {
+        "GEOID": _geocodes(margins.frame, block),
+        "household": pa.array(np.where(occupied, number + 1, 0).astype(np.int32)),
+        "occupancy": pa.array(occupied.astype(np.int8)),
+    }
+    columns |= {name: _answers(values, occupied) for name, values in codes.items()}
+    return pa.table(columns | {"vacancy": _answers(draw_vacancy(uniform[~occupied]), ~occupied)})
+
+
+def _answers(values: Ints, asked: Bools) -> pa.Array:
+    """Return a column with values where they are asked for, and nulls elsewhere."""
+    column = np.zeros(len(asked), dtype=np.int8)
+    column[asked] = values
+    return pa.array(column, mask=~asked)
 
 
 def _geocodes(frame: Frame, block: Ints) -> pa.DictionaryArray:
@@ -408,7 +431,7 @@ geocode = "GEOID"
 units = {{ path = "frame.parquet", geocode = "GEOID" }}   # hu, gq1 ... gq7, gq101 ... gq997
 
 [geography]
-spine = "standard"
+spine = "{"dhc" if product.startswith("dhc") else "standard"}"
 frame = "frame.parquet"     # every block with housing units or group quarters
 levels = [                  # the official levels, by characters of the geocode
 {levels}
