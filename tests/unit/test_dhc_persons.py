@@ -13,6 +13,8 @@ import pytest
 
 from opendas.budget import BudgetSpec, attribute_rho, preset, resolve_budget, within_rho
 from opendas.runs.config.product_file import load_product
+from opendas.runs.plan import make_plan
+from opendas.runs.run import load
 from opendas.schema.dhc_persons import PL94_CELL, dhc_persons
 from opendas.schema.pl94 import pl94_persons
 
@@ -134,6 +136,27 @@ def test_budgets_have_the_printed_losses(name: str) -> None:
 
 def test_the_product_is_known_by_name() -> None:
     assert load_product("dhc-persons").schema == PRODUCT.schema
+
+
+def test_a_plan_is_made_and_says_what_it_leaves_out(tmp_path: Path) -> None:
+    levels = dict(zip(preset("pr2020-dhc-persons").geolevels, (1, 2, 3, 4, 5, 6, 7), strict=True))
+    listed = ", ".join(f'{{ name = "{name}", prefix = {prefix} }}' for name, prefix in levels.items())
+    (tmp_path / "run.toml").write_text(
+        '[run]\nproduct = "dhc-persons"\n[input]\nreader = "records"\npath = "people.csv"\n'
+        f'[geography]\nframe = "frame.csv"\nlevels = [{listed}]\n'
+        '[budget]\npreset = "pr2020-dhc-persons"\n'
+    )
+    (tmp_path / "frame.csv").write_text("geocode\n1111111\n1111112\n1222222\n")
+    (tmp_path / "people.csv").write_text("nobody reads this")
+    plan = make_plan(load(tmp_path / "run.toml", need_input=False))
+    assert len(plan.rows) == 7 * 10
+    assert {row.cells for row in plan.rows if row.query == "detailed"} == {PRODUCT.schema.size}
+    assert sum((row.rho or 0 for row in plan.rows), F(0)) == F(24811, 5000)
+    assert not plan.gains
+    assert any("not computed for 1,227,744 cells" in warning for warning in plan.warnings)
+    document = plan.to_dict()["forecast"]
+    assert document["seconds"] is None
+    assert any("905,184 possible" in line for line in document["assumptions"])
 
 
 def test_budgets_equal_the_production(tables: dict[str, Any]) -> None:

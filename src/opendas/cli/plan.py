@@ -81,9 +81,10 @@ def _percent(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _forecast(forecast: dict[str, Any]) -> Iterator[str]:
-    disk = forecast["disk_mb"]
+    disk, seconds = forecast["disk_mb"], forecast["seconds"]
+    time = "" if seconds is None else f"to estimate for about {duration(seconds)}, "
     yield (
-        f"opendas run is expected to estimate for about {duration(forecast['seconds'])}, with "
+        f"opendas run is expected {time}to use "
         f"{size_text(forecast['memory_mb'])} of memory, and to write {size_text(disk['outputs'])} "
         f"(and {size_text(disk['scratch'])} meanwhile):"
     )

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 __all__ = ["PlanTable", "SpineTable", "describe_spine", "make_plan"]
 
+GAIN_CELLS = 1 << 16
+"""Expected errors by estimator are computed for at most so many cells; plans of more say so."""
+
 
 @dataclass(frozen=True, slots=True)
 class PlanTable:
@@ -49,7 +52,8 @@ class PlanTable:
     source : str or None
         Where the budget's shares come from, as the run file says.
     gains : tuple of GainRow
-        Expected error by estimator, of every declared query group at the official geolevels of the spine.
+        Expected error by estimator, of every declared query group at the official geolevels of the spine;
+        none for more than :data:`GAIN_CELLS` cells.
     protection : Protection or None
         What the exact facts leave protected.
     forecast : callable, optional
@@ -119,7 +123,7 @@ def make_plan(run: Run) -> PlanTable:
     stamps = (*run.reader.frame()[1], *run.domain_stamps)
     source = run.resolved.budget.source
     gains: tuple[GainRow, ...] = ()
-    if run.resolved.estimator != "block-by-block":
+    if run.resolved.estimator != "block-by-block" and run.product.schema.size <= GAIN_CELLS:
         gains = gain_rows(error, run.product.query_names)
     workers = workers_for(len(plan.spine.leaf))
     warnings = tuple(_warnings(run, plan))
@@ -141,6 +145,11 @@ def _warnings(run: Run, plan: MeasurementPlan) -> Iterator[str]:
         yield (
             f"the shares of preset {named!r} were derived for the estimator {made_for!r}; this run has "
             f"{run.resolved.estimator!r}: see docs/explanation/choosing-a-budget.md."
+        )
+    if plan.product.schema.size > GAIN_CELLS and run.resolved.estimator != "block-by-block":
+        yield (
+            f"expected errors by estimator are not computed for {plan.product.schema.size:,} cells: at most "
+            f"{GAIN_CELLS:,}. Those of the total, and the noise of every query group, are."
         )
     fixed = [
         (plan.spine.names[level], query)

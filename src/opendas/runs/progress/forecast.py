@@ -52,6 +52,9 @@ TASK_LEAVES = 16_384
 MANY_CELLS = 2016
 """Leaves have no more different records than those of the persons' product, however many cells there are."""
 
+TIMED_CELLS = 1 << 16
+"""A small run of more possible cells would itself take minutes: its root is a family with all of them."""
+
 _NO_KEY = bytes(32)
 """In the place of a key: the counts are made, and nothing that is drawn here is kept."""
 
@@ -169,6 +172,12 @@ def _assumptions(
             "with made counts; other work on the machine makes it longer",
             "reading the input and writing the release come on top: they take as long as there are records",
         ]
+    possible = np.count_nonzero(plan.product.possible)
+    if possible > TIMED_CELLS:
+        lines.append(
+            f"no time is foretold, and no memory of the topmost families: they have {possible:,} possible "
+            f"cells, and a small run is made for at most {TIMED_CELLS:,}"
+        )
     lines.append(
         "memory and disk are those of made states, about 45 persons or 20 housing units a leaf, from Parquet "
         "files: how many records there are is known only when the input is read"
@@ -182,8 +191,11 @@ def measure_small_run(run: Run) -> dict[str, float]:
     """Estimate a part of a run's tree with made counts; return the seconds a geounit of each geolevel took.
 
     The part is the first leaves of the frame and what lies above them, with the run's spine, budget, query
-    groups, structural zeros and bounds, and without its invariants. It takes about a second.
+    groups, structural zeros and bounds, and without its invariants. It takes about a second. Nothing is
+    measured, and nothing returned, of a product with more than :data:`TIMED_CELLS` possible cells.
     """
+    if np.count_nonzero(run.product.possible) > TIMED_CELLS:
+        return {}
     _small_run(run, FIRST_LEAVES)  # compiled code is loaded with the first call
     began = time.perf_counter()
     found = _small_run(run, FIRST_LEAVES)
@@ -224,15 +236,23 @@ def _small_run(run: Run, leaves: int) -> dict[str, float]:
 
 def _made_counts(constraints: ConstraintTable) -> Histogram:
     """Return :data:`RECORDS` made records a leaf, in cells that its bounds allow; few cells have most."""
-    leaf = constraints.levels[-1]
-    allowed = constraints.possible & ~((leaf.upper == 0).astype(float) @ constraints.bound_cells > 0)
-    rows = np.repeat(np.flatnonzero(allowed.any(axis=1)), RECORDS)
-    some = allowed.sum(axis=1)[rows]
+    leaf, n = constraints.levels[-1], len(constraints.possible)
+    # Leaves whose bounds close the same groups of cells have the same cells open.
+    closed, kind = np.unique(leaf.upper == 0, axis=0, return_inverse=True)
+    open_cells = [
+        np.flatnonzero(constraints.possible & ~constraints.bound_cells[groups].any(axis=0))
+        for groups in closed
+    ]
+    some = np.array([len(cells) for cells in open_cells])[kind]
+    rows = np.repeat(np.flatnonzero(some), RECORDS)
     # Ranks whose frequency falls as their square, drawn evenly rather than by chance.
     part = (np.arange(len(rows)) * 0.618034) % 1.0
-    rank = np.minimum(1 / (1 - part), some).astype(np.int64) - 1
-    cells = np.argsort(~allowed, axis=1, kind="stable")[rows, rank]
-    return Histogram.from_entries(rows, cells, np.ones(len(rows), np.int64), shape=allowed.shape)
+    rank = np.minimum(1 / (1 - part), some[rows]).astype(np.int64) - 1
+    cells = np.empty(len(rows), dtype=np.int64)
+    for number, available in enumerate(open_cells):
+        here = kind[rows] == number
+        cells[here] = available[rank[here]]
+    return Histogram.from_entries(rows, cells, np.ones(len(rows), np.int64), shape=(len(leaf.upper), n))
 
 
 def check_room(forecast: Forecast, out: Path) -> tuple[str, ...]:
