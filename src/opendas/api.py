@@ -248,7 +248,7 @@ def estimate(run: Run, out: str | Path, **options: Any) -> Release:
 def tabulate(
     release: Release,
     tables: Sequence[str],
-    geolevel: str,
+    geolevel: str | Sequence[str],
     *,
     format: str = "parquet",  # noqa: A002  # the option's name
     intervals: str | float | Fraction | None = None,
@@ -256,7 +256,8 @@ def tabulate(
 ) -> tuple[Path, ...]:
     """Write tables of a release; without `to` into the release, whose certificate is issued again.
 
-    With `intervals`, a level such as ``"0.90"``, estimate and interval stand beside each count.
+    With several geolevels, each table is written at each of them. With `intervals`, a level such as
+    ``"0.90"``, estimate and interval stand beside each count.
     """
     from opendas.custody.folders import holding
     from opendas.report.certificate import issue_date
@@ -271,8 +272,8 @@ def tabulate(
     with holding(release.path):
         written = write_tables(
             release.path,
-            tables,
-            geolevel,
+            tuple(dict.fromkeys(tables)),
+            (geolevel,) if isinstance(geolevel, str) else tuple(dict.fromkeys(geolevel)),
             fmt=format,
             confidence=confidence,
             intervals=intervals is not None,

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from support.attacker import certificate_of, put, reissue, rewrite, store
 from support.mini import mini_frame, mini_histogram, mini_product, write_mini
 
 import opendas
@@ -25,9 +26,7 @@ from opendas.errors import CheckFailed
 from opendas.files.atomic import sha256_file
 from opendas.files.mdf.writing import MdfFiles
 from opendas.files.parquet import METADATA_KEY
-from opendas.report.certificate import certificate_bytes, issue, read_runs, released_files
-from opendas.report.html import report_html
-from opendas.report.pdf import certificate_pdf
+from opendas.report.certificate import issue, read_runs
 from opendas.report.signature import check_signature, sign_release
 from opendas.runs.finished_release import Release
 from opendas.runs.run import load
@@ -111,21 +110,6 @@ def test_every_fact_is_computed_counted_elsewhere_or_believed(tmp_path: Path) ->
 # The attacker's tools.
 
 
-def certificate_of(release: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((release / "certificate.json").read_text())
-    return found
-
-
-def reissue(release: Path, certificate: dict[str, Any] | None = None) -> None:
-    """Make the certificate list what is there now, and the pages say what it says."""
-    certificate = certificate or certificate_of(release)
-    certificate["files"] = [file.to_dict() for file in released_files(release)]
-    (release / "certificate.json").write_bytes(certificate_bytes(certificate))
-    runs, digest = read_runs(release), sha256_file(release / "certificate.json")
-    (release / "certificate.pdf").write_bytes(certificate_pdf(certificate, runs, digest))
-    (release / "report.html").write_bytes(report_html(certificate, runs, digest))
-
-
 def entry(*keys: Any, value: Any) -> Callable[[Path], None]:
     """Return what changes an entry of the certificate's run (or, after ``None``, of the certificate)."""
 
@@ -140,23 +124,6 @@ def entry(*keys: Any, value: Any) -> Callable[[Path], None]:
         reissue(release, certificate)
 
     return change
-
-
-def rewrite(path: Path, change: Callable[[pa.Table], pa.Table]) -> None:
-    metadata = pq.read_schema(path).metadata or {}
-    store(path, change(pq.ParquetFile(path).read()), metadata)
-
-
-def store(path: Path, table: pa.Table, metadata: dict[bytes, bytes]) -> None:
-    """Write a table as the package does: without the schema of Arrow, and with metadata beside it."""
-    with pq.ParquetWriter(path, table.schema.remove_metadata(), store_schema=False) as writer:
-        writer.write_table(table)
-        writer.add_key_value_metadata(dict(metadata.items()))
-
-
-def put(table: pa.Table, name: str, values: Any) -> pa.Table:
-    at = table.column_names.index(name)
-    return table.set_column(at, table.field(at), pa.array(values, type=table.field(at).type))
 
 
 def column(file: str, name: str, change: Callable[[list[Any]], list[Any]]) -> Callable[[Path], None]:

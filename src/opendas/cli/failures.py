@@ -7,6 +7,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -28,6 +29,7 @@ _ENVIRONMENT = {
     errno.EPERM: "the operation is not permitted",
     errno.EROFS: "the file system is read-only",
     errno.EMFILE: "too many open files",
+    errno.EFBIG: "a file would be larger than this process may write (ulimit -f)",
     errno.EIO: "the disk reports an error",
 }
 
@@ -42,7 +44,8 @@ _PATHS = {
 
 
 def _say(message: str) -> None:
-    click.echo(f"opendas: {message}", err=True)
+    with suppress(OSError):  # where nobody can be told, the exit code is left
+        click.echo(f"opendas: {message}", err=True)
 
 
 def guarded(command: click.Command, arguments: Sequence[str] | None = None) -> int:
@@ -60,6 +63,11 @@ def guarded(command: click.Command, arguments: Sequence[str] | None = None) -> i
         As listed by ``opendas --help``.
     """
     context: dict[str, Path] = {}
+    try:
+        os.getcwd()
+    except OSError:
+        _say("the working folder is gone, or closed to this user. Change to another one.")
+        return EXIT_ENVIRONMENT
     try:
         if "SOURCE_DATE_EPOCH" in os.environ:
             # Checked before libraries load that read it and fail without a sentence.

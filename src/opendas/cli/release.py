@@ -154,7 +154,12 @@ def verify_command(
     "--tables", required=True, metavar="P1,...,H1|QUERY,...", help="Tables, or query groups of any product."
 )
 @click.option(
-    "--geolevel", required=True, metavar="LEVEL|CATEGORY", help="Geolevel, or entity category such as place."
+    "--geolevel",
+    "geolevels",
+    required=True,
+    multiple=True,
+    metavar="LEVEL|CATEGORY",
+    help="Geolevel, or entity category such as place. May be repeated.",
 )
 @click.option(
     "--format",
@@ -180,7 +185,7 @@ def verify_command(
 def tabulate_command(
     out: Path,
     tables: str,
-    geolevel: str,
+    geolevels: tuple[str, ...],
     file_format: str,
     intervals: str | None,
     to: Path | None,
@@ -189,7 +194,7 @@ def tabulate_command(
 ) -> None:
     """Write tables of a release, each cell with its margin of error where one is known.
 
-    Example: opendas tabulate out --tables P1,P2 --geolevel tract --format csv --to tables
+    Example: opendas tabulate out --tables P1,P2 --geolevel county --geolevel tract --format csv --to tables
     """
     import opendas
 
@@ -203,7 +208,7 @@ def tabulate_command(
     sign_again = open_signing_key(sign, sign_passphrase_file)
     release = opendas.Release(out)
     written = opendas.tabulate(
-        release, tables=names, geolevel=geolevel, format=file_format, intervals=level, to=to
+        release, tables=names, geolevel=geolevels, format=file_format, intervals=level, to=to
     )
     if sign_again is not None:
         sign_again(out)

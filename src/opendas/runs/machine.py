@@ -52,7 +52,7 @@ def examine(folder: Path | None = None) -> list[Finding]:
     folder : Path, optional
         Where output would be written; the current folder by default.
     """
-    where = Path.cwd() if folder is None else folder
+    where = Path() if folder is None else folder
     return [
         _python(),
         _cores(),

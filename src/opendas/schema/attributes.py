@@ -6,6 +6,7 @@ Axes named in this package: ``n`` cells of the schema, in row-major order of the
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -38,6 +39,13 @@ def cell_text(text: str) -> str:
     ("'=1+1", "'-5 to 0", 'under 18', "''=1")
     """
     return f"'{text}" if text.lstrip("'").startswith(_FORMULA) else text
+
+
+_COLUMN_OF_TABLES = re.compile(
+    r"GEOID|\* .*|.* \*|.* \* .*|.*_(EST|(EST_MOE|MOE|NOISE|LOW|HIGH)[0-9.]+)", re.DOTALL
+)
+"""Labels that would make two columns of a table have one name: labels of several attributes are joined by
+`` * ``, and beside a column stand those of its margins."""
 
 
 def _check_name(kind: str, name: str) -> None:
@@ -77,6 +85,13 @@ class Attribute:
             raise ConfigError(
                 f"attribute {self.name!r} repeats the level {repeated[0]!r}: labels are unique."
             )
+
+        for level in self.levels:
+            if _COLUMN_OF_TABLES.fullmatch(level):
+                raise ConfigError(
+                    f"attribute {self.name!r}: the label {level!r} cannot name a column of a table: 'GEOID', "
+                    "' * ' and endings such as '_MOE90' have a meaning there. Choose another one."
+                )
 
     def __len__(self) -> int:
         return len(self.levels)

@@ -334,21 +334,22 @@ def tabulate(path: Path, name: str, geolevel: str, *, confidence: Fraction = DEF
 def write_tables(
     path: Path,
     tables: Sequence[str],
-    geolevel: str,
+    geolevels: Sequence[str],
     *,
     fmt: str = "parquet",
     confidence: Fraction = DEFAULT_CONFIDENCE,
     intervals: bool = False,
     to: Path | None = None,
 ) -> tuple[Path, ...]:
-    """Write tables at one geolevel and return their paths.
+    """Write tables, each at every geolevel, and return their paths: geolevels in the order given.
 
     Parameters
     ----------
     path : Path
         Output folder, or ``release/`` in it.
-    tables : sequence of str
-        As in :func:`table_request`. With ``pl94`` they must be redistricting tables; the file holds all six.
+    tables, geolevels : sequence of str
+        As in :func:`table_request`, each once. With ``pl94`` tables are those of redistricting; a file holds
+        all six.
     fmt : str
         One of :data:`TABLE_FORMATS`.
     intervals : bool
@@ -360,7 +361,7 @@ def write_tables(
     Raises
     ------
     ConfigError
-        Before anything is written, if a table is unknown or its product was not run.
+        Before anything is written, if a table or geolevel is unknown, or a table's product was not run.
     """
     if fmt not in TABLE_FORMATS:
         raise ConfigError(f"unknown table format {fmt!r}; known are {', '.join(TABLE_FORMATS)}.")
@@ -373,11 +374,13 @@ def write_tables(
             raise ConfigError(
                 f"the pl94 format holds {', '.join(PL94_TABLES)}, not {name!r}; try parquet or csv."
             )
-        table_request(release, name, geolevel, confidence, measured=measured)
+        for geolevel in geolevels:
+            table_request(release, name, geolevel, confidence, measured=measured)
     if fmt == "pl94":
-        return write_legacy(release, geolevel, to=to)
+        return tuple(path for geolevel in geolevels for path in write_legacy(release, geolevel, to=to))
     return tuple(
         write_table(release, name, geolevel, fmt=fmt, confidence=confidence, measured=measured, to=to)
+        for geolevel in geolevels
         for name in tables
     )
 

@@ -152,13 +152,11 @@ def check_bounds(run: Mapping[str, Any], released: ReleasedProduct) -> str:
             same = np.array_equal(bounded.lower[:, 0], wanted_level.lower[:, k])
             same = same and np.array_equal(bounded.upper[:, 0], wanted_level.upper[:, k])
             require(same, f"{level.name}, {bound.name}: not what the frame says.")
-    declared = {
-        (i.query, spine.leaf.name if i.geolevel == "leaf" else i.geolevel) for i in product.invariants
-    }
+    # An invariant holds at every geolevel above its own: of several of a query the lowest is on file.
     wanted = {
-        (level.name, f"{query}@{geolevel}")
-        for query, geolevel in declared
-        for level in spine.levels[: spine.index(geolevel) + 1]
+        (level.name, f"{query}@{spine.names[number]}")
+        for query, number in invariant_geolevels(product, spine).items()
+        for level in spine.levels[: number + 1]
     }
     exact = ("invariant", "joint")
     found = {key for key, block in blocks.items() if block.kind in exact}
@@ -166,7 +164,7 @@ def check_bounds(run: Mapping[str, Any], released: ReleasedProduct) -> str:
     known = {bound.name for bound in product.bounds}
     others = {b.name for b in blocks.values() if b.kind not in exact} - known
     require(not others, f"bounds that the product does not declare: {first_few(sorted(others))}.")
-    return f"{len(known)} bounds and {len(declared)} invariants, as declared"
+    return f"{len(known)} bounds and {len(product.invariants)} invariants, as declared"
 
 
 def _violations(block: ConstraintRows, answers: Ints, level: SpineLevel) -> Bools:

@@ -77,7 +77,7 @@ def release(example, units, made, tmp_path):
         own, spine = example
         facts = [add_product(folder / "release", own, spine=spine)]
         facts.append(add_product(folder / "release", type(units)(units.product, own.frame, units.estimate)))
-        write_tables(folder, ["P1"], "state", fmt="csv", confidence=Fraction(9, 10))
+        write_tables(folder, ["P1"], ["state"], fmt="csv", confidence=Fraction(9, 10))
         issue_release(folder / "release", facts)
         made["release"] = folder / "release"
     shutil.copytree(made["release"], tmp_path / "release")

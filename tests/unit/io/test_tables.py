@@ -224,7 +224,7 @@ def test_any_query_makes_a_table(wards, tmp_path):
     dense = np.stack([wards.estimate.dense(leaf) for leaf in range(4)]).reshape(2, 2, 2, 3).sum(axis=1)
     wanted = np.stack([dense[:, :, :2].sum(axis=2), dense[:, :, 2]], axis=2).reshape(2, 4)
     assert np.array_equal(np.stack([table.column(label) for label in labels], axis=1), wanted)
-    paths = write_tables(tmp_path, ["broad*age", "total"], "region", fmt="csv", to=tmp_path / "t")
+    paths = write_tables(tmp_path, ["broad*age", "total"], ["region"], fmt="csv", to=tmp_path / "t")
     assert [path.name for path in paths] == ["age+broad_region.csv", "total_region.csv"]
 
 
@@ -238,24 +238,24 @@ def test_a_query_of_two_products_must_name_one(release):
 def test_missing_products_and_names_are_refused_before_anything_is_written(persons, tmp_path):
     add_product(tmp_path / "release", persons)
     with pytest.raises(ConfigError, match="run pl94-units"):
-        write_tables(tmp_path, ["P1", "H1"], "block")
+        write_tables(tmp_path, ["P1", "H1"], ["block"])
     with pytest.raises(ConfigError, match=r"no table or query group|neither attribute nor recode"):
-        write_tables(tmp_path, ["P1", "P9"], "block")
+        write_tables(tmp_path, ["P1", "P9"], ["block"])
     with pytest.raises(ConfigError, match="no geolevel"):
-        write_tables(tmp_path, ["P1"], "zip")
+        write_tables(tmp_path, ["P1"], ["zip"])
     with pytest.raises(ConfigError, match="unknown table format"):
-        write_tables(tmp_path, ["P1"], "block", fmt="xls")
+        write_tables(tmp_path, ["P1"], ["block"], fmt="xls")
     with pytest.raises(ConfigError, match="run pl94-units"):
-        write_tables(tmp_path, ["P1"], "block", fmt="pl94")
+        write_tables(tmp_path, ["P1"], ["block"], fmt="pl94")
     with pytest.raises(ConfigError, match="between 0 and 1"):
-        write_tables(tmp_path, ["P1"], "block", confidence=Fraction(1))
+        write_tables(tmp_path, ["P1"], ["block"], confidence=Fraction(1))
     assert not (tmp_path / "release" / "tables").exists()
 
 
 def test_files_are_the_same_every_time_and_every_library_reads_them(release, tmp_path):
     for folder in ("a", "b"):
         for fmt in ("parquet", "csv", "pl94"):
-            write_tables(release, ["P1", "H1"], "block", fmt=fmt, to=tmp_path / folder)
+            write_tables(release, ["P1", "H1"], ["block"], fmt=fmt, to=tmp_path / folder)
     first = {
         p.relative_to(tmp_path / "a"): p.read_bytes() for p in (tmp_path / "a").rglob("*") if p.is_file()
     }
@@ -277,7 +277,7 @@ def test_files_are_the_same_every_time_and_every_library_reads_them(release, tmp
 
 
 def test_default_folder_is_that_of_the_release(release):
-    paths = write_tables(release, ["P5"], "county")
+    paths = write_tables(release, ["P5"], ["county"])
     assert paths == (release / "release" / "tables" / "P5_county.parquet",)
 
 
@@ -287,7 +287,7 @@ def test_query_columns_must_not_collide(wards):
 
 
 def test_legacy_file_has_the_official_layout(release, tmp_path):
-    (path,) = write_tables(release, ["P1"], "block", fmt="pl94", to=tmp_path)
+    (path,) = write_tables(release, ["P1"], ["block"], fmt="pl94", to=tmp_path)
     assert path.name == "ri2020.pl.zip"
     with zipfile.ZipFile(path) as archive:
         members = {name: archive.read(name).decode().splitlines() for name in archive.namelist()}
@@ -311,7 +311,7 @@ def test_legacy_file_has_the_official_layout(release, tmp_path):
 
 
 def test_the_reader_takes_the_legacy_file_back(release, persons, units, tmp_path):
-    (path,) = write_tables(release, ["P1"], "block", fmt="pl94", to=tmp_path)
+    (path,) = write_tables(release, ["P1"], ["block"], fmt="pl94", to=tmp_path)
     found = make_reader(ReaderSpec("pl94-2020", (path,), persons.product)).read()
     assert found.findings == ()
     assert np.array_equal(found.frame.geocodes, persons.frame.geocodes)
@@ -328,13 +328,13 @@ def test_the_reader_takes_the_legacy_file_back(release, persons, units, tmp_path
 
 
 def test_legacy_file_of_an_entity_category(release, tmp_path):
-    (path,) = write_tables(release, ["P1"], "place", fmt="pl94", to=tmp_path)
+    (path,) = write_tables(release, ["P1"], ["place"], fmt="pl94", to=tmp_path)
     assert path.parent.name == "pl94_place"
     with zipfile.ZipFile(path) as archive:
         header = [line.split("|") for line in archive.read("rigeo2020.pl").decode().splitlines()]
     assert [(row[2], row[29], row[87]) for row in header] == [("160", "00100", "Arden"), ("160", "00200", "")]
     with pytest.raises(ConfigError):
-        write_tables(release, ["P1"], "cousub", fmt="pl94", to=tmp_path)
+        write_tables(release, ["P1"], ["cousub"], fmt="pl94", to=tmp_path)
 
 
 def test_release_folder_says_what_is_there(release, tmp_path):

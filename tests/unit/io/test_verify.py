@@ -42,9 +42,9 @@ def out(persons, units, made, tmp_path):
         folder = made["root"] / "census"
         facts = [add_product(folder / "release", example) for example in (persons, units)]
         for fmt in ("parquet", "csv", "pl94"):
-            write_tables(folder, ["P1", "H1"], "block", fmt=fmt)
-        write_tables(folder, ["hhgq"], "county")
-        write_tables(folder, ["pl94-units:total"], "block_group", fmt="csv", confidence=Fraction(95, 100))
+            write_tables(folder, ["P1", "H1"], ["block"], fmt=fmt)
+        write_tables(folder, ["hhgq"], ["county"])
+        write_tables(folder, ["pl94-units:total"], ["block_group"], fmt="csv", confidence=Fraction(95, 100))
         issue_release(folder / "release", facts)
         made["census"] = folder
     shutil.copytree(made["census"], tmp_path / "out")
@@ -412,7 +412,7 @@ def test_measured_only_and_own_products_pass(wards, tmp_path):
     assert failures(tmp_path) == {}
     issue_release(release, [add_product(release, wards)])
     assert failures(tmp_path) == {}
-    write_tables(tmp_path, ["age*broad", "total"], "district", fmt="csv")
+    write_tables(tmp_path, ["age*broad", "total"], ["district"], fmt="csv")
     assert "tables/age+broad_district.csv" in failures(tmp_path)["files"]
     issue(release, version="0.0.test")
     assert failures(tmp_path) == {}
@@ -422,7 +422,7 @@ def test_a_table_keeps_its_name_when_another_product_comes(persons, units, tmp_p
     release = tmp_path / "release"
     facts = add_product(release, persons)
     for fmt in ("csv", "parquet"):
-        write_tables(tmp_path, ["total", "hhgq"], "county", fmt=fmt)
+        write_tables(tmp_path, ["total", "hhgq"], ["county"], fmt=fmt)
     issue_release(release, [facts])
     assert failures(tmp_path) == {}
     issue_release(release, [add_product(release, units)])

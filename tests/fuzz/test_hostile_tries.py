@@ -1,0 +1,97 @@
+"""Whole commands as a hostile user gives them: a part of the tries that ``python -m fuzz.hostile`` makes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from support.hostile import Capture, Shape, call, finish, refuse
+from support.mini import write_mini
+
+import opendas
+from fuzz import hostile
+from fuzz.oracle import Defect
+from opendas.runs.finished_release import Release
+from opendas.runs.run import load
+
+TRIES = 12
+"""Of each kind."""
+
+
+@pytest.fixture(autouse=True)
+def _fixed_date(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+
+
+@pytest.mark.parametrize("kind", hostile.KINDS)
+def test_tries_break_no_rule_and_do_not_all_end_alike(kind: str) -> None:
+    assert len({hostile.attempt(kind, number) for number in range(TRIES)}) > 1
+
+
+def test_a_broken_rule_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A `verify` that passes everything."""
+    monkeypatch.setattr(Release, "verify", lambda *_, **__: ())
+    with pytest.raises(Defect, match="passes"):
+        hostile.attempt("tampering", 0)
+
+
+# What these tries found -------------------
+
+
+@pytest.mark.parametrize("label", ["GEOID", "a * b", "* a", "a *", "a_MOE90", "a_EST", "a_LOW99.9"])
+def test_labels_that_columns_of_tables_have_are_refused(tmp_path: Path, capsys: Capture, label: str) -> None:
+    shape = Shape(hostile.LEAVES, {(0, 0): 5}, attributes={"kind": ("a", label)})
+    code, said = refuse(capsys, tmp_path, shape)
+    assert code == 2
+    assert repr(label) in said
+
+
+def test_labels_that_look_like_signs_are_columns(tmp_path: Path, capsys: Capture) -> None:
+    labels = {"kind": ("*", "**", "a*b"), "age": ("*", "MOE90")}
+    finish(capsys, tmp_path, Shape(hostile.LEAVES, {(0, 0): 5}, attributes=labels))
+    out = str(tmp_path / "out")
+    assert call(capsys, "tabulate", out, "--tables", "detailed", "--geolevel", "county")[0] == 0
+    names = pq.read_schema(tmp_path / "out/release/tables/detailed_county.parquet").names
+    wanted = [f"{kind} * {age}" for kind in labels["kind"] for age in labels["age"]]
+    assert [name for name in names if name in wanted] == wanted
+
+
+@pytest.mark.parametrize("levels", [("state", "county"), ("state", "county", "block"), ("state", "leaf")])
+@pytest.mark.parametrize("estimator", ["topdown", "informed"])
+def test_one_query_is_invariant_at_several_geolevels(
+    tmp_path: Path, capsys: Capture, levels: tuple[str, ...], estimator: str
+) -> None:
+    facts = "\n".join(f'[[invariants]]\nquery = "total"\ngeolevel = "{level}"' for level in levels)
+    counts = {(leaf, leaf % 2): 3 for leaf in range(len(hostile.LEAVES))}
+    finish(capsys, tmp_path, Shape(hostile.LEAVES, counts, product=facts, run=f'estimator = "{estimator}"'))
+
+
+def test_tables_at_several_geolevels_are_written_by_one_command(tmp_path: Path, capsys: Capture) -> None:
+    opendas.release(load(write_mini(tmp_path)), tmp_path / "out", seed=3)
+    levels = ["region", "block", "town", "region"]
+    line = ["tabulate", str(tmp_path / "out"), "--tables", "age,kind,age"]
+    code, said, err = call(capsys, *line, *(word for level in levels for word in ("--geolevel", level)))
+    assert code == 0, err
+    wanted = [
+        f"{table}_{level}.parquet" for level in ("region", "block", "town") for table in ("age", "kind")
+    ]
+    assert [Path(line).name for line in said.splitlines()] == wanted
+    assert sorted(path.name for path in (tmp_path / "out/release/tables").iterdir()) == sorted(wanted)
+    assert call(capsys, "verify", str(tmp_path / "out"), "--allow-seeded")[0] == 0
+    before = (tmp_path / "out/release/certificate.json").read_bytes()
+    assert call(capsys, *line[:2], "--tables", "minor", "--geolevel", "town", "--geolevel", "zip")[0] == 2
+    assert (tmp_path / "out/release/certificate.json").read_bytes() == before
+    assert not (tmp_path / "out/release/tables/minor_town.parquet").exists()
+
+
+@pytest.mark.parametrize("line", [("doctor",), ("tabulate", "out", "--tables", "x", "--geolevel", "y")])
+def test_a_working_folder_that_is_gone_gets_a_sentence(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, line: tuple[str, ...]
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    code, _, err = call(capsys, *line)
+    assert code == 6
+    assert "working folder" in err
