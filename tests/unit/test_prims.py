@@ -13,6 +13,7 @@ from support.data import shared_data
 from support.random_land import random_frame
 from support.seeds import seeds
 
+from opendas.files.geography_files import read_frame, write_frame
 from opendas.geography.frame import Frame, official_codes
 from opendas.geography.off_spine_distance import entity_distances
 from opendas.geography.prims import prim_columns
@@ -20,6 +21,7 @@ from opendas.geography.recipe import NAMED_SPINES, STRONG_MCD_STATES, Recipe, bu
 from opendas.geography.recipe import PRODUCTION_AIAN as AIAN
 from opendas.geography.spine import Spine
 from opendas.runs.run import load
+from opendas.schema.pl94 import pl94_persons
 
 LEVELS = ("state", "county", "prim", "tract_subset_group", "tract_subset", "block_group", "block")
 
@@ -120,6 +122,28 @@ def test_places_that_always_count() -> None:
     )
     found = prim_columns(frame, frame.entities["cousub"], place, np.ones(len(frame), dtype=bool))
     assert set(found[1].tolist()) == {b"1150000"}
+
+
+def test_detailed_types_of_group_quarters_do_not_divide_block_groups() -> None:
+    frame = random_frame(3, most_blocks=40)
+    detailed = {f"gq{code}": np.arange(len(frame)) % 2 for code in (101, 997)}
+    finer = replace(frame, units={**frame.units, **detailed})
+    for name in ("dhc", "optimized"):
+        recipe = Recipe(NAMED_SPINES[name])
+        one, other = (build_spine(land, recipe, lambda spine: spine) for land in (frame, finer))
+        assert one.digest() == other.digest(), name
+
+
+def test_a_frame_on_file_gives_the_same_spine(tmp_path: Path) -> None:
+    """Statuses are not those that the rule assumes without them, so that losing them would show."""
+    frame = random_frame(2, most_blocks=40)
+    places = {code.decode(): "S" for code in np.unique(frame.entities["place"]) if code}
+    known = replace(frame, functional_status={"place": places, "cousub": {}})
+    assert built(known).digest() != built(frame).digest()
+    write_frame(tmp_path / "frame.parquet", known, pl94_persons())
+    again = read_frame(tmp_path / "frame.parquet")
+    assert again.functional_status == known.functional_status
+    assert built(again).digest() == built(known).digest()
 
 
 def test_rhode_island(tmp_path: Path) -> None:

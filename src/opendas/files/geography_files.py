@@ -130,6 +130,7 @@ def read_frame(path: Path) -> Frame:
         {name: np.array(table.column(f"units:{name}"), dtype=np.int64) for name in metadata["units"]},
         {name: to_bytes(table.column(f"entity:{name}")) for name in metadata["entities"]},
         metadata["names"],
+        metadata.get("functional_status", {}),
     )
 
 
@@ -360,8 +361,8 @@ def frame_schema(frame: Frame) -> Any:
 
 
 def frame_metadata(frame: Frame, product: Product) -> dict[str, object]:
-    """Return what a frame's file says of itself."""
-    return {
+    """Return what a frame's file says of itself; functional statuses where the frame has them."""
+    metadata: dict[str, object] = {
         "format": "opendas frame 1",
         "leaf": frame.leaf,
         "levels": list(frame.levels),
@@ -370,6 +371,9 @@ def frame_metadata(frame: Frame, product: Product) -> dict[str, object]:
         "names": {kind: dict(names) for kind, names in frame.names.items()},
         "product": product_to_json(product),
     }
+    if frame.functional_status:
+        metadata["functional_status"] = {k: dict(codes) for k, codes in frame.functional_status.items()}
+    return metadata
 
 
 def write_frame(path: Path, frame: Frame, product: Product) -> None:

@@ -33,6 +33,7 @@ from opendas.geography.partitions import (
 from opendas.geography.prims import prim_columns
 from opendas.geography.spine import Spine
 from opendas.geography.tract_groups import tract_groups_for
+from opendas.schema.pl94 import GQ_COLUMNS
 
 __all__ = [
     "BLOCK_GROUP_RULES",
@@ -171,6 +172,11 @@ class Recipe:
     def bypass(self) -> SpineStep | None:
         """The step that bypasses parents, if there is one."""
         return next((step for step in self.steps if step.step == "bypass"), None)
+
+    @property
+    def by_governments(self) -> bool:
+        """Whether functional statuses decide the spine."""
+        return any(step.step in ("prims", "tract_subsets") for step in self.steps)
 
 
 def _top_of_parts(step: SpineStep, names: Sequence[str]) -> str:
@@ -413,7 +419,8 @@ def _strong(frame: Frame) -> Bools:
 
 
 def _kinds_of_quarters(frame: Frame) -> list[npt.NDArray[Any]]:
-    return [frame.units[name] > 0 for name in frame.units if name.startswith("gq")]
+    """Return which leaves have each major type of group quarters; detailed types do not count."""
+    return [frame.units[name] > 0 for name in frame.units if name in GQ_COLUMNS]
 
 
 def _dhc_columns(frame: Frame, recipe: Recipe) -> list[npt.NDArray[Any]]:

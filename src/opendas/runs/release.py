@@ -359,7 +359,8 @@ def _write_public(space: Workspace, measured: MeasuredRun, measurements: str) ->
     """Write what is public of a run, its resolved plan, frame, spine and constraints; and describe it."""
     run, name = measured.run, measured.run.product.name
     folder = space.release / "measurements" / name
-    write_frame(space.release / "geography" / f"{name}.parquet", run.frame, run.product)
+    frame = run.frame if run.resolved.recipe.by_governments else replace(run.frame, functional_status={})
+    write_frame(space.release / "geography" / f"{name}.parquet", frame, run.product)
     write_spine(folder / "spine.parquet", run.spine)
     write_constraints(folder / "constraints.parquet", run.product, run.spine, measured.constraints)
     text = released_toml(run.resolved, run.budget, measured.domain)
