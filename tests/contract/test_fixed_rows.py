@@ -13,8 +13,8 @@ from support.general.clarabel import solve as solve_clarabel
 from support.seeds import seeds
 
 from opendas.errors import EstimationError
-from opendas.solvers.least_squares import partition
 from opendas.solvers.least_squares.solve import solve
+from opendas.solvers.problem import partition
 from opendas.solvers.problem.certificate import Multipliers, certify
 from opendas.solvers.problem.problem import ConstraintRow, FamilyProblem, Status
 

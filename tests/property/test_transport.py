@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.seeds import examples
 
-from opendas.solvers.least_squares.partition import as_groups
 from opendas.solvers.least_squares.solve import solve
 from opendas.solvers.least_squares.transport import project_transport
 from opendas.solvers.problem.certificate import Multipliers, certify
+from opendas.solvers.problem.partition import as_groups
 from opendas.solvers.problem.problem import FamilyProblem, Status
 
 

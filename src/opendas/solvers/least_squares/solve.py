@@ -11,7 +11,9 @@ Fixed sums of detailed cells are projected onto first, by
 
 A step down is decided by sizes, iterations and residuals only, never by clock or memory, so the same problem
 takes the same way on every machine. Hessians too large to be written out are only multiplied with, by
-:mod:`opendas.solvers.least_squares.steps` in the place of steps 1 to 3.
+:mod:`opendas.solvers.least_squares.steps` in the place of steps 1 to 3. Families of many cells, or with fixed
+answers, whose queries are nested but for a few rows are first given to
+:mod:`opendas.solvers.least_squares.structured`.
 """
 
 from __future__ import annotations
@@ -27,11 +29,12 @@ from opendas.solvers.conflict import conflict
 from opendas.solvers.least_squares.clarabel import program, solve_program
 from opendas.solvers.least_squares.direct import LARGE, Direct, solve_direct
 from opendas.solvers.least_squares.paired import PairedCurvature
-from opendas.solvers.least_squares.partition import as_groups, fixed_contradiction
 from opendas.solvers.least_squares.primal_dual_active_set import INFEASIBLE, OK
 from opendas.solvers.least_squares.steps import solve_by_steps
+from opendas.solvers.least_squares.structured import applies, solve_structured
 from opendas.solvers.least_squares.transport import project_transport
 from opendas.solvers.problem.certificate import Multipliers, certify, gradients
+from opendas.solvers.problem.partition import as_groups, fixed_contradiction
 from opendas.solvers.problem.problem import ConstraintRow, FamilyProblem, Solution, Status
 
 __all__ = ["LIMIT", "PRECISION", "solve"]
@@ -54,6 +57,14 @@ NEARLY = 1e-3
 """Residual from which an interior point is worth a correction."""
 GENERAL = 4_000_000
 """Likewise, on all cells, up to which Clarabel gets them."""
+FIXED = 200
+"""Cells from which a family with fixed rows is solved by its structure."""
+MANY = 4_000
+"""Likewise without fixed rows."""
+FINER = 1e-2
+"""What the method of the structure is asked for, relative to the tolerance: it ends just below it."""
+WRITABLE = 20_000
+"""Children times cells up to which a family goes on to the ladder, where its structure did not solve it."""
 
 
 def solve(
@@ -89,6 +100,12 @@ def solve(
         return _with_fixed_rows(problem, tolerance, metric)
     if problem.parent is not None and problem.children == 1:
         return _only_child(problem, problem.parent, tolerance)
+    if problem.cells >= MANY and applies(problem):
+        answer = _by_structure(problem, tolerance)
+        if answer.status is Status.OPTIMAL:
+            return answer
+        if problem.linear.size > WRITABLE:
+            return _contradiction(problem, tolerance, answer)
     best: Solution | None = None
     if _too_large(problem):
         stepped = solve_by_steps(problem if metric is None else metric(problem), tolerance)
@@ -127,6 +144,10 @@ def _with_fixed_rows(
     projected = _projected(problem, tolerance)
     if projected is not None:
         return projected
+    if problem.cells >= FIXED and applies(problem):
+        answer = _by_structure(problem, tolerance)
+        if answer.status is Status.OPTIMAL or problem.linear.size > WRITABLE:
+            return answer
     stated, row_of_group = as_groups(problem)
     answer = solve(stated, tolerance=tolerance, metric=metric)
     own = len(problem.groups)
@@ -163,6 +184,12 @@ def _projected(problem: FamilyProblem, tolerance: float) -> Solution | None:
         return Solution(found.x, Status.OPTIMAL, residual, 0, "transport")
     logger.info("residual %.1e after the projection onto the fixed sums", residual)
     return None
+
+
+def _by_structure(problem: FamilyProblem, tolerance: float) -> Solution:
+    """The answer of the structure, to more digits than the tolerance where it gets there."""
+    answer = solve_structured(problem, FINER * tolerance)
+    return replace(answer, status=Status.OPTIMAL) if answer.residual <= tolerance else answer
 
 
 def _too_large(problem: FamilyProblem) -> bool:

@@ -353,7 +353,7 @@ class Solution:
     method : str
         Step of the ladder: ``"pdas"``, ``"clarabel"``, ``"clarabel twice"``; ``"parent"`` of an only child,
         ``"steps"`` where Hessians are too large to be written out, ``"transport"`` of detailed cells with
-        fixed sums.
+        fixed sums, ``"structured"`` where queries are nested.
     conflict : tuple of ConstraintRow
         Where infeasible: rows that cannot hold together.
     """
