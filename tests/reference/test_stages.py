@@ -11,13 +11,14 @@ import pytest
 from support.assembled import assemble, same
 from support.mini import from_dense, mini_frame, mini_histogram, mini_product, to_dense
 
+from opendas.constraints.table import JointTotal
 from opendas.engines.drive import estimate_spine
 from opendas.errors import ConfigError, DataError, EstimationError
 from opendas.schema.attributes import Attribute, Recode, Schema
 from opendas.schema.declarations import StructuralZero
 from opendas.schema.histogram import Histogram
 from opendas.schema.product import PassPlan, Product
-from opendas.topdown.checks import check_family
+from opendas.topdown.checks import check_family, check_roots
 from opendas.topdown.constraint_groups import Groups
 from opendas.topdown.family import Progress, _least_squares, estimate_family
 from opendas.topdown.model import Family
@@ -261,3 +262,16 @@ def test_integers_that_break_the_tie_are_found() -> None:
     moved[0], moved[1] = truth[0] + truth[1], 0
     with pytest.raises(EstimationError, match="the tie to pl94-persons"):
         check_family(family, rules, moved)
+
+
+def test_large_roots_that_hold_a_total_together_need_a_tie(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tie gives every part its own total, so that none of the matrices is written."""
+    run, _, _ = tied_run(0)
+    rules, tied = run.rules[0], run.constraints.levels[0]
+    parts = np.zeros(len(tied.lower), dtype=np.int32)
+    joint = JointTotal("total@region", parts, np.array([int(tied.tied.counts.sum())]))
+    monkeypatch.setattr("opendas.topdown.checks.LARGEST_WRITTEN", 10)
+    workload = shrunk().workload
+    check_roots(workload, rules, replace(tied, joint=joint))
+    with pytest.raises(ConfigError, match="roots hold a total together"):
+        check_roots(workload, rules, replace(tied, joint=joint, tied=None))

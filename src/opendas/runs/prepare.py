@@ -150,7 +150,7 @@ def plan_run(act: Act[RunOptions], run: Run, backend: Backend, *, estimates: boo
             check_rounder_passes(rules, level)
         looked_at.add(form)
     roots = -1 if resolved.estimator == "block-by-block" else 0
-    check_roots(product.workload, every_rule[roots], together=constraints.levels[roots].joint is not None)
+    check_roots(product.workload, every_rule[roots], constraints.levels[roots])
     model = run.model(constraints)
     backend.partition(counts, constraints, resolved.estimator, model)
     check_mdf(product, data.frame)  # leaves that the microdata cannot show: better now than when it is spent

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from opendas.arrays import Ints
+from opendas.constraints.table import LevelConstraints
 from opendas.errors import ConfigError, EstimationError
 from opendas.schema.query_groups import Workload
 from opendas.topdown.model import Family, LevelRules
@@ -16,23 +17,23 @@ LARGEST_WRITTEN = 30_000
 """Cells of a root whose matrix is written out: 7 GB. Below a root, cells without records are left out."""
 
 
-def check_roots(workload: Workload, rules: LevelRules, *, together: bool) -> None:
+def check_roots(workload: Workload, rules: LevelRules, constraints: LevelConstraints) -> None:
     """Refuse roots whose least squares would fill the memory.
 
-    Where some query group asks every cell and roots are estimated one by one, no matrix is written.
+    Where some query group asks every cell and roots are estimated one by one, no matrix is written. A tie
+    gives each of them its own total.
 
     Parameters
     ----------
-    rules : LevelRules
+    rules, constraints : LevelRules, LevelConstraints
         Of the geolevel of the roots.
-    together : bool
-        Whether roots hold a total together.
 
     Raises
     ------
     ConfigError
         Naming the geolevel, the number of cells and what would help.
     """
+    together = constraints.joint is not None and constraints.tied is None
     possible = np.flatnonzero(rules.possible).astype(np.int32)
     for number, stage in enumerate(rules.stages):
         merges = number < len(rules.earlier)
