@@ -197,8 +197,8 @@ def project_transport(
     >>> parent, sums = np.array([3.0, 4.0]), np.array([[4.0], [3.0]])
     >>> rows = np.zeros(2, np.int32)
     >>> project_transport(answers, np.ones(2), parent, np.ones((2, 2), bool), rows, sums).x.round(6)
-    array([[2.5, 1.5],
-           [0.5, 2.5]])
+    array([[3., 1.],
+           [0., 3.]])
     """
     children, n = answers.shape
     shapes = (scale.shape, mask.shape, fixed_rows.shape, (n,) if parent is None else parent.shape)
