@@ -67,7 +67,7 @@ def test_recipes_do_bypass_and_divide(mechanism: Mechanism) -> None:
             divided += any(level.whole is not None for level in plain.levels)
     assert bypassed > 20
     assert (replaced > 0) == (mechanism is LAPLACE)
-    assert divided == 4
+    assert divided == 6
 
 
 @pytest.mark.parametrize("mechanism", [GAUSSIAN, LAPLACE])

@@ -87,6 +87,7 @@ def small_frame(seed: int, root: str) -> Frame:
 
     units = {f"gq{k}": (rng.random(n) < 0.3).astype(np.int64) for k in range(1, 8)}
     entities = {"cousub": area("1", "2"), "place": area("", "1", "2"), "aianhh": area("", "0010", "9500")}
+    entities["sduni"] = area("00010", "00020")
     return Frame(geocodes, official_codes(geocodes, root), "block", units, entities)
 
 

@@ -224,14 +224,14 @@ _PRESETS: Mapping[str, tuple[str, str, str, str | None, str]] = {
         _PR_2020_UNITS,
     ),
     "opendas2026-persons": (
-        "rho and geolevels of the production, queries for the informed estimator; any run rooted at a state",
+        "production rho and geolevels, for informed; fits any run rooted at a state",
         _OURS,
         "pl94-persons",
         "293764/114921",
         _OPENDAS_2026_PERSONS,
     ),
     "opendas2026-blocks-persons": (
-        "the production's rho moved to blocks, for the informed estimator; any run rooted at a state",
+        "production rho moved to blocks, for informed; fits any run rooted at a state",
         _OURS,
         "pl94-persons",
         "293764/114921",
@@ -245,7 +245,7 @@ _PRESETS: Mapping[str, tuple[str, str, str, str | None, str]] = {
         _APRIL_2021_PERSONS,
     ),
     "april2021-units": (
-        "April 2021 demonstration data, housing units, the larger budget (rho 1.095 with persons)",
+        "April 2021 demonstration data, units, the larger budget (rho 1.095 with persons)",
         _PAPER,
         "pl94-units",
         "0.045",
@@ -259,7 +259,7 @@ _PRESETS: Mapping[str, tuple[str, str, str, str | None, str]] = {
         _APRIL_2021_PERSONS,
     ),
     "april2021-low-units": (
-        "April 2021 demonstration data, housing units, the smaller budget (rho 0.1885 with persons)",
+        "April 2021 demonstration data, units, the smaller budget (rho 0.1885 with persons)",
         _PAPER,
         "pl94-units",
         "0.0035",

@@ -51,7 +51,7 @@ _SPINES = {
     "standard": "the official hierarchy",
     "optimized": "block groups made of blocks in the same off-spine entities; only children bypassed",
     "aian": "the same, with every level from the state down divided into AIAN areas and the rest",
-    "dhc": "that of the DHC: AIAN parts, prims (places and subdivisions of a county), tracts cut along them",
+    "dhc": "that of the DHC: AIAN parts, prims (places, subdivisions), tracts cut along them",
 }
 _ENGINES = {
     "local": "processes on this machine",

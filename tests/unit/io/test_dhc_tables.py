@@ -259,7 +259,7 @@ def test_a_table_of_a_product_that_was_not_run_names_it(persons, tmp_path):
 @pytest.mark.parametrize("fmt", ["parquet", "csv"])
 def test_written_tables_are_verified_again(both, fmt):
     out, facts, _ = both
-    paths = write_tables(out, ["P12", "PCT12A", "dhc-persons:P1", "pl94-persons:P1"], "county", fmt=fmt)
+    paths = write_tables(out, ["P12", "PCT12A", "dhc-persons:P1", "pl94-persons:P1"], ["county"], fmt=fmt)
     assert [path.stem for path in paths] == [
         "P12_county", "PCT12A_county", "dhc-persons.P1_county", "pl94-persons.P1_county"
     ]  # fmt: skip
