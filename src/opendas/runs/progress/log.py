@@ -91,7 +91,8 @@ _LONG_HEX = re.compile(r"[0-9A-Fa-f]{32,}")
 _LONGEST_MESSAGE = 4000
 
 _ENVIRONMENT = {
-    *(errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EMFILE, errno.EIO),
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS, errno.EMFILE),
+    errno.EIO,
 }
 _PATHS = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EEXIST, errno.ELOOP}
 
