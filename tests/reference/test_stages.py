@@ -275,3 +275,17 @@ def test_large_roots_that_hold_a_total_together_need_a_tie(monkeypatch: pytest.M
     check_roots(workload, rules, replace(tied, joint=joint))
     with pytest.raises(ConfigError, match="roots hold a total together"):
         check_roots(workload, rules, replace(tied, joint=joint, tied=None))
+
+
+@pytest.mark.parametrize("smallest", [0, 10**9])
+def test_a_family_solved_by_its_structure_is_no_fallback(
+    smallest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record says which method solved a family, and calls only general solvers a fallback."""
+    monkeypatch.setattr("opendas.solvers.least_squares.solve.FIXED", smallest)
+    run, _, _ = tied_run(0, own=True)
+    records = [estimate_family(*of_family).record for of_family in families(run)]
+    methods = {method for record in records for method in record.methods}
+    assert ("structured" in methods) == (smallest == 0)
+    for record in records:
+        assert record.fallback == any(method.startswith("clarabel") for method in record.methods)

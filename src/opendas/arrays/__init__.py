@@ -1,4 +1,4 @@
-"""Types of arrays, named once for all modules; and the places of rows within their runs."""
+"""Types of arrays, named once for all modules; places of rows in runs, and partitions that refine others."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Bools", "Codes", "Floats", "Ints", "rank_in_run"]
+__all__ = ["Bools", "Codes", "Floats", "Ints", "rank_in_run", "refines"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -20,3 +20,18 @@ def rank_in_run(column: NDArray[Any]) -> Ints:
     """Return the place of each row in its run of equal values, from 0, int64 (b,)."""
     start = np.flatnonzero(np.concatenate([[True], column[1:] != column[:-1]]))
     return np.arange(len(column)) - np.repeat(start, np.diff(np.append(start, len(column))))
+
+
+def refines(fine: NDArray[np.integer[Any]], coarse: NDArray[Any]) -> bool:
+    """Whether the row of a cell in `fine` determines its value in `coarse`.
+
+    Parameters
+    ----------
+    fine : ndarray of integers, shape (n,)
+        Row of each cell, not negative.
+    coarse : ndarray, shape (n,)
+        Row of each cell in another partition, or any other value of each cell.
+    """
+    of_row = np.zeros(int(fine.max(initial=-1)) + 1, coarse.dtype)
+    of_row[fine] = coarse
+    return np.array_equal(of_row[fine], coarse)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from opendas.arrays import Codes
+from opendas.arrays import Codes, refines
 from opendas.errors import ConfigError, DataError
 from opendas.geography.frame import Frame
 from opendas.geography.spine import Spine
@@ -249,11 +249,11 @@ def _check_tied(
     tied: TiedCounts, invariant: InvariantAnswers, possible: npt.NDArray[np.bool_], geocodes: Codes
 ) -> None:
     """Compare tied counts with an invariant that they determine."""
+    rows, coarser = tied.query.row_of_cell[possible], invariant.query.row_of_cell[possible]
+    if not refines(rows, coarser):
+        return
     coarse = np.full(tied.query.size, -1, dtype=np.int64)
-    rows = tied.query.row_of_cell[possible]
-    coarse[rows] = invariant.query.row_of_cell[possible]
-    if not np.array_equal(coarse[rows], invariant.query.row_of_cell[possible]):
-        return  # rows of the tie reach over several of the invariant
+    coarse[rows] = coarser
     answers = np.zeros_like(invariant.answers)
     np.add.at(answers, (tied.geounits, coarse[tied.rows]), tied.counts)
     unlike = np.flatnonzero((answers != invariant.answers).any(axis=1))

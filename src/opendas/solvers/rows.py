@@ -1,4 +1,4 @@
-"""Row numbers without gaps."""
+"""Row numbers without gaps, and cells in the order of their rows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-__all__ = ["without_gaps"]
+__all__ = ["cells_by_row", "without_gaps"]
 
 
 @njit(cache=True, nogil=True)
@@ -37,3 +37,32 @@ def without_gaps(rows: NDArray[np.int32]) -> NDArray[np.int32]:
     for j in range(len(rows)):
         out[j] = number[rows[j]]
     return out
+
+
+@njit(cache=True, nogil=True)
+def cells_by_row(rows: NDArray[np.int32], count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Sort cells by their row: ``np.argsort(rows, kind="stable")`` in linear time, and where each row begins.
+
+    Parameters
+    ----------
+    rows : ndarray of int32, shape (n,)
+        From 0 to count - 1.
+    count : int
+        Number of rows.
+
+    Returns
+    -------
+    start : ndarray of int64, shape (count + 1,)
+    cells : ndarray of int64, shape (n,)
+    """
+    start = np.zeros(count + 1, np.int64)
+    for r in rows:
+        start[r + 1] += 1
+    for r in range(count):
+        start[r + 1] += start[r]
+    following = start[:-1].copy()
+    cells = np.empty(len(rows), np.int64)
+    for j in range(len(rows)):
+        cells[following[rows[j]]] = j
+        following[rows[j]] += 1
+    return start, cells

@@ -42,7 +42,6 @@ __all__ = [
 _LEAST_VARIANCE = 1e-6
 """Noise with less variance is zero but for a chance below 1e-6: its answers are exact, and larger weights
 would only cost the solver digits."""
-OWN_METHODS = ("pdas", "parent", "steps", "transport")
 
 
 def _weight(query: QueryAnswers) -> float:
@@ -70,7 +69,7 @@ class Progress:
         """Enter the solution of one pass."""
         self.methods.append(solution.method)
         self.residual = max(self.residual, solution.residual)
-        self.fallback |= solution.method not in OWN_METHODS
+        self.fallback |= solution.by_general_solver
 
 
 Fit = Callable[[Groups, Progress], Floats]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from opendas.arrays import Floats, Ints
+from opendas.arrays import Floats, Ints, refines
 from opendas.constraints.table import LevelConstraints
 from opendas.solvers.rounding.laminar import Rows, check_laminar
 from opendas.solvers.rounding.rounding import UNBOUNDED, RoundingNames, round_family
@@ -85,7 +85,7 @@ def round_estimate(family: Family, rules: LevelRules, groups: Groups, estimate: 
         if queries
     )
     if groups.fixed_rows is not None:  # answers of coarser query groups are fixed, too
-        finer = [[(n, m) for n, m in maps if _inside(m, groups.fixed_rows)] for maps in passes]
+        finer = [[(n, m) for n, m in maps if refines(m, groups.fixed_rows)] for maps in passes]
         passes = tuple(tuple(maps) for maps in finer if maps)
     names = RoundingNames(
         family.label,
@@ -112,13 +112,6 @@ def round_estimate(family: Family, rules: LevelRules, groups: Groups, estimate: 
         fixed=groups.fixed,
     )
     return result.values
-
-
-def _inside(rows: npt.NDArray[np.int32], fixed: npt.NDArray[np.int32]) -> bool:
-    """Whether each row of a query group lies in one row of a partition."""
-    holder = np.zeros(int(rows.max(initial=-1)) + 1, dtype=np.int32)
-    holder[rows] = fixed
-    return np.array_equal(holder[rows], fixed)
 
 
 def _close_columns(estimate: Floats, parent: Ints | None) -> Floats:

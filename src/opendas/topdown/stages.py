@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from opendas.arrays import Bools, Ints
+from opendas.arrays import Bools, Ints, refines
 from opendas.constraints.table import LevelConstraints, TiedCounts
 from opendas.errors import ConfigError, InfeasibleFamily
 from opendas.measurement.family import FamilyMeasurement, QueryAnswers
@@ -155,6 +155,7 @@ def check_stages(rules: LevelRules, constraints: LevelConstraints, workload: Wor
         Naming the geolevel, the stage and what tells cells of a row apart.
     """
     tied = constraints.tied
+    possible = rules.possible
     before = None if tied is None else (f"the tie to {tied.name}", tied.query.row_of_cell)
     held = [before]
     for number, stage in enumerate(rules.earlier):
@@ -165,7 +166,7 @@ def check_stages(rules: LevelRules, constraints: LevelConstraints, workload: Wor
         coarser += list(zip(rules.bound_names, rules.bound_cells, strict=True))
         coarser += [(f"invariant {i.name}", i.query.row_of_cell) for i in constraints.invariants]
         for other, values in coarser:
-            if _tells_apart(values, finest, rules.possible):
+            if not refines(finest[possible], values[possible]):
                 raise ConfigError(
                     f"[passes] earlier, stage {number + 1} at {rules.geolevel!r}: {other!r} tells cells "
                     f"apart that share a row of {name!r}, the last query group of its rounder. Round a "
@@ -178,19 +179,10 @@ def check_stages(rules: LevelRules, constraints: LevelConstraints, workload: Wor
             continue
         name, finest = fixed
         for query, rows in (found for queries in stage.rounder for found in queries):
-            if not (
-                _tells_apart(rows, finest, rules.possible) and _tells_apart(finest, rows, rules.possible)
-            ):
+            here, there = rows[possible], finest[possible]
+            if refines(here, there) or refines(there, here):
                 continue
             raise ConfigError(
                 f"[passes] stage {number} at {rules.geolevel!r}: rows of {query!r} cross those of {name!r}, "
                 "which are fixed by then. Name a finer or a coarser query group."
             )
-
-
-def _tells_apart(values: npt.NDArray[np.int32] | Bools, rows: npt.NDArray[np.int32], cells: Bools) -> bool:
-    """Whether cells of one row have different values; `values` and `rows` are (n,), `cells` a mask."""
-    here, values = rows[cells], values[cells]
-    one = np.zeros(int(here.max(initial=-1)) + 1, dtype=values.dtype)
-    one[here] = values
-    return not np.array_equal(one[here], values)

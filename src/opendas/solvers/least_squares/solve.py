@@ -35,7 +35,7 @@ from opendas.solvers.least_squares.structured import applies, solve_structured
 from opendas.solvers.least_squares.transport import project_transport
 from opendas.solvers.problem.certificate import Multipliers, certify, gradients
 from opendas.solvers.problem.partition import as_groups, fixed_contradiction
-from opendas.solvers.problem.problem import ConstraintRow, FamilyProblem, Solution, Status
+from opendas.solvers.problem.problem import GENERAL_SOLVER, ConstraintRow, FamilyProblem, Solution, Status
 
 __all__ = ["LIMIT", "PRECISION", "solve"]
 
@@ -218,7 +218,8 @@ def _by_interior_point(problem: FamilyProblem, tolerance: float, best: Solution)
     logger.info("residual %.1e after the active set; trying Clarabel", best.residual)
     qp = program(problem)
     near, least, left = None, np.inf, 1.0
-    for method in ("clarabel", *ROUNDS * ("clarabel twice",)):
+    once, again = GENERAL_SOLVER
+    for method in (once, *ROUNDS * (again,)):
         raw = solve_program(qp, problem.linear.shape, near=near, magnified=1.0 / left)
         if raw.status is Status.INFEASIBLE or raw.y is None or raw.rows is None:
             break

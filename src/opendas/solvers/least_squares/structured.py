@@ -27,10 +27,11 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from opendas.arrays import Bools, Floats, Ints
+from opendas.arrays import Bools, Floats, Ints, refines
 from opendas.solvers.least_squares.kernels import cholesky, triangular_solve
 from opendas.solvers.problem.certificate import Multipliers, certify, gradients
 from opendas.solvers.problem.problem import FamilyProblem, Solution, Status
+from opendas.solvers.rows import without_gaps
 
 __all__ = ["RANK", "applies", "solve_structured"]
 
@@ -142,24 +143,17 @@ def solve_structured(problem: FamilyProblem, tolerance: float) -> Solution:
     return replace(best, iterations=LIMIT)
 
 
-def _refines(fine: NDArray[np.int32], coarse: NDArray[np.int32]) -> bool:
-    """Whether the row of a cell in `fine` determines its row in `coarse`."""
-    of_row = np.zeros(int(fine.max(initial=-1)) + 1, np.int32)
-    of_row[fine] = coarse
-    return bool((of_row[fine] == coarse).all())
-
-
 def _structure(problem: FamilyProblem, cells: Ints) -> Structure:
     """Sort the terms, on some of the cells: apart, in the chain, determined by the fixed rows, or others."""
     n = len(cells)
-    held = None if problem.fixed_rows is None else _compact(problem.fixed_rows[cells])
+    held = None if problem.fixed_rows is None else without_gaps(problem.fixed_rows[cells])
     diagonal, kept = 0.0, []
     for weight, rows in problem.terms:
-        row = _compact(rows[cells])
+        row = without_gaps(rows[cells])
         size = int(row.max(initial=-1)) + 1
         if size == n:
             diagonal += weight / problem.weight
-        elif held is None or not _refines(held, row):
+        elif held is None or not refines(held, row):
             kept.append((size, weight / problem.weight, row))
     kept.sort(key=lambda term: -term[0])
     chain: list[NDArray[np.int32]] = []
@@ -168,7 +162,7 @@ def _structure(problem: FamilyProblem, cells: Ints) -> Structure:
     inverse: list[Floats] = []
     number = 0
     for size, weight, row in kept:
-        if (held is None or _refines(row, held)) and (not chain or _refines(chain[-1], row)):
+        if (held is None or refines(row, held)) and (not chain or refines(chain[-1], row)):
             chain.append(row)
             weights.append(weight)
         else:
@@ -185,10 +179,6 @@ def _structure(problem: FamilyProblem, cells: Ints) -> Structure:
         np.array(others, np.int32).reshape(len(others), n),
         np.concatenate([np.zeros(0), *inverse]),
     )
-
-
-def _compact(rows: NDArray[np.int32]) -> NDArray[np.int32]:
-    return np.unique(rows, return_inverse=True)[1].astype(np.int32)
 
 
 @njit(cache=True, nogil=True)

@@ -19,6 +19,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from opendas.arrays import Bools, Floats
+from opendas.solvers.rows import cells_by_row
 
 __all__ = ["Transport", "project_transport"]
 
@@ -121,13 +122,14 @@ def _block(answers, scale, parent, mask, sums, mu, nu):
 
 
 @njit(cache=True, nogil=True)
-def _project(answers, scale, parent, has_parent, mask, order, start, fixed):
+def _project(answers, scale, parent, has_parent, mask, fixed_rows, fixed):
     children, n = answers.shape
     rows = fixed.shape[1]
     x = np.zeros((children, n))
     mu = np.zeros(n)
     nu = np.zeros((children, rows))
     missed = np.zeros(rows)
+    start, order = cells_by_row(fixed_rows, rows)
     for r in range(rows):
         cells = order[start[r] : start[r + 1]]
         m = len(cells)
@@ -208,8 +210,6 @@ def project_transport(
         raise ValueError("every cell must lie in a row of the fixed partition")
     if not np.all(scale > 0.0):
         raise ValueError("weights must be positive")
-    start = np.zeros(fixed.shape[1] + 1, np.int64)
-    np.cumsum(np.bincount(fixed_rows, minlength=fixed.shape[1]), out=start[1:])
     return Transport(
         *_project(
             np.array(answers, np.float64),
@@ -217,8 +217,7 @@ def project_transport(
             np.zeros(n) if parent is None else np.array(parent, np.float64),
             parent is not None,
             np.array(mask, np.bool_),
-            np.argsort(fixed_rows, kind="stable"),
-            start,
+            np.array(fixed_rows, np.int32),
             np.array(fixed, np.float64),
         )
     )

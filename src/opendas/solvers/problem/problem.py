@@ -31,6 +31,7 @@ from opendas.errors import EstimationError
 from opendas.solvers.problem.curvature import Curvature, SharedCurvature, Terms
 
 __all__ = [
+    "GENERAL_SOLVER",
     "ConstraintRow",
     "Constraints",
     "FamilyProblem",
@@ -336,6 +337,10 @@ def _term(weight: float, rows: NDArray[np.int32], n: int) -> tuple[float, NDArra
     return float(weight), rows
 
 
+GENERAL_SOLVER = ("clarabel", "clarabel twice")
+"""Steps of the ladder that are a general solver: once, and corrected by its answer to what is left."""
+
+
 @dataclass(frozen=True, slots=True)
 class Solution:
     """Answer to a :class:`FamilyProblem`.
@@ -351,7 +356,7 @@ class Solution:
     iterations : int
         Of the last method of the chain.
     method : str
-        Step of the ladder: ``"pdas"``, ``"clarabel"``, ``"clarabel twice"``; ``"parent"`` of an only child,
+        Step of the ladder: ``"pdas"``, those of ``GENERAL_SOLVER``; ``"parent"`` of an only child,
         ``"steps"`` where Hessians are too large to be written out, ``"transport"`` of detailed cells with
         fixed sums, ``"structured"`` where queries are nested.
     conflict : tuple of ConstraintRow
@@ -364,6 +369,11 @@ class Solution:
     iterations: int
     method: str
     conflict: tuple[ConstraintRow, ...] = ()
+
+    @property
+    def by_general_solver(self) -> bool:
+        """Whether none of our own methods got there, and a general solver was needed."""
+        return self.method in GENERAL_SOLVER
 
     @property
     def constraints(self) -> tuple[str, ...]:

@@ -16,25 +16,9 @@ from numba import njit
 from opendas.solvers.rounding.kernels import VIOLATED, round_passes
 from opendas.solvers.rounding.problem import RoundingProblem
 from opendas.solvers.rounding.snapping import DONE
+from opendas.solvers.rows import cells_by_row
 
 __all__ = ["round_blocks"]
-
-
-@njit(cache=True, nogil=True)
-def _cells_by_row(fixed_rows, count):
-    """Offsets of each fixed row's cells, int64 (R + 1,), and the cells, int64 (n,), in rising order."""
-    start = np.zeros(count + 1, np.int64)
-    for r in fixed_rows:
-        start[r + 1] += 1
-    for r in range(count):
-        start[r + 1] += start[r]
-    following = start[:-1].copy()
-    cells = np.empty(len(fixed_rows), np.int64)
-    for j in range(len(fixed_rows)):
-        r = fixed_rows[j]
-        cells[following[r]] = j
-        following[r] += 1
-    return start, cells
 
 
 @njit(cache=True, nogil=True)
@@ -116,7 +100,7 @@ def round_blocks(problem, fixed_rows, fixed):
     children, n = problem.x.shape
     values = np.zeros((children, n), np.int64)
     objective = np.zeros(problem.passes, np.int64)
-    start, cells_of = _cells_by_row(fixed_rows, fixed.shape[1])
+    start, cells_of = cells_by_row(fixed_rows, fixed.shape[1])
     top = -1
     for q in range(len(problem.maps)):
         for row in problem.maps[q]:

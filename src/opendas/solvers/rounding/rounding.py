@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from opendas.arrays import Bools, Floats, Ints
+from opendas.arrays import Bools, Floats, Ints, refines
 from opendas.errors import ConfigError, EstimationError, InfeasibleFamily
 from opendas.solvers.rounding import kernels, snapping
 from opendas.solvers.rounding.blocks import round_blocks
@@ -174,9 +174,7 @@ def _round_by_fixed_rows(
     map_names = [name for one in names.passes for name in one]
     for q, rows in enumerate(problem.maps):
         inside = rows >= 0
-        holder = np.zeros(int(rows.max(initial=-1)) + 1, np.int32)
-        holder[rows[inside]] = fixed_rows[inside]
-        if not np.array_equal(holder[rows[inside]], fixed_rows[inside]):
+        if not refines(rows[inside], fixed_rows[inside]):
             name = map_names[q] if q < len(map_names) else f"map {q}"
             raise ConfigError(
                 f"a row of query '{name}' reaches over several rows of {names.fixed}, whose sums are fixed "
