@@ -280,8 +280,12 @@ def _tree(
     position: list[int] = []
     for number, level in enumerate(plan.spine.levels):
         exact = np.isin(algebra.queries, [name for name, at in held.items() if at == number])
+        below = [name for name, at in held.items() if at > number and plan.spine.levels[at].whole is None]
         parent = level.parent
         weights, own = _weights(plan, algebra, number)
+        weights[:, np.isin(algebra.queries, below)] = (
+            np.inf
+        )  # sums of what is published, as TopDown keeps them
         if level.whole is not None and exact.any():
             # What is published holds for the divided geounits: they stand above their parts, unmeasured.
             starts = np.flatnonzero(np.diff(level.whole, prepend=-1))
