@@ -9,6 +9,7 @@ import numpy as np
 
 from opendas.arrays import Bools, Codes, Ints
 from opendas.geography.frame import Frame
+from opendas.metrics.age_sex import AgeSexRow, Pyramid, age_sex_rows, has_ages, pyramids
 from opendas.metrics.errors import (
     ErrorRow,
     LevelErrors,
@@ -131,7 +132,11 @@ class Evaluation:
     errors : tuple of ErrorRow
         Every declared query group at every geolevel asked for.
     figures : tuple of FigureRow
-        The last three are empty for products without race and ethnicity groups, or geolevels they need.
+        It and the two before are empty for products without the race and ethnicity groups or the geolevels
+        that they need.
+    by_age_and_sex : tuple of AgeSexRow
+    pyramids : tuple of Pyramid
+        Of official geolevels; empty for products without single years of age and sex, as is the one before.
     """
 
     product: str
@@ -140,6 +145,8 @@ class Evaluation:
     by_blau_quintile: tuple[BlauRow, ...]
     redistricting: tuple[Criterion, ...]
     figures: tuple[FigureRow, ...]
+    by_age_and_sex: tuple[AgeSexRow, ...] = ()
+    pyramids: tuple[Pyramid, ...] = ()
 
     @property
     def rows(self) -> list[dict[str, object]]:
@@ -157,6 +164,8 @@ class Evaluation:
             "by_blau_quintile": [row.to_dict() for row in self.by_blau_quintile],
             "redistricting": [row.to_dict() for row in self.redistricting],
             "figures": [row.to_dict() for row in self.figures],
+            "by_age_and_sex": [row.to_dict() for row in self.by_age_and_sex],
+            "pyramids": [pyramid.to_dict() for pyramid in self.pyramids],
         }
 
 
@@ -183,7 +192,7 @@ def evaluate(
     every = level_errors(truth, estimate, frame, levels_of(frame, entities=True))
     official = every[: len(frame.geolevels)]
     reported = every if entities else official
-    groups = has_groups(product)
+    groups, ages = has_groups(product), has_ages(product)
     return Evaluation(
         product=product.name,
         errors=query_rows(reported, product),
@@ -191,4 +200,6 @@ def evaluate(
         by_blau_quintile=blau_rows(official, product) if groups else (),
         redistricting=criterion(every, product) if groups else (),
         figures=figure_rows({level.units.geolevel: level for level in every}, frame, product, groups=groups),
+        by_age_and_sex=age_sex_rows(reported, product) if ages else (),
+        pyramids=pyramids(official, product) if ages else (),
     )

@@ -23,7 +23,7 @@ __all__ = ["CONFIDENTIAL", "evaluation_files", "write_evaluation"]
 CONFIDENTIAL = "CONFIDENTIAL: computed from confidential data. Not for release."
 
 _LOG = logging.getLogger(__name__)
-_TABLES = ("rows", "by_population", "by_blau_quintile", "redistricting", "figures")
+_TABLES = ("rows", "by_population", "by_blau_quintile", "redistricting", "figures", "by_age_and_sex")
 
 
 def _flat(rows: Sequence[Mapping[str, object]]) -> Iterator[dict[str, object]]:

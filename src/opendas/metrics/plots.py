@@ -8,10 +8,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from opendas.geography.frame import ENTITY_CATEGORIES
+from opendas.metrics.age_sex import Pyramid
 from opendas.metrics.errors import ErrorRow
 from opendas.metrics.evaluate import Evaluation
 
-__all__ = ["draw_criterion", "draw_errors", "draw_signed_errors", "evaluation_plots"]
+__all__ = ["draw_criterion", "draw_errors", "draw_pyramid", "draw_signed_errors", "evaluation_plots"]
 
 _NOTICE = "CONFIDENTIAL"
 _COLOURS = ("#1f4e79", "#b45309", "#2f6f62", "#6b4a86", "#9b1c1c", "#4a5568", "#3d7ab3")
@@ -95,6 +96,28 @@ def draw_criterion(ax: Axes, evaluation: Evaluation) -> None:
     ax.set_xlabel("true population")
 
 
+def draw_pyramid(ax: Axes, pyramid: Pyramid) -> None:
+    """Draw people by sex and five-year group: the release as bars, the truth as an outline."""
+    places = range(len(pyramid.groups))
+    for side, colour, truth, estimate in zip(
+        (-1, 1), _COLOURS, pyramid.truth, pyramid.estimate, strict=False
+    ):
+        ax.barh(places, side * estimate, height=0.9, color=colour, alpha=0.55)
+        ax.stairs(
+            side * truth,
+            [place - 0.5 for place in (*places, len(places))],
+            orientation="horizontal",
+            color="black",
+            linewidth=1,
+        )
+    most = max(int(pyramid.truth.max()), int(pyramid.estimate.max()), 1)
+    ax.set_xlim(-1.05 * most, 1.05 * most)
+    ax.xaxis.set_major_formatter(lambda value, _: f"{abs(value):,.0f}")
+    ax.set_yticks(places, pyramid.groups, fontsize=7)
+    left, right = pyramid.sexes
+    ax.set_xlabel(f"{left} (left), {right} (right), persons; bars: release, black line: truth")
+
+
 def _png(figure: Figure) -> bytes:
     target = io.BytesIO()
     figure.savefig(target, format="png", dpi=130, metadata={"Software": None})
@@ -130,6 +153,11 @@ def evaluation_plots(evaluation: Evaluation) -> dict[str, bytes]:
         figure, ax = _canvas(f"{evaluation.product}: error of the total, {level.replace('_', ' ')}")
         draw_signed_errors(ax, rows)
         plots[f"total_{level}.png"] = _png(figure)
+    for pyramid in evaluation.pyramids:
+        where = f"{pyramid.geolevel.replace('_', ' ')} {pyramid.geocode}"
+        figure, ax = _canvas(f"{evaluation.product}: {where} by age and sex")
+        draw_pyramid(ax, pyramid)
+        plots[f"pyramid_{pyramid.geolevel}.png"] = _png(figure)
     if evaluation.redistricting:
         figure, ax = _canvas(f"{evaluation.product}: does the largest group's share hold?")
         draw_criterion(ax, evaluation)

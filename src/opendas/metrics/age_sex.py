@@ -1,0 +1,232 @@
+"""Errors of age and sex, as demographers measure them: single years, five-year groups, children, the old."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from opendas.arrays import Bools, Floats, Ints
+from opendas.metrics.errors import LevelErrors
+from opendas.schema.attributes import Schema
+from opendas.schema.product import Product
+
+__all__ = ["AgeSexRow", "Pyramid", "age_sex_rows", "has_ages", "median_age", "pyramids"]
+
+OLDEST_GROUP = 85
+"""Age from which five-year groups are one, open group."""
+_AT_ONCE = 20_000
+"""Geounits whose ages are dense at a time."""
+_GROUPS = (
+    ("under 5", 0, 5),
+    ("under 18", 0, 18),
+    ("18 to 64", 18, 65),
+    ("65 and over", 65, None),
+    ("85 and over", 85, None),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AgeSexRow:
+    """Errors of one measure of age and sex at one geolevel.
+
+    Parameters
+    ----------
+    counts : int
+        Number of answers: geounits, times the rows that the measure has in each.
+    mean_abs_error, mean_signed_error : float or None
+        Over all answers, in persons; of the median age in years, of the index of dissimilarity in per cent.
+        None without answers.
+    mean_abs_percent_error, mean_percent_error : float or None
+        In per cent of the true count, over answers whose truth is not zero (MAPE and MALPE). None for
+        measures that are no counts.
+    """
+
+    geolevel: str
+    measure: str
+    counts: int
+    mean_abs_error: float | None
+    mean_signed_error: float | None
+    mean_abs_percent_error: float | None
+    mean_percent_error: float | None
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values for JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pyramid:
+    """Population by sex and five-year group of the geounit with the median population of its geolevel.
+
+    Parameters
+    ----------
+    truth, estimate : int64 (2, groups)
+    """
+
+    geolevel: str
+    geocode: str
+    sexes: tuple[str, ...]
+    groups: tuple[str, ...]
+    truth: Ints
+    estimate: Ints
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values for JSON."""
+        sides = {"truth": self.truth.tolist(), "estimate": self.estimate.tolist()}
+        rows = {"sexes": list(self.sexes), "groups": list(self.groups)}
+        return {"geolevel": self.geolevel, "geocode": self.geocode, **rows, **sides}
+
+
+@dataclass(slots=True)
+class _Sums:
+    counts: int = 0
+    absolute: float = 0.0
+    signed: float = 0.0
+    positive: int = 0
+    percent: float = 0.0
+    absolute_percent: float = 0.0
+
+    def add(self, truth: Floats, estimate: Floats, *, percent: bool) -> None:
+        error = estimate - truth
+        self.counts += error.size
+        self.absolute += float(np.abs(error).sum())
+        self.signed += float(error.sum())
+        if percent:
+            there = truth > 0
+            relative = 100.0 * error[there] / truth[there]
+            self.positive += int(there.sum())
+            self.percent += float(relative.sum())
+            self.absolute_percent += float(np.abs(relative).sum())
+
+    def row(self, geolevel: str, measure: str) -> AgeSexRow:
+        n, m = self.counts, self.positive
+        means = (self.absolute / n, self.signed / n) if n else (None, None)
+        percents = (self.absolute_percent / m, self.percent / m) if m else (None, None)
+        return AgeSexRow(geolevel, measure, n, *means, *percents)
+
+
+@dataclass(slots=True)
+class _Tally:
+    """Sums of every measure, in the order in which they are first added."""
+
+    sums: dict[str, _Sums] = field(default_factory=dict)
+
+    def add(self, measure: str, truth: Floats, estimate: Floats, *, percent: bool = True) -> None:
+        self.sums.setdefault(measure, _Sums()).add(truth, estimate, percent=percent)
+
+
+def has_ages(product: Product) -> bool:
+    """Whether the product has two sexes, and single years of age from 0."""
+    levels = {attribute.name: attribute.levels for attribute in product.schema.attributes}
+    ages = levels.get("age", ())
+    return (
+        len(levels.get("sex", ())) == 2
+        and len(ages) > OLDEST_GROUP
+        and ages == tuple(str(age) for age in range(len(ages)))
+    )
+
+
+def _by_age(table: csr_array, schema: Schema, sex_and_age: Ints) -> Floats:
+    """Sum a (g, n) table to float64 (g, 2, ages)."""
+    ages = len(schema.attribute("age").levels)
+    n = len(sex_and_age)
+    ones = np.ones(n, dtype=np.int64)
+    projection = csr_array((ones, sex_and_age, np.arange(n + 1)), shape=(n, 2 * ages))
+    return np.asarray((table @ projection).toarray(), np.float64).reshape(-1, 2, ages)
+
+
+def _sex_and_age(schema: Schema) -> Ints:
+    codes = dict(zip(schema.names, schema.codes(np.arange(schema.size)), strict=True))
+    return np.asarray(codes["sex"] * len(schema.attribute("age").levels) + codes["age"], np.int64)
+
+
+def _five_years(counts: Floats) -> Floats:
+    """Sum float64 (g, 2, ages) to five-year groups, (g, 2, groups), the last of them open."""
+    starts = np.arange(0, OLDEST_GROUP + 1, 5)
+    return np.add.reduceat(counts, starts, axis=2)
+
+
+def median_age(counts: Floats) -> Floats:
+    """Return the age that half of the people have not reached, years of age taken as evenly filled.
+
+    Parameters
+    ----------
+    counts : float64 (g, ages)
+        People of each completed year of age.
+
+    Returns
+    -------
+    float64 (g,)
+        NaN without people.
+
+    Examples
+    --------
+    >>> median_age(np.array([[1.0, 2.0, 1.0], [0.0, 0.0, 0.0]]))
+    array([1.5, nan])
+    """
+    reached = counts.cumsum(axis=1)
+    half = reached[:, -1] / 2
+    year = np.argmax(reached >= half[:, None], axis=1)
+    rows = np.arange(len(counts))
+    inside = counts[rows, year]
+    before = reached[rows, year] - inside
+    part = np.divide(half - before, inside, out=np.full(len(counts), np.nan), where=inside > 0)
+    return np.asarray(year + part)
+
+
+def _measure(tally: _Tally, truth: Floats, estimate: Floats) -> None:
+    """Add the measures of some geounits, float64 (g, 2, ages) each."""
+    tally.add("single years by sex", truth, estimate)
+    groups = _five_years(truth), _five_years(estimate)
+    tally.add("five-year groups by sex", *groups)
+    both = truth.sum(axis=1), estimate.sum(axis=1)
+    for name, low, high in _GROUPS:
+        tally.add(name, *(counts[:, low:high].sum(axis=1) for counts in both))
+    tally.add("female", *(counts[:, 1].sum(axis=1) for counts in (truth, estimate)))
+    people: Bools = np.all([counts.sum(axis=1) > 0 for counts in both], axis=0)
+    tally.add("median age", *(median_age(counts[people]) for counts in both), percent=False)
+    shares = [counts[people] / counts[people].sum(axis=(1, 2), keepdims=True) for counts in groups]
+    moved = 50.0 * np.abs(shares[1] - shares[0]).sum(axis=(1, 2))
+    tally.add("index of dissimilarity", np.zeros(len(moved)), moved, percent=False)
+
+
+def age_sex_rows(levels: Iterable[LevelErrors], product: Product) -> tuple[AgeSexRow, ...]:
+    """Measure errors of age and sex at the given levels. Confidential, like the truth.
+
+    The median age and the index of dissimilarity, half the sum of the differences between the shares of
+    five-year groups by sex, are taken over geounits with people in truth and estimate.
+    """
+    return tuple(row for level in levels for row in _level_rows(level, product.schema))
+
+
+def _level_rows(level: LevelErrors, schema: Schema) -> Iterator[AgeSexRow]:
+    columns = _sex_and_age(schema)
+    tally = _Tally()
+    for start in range(0, level.truth.shape[0], _AT_ONCE):
+        part = slice(start, start + _AT_ONCE)
+        truth = _by_age(level.truth[part], schema, columns)
+        _measure(tally, truth, truth + _by_age(level.error[part], schema, columns))
+    return (sums.row(level.units.geolevel, measure) for measure, sums in tally.sums.items())
+
+
+def pyramids(levels: Sequence[LevelErrors], product: Product) -> tuple[Pyramid, ...]:
+    """Return the population by sex and five-year group of one typical geounit of each level."""
+    schema = product.schema
+    columns = _sex_and_age(schema)
+    starts = range(0, OLDEST_GROUP + 1, 5)
+    names = tuple(f"{age}+" if age == OLDEST_GROUP else f"{age}-{age + 4}" for age in starts)
+    found = []
+    for level in levels:
+        order = np.argsort(level.population, kind="stable")
+        if not len(order):
+            continue
+        chosen = slice(int(order[len(order) // 2]), int(order[len(order) // 2]) + 1)
+        truth = _five_years(_by_age(level.truth[chosen], schema, columns))[0].astype(np.int64)
+        error = _five_years(_by_age(level.error[chosen], schema, columns))[0].astype(np.int64)
+        geocode = level.units.geocodes[chosen][0].decode()
+        sexes = schema.attribute("sex").levels
+        found.append(Pyramid(level.units.geolevel, geocode, sexes, names, truth, truth + error))
+    return tuple(found)
