@@ -82,6 +82,8 @@ def test_totals_are_those_published() -> None:
         "april2021-low-units": F("0.0035"),
         "us2020-dhc-persons": F(24811, 5000),
         "pr2020-dhc-persons": F(24811, 5000),
+        "us2020-dhc-units": F(15401, 2000),
+        "pr2020-dhc-units": F(15401, 2000),
     }
     assert preset("april2021-persons").rho + preset("april2021-units").rho == F("1.095")
     assert preset("april2021-low-persons").rho + preset("april2021-low-units").rho == F("0.1885")

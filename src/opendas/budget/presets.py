@@ -23,7 +23,7 @@ __all__ = ["Preset", "preset", "preset_names"]
 # its run certificates). April 2021 demonstration data: the TopDown paper, section 8.1 and Tables 3 to 5.
 #
 # 2020 DHC: the public release of the 2020 DHC production code, whose strategies state the rho of every query
-# group at every geolevel.
+# group at every geolevel. ``tenvacgq`` is of the companion of the units product.
 #
 # A table has a header of geolevels and a line per query group; ``-`` means not measured. Query names are
 # written without the spaces around ``*``. A table of shares begins with a dot and has a line of the
@@ -123,6 +123,36 @@ relgq*sex*age_40_groups*hispanic*cenrace                       1011  320  490  4
 detailed                                                       1011  320  490  490  878  446   11
 """
 
+_TYPE = "DetailedCoupleTypeMultGenDetOwnChildSize"
+
+_US_2020_DHC_UNITS = f"""
+1/10000 us state county prim tract_subset_group tract_subset block_group block
+hisp*hhtenshort_2lev*multig                                  792  714  986  973  973 1150  291   11
+hisp*hhtenshort_2lev                                         212  193  266  214  214  310   78    3
+hisp*race*hhtenshort_2lev                                    212  191 1500 1500 1500 1750  442   17
+sex*hhtenshort_2lev*partner_type_detailed_own_child_status   792 1428 1972 1946 1946 2300  581   22
+hisp*hhtenshort_2lev*coupled_hh_type                         792  714 3944  973  973 4601 1162   44
+sex*hisp*race*hhtenshort_3lev*{_TYPE}                        257 3216 1380  973  973 1610  407   15
+sex*hhage*hisp*race*hhtenshort_3lev*{_TYPE}                  257 3216 1380  973  973 1610  407   15
+hhage*hhtenshort_3lev*{_TYPE}                                212  193  266  214  214  310   78    3
+detailed                                                    1049 3931 1380  973  973 1610  407   15
+tenvacgq                                                     259 3216 1380  973  973 1610  407   15
+"""
+
+_PR_2020_DHC_UNITS = f"""
+1/10000 state county prim tract_subset_group tract_subset block_group block
+hisp*hhtenshort_2lev*multig                                  748 1041 1054 1054 1205  346   11
+hisp*hhtenshort_2lev                                         202  281  232  232  325   93    3
+hisp*race*hhtenshort_2lev                                    200 1584 1624 1624 1833  526   17
+sex*hhtenshort_2lev*partner_type_detailed_own_child_status  1496 2082 2107 2107 2410  691   22
+hisp*hhtenshort_2lev*coupled_hh_type                         748 4164 1054 1054 4820 1382   44
+sex*hisp*race*hhtenshort_3lev*{_TYPE}                       3368 1457 1054 1054 1687  484   15
+sex*hhage*hisp*race*hhtenshort_3lev*{_TYPE}                 3368 1457 1054 1054 1687  484   15
+hhage*hhtenshort_3lev*{_TYPE}                                202  281  232  232  325   93    3
+detailed                                                    4117 1457 1054 1054 1687  484   15
+tenvacgq                                                    3364 1457 1054 1054 1687  484   15
+"""
+
 # Ours: the production's rho, shares derived from public sizes for the informed estimator by
 # experiments/equal_rho.py, which also measures what they gain and what they cost.
 
@@ -192,6 +222,7 @@ _PAPER = "TopDown paper, Tables 3 to 5"
 _PRODUCTION = "TopDown paper, Tables 6 to 8; run certificates"
 _CODE = "2020 redistricting production code and run certificates"
 _DHC_CODE = "2020 DHC production code, persons strategies"
+_DHC_UNITS_CODE = "2020 DHC production code, units strategies"
 _OURS = "OpenDAS, experiments/equal_rho.py"
 # name -> description, source, product, rho (None: the sum of the table), table
 _PRESETS: Mapping[str, tuple[str, str, str, str | None, str]] = {
@@ -278,6 +309,20 @@ _PRESETS: Mapping[str, tuple[str, str, str, str | None, str]] = {
         "dhc-persons",
         None,
         _PR_2020_DHC_PERSONS,
+    ),
+    "us2020-dhc-units": (
+        "2020 DHC, households and units, 50 states and DC",
+        _DHC_UNITS_CODE,
+        "dhc-units",
+        None,
+        _US_2020_DHC_UNITS,
+    ),
+    "pr2020-dhc-units": (
+        "2020 DHC, households and units, Puerto Rico; fits any run rooted at a state",
+        _DHC_UNITS_CODE,
+        "dhc-units",
+        None,
+        _PR_2020_DHC_UNITS,
     ),
 }
 

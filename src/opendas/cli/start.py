@@ -36,6 +36,8 @@ _PRODUCTS = {
     "pl94-persons": "2020 redistricting data, persons: 8 x 2 x 2 x 63 = 2,016 cells",
     "pl94-units": "2020 redistricting data, housing units: vacant or occupied",
     "dhc-persons": "2020 DHC, persons: 42 x 2 x 116 x 2 x 63 = 1,227,744 cells",
+    "dhc-units": "2020 DHC, households and units: 1,578,528 cells, and dhc-units-tenvacgq beside them",
+    "dhc-units-tenvacgq": "2020 DHC, its second histogram: tenure, vacancy, group quarters; 35 cells",
     "FILE.toml": "a product of your own; `opendas init table DATA.csv` writes one to start from",
 }
 _READERS = {

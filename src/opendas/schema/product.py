@@ -124,6 +124,9 @@ class Product:
         The act that found private labels.
     tie : Tie or None
         To which product it may be tied; of a run, to which release it is.
+    companion : Product or None
+        Its second histogram, of the same protected units. It is released first, and the counts that both
+        have are taken from it. A budget of the product holds query groups of both.
     """
 
     name: str
@@ -141,6 +144,7 @@ class Product:
     provenance: Mapping[str, Provenance] = field(default_factory=dict)
     discovery: Discovery | None = None
     tie: Tie | None = None
+    companion: Product | None = None
 
     @cached_property
     def workload(self) -> Workload:

@@ -52,7 +52,7 @@ __all__ = [
     "StepSection",
 ]
 
-BUILT_IN_PRODUCTS = ("pl94-persons", "pl94-units", "dhc-persons")
+BUILT_IN_PRODUCTS = ("pl94-persons", "pl94-units", "dhc-persons", "dhc-units", "dhc-units-tenvacgq")
 """Products that need no product file."""
 
 CENSUS_READERS = ("pl94-2010", "pl94-2020", "ppmf", "mdf", "cef")

@@ -28,6 +28,7 @@ from opendas.runs.config.words import nearest
 from opendas.schema.attributes import Attribute, Recode, Schema
 from opendas.schema.declarations import MAX_PEOPLE_PER_UNIT, Bound, Invariant, StructuralZero, Tie
 from opendas.schema.dhc_persons import dhc_persons
+from opendas.schema.dhc_units import dhc_units, dhc_units_tenvacgq
 from opendas.schema.pl94 import pl94_persons, pl94_units
 from opendas.schema.product import Passes, PassPlan, Product
 from opendas.schema.provenance import PROVENANCE_WORDS, Provenance
@@ -103,7 +104,14 @@ def earlier_stages(given: Sequence[StageSection], workload: Workload) -> tuple[P
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
-_TAKEN = (*BUILT_IN_PRODUCTS, "persons", "units")
+_BUILT_IN: Mapping[str, Callable[[], Product]] = {
+    "pl94-persons": pl94_persons,
+    "pl94-units": pl94_units,
+    "dhc-persons": dhc_persons,
+    "dhc-units": dhc_units,
+    "dhc-units-tenvacgq": dhc_units_tenvacgq,
+}
+_TAKEN = (*BUILT_IN_PRODUCTS, "persons", "units", "tenvacgq")
 MOST_PER_UNIT = 10**9
 """Records that a bound may speak of for one unit: with the counts of units, they stay within 64 bits."""
 
@@ -216,7 +224,7 @@ def load_product(name_or_path: str | Path | Product) -> Product:
     Parameters
     ----------
     name_or_path : str, Path or Product
-        ``pl94-persons``, ``pl94-units``, ``dhc-persons``, the path of a TOML file, or the product itself.
+        A built-in product, such as ``pl94-persons``, the path of a TOML file, or the product itself.
 
     Returns
     -------
@@ -232,8 +240,7 @@ def load_product(name_or_path: str | Path | Product) -> Product:
         return name_or_path
     name = str(name_or_path)
     if name in BUILT_IN_PRODUCTS:
-        built_in = {"pl94-persons": pl94_persons, "pl94-units": pl94_units, "dhc-persons": dhc_persons}
-        return built_in[name]()
+        return _BUILT_IN[name]()
     path = Path(name_or_path)
     if not is_file(path):
         hint = nearest(path.name, BUILT_IN_PRODUCTS)

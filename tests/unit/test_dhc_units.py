@@ -1,0 +1,136 @@
+"""The DHC units product: the numbers that its sources print, and the production's own declarations."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from opendas.runs.config.product_file import load_product
+from opendas.schema.dhc_units import HOUSEHOLD_TYPES, HouseholdType, dhc_units, dhc_units_tenvacgq
+
+TABLES = Path(__file__).resolve().parents[3] / "shared" / "reference" / "dhc-tables.json"
+PRODUCT = dhc_units()
+UNITS = dhc_units_tenvacgq()
+WORKLOAD = PRODUCT.workload
+
+
+@pytest.fixture(scope="module")
+def tables() -> dict[str, Any]:
+    if not TABLES.is_file():
+        pytest.skip(f"the tables of the production's own declarations are not at {TABLES}")
+    found: dict[str, Any] = json.loads(TABLES.read_text(encoding="utf-8"))["products"]["dhch"]
+    return found
+
+
+def ranges(text: str) -> set[int]:
+    """Read ``"0-2,31"``."""
+    found: set[int] = set()
+    for part in text.split(","):
+        low, _, high = part.partition("-")
+        found |= set(range(int(low), int(high or low) + 1))
+    return found
+
+
+def test_cells_and_structural_zeros() -> None:
+    assert PRODUCT.schema.shape == (2, 9, 2, 7, 4, 3, 522)
+    assert PRODUCT.schema.size == 1_578_528
+    assert PRODUCT.possible.sum() == 1_111_572
+    assert (~PRODUCT.possible).sum() == 466_956
+    assert UNITS.schema.size == 35
+    assert UNITS.possible.all()
+
+
+def test_household_types_by_size_and_couple() -> None:
+    sizes = Counter(kind.size for kind in HOUSEHOLD_TYPES)
+    assert sizes == {1: 2, 2: 18, 3: 54, 4: 106, 5: 114, 6: 114, 7: 114}
+    assert Counter(kind.partner for kind in HOUSEHOLD_TYPES) == {
+        "married": 172,
+        "cohabiting": 220,
+        "no_couple": 130,
+    }
+    assert sum(kind.multigenerational for kind in HOUSEHOLD_TYPES) == 195
+    assert len({kind.label for kind in HOUSEHOLD_TYPES}) == 522
+
+
+def test_the_products_are_known_by_name() -> None:
+    found = load_product("dhc-units")
+    assert found.schema == PRODUCT.schema
+    assert found.companion is not None
+    assert load_product("dhc-units-tenvacgq").schema == found.companion.schema == UNITS.schema
+
+
+def test_household_types_equal_the_production(tables: dict[str, Any]) -> None:
+    assert [flags(kind) for kind in HOUSEHOLD_TYPES] == [
+        dict(zip(tables["hhtype_dhch"]["columns"], row, strict=True)) for row in tables["hhtype_dhch"]["rows"]
+    ]
+
+
+def flags(kind: HouseholdType) -> dict[str, int]:
+    """The production's flags of a household type."""
+    own, children = kind.own_children, kind.children
+    found: dict[str, bool | int] = {
+        "NO_SPOUSE_OR_PARTNER": kind.couple == "no_couple",
+        "NOT_ALONE": kind.size > 1,
+        "COHABITING_SAME_SEX": kind.couple == "cohabiting_same_sex",
+        "COHABITING_OPPOSITE_SEX": kind.couple == "cohabiting_opposite_sex",
+        "MARRIED_SAME_SEX": kind.couple == "married_same_sex",
+        "MARRIED_OPPOSITE_SEX": kind.couple == "married_opposite_sex",
+        "NO_RELATIVES": not kind.relatives,
+        "WITH_RELATIVES": kind.relatives,
+        "NO_OWN_CHILD_UNDER_18": own == "none",
+        "OWN_CHILD_UNDER_18": own != "none",
+        "OWN_CHILD_IN_BOTH_RANGES": own == "both",
+        "OWN_CHILD_BETWEEN_6_AND_17": own == "6to17",
+        "OWN_CHILD_UNDER_6_ONLY": own == "under6",
+        "NO_CHILD_UNDER_18_EXCLUDING_HOUSEHOLDER_SPOUSE_PARTNER": children == "none",
+        "CHILD_UNDER_18_EXCLUDING_HOUSEHOLDER_SPOUSE_PARTNER": children != "none",
+        "CHILD_IN_BOTH_RANGES_EXCLUDING_HOUSEHOLDER_PARTNER": children == "both",
+        "CHILD_BETWEEN_6_AND_17_EXCLUDING_HOUSEHOLDER_PARTNER": children == "6to17",
+        "CHILD_UNDER_6_ONLY_EXCLUDING_HOUSEHOLDER_SPOUSE_PARTNER": children == "under6",
+        "CHILD_UNDER_18": kind.minor,
+        "MULTIG": kind.multigenerational,
+        "SIZE": kind.size,
+        "MARRIED": kind.partner == "married",
+        "COHABITING": kind.partner == "cohabiting",
+    }
+    return {name: int(value) for name, value in found.items()}
+
+
+def test_recodes_equal_the_production(tables: dict[str, Any]) -> None:
+    declared = {recode.name: recode for recode in PRODUCT.recodes}
+    for name, recode in tables["recodes"].items():
+        if recode.get("identity"):
+            continue
+        ((attribute, factor),) = recode.items()
+        levels = PRODUCT.schema.attribute(attribute).levels
+        ours = [{levels.index(level) for level in members} for _, members in declared.pop(name).groups]
+        assert ours == [ranges(group["cells"]) for group in factor["groups"]], name
+    assert not declared
+
+
+def test_attributes_have_the_order_of_the_production(tables: dict[str, Any]) -> None:
+    for ours, theirs in zip(
+        (*PRODUCT.schema.attributes, *UNITS.schema.attributes),
+        (*tables["attributes"], *tables["unit_schema"]["attributes"]),
+        strict=True,
+    ):
+        assert (ours.name, len(ours)) == (theirs["name"], theirs["size"])
+
+
+def test_structural_zeros_equal_the_production(tables: dict[str, Any]) -> None:
+    impossible = np.zeros(PRODUCT.schema.shape, dtype=bool)
+    for constraint in tables["constraints"]:
+        if constraint["bound_source"] != "constant 0":
+            continue
+        (factors,) = (v for k, v in constraint["main"].items() if k.startswith("factors"))
+        boxes = [
+            sorted(ranges(factors[a.name][0])) if a.name in factors else range(len(a))
+            for a in PRODUCT.schema.attributes
+        ]
+        impossible[np.ix_(*boxes)] = True
+    assert np.array_equal(PRODUCT.possible, ~impossible.ravel())
