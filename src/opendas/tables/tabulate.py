@@ -4,7 +4,7 @@ Beside a count stands ``_MOE90``, the margin of that count, where the release ho
 ``_NOISE90``, the margin of the noise added to one measured answer: the least m such that at least the given
 part of the noise lies within -m to m. It describes the noisy measurement, before post-processing made it
 consistent, whole and non-negative, and not the error of the published count. A cell that is the sum of
-several measured answers has none. An invariant cell has the margin 0: it is exact.
+several measured answers has none. A cell that is invariant, or fixed by public counts, has the margin 0.
 
 Axes: ``g`` geounits of the table, ``t`` columns.
 """
@@ -455,7 +455,25 @@ def margins(released: ReleasedProduct, table: Table, grouping: Grouping, confide
             for column, members in enumerate(table.each_column()):
                 if matching_row(group, members) >= 0:
                     out[exact, column] = 0
+    fixed = _fixed_by_the_frame(released, table, level)
+    out[known] = np.where(fixed[position[known]], 0, out[known])
     return out
+
+
+def _fixed_by_the_frame(released: ReleasedProduct, table: Table, level: int) -> Bools:
+    """Mark what public counts and structural zeros fix in the geounits of a spine level, bool (g, t)."""
+    constraints, possible = released.constraint_table, released.product.possible
+    here = constraints.levels[level]
+    fixed = np.zeros((len(released.spine.levels[level]), len(table.columns)), dtype=np.bool_)
+    for column, members in enumerate(table.each_column()):
+        inside = members & possible
+        touching = np.flatnonzero((constraints.bound_cells & inside).any(axis=1))
+        if not (inside & ~constraints.bound_cells[touching].any(axis=0)).any():
+            fixed[:, column] = (here.upper[:, touching] == 0).all(axis=1)
+        for bound in touching:
+            if np.array_equal(inside, constraints.bound_cells[bound] & possible):
+                fixed[:, column] |= here.lower[:, bound] == here.upper[:, bound]
+    return fixed
 
 
 def _fill(

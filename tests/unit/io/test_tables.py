@@ -196,6 +196,20 @@ def test_margins_are_those_of_the_plan(release):
     assert min(units.column("H0010002_NOISE90").to_pylist()) > 0
 
 
+def test_cells_that_public_counts_fix_have_the_margin_0(release, persons):
+    """Where a block has no facility of a type, nobody lives in one, whatever the noise of the measurement."""
+    table = tabulate(release, "P5", "block")
+    facilities = persons.frame.units["gq3"]
+    assert 0 < int((facilities > 0).sum()) < len(facilities)
+    leaves = persons.frame.geocodes.astype(str).tolist()
+    for geoid, margin in zip(table["GEOID"].to_pylist(), table["P0050005_NOISE90"].to_pylist(), strict=True):
+        assert (margin == 0) == (facilities[leaves.index(geoid)] == 0)
+    # No sum of types was measured: the institutional ones have a margin only where there is none of them.
+    institutions = sum(persons.frame.units[f"gq{number}"] for number in range(1, 5))
+    wanted = [0 if institutions[leaves.index(geoid)] == 0 else None for geoid in table["GEOID"].to_pylist()]
+    assert table["P0050002_NOISE90"].to_pylist() == wanted
+
+
 def test_regrouped_geounits_have_no_margin_unless_their_leaves_are_the_same(persons, tmp_path):
     """On a spine with block groups of its own, official block groups are measured only by coincidence."""
     codes = persons.frame.geocodes
