@@ -200,3 +200,16 @@ def test_cells_of_the_redistricting_product_are_rows_of_the_persons_product() ->
     assert group.shape == tuple(len(attribute) for attribute in earlier.schema.attributes)
     assert group.labels[1:] == tuple(attribute.levels for attribute in earlier.schema.attributes)[1:]
     assert group.labels[0][1:] == earlier.schema.attributes[0].levels[1:]
+
+
+def test_drawing_what_is_read_is_the_same_release_as_drawing_everything(world: Path, tmp_path: Path) -> None:
+    """docs/proofs/noise.md, section 4, for stages and a tie: full measurements first, estimated afterwards."""
+    run = world / "tied.toml"
+    code, text = opendas("measure", run, "--out", tmp_path / "full", "--seed", 2)
+    assert code == 0, text
+    code, text = opendas("estimate", run, "--out", tmp_path / "full")
+    assert code == 0, text
+    lazy, full = (folder / "release/mdf/fine" for folder in (world / "second", tmp_path / "full"))
+    names = sorted(path.name for path in lazy.iterdir())
+    assert names == sorted(path.name for path in full.iterdir())
+    assert [(lazy / name).read_bytes() for name in names] == [(full / name).read_bytes() for name in names]
