@@ -16,14 +16,40 @@ from support.pl94_zip import Block, some_blocks, write_csv, write_zip
 
 from opendas.cli.main import cli
 from opendas.demo import make_census
+from opendas.demo.homes import describe, keeps_edits
 from opendas.demo.households import CODE, allowed_ages, made_households
+from opendas.demo.microdata import read_microdata
 from opendas.errors import ConfigError, DataError, FormatError
 from opendas.readers import ReaderSpec, make_reader
 from opendas.runs.run import load
+from opendas.schema.dhc_persons import GQ_CODES
+from opendas.schema.dhc_units import HOUSEHOLD_TYPES, dhc_units
 from opendas.schema.pl94 import pl94_persons, pl94_units
 
+UNITS = dhc_units()
 HEADS = [CODE["householder_alone"], CODE["householder_not_alone"]]
 PARTNERS = [code for label, code in CODE.items() if label.endswith(("_spouse", "_partner"))]
+COUPLES = {
+    "opposite_sex_spouse": "married_opposite_sex",
+    "same_sex_spouse": "married_same_sex",
+    "opposite_sex_partner": "cohabiting_opposite_sex",
+    "same_sex_partner": "cohabiting_same_sex",
+}
+CHILDREN_WORDS = {
+    (True, False): "under6",
+    (False, True): "6to17",
+    (True, True): "both",
+    (False, False): "none",
+}
+STRANGERS = (
+    "householder",
+    "opposite_sex_partner",
+    "same_sex_partner",
+    "roommate",
+    "foster_child",
+    "other_nonrelative",
+)
+RELATED = [code for label, code in CODE.items() if not label.startswith(STRANGERS)]
 CHILDREN = [CODE["biological_child"], CODE["adopted_child"], CODE["stepchild"]]
 
 
@@ -69,16 +95,26 @@ def check_households(folder: Path) -> None:
     units = pq.read_table(folder / "units.parquet").to_pylist()
     occupied = {(unit["GEOID"], unit["household"]) for unit in units if unit["occupancy"]}
     assert occupied == homes.keys()
+    names = UNITS.schema.names
     for unit in units:
-        assert (unit["vacancy"] is None) == bool(unit["occupancy"]) == (unit["tenure"] is not None)
+        assert (unit["tenvacgq"] < 4) == bool(unit["occupancy"])
+        assert {unit[name] is None for name in names} == {not unit["occupancy"]}
         if unit["occupancy"]:
             check_unit(unit, homes[unit["GEOID"], unit["household"]])
+    facilities = Counter(
+        (unit["GEOID"], unit["tenvacgq"]) for unit in pq.read_table(folder / "quarters.parquet").to_pylist()
+    )
+    frame = pq.read_table(folder / "frame.parquet").to_pylist()
+    expected = {
+        (block["GEOID"], 11 + k): block[f"gq{code}"] for block in frame for k, code in enumerate(GQ_CODES)
+    }
+    assert facilities == Counter(expected)
 
 
 def check_unit(unit: dict[str, int], people: list[dict[str, int]]) -> None:
     """Check the attributes of a unit against its people."""
     (head,) = [person for person in people if person["relgq"] in HEADS]
-    assert unit["hhsex"] == head["sex"]
+    assert unit["sex"] == head["sex"]
     assert unit["hisp"] == head["hispanic"]
     assert unit["race"] == min(head["cenrace"], 6)
     assert unit["hhage"] == sum(head["age"] >= years for years in (25, 35, 45, 55, 60, 65, 75, 85))
@@ -92,7 +128,20 @@ def check_unit(unit: dict[str, int], people: list[dict[str, int]]) -> None:
     for column, ages in (("paoc", own), ("pac", other)):
         both = (any(age < 6 for age in ages), any(age >= 6 for age in ages))
         assert unit[column] == {(True, False): 1, (False, True): 2, (True, True): 3, (False, False): 4}[both]
-    assert (unit["couple"] > 0) == any(person["relgq"] in PARTNERS for person in people)
+    assert (unit["couple"] < 5) == any(person["relgq"] in PARTNERS for person in people)
+    assert unit["hhtenshort_3lev"] == min(unit["tenvacgq"], 2)
+    kind = HOUSEHOLD_TYPES[unit["hhtype_dhch"]]
+    partners = {
+        label for label, code in CODE.items() for person in people if person["relgq"] == code
+    } & COUPLES.keys()
+    assert kind.couple == (COUPLES[partners.pop()] if partners else "no_couple")
+    assert (kind.size, kind.minor) == (unit["size"], bool(minors))
+    assert kind.own_children == CHILDREN_WORDS[any(age < 6 for age in own), any(age >= 6 for age in own)]
+    assert kind.children == CHILDREN_WORDS[any(age < 6 for age in other), any(age >= 6 for age in other)]
+    assert kind.relatives == any(person["relgq"] in RELATED for person in people)
+    assert kind.multigenerational == bool(unit["multig"])
+    cell = UNITS.schema.cells([np.array([unit[name]]) for name in UNITS.schema.names])
+    assert bool(UNITS.possible[cell[0]])
 
 
 @pytest.mark.parametrize("year", [2010, 2020])
@@ -184,6 +233,36 @@ def test_households_of_microdata_are_drawn(tmp_path: Path) -> None:
     assert found == {CODE["householder_not_alone"], CODE["same_sex_partner"]}
 
 
+FORBIDDEN = {
+    "a woman of 75 with a child": [(75, 2, 0), (17, 1, 3)],
+    "a woman of 73, two years from it": [(73, 2, 0), (10, 1, 3)],
+    "a man of 75 with a child under 6": [(75, 1, 0), (30, 2, 1), (5, 1, 3)],
+    "a householder of 24 and a spouse of 75": [(24, 2, 0), (75, 1, 1)],
+    "a householder of 26 and a spouse of 77, two years from it": [(26, 2, 0), (77, 1, 1)],
+}
+
+
+@pytest.mark.parametrize("people", FORBIDDEN.values(), ids=FORBIDDEN)
+def test_households_that_break_an_edit_are_not_drawn(
+    tmp_path: Path, people: list[tuple[int, int, int]]
+) -> None:
+    rows = [["9", number, 10, *person] for number, person in enumerate(people, start=1)]
+    oldest = [["7", 1, 5, 98, 2, 16], ["8", 1, 5, 99, 2, 16]]  # so that no age is a top code
+    pool = read_microdata(
+        [write_csv(tmp_path / "psam_p98.csv", [MICRODATA[0], MICRODATA[4], *rows, *oldest])]
+    )
+    assert pool.age.tolist() == [70]
+
+
+def test_made_households_break_no_edit() -> None:
+    pool = made_households()
+    nothing = np.zeros_like(pool.age)
+    for shift in (-2, 0, 2):
+        age = (pool.age + shift).clip(0, 115)
+        age[(age >= 18) != (pool.age >= 18)] = pool.age[(age >= 18) != (pool.age >= 18)]
+        assert bool(keeps_edits(describe(pool.relgq, pool.sex, age, nothing, nothing)).all())
+
+
 def test_what_cannot_be_used_is_refused(tmp_path: Path) -> None:
     path = write_zip(tmp_path / "fb.zip", some_blocks(), 2010)
     full = tmp_path / "full"
@@ -214,6 +293,10 @@ def test_rhode_island_is_tied_exactly(tmp_path: Path, pums: bool) -> None:
     assert made.adjusted == 0
     for kind in ("persons", "units"):
         assert read_made(tmp_path / f"made/run-pl94-{kind}.toml") == read_as("pl94-2010", path, kind)
+    units = pq.read_table(tmp_path / "made/units.parquet", columns=[*UNITS.schema.names]).drop_null()
+    cells = UNITS.schema.cells([units[name].to_numpy() for name in UNITS.schema.names])
+    assert len(cells) == made.households
+    assert bool(UNITS.possible[cells].all())
     people = pq.read_table(tmp_path / "made/persons.parquet", columns=["relgq", "age", "sex", "household"])
     relgq, age = people["relgq"].to_numpy(), people["age"].to_numpy()
     assert bool(allowed_ages()[relgq, age].all())

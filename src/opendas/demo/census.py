@@ -16,7 +16,14 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from opendas.arrays import Bools, Floats, Ints
-from opendas.demo.homes import Households, describe, draw_tenure, draw_vacancy
+from opendas.demo.homes import (
+    FIRST_QUARTERS,
+    Households,
+    describe,
+    draw_tenure,
+    draw_vacancy,
+    household_codes,
+)
 from opendas.demo.households import ADULT, CODE, HouseholdPool, allowed_ages, made_households
 from opendas.demo.microdata import read_microdata
 from opendas.demo.settle import Relations, settle_households, settle_quarters
@@ -28,6 +35,7 @@ from opendas.readers.base import ReaderSpec
 from opendas.readers.pl94.segments import check_members
 from opendas.readers.registry import make_reader
 from opendas.schema.dhc_persons import GQ_CODES
+from opendas.schema.dhc_units import dhc_units
 from opendas.schema.pl94 import HHGQ_LEVELS, pl94_persons, pl94_units, race_combinations
 from opendas.solvers.rounding.snapping import mix
 
@@ -65,7 +73,7 @@ def make_census(
     """Make a census up and write it into a folder.
 
     Writes ``persons.parquet`` (one row a person), ``units.parquet`` (one row a housing unit),
-    ``frame.parquet`` and run files.
+    ``quarters.parquet`` (one row a facility of group quarters), ``frame.parquet`` and run files.
 
     Parameters
     ----------
@@ -99,9 +107,10 @@ def make_census(
     made = {"source": f"made census: {path.name}, seed {seed}; nobody's data"}
     write_parquet(folder / "frame.parquet", _frame_table(margins, people), metadata=made)
     write_parquet(folder / "persons.parquet", _persons_table(margins, people), metadata=made)
-    write_parquet(folder / "units.parquet", _units_table(margins, people, seed), metadata=made)
+    write_parquet(folder / "units.parquet", _housing_table(margins, people, seed), metadata=made)
+    write_parquet(folder / "quarters.parquet", _quarters_table(margins, people), metadata=made)
     runs = []
-    for product in ("pl94-persons", "pl94-units", "dhc-persons"):
+    for product in _TABLES:
         runs.append(folder / f"run-{product}.toml")
         write_atomic(runs[-1], _run_file(product, made["source"]).encode())
     logger.info("made a census of %d people in %s", len(people.age), folder)
@@ -376,7 +385,7 @@ def _persons_table(margins: Margins, people: People) -> pa.Table:
     return pa.table(columns)
 
 
-def _units_table(margins: Margins, people: People, seed: int) -> pa.Table:
+def _housing_table(margins: Margins, people: People, seed: int) -> pa.Table:
     """Return one row a housing unit, occupied ones first in a block; null where a unit has no such answer."""
     housing, households = margins.frame.units["hu"], margins.households
     block = np.repeat(np.arange(len(housing)), housing)
@@ -387,20 +396,36 @@ def _units_table(margins: Margins, people: People, seed: int) -> pa.Table:
     answers = describe(relgq, sex, age, race // (_RACES // 2), race % (_RACES // 2))
     words = _mixed(_mixed(_streams(margins.frame, seed)[block]) ^ (_UNITS + number.astype(np.uint64)))
     uniform = _fractions(words)
-    tenure = draw_tenure(answers, uniform[occupied])
-    codes = {name: getattr(answers, name) for name in Households.__slots__} | {"tenure": tenure}
+    tenvacgq = np.zeros_like(block)
+    tenvacgq[occupied] = draw_tenure(answers, uniform[occupied])
+    tenvacgq[~occupied] = draw_vacancy(uniform[~occupied])
+    codes = household_codes(answers, tenvacgq[occupied])
+    codes |= {part: getattr(answers, part) for part in Households.__slots__ if part not in codes}
     columns = {
         "GEOID": _geocodes(margins.frame, block),
         "household": pa.array(np.where(occupied, number + 1, 0).astype(np.int32)),
         "occupancy": pa.array(occupied.astype(np.int8)),
+        "tenvacgq": pa.array(tenvacgq.astype(np.int8)),
     }
-    columns |= {name: _answers(values, occupied) for name, values in codes.items()}
-    return pa.table(columns | {"vacancy": _answers(draw_vacancy(uniform[~occupied]), ~occupied)})
+    return pa.table(columns | {name: _answers(values, occupied) for name, values in codes.items()})
+
+
+def _quarters_table(margins: Margins, people: People) -> pa.Table:
+    """Return one row a facility of group quarters, which has none of a household's attributes."""
+    facility, kind = (
+        np.repeat(x, people.facilities[people.facilities > 0]) for x in np.nonzero(people.facilities)
+    )
+    nobody = np.zeros(len(kind), dtype=np.bool_)
+    columns = {
+        "GEOID": _geocodes(margins.frame, facility),
+        "tenvacgq": pa.array((FIRST_QUARTERS + kind).astype(np.int8)),
+    }
+    return pa.table(columns | {name: _answers(kind[nobody], nobody) for name in dhc_units().schema.names})
 
 
 def _answers(values: Ints, asked: Bools) -> pa.Array:
     """Return a column with values where they are asked for, and nulls elsewhere."""
-    column = np.zeros(len(asked), dtype=np.int8)
+    column = np.zeros(len(asked), dtype=np.int16)
     column[asked] = values
     return pa.array(column, mask=~asked)
 
@@ -409,13 +434,26 @@ def _geocodes(frame: Frame, block: Ints) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(pa.array(block.astype(np.int32)), bytes_column(frame.geocodes))
 
 
+_TABLES = {
+    "pl94-persons": '"persons.parquet"',
+    "pl94-units": '"units.parquet"',
+    "dhc-persons": '"persons.parquet"',
+    "dhc-units": '["units.parquet", "quarters.parquet"]',
+}
+"""What each product is made from."""
+
+_TIE = """
+# [tie]                     # agree with the {earlier} release of the same blocks, made before
+# release = "../{earlier}"
+"""
+
+
 def _run_file(product: str, source: str) -> str:
-    table = "units" if product.endswith("units") else "persons"
-    preset = f"pr2020-{product.removeprefix('pl94-')}"
     levels = "\n".join(
         f'    {{ name = "{name}", prefix = {CENSUS_PREFIX[name]} }},'
         for name in official_geolevels("state", "block")
     )
+    is_dhc, preset = product.startswith("dhc"), f"pr2020-{product.removeprefix('pl94-')}"
     return f"""\
 # {product} of a {source}.
 
@@ -426,12 +464,12 @@ neighbours = "bounded"
 
 [input]
 reader = "records"
-path = "{table}.parquet"
+path = {_TABLES[product]}
 geocode = "GEOID"
 units = {{ path = "frame.parquet", geocode = "GEOID" }}   # hu, gq1 ... gq7, gq101 ... gq997
 
 [geography]
-spine = "{"dhc" if product.startswith("dhc") else "standard"}"
+spine = "{"dhc" if is_dhc else "standard"}"
 frame = "frame.parquet"     # every block with housing units or group quarters
 levels = [                  # the official levels, by characters of the geocode
 {levels}
@@ -439,4 +477,4 @@ levels = [                  # the official levels, by characters of the geocode
 
 [budget]
 preset = "{preset}"    # the production setting of 2020 where the state is the topmost level
-"""
+{_TIE.format(earlier=product.replace("dhc", "pl94")) if is_dhc else ""}"""

@@ -12,18 +12,24 @@ import numpy as np
 
 from opendas.arrays import Bools, Floats, Ints
 from opendas.demo.households import ADULT, CODE
+from opendas.schema.dhc_units import CHILDREN, COUPLES, HOUSEHOLD_TYPES, LARGEST, dhc_units
 from opendas.schema.pl94 import RACES
 
-__all__ = ["LARGEST", "TENURES", "VACANCIES", "Households", "describe", "draw_tenure", "draw_vacancy"]
-
-LARGEST = 7
-"""Households of more people count as this size."""
+__all__ = [
+    "FIRST_QUARTERS",
+    "Households",
+    "describe",
+    "draw_tenure",
+    "draw_vacancy",
+    "household_codes",
+    "keeps_edits",
+]
 
 _HEAD_AGES = (25, 35, 45, 55, 60, 65, 75, 85)
 """Ages at which the second and later levels of the householder's age begin."""
 
-_COUPLES = ("opposite_sex_spouse", "same_sex_spouse", "opposite_sex_partner", "same_sex_partner")
-"""Couples by code 1 to 4; 0 is none."""
+_PARTNERS = ("opposite_sex_spouse", "same_sex_spouse", "opposite_sex_partner", "same_sex_partner")
+"""Who lives with the householder, by code 1 to 4 of couples; 5 is nobody."""
 
 _OWN = ("biological_child", "adopted_child", "stepchild")
 _RELATIVES = (
@@ -39,10 +45,10 @@ class Households:
 
     Parameters
     ----------
-    hhsex, hhage, hisp, race : householder's sex (0 male), age in nine groups, Hispanic origin, and race (six
+    sex, hhage, hisp, race : householder's sex (0 male), age in nine groups, Hispanic origin, and race (six
         alone, 6 two or more)
     size : number of people, 7 for seven and more
-    couple : 0 none, 1 married opposite-sex, 2 married same-sex, 3 and 4 the same of unmarried partners
+    couple : 1 married opposite-sex, 2 married same-sex, 3 and 4 the same of unmarried partners, 5 none
     relatives : 1 if somebody is related to the householder
     multig : 1 if three generations or more live here
     paoc, pac : own children under 18; people under 18 other than householder, spouse and partner: 1 under 6
@@ -51,7 +57,7 @@ class Households:
     elderly : 0 nobody of 60 or more, 1 somebody but nobody of 65, 2 somebody but nobody of 75, 3 somebody
     """
 
-    hhsex: Ints
+    sex: Ints
     hhage: Ints
     hisp: Ints
     race: Ints
@@ -82,10 +88,11 @@ def describe(relgq: Ints, sex: Ints, age: Ints, hispanic: Ints, cenrace: Ints) -
         young, older = has(who & (age < _BELOW_SCHOOL)), has(who & (age >= _BELOW_SCHOOL) & (age < ADULT))
         return np.where(young & older, 3, np.where(older, 2, np.where(young, 1, 4)))
 
-    couple = np.zeros(h, dtype=np.int64)
-    for code, word in enumerate(_COUPLES, start=1):
+    couple = np.full(h, len(COUPLES), dtype=np.int64)
+    for code, word in enumerate(_PARTNERS, start=1):
         couple[has(is_a(word))] = code
-    above, below = has(is_a("parent", "parent_in_law")), has(is_a(*_OWN, "child_in_law"))
+    above = has(is_a("parent", "parent_in_law"))
+    below = has(is_a(*_OWN) | (is_a("child_in_law") & (age >= ADULT)))
     generations = above.astype(np.int64) + below + has(is_a("grandchild"))
     return Households(
         sex[first],
@@ -97,14 +104,51 @@ def describe(relgq: Ints, sex: Ints, age: Ints, hispanic: Ints, cenrace: Ints) -
         has(is_a(*_RELATIVES)).astype(np.int64),
         (generations >= 2).astype(np.int64),
         children(is_a(*_OWN)),
-        children(~is_head & ~is_a(*_COUPLES)),
+        children(~is_head & ~is_a(*_PARTNERS)),
         has(age < ADULT).astype(np.int64),
         np.maximum.reduce([level * has(age >= years) for level, years in ((1, 60), (2, 65), (3, 75))]),
     )
 
 
-TENURES = ("mortgage", "owned_clear", "rented", "no_rent")
-VACANCIES = ("for_rent", "rented", "for_sale", "sold", "seasonal", "migrant", "other")
+def household_types(households: Households) -> Ints:
+    """Return the level of ``hhtype_dhch`` of each household, int64 (h,); -1 where there is no such type."""
+    couples, children = len(COUPLES) + 1, len(CHILDREN) + 1
+    level = np.full((LARGEST + 1, couples, 2, children, children, 2, 2), -1)
+    for code, kind in enumerate(HOUSEHOLD_TYPES):
+        own, under18 = (CHILDREN.index(words) + 1 for words in (kind.own_children, kind.children))
+        flags = int(kind.multigenerational), own, under18, int(kind.minor), int(kind.relatives)
+        level[kind.size, COUPLES.index(kind.couple) + 1, *flags] = code
+    parts = ("size", "couple", "multig", "paoc", "pac", "p18", "relatives")
+    return np.asarray(level[tuple(getattr(households, part) for part in parts)])
+
+
+def keeps_edits(households: Households) -> Bools:
+    """Return which households have one of the production's types and break none of its edits, bool (h,)."""
+    product = dhc_units()
+    types = household_types(households)
+    nothing = np.zeros_like(types)
+    codes = {"sex": households.sex, "hhage": households.hhage, "elderly": households.elderly}
+    codes["hhtype_dhch"] = np.maximum(types, 0)
+    cells = product.schema.cells([codes.get(name, nothing) for name in product.schema.names])
+    return np.asarray((types >= 0) & product.possible[cells])
+
+
+def household_codes(households: Households, tenvacgq: Ints) -> dict[str, Ints]:
+    """Return the level of each attribute of the household histogram, int64 (h,) each."""
+    return {
+        "sex": households.sex,
+        "hhage": households.hhage,
+        "hisp": households.hisp,
+        "race": households.race,
+        "elderly": households.elderly,
+        "hhtenshort_3lev": np.minimum(tenvacgq, 2),
+        "hhtype_dhch": household_types(households),
+    }
+
+
+FIRST_VACANT, FIRST_QUARTERS = 4, 11
+"""Levels of ``tenvacgq`` where vacant units and group quarters begin. Before them stand occupied units: owned
+with a mortgage, owned clear, rented, no rent paid."""
 
 # By the householder's age: share of owners, and of owners with a mortgage; then shares of vacant units.
 # Invented, and about as in the United States.
@@ -116,8 +160,8 @@ _VACANT = np.array([0.33, 0.03, 0.12, 0.05, 0.26, 0.01, 0.20])
 
 
 def draw_tenure(households: Households, uniform: Floats) -> Ints:
-    """Draw the tenure of households, codes of :data:`TENURES`, from numbers in [0, 1), float64 (h,)."""
-    owners = _OWNERS[households.hhage] + np.where(households.couple > 0, _OF_COUPLES, _OF_OTHERS)
+    """Draw the tenure of households, levels of ``tenvacgq``, from numbers in [0, 1), float64 (h,)."""
+    owners = _OWNERS[households.hhage] + np.where(households.couple < len(COUPLES), _OF_COUPLES, _OF_OTHERS)
     owners = np.clip(owners, 0.02, 0.95)
     mortgage = owners * _MORTGAGES[households.hhage]
     ends = np.stack([mortgage, owners, 1.0 - (1.0 - owners) * _NO_RENT])
@@ -125,5 +169,5 @@ def draw_tenure(households: Households, uniform: Floats) -> Ints:
 
 
 def draw_vacancy(uniform: Floats) -> Ints:
-    """Draw the status of vacant units, codes of :data:`VACANCIES`, from numbers in [0, 1)."""
-    return np.searchsorted(np.cumsum(_VACANT)[:-1], uniform, side="right").astype(np.int64)
+    """Draw the status of vacant units, levels of ``tenvacgq``, from numbers in [0, 1)."""
+    return FIRST_VACANT + np.searchsorted(np.cumsum(_VACANT)[:-1], uniform, side="right").astype(np.int64)

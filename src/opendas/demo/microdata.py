@@ -17,8 +17,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import csv
 
-from opendas.arrays import Ints
+from opendas.arrays import Bools, Ints
+from opendas.demo.homes import describe, keeps_edits
 from opendas.demo.households import ADULT, CODE, HouseholdPool, allowed_ages
+from opendas.demo.settle import JITTER
 from opendas.errors import DataError, EnvironmentFailure, Finding, FormatError
 from opendas.files.parquet import reading
 from opendas.readers.columns.csv_parquet import opened_zip, unpacked
@@ -101,12 +103,25 @@ def _household_people(
     broken = np.bincount(household, weights=~allowed_ages()[relgq, age], minlength=n)
     weight = numbers["PWGTP"][order][first].astype(np.float64)
     usable = (heads == 1) & (couples <= 1) & (broken == 0) & (weight > 0)
+    inside = usable[household]
+    usable[usable] = _keep_edits(relgq[inside], sex[inside], age[inside])
     if not bool(usable.any()):
         raise DataError(_UNUSABLE, [Finding(path.name, None, "SERIALNO", "expected at least one household")])
     keep = usable[household]
     renumbered = (np.cumsum(usable) - 1)[household[keep]]
     people = {"household": renumbered, "relgq": relgq[keep], "sex": sex[keep], "age": age[keep]}
     return people, weight[usable]
+
+
+def _keep_edits(relgq: Ints, sex: Ints, age: Ints) -> Bools:
+    """Return which households keep the edits of the DHC by whatever number of years all are shifted."""
+    allowed, nothing = allowed_ages(), np.zeros_like(age)
+    kept = np.ones(int((relgq == _HEAD).sum()), dtype=np.bool_)
+    for shift in range(-JITTER, JITTER + 1):
+        shifted = (age + shift).clip(0, allowed.shape[1] - 1)
+        stays = ((shifted >= ADULT) != (age >= ADULT)) | ~allowed[relgq, shifted]
+        kept &= keeps_edits(describe(relgq, sex, np.where(stays, age, shifted), nothing, nothing))
+    return kept
 
 
 _UNUSABLE = "The microdata cannot be used."

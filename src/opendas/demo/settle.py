@@ -15,7 +15,7 @@ from numba import njit
 
 from opendas.solvers.rounding.snapping import mix
 
-__all__ = ["Relations", "settle_households", "settle_quarters"]
+__all__ = ["JITTER", "Relations", "settle_households", "settle_quarters"]
 
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _S11 = np.uint64(11)
@@ -27,7 +27,7 @@ _SAME_RACE = 0.93
 _CROWD = 4
 """More adults than this beside a drawn household are one another's roommates."""
 
-_JITTER = 2
+JITTER = 2
 """Most years by which the ages of a drawn household are shifted, all together."""
 
 
@@ -195,7 +195,7 @@ def _members(stream, k, pool, joining, allowed, codes, out, at):
     relgq, sex, age = out
     first = at
     if k >= 0:
-        shift = _below(stream, 2 * _JITTER + 1) - _JITTER
+        shift = _below(stream, 2 * JITTER + 1) - JITTER
         for p in range(pool.first[k], pool.first[k + 1]):
             years = pool.age[p] + shift
             inside = 0 <= years < allowed.shape[1] and (years >= 18) == (pool.age[p] >= 18)

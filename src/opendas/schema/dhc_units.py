@@ -16,7 +16,16 @@ from opendas.schema.declarations import Invariant, StructuralZero
 from opendas.schema.dhc_persons import GQ_TYPES
 from opendas.schema.product import PassPlan, Product
 
-__all__ = ["HOUSEHOLD_TYPES", "LARGEST", "VACANCIES", "HouseholdType", "dhc_units", "dhc_units_tenvacgq"]
+__all__ = [
+    "CHILDREN",
+    "COUPLES",
+    "HOUSEHOLD_TYPES",
+    "LARGEST",
+    "VACANCIES",
+    "HouseholdType",
+    "dhc_units",
+    "dhc_units_tenvacgq",
+]
 
 LARGEST = 7
 """Top code of household size: seven people or more."""
@@ -24,14 +33,18 @@ LARGEST = 7
 VACANCIES = ("for_rent", "rented", "for_sale", "sold", "seasonal", "migrant", "other")
 """Vacancy status, codes 4 to 10 of ``tenvacgq``: 1 to 7 of the census."""
 
-_COUPLES = (
+COUPLES = (
     "married_opposite_sex",
     "married_same_sex",
     "cohabiting_opposite_sex",
     "cohabiting_same_sex",
     "no_couple",
 )
-# Which children under 18 there are, by the ranges of their ages: under 6, 6 to 17.
+"""The householder's spouse or partner, 1 to 5 of the census."""
+
+CHILDREN = ("under6", "6to17", "both", "none")
+"""Which children under 18 there are, by the ranges of their ages: 1 to 4 of the census."""
+
 _RANGES = {"none": 0, "under6": 1, "6to17": 1, "both": 2}
 
 
@@ -107,7 +120,7 @@ def _household_types() -> Iterable[HouseholdType]:
     # Children beside householder, spouse and partner; whether anybody is under 18.
     children = (("under6", True), ("6to17", True), ("both", True), ("none", False), ("none", True))
     own_children = ("under6", "6to17", "both", "none")
-    for couple in _COUPLES:
+    for couple in COUPLES:
         if couple == "no_couple":
             for minor in (False, True):
                 yield HouseholdType(couple, "none", "none", False, minor, False, 1)
