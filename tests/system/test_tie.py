@@ -203,7 +203,7 @@ def test_cells_of_the_redistricting_product_are_rows_of_the_persons_product() ->
 
 
 def test_drawing_what_is_read_is_the_same_release_as_drawing_everything(world: Path, tmp_path: Path) -> None:
-    """docs/proofs/noise.md, section 4, for stages and a tie: full measurements first, estimated afterwards."""
+    """docs/proofs/noise.md, section 4, for stages and a tie: full measurements first, then the estimate."""
     run = world / "tied.toml"
     code, text = opendas("measure", run, "--out", tmp_path / "full", "--seed", 2)
     assert code == 0, text
