@@ -243,3 +243,22 @@ def test_two_flips_the_same_way_cost_four_times_as_much() -> None:
     total = F(3, 40)
     same = accountant.cost(units_release(total), [(0, 1), (0, 1)], [(0, 0), (0, 0)], 2) / 2
     assert same == 4 * total
+
+
+def test_two_households_that_change_in_any_way_cost_at_most_four_times_the_rho() -> None:
+    # Each has a cell, or is no household: appearing and disappearing are changes as well.
+    total = F(3, 40)
+    households = units_release(total)
+    states = (None, 0, 1)
+    found = [
+        accountant.cost(
+            households,
+            [(leaf, cell) for leaf, cell in ((0, before_a), (leaf_b, before_b)) if cell is not None],
+            [(leaf, cell) for leaf, cell in ((0, after_a), (leaf_b, after_b)) if cell is not None],
+            2,
+        )
+        / 2
+        for leaf_b in range(4)
+        for before_a, after_a, before_b, after_b in product(states, repeat=4)
+    ]
+    assert max(found) == 4 * total

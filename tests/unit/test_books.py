@@ -25,6 +25,7 @@ from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.privacy.zcdp import epsilon_cks
 from opendas.report.guarantee import account_text
 
+DHC_UNIT = "housing unit or group quarters"
 BOUNDED, UNBOUNDED = Neighbours.BOUNDED, Neighbours.UNBOUNDED
 GAUSSIAN, LAPLACE = Mechanism.DISCRETE_GAUSSIAN, Mechanism.DISCRETE_LAPLACE
 
@@ -172,6 +173,20 @@ def test_persons_units_and_household_tables_are_one_sum(tmp_path: Path) -> None:
         ledger.intend(act(4, "address", "1", relation=UNBOUNDED, other_relations={BOUNDED: Fraction(5)}))
 
 
+def test_a_person_who_changes_two_households_pays_four_times(tmp_path: Path) -> None:
+    create_book(tmp_path / "b", "person", rho="20")
+    ledger = Ledger.beside(tmp_path / "b")
+    ledger.intend(act(1, "person", "5/2"))
+    ledger.intend(act(2, "housing unit", "1/2"))
+    ledger.intend(act(3, DHC_UNIT, "1"))
+    ledger.intend(act(4, DHC_UNIT, "1/4"))
+    answer = book_answer(ledger.lines())
+    totals = {t["change"]: t["rho"] for t in answer["totals"] if t["neighbours"] == "bounded"}
+    assert answer["spent"]["rho"] == totals["one person with the unit changes it induces"] == "17/2"
+    assert totals["one housing unit"] == "1/2"
+    assert totals[f"one {DHC_UNIT}"] == "7/4", "its records change in both histograms, and in the unit file"
+
+
 def test_a_unit_with_several_records_pays_for_them(book: Path) -> None:
     ledger = Ledger.beside(book)
     with pytest.raises(PrivacyError, match="rho = 9/2"):
@@ -196,7 +211,7 @@ def test_what_was_spent_elsewhere_is_entered(book: Path) -> None:
 _LOSSES = st.fractions(min_value=Fraction(1, 50), max_value=2, max_denominator=50)
 _ACTS = st.lists(
     st.tuples(
-        st.sampled_from(["person", "housing unit", "address", "patient"]),
+        st.sampled_from(["person", "housing unit", "address", "patient", DHC_UNIT]),
         st.sampled_from([GAUSSIAN, LAPLACE]),
         st.sampled_from([BOUNDED, UNBOUNDED]),
         _LOSSES,
@@ -217,9 +232,9 @@ def test_the_filter_agrees_with_an_obvious_accountant(
     limit: Fraction,
 ) -> None:
     times = {
-        "person": {"person": 1, "housing unit": 2, "address": 1},
+        "person": {"person": 1, "housing unit": 2, "address": 1, DHC_UNIT: 4},
         "patient": {"patient": 1},
-        "housing-unit": {"housing unit": 1, "address": 1},
+        "housing-unit": {"housing unit": 1, "address": 1, DHC_UNIT: 1},
     }[unit]
     book, admitted, spent = terms(unit, limit, relation), [], Fraction(0)
     for number, (of, mechanism, under, loss, other, factor) in enumerate(acts):

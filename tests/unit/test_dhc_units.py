@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from opendas.budget import preset
 from opendas.runs.config.product_file import load_product
 from opendas.schema.dhc_units import HOUSEHOLD_TYPES, HouseholdType, dhc_units, dhc_units_tenvacgq
 
+F = Fraction
 TABLES = Path(__file__).resolve().parents[3] / "shared" / "reference" / "dhc-tables.json"
 PRODUCT = dhc_units()
 UNITS = dhc_units_tenvacgq()
@@ -134,3 +138,82 @@ def test_structural_zeros_equal_the_production(tables: dict[str, Any]) -> None:
         ]
         impossible[np.ix_(*boxes)] = True
     assert np.array_equal(PRODUCT.possible, ~impossible.ravel())
+
+
+def test_passes_equal_the_production(tables: dict[str, Any]) -> None:
+    orders = tables["pass_orders_all_levels"]
+    measured = tuple(q for q in preset("us2020-dhc-units").queries["us"] if q != "tenvacgq")
+    for is_root, is_leaf in ((True, False), (False, False), (False, True)):
+        at = {"is_root": is_root, "is_leaf": is_leaf}
+        stages = [
+            *UNITS.passes.for_geolevel("x", ("detailed",), **at),
+            *PRODUCT.passes.for_geolevel("x", measured, **at),
+        ]
+        assert len(stages) == len(orders["L2QO"]) == len(orders["RQO"])
+        for number, (squares, rounder) in enumerate(stages):
+            workload = WORKLOAD if number else UNITS.workload
+            for kind, ours in (("L2QO", squares), ("RQO", rounder)):
+                theirs = [list(map(workload.canonical, q)) for q in orders[kind][str(number)].values()]
+                assert [set(queries) for queries in ours] == [set(queries) for queries in theirs]
+                assert kind == "L2QO" or [list(queries) for queries in ours] == theirs
+
+
+def test_budgets_equal_the_production(tables: dict[str, Any]) -> None:
+    for place in ("US", "PR"):
+        strategy, found = tables["strategies"][place], preset(f"{place.lower()}2020-dhc-units")
+        assert found.rho == F(strategy["rho_total"]) == F(15401, 2000)
+        assert list(found.geolevels) == [level.lower() for level in strategy["levels_top_down"]]
+        for level, queries in strategy["queries"].items():
+            rho = found.rho * found.geolevels[level.lower()]
+            ours = {query: rho * share for query, share in found.queries[level.lower()].items()}
+            theirs = {WORKLOAD.canonical(query): F(loss) for query, loss in queries}
+            assert ours == theirs | {q: F(loss) for q, loss in strategy["unit_queries"][level]}
+        for query, stated in strategy["query_sizes"].items():
+            if query != "tenvacgq":
+                assert WORKLOAD.group(query).size == stated["answers"]
+                assert WORKLOAD.canonical(query) in PRODUCT.query_names
+
+
+def test_the_three_large_queries_are_a_chain_and_blocks_do_not_share_rows() -> None:
+    """What the solvers of its stages build on."""
+    tenure_and_type, by_type = PRODUCT.passes.earlier[0].rounder["*"][0]
+    by_age, age_and_type, _ = PRODUCT.passes.least_squares["*"][0]
+    chain = (tenure_and_type, by_type, by_age, "detailed")
+    for coarse, fine in (*pairwise(chain), (tenure_and_type, age_and_type)):
+        rows, finer = WORKLOAD.group(coarse).row_of_cell, WORKLOAD.group(fine).row_of_cell
+        first = np.zeros(WORKLOAD.group(fine).size, dtype=np.int32)
+        first[finer] = rows
+        assert np.array_equal(first[finer], rows), (coarse, fine)
+    assert WORKLOAD.group(tenure_and_type).size == 3 * 183 == 549
+
+
+@pytest.mark.parametrize(
+    ("household", "possible"),
+    [
+        ({"hhage": "65-74", "elderly": "65plus_none_75plus", "size": 1}, True),
+        ({"hhage": "65-74", "elderly": "75plus", "size": 1}, False),
+        ({"hhage": "15-24", "elderly": "none_60plus", "size": 1, "minor": True}, True),
+        ({"hhage": "25-34", "elderly": "none_60plus", "size": 1, "minor": True}, False),
+        ({"hhage": "55-59", "elderly": "60plus_none_65plus", "size": 2, "own_children": "6to17"}, False),
+        ({"hhage": "55-59", "elderly": "60plus_none_65plus", "size": 3, "own_children": "6to17"}, True),
+        ({"hhage": "85+", "elderly": "65plus_none_75plus", "size": 5}, False),
+        (
+            {"sex": "female", "hhage": "60-64", "elderly": "75plus", "size": 4, "own_children": "under6"},
+            False,
+        ),
+        ({"sex": "male", "hhage": "65-74", "elderly": "75plus", "size": 4, "own_children": "under6"}, True),
+    ],
+)
+def test_households_that_the_edits_allow(household: dict[str, Any], possible: bool) -> None:
+    rest = {"hisp": "hispanic", "race": "asian", "hhtenshort_3lev": "rented", "sex": "female"}
+    levels = {**rest, **{name: household[name] for name in household.keys() & PRODUCT.schema.names}}
+    wanted = {"couple": "no_couple", "own_children": "none", "multigenerational": False, **household}
+    alike = [
+        kind
+        for kind in HOUSEHOLD_TYPES
+        if all(getattr(kind, name) == wanted[name] for name in wanted if hasattr(kind, name))
+        and (kind.minor or "minor" not in household)
+    ]
+    assert alike
+    cells = [PRODUCT.schema.cell({**levels, "hhtype_dhch": kind.label}) for kind in alike]
+    assert PRODUCT.possible[cells].any() == possible

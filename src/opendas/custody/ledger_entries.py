@@ -8,7 +8,7 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import Final, Literal, Self
 
-from opendas.custody.protected_units import Change, change_of_any, unit_id
+from opendas.custody.protected_units import Change, change_of_any, one_record, unit_id
 from opendas.errors import ConfigError, PrivacyError
 from opendas.privacy.exact import format_fraction, parse_fraction
 from opendas.privacy.relations import Mechanism, Neighbours
@@ -289,7 +289,7 @@ def total_spent(entries: Iterable[LedgerEntry], changes: Iterable[Change] = ()) 
     units = {entry.unit: entry.protected_unit for entry in reversed(acts)}
     names = dict.fromkeys(entry.unit for entry in acts)
     any_record = change_of_any(names)
-    asked = [Change(f"one {units[name]}", {name: 1}) for name in names] + list(changes)
+    asked = [one_record(units[name]) for name in names] + list(changes)
     asked += [] if any_record is None else [any_record]
     totals = (_total(acts, relation, change) for relation in Neighbours for change in asked)
     return tuple(total for total in totals if total is not None)

@@ -10,7 +10,7 @@ from typing import Final
 
 from opendas.errors import ConfigError
 
-__all__ = ["ADDRESS", "CENSUS_CHANGES", "Change", "change_of", "change_of_any", "unit_id"]
+__all__ = ["ADDRESS", "CENSUS_CHANGES", "Change", "change_of", "change_of_any", "one_record", "unit_id"]
 
 _WORD: Final = re.compile(r"[^\W_]+")
 
@@ -65,21 +65,26 @@ ADDRESS: Final = "address"
 
 _HOUSING_UNIT: Final = "housing-unit"
 
-CENSUS_CHANGES: Final = (
-    Change("one person with the unit changes it induces", {"person": 1, _HOUSING_UNIT: 2, ADDRESS: 1}),
-)
+_UNIT: Final = "housing-unit-or-group-quarters"
+"""Protected unit of the DHC units product: what stands at an address, with the household in it."""
+
+_TWO_UNITS: Final = {_HOUSING_UNIT: 2, _UNIT: 4, ADDRESS: 1}
+
+CENSUS_CHANGES: Final = (Change("one person with the unit changes it induces", {"person": 1, **_TWO_UNITS}),)
 """Changes that touch records of more than one product of a census.
 
-A replaced person record may empty one unit and fill another: two unit records flip, in opposite directions,
-which costs twice the loss of one (docs/proofs/composition.md, section 5).
+A replaced person record may empty one unit and fill another: two records of occupancy flip, in opposite
+directions, which costs twice the loss of one. The households of both units may change in any way, and alike,
+which costs four times (docs/proofs/composition.md, section 5).
 """
+
+_ONE_UNIT: Final = {_HOUSING_UNIT: 1, _UNIT: 1, ADDRESS: 1}
 
 _WITH_OTHERS: Final = {
     "person": CENSUS_CHANGES[0],
-    _HOUSING_UNIT: Change("one housing unit with its household tables", {_HOUSING_UNIT: 1, ADDRESS: 1}),
-    "household": Change(
-        "one household with the unit changes it induces", {"household": 1, _HOUSING_UNIT: 2, ADDRESS: 1}
-    ),
+    _HOUSING_UNIT: Change("one housing unit with its household tables", _ONE_UNIT),
+    _UNIT: Change("one housing unit or group quarters with its household tables", _ONE_UNIT),
+    "household": Change("one household with the unit changes it induces", {"household": 1, **_TWO_UNITS}),
 }
 
 
@@ -92,6 +97,20 @@ def change_of(unit: str) -> Change:
         Identifier.
     """
     return _WITH_OTHERS.get(unit) or Change(f"one {unit}", {unit: 1})
+
+
+def one_record(words: str) -> Change:
+    """Return the change of one record of a protected unit, in whatever products count it.
+
+    A housing unit that the DHC counts is counted in the redistricting data too, and may change there along.
+
+    Parameters
+    ----------
+    words : str
+        The protected unit, as a product says it.
+    """
+    unit = unit_id(words)
+    return Change(f"one {words}", {_HOUSING_UNIT: 1, _UNIT: 1} if unit == _UNIT else {unit: 1})
 
 
 def change_of_any(units: Iterable[str]) -> Change | None:

@@ -318,11 +318,7 @@ def dhc_units() -> Product:
 
 
 def dhc_units_tenvacgq() -> Product:
-    """Return the histogram of all units: 35 cells; housing units and facilities of each type are invariant.
-
-    Levels of its recodes have the labels of what they agree with: ``tenure`` those of the household
-    histogram's tenure, ``occupancy`` those of ``pl94-units``.
-    """
+    """Return the histogram of all units, 35 cells; numbers of housing units and facilities are invariant."""
     housing = _OCCUPIED + _VACANT
     quarters = tuple((level, (level,)) for level in GQ_TYPES)
     return Product(
@@ -330,22 +326,9 @@ def dhc_units_tenvacgq() -> Product:
         schema=Schema((Attribute("tenvacgq", housing + GQ_TYPES),)),
         recodes=(
             Recode("hhgq_vector", "tenvacgq", (("housing_unit", housing), *quarters)),
-            Recode(
-                "occupancy",
-                "tenvacgq",
-                (("vacant", _VACANT), ("occupied", _OCCUPIED), ("group_quarters", GQ_TYPES)),
-            ),
-            Recode(
-                "tenure",
-                "tenvacgq",
-                (
-                    *((level, (level,)) for level in _OWNED),
-                    ("rented", _OCCUPIED[2:]),
-                    ("no_household", _VACANT + GQ_TYPES),
-                ),
-            ),
+            Recode("occupancy", "tenvacgq", (("vacant", _VACANT), ("occupied", _OCCUPIED), *quarters)),
         ),
-        query_names=("total", "hhgq_vector", "occupancy", "tenure", "detailed"),
+        query_names=("total", "hhgq_vector", "occupancy", "detailed"),
         invariants=(Invariant("hhgq_vector", "leaf"),),
         bounds=(),
         structural_zeros=(),
