@@ -203,7 +203,7 @@ def test_cells_of_the_redistricting_product_are_rows_of_the_persons_product() ->
 
 
 def test_drawing_what_is_read_is_the_same_release_as_drawing_everything(world: Path, tmp_path: Path) -> None:
-    """docs/proofs/noise.md, section 4, for stages and a tie: full measurements first, then the estimate."""
+    """docs/proofs/noise.md, section 4, for stages and a tie: measured in full, then estimated."""
     run = world / "tied.toml"
     code, text = opendas("measure", run, "--out", tmp_path / "full", "--seed", 2)
     assert code == 0, text
@@ -213,3 +213,13 @@ def test_drawing_what_is_read_is_the_same_release_as_drawing_everything(world: P
     names = sorted(path.name for path in lazy.iterdir())
     assert names == sorted(path.name for path in full.iterdir())
     assert [(lazy / name).read_bytes() for name in names] == [(full / name).read_bytes() for name in names]
+
+
+def test_a_tied_run_is_not_repeated_alone(world: Path, tmp_path: Path) -> None:
+    """Replicates of it would leave out the error of the release it is tied to."""
+    copy = tmp_path / "second"
+    shutil.copytree(world / "second", copy)
+    code, text = opendas("replicates", copy, "--runs", 2)
+    assert code == 2
+    assert "fine is tied to a release of mini, whose own error would be missing" in text
+    assert not (copy / "release/replicates").exists()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from support.seeds import examples
 
 from opendas.errors import BudgetError, ConfigError, EstimationError, SolverFailure
 from opendas.privacy.relations import Mechanism
+from opendas.schema.product import PassPlan
 from opendas.tuning.candidate import EXACT, Candidate, Strategy, bureau_strategies
 from opendas.tuning.judge import Judge, Memory, least_factor
 from opendas.tuning.search import level_by_level, search
@@ -245,3 +246,6 @@ def test_six_strategies() -> None:
     assert "kind * minor" not in found[3].shares["town"]
     assert set(found[0].shares["town"]) == set(product.query_names)
     assert json.dumps([strategy.name for strategy in found])
+    staged = replace(product.passes, earlier=(PassPlan({}, {"*": (("kind",),)}),))
+    found = bureau_strategies(replace(product, passes=staged), LEVELS)
+    assert not any(strategy.one_pass for strategy in found)

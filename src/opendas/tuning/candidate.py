@@ -152,7 +152,8 @@ def bureau_strategies(product: Product, levels: Sequence[str]) -> tuple[Strategy
     Two sets of query groups, by three rules of sharing out. The sets: every declared query group, as they
     follow the published tables; or a collapsed one, total, groups of a single attribute or recode, and
     detailed. The rules: in proportion to the square of the number of cells, to its inverse, or evenly. With
-    the first, nearly all goes to detailed, and everything is estimated in one pass.
+    the first, nearly all goes to detailed, and everything is estimated in one pass; a product with stages
+    keeps them.
 
     The paper does not print its query groups; for the persons of the redistricting file these are ours.
     """
@@ -168,5 +169,6 @@ def bureau_strategies(product: Product, levels: Sequence[str]) -> tuple[Strategy
             weights = {name: Fraction(size) ** power for name, size in sizes.items()}
             total = sum(weights.values(), Fraction(0))
             shares = {name: weight / total for name, weight in weights.items()}
-            found.append(Strategy(f"{kind}, {rule}", dict.fromkeys(levels, shares), power == 2))
+            one_pass = power == 2 and not product.passes.earlier
+            found.append(Strategy(f"{kind}, {rule}", dict.fromkeys(levels, shares), one_pass))
     return tuple(found)

@@ -15,6 +15,7 @@ from opendas.constraints.table import ConstraintTable, bound_table
 from opendas.custody.run_key import RunKey
 from opendas.engines.drive import estimate_spine
 from opendas.engines.work import KeyedSource, Worker
+from opendas.errors import ConfigError
 from opendas.gls.model import TreeModel
 from opendas.measurement.invariants import declared_invariants
 from opendas.measurement.noisy import measured_levels
@@ -62,7 +63,15 @@ class Simulation:
         ------
         EstimationError
             If no table satisfies the constraints.
+        ConfigError
+            For a tied run: repeated alone it would not vary with the release that it is tied to.
         """
+        if run.product.tie is not None:
+            raise ConfigError(
+                f"{run.product.name} is tied to a release of {run.product.tie.product}, whose own error "
+                "would be missing from replicates and simulated runs: they would be too good. A run without "
+                "[tie] can be repeated."
+            )
         spine = run.spine
         counts = histogram.take(spine.leaf_order)
         exact = declared_invariants(run.product, counts, spine)
