@@ -19,11 +19,23 @@ from opendas.budget.plan import plan_rows
 from opendas.files.mdf.layout import mdf_layout
 from opendas.geography.frame import Frame
 from opendas.privacy.exact import format_fraction
+from opendas.schema.dhc_persons import dhc_persons
+from opendas.schema.dhc_units import dhc_units, dhc_units_tenvacgq
 from opendas.schema.pl94 import pl94_persons, pl94_units, race_combinations
 from opendas.schema.product import Passes, Product
 
 FOLDER = Path(__file__).with_name("products")
-PRODUCTS: dict[str, Callable[[], Product]] = {"pl94-persons": pl94_persons, "pl94-units": pl94_units}
+PRODUCTS: dict[str, Callable[[], Product]] = {
+    "pl94-persons": pl94_persons,
+    "pl94-units": pl94_units,
+    "dhc-persons": dhc_persons,
+    "dhc-units": dhc_units,
+    "dhc-units-tenvacgq": dhc_units_tenvacgq,
+}
+MOST_LISTED = 20
+"""Levels of an attribute, groups of a recode and members of a group beyond these are counted, not listed."""
+MOST_RUNS = 3
+"""Likewise the runs of levels that a structural zero names."""
 MARK = re.compile(r"(<!-- table (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 RACE_LETTERS = {
     "white": "White",
@@ -48,15 +60,22 @@ def code(text: str) -> str:
 
 def attributes(product: Product) -> str:
     """List every level of every attribute but the long ones, with its code here and in the microdata."""
-    columns = _microdata_codes(product)
+    columns = _microdata_codes(product) if product.layout in ("persons", "units") else None
     rows = []
     for attribute in product.schema.attributes:
-        if len(attribute) > 20:
+        if len(attribute) > MOST_LISTED:
             continue
         for number, label in enumerate(attribute.levels):
             name = code(attribute.name) if number == 0 else ""
-            rows.append((name, number, code(label), columns[attribute.name][number]))
-    return table(("attribute", "code", "label", "microdata"), rows)
+            written = () if columns is None else (columns[attribute.name][number],)
+            rows.append((name, number, code(label), *written))
+    return table(("attribute", "code", "label", *(() if columns is None else ("microdata",))), rows)
+
+
+def levels(product: Product) -> str:
+    """List every level of every attribute."""
+    rows = [(number, code(label)) for a in product.schema.attributes for number, label in enumerate(a.levels)]
+    return table(("code", "label"), rows)
 
 
 def _microdata_codes(product: Product) -> dict[str, list[str]]:
@@ -107,12 +126,18 @@ def queries(product: Product) -> str:
 
 def recodes(product: Product) -> str:
     """List the recodes."""
-    rows = [
-        (code(recode.name), code(recode.attribute), code(label), ", ".join(map(code, levels)))
-        for recode in product.recodes
-        for label, levels in recode.groups
-    ]
+    rows = []
+    for recode in product.recodes:
+        name, of = code(recode.name), code(recode.attribute)
+        if len(recode.groups) > MOST_LISTED:
+            rows.append((name, of, f"{len(recode.groups)} groups", ""))
+            continue
+        rows += [(name, of, code(label), _listed(members)) for label, members in recode.groups]
     return table(("recode", "of", "group", "levels"), rows)
+
+
+def _listed(labels: Sequence[str]) -> str:
+    return ", ".join(map(code, labels)) if len(labels) <= MOST_LISTED else f"{len(labels)} levels"
 
 
 def constraints(product: Product) -> str:
@@ -125,10 +150,24 @@ def constraints(product: Product) -> str:
         what = f"{bound.lower} to {bound.upper:,} records for each of {code(bound.column)}"
         rows.append(("bound", code(bound.name), what))
     for zero in product.structural_zeros:
-        name = " and ".join(f"{a} = {'/'.join(levels)}" for a, levels in zero.levels.items())
-        cells = int((~product.possible).sum())
+        name = " and ".join(f"{a} = {_alternatives(product, a, of)}" for a, of in zero.levels.items())
+        cells = int(product.schema.box(zero.levels).sum())
         rows.append(("structural zero", code(name), f"{cells} cells of {product.schema.size:,}"))
     return table(("kind", "name", "what it says"), rows)
+
+
+def _alternatives(product: Product, attribute: str, labels: Sequence[str]) -> str:
+    """Write levels as runs of the attribute's order, or as their number where the runs are many."""
+    order = product.schema.attribute(attribute).levels
+    codes = sorted(order.index(label) for label in labels)
+    runs = [[at for _, at in run] for _, run in groupby(enumerate(codes), key=lambda item: item[1] - item[0])]
+    if len(runs) > MOST_RUNS:
+        return f"{len(labels)} levels"
+    parts = [
+        "/".join(order[at] for at in run) if len(run) < 3 else f"{order[run[0]]}..{order[run[-1]]}"
+        for run in runs
+    ]
+    return "/".join(parts)
 
 
 def passes(product: Product) -> str:
@@ -161,12 +200,45 @@ def counts(names: Sequence[str]) -> list[tuple[str, int]]:
 
 
 def _budgets(product: Product) -> dict[str, Budget]:
+    second = {} if product.companion is None else product.companion.workload.positions
+
+    def canonical(name: str) -> str:
+        return name if name in second else product.workload.canonical(name)
+
     found = {}
     for name in preset_names():
         if preset(name).product == product.name:
-            levels = list(preset(name).geolevels)
-            found[name] = resolve_budget(BudgetSpec(preset=name), levels, product.workload.canonical)
+            geolevels = list(preset(name).geolevels)
+            found[name] = resolve_budget(BudgetSpec(preset=name), geolevels, canonical)
     return found
+
+
+def _measured(product: Product) -> dict[str, int]:
+    """Return the rows of every query group that a budget of the product may name."""
+    sizes = {name: product.workload.group(name).size for name in product.query_names}
+    if product.companion is not None:
+        second = product.companion
+        sizes |= {name: second.workload.group(name).size for name in second.schema.names}
+    return sizes
+
+
+def losses(product: Product) -> str:
+    """List the rho of every query group at every geolevel, in units of 1/10,000."""
+    parts = []
+    for name, budget in _budgets(product).items():
+        geolevels = list(budget.geolevels)
+        rows = []
+        for query in _measured(product):
+            given = [
+                budget.query_shares(level).get(query) and budget.share(level, query) for level in geolevels
+            ]
+            if any(given):
+                rho = ("-" if share is None else 10_000 * budget.total * share for share in given)
+                rows.append([code(query), *rho])
+        sums = (10_000 * budget.total * share for share in budget.geolevels.values())
+        header = ("rho x 10,000", *geolevels)
+        parts.append(f"`{name}`\n\n" + table(header, [*rows, ["*sum*", *sums]]))
+    return "\n".join(parts)
 
 
 def presets(product: Product) -> str:
@@ -196,12 +268,12 @@ def shares(product: Product) -> str:
 def noise(product: Product) -> str:
     """List the variance and margin of error of every answer."""
     parts = []
-    sizes = {name: product.workload.group(name).size for name in product.query_names}
+    sizes = _measured(product)
     for name, budget in _budgets(product).items():
         levels = list(budget.geolevels)
         found = {(r.query, r.geolevel): r for r in plan_rows(budget, dict.fromkeys(levels, 1), sizes)}
         rows = []
-        for query in product.query_names:
+        for query in sizes:
             cells = [found.get((query, level)) for level in levels]
             if any(cells):
                 texts = ["-" if r is None else f"{r.variance:.4g} ({r.moe90})" for r in cells]
@@ -212,6 +284,7 @@ def noise(product: Product) -> str:
 
 TABLES: dict[str, Callable[[Product], str]] = {
     "attributes": attributes,
+    "levels": levels,
     "races": races,
     "queries": queries,
     "recodes": recodes,
@@ -219,6 +292,7 @@ TABLES: dict[str, Callable[[Product], str]] = {
     "passes": passes,
     "presets": presets,
     "shares": shares,
+    "losses": losses,
     "noise": noise,
 }
 

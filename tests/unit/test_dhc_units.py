@@ -174,6 +174,14 @@ def test_budgets_equal_the_production(tables: dict[str, Any]) -> None:
                 assert WORKLOAD.canonical(query) in PRODUCT.query_names
 
 
+def test_what_the_companion_gets_of_the_budget() -> None:
+    found = preset("us2020-dhc-units")
+    losses = [
+        found.rho * found.geolevels[level] * found.queries[level]["tenvacgq"] for level in found.geolevels
+    ]
+    assert sum(losses) == F(8_833, 10_000), "as docs/dhc.md says"
+
+
 def test_the_three_large_queries_are_a_chain_and_blocks_do_not_share_rows() -> None:
     """What the solvers of its stages build on."""
     tenure_and_type, by_type = PRODUCT.passes.earlier[0].rounder["*"][0]
@@ -196,6 +204,11 @@ def test_the_three_large_queries_are_a_chain_and_blocks_do_not_share_rows() -> N
         ({"hhage": "25-34", "elderly": "none_60plus", "size": 1, "minor": True}, False),
         ({"hhage": "55-59", "elderly": "60plus_none_65plus", "size": 2, "own_children": "6to17"}, False),
         ({"hhage": "55-59", "elderly": "60plus_none_65plus", "size": 3, "own_children": "6to17"}, True),
+        # What the production leaves open: the second child is no own one.
+        (
+            {"hhage": "25-34", "elderly": "75plus", "size": 3, "own_children": "under6", "children": "both"},
+            True,
+        ),
         ({"hhage": "85+", "elderly": "65plus_none_75plus", "size": 5}, False),
         (
             {"sex": "female", "hhage": "60-64", "elderly": "75plus", "size": 4, "own_children": "under6"},

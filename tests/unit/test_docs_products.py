@@ -9,7 +9,7 @@ import pytest
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 SCRIPT = runpy.run_path(str(DOCS / "generate_products.py"))
-NAMES = ("pl94-persons", "pl94-units")
+NAMES = ("pl94-persons", "pl94-units", "dhc-persons", "dhc-units", "dhc-units-tenvacgq")
 
 
 @pytest.mark.parametrize("name", NAMES)
