@@ -78,7 +78,7 @@ def main() -> None:
     for name in options.shapes:
         problem = family(*SHAPES[name])
         start = time.process_time()
-        found = solve_structured(problem, 1e-9)
+        found = solve_structured(problem, 1e-7)
         seconds = time.process_time() - start
         print(
             name, problem.children, problem.cells, problem.fixed.shape[1],

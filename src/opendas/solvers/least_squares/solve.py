@@ -31,7 +31,7 @@ from opendas.solvers.least_squares.direct import LARGE, Direct, solve_direct
 from opendas.solvers.least_squares.paired import PairedCurvature
 from opendas.solvers.least_squares.primal_dual_active_set import INFEASIBLE, OK
 from opendas.solvers.least_squares.steps import solve_by_steps
-from opendas.solvers.least_squares.structured import applies, solve_structured
+from opendas.solvers.least_squares.structured import find_structure, solve_structured
 from opendas.solvers.least_squares.transport import project_transport
 from opendas.solvers.problem.certificate import Multipliers, certify, gradients
 from opendas.solvers.problem.partition import as_groups, fixed_contradiction
@@ -61,8 +61,6 @@ FIXED = 200
 """Cells from which a family with fixed rows is solved by its structure."""
 MANY = 4_000
 """Likewise without fixed rows."""
-FINER = 1e-2
-"""What the method of the structure is asked for, relative to the tolerance: it ends just below it."""
 WRITABLE = 20_000
 """Children times cells up to which a family goes on to the ladder, where its structure did not solve it."""
 
@@ -100,8 +98,8 @@ def solve(
         return _with_fixed_rows(problem, tolerance, metric)
     if problem.parent is not None and problem.children == 1:
         return _only_child(problem, problem.parent, tolerance)
-    if problem.cells >= MANY and applies(problem):
-        answer = _by_structure(problem, tolerance)
+    answer = _by_structure(problem, tolerance) if problem.cells >= MANY else None
+    if answer is not None:
         if answer.status is Status.OPTIMAL:
             return answer
         if problem.linear.size > WRITABLE:
@@ -144,10 +142,9 @@ def _with_fixed_rows(
     projected = _projected(problem, tolerance)
     if projected is not None:
         return projected
-    if problem.cells >= FIXED and applies(problem):
-        answer = _by_structure(problem, tolerance)
-        if answer.status is Status.OPTIMAL or problem.linear.size > WRITABLE:
-            return answer
+    answer = _by_structure(problem, tolerance) if problem.cells >= FIXED else None
+    if answer is not None and (answer.status is Status.OPTIMAL or problem.linear.size > WRITABLE):
+        return answer
     stated, row_of_group = as_groups(problem)
     answer = solve(stated, tolerance=tolerance, metric=metric)
     own = len(problem.groups)
@@ -186,10 +183,10 @@ def _projected(problem: FamilyProblem, tolerance: float) -> Solution | None:
     return None
 
 
-def _by_structure(problem: FamilyProblem, tolerance: float) -> Solution:
-    """The answer of the structure, to more digits than the tolerance where it gets there."""
-    answer = solve_structured(problem, FINER * tolerance)
-    return replace(answer, status=Status.OPTIMAL) if answer.residual <= tolerance else answer
+def _by_structure(problem: FamilyProblem, tolerance: float) -> Solution | None:
+    """The answer of the structure, or None where there is none."""
+    layout = find_structure(problem)
+    return None if layout is None else solve_structured(problem, tolerance, layout)
 
 
 def _too_large(problem: FamilyProblem) -> bool:

@@ -26,6 +26,8 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
+from scipy import sparse
+from scipy.sparse import csgraph
 
 from opendas.arrays import Bools, Floats, Ints, refines
 from opendas.solvers.least_squares.kernels import cholesky, triangular_solve
@@ -33,7 +35,7 @@ from opendas.solvers.problem.certificate import Multipliers, certify, gradients
 from opendas.solvers.problem.problem import FamilyProblem, Solution, Status
 from opendas.solvers.rows import without_gaps
 
-__all__ = ["RANK", "applies", "solve_structured"]
+__all__ = ["RANK", "Layout", "find_structure", "independent_blocks", "solve_structured"]
 
 RANK = 2_000
 """Most rows of the terms outside the chain."""
@@ -43,6 +45,8 @@ ROUND = 25
 """Iterations between two looks at the residuals."""
 RELAXED = 1.6
 """Over-relaxation (Eckstein and Bertsekas 1992)."""
+FINER = 1e-2
+"""Residual that is aimed at, relative to the tolerance; what rounding errors leave above it is accepted."""
 UNEVEN = 3.0
 """Ratio of primal and dual residuals from which sigma is corrected."""
 CORRECTIONS = 20
@@ -50,38 +54,59 @@ CORRECTIONS = 20
 
 
 class Structure(NamedTuple):
-    """H without what fixed rows determine, as compiled code takes it; weights sum to at most 1."""
+    """H without what fixed rows determine, as compiled code takes it; weights sum to at most 1.
+
+    Cells stand block by block, and within a block by the rows of the chain, coarsest first: every row of the
+    chain is an interval of cells.
+    """
 
     diagonal: float  # weight of the terms that tell all cells apart
-    chain: NDArray[np.int32]  # (k, n), finest first; the fixed rows last, where there are any
+    chain: NDArray[np.int32]  # (k, n), ascending, finest term first; the fixed rows last, where there are any
     weights: Floats  # (k,), infinite for fixed rows
-    others: NDArray[np.int32]  # (t, n), numbered through from 0 to r - 1
-    inverse: Floats  # (r,) one over the weight of each row of the others
+    others: NDArray[np.int32]  # (t, n), numbered through from 0 in each block
+    inverse: Floats  # (r,) one over the weight of each row of the others, block by block
+    start: Ints  # (B + 1,) first cell of each block
+    ranks: Ints  # (B + 1,) first row of the others of each block
+
+
+class Layout(NamedTuple):
+    """Where the cells of a structure lie in the problem."""
+
+    structure: Structure
+    cells: Ints  # (n,) cells that some child may use, as the structure orders them
+    open_cells: Bools  # (C, all cells)
+    held: Ints  # (rows,) fixed row of each last row of the chain, where there are fixed rows
 
 
 class Factor(NamedTuple):
     """The inverse of K between fixed sums."""
 
-    diagonal: float
     ones: Floats  # (k, n), g of each term of the chain
     shares: Floats  # (k, n), w / (1 + w 1'g) of each row of the chain
-    core: Floats  # (r, r), upper triangle of the Cholesky factor of W^-1 + U' P U
+    core: Floats  # r x r of each block: upper triangle of the Cholesky factor of W^-1 + U' P U
 
 
-def applies(problem: FamilyProblem) -> bool:
-    """Whether a family has the structure: one Hessian, few rows outside a chain, no groups or joint totals.
+def find_structure(problem: FamilyProblem) -> Layout | None:
+    """Return the structure of a family, or None: one Hessian, few rows outside a chain, no groups.
 
-    Children of a parent have to agree in their scale, too; the others are left to the general ladder.
+    Children of a parent have to agree in their scale, too, and there are no joint totals; other families are
+    left to the general ladder.
     """
     if problem.hessians is not None or not problem.terms or len(problem.groups) or problem.joint is not None:
-        return False
+        return None
     if problem.parent is not None and not (problem.scale == problem.scale[0]).all():
-        return False
-    return len(_structure(problem, np.arange(problem.cells)).inverse) <= RANK
+        return None
+    open_cells = problem.mask.copy()
+    if problem.parent is not None:
+        open_cells &= problem.parent > 0.0
+    if problem.fixed_rows is not None and problem.fixed is not None:
+        open_cells &= (problem.fixed != 0.0)[:, problem.fixed_rows]
+    layout = _layout(problem, open_cells)
+    return layout if int(np.diff(layout.structure.ranks).max(initial=0)) <= RANK else None
 
 
-def solve_structured(problem: FamilyProblem, tolerance: float) -> Solution:
-    """Solve a family to which the method :func:`applies`.
+def solve_structured(problem: FamilyProblem, tolerance: float, layout: Layout | None = None) -> Solution:
+    """Solve a family that has the structure.
 
     Parameters
     ----------
@@ -89,62 +114,86 @@ def solve_structured(problem: FamilyProblem, tolerance: float) -> Solution:
         The family.
     tolerance : float
         Largest relative Karush-Kuhn-Tucker residual of an answer that counts as optimal.
+    layout : Layout, optional
+        What :func:`find_structure` returned for the family, if it was asked.
 
     Returns
     -------
     Solution
         ``OPTIMAL`` with a certified residual, or ``FAILED`` with the point of least residual.
+
+    Raises
+    ------
+    ValueError
+        If the family has no such structure.
     """
+    layout = find_structure(problem) if layout is None else layout
+    if layout is None:
+        raise ValueError("the family has no structure to be solved by")
     C, n = problem.linear.shape
-    open_cells = problem.mask.copy()
-    if problem.parent is not None:
-        open_cells &= problem.parent > 0.0
-    if problem.fixed_rows is not None and problem.fixed is not None:
-        open_cells &= (problem.fixed != 0.0)[:, problem.fixed_rows]
-    cells = np.flatnonzero(open_cells.any(axis=0))
-    best = Solution(np.zeros((C, n)), Status.FAILED, np.inf, 0, "structured")
-    structure = _structure(problem, cells)
-    R = 0 if problem.fixed is None else problem.fixed.shape[1]
+    structure, cells = layout.structure, layout.cells
+    has_parent = problem.parent is not None
     fixed = np.zeros((C, 0))
-    if problem.fixed_rows is not None and problem.fixed is not None:
-        held = np.unique(problem.fixed_rows[cells])
-        fixed = np.ascontiguousarray(problem.fixed[:, held])
+    if problem.fixed is not None:
+        fixed = np.ascontiguousarray(problem.fixed[:, layout.held])
     share = np.zeros(len(cells))
     if problem.parent is not None:
         share = problem.parent[cells] / C
         fixed = fixed - fixed.mean(axis=0)
     linear = problem.linear[:, cells] / problem.weight
-    mask = np.ascontiguousarray(open_cells[:, cells])
+    mask = np.ascontiguousarray(layout.open_cells[:, cells])
     z = np.where(mask, share, 0.0)
     u = np.zeros(z.shape)
-    sigma, corrections = 0.1, 0
-    orders = np.argsort(structure.chain, axis=1, kind="stable")
-    factor = _factorise(structure, orders, sigma)
+    sizes = np.diff(structure.start)
+    blocks = np.arange(len(sizes))
+    sigma, corrections = np.full(len(sizes), 0.1), np.zeros(len(sizes), np.int64)
+    primal, dual = np.zeros(len(sizes)), np.zeros(len(sizes))
+    factor = Factor(
+        np.zeros(structure.chain.shape),
+        np.zeros(structure.chain.shape),
+        np.zeros(int((np.diff(structure.ranks) ** 2).sum())),
+    )
+    best = Solution(np.zeros((C, n)), Status.FAILED, np.inf, 0, "structured")
+    precision, before = FINER * tolerance, np.inf
+    active = changed = blocks
     for iterations in range(ROUND, LIMIT + 1, ROUND):
-        primal, dual = _iterate(
-            structure, factor, sigma, linear, fixed, share, problem.parent is not None, mask, z, u
-        )
-        x = np.zeros((C, n))
-        x[:, cells] = z
-        y = np.zeros((C, n))
-        y[:, cells] = -sigma * u
-        multipliers, nu = _multipliers(problem, open_cells, cells, x, y, R)
-        residual = certify(problem, x, multipliers, nu)
-        if residual < best.residual:
-            best = replace(best, x=x, residual=residual, iterations=iterations)
-        if residual <= tolerance:
-            return replace(best, status=Status.OPTIMAL)
-        ratio = primal / max(dual, 1e-300)
-        if corrections < CORRECTIONS and not 1.0 / UNEVEN <= ratio <= UNEVEN:
-            corrections += 1
-            step = min(max(np.sqrt(ratio), 0.1), 10.0)
-            sigma, u = sigma * step, u / step
-            factor = _factorise(structure, orders, sigma)
-    return replace(best, iterations=LIMIT)
+        _factorise(structure, changed, sigma, factor)
+        _iterate(structure, factor, active, sigma, linear, fixed, share, has_parent, mask, z, u, primal, dual)
+        top = problem.top if has_parent else max(1.0, float(z.max(initial=0.0)))
+        missed = np.maximum(primal, dual)
+        active = np.flatnonzero(missed > precision * top)
+        if not len(active) or iterations == LIMIT:
+            x = np.zeros((C, n))
+            x[:, cells] = z
+            y = np.zeros((C, n))
+            y[:, cells] = -np.repeat(sigma, sizes) * u
+            residual = certify(problem, x, *_multipliers(problem, layout, x, y))
+            if residual < best.residual:
+                best = replace(best, x=x, residual=residual, iterations=iterations)
+            if residual <= FINER * tolerance or (residual <= tolerance and residual > 0.5 * before):
+                return replace(best, status=Status.OPTIMAL)
+            before = residual
+            precision *= min(0.3, 0.5 * FINER * tolerance / residual)
+            active = np.flatnonzero(missed > precision * top)
+        ratio = primal[active] / np.maximum(dual[active], 1e-300)
+        uneven = ~((ratio >= 1.0 / UNEVEN) & (ratio <= UNEVEN)) & (corrections[active] < CORRECTIONS)
+        changed = active[uneven]
+        step = np.ones(len(sizes))
+        step[changed] = np.clip(np.sqrt(ratio[uneven]), 0.1, 10.0)
+        sigma = sigma * step
+        u /= np.repeat(step, sizes)
+        corrections[changed] += 1
+    return replace(
+        best, iterations=LIMIT, status=Status.OPTIMAL if best.residual <= tolerance else best.status
+    )
 
 
-def _structure(problem: FamilyProblem, cells: Ints) -> Structure:
-    """Sort the terms, on some of the cells: apart, in the chain, determined by the fixed rows, or others."""
+def _layout(problem: FamilyProblem, open_cells: Bools) -> Layout:
+    """Sort the terms, on the open cells: apart, in the chain, determined by the fixed rows, or others.
+
+    Then the cells by blocks and rows of the chain.
+    """
+    cells = np.flatnonzero(open_cells.any(axis=0))
     n = len(cells)
     held = None if problem.fixed_rows is None else without_gaps(problem.fixed_rows[cells])
     diagonal, kept = 0.0, []
@@ -172,96 +221,181 @@ def _structure(problem: FamilyProblem, cells: Ints) -> Structure:
     if held is not None:
         chain.append(held)
         weights.append(np.inf)
-    return Structure(
+    block = independent_blocks(chain[-1] if chain else np.arange(n, dtype=np.int32), others, number)
+    order = np.lexsort((*chain, block))
+    cells, block = cells[order], block[order]
+    B = int(block.max(initial=-1)) + 1
+    of_row = np.zeros(number, np.int64)
+    for row in others:
+        of_row[row[order]] = block
+    ranks = np.concatenate([[0], np.cumsum(np.bincount(of_row, minlength=B))])
+    by_block = np.argsort(of_row, kind="stable")
+    place = np.empty(number, np.int64)
+    place[by_block] = np.arange(number)
+    structure = Structure(
         diagonal,
-        np.array(chain, np.int32).reshape(len(chain), n),
+        np.array([_intervals(row[order]) for row in chain], np.int32).reshape(len(chain), n),
         np.array(weights, np.float64),
-        np.array(others, np.int32).reshape(len(others), n),
-        np.concatenate([np.zeros(0), *inverse]),
+        np.array([place[row[order]] - ranks[block] for row in others], np.int32).reshape(len(others), n),
+        np.concatenate([np.zeros(0), *inverse])[by_block],
+        np.concatenate([[0], np.cumsum(np.bincount(block, minlength=B))]),
+        ranks,
     )
+    held_rows = np.zeros(0, np.int64)
+    if problem.fixed_rows is not None:
+        last = structure.chain[-1]
+        first = np.flatnonzero(np.diff(last, prepend=-1))
+        held_rows = problem.fixed_rows[cells[first]].astype(np.int64)
+    return Layout(structure, cells, open_cells, held_rows)
+
+
+def independent_blocks(
+    coarsest: NDArray[np.int32], others: list[NDArray[np.int32]], number: int
+) -> NDArray[np.int32]:
+    """Return the block of each cell, int32 (n,): rows that share a cell lie in one block, and no others.
+
+    Parameters
+    ----------
+    coarsest : int32 array, (n,)
+        Row of each cell in a partition, without gaps.
+    others : list of int32 array, (n,)
+        Row of each cell in further partitions, their rows numbered through from 0 to `number` - 1.
+    """
+    parts = int(coarsest.max(initial=-1)) + 1
+    links = [np.zeros(0, np.int32), *(row + np.int32(parts) for row in others)]
+    ends = (np.tile(coarsest, len(others)), np.concatenate(links))
+    graph = sparse.coo_array((np.ones(len(ends[0]), np.int8), ends), shape=(parts + number,) * 2)
+    return np.asarray(csgraph.connected_components(graph, directed=False)[1][coarsest], np.int32)
+
+
+def _intervals(rows: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Number rows whose cells stand side by side from 0, in their order."""
+    return np.cumsum(np.diff(rows, prepend=rows[:1]) != 0, dtype=np.int32)
+
+
+def _refines(fine: NDArray[np.int32], coarse: NDArray[np.int32]) -> bool:
+    """Whether the row of a cell in `fine` determines its row in `coarse`."""
+    of_row = np.zeros(int(fine.max(initial=-1)) + 1, np.int32)
+    of_row[fine] = coarse
+    return bool((of_row[fine] == coarse).all())
 
 
 @njit(cache=True, nogil=True)
-def _factorise(structure: Structure, orders: Ints, sigma: float) -> Factor:
-    """Make the inverse of K: one pass over each term of the chain, and the core of the others."""
-    apart, chain, weights, others, inverse = structure
-    k, n = chain.shape
+def _cores(core: Floats, ranks: Ints, blocks: Ints) -> Ints:
+    """First entry of the core of each of the blocks."""
+    first = np.zeros(len(blocks), np.int64)
+    place = 0
+    k = 0
+    for b in range(len(ranks) - 1):
+        if k < len(blocks) and blocks[k] == b:
+            first[k] = place
+            k += 1
+        place += (ranks[b + 1] - ranks[b]) ** 2
+    return first
+
+
+@njit(cache=True, nogil=True)
+def _factorise(structure: Structure, blocks: Ints, sigma: Floats, factor: Factor) -> None:
+    """Make the inverse of K in some blocks."""
+    apart, chain, weights, others, inverse, start, ranks = structure
+    cores = _cores(factor.core, ranks, blocks)
+    for k in range(len(blocks)):
+        b = blocks[k]
+        r = ranks[b + 1] - ranks[b]
+        _factorise_block(
+            Structure(apart, chain, weights, others, inverse[ranks[b] : ranks[b + 1]], start, ranks),
+            start[b],
+            start[b + 1],
+            apart + sigma[b],
+            factor,
+            factor.core[cores[k] : cores[k] + r * r].reshape(r, r),
+        )
+
+
+@njit(cache=True, nogil=True)
+def _factorise_block(
+    structure: Structure, low: int, high: int, diagonal: float, factor: Factor, core: Floats
+) -> None:
+    """One pass over each term of the chain, and the core of the others."""
+    chain, weights, others, inverse = structure.chain, structure.weights, structure.others, structure.inverse
     r = len(inverse)
-    diagonal = apart + sigma
-    ones = np.empty((k, n))
-    shares = np.zeros((k, n))
-    core = np.zeros((r, r))
+    core[:] = 0.0
     for a in range(r):
         core[a, a] = inverse[a]
     for s in range(others.shape[0]):
         for t in range(others.shape[0]):
-            for j in range(n):
+            for j in range(low, high):
                 core[others[s, j], others[t, j]] += 1.0 / diagonal
-    g = np.full(n, 1.0 / diagonal)
+    g = np.full(high - low, 1.0 / diagonal)
     sums = np.zeros(r)
     touched = np.empty(r, np.int64)
-    for level in range(k):
-        first = 0
-        while first < n:
-            row = chain[level, orders[level, first]]
+    for level in range(len(weights)):
+        rows = chain[level]
+        w = weights[level]
+        first = low
+        while first < high:
+            row = rows[first]
             total = 0.0
             count = 0
             last = first
-            while last < n and chain[level, orders[level, last]] == row:
-                j = orders[level, last]
-                total += g[j]
+            while last < high and rows[last] == row:
+                total += g[last - low]
                 for s in range(others.shape[0]):
-                    a = others[s, j]
+                    a = others[s, last]
                     if sums[a] == 0.0:
                         touched[count] = a
                         count += 1
-                    sums[a] += g[j]
+                    sums[a] += g[last - low]
                 last += 1
-            w = weights[level]
             share = 1.0 / total if np.isinf(w) else w / (1.0 + w * total)
-            shares[level, row] = share
+            factor.shares[level, row] = share
             for a in range(count):
                 f = share * sums[touched[a]]
                 for b in range(count):
                     core[touched[a], touched[b]] -= f * sums[touched[b]]
             for a in range(count):
                 sums[touched[a]] = 0.0
-            for i in range(first, last):
-                j = orders[level, i]
-                ones[level, j] = g[j]
-                g[j] *= 0.0 if np.isinf(w) else 1.0 - share * total
+            for j in range(first, last):
+                factor.ones[level, j] = g[j - low]
+                g[j - low] *= 0.0 if np.isinf(w) else 1.0 - share * total
             first = last
-    lost = np.zeros(r, np.bool_)
-    cholesky(core, inverse, lost)
-    return Factor(diagonal, ones, shares, core)
+    cholesky(core, inverse, np.zeros(r, np.bool_))
 
 
 @njit(cache=True, nogil=True)
-def _by_chain(structure: Structure, factor: Factor, fixed: Floats, v: Floats, sums: Floats) -> None:
-    """Set v to the answer of the chain alone, with the given sums of the fixed rows (none: sums of zero)."""
-    chain, weights = structure.chain, structure.weights
-    n = len(v)
-    for j in range(n):
-        v[j] /= factor.diagonal
+def _by_chain(
+    structure: Structure, factor: Factor, low: int, high: int, diagonal: float, fixed: Floats, v: Floats
+) -> None:
+    """Set v, between low and high, to the answer of the chain alone, with the given sums of the fixed rows.
+
+    Sums of zero where `fixed` is empty.
+    """
+    weights = structure.weights
+    for j in range(low, high):
+        v[j] /= diagonal
     for level in range(len(weights)):
-        ones, shares = factor.ones[level], factor.shares[level]
-        rows = chain[level]
-        for j in range(n):
-            sums[rows[j]] = 0.0
-        for j in range(n):
-            sums[rows[j]] += v[j]
-        if np.isinf(weights[level]):
-            for row in range(len(fixed)):
-                sums[row] -= fixed[row]
-        for j in range(n):
-            v[j] -= ones[j] * shares[rows[j]] * sums[rows[j]]
+        rows, ones, shares = structure.chain[level], factor.ones[level], factor.shares[level]
+        given = np.isinf(weights[level]) and len(fixed) > 0
+        first = low
+        while first < high:
+            row = rows[first]
+            last = first
+            total = -fixed[row] if given else 0.0
+            while last < high and rows[last] == row:
+                total += v[last]
+                last += 1
+            total *= shares[row]
+            for j in range(first, last):
+                v[j] -= ones[j] * total
+            first = last
 
 
 @njit(cache=True, nogil=True)
 def _iterate(
     structure: Structure,
     factor: Factor,
-    sigma: float,
+    blocks: Ints,
+    sigma: Floats,
     linear: Floats,
     fixed: Floats,
     share: Floats,
@@ -269,58 +403,63 @@ def _iterate(
     mask: Bools,
     z: Floats,
     u: Floats,
-) -> tuple[float, float]:
-    """Move z and u by ROUND iterations; returns the primal and the dual residual of the last, in counts."""
+    primal: Floats,
+    dual: Floats,
+) -> None:
+    """Move z and u of some blocks by ROUND iterations; primal and dual residuals of the last, in counts."""
     C, n = z.shape
-    others = structure.others
-    r = len(structure.inverse)
-    nothing = np.zeros(fixed.shape[1])
+    others, start, ranks = structure.others, structure.start, structure.ranks
+    nothing = np.zeros(0)
     mean = np.zeros(n)
     v = np.empty(n)
     back = np.empty(n)
-    sums = np.empty(n)
-    margin = np.empty(r)
-    primal = dual = 0.0
-    for _ in range(ROUND):
-        primal = dual = 0.0
-        if has_parent:
-            mean[:] = 0.0
+    cores = _cores(factor.core, ranks, blocks)
+    for k in range(len(blocks)):
+        b = blocks[k]
+        low, high, s = start[b], start[b + 1], sigma[b]
+        diagonal = structure.diagonal + s
+        r = ranks[b + 1] - ranks[b]
+        core = factor.core[cores[k] : cores[k] + r * r].reshape(r, r)
+        margin = np.empty(r)
+        for _ in range(ROUND):
+            primal[b] = dual[b] = 0.0
+            if has_parent:
+                mean[low:high] = 0.0
+                for c in range(C):
+                    for j in range(low, high):
+                        mean[j] += linear[c, j] + s * (z[c, j] - u[c, j])
+                for j in range(low, high):
+                    mean[j] /= C
             for c in range(C):
-                for j in range(n):
-                    mean[j] += linear[c, j] + sigma * (z[c, j] - u[c, j])
-            for j in range(n):
-                mean[j] /= C
-        for c in range(C):
-            for j in range(n):
-                v[j] = linear[c, j] + sigma * (z[c, j] - u[c, j]) - mean[j]
-            _by_chain(structure, factor, fixed[c], v, sums)
-            if r:
-                margin[:] = 0.0
-                for t in range(others.shape[0]):
-                    for j in range(n):
-                        margin[others[t, j]] += v[j]
-                triangular_solve(factor.core, margin)
-                back[:] = 0.0
-                for t in range(others.shape[0]):
-                    for j in range(n):
-                        back[j] += margin[others[t, j]]
-                _by_chain(structure, factor, nothing, back, sums)
-                for j in range(n):
-                    v[j] -= back[j]
-            for j in range(n):
-                x = v[j] + share[j]
-                old = z[c, j]
-                moved = RELAXED * x + (1.0 - RELAXED) * old + u[c, j]
-                new = max(moved, 0.0) if mask[c, j] else 0.0
-                z[c, j] = new
-                u[c, j] = moved - new
-                primal = max(primal, abs(x - new))
-                dual = max(dual, sigma * abs(new - old))
-    return primal, dual
+                for j in range(low, high):
+                    v[j] = linear[c, j] + s * (z[c, j] - u[c, j]) - mean[j]
+                _by_chain(structure, factor, low, high, diagonal, fixed[c], v)
+                if r:
+                    margin[:] = 0.0
+                    for t in range(others.shape[0]):
+                        for j in range(low, high):
+                            margin[others[t, j]] += v[j]
+                    triangular_solve(core, margin)
+                    back[low:high] = 0.0
+                    for t in range(others.shape[0]):
+                        for j in range(low, high):
+                            back[j] += margin[others[t, j]]
+                    _by_chain(structure, factor, low, high, diagonal, nothing, back)
+                    for j in range(low, high):
+                        v[j] -= back[j]
+                for j in range(low, high):
+                    x = v[j] + share[j]
+                    old = z[c, j]
+                    moved = RELAXED * x + (1.0 - RELAXED) * old + u[c, j]
+                    new = max(moved, 0.0) if mask[c, j] else 0.0
+                    z[c, j] = new
+                    u[c, j] = moved - new
+                    primal[b] = max(primal[b], abs(x - new))
+                    dual[b] = max(dual[b], s * abs(new - old))
 
 
 def _multipliers(
-    problem: FamilyProblem, open_cells: Bools, cells: Ints, x: Floats, y: Floats, R: int
+    problem: FamilyProblem, layout: Layout, x: Floats, y: Floats
 ) -> tuple[Multipliers, Floats | None]:
     """Multipliers of parent and fixed rows, given the prices y >= 0 of the cells at zero.
 
@@ -329,6 +468,8 @@ def _multipliers(
     negative; theirs follow from that.
     """
     C, n = x.shape
+    cells = layout.cells
+    R = 0 if problem.fixed is None else problem.fixed.shape[1]
     gradient = gradients(problem, x) / problem.scale[:, None]
     left = (y - gradient)[:, cells]
     mu = np.zeros(n)
