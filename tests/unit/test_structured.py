@@ -122,3 +122,61 @@ def test_solve_takes_the_structure_for_many_cells_with_fixed_rows():
     other = solve(as_groups(problem)[0])
     assert other.method == "pdas"
     np.testing.assert_allclose(found.x, other.x, atol=1e-5)
+
+
+def crossing_family(seed: int, has_parent: bool) -> FamilyProblem:
+    """A family of several blocks: fixed rows within each, a chain within these, and a term across them."""
+    rng = np.random.default_rng(seed)
+    C, blocks = int(rng.integers(1 + has_parent, 5)), int(rng.integers(1, 5))
+    size = rng.integers(1, 13, blocks)
+    block = rng.permutation(np.repeat(np.arange(blocks), size))
+    n = len(block)
+    fixed_rows = (block * 3 + rng.integers(0, 3, n)).astype(np.int32)
+    rows = [np.arange(n), fixed_rows * 2 + rng.integers(0, 2, n), block * 3 + rng.integers(0, 3, n)]
+    mask = rng.uniform(size=(C, n)) < 0.8
+    truth = rng.poisson(2.0, (C, n)) * mask * (rng.uniform(size=n) < 0.8)
+    linear = np.zeros((C, n))
+    terms = []
+    for row in rows:
+        weight = float(rng.uniform(0.1, 1.0))
+        terms.append((weight, row.astype(np.int32)))
+        for c in range(C):
+            linear[c] += weight * (np.bincount(row, truth[c]) + rng.normal(0, 3, int(row.max()) + 1))[row]
+    fixed = np.stack([np.bincount(fixed_rows, one, 3 * blocks) for one in truth])
+    return FamilyProblem(
+        tuple(terms), linear, truth.sum(axis=0) if has_parent else None, mask,
+        fixed_rows=fixed_rows, fixed=fixed,
+    )  # fmt: skip
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10**6), st.booleans())
+def test_blocks_agree_with_the_general_ladder(seed, has_parent):
+    agree(crossing_family(seed, has_parent))
+
+
+def test_blocks_are_solved_as_if_they_were_one(monkeypatch):
+    problems = [crossing_family(seed, seed % 2 == 0) for seed in range(12)]
+    apart = [structured.solve_structured(problem, 1e-8) for problem in problems]
+    assert max(len(structured.find_structure(p).structure.start) for p in problems) > 3
+    monkeypatch.setattr(structured, "independent_blocks", lambda rows, others, number: np.zeros_like(rows))
+    for problem, found in zip(problems, apart, strict=True):
+        assert len(structured.find_structure(problem).structure.start) <= 2
+        whole = structured.solve_structured(problem, 1e-8)
+        assert whole.status is found.status is Status.OPTIMAL
+        np.testing.assert_allclose(found.x, whole.x, atol=1e-6 * max(1.0, whole.x.max()))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 10**6))
+def test_independent_blocks_are_the_cells_that_rows_link(seed):
+    rng = np.random.default_rng(seed)
+    n, parts, number = int(rng.integers(1, 20)), int(rng.integers(1, 8)), int(rng.integers(1, 8))
+    maps = [np.unique(rng.integers(0, parts, n), return_inverse=True)[1].astype(np.int32)]
+    maps += [rng.integers(0, number, n).astype(np.int32) + number * t for t in range(2)]
+    linked = np.logical_or.reduce([rows[:, None] == rows[None, :] for rows in maps])
+    for _ in range(n):
+        linked = (linked.astype(int) @ linked) > 0
+    block = structured.independent_blocks(maps[0], maps[1:], 2 * number)
+    assert sorted(set(block.tolist())) == list(range(len(np.unique(linked, axis=0))))
+    np.testing.assert_array_equal(block[:, None] == block[None, :], linked)

@@ -273,13 +273,6 @@ def _intervals(rows: NDArray[np.int32]) -> NDArray[np.int32]:
     return np.cumsum(np.diff(rows, prepend=rows[:1]) != 0, dtype=np.int32)
 
 
-def _refines(fine: NDArray[np.int32], coarse: NDArray[np.int32]) -> bool:
-    """Whether the row of a cell in `fine` determines its row in `coarse`."""
-    of_row = np.zeros(int(fine.max(initial=-1)) + 1, np.int32)
-    of_row[fine] = coarse
-    return bool((of_row[fine] == coarse).all())
-
-
 @njit(cache=True, nogil=True)
 def _cores(core: Floats, ranks: Ints, blocks: Ints) -> Ints:
     """First entry of the core of each of the blocks."""
