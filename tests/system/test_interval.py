@@ -80,6 +80,23 @@ def test_the_published_count_is_that_of_the_microdata(made: Path, capsys) -> Non
     assert [row["count"] for row in found["rows"]] == table.column("total").to_pylist()
 
 
+def test_selected_counts_are_those_above_zero_in_wider_intervals(made: Path, capsys) -> None:
+    question = ("interval", str(made), "--query", "detailed", "--geolevel", "block")
+    every = {(row["geocode"], row["cell"]): row for row in answer(capsys, *question)["rows"]}
+    picked = answer(capsys, *question, "--selected")["rows"]
+    above = {name for name, row in every.items() if row["variance"] > 0 and row["lower"] > 0}
+    assert {(row["geocode"], row["cell"]) for row in picked} == above
+    assert 0 < len(above) < len(every)
+    for row in picked:
+        plain = every[row["geocode"], row["cell"]]
+        assert row["estimate"] == plain["estimate"]
+        assert row["margin"] > plain["margin"]
+        assert row["lower"] <= plain["lower"] <= plain["upper"] <= row["upper"]
+    block = picked[0]["geocode"]
+    drawn = opendas.Release(made).interval("detailed", blocks=[block], selected=True).to_arrow()
+    assert set(drawn["cell"].to_pylist()) == {cell for code, cell in above if code == block}
+
+
 def test_every_path_to_the_same_measurements(made: Path, capsys) -> None:
     wanted = answer(capsys, "interval", str(made), "--query", "kind", "--geolevel", "town")
     for path in (made / "release", made / "release" / "measurements" / "mini"):

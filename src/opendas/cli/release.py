@@ -336,6 +336,11 @@ _INTERVAL_COLUMNS = ("geocode", "cell", "count", "estimate", "sd", "lower", "upp
 @click.option(
     "--skip-unknown", is_flag=True, help="Leave out blocks that the release does not have: they are empty."
 )
+@click.option(
+    "--selected",
+    is_flag=True,
+    help="Only counts whose interval excludes zero, in wider ones that hold for counts so chosen.",
+)
 @json_option
 def interval_command(
     path: Path,
@@ -344,6 +349,7 @@ def interval_command(
     geolevel: str | None,
     level: str,
     skip_unknown: bool,
+    selected: bool,
     as_json: bool,
 ) -> None:
     """Give estimates, variances and intervals for true counts, in official areas or in a set of blocks.
@@ -359,9 +365,11 @@ def interval_command(
     exact = _exact_question(blocks, geolevel, level)
     noisy = opendas.NoisyFile(path)
     if geolevel is not None:
-        table = noisy.intervals(query, geolevel=geolevel, level=exact)
+        table = noisy.intervals(query, geolevel=geolevel, level=exact, selected=selected)
     else:
-        table = noisy.interval(query, blocks=blocks, level=exact, skip_unknown=skip_unknown)
+        table = noisy.interval(
+            query, blocks=blocks, level=exact, skip_unknown=skip_unknown, selected=selected
+        )
     rows = [_whole_ends(row) for row in table.to_arrow().to_pylist()]
     if as_json:
         emit_json({"level": float(exact), "rows": rows})
@@ -370,6 +378,7 @@ def interval_command(
     message(
         f"{float(100 * exact):.10g} % intervals for the true count. They cover the noise, and nothing else: "
         "not what the enumeration itself got wrong."
+        + (" On average at most the rest of those shown miss." if selected else "")
     )
 
 

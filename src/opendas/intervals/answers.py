@@ -5,7 +5,7 @@ Axes: ``a`` areas (geounits, entities or sets of leaves), ``t`` sums of cells as
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -28,6 +28,7 @@ __all__ = [
     "area_intervals",
     "batches",
     "intervals",
+    "selected_intervals",
 ]
 
 
@@ -186,6 +187,40 @@ def intervals(estimated: Estimated, limits: Limits, members: Bools, confidence: 
     low[unknown], high[unknown] = -np.inf, np.inf
     lower, upper = cut(low, high, least, most)
     return Intervals(level, estimated.value, estimated.variance, lower, upper, margin, law)
+
+
+def selected_intervals(ask: Callable[[float], Intervals], confidence: float) -> tuple[Intervals, Bools]:
+    """Make intervals that hold for counts picked because their interval excludes zero.
+
+    Picked counts are those whose noise happened to be large, too: their own intervals miss more often. Of m
+    intervals R exclude zero; those are given at level 1 - (1 - confidence) R / m. Then the part of the picked
+    intervals that miss, none where none is picked, is at most 1 - confidence in expectation.
+
+    Parameters
+    ----------
+    ask : callable
+        Intervals of the same question at any level.
+    confidence : float
+        In (0, 1).
+
+    Returns
+    -------
+    Intervals
+        Of all counts, at the level of the picked ones.
+    picked : bool (a, t)
+        Counts with an estimate that has noise, whose interval at `confidence` excludes zero.
+
+    Notes
+    -----
+    Benjamini and Yekutieli (2005), False discovery rate-adjusted multiple confidence intervals, Theorem 1:
+    exact for independent estimates. Those of one release depend on each other.
+    """
+    found = ask(confidence)
+    noisy = np.isfinite(found.variance) & (found.variance > _NO_NOISE)
+    picked: Bools = noisy & ((found.lower > 0.0) | (found.upper < 0.0))
+    if not picked.any() or (picked == noisy).all():
+        return found, picked
+    return ask(1.0 - (1.0 - confidence) * int(picked.sum()) / int(noisy.sum())), picked
 
 
 def area_intervals(

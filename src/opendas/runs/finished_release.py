@@ -128,7 +128,14 @@ class NoisyFile:
         measured, name = open_measured(self.path, query, self._product)
         return self._open.setdefault(measured.tree.product.name, measured), name
 
-    def intervals(self, query: str, *, geolevel: str, level: str | float | Fraction = "0.90") -> Table:
+    def intervals(
+        self,
+        query: str,
+        *,
+        geolevel: str,
+        level: str | float | Fraction = "0.90",
+        selected: bool = False,
+    ) -> Table:
         """Return estimates and intervals at a geolevel, or in the areas of an entity category.
 
         Parameters
@@ -138,6 +145,8 @@ class NoisyFile:
         geolevel : str
         level : str, float or Fraction
             Strictly between 0 and 1.
+        selected : bool
+            Only counts whose interval excludes zero, with wider intervals that hold for counts so chosen.
 
         Returns
         -------
@@ -147,7 +156,7 @@ class NoisyFile:
         """
         exact = exact_level(level)
         measured, name = self._measured(query)
-        return Table(measured.at(name, geolevel, exact))
+        return Table(measured.at(name, geolevel, exact, selected=selected))
 
     def interval(
         self,
@@ -156,6 +165,7 @@ class NoisyFile:
         blocks: Any,
         level: str | float | Fraction = "0.90",
         skip_unknown: bool = False,
+        selected: bool = False,
     ) -> Table:
         """Return estimates and intervals for sets of leaves that somebody drew.
 
@@ -168,6 +178,8 @@ class NoisyFile:
         level : str, float or Fraction
         skip_unknown : bool
             Leave out geocodes that the release does not have; see :mod:`opendas.files.area_files`.
+        selected : bool
+            As of :meth:`intervals`.
 
         Returns
         -------
@@ -178,7 +190,7 @@ class NoisyFile:
         measured, name = self._measured(query)
         measured.table(name)
         areas = _areas(blocks, measured.tree.frame, skip_unknown)
-        return Table(measured.of_areas(name, areas, exact))
+        return Table(measured.of_areas(name, areas, exact, selected=selected))
 
 
 def _areas(blocks: Any, frame: Frame, skip_unknown: bool) -> AreaWeights:
@@ -359,6 +371,8 @@ class Release:
             In place of `geolevel`, as for :meth:`interval`.
         level : str, float or Fraction
             Strictly between 0 and 1.
+        selected : bool
+            Only counts whose interval excludes zero, with wider intervals that hold for counts so chosen.
 
         Returns
         -------
@@ -383,9 +397,16 @@ class Release:
     def _noisy(self) -> NoisyFile:
         return NoisyFile(self.path)
 
-    def intervals(self, query: str, *, geolevel: str, level: str | float | Fraction = "0.90") -> Table:
+    def intervals(
+        self,
+        query: str,
+        *,
+        geolevel: str,
+        level: str | float | Fraction = "0.90",
+        selected: bool = False,
+    ) -> Table:
         """Return estimates and intervals at a geolevel or entity category; see :class:`NoisyFile`."""
-        return self._noisy.intervals(query, geolevel=geolevel, level=level)
+        return self._noisy.intervals(query, geolevel=geolevel, level=level, selected=selected)
 
     def interval(
         self,
@@ -394,9 +415,12 @@ class Release:
         blocks: Any,
         level: str | float | Fraction = "0.90",
         skip_unknown: bool = False,
+        selected: bool = False,
     ) -> Table:
         """Return estimates and intervals for sets of leaves; see :class:`NoisyFile`."""
-        return self._noisy.interval(query, blocks=blocks, level=level, skip_unknown=skip_unknown)
+        return self._noisy.interval(
+            query, blocks=blocks, level=level, skip_unknown=skip_unknown, selected=selected
+        )
 
     def measurements(self, geolevel: str, query: str, *, product: str | None = None) -> Table:
         """Return the noisy measurements of a query group at a geolevel of the run's spine.

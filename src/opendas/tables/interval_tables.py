@@ -7,7 +7,7 @@ Axes: ``a`` areas, ``t`` columns of the table.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -26,7 +26,14 @@ from opendas.files.nmf.release_tree import noisy_tree
 from opendas.files.parquet import text_column
 from opendas.files.release_folder import ReleasedProduct, ReleaseFolder
 from opendas.geography.frame import Grouping
-from opendas.intervals.answers import LAWS, Areas, Intervals, area_intervals, batches
+from opendas.intervals.answers import (
+    LAWS,
+    Areas,
+    Intervals,
+    area_intervals,
+    batches,
+    selected_intervals,
+)
 from opendas.intervals.laws import confidence_level
 from opendas.intervals.noisy_tree import NoisyTree
 from opendas.intervals.tree_estimates import TreeEstimates
@@ -123,29 +130,68 @@ class MeasuredProduct:
             self.tree, self.estimates, grouping.of_leaf, len(grouping), table.members, confidence_level(level)
         )
 
-    def at(self, query: str, geolevel: str, level: float | Fraction = DEFAULT_CONFIDENCE) -> pa.Table:
-        """Return the intervals of a query at a geolevel or entity category (:data:`INTERVAL_SCHEMA`)."""
+    def at(
+        self,
+        query: str,
+        geolevel: str,
+        level: float | Fraction = DEFAULT_CONFIDENCE,
+        *,
+        selected: bool = False,
+    ) -> pa.Table:
+        """Return the intervals of a query at a geolevel or entity category (:data:`INTERVAL_SCHEMA`).
+
+        Parameters
+        ----------
+        selected : bool
+            Only counts whose interval excludes zero, with intervals that allow for the choice:
+            :func:`~opendas.intervals.answers.selected_intervals`.
+        """
         confidence_level(level)
         table, grouping = self.table(query), self.grouping(geolevel)
-        found = [part for _, part in self.batches(table, grouping, level)]
-        whole = Intervals.joined(found, float(level), len(table.columns))
+
+        def ask(confidence: float) -> Intervals:
+            found = [part for _, part in self.batches(table, grouping, confidence)]
+            return Intervals.joined(found, confidence, len(table.columns))
+
         counts = None if self.microdata is None else count_table(self.microdata, table, grouping)
         names = [bytes(code).decode() for code in grouping.geocodes]
-        return interval_rows(names, table, whole, counts)
+        return _rows(names, table, ask, float(level), counts, selected)
 
     def of_areas(
-        self, query: str, areas: AreaWeights, level: float | Fraction = DEFAULT_CONFIDENCE
+        self,
+        query: str,
+        areas: AreaWeights,
+        level: float | Fraction = DEFAULT_CONFIDENCE,
+        *,
+        selected: bool = False,
     ) -> pa.Table:
-        """Return the intervals of a query in sets of leaves (:data:`INTERVAL_SCHEMA`)."""
+        """Return the intervals of a query in sets of leaves, as :meth:`at`."""
         confidence_level(level)
         table = self.table(query)
         position = self.tree.spine.place_of_leaf
         number = len(areas.names)
         members = Areas(number, areas.which, position[areas.leaf], areas.weight)
-        found = area_intervals(self.tree, self.estimates, members, table.members, float(level))
+
+        def ask(confidence: float) -> Intervals:
+            return area_intervals(self.tree, self.estimates, members, table.members, confidence)
+
         data, frame = self.microdata, self.tree.frame
         counts = None if data is None else count_areas(data, table, frame, areas)
-        return interval_rows(list(areas.names), table, found, counts)
+        return _rows(list(areas.names), table, ask, float(level), counts, selected)
+
+
+def _rows(
+    names: list[str],
+    table: Table,
+    ask: Callable[[float], Intervals],
+    level: float,
+    counts: npt.NDArray[np.number] | None,
+    selected: bool,
+) -> pa.Table:
+    if not selected:
+        return interval_rows(names, table, ask(level), counts)
+    found, picked = selected_intervals(ask, level)
+    return interval_rows(names, table, found, counts).filter(pa.array(picked.ravel()))
 
 
 def interval_rows(
