@@ -37,6 +37,7 @@ from opendas.files.geography_files import (
     write_spine,
 )
 from opendas.files.mdf.writing import MdfFiles
+from opendas.files.release_folder import ReleaseFolder
 from opendas.gls.model import TreeModel
 from opendas.measurement.noisy import measured_levels
 from opendas.measurement.protection import ProtectionMap
@@ -50,6 +51,8 @@ from opendas.runs.options import RunOptions
 from opendas.runs.prepare import PlannedRun, charge_run, log_phase, plan_run, planned_act
 from opendas.runs.run import Run
 from opendas.runs.workspace import RunState, Workspace, refuse_foreign, remove_cache
+from opendas.schema.histogram import Histogram
+from opendas.schema.product import Product
 from opendas.schema.provenance import Domain
 
 __all__ = ["MeasuredRun", "estimate", "measure", "release"]
@@ -380,7 +383,8 @@ def _write(
     space, run, product = act.space, measured.run, measured.run.product
     leaves = Leaves(estimation, run.spine)
     folder = space.release / "mdf" / product.layout
-    microdata = MdfFiles(folder, product, run.frame, leaves, act.options.mdf_format)
+    companion = _companion_estimate(space, product)
+    microdata = MdfFiles(folder, product, run.frame, leaves, act.options.mdf_format, companion)
     timed = space.confidential / "timings" / f"{product.name}_families.parquet"
     families = FamilyFile(timed, run.spine.names, estimation.finished())
     count = len(answers) + 1 + len(microdata)
@@ -403,6 +407,13 @@ def _write(
         "measurements": act.options.stored(run.plan, run.resolved.estimator),
     }
     return act.finish(measured.state, _result(measured, more), facts.to_dict(), partial(_issue, space))
+
+
+def _companion_estimate(space: Workspace, product: Product) -> Histogram | None:
+    """Return what was released of a product's second histogram, which has part of the same microdata."""
+    if product.companion is None:
+        return None
+    return ReleaseFolder(space.release)[product.companion.name].estimate
 
 
 def _issue(space: Workspace, facts: Mapping[str, Any], custody: KeyCustody) -> None:

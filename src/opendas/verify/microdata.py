@@ -12,9 +12,10 @@ import numpy as np
 from opendas.arrays import Bools, Codes, Ints
 from opendas.constraints.table import bound_table, invariant_geolevels
 from opendas.files.geography_files import ConstraintRows, read_tie
+from opendas.files.mdf.dhc_units import units_of_records
 from opendas.files.mdf.layout import PRODUCTION_LAYOUTS, estimate_of_records, mdf_parts
 from opendas.files.mdf.reading import MdfRecords, mdf_files, read_mdf_records
-from opendas.files.release_folder import ReleasedProduct
+from opendas.files.release_folder import ReleasedProduct, ReleaseFolder
 from opendas.geography.frame import official_codes, official_geolevels
 from opendas.geography.spine import SpineLevel
 from opendas.schema.histogram import Histogram
@@ -227,6 +228,8 @@ def check_quarters(data: Microdata) -> str:
     released = data.released
     frame = released.frame
     leaves = np.arange(len(frame), dtype=np.int64)
+    if released.product.layout == "dhc-units":
+        return _check_all_units(data)
     if released.product.layout not in ("persons", "units"):
         return "not declared for this product"
     if released.product.layout == "persons":
@@ -257,6 +260,22 @@ def check_quarters(data: Microdata) -> str:
         same = np.array_equal(data.estimate.row_totals(), frame.units["hu"])
         require(same, "housing-unit rows of a block differ from the frame.")
     return "unit rows of every block equal the frame"
+
+
+def _check_all_units(data: Microdata) -> str:
+    """Rows by tenure, vacancy status and type of group quarters are those of the second histogram."""
+    released = data.released
+    companion = released.product.companion
+    require(companion is not None, "the product on file has no second histogram.")
+    if companion is None:
+        raise AssertionError("required above")
+    units = ReleaseFolder(released.release)[companion.name].estimate
+    unlike = units_of_records(released.product, data.records.counts).unlike(units)
+    codes = released.frame.geocodes[unlike]
+    require(
+        not len(unlike), f"other units than {companion.name} in {first_few(code.decode() for code in codes)}."
+    )
+    return f"{units.total()} units of every block, as in {companion.name}"
 
 
 def _places(codes: Codes, where: Bools, level: str, what: str) -> str:

@@ -4,8 +4,9 @@ Axes: ``leaves`` of the frame, ``r`` kinds of record of the layout. A record is 
 and its kind, so that every column is constant, a function of the leaf, a function of the kind, or the
 record's number in the file.
 
-``persons``, ``units`` and ``dhc-persons`` have the column names and codes of the 2020 production files (see
-docs/formats/outputs.md); any other product has its geocode and one label column per attribute.
+``persons``, ``units``, ``dhc-persons`` and ``dhc-units`` have the column names and codes of the 2020
+production files (see docs/formats/outputs.md); any other product has its geocode and one label column per
+attribute.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import numpy.typing as npt
 
 from opendas.arrays import Ints
 from opendas.errors import ConfigError, GeographyError
+from opendas.files.mdf.dhc_units import unit_columns, unit_estimate, unit_records
 from opendas.geography.frame import CENSUS_PREFIX, Frame
 from opendas.schema.dhc_persons import GQ_CODES, OLDEST, RELATIONSHIPS
 from opendas.schema.histogram import Histogram
@@ -60,6 +62,10 @@ _ATTRIBUTES = {
     "persons": (("hhgq", "votingage", "hispanic", "cenrace"), (8, 2, 2, 63)),
     "units": (("occupancy",), (2,)),
     "dhc-persons": (("relgq", "sex", "age", "hispanic", "cenrace"), (42, 2, 116, 2, 63)),
+    "dhc-units": (
+        ("sex", "hhage", "hisp", "race", "elderly", "hhtenshort_3lev", "hhtype_dhch"),
+        (2, 9, 2, 7, 4, 3, 522),
+    ),
 }
 """What the records of the production layouts need: attributes, and how many levels each has."""
 
@@ -83,14 +89,14 @@ class Column:
         What decides its value.
     values : tuple of str
         Distinct values; empty for ``number``, which is the record's 0-based position.
-    index : int32 (leaves,) or (r,)
+    index : int8 or int32 (leaves,) or (r,)
         Position in `values` per leaf or kind; empty otherwise.
     """
 
     name: str
     source: Source
     values: tuple[str, ...] = ()
-    index: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
+    index: npt.NDArray[np.integer] = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -198,11 +204,14 @@ def mdf_layout(product: Product, frame: Frame) -> Layout:
         return _units(product, frame)
     if product.layout == "dhc-persons":
         return _dhc_persons(product, frame)
+    if product.layout == "dhc-units":
+        return _dhc_units(product, frame)
     return _generic(product, frame)
 
 
 def _kinds(name: str, values: Sequence[str], index: npt.NDArray[np.integer | np.bool_]) -> Column:
-    return Column(name, "kind", tuple(values), np.asarray(index, dtype=np.int32))
+    small = len(values) <= np.iinfo(np.int8).max + 1
+    return Column(name, "kind", tuple(values), np.asarray(index, dtype=np.int8 if small else np.int32))
 
 
 def _check_blocks(frame: Frame) -> None:
@@ -285,6 +294,11 @@ def _dhc_persons(product: Product, frame: Frame) -> Layout:
     return Layout(product.layout, columns, product.schema.size)
 
 
+def _dhc_units(product: Product, frame: Frame) -> Layout:
+    kinds = [_kinds(name, *column) for name, column in unit_columns(product).items()]
+    return Layout(product.layout, (*_block_columns("MUD", frame), *kinds), len(kinds[0].index))
+
+
 def _units(product: Product, frame: Frame) -> Layout:
     columns = (
         *_block_columns("MUD", frame),
@@ -318,12 +332,17 @@ def record_frame(product: Product, frame: Frame) -> Frame:
     return Frame(frame.geocodes, {}, frame.leaf, units)
 
 
-def record_counts(product: Product, frame: Frame, estimate: Histogram) -> Histogram:
+def record_counts(
+    product: Product, frame: Frame, estimate: Histogram, companion: Histogram | None = None
+) -> Histogram:
     """Return the number of records of each kind, ``leaves x r``.
 
     The kinds are the cells of the schema, but for ``units``: occupied units, vacant units, and the occupied
-    group quarters of the frame, in the order of the file.
+    group quarters of the frame, in the order of the file; and for ``dhc-units``, whose records are those of
+    the product's second histogram too: see :mod:`opendas.files.mdf.dhc_units`.
     """
+    if product.layout == "dhc-units" and companion is not None:
+        return unit_records(product, estimate, companion)
     if product.layout != "units":
         return estimate
     leaf = np.repeat(np.arange(estimate.rows), np.diff(estimate.indptr))
@@ -341,6 +360,8 @@ def record_counts(product: Product, frame: Frame, estimate: Histogram) -> Histog
 
 def estimate_of_records(product: Product, counts: Histogram) -> Histogram:
     """Return the estimate behind record counts: undoes :func:`record_counts`."""
+    if product.layout == "dhc-units":
+        return unit_estimate(product, counts)
     if product.layout != "units":
         return counts
     leaf = np.repeat(np.arange(counts.rows), np.diff(counts.indptr))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
@@ -176,7 +177,7 @@ def _sources(layout: Layout, source: str) -> list[tuple[int, Column]]:
     return [(i, column) for i, column in enumerate(layout.columns) if column.source == source]
 
 
-def _mixed(columns: list[tuple[int, Column]], indices: list[Ints]) -> Ints:
+def _mixed(columns: list[tuple[int, Column]], indices: Sequence[npt.NDArray[np.integer]]) -> Ints:
     """Combine several codes to one number, the first column slowest."""
     key = np.zeros(len(indices[0]), dtype=np.int64)
     for (_, column), index in zip(columns, indices, strict=True):
@@ -187,7 +188,7 @@ def _mixed(columns: list[tuple[int, Column]], indices: list[Ints]) -> Ints:
 def _sorted_keys(layout: Layout, source: str) -> Keys:
     """Return the codes of all leaves, or of all kinds, each as one number: ascending, and whose they are."""
     columns = _sources(layout, source)
-    key = _mixed(columns, [column.index.astype(np.int64) for _, column in columns])
+    key = _mixed(columns, [column.index for _, column in columns])
     order = np.argsort(key, kind="stable").astype(np.int64)
     return key[order], order
 

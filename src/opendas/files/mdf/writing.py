@@ -84,6 +84,9 @@ class MdfFiles:
     frame : Frame
     rows : callable
         Returns the estimates of leaves at some positions of the frame.
+    companion : Histogram, optional
+        Estimate of the product's second histogram over the leaves of the frame, whose records stand in the
+        same files.
     fmt : ``"parquet"`` or ``"pipe"``
         ``pipe``: text with ``|`` between fields, comment lines starting with ``#``, then a line of names.
 
@@ -95,12 +98,21 @@ class MdfFiles:
         If old part files cannot be removed.
     """
 
-    def __init__(self, folder: Path, product: Product, frame: Frame, rows: Rows, fmt: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        product: Product,
+        frame: Frame,
+        rows: Rows,
+        fmt: str,
+        companion: Histogram | None = None,
+    ) -> None:
         if fmt not in MDF_FORMATS:
             raise ConfigError(f"unknown microdata format {fmt!r}; known are {', '.join(MDF_FORMATS)}.")
         self._product = product
         self._frame = record_frame(product, frame)
         self._rows = rows
+        self._companion = companion
         self._parts = {folder / f"{p.name}{MDF_SUFFIX[fmt]}": p.leaves for p in mdf_parts(product, frame)}
         make_folder(folder)
         _remove_others(folder, {path.name for path in self._parts})
@@ -114,7 +126,8 @@ class MdfFiles:
         self.records = 0
         for path, leaves in self._parts.items():
             frame = self._frame.take(leaves)
-            counts = record_counts(self._product, frame, self._rows(leaves))
+            companion = None if self._companion is None else self._companion.take(leaves)
+            counts = record_counts(self._product, frame, self._rows(leaves), companion)
             yield PartFile(path, self._product, frame, counts, self.records)
             self.records += counts.total()
 
@@ -150,7 +163,7 @@ def _arrow_type(column: Column) -> object:
 
 
 def _arrow_column(
-    column: Column, local: dict[str, tuple[npt.NDArray[np.int32], object]], chunk: Chunk, first: int
+    column: Column, local: dict[str, tuple[npt.NDArray[np.integer], object]], chunk: Chunk, first: int
 ) -> object:
     leaf, kind, times = chunk
     records = int(times.sum())
@@ -162,7 +175,7 @@ def _arrow_column(
     return text_column(np.repeat(index[leaf if column.source == "leaf" else kind], times), values)
 
 
-def _localise(column: Column) -> tuple[npt.NDArray[np.int32], object]:
+def _localise(column: Column) -> tuple[npt.NDArray[np.integer], object]:
     """Return a column's index and the values that the part uses: a part carries no other part's codes."""
     if column.source != "leaf":
         return column.index, pa.array(list(column.values), type=pa.string())
