@@ -19,6 +19,7 @@ from opendas.budget.plan import plan_rows
 from opendas.files.mdf.layout import mdf_layout
 from opendas.geography.frame import Frame
 from opendas.privacy.exact import format_fraction
+from opendas.schema.attributes import label_runs
 from opendas.schema.dhc_persons import dhc_persons
 from opendas.schema.dhc_units import dhc_units, dhc_units_tenvacgq
 from opendas.schema.pl94 import pl94_persons, pl94_units, race_combinations
@@ -158,16 +159,8 @@ def constraints(product: Product) -> str:
 
 def _alternatives(product: Product, attribute: str, labels: Sequence[str]) -> str:
     """Write levels as runs of the attribute's order, or as their number where the runs are many."""
-    order = product.schema.attribute(attribute).levels
-    codes = sorted(order.index(label) for label in labels)
-    runs = [[at for _, at in run] for _, run in groupby(enumerate(codes), key=lambda item: item[1] - item[0])]
-    if len(runs) > MOST_RUNS:
-        return f"{len(labels)} levels"
-    parts = [
-        "/".join(order[at] for at in run) if len(run) < 3 else f"{order[run[0]]}..{order[run[-1]]}"
-        for run in runs
-    ]
-    return "/".join(parts)
+    runs = label_runs(labels, product.schema.attribute(attribute).levels)
+    return "/".join(runs) if len(runs) <= MOST_RUNS else f"{len(labels)} levels"
 
 
 def passes(product: Product) -> str:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from fractions import Fraction
 from pathlib import Path
+from random import Random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from opendas.errors import ConfigError
 from opendas.runs.config.product_file import load_product
+from opendas.schema.attributes import label_runs, labels_named
 
 FILE = """
 [product]
@@ -105,7 +109,7 @@ def test_an_unknown_product_names_the_nearest() -> None:
         ('"broad * age"', '"broad * group"', "uses one attribute twice"),
         ('"broad * age"', '"sex"', "line 12, field queries.groups.2: query group 'sex'"),
         ('age = ["under18"]', 'age = ["under81"]', "did you mean under18?"),
-        ('age = ["under18"]', 'agee = ["under18"]', "no attribute 'agee'; did you mean age?"),
+        ('age = ["under18"]', 'agee = ["under18"]', "no attribute or recode 'agee'; did you mean age?"),
         ('cell = "18plus*other"', 'cell = "18plus"', "query 'age * broad' has no cell '18plus'"),
         ("lower = 1", "lower = 100000", "lower is greater than upper"),
         ("lower = 1", "lower = 1.5", "expected an integer, found a float"),
@@ -145,3 +149,52 @@ def test_forbidding_every_cell_is_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(ConfigError, match="forbid every cell"):
         load_product(write(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("zero", "groups"),
+    [
+        ('broad = ["other"]', {"black", "other"}),
+        ('group = ["white..other"]', {"white", "black", "other"}),
+        ('broad = ["white..other"]\ngroup = ["hispanic..black"]', {"white", "black"}),
+    ],
+)
+def test_structural_zeros_by_recodes_and_runs(tmp_path: Path, zero: str, groups: set[str]) -> None:
+    product = load_product(write(tmp_path, FILE.replace('group = ["other"]\n', f"{zero}\n", 1)))
+    (found,) = product.structural_zeros
+    assert found.levels.keys() == {"age", "group"}
+    assert set(found.levels["group"]) == groups
+    for group in product.schema.attribute("group").levels:
+        assert product.possible[product.schema.cell({"age": "under18", "group": group})] == (
+            group not in groups
+        )
+        assert product.possible[product.schema.cell({"age": "18plus", "group": group})]
+
+
+@pytest.mark.parametrize(
+    ("zero", "message"),
+    [
+        ('broad = ["black"]', r"'black' is no level of 'broad'"),
+        ('group = ["other..white"]', r"'other..white' is no level of 'group'"),
+        ('broad = ["other"]\ngroup = ["white"]', "leaves no level of 'group'"),
+        ('braod = ["other"]', "did you mean broad"),
+    ],
+)
+def test_structural_zeros_that_name_nothing(tmp_path: Path, zero: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_product(write(tmp_path, FILE.replace('group = ["other"]\n', f"{zero}\n", 1)))
+
+
+def test_recodes_by_runs(tmp_path: Path) -> None:
+    product = load_product(write(tmp_path, FILE.replace('["black", "other"]', '["black..other"]', 1)))
+    assert dict(product.recodes[0].groups)["other"] == ("black", "other")
+
+
+@given(st.lists(st.text("ab.", min_size=1, max_size=6), min_size=1, unique=True), st.randoms())
+def test_runs_name_the_labels_that_they_are_made_from(order: list[str], random: Random) -> None:
+    labels = [label for label in order if random.random() < 0.7]
+    runs = label_runs(labels, order)
+    ambiguous = {f"{a}..{b}" for a in order for b in order} & set(order)
+    if not ambiguous and not any(".." in label for label in order):
+        assert labels_named(runs, order) == tuple(labels)
+    assert labels_named(labels, order) == tuple(labels)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from collections import Counter
 from fractions import Fraction
 from itertools import pairwise
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 from opendas.budget import preset
-from opendas.runs.config.product_file import load_product
+from opendas.runs.config.product_file import declare_product, load_product
 from opendas.schema.dhc_units import HOUSEHOLD_TYPES, HouseholdType, dhc_units, dhc_units_tenvacgq
 
 F = Fraction
@@ -230,3 +231,93 @@ def test_households_that_the_edits_allow(household: dict[str, Any], possible: bo
     assert alike
     cells = [PRODUCT.schema.cell({**levels, "hhtype_dhch": kind.label}) for kind in alike]
     assert PRODUCT.possible[cells].any() == possible
+
+
+EDITS = """
+[[structural_zeros]]
+hhage = ["15-24..55-59"]
+elderly = ["60plus_none_65plus..75plus"]
+hhtype_dhch = [{alone}]
+[[structural_zeros]]
+hhage = ["60-64"]
+elderly = ["none_60plus", "65plus_none_75plus..75plus"]
+hhtype_dhch = [{alone}, {two_with_a_minor}]
+[[structural_zeros]]
+hhage = ["65-74"]
+elderly = ["none_60plus..60plus_none_65plus", "75plus"]
+hhtype_dhch = [{alone}, {two_with_a_minor}]
+[[structural_zeros]]
+hhage = ["75-84..85+"]
+elderly = ["none_60plus..65plus_none_75plus"]
+[[structural_zeros]]
+hhage = ["65-74"]
+elderly = ["none_60plus..60plus_none_65plus"]
+[[structural_zeros]]
+hhage = ["60-64"]
+elderly = ["none_60plus"]
+[[structural_zeros]]
+hhage = ["25-34..85+"]
+hhtype_dhch = ["size1_no_couple_minor_householder_or_partner"]
+[[structural_zeros]]
+hhage = ["15-24"]
+elderly = ["75plus"]
+DetailedCoupleTypeMultGenDetOwnChildSize = [{couple_with_own}]
+[[structural_zeros]]
+sex = ["male"]
+hhage = ["75-84..85+"]
+partner_type_detailed_own_child_status = [{own_under6}]
+[[structural_zeros]]
+sex = ["female"]
+hhage = ["75-84..85+"]
+partner_type_detailed_own_child_status = [{own_under6}, {own_6to17}]
+[[structural_zeros]]
+sex = ["female"]
+hhage = ["60-64..85+"]
+partner_type_detailed_own_child_status = [{own_under6}]
+"""
+"""The edits of households in the language of product files, as a user would declare them."""
+
+
+def test_a_user_could_declare_the_product() -> None:
+    partners = ("no_couple", "married", "cohabiting")
+    couples = [f"{a}_{b}_sex" for a in partners[1:] for b in ("same", "opposite")]
+    lists = {
+        "alone": [
+            *("size1_no_couple", "size1_no_couple_minor_householder_or_partner", "size3_no_couple_own_both"),
+            *(f"size2_no_couple_own_{ages}" for ages in ("under6", "6to17")),
+            *(
+                f"size2_no_couple_children_{ages}{related}"
+                for ages in ("under6", "6to17")
+                for related in ("", "_relatives")
+            ),
+        ],
+        "two_with_a_minor": [
+            *(f"size2_{couple}_minor_householder_or_partner" for couple in couples),
+            *(f"size2_no_couple_minor_householder_or_partner{related}" for related in ("", "_relatives")),
+        ],
+        "couple_with_own": [
+            f"{size_and_own[0]}_{couple}_own_{size_and_own[1]}"
+            for couple in couples
+            for size_and_own in (
+                ("size2", "none"),
+                ("size3", "under6"),
+                ("size3", "6to17"),
+                ("size4", "both"),
+            )
+        ],
+        "own_under6": [f"{partner}_own_{ages}" for partner in partners for ages in ("under6", "both")],
+        "own_6to17": [f"{partner}_own_6to17" for partner in partners],
+    }
+    text = EDITS.format(**{name: ", ".join(map(json.dumps, found)) for name, found in lists.items()})
+    declared = declare_product(
+        {
+            "product": {"name": "households", "provenance": "code-book"},
+            "attributes": {a.name: list(a.levels) for a in PRODUCT.schema.attributes},
+            "recodes": {
+                r.name: {"attribute": r.attribute, "levels": {label: list(of) for label, of in r.groups}}
+                for r in PRODUCT.recodes
+            },
+            **tomllib.loads(text),
+        }
+    )
+    assert np.array_equal(declared.possible, PRODUCT.possible)

@@ -20,6 +20,7 @@ from opendas.report.certificate import issue, read_account, read_runs
 from opendas.report.facts import NoiseRow, RunFacts
 from opendas.runs.account import account_facts
 from opendas.runs.run import Run
+from opendas.schema.attributes import label_runs
 from opendas.schema.provenance import Domain
 from opendas.version import __version__, commit
 
@@ -92,7 +93,10 @@ def measured_facts(
     public = [f"bound {bound.name}: {bound.lower} to {bound.upper} a unit" for bound in product.bounds]
     public += [
         "structural zero: "
-        + ", ".join(f"{name} in {'/'.join(labels)}" for name, labels in zero.levels.items())
+        + ", ".join(
+            f"{name} in {'/'.join(label_runs(labels, product.schema.attribute(name).levels))}"
+            for name, labels in zero.levels.items()
+        )
         for zero in product.structural_zeros
     ]
     if product.tie is not None:

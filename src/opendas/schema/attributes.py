@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,7 @@ import numpy.typing as npt
 from opendas.arrays import Bools
 from opendas.errors import ConfigError, SchemaError
 
-__all__ = ["RESERVED_NAMES", "Attribute", "Recode", "Schema", "cell_text"]
+__all__ = ["RESERVED_NAMES", "Attribute", "Recode", "Schema", "cell_text", "label_runs", "labels_named"]
 
 RESERVED_NAMES = frozenset({"total", "detailed", "rest", "*"})
 """Names with a meaning of their own in run files, not free for attributes and recodes."""
@@ -46,6 +47,44 @@ _COLUMN_OF_TABLES = re.compile(
 )
 """Labels that would make two columns of a table have one name: labels of several attributes are joined by
 `` * ``, and beside a column stand those of its margins."""
+
+
+def labels_named(texts: Sequence[str], order: Sequence[str]) -> tuple[str, ...]:
+    """Return the labels that texts name: each itself, or as ``first..last`` all from one to another.
+
+    Parameters
+    ----------
+    texts : sequence of str
+        A text that names no label of `order` comes back as it is.
+    order : sequence of str
+        The labels.
+
+    Examples
+    --------
+    >>> labels_named(("0", "2..4"), ("0", "1", "2", "3", "4"))
+    ('0', '2', '3', '4')
+    """
+    found: list[str] = []
+    for text in texts:
+        ends = [(text[:at], text[at + 2 :]) for at in range(len(text)) if text.startswith("..", at)]
+        runs = [(order.index(a), order.index(b)) for a, b in ends if a in order and b in order]
+        first, last = next((run for run in runs if run[0] <= run[1]), (0, -1))
+        found += [text] if text in order else order[first : last + 1] or [text]
+    return tuple(found)
+
+
+def label_runs(labels: Sequence[str], order: Sequence[str]) -> tuple[str, ...]:
+    """Return texts that name labels, in their order: three neighbours or more as ``first..last``.
+
+    Examples
+    --------
+    >>> label_runs(("4", "0", "2", "3"), ("0", "1", "2", "3", "4"))
+    ('0', '2..4')
+    """
+    codes = sorted(order.index(label) for label in labels)
+    neighbours = groupby(enumerate(codes), key=lambda pair: pair[1] - pair[0])
+    runs = [[order[code] for _, code in run] for _, run in neighbours]
+    return tuple(text for run in runs for text in ((f"{run[0]}..{run[-1]}",) if len(run) > 2 else run))
 
 
 def _check_name(kind: str, name: str) -> None:

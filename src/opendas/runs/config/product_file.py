@@ -25,7 +25,7 @@ from opendas.runs.config.model import (
     StageSection,
 )
 from opendas.runs.config.words import nearest
-from opendas.schema.attributes import Attribute, Recode, Schema
+from opendas.schema.attributes import Attribute, Recode, Schema, labels_named
 from opendas.schema.declarations import MAX_PEOPLE_PER_UNIT, Bound, Invariant, StructuralZero, Tie
 from opendas.schema.dhc_persons import dhc_persons
 from opendas.schema.dhc_units import dhc_units, dhc_units_tenvacgq
@@ -284,7 +284,7 @@ def _product(declared: ProductFile, check: _Checker) -> Product:
         query_names=_query_names(declared, workload, check),
         invariants=_invariants(declared, workload, check),
         bounds=_bounds(declared, workload, check),
-        structural_zeros=_structural_zeros(declared, workload.schema, check),
+        structural_zeros=_structural_zeros(declared, workload, check),
         protected_unit=declared.product.protected_unit,
         layout=name,
         passes=_passes(declared, workload, check),
@@ -361,7 +361,9 @@ def _recode(
         hint = nearest(section.attribute, attributes)
         check.refuse((*where, "attribute"), f"no attribute {section.attribute!r}; {hint}")
         return None
-    recode = check.attempt(where, Recode, name, section.attribute, tuple(section.levels.items()))
+    order = attributes[section.attribute].levels
+    groups = tuple((label, labels_named(texts, order)) for label, texts in section.levels.items())
+    recode = check.attempt(where, Recode, name, section.attribute, groups)
     if recode is not None:
         check.attempt((*where, "levels"), recode.group_of_level, attributes[section.attribute])
     return recode
@@ -411,22 +413,38 @@ def _bounds(declared: ProductFile, workload: Workload, check: _Checker) -> tuple
     return tuple(found)
 
 
-def _structural_zeros(declared: ProductFile, schema: Schema, check: _Checker) -> tuple[StructuralZero, ...]:
-    for number, levels in enumerate(declared.structural_zeros):
+def _structural_zeros(
+    declared: ProductFile, workload: Workload, check: _Checker
+) -> tuple[StructuralZero, ...]:
+    """Return the zeros in levels of attributes; groups of a recode stand for their levels."""
+    schema, zeros = workload.schema, []
+    for number, given in enumerate(declared.structural_zeros):
         where: KeyPath = ("structural_zeros", number)
-        if not levels:
+        if not given:
             check.refuse(where, "names no attribute, so that it would forbid every cell")
-        for name, labels in levels.items():
-            if name not in schema.names:
-                check.refuse((*where, name), f"no attribute {name!r}; {nearest(name, schema.names)}")
+        levels: dict[str, tuple[str, ...]] = {}
+        for name, texts in given.items():
+            if name not in workload.positions:
+                hint = nearest(name, workload.positions)
+                check.refuse((*where, name), f"no attribute or recode {name!r}; {hint}")
                 continue
-            known = schema.attribute(name).levels
-            for label in labels:
-                if label not in known:
-                    check.refuse(
-                        (*where, name), f"{label!r} is no level of {name!r}; {nearest(label, known)}"
-                    )
-    return tuple(StructuralZero(dict(levels)) for levels in declared.structural_zeros)
+            attribute = schema.attributes[workload.positions[name]]
+            recode = workload.recodes.get(name)
+            alone = {level: (level,) for level in attribute.levels}
+            groups = alone if recode is None else dict(recode.groups)
+            labels = labels_named(texts, tuple(groups))
+            unknown = [label for label in labels if label not in groups]
+            for label in unknown:
+                check.refuse((*where, name), f"{label!r} is no level of {name!r}; {nearest(label, groups)}")
+            if unknown:
+                continue
+            chosen = {level for label in labels for level in groups[label]}
+            before = levels.get(attribute.name, attribute.levels)
+            levels[attribute.name] = tuple(level for level in before if level in chosen)
+            if not levels[attribute.name]:
+                check.refuse((*where, name), f"leaves no level of {attribute.name!r} that is named here")
+        zeros.append(StructuralZero(levels))
+    return tuple(zeros)
 
 
 def _passes(declared: ProductFile, workload: Workload, check: _Checker) -> PassPlan:
