@@ -12,10 +12,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.pl94_zip import write_csv
 
 from opendas.budget import preset
+from opendas.errors import SchemaError
+from opendas.geography.frame import LevelRule
+from opendas.readers import ReaderSpec, make_reader
 from opendas.runs.config.product_file import declare_product, load_product
+from opendas.schema.declarations import StructuralZero
+from opendas.schema.dhc_persons import dhc_persons
 from opendas.schema.dhc_units import HOUSEHOLD_TYPES, HouseholdType, dhc_units, dhc_units_tenvacgq
+from opendas.schema.product import Product
 
 F = Fraction
 TABLES = Path(__file__).resolve().parents[3] / "shared" / "reference" / "dhc-tables.json"
@@ -321,3 +328,41 @@ def test_a_user_could_declare_the_product() -> None:
         }
     )
     assert np.array_equal(declared.possible, PRODUCT.possible)
+
+
+def at_the_bound(product: Product, zero: StructuralZero, name: str, seed: int) -> list[list[str]]:
+    """A record that an edit rules out, and the nearest that differs in one attribute and is possible.
+
+    Neither where other edits rule out all of them.
+    """
+    schema, axis = product.schema, product.schema.names.index(name)
+    cells = np.random.default_rng(seed).choice(np.flatnonzero(schema.box(zero.levels)), 40)
+    for ruled_out in np.array(schema.codes(cells)).T:
+        others = np.repeat(ruled_out[:, None], schema.shape[axis], axis=1)
+        others[axis] = np.arange(schema.shape[axis])
+        possible = np.flatnonzero(product.possible[schema.cells(tuple(others))])
+        if len(possible):
+            nearest = others[:, possible[np.abs(possible - ruled_out[axis]).argmin()]]
+            return [
+                [attribute.levels[code] for attribute, code in zip(schema.attributes, codes, strict=True)]
+                for codes in (ruled_out, nearest)
+            ]
+    return []
+
+
+@pytest.mark.parametrize("product", [PRODUCT, dhc_persons()], ids=lambda product: str(product.name))
+def test_every_edit_is_held_up_to_its_bound_and_names_lines_not_values(
+    product: Product, tmp_path: Path
+) -> None:
+    frame = write_csv(tmp_path / "frame.csv", [["geocode"], ["a01"]])
+    levels = (LevelRule("region", 1), LevelRule("ward", 3))
+    for number, zero in enumerate(product.structural_zeros):
+        rows = [row for name in zero.levels for row in at_the_bound(product, zero, name, number)]
+        assert rows, zero
+        lines = [["geocode", *product.schema.names], *(["a01", *row] for row in rows)]
+        path = write_csv(tmp_path / "records.csv", lines)
+        reader = make_reader(ReaderSpec("records", (path,), product, levels=levels, frame=frame))
+        with pytest.raises(SchemaError, match="structural zero") as caught:
+            reader.read()
+        assert [finding.line for finding in caught.value.findings] == list(range(2, len(lines) + 1, 2))
+        assert not any(level in str(caught.value) for level in rows[0] if len(level) > 4)
