@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numba import njit
 
-from opendas.arrays import Bools, Ints
+from opendas.arrays import Bools, Ints, refines
 from opendas.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -198,8 +198,13 @@ def crossing(rows: Rows) -> tuple[int, int] | None:
     tuple of int, or None
         Numbers of two sets that cross, None where no two do. Sets are numbered as by :func:`forest`.
     """
-    sets = [cells for row in rows.maps for cells in _rows_of(row)]
+    counts = [int(row.max(initial=-1)) + 1 for row in rows.maps]
+    base = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+    left = _that_may_cross(rows, counts)
+    sets = [cells for q in left for cells in _rows_of(rows.maps[q])]
     sets += [np.flatnonzero(group) for group in rows.groups]
+    numbers = [number for q in left for number in range(base[q], base[q + 1])]
+    numbers += range(base[-1], base[-1] + len(rows.groups))
     size = np.array([len(cells) for cells in sets], np.int64)
     order = np.argsort(-size, kind="stable")
     order = order[size[order] > 1]  # a single cell crosses nothing
@@ -208,10 +213,25 @@ def crossing(rows: Rows) -> tuple[int, int] | None:
         holders = owner[sets[number]]
         apart = np.flatnonzero(holders != holders[0])
         if len(apart):
-            return int(order[max(holders[0], holders[apart[0]])]), number
+            return numbers[int(order[max(holders[0], holders[apart[0]])])], numbers[number]
         if holders[0] < 0 or size[order[holders[0]]] > len(holders):  # else the set is there already
             owner[sets[number]] = place
     return None
+
+
+def _that_may_cross(rows: Rows, counts: list[int]) -> list[int]:
+    """Return the maps without those whose rows lie inside or outside each set that is not theirs.
+
+    Of nested maps, as those of a rounder are, none is left, however many rows they have.
+    """
+    left = list(range(len(counts)))
+    for q in sorted(left, key=lambda one: -counts[one]):
+        inside = rows.maps[q] >= 0
+        fine = rows.maps[q][inside]
+        others = (*(rows.maps[p] for p in left if p != q), *rows.groups)
+        if all(refines(fine, other[inside]) for other in others):
+            left.remove(q)
+    return left
 
 
 def _rows_of(row: NDArray[np.int32]) -> list[Ints]:
