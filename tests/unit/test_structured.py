@@ -180,3 +180,37 @@ def test_independent_blocks_are_the_cells_that_rows_link(seed):
     block = structured.independent_blocks(maps[0], maps[1:], 2 * number)
     assert sorted(set(block.tolist())) == list(range(len(np.unique(linked, axis=0))))
     np.testing.assert_array_equal(block[:, None] == block[None, :], linked)
+
+
+def test_a_large_family_that_contradicts_itself_names_the_rows(monkeypatch):
+    # 60 fixed rows of 4 cells. In row 7 two children may use one cell, of which the parent has 4, and are to
+    # have 3 each.
+    n, C, r = 240, 3, 7
+    rng = np.random.default_rng(2)
+    fixed_rows = (np.arange(n) // 4).astype(np.int32)
+    truth = rng.poisson(2.0, (C, n)) + 1
+    truth[:, 4 * r : 4 * r + 4] = np.array([[3, 0, 0, 0], [3, 0, 0, 0], [1, 5, 0, 2]])
+    mask = np.ones((C, n), bool)
+    mask[:2, 4 * r + 1 : 4 * r + 4] = False
+    mask[1, 0] = False  # closed as well, and of no harm
+    truth[:, 0] = 0, 0, 4
+    parent = truth.sum(axis=0)
+    parent[4 * r : 4 * r + 4] = 4, 8, 0, 2
+    rows = [np.arange(n), np.arange(n) // 2, np.arange(n) % 5]
+    linear = sum(truth @ (q[:, None] == q) + rng.normal(0, 2, (C, q.max() + 1))[:, q] for q in rows)
+    problem = FamilyProblem(
+        tuple((1.0, q.astype(np.int32)) for q in rows), linear, parent, mask,
+        fixed_rows=fixed_rows, fixed=np.stack([np.bincount(fixed_rows, t) for t in truth]),
+    )  # fmt: skip
+    monkeypatch.setattr(structured, "LIMIT", 200)
+    monkeypatch.setattr("opendas.solvers.least_squares.solve.WRITABLE", 100)
+    found = solve(problem)
+    assert found.status is Status.INFEASIBLE
+    assert {(row.kind, row.child) for row in found.conflict if row.kind == "fixed"} == {
+        ("fixed", 0),
+        ("fixed", 1),
+    }
+    assert all(row.index == r for row in found.conflict if row.kind == "fixed")
+    assert {row.index for row in found.conflict if row.kind == "parent"} <= set(range(4 * r, 4 * r + 4))
+    monkeypatch.setattr("opendas.solvers.least_squares.solve.WRITABLE", 10**6)
+    assert solve(problem).status is Status.INFEASIBLE

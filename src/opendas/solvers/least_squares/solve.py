@@ -144,7 +144,9 @@ def _with_fixed_rows(
         return projected
     answer = _by_structure(problem, tolerance) if problem.cells >= FIXED else None
     if answer is not None and (answer.status is Status.OPTIMAL or problem.linear.size > WRITABLE):
-        return answer
+        return (
+            answer if answer.status is Status.OPTIMAL else _contradiction_of_a_row(problem, tolerance, answer)
+        )
     stated, row_of_group = as_groups(problem)
     answer = solve(stated, tolerance=tolerance, metric=metric)
     own = len(problem.groups)
@@ -234,6 +236,37 @@ def _contradiction(problem: FamilyProblem, tolerance: float, best: Solution) -> 
     """Infeasible with the rows in conflict, where there is a conflict; else the best that was found."""
     rows = conflict(problem, tolerance=tolerance)
     return replace(best, status=Status.INFEASIBLE, conflict=rows) if rows else best
+
+
+def _contradiction_of_a_row(problem: FamilyProblem, tolerance: float, best: Solution) -> Solution:
+    """Likewise for a parent with fixed rows and neither groups nor joint totals, one fixed row at a time.
+
+    Nothing ties the cells of different fixed rows, and a row whose cells are open to all children, in which
+    the sums add up to the parent, is a transportation problem without closed cells: it has a solution.
+    """
+    rows, fixed, parent = problem.fixed_rows, problem.fixed, problem.parent
+    if rows is None or fixed is None or parent is None:
+        return best
+    for r in np.unique(rows[~problem.mask.all(axis=0)]).tolist():
+        cells = np.flatnonzero(rows == r)
+        alone = FamilyProblem(
+            terms=((1.0, np.arange(len(cells), dtype=np.int32)),),
+            linear=np.zeros((problem.children, len(cells))),
+            parent=parent[cells],
+            mask=problem.mask[:, cells],
+            fixed_rows=np.zeros(len(cells), np.int32),
+            fixed=fixed[:, [r]],
+        )
+        found = conflict(as_groups(alone)[0], tolerance=tolerance)
+        if found:
+            named = (
+                ConstraintRow("parent", -1, int(cells[row.index]))
+                if row.kind == "parent"
+                else ConstraintRow("fixed", row.child, r)
+                for row in found
+            )
+            return replace(best, status=Status.INFEASIBLE, conflict=tuple(dict.fromkeys(named)))
+    return best
 
 
 def _only_child(problem: FamilyProblem, parent: Floats, tolerance: float) -> Solution:
