@@ -1,7 +1,8 @@
 """What each column of a table counts.
 
-Tables P1 to P5 and H1 of the redistricting data (Public Law 94-171), and those of DHC persons
-(:mod:`opendas.tables.dhc`); a name belongs to a product, and both have a P1. Every cell is a box: a set of
+Tables P1 to P5 and H1 of the redistricting data (Public Law 94-171), and those of the DHC
+(:mod:`opendas.tables.dhc`, :mod:`opendas.tables.dhc_units`); a name belongs to a product, and both have a
+P1. Every cell is a box: a set of
 levels for each attribute, all levels where none is named. Order and names of the redistricting cells are
 those of the technical documentation of the 2020 Census Redistricting Data Summary File, and follow from the
 63 combinations of races. For any product, the rows of a query group make a table too. And finding what a
@@ -14,7 +15,7 @@ columns.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
@@ -29,7 +30,8 @@ from opendas.geography.frame import Frame
 from opendas.schema.attributes import Schema
 from opendas.schema.pl94 import HHGQ_LEVELS, RACES, race_combinations
 from opendas.schema.product import Product
-from opendas.tables.dhc import dhc_tables
+from opendas.tables.dhc import DhcTable, dhc_tables
+from opendas.tables.dhc_units import household_tables, unit_tables
 
 __all__ = [
     "PL94_TABLES",
@@ -49,6 +51,13 @@ __all__ = [
 
 PL94_TABLES = ("P1", "P2", "P3", "P4", "P5", "H1")
 """Tables of the redistricting data."""
+
+_DHC: Mapping[str, tuple[str, Callable[[], Mapping[str, DhcTable]]]] = {
+    "dhc-persons": ("dhc-persons", dhc_tables),
+    "dhc-units": ("dhc-units", household_tables),
+    "tenvacgq": ("dhc-units", unit_tables),
+}
+"""Product to run, and its tables, by microdata layout."""
 
 _NUMBERS = ("", "one race", "two races", "three races", "four races", "five races", "six races")
 _RACE_NAMES = dict(
@@ -245,16 +254,17 @@ def pl94_table(product: Product, table: str) -> Table:
 
 
 def dhc_table(product: Product, table: str) -> Table:
-    """Return a table of DHC persons on the schema of its product.
+    """Return a table of the DHC on the schema of its product.
 
     Raises
     ------
     ConfigError
         If there is no such table.
     """
-    declared = dhc_tables().get(table)
+    tables = _DHC[product.layout][1]()
+    declared = tables.get(table)
     if declared is None:
-        raise ConfigError(f"no table {table!r}; known are {', '.join(dhc_tables())}.")
+        raise ConfigError(f"no table {table!r}; known are {', '.join(tables)}.")
     levels = {attribute.name: attribute.levels for attribute in product.schema.attributes}
     cells = [
         TableCell(
@@ -269,8 +279,8 @@ def dhc_table(product: Product, table: str) -> Table:
 
 def published_tables(layout: str) -> tuple[str, ...]:
     """Return the names of the published tables that a microdata layout answers."""
-    if layout == "dhc-persons":
-        return tuple(dhc_tables())
+    if layout in _DHC:
+        return tuple(_DHC[layout][1]())
     return tuple(table for table in PL94_TABLES if table_layout(table) == layout)
 
 
@@ -278,7 +288,7 @@ def product_table(product: Product, name: str) -> Table:
     """Return a published table of a product, or a query group as a table."""
     if name not in published_tables(product.layout):
         return query_table(product, name)
-    return dhc_table(product, name) if product.layout == "dhc-persons" else pl94_table(product, name)
+    return dhc_table(product, name) if product.layout in _DHC else pl94_table(product, name)
 
 
 def query_table(product: Product, query: str) -> Table:
@@ -323,9 +333,12 @@ def find_table(
         return release[product], name, False
     named = _UNIT_QUERY.fullmatch(name)
     if named is not None and named["product"] in release:
-        released = release[named["product"]]
-        if named["query"] in published_tables(released.product.layout):
-            return released, named["query"], True
+        both = [release[named["product"]]]
+        companion = both[0].product.companion
+        both += [release[companion.name]] if companion is not None and companion.name in release else []
+        for released in both:
+            if named["query"] in published_tables(released.product.layout):
+                return released, named["query"], True
     found = [
         released
         for released in map(release.__getitem__, release.names)
@@ -336,8 +349,9 @@ def find_table(
         raise ConfigError(f"several products have a table {name}; write one of {choice}.")
     if found:
         return found[0], name, False
-    if name in PL94_TABLES or name in dhc_tables():
-        needed = f"pl94-{table_layout(name)}" if name in PL94_TABLES else "dhc-persons"
+    of_dhc = [needed for layout, (needed, _) in _DHC.items() if name in published_tables(layout)]
+    if name in PL94_TABLES or of_dhc:
+        needed = f"pl94-{table_layout(name)}" if name in PL94_TABLES else of_dhc[0]
         raise ConfigError(
             f"table {name} needs the product {needed}, and this release holds "
             f"{', '.join(release.names)}; run {needed} into the same folder first."

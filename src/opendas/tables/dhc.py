@@ -14,7 +14,7 @@ from functools import cache
 
 from opendas.schema.pl94 import race_combinations
 
-__all__ = ["DhcTable", "dhc_tables"]
+__all__ = ["RACE_LABELS", "Box", "DhcTable", "Rows", "dhc_tables"]
 
 Box = Mapping[str, tuple[int, ...]]
 Rows = Iterator[tuple[str, Box]]
@@ -36,7 +36,7 @@ _INSTITUTIONS = 4
 
 _ONE_RACE = tuple((code,) for code in range(6))
 _SEVERAL_RACES = tuple(range(6, len(race_combinations())))
-_RACE_LABELS = (
+RACE_LABELS = (
     "White alone",
     "Black or African American alone",
     "American Indian and Alaska Native alone",
@@ -51,7 +51,7 @@ _RACES = (*_ONE_RACE, _SEVERAL_RACES)
 
 @dataclass(frozen=True, slots=True)
 class DhcTable:
-    """A table of DHC persons.
+    """A table of the DHC.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ def _sex_by_age(ages: list[tuple[str, tuple[int, ...]]]) -> Callable[[Box], Rows
 
 
 def _race(box: Box) -> Rows:
-    for label, codes in zip(_RACE_LABELS, _RACES, strict=True):
+    for label, codes in zip(RACE_LABELS, _RACES, strict=True):
         yield label, {**box, "cenrace": codes}
 
 

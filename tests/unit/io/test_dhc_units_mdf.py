@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.dhc import beside, both_histograms
 
 from opendas.errors import DataError, SchemaError
 from opendas.files.mdf.dhc_units import unit_estimate, unit_records, units_of_records
@@ -97,30 +98,6 @@ def expected(frame: Frame, households: Histogram, units: Histogram) -> Counter[t
     return records
 
 
-def both(rng: np.random.Generator, entries: int = 600) -> tuple[Frame, Histogram, Histogram]:
-    """Random estimates of both histograms that agree in tenure, some of whose blocks are empty."""
-    frame = block_frame()
-    leaf = rng.choice([0, 1, 3, 4], size=entries)
-    cells = PRODUCT.schema.cells([rng.integers(0, size, entries) for size in SHAPE])
-    households = Histogram.from_entries(
-        leaf, cells, rng.integers(1, 4, entries), shape=(len(frame), PRODUCT.schema.size)
-    )
-    return frame, households, beside(rng, households)
-
-
-def beside(rng: np.random.Generator, households: Histogram) -> Histogram:
-    dense = rng.integers(0, 3, (households.rows, 35))
-    leaf = np.repeat(np.arange(households.rows), np.diff(households.indptr))
-    tenure = np.unravel_index(households.cells, SHAPE)[5]
-    for level in range(3):
-        who = tenure == level
-        dense[:, level] = np.bincount(leaf[who], weights=households.counts[who], minlength=households.rows)
-    dense[:, 3] = rng.integers(0, dense[:, 2] + 1)
-    dense[:, 2] -= dense[:, 3]
-    rows, levels = np.nonzero(dense)
-    return Histogram.from_entries(rows, levels, dense[rows, levels], shape=dense.shape)
-
-
 def write(folder: Path, frame: Frame, households: Histogram, units: Histogram, fmt: str = "parquet") -> int:
     files = MdfFiles(folder, PRODUCT, frame, households.take, fmt, units)
     for file in files:
@@ -134,7 +111,7 @@ def same(a: Histogram, b: Histogram) -> bool:
 
 @pytest.mark.parametrize("fmt", ["parquet", "pipe"])
 def test_records_equal_a_record_by_record_reading_of_both_histograms(tmp_path: Path, fmt: str) -> None:
-    frame, households, units = both(np.random.default_rng(1))
+    frame, households, units = both_histograms(block_frame(), np.random.default_rng(1))
     number = write(tmp_path, frame, households, units, fmt)
     if fmt == "parquet":
         found = [
@@ -160,7 +137,7 @@ def test_records_equal_a_record_by_record_reading_of_both_histograms(tmp_path: P
 
 @pytest.mark.parametrize("fmt", ["parquet", "pipe"])
 def test_reading_back_gives_both_histograms(tmp_path: Path, fmt: str) -> None:
-    frame, households, units = both(np.random.default_rng(2))
+    frame, households, units = both_histograms(block_frame(), np.random.default_rng(2))
     number = write(tmp_path, frame, households, units, fmt)
     assert same(read_mdf(tmp_path, PRODUCT, frame), households)
     seen = read_mdf_records(tmp_path, PRODUCT, frame)
@@ -178,7 +155,7 @@ def test_every_cell_comes_back(tmp_path: Path) -> None:
 
 
 def test_pandas_polars_and_duckdb_read_the_same(tmp_path: Path) -> None:
-    frame, households, units = both(np.random.default_rng(4))
+    frame, households, units = both_histograms(block_frame(), np.random.default_rng(4))
     write(tmp_path, frame, households, units)
     pattern = str(tmp_path / "*.parquet")
     found = pd.read_parquet(tmp_path)
@@ -229,7 +206,7 @@ def test_codes_that_contradict_each_other_are_refused(tmp_path: Path, column: st
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(0, 80))
 def test_no_rent_is_dealt_out_as_often_as_it_was_counted(seed: int, entries: int) -> None:
-    _, households, units = both(np.random.default_rng(seed), entries)
+    _, households, units = both_histograms(block_frame(), np.random.default_rng(seed), entries)
     records = unit_records(PRODUCT, households, units)
     assert same(unit_estimate(PRODUCT, records), households)
     assert same(units_of_records(PRODUCT, records), units)
@@ -251,7 +228,7 @@ def test_no_rent_is_spread_along_a_block() -> None:
 
 
 def test_histograms_that_disagree_in_tenure_make_no_records() -> None:
-    _, households, units = both(np.random.default_rng(5))
+    _, households, units = both_histograms(block_frame(), np.random.default_rng(5))
     more = Histogram.from_entries(
         np.repeat(np.arange(units.rows), np.diff(units.indptr)),
         units.cells,
