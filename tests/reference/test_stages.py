@@ -65,9 +65,15 @@ def people(product: Product, rows: int, seed: int, mean: float = 0.4) -> Histogr
 
 
 def families(run, levels=(1, 2)):
-    """Yield (family, rules, measurement) of children below the true parents."""
+    """Yield (family, rules, measurement) of roots, and of children below the true parents."""
     source = run.measurements()
-    for level in levels:
+    for i in range(len(run.spine.levels[0].geocodes) if 0 in levels else 0):
+        support = np.flatnonzero(run.product.possible).astype(np.int32)
+        rules, constraints = run.rules[0], run.constraints.levels[0].slice(i, i + 1)
+        label = run.spine.levels[0].geocodes[i].decode()
+        family = Family(label, support, None, constraints, np.arange(1, dtype=np.uint64))
+        yield family, rules, source.family(0, i, 1, support)
+    for level in (level for level in levels if level):
         starts = run.spine.child_starts(level - 1)
         parents = to_dense(run.counts.aggregate(run.spine.leaf_starts(level - 1)))
         for i, (a, b) in enumerate(pairwise(starts)):
@@ -90,12 +96,21 @@ def dense_groups(rows, counts) -> Groups:
     return Groups(("fixed",) * size, cells, held, held, counts[:, rows] > 0, counts, counts)
 
 
+def first_groups(family, rules) -> Groups:
+    """The declared constraints, and a tie as groups of cells."""
+    tied = family.constraints.tied
+    if tied is None:
+        return Groups.build(family.support, family.parent, family.constraints, rules, family.label)
+    rows, inverse = np.unique(tied.query.row_of_cell[family.support], return_inverse=True)
+    return dense_groups(inverse, tied.on(rows))
+
+
 def slow_stages(family, rules, measurement):
     """The dense way: every cell in both stages, and every fixed row a group of cells."""
     first = rules.earlier[0]
     finest = first.rounder[-1][-1][1][family.support]
     rows, inverse = np.unique(finest, return_inverse=True)
-    groups = Groups.build(family.support, family.parent, family.constraints, rules, family.label)
+    groups = first_groups(family, rules)
     step = replace(rules, least_squares=first.least_squares, rounder=first.rounder, earlier=())
     estimate = _least_squares(family, step, measurement, groups, Progress())
     sums = np.zeros((len(estimate), len(rows)))
@@ -103,10 +118,13 @@ def slow_stages(family, rules, measurement):
     # The rounder of the first stage sees rows, in the order of their first cells.
     at = np.array([np.flatnonzero(inverse == r)[0] for r in range(len(rows))])
     order = np.argsort(at)
-    parent = np.zeros(len(rows), np.int64)
-    np.add.at(parent, inverse, family.parent)
-    small = replace(family, support=family.support[at[order]], parent=parent[order])
-    small_groups = Groups.build(small.support, small.parent, small.constraints, rules, small.label)
+    parent = None
+    if family.parent is not None:
+        parent = np.zeros(len(rows), np.int64)
+        np.add.at(parent, inverse, family.parent)
+        parent = parent[order]
+    small = replace(family, support=family.support[at[order]], parent=parent)
+    small_groups = first_groups(small, rules)
     rounded = np.zeros((len(estimate), len(rows)), np.int64)
     rounded[:, order] = round_estimate(small, step, small_groups, sums[:, order])
     held = dense_groups(inverse, rounded)
@@ -128,6 +146,65 @@ def test_stages_equal_the_dense_way_family_by_family(seed: int) -> None:
         assert np.array_equal(sums, rounded)
         assert np.array_equal(found.sum(axis=0), family.parent)
         assert np.array_equal(found, slow)
+
+
+HOUSEHOLDS = {"sex": 2, "hhage": 3, "hisp": 2, "race": 2, "elderly": 2, "tenure": 3, "hhtype": 6}
+BY_TYPE = "sex * hisp * race * tenure * coarse_type"
+AGE_AND_TYPE = "hhage * tenure * coarse_type"
+BY_AGE = "sex * hhage * hisp * race * tenure * coarse_type"
+SMALL = ("hisp * owned", "hisp * race * owned", "sex * owned * couple")
+MEASURED_HOUSEHOLDS = {name: Fraction(1, 7) for name in (*SMALL, BY_TYPE, BY_AGE, AGE_AND_TYPE, "detailed")}
+
+
+def shrunk_units() -> Product:
+    """All attributes of the households of the units product and its stages, with few levels each."""
+    levels = {name: tuple(str(i) for i in range(size)) for name, size in HOUSEHOLDS.items()}
+    types = (("a", ("0", "1")), ("b", ("2",)), ("c", ("3", "4", "5")))
+    return replace(
+        shrunk(),
+        schema=Schema(tuple(Attribute(name, values) for name, values in levels.items())),
+        recodes=(
+            Recode("owned", "tenure", (("owned", ("0", "1")), ("rented", ("2",)))),
+            Recode("coarse_type", "hhtype", types),
+            Recode("couple", "hhtype", (("couple", ("0", "1", "2")), ("none", ("3", "4", "5")))),
+        ),
+        query_names=tuple(MEASURED_HOUSEHOLDS),
+        structural_zeros=(StructuralZero({"hhage": ("0",), "elderly": ("1",)}),),
+        protected_unit="housing unit",
+        passes=PassPlan(
+            {"*": ((BY_AGE, AGE_AND_TYPE, "detailed"),)},
+            {"*": (("detailed",),)},
+            (PassPlan({"*": ((*SMALL, BY_TYPE),)}, {"*": (("tenure * coarse_type", BY_TYPE),)}),),
+        ),
+    )
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_stages_of_households_equal_the_dense_way_tied_to_their_tenure(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Queries of the last stage cross its fixed rows, within blocks of tenure and coarse type."""
+    monkeypatch.setattr("opendas.solvers.least_squares.solve.FIXED", 2)
+    product = shrunk_units()
+    frame = mini_frame(regions=1, towns=2, blocks=3, seed=seed)
+    run = assemble(product, frame, people(product, len(frame), seed, 0.3), queries=MEASURED_HOUSEHOLDS)
+    group = product.workload.group("tenure")
+    answers = group.answers(to_dense(run.counts))
+    row, cell = np.nonzero(answers)
+    tied = Histogram.from_entries(row, cell, answers[row, cell], shape=answers.shape)
+    run = replace(run, constraints=run.constraints.tied_to("units", group, tied, run.spine))
+    methods = set()
+    for family, rules, measurement in families(run, levels=(0, 1, 2)):
+        check_stages(rules, family.constraints, product.workload)
+        check_rounder_passes(rules, family.constraints)
+        answer = estimate_family(family, rules, measurement)
+        slow, rounded, inverse = slow_stages(family, rules, measurement)
+        sums = np.zeros_like(rounded)
+        np.add.at(sums.T, inverse, answer.counts.T)
+        assert np.array_equal(sums, rounded)
+        assert np.array_equal(answer.counts, slow)
+        methods.update(answer.record.methods)
+    assert "structured" in methods
 
 
 def test_whole_runs_by_stages_keep_zeros_and_sums() -> None:
