@@ -98,7 +98,8 @@ class LocalBackend:
 
     def count(self, data: InputData, plan: MeasurementPlan, estimator: str, cache: Path) -> LeafCounts:
         """Return the counts."""
-        self._start_workers(workers_for(len(plan.spine.leaf), self._workers))
+        cells = plan.product.schema.size
+        self._start_workers(workers_for(len(plan.spine.leaf), cells, self._workers))
         return LeafCounts(data.histogram, plan.spine)
 
     def partition(
@@ -111,7 +112,8 @@ class LocalBackend:
         self, worker: Worker, folder: Path, counts: ExactCounts | None, spine: Spine
     ) -> Iterator[Engine]:
         """Put worker processes to work."""
-        with LocalEngine(worker, workers_for(len(spine.leaf), self._workers), self._pool) as engine:
+        workers = workers_for(len(spine.leaf), len(worker.rules[0].possible), self._workers)
+        with LocalEngine(worker, workers, self._pool) as engine:
             self._pool = None  # the engine ends it
             yield engine
 

@@ -47,17 +47,30 @@ __all__ = [
 SMALL_SPINE = 60_000
 """Below so many leaves a worker process takes longer to start than it saves: one process does all."""
 
+LEAF_CELLS = 2016
+"""A leaf of a product with more cells counts as several: the work of its families grows with their records'
+different cells."""
+
 
 def default_workers() -> int:
     """Return the number of worker processes used by default: the machine's cores, at most two."""
     return min(2, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
 
-def workers_for(leaves: int, asked: int | None = None) -> int:
-    """Return how many worker processes a run has: those that were asked for, or what its size is worth."""
+def workers_for(leaves: int, cells: int, asked: int | None = None) -> int:
+    """Return how many worker processes a run has: those that were asked for, or what its size is worth.
+
+    Parameters
+    ----------
+    leaves : int
+        Of the spine.
+    cells : int
+        Of the product.
+    asked : int, optional
+    """
     if asked is not None:
         return asked
-    return 1 if leaves < SMALL_SPINE else default_workers()
+    return 1 if leaves * max(1, cells // LEAF_CELLS) < SMALL_SPINE else default_workers()
 
 
 # What a worker process does first: it loads, while the process that started it reads and plans.

@@ -125,7 +125,7 @@ def make_plan(run: Run) -> PlanTable:
     gains: tuple[GainRow, ...] = ()
     if run.resolved.estimator != "block-by-block" and run.product.schema.size <= GAIN_CELLS:
         gains = gain_rows(error, run.product.query_names)
-    workers = workers_for(len(plan.spine.leaf))
+    workers = workers_for(len(plan.spine.leaf), plan.product.schema.size)
     warnings = tuple(_warnings(run, plan))
 
     def forecast() -> Forecast:

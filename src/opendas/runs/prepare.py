@@ -177,7 +177,7 @@ def _check_room(act: Act[RunOptions], run: Run, *, estimates: bool) -> None:
     options = act.options
     if options.engine != "local":
         return
-    workers = workers_for(len(run.spine.leaf), options.workers)
+    workers = workers_for(len(run.spine.leaf), run.product.schema.size, options.workers)
     full = options.stored(run.plan, run.resolved.estimator) == "full"
     forecast = forecast_run(run.plan, run.resolved.estimator, workers, full=full, estimates=estimates)
     # Part of what a resumed run needs is there already: how much is not worth finding out.
@@ -237,7 +237,7 @@ def log_phase(act: Act[RunOptions], run: Run, state: RunState) -> None:
         spine_digest=spine.digest(),
         leaves=len(spine.leaf),
         geounits={name: len(level) for name, level in zip(spine.names, spine.levels, strict=True)},
-        workers=workers_for(len(spine.leaf), options.workers)
+        workers=workers_for(len(spine.leaf), run.product.schema.size, options.workers)
         if options.engine == "local"
         else options.workers,
     )

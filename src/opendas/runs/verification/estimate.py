@@ -147,7 +147,7 @@ def estimate_again(
         Worker(run.rules(constraints), source, run.resolved.failsafe, keep_used=False),
         histogram=None,
         estimator=run.resolved.estimator,
-        workers=workers_for(len(run.spine.leaf), workers),
+        workers=workers_for(len(run.spine.leaf), run.product.schema.size, workers),
         model=run.model(constraints),
         checkpoints=Checkpoints(folder, "again", write_atomic),
         progress=progress,
