@@ -16,6 +16,10 @@ sum up to term k, of weight w, and ``g = T_{k-1}^-1 1``. On every row of the ter
 A fixed sum of a row is the limit of a large w; terms that the fixed rows determine are constants. The terms
 that are neither are sparse columns U with weights W, and with P the inverse between fixed sums,
 ``P - P U (W^-1 + U' P U)^-1 U' P`` is the inverse of all (Woodbury). No array is larger than C x n or r x r.
+
+A root has one child and no parent: there the same inverse, without sigma and on the cells of a face, takes
+the primal-dual active set to the answer itself.
+The iteration of the others is accelerated by :mod:`opendas.solvers.acceleration`.
 """
 
 from __future__ import annotations
@@ -30,7 +34,8 @@ from scipy import sparse
 from scipy.sparse import csgraph
 
 from opendas.arrays import Bools, Floats, Ints, refines
-from opendas.solvers.least_squares.kernels import cholesky, triangular_solve
+from opendas.solvers.acceleration import accelerate, no_history
+from opendas.solvers.least_squares.kernels import insert, symmetric_times
 from opendas.solvers.problem.certificate import Multipliers, certify, gradients
 from opendas.solvers.problem.problem import FamilyProblem, Solution, Status
 from opendas.solvers.rows import without_gaps
@@ -41,14 +46,18 @@ RANK = 2_000
 """Most rows of the terms outside the chain."""
 LIMIT = 6_000
 """Most iterations."""
-ROUND = 25
-"""Iterations between two looks at the residuals."""
+ROUND = 5
+"""Iterations between two looks at the residuals, and two combinations of points."""
+CORRECTED = 25
+"""Iterations between two looks at sigma."""
 RELAXED = 1.6
 """Over-relaxation (Eckstein and Bertsekas 1992)."""
 FINER = 1e-2
 """Residual that is aimed at, relative to the tolerance; what rounding errors leave above it is accepted."""
 UNEVEN = 3.0
 """Ratio of primal and dual residuals from which sigma is corrected."""
+FACES = 40
+"""Most faces of a root."""
 CORRECTIONS = 20
 """Most corrections of sigma: the method converges for any sigma that stays."""
 
@@ -83,7 +92,7 @@ class Factor(NamedTuple):
 
     ones: Floats  # (k, n), g of each term of the chain
     shares: Floats  # (k, n), w / (1 + w 1'g) of each row of the chain
-    core: Floats  # r x r of each block: upper triangle of the Cholesky factor of W^-1 + U' P U
+    core: Floats  # r x r of each block: the inverse of W^-1 + U' P U
 
 
 def find_structure(problem: FamilyProblem) -> Layout | None:
@@ -130,6 +139,10 @@ def solve_structured(problem: FamilyProblem, tolerance: float, layout: Layout | 
     layout = find_structure(problem) if layout is None else layout
     if layout is None:
         raise ValueError("the family has no structure to be solved by")
+    if problem.children == 1 and problem.parent is None and layout.structure.diagonal > 0.0:
+        answer = _by_faces(problem, layout, tolerance)
+        if answer.status is Status.OPTIMAL:
+            return answer
     C, n = problem.linear.shape
     structure, cells = layout.structure, layout.cells
     has_parent = problem.parent is not None
@@ -142,23 +155,22 @@ def solve_structured(problem: FamilyProblem, tolerance: float, layout: Layout | 
         fixed = fixed - fixed.mean(axis=0)
     linear = problem.linear[:, cells] / problem.weight
     mask = np.ascontiguousarray(layout.open_cells[:, cells])
-    z = np.where(mask, share, 0.0)
-    u = np.zeros(z.shape)
+    w = np.where(mask, share, 0.0)
     sizes = np.diff(structure.start)
     blocks = np.arange(len(sizes))
     sigma, corrections = np.full(len(sizes), 0.1), np.zeros(len(sizes), np.int64)
     primal, dual = np.zeros(len(sizes)), np.zeros(len(sizes))
-    factor = Factor(
-        np.zeros(structure.chain.shape),
-        np.zeros(structure.chain.shape),
-        np.zeros(int((np.diff(structure.ranks) ** 2).sum())),
-    )
+    factor = _no_factor(structure)
+    history = no_history(C, len(cells), len(sizes))
     best = Solution(np.zeros((C, n)), Status.FAILED, np.inf, 0, "structured")
     precision, before = FINER * tolerance, np.inf
     active = changed = blocks
     for iterations in range(ROUND, LIMIT + 1, ROUND):
         _factorise(structure, changed, sigma, factor)
-        _iterate(structure, factor, active, sigma, linear, fixed, share, has_parent, mask, z, u, primal, dual)
+        history.counts[changed] = -1
+        earlier = w.copy()
+        _iterate(structure, factor, active, sigma, linear, fixed, share, has_parent, mask, w, primal, dual)
+        z = np.where(mask, np.maximum(w, 0.0), 0.0)
         top = problem.top if has_parent else max(1.0, float(z.max(initial=0.0)))
         missed = np.maximum(primal, dual)
         active = np.flatnonzero(missed > precision * top)
@@ -166,7 +178,7 @@ def solve_structured(problem: FamilyProblem, tolerance: float, layout: Layout | 
             x = np.zeros((C, n))
             x[:, cells] = z
             y = np.zeros((C, n))
-            y[:, cells] = -np.repeat(sigma, sizes) * u
+            y[:, cells] = np.repeat(sigma, sizes) * (z - w)
             residual = certify(problem, x, *_multipliers(problem, layout, x, y))
             if residual < best.residual:
                 best = replace(best, x=x, residual=residual, iterations=iterations)
@@ -175,17 +187,60 @@ def solve_structured(problem: FamilyProblem, tolerance: float, layout: Layout | 
             before = residual
             precision *= min(0.3, 0.5 * FINER * tolerance / residual)
             active = np.flatnonzero(missed > precision * top)
-        ratio = primal[active] / np.maximum(dual[active], 1e-300)
-        uneven = ~((ratio >= 1.0 / UNEVEN) & (ratio <= UNEVEN)) & (corrections[active] < CORRECTIONS)
-        changed = active[uneven]
-        step = np.ones(len(sizes))
-        step[changed] = np.clip(np.sqrt(ratio[uneven]), 0.1, 10.0)
-        sigma = sigma * step
-        u /= np.repeat(step, sizes)
-        corrections[changed] += 1
+        changed = active[:0]
+        if iterations % CORRECTED == 0:
+            ratio = primal[active] / np.maximum(dual[active], 1e-6 * primal[active])
+            uneven = ~((ratio >= 1.0 / UNEVEN) & (ratio <= UNEVEN)) & (corrections[active] < CORRECTIONS)
+            changed = active[uneven]
+            step = np.ones(len(sizes))
+            step[changed] = np.clip(np.sqrt(ratio[uneven]), 0.1, 10.0)
+            sigma = sigma * step
+            w = z + (w - z) / np.repeat(step, sizes)
+            corrections[changed] += 1
+        accelerate(history, structure.start, np.setdiff1d(active, changed), earlier, w)
     return replace(
         best, iterations=LIMIT, status=Status.OPTIMAL if best.residual <= tolerance else best.status
     )
+
+
+def _by_faces(problem: FamilyProblem, layout: Layout, tolerance: float) -> Solution:
+    """Solve a root by equalities only, on the cells that were positive and those that had wrong prices.
+
+    The primal-dual active set: each face costs one inverse, and roots of a million cells take about ten.
+    """
+    n = problem.cells
+    best = Solution(np.zeros((1, n)), Status.FAILED, np.inf, 0, "structured")
+    free = layout.open_cells
+    for iterations in range(1, FACES + 1):
+        face = _layout(problem, free)
+        structure, cells = face.structure, face.cells
+        factor, blocks = _no_factor(structure), np.arange(len(structure.start) - 1)
+        _factorise(structure, blocks, np.zeros(len(blocks)), factor)
+        v = problem.linear[0, cells] / problem.weight
+        fixed = np.zeros(0) if problem.fixed is None else problem.fixed[0, face.held]
+        _with_equalities(structure, factor, fixed, v)
+        x = np.zeros((1, n))
+        x[0, cells] = v
+        price = gradients(problem, x)[0] / problem.scale[0]
+        if problem.fixed_rows is not None and problem.fixed is not None:
+            rows, R = problem.fixed_rows, problem.fixed.shape[1]
+            count = np.maximum(1, np.bincount(rows[cells], minlength=R))
+            price -= (np.bincount(rows[cells], price[cells], R) / count)[rows]
+        price = np.where(free[0], 0.0, price)
+        x, y = np.maximum(x, 0.0), np.maximum(price, 0.0)[None, :]
+        residual = certify(problem, x, *_multipliers(problem, layout, x, np.where(layout.open_cells, y, 0.0)))
+        if residual < best.residual:
+            best = replace(best, x=x, residual=residual, iterations=iterations)
+        if residual <= FINER * tolerance:
+            break
+        free = layout.open_cells & np.where(free, x > 0.0, price < 0.0)
+    return replace(best, status=Status.OPTIMAL) if best.residual <= tolerance else best
+
+
+def _no_factor(structure: Structure) -> Factor:
+    """Return room for the inverse of every block."""
+    shape = structure.chain.shape
+    return Factor(np.zeros(shape), np.zeros(shape), np.zeros(int((np.diff(structure.ranks) ** 2).sum())))
 
 
 def _layout(problem: FamilyProblem, open_cells: Bools) -> Layout:
@@ -352,7 +407,10 @@ def _factorise_block(
                 factor.ones[level, j] = g[j - low]
                 g[j - low] *= 0.0 if np.isinf(w) else 1.0 - share * total
             first = last
-    cholesky(core, inverse, np.zeros(r, np.bool_))
+    stated = core.copy()
+    work = np.empty(r)
+    for m in range(r):
+        insert(core, m, stated[m, :m], stated[m, m], work, 0.0)
 
 
 @njit(cache=True, nogil=True)
@@ -384,6 +442,50 @@ def _by_chain(
 
 
 @njit(cache=True, nogil=True)
+def _by_inverse(
+    structure: Structure,
+    factor: Factor,
+    core: Floats,
+    low: int,
+    high: int,
+    diagonal: float,
+    fixed: Floats,
+    v: Floats,
+    back: Floats,
+) -> None:
+    """Set v, between low and high, to the answer with the given sums of the fixed rows; `back` is room."""
+    others, r = structure.others, len(core)
+    _by_chain(structure, factor, low, high, diagonal, fixed, v)
+    if r == 0:
+        return
+    margin, solved = np.zeros(r), np.empty(r)
+    for t in range(others.shape[0]):
+        for j in range(low, high):
+            margin[others[t, j]] += v[j]
+    symmetric_times(core, r, margin, solved)
+    back[low:high] = 0.0
+    for t in range(others.shape[0]):
+        for j in range(low, high):
+            back[j] += solved[others[t, j]]
+    _by_chain(structure, factor, low, high, diagonal, np.zeros(0), back)
+    for j in range(low, high):
+        v[j] -= back[j]
+
+
+@njit(cache=True, nogil=True)
+def _with_equalities(structure: Structure, factor: Factor, fixed: Floats, v: Floats) -> None:
+    """Set v to the answer of every block, with the given sums of the fixed rows and without a sigma."""
+    start, ranks = structure.start, structure.ranks
+    back = np.empty(len(v))
+    blocks = np.arange(len(start) - 1)
+    cores = _cores(factor.core, ranks, blocks)
+    for b in blocks:
+        r = ranks[b + 1] - ranks[b]
+        core = factor.core[cores[b] : cores[b] + r * r].reshape(r, r)
+        _by_inverse(structure, factor, core, start[b], start[b + 1], structure.diagonal, fixed, v, back)
+
+
+@njit(cache=True, nogil=True)
 def _iterate(
     structure: Structure,
     factor: Factor,
@@ -394,17 +496,19 @@ def _iterate(
     share: Floats,
     has_parent: bool,
     mask: Bools,
-    z: Floats,
-    u: Floats,
+    w: Floats,
     primal: Floats,
     dual: Floats,
 ) -> None:
-    """Move z and u of some blocks by ROUND iterations; primal and dual residuals of the last, in counts."""
-    C, n = z.shape
-    others, start, ranks = structure.others, structure.start, structure.ranks
-    nothing = np.zeros(0)
+    """Move w of some blocks by ROUND iterations; primal and dual residuals of the last, in counts.
+
+    What is cut at zero is ``z = max(0, w)``, and ``w - z`` are the scaled prices of the cells at zero.
+    """
+    C, n = w.shape
+    start, ranks = structure.start, structure.ranks
     mean = np.zeros(n)
     v = np.empty(n)
+    z = np.empty((C, n))
     back = np.empty(n)
     cores = _cores(factor.core, ranks, blocks)
     for k in range(len(blocks)):
@@ -413,40 +517,28 @@ def _iterate(
         diagonal = structure.diagonal + s
         r = ranks[b + 1] - ranks[b]
         core = factor.core[cores[k] : cores[k] + r * r].reshape(r, r)
-        margin = np.empty(r)
+        for c in range(C):
+            for j in range(low, high):
+                z[c, j] = max(w[c, j], 0.0) if mask[c, j] else 0.0
         for _ in range(ROUND):
             primal[b] = dual[b] = 0.0
             if has_parent:
                 mean[low:high] = 0.0
                 for c in range(C):
                     for j in range(low, high):
-                        mean[j] += linear[c, j] + s * (z[c, j] - u[c, j])
+                        mean[j] += linear[c, j] + s * (2.0 * z[c, j] - w[c, j])
                 for j in range(low, high):
                     mean[j] /= C
             for c in range(C):
                 for j in range(low, high):
-                    v[j] = linear[c, j] + s * (z[c, j] - u[c, j]) - mean[j]
-                _by_chain(structure, factor, low, high, diagonal, fixed[c], v)
-                if r:
-                    margin[:] = 0.0
-                    for t in range(others.shape[0]):
-                        for j in range(low, high):
-                            margin[others[t, j]] += v[j]
-                    triangular_solve(core, margin)
-                    back[low:high] = 0.0
-                    for t in range(others.shape[0]):
-                        for j in range(low, high):
-                            back[j] += margin[others[t, j]]
-                    _by_chain(structure, factor, low, high, diagonal, nothing, back)
-                    for j in range(low, high):
-                        v[j] -= back[j]
+                    v[j] = linear[c, j] + s * (2.0 * z[c, j] - w[c, j]) - mean[j]
+                _by_inverse(structure, factor, core, low, high, diagonal, fixed[c], v, back)
                 for j in range(low, high):
                     x = v[j] + share[j]
                     old = z[c, j]
-                    moved = RELAXED * x + (1.0 - RELAXED) * old + u[c, j]
-                    new = max(moved, 0.0) if mask[c, j] else 0.0
+                    w[c, j] += RELAXED * (x - old)
+                    new = max(w[c, j], 0.0) if mask[c, j] else 0.0
                     z[c, j] = new
-                    u[c, j] = moved - new
                     primal[b] = max(primal[b], abs(x - new))
                     dual[b] = max(dual[b], s * abs(new - old))
 
