@@ -76,6 +76,25 @@ def test_same_bytes_again(seed):
     assert one.x.tobytes() == other.x.tobytes()
 
 
+@pytest.mark.parametrize("has_fixed", [True, False])
+def test_a_root_is_solved_face_by_face(has_fixed, monkeypatch):
+    """A root has the answer of the iteration, in few faces, and the iteration is there where faces fail."""
+    family = nested_family(11, False, has_fixed)
+    fixed = None if family.fixed is None else family.fixed[:1]
+    root = replace(
+        family, linear=family.linear[:1], mask=family.mask[:1], scale=family.scale[:1], fixed=fixed,
+        lower=family.lower[:1], upper=family.upper[:1],
+    )  # fmt: skip
+    faces = structured.solve_structured(root, 1e-9)
+    assert faces.status is Status.OPTIMAL
+    assert faces.iterations < structured.FACES
+    monkeypatch.setattr(structured, "FACES", 0)
+    iterated = structured.solve_structured(root, 1e-9)
+    assert iterated.status is Status.OPTIMAL
+    assert iterated.iterations >= structured.ROUND
+    np.testing.assert_allclose(faces.x, iterated.x, atol=1e-6)
+
+
 def test_other_families_are_left_to_the_ladder():
     problem = nested_family(3, True, True)
     C, n = problem.linear.shape
