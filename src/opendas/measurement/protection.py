@@ -171,13 +171,28 @@ class ProtectionMap:
 
     def classes(self, statistics: Sequence[Ints]) -> Iterator[Classes]:
         """Yield all classes, in portions, and which statistics of a cell, int64 (n,) each, differ inside."""
-        values = np.stack([np.asarray(one, dtype=np.int64) for one in statistics])
-        order = np.argsort(self.row, kind="stable")
-        values, starts = values[:, order], np.flatnonzero(np.diff(self.row[order], prepend=-1))
-        yield from self._free_classes(values, order, starts)
-        yield from self._fixed_classes(np.stack(statistics))
+        atoms = self.patterns.atoms
+        of_row = np.argsort(self.row[atoms.first], kind="stable")  # no atom reaches over rows
+        rank = np.empty_like(of_row)
+        rank[of_row] = np.arange(len(of_row))
+        of_cell = rank[atoms.of_cell]
+        order = np.argsort(of_cell, kind="stable")
+        starts = np.flatnonzero(np.diff(of_cell[order], prepend=-1))
+        least, most = (
+            np.stack([extreme.reduceat(np.asarray(one, np.int64)[order], starts) for one in statistics])
+            for extreme in (np.minimum, np.maximum)
+        )
+        table = _AtomTable(
+            np.diff(starts, append=len(order)),
+            least,
+            most,
+            self.row[atoms.first][of_row],
+            self.patterns.state[:, of_row],
+        )
+        yield from self._free_classes(table)
+        yield from self._fixed_classes(table)
 
-    def _free_classes(self, values: Ints, order: Ints, starts: Ints) -> Iterator[Classes]:
+    def _free_classes(self, table: _AtomTable) -> Iterator[Classes]:
         spine, of_leaf = self.plan.spine, self.patterns.of_leaf
         alone = bool(self.unit[-1] + 1 == len(self.unit))
         unit = of_leaf if alone else self.unit  # leaves by themselves are all one kind per pattern
@@ -195,10 +210,10 @@ class ProtectionMap:
             for number, level in enumerate(spine.levels)
         ]
         bounds = np.append(np.flatnonzero(np.diff(unit, prepend=-1)), len(unit))
-        width = max(1, _NUMBERS // (len(starts) * (len(values) + 3)))
+        width = max(1, _NUMBERS // (int(table.row[-1] + 1) * (len(table.least) + 3)))
         for begin, end in _portions(bounds, width):
             here, at = np.unique(pattern[begin:end], return_inverse=True)
-            some = [self._of_rows(number, values, order, starts) for number in here.tolist()]
+            some = [table.of_rows(number) for number in here.tolist()]
             size, least, most = (np.stack(parts)[at.ravel()] for parts in zip(*some, strict=True))
             groups = np.flatnonzero(np.diff(unit[begin:end], prepend=-1))
             there = size > 0
@@ -216,24 +231,19 @@ class ProtectionMap:
                 free=True,
             )
 
-    def _of_rows(self, pattern: int, values: Ints, order: Ints, starts: Ints) -> tuple[Ints, Ints, Ints]:
-        """Return of the free cells in each joint row their number (r,), least and largest values (v, r)."""
-        free = self.label(pattern)[order] == FREE
-        least = np.minimum.reduceat(np.where(free, values, np.iinfo(np.int64).max), starts, axis=1)
-        most = np.maximum.reduceat(np.where(free, values, -1), starts, axis=1)
-        return np.add.reduceat(free.astype(np.int64), starts), least, most
-
-    def _fixed_classes(self, values: Ints) -> Iterator[Classes]:
+    def _fixed_classes(self, table: _AtomTable) -> Iterator[Classes]:
         leaves = np.bincount(self.patterns.of_leaf, minlength=len(self.patterns.state))
-        for pattern in np.flatnonzero((self.patterns.state > FREE).any(axis=1)).tolist():
-            label = self.label(pattern)
-            cells = np.flatnonzero(label > FREE)
-            _, group = np.unique(np.stack([self.row[cells], label[cells]]), axis=1, return_inverse=True)
+        for pattern in np.flatnonzero((table.state > FREE).any(axis=1)).tolist():
+            label = table.state[pattern]
+            fixed = np.flatnonzero(label > FREE)
+            _, group = np.unique(np.stack([table.row[fixed], label[fixed]]), axis=1, return_inverse=True)
             order = np.argsort(group.ravel(), kind="stable")
             starts = np.flatnonzero(np.diff(group.ravel()[order], prepend=-1))
-            there = values[:, cells[order]]
-            size = np.diff(starts, append=len(cells))
-            differ = np.minimum.reduceat(there, starts, axis=1) < np.maximum.reduceat(there, starts, axis=1)
+            chosen = fixed[order]
+            size = np.add.reduceat(table.size[chosen], starts)
+            differ = np.minimum.reduceat(table.least[:, chosen], starts, axis=1) < np.maximum.reduceat(
+                table.most[:, chosen], starts, axis=1
+            )
             moves = np.zeros((len(self.plan.spine.levels), len(size)), dtype=bool)
             yield Classes(size, np.full_like(size, leaves[pattern]), differ, moves, free=False)
 
@@ -330,6 +340,33 @@ class ProtectionMap:
     def _only(self, names: Sequence[str]) -> ProtectionMap:
         facts = self.facts.only(names)
         return ProtectionMap(self.plan, facts, leaf_patterns(facts))
+
+
+class _AtomTable(NamedTuple):
+    """What is asked of cells, by atoms that are ordered by their joint row.
+
+    Parameters
+    ----------
+    size : int64 (a,)
+        Cells in each.
+    least, most : int64 (v, a)
+        Of each statistic.
+    row : int64 (a,)
+    state : int64 (d, a)
+    """
+
+    size: Ints
+    least: Ints
+    most: Ints
+    row: Ints
+    state: Ints
+
+    def of_rows(self, pattern: int) -> tuple[Ints, Ints, Ints]:
+        """Return of the free cells in each joint row their number (r,), least and largest values (v, r)."""
+        free, starts = self.state[pattern] == FREE, np.flatnonzero(np.diff(self.row, prepend=-1))
+        least = np.minimum.reduceat(np.where(free, self.least, np.iinfo(np.int64).max), starts, axis=1)
+        most = np.maximum.reduceat(np.where(free, self.most, -1), starts, axis=1)
+        return np.add.reduceat(np.where(free, self.size, 0), starts), least, most
 
 
 def _portions(bounds: Ints, width: int) -> Iterator[tuple[int, int]]:

@@ -4,7 +4,7 @@ What a replacement changes depends on little: how far down the paths of the two 
 shares along each path, and which query groups tell the two cells apart. All combinations that occur in some
 class are found here, without listing places. Argument: ``docs/proofs/exact-accounting.md``, section 2.
 
-Axes: ``L`` leaves in spine order, ``n`` cells, ``t`` types of leaves (same shares along the path, same free
+Axes: ``L`` leaves in spine order, ``t`` types of leaves (same shares along the path, same free
 cells), ``k`` levels of an attribute.
 """
 
@@ -185,7 +185,9 @@ def _together(group: Ints, kind: Ints, kinds: int) -> Ints:
 class _CellPairs:
     """Which query groups tell two cells apart, for cells of two sets that agree on all invariants.
 
-    Sets of cells are numbered; `sets` holds them, bool (n,).
+    Levels of an attribute that no fact tells apart, whatever the other attributes are, are in the same sets:
+    they are one *kind*, and a combination of kinds stands for all its cells. Sets are numbered; `sets` holds
+    them, a bool for each combination of kinds.
     """
 
     def __init__(self, held: ProtectionMap, queries: Sequence[str]) -> None:
@@ -196,12 +198,21 @@ class _CellPairs:
         self._queries = [product.workload.group(name) for name in queries]
         self._factors = list(dict.fromkeys(name for query in self._queries for name in query.factors))
         exact = {name for one in held.facts.invariants for name in one.query.factors}
-        self._axes = [_Axis.of(product, k, self._factors, exact) for k in range(len(product.schema.shape))]
+        atoms = held.patterns.atoms.of_cell.reshape(product.schema.shape)
+        kinds: list[Ints] = []
+        for position in range(atoms.ndim):
+            slices = np.moveaxis(atoms, position, 0).reshape(atoms.shape[position], -1)
+            _, first, kind = np.unique(slices, axis=0, return_index=True, return_inverse=True)
+            kinds.append(kind.ravel())
+            atoms = np.take(atoms, first, axis=position)
+        self._atoms = atoms
+        self._axes = [
+            _Axis.of(product, position, kind, self._factors, exact) for position, kind in enumerate(kinds)
+        ]
         self._told = {
             query.name: sum(1 << self._factors.index(name) for name in query.factors)
             for query in self._queries
         }
-        self._shape = product.schema.shape
 
     def _number(self, cells: Bools) -> int:
         key = cells.tobytes()
@@ -210,14 +221,19 @@ class _CellPairs:
             self.sets.append(cells)
         return self._numbers[key]
 
+    def _label(self, pattern: int) -> Ints:
+        """Return what :meth:`ProtectionMap.label` says of each combination of kinds."""
+        found: Ints = self.held.patterns.state[pattern][self._atoms]
+        return found
+
     def free(self, pattern: int) -> int:
         """Return the number of the set of free cells, -1 if there is none."""
-        cells = self.held.label(pattern) == FREE
+        cells = self._label(pattern) == FREE
         return self._number(cells) if cells.any() else -1
 
     def classes(self, pattern: int) -> list[int]:
         """Return the numbers of all sets of cells that lie in one class (of the same joint row) at a leaf."""
-        label = self.held.label(pattern)
+        label = self._label(pattern)
         return [self._number(label == value) for value in np.unique(label[label >= FREE]).tolist()]
 
     def _apart(self, mask: int) -> frozenset[str]:
@@ -252,10 +268,10 @@ class _CellPairs:
         """Whether two cells of two sets differ at least so."""
         key = (one, other, masks)
         if key not in self._known:
-            reached = self.sets[other].reshape(self._shape)
+            reached = self.sets[other]
             for position, (axis, mask) in enumerate(zip(self._axes, masks, strict=True)):
                 reached = axis.reached(reached, position, mask)
-            self._known[key] = bool((reached & self.sets[one].reshape(self._shape)).any())
+            self._known[key] = bool((reached & self.sets[one]).any())
         return self._known[key]
 
     @cached_property
@@ -268,9 +284,10 @@ class _CellPairs:
         axis = self._axes[position]
         masks = set()
         for number in sets:
-            by_level = np.moveaxis(self.sets[number].reshape(self._shape), position, 0)
-            flat = by_level.reshape(len(by_level), -1).astype(np.float32)
-            both = (flat @ flat.T > 0) & axis.agree & ~np.eye(len(flat), dtype=bool)
+            by_kind = np.moveaxis(self.sets[number], position, 0)
+            flat = by_kind.reshape(len(by_kind), -1).astype(np.float32)
+            both = (flat @ flat.T > 0)[np.ix_(axis.kind, axis.kind)]
+            both &= axis.agree & ~np.eye(len(both), dtype=bool)
             masks.update(np.unique(axis.mask[both]).tolist())
         found = {self._apart(mask) for mask in masks}
         return [apart for apart in found if not any(apart < larger for larger in found)]
@@ -285,15 +302,19 @@ class _Axis:
         Bits of the factors that tell two levels apart.
     agree : bool (k, k)
         Whether the invariants leave open which of two levels it is.
+    kind : int64 (k,)
+        Levels of one kind are in the same sets.
     """
 
-    def __init__(self, mask: Ints, agree: Bools) -> None:
-        self.mask, self.agree = mask, agree
+    def __init__(self, mask: Ints, agree: Bools, kind: Ints) -> None:
+        self.mask, self.agree, self.kind = mask, agree, kind
         self.masks = sorted(set(mask[agree].tolist()))
         self.any = int(np.bitwise_or.reduce(mask[agree]))
 
     @classmethod
-    def of(cls, product: Product, position: int, factors: Sequence[str], exact: Collection[str]) -> _Axis:
+    def of(
+        cls, product: Product, position: int, kind: Ints, factors: Sequence[str], exact: Collection[str]
+    ) -> _Axis:
         maps = factor_maps(product, position)
         size = product.schema.shape[position]
         mask, agree = np.zeros((size, size), dtype=np.int64), np.ones((size, size), dtype=bool)
@@ -303,11 +324,13 @@ class _Axis:
                 mask |= differ.astype(np.int64) << factors.index(name)
             if name in exact:
                 agree &= ~differ
-        return cls(mask, agree)
+        return cls(mask, agree, kind)
 
     def reached(self, cells: Bools, position: int, mask: int) -> Bools:
-        """Return the cells that differ in this attribute, at least so, from one that is given."""
-        step = self.agree & ((self.mask & mask) == mask)
+        """Return the kinds of cells that differ in this attribute, at least so, from one that is given."""
+        step = np.zeros((cells.shape[position],) * 2, dtype=bool)
+        one, other = np.nonzero(self.agree & ((self.mask & mask) == mask))
+        step[self.kind[one], self.kind[other]] = True
         if step.all():
             return np.broadcast_to(cells.any(axis=position, keepdims=True), cells.shape)
         moved = np.tensordot(cells.astype(np.float32), step.astype(np.float32), axes=([position], [0]))
