@@ -6,7 +6,10 @@ import io
 import json
 import shutil
 from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -15,8 +18,13 @@ from support.mini import mini_frame, mini_histogram, to_dense, write_mini
 
 from opendas.cli.main import main
 from opendas.files.release_folder import ReleaseFolder
+from opendas.measurement.plan import MeasurementPlan
+from opendas.measurement.protection import ProtectionMap
+from opendas.report import RunFacts
+from opendas.report.certificate import certificate_bytes, totals
 from opendas.schema.dhc_persons import dhc_persons
 from opendas.schema.pl94 import pl94_persons
+from opendas.verify.budget import certified_plan
 
 FINE = """
 [product]
@@ -34,6 +42,9 @@ groups = ["kind", "age * sex", "kind * age"]
 [[structural_zeros]]
 kind = ["prison"]
 age = ["child"]
+[[invariants]]
+query = "total"
+geolevel = "region"
 [passes]
 least_squares = { "*" = [["rest"]] }
 [[passes.earlier]]
@@ -92,22 +103,26 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "fine.csv").write_text("\n".join(lines) + "\n")
     (folder / "fine.toml").write_text(FINE)
     (folder / "tied.toml").write_text(RUN)
-    code, text = opendas("run", folder / "run.toml", "--out", folder / "first", "--seed", 1)
+    code, text = opendas("run", folder / "run.toml", "--out", folder / "first")
     assert code == 0, text
-    code, text = opendas("run", folder / "tied.toml", "--out", folder / "second", "--seed", 2)
+    code, text = opendas("run", folder / "tied.toml", "--out", folder / "second")
     assert code == 0, text
     return folder
+
+
+def certificate_of(out: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((out / "release/certificate.json").read_bytes())
+    return found
 
 
 def test_the_tied_release_agrees_in_every_leaf_and_passes_every_check(world: Path) -> None:
     first, second = ReleaseFolder(world / "first")["mini"], ReleaseFolder(world / "second")["fine"]
     group = second.product.workload.group("kind * age")
     assert np.array_equal(group.answers(to_dense(second.estimate)), to_dense(first.estimate))
-    code, text = opendas("verify", world / "second", "--allow-seeded", "--rederive")
+    code, text = opendas("verify", world / "second", "--rederive")
     assert code == 0, text
     assert "counts of kind * age, as in the release of mini" in text
-    certificate = json.loads((world / "second/release/certificate.json").read_bytes())
-    (run,) = certificate["runs"]
+    (run,) = certificate_of(world / "second")["runs"]
     (said,) = [line for line in run["declared"] if line.startswith("tie:")]
     assert second.product.tie is not None
     assert said.startswith(
@@ -136,6 +151,88 @@ def test_sexes_are_those_of_the_measurement(world: Path) -> None:
     )
 
 
+def test_the_certificate_adds_what_both_releases_lose(world: Path) -> None:
+    first, second = certificate_of(world / "first"), certificate_of(world / "second")
+    (earlier,), (run,) = first["runs"], second["runs"]
+    losses = [Fraction(earlier["rho"]), Fraction(run["rho"])]
+    (total,) = second["totals"]
+    assert (Fraction(total["rho"]), total["runs"], total["tied"]) == (sum(losses), 2, 1)
+    assert total["epsilon"]["cks"] > run["epsilon"]["cks"] > 0
+    text = " ".join(run["guarantee"].split())
+    assert f"together they lose at most rho = {sum(losses)} " in text
+    assert "post-processing of both measurements" in text
+    assert "the microdata of that release and public information" in text
+    assert "runs of this output folder, and the releases that they are tied to" in second["scope"]
+    assert "tied" not in first["totals"][0]
+    assert "tied" not in first["scope"]
+    html = (world / "second/release/report.html").read_text()
+    assert "2, 1 of them tied to" in html
+    assert "The released total is that of the earlier release of mini." in html
+
+
+def test_two_products_of_one_folder_are_added_once(world: Path, tmp_path: Path) -> None:
+    shutil.copytree(world / "first", tmp_path / "both")
+    path = world / f"both-{tmp_path.name}.toml"
+    path.write_text((world / "tied.toml").read_text().replace('"first"', f'"{tmp_path / "both"}"'))
+    code, text = opendas("run", path, "--out", tmp_path / "both")
+    assert code == 0, text
+    found = certificate_of(tmp_path / "both")
+    (total,) = found["totals"]
+    losses = [Fraction(run["rho"]) for run in found["runs"]]
+    assert (Fraction(total["rho"]), total["runs"], len(losses)) == (sum(losses), 2, 2)
+    assert "tied" not in total
+    code, text = opendas("verify", tmp_path / "both")
+    assert code == 0, text
+
+
+@pytest.mark.parametrize("what", ["tied", "totals"])
+def test_a_certificate_that_states_less_for_the_earlier_release_fails(
+    world: Path, tmp_path: Path, what: str
+) -> None:
+    shutil.copytree(world / "second", tmp_path / "second")
+    path = tmp_path / "second/release/certificate.json"
+    found = json.loads(path.read_bytes())
+    if what == "tied":
+        found["runs"][0]["tied"][0]["rho"] = "1/1000"
+        found["totals"] = totals([RunFacts.from_dict(found["runs"][0])])
+    else:
+        found["totals"][0] |= {"rho": found["runs"][0]["rho"], "runs": 1}
+        del found["totals"][0]["tied"]
+    path.write_bytes(certificate_bytes(found))
+    code, text = opendas("verify", tmp_path / "second")
+    assert code == 1
+    failed = {
+        line.split(":")[0].removeprefix("FAILED").strip() for line in text.splitlines() if "FAILED" in line
+    }
+    assert "certificate made again" in failed
+    assert what != "totals" or "totals" in failed
+
+
+def test_what_the_earlier_release_holds_is_known_of_the_tied_one(world: Path) -> None:
+    """Bounds and zeros that come with a tie leave the same protected as when a product declares them."""
+    second = ReleaseFolder(world / "second")["fine"]
+    tied, frame, spine = second.product, second.frame, second.spine
+    earlier = ReleaseFolder(world / "first")["mini"].product
+    assert tied.tie is not None
+    assert [bound.name for bound in tied.tie.bounds] == [f"{bound.name} (mini)" for bound in earlier.bounds]
+    declared = replace(tied, tie=None, bounds=earlier.bounds)
+    untied = replace(tied, tie=None)
+    run = certificate_of(world / "second")["runs"][0]
+    plan = certified_plan(run, second)
+    held, twin, without = (
+        ProtectionMap.of(MeasurementPlan(product, spine, plan.budget), frame)
+        for product in (tied, declared, untied)
+    )
+    assert (held.sizes, held.alone, held.least) == (twin.sizes, twin.alone, twin.least)
+    assert held.places < without.places
+    leaves, cells = range(len(spine.leaf)), range(tied.schema.size)
+    assert all(held.place(a, i) == twin.place(a, i) for a in leaves for i in cells)
+    without_zeros = replace(untied, structural_zeros=())
+    zeros = ProtectionMap.of(MeasurementPlan(replace(without_zeros, tie=tied.tie), spine, plan.budget), frame)
+    assert zeros.places == held.places
+    assert run["protection"]["places"] <= held.places  # the certificate knows the invariants' values, too
+
+
 @pytest.mark.parametrize("file", ["measurements/fine/tie.parquet", "mdf/fine"])
 def test_a_changed_tie_or_a_moved_record_is_found(world: Path, tmp_path: Path, file: str) -> None:
     shutil.copytree(world / "second", tmp_path / "second")
@@ -150,7 +247,7 @@ def test_a_changed_tie_or_a_moved_record_is_found(world: Path, tmp_path: Path, f
         counts[0] = [count + 1 for count in counts[0]]
         table = table.set_column(2, table.schema.field(2), [counts])
     pq.write_table(table, path)
-    code, text = opendas("verify", tmp_path / "second", "--allow-seeded")
+    code, text = opendas("verify", tmp_path / "second")
     assert code == 1
     failed = [line for line in text.splitlines() if line.startswith("FAILED")]
     assert any("fine: tie: other counts than mini in" in line for line in failed), text
@@ -162,6 +259,8 @@ def test_a_changed_tie_or_a_moved_record_is_found(world: Path, tmp_path: Path, f
         (('release = "first"', 'release = "nowhere"'), 2, "holds no release"),
         (('release = "first"', 'release = "second"'), 2, "this release holds fine"),
         (('product = "fine.toml"', 'product = "product.toml"'), 2, "does not say what of it agrees"),
+        (("[input]", 'drop_invariants = ["total@region"]\n[input]'), 2, "publishes total@region exactly"),
+        (("frame.csv", "units.csv"), 3, "is not that of this frame"),
         (("frame.csv", "other.csv"), 3, "is a release of another frame"),
         (("[input]", 'estimator = "informed"\n[input]'), 2, "estimator informed"),
     ],
@@ -171,6 +270,10 @@ def test_a_tie_that_cannot_be_is_refused(
 ) -> None:
     frame = (world / "frame.csv").read_text()
     (world / "other.csv").write_text(frame + "990101,1,0,0\n")
+    head, first, *rest = frame.splitlines()
+    code_, homes, *units = first.split(",")
+    changed = ",".join([code_, str(int(homes) + 1), *units])
+    (world / "units.csv").write_text("\n".join([head, changed, *rest]) + "\n")
     text = (world / "tied.toml").read_text()
     assert change[0] in text
     path = world / f"refused-{tmp_path.name}.toml"
@@ -178,6 +281,24 @@ def test_a_tie_that_cannot_be_is_refused(
     found, said = opendas("run", path, "--out", tmp_path / "out", "--seed", 3)
     assert found == code, said
     assert expected in " ".join(said.split())
+
+
+def test_a_real_run_is_not_tied_to_a_seeded_release(world: Path, tmp_path: Path) -> None:
+    code, text = opendas("run", world / "run.toml", "--out", tmp_path / "seeded", "--seed", 1)
+    assert code == 0, text
+    path = world / f"seeded-{tmp_path.name}.toml"
+    path.write_text((world / "tied.toml").read_text().replace('"first"', f'"{tmp_path / "seeded"}"'))
+    code, text = opendas("run", path, "--out", tmp_path / "real")
+    assert code == 4
+    assert "is stamped NOT FOR RELEASE" in " ".join(text.split())
+    assert not (tmp_path / "real/release").exists()
+    code, text = opendas("run", path, "--out", tmp_path / "test", "--seed", 2)
+    assert code == 0, text
+    (total,) = certificate_of(tmp_path / "test")["totals"]
+    assert total["unbounded"]
+    assert "which nothing bounds" in certificate_of(tmp_path / "test")["runs"][0]["guarantee"]
+    code, text = opendas("verify", tmp_path / "test", "--allow-seeded")
+    assert code == 0, text
 
 
 def test_a_tied_release_that_was_changed_is_refused(world: Path, tmp_path: Path) -> None:
@@ -205,11 +326,13 @@ def test_cells_of_the_redistricting_product_are_rows_of_the_persons_product() ->
 def test_drawing_what_is_read_is_the_same_release_as_drawing_everything(world: Path, tmp_path: Path) -> None:
     """docs/proofs/noise.md, section 4, for stages and a tie: measured in full, then estimated."""
     run = world / "tied.toml"
+    code, text = opendas("run", run, "--out", tmp_path / "lazy", "--seed", 2)
+    assert code == 0, text
     code, text = opendas("measure", run, "--out", tmp_path / "full", "--seed", 2)
     assert code == 0, text
     code, text = opendas("estimate", run, "--out", tmp_path / "full")
     assert code == 0, text
-    lazy, full = (folder / "release/mdf/fine" for folder in (world / "second", tmp_path / "full"))
+    lazy, full = (tmp_path / name / "release/mdf/fine" for name in ("lazy", "full"))
     names = sorted(path.name for path in lazy.iterdir())
     assert names == sorted(path.name for path in full.iterdir())
     assert [(lazy / name).read_bytes() for name in names] == [(full / name).read_bytes() for name in names]

@@ -19,9 +19,16 @@ from scipy import sparse
 
 from opendas.arrays import Bools, Ints
 from opendas.constraints.conflicts import Atoms, forest, is_laminar
-from opendas.constraints.table import ConstraintTable, bound_cells, bound_table, invariant_geolevels
+from opendas.constraints.table import (
+    ConstraintTable,
+    bound_cells,
+    bound_table,
+    bounds_of_leaves,
+    invariant_geolevels,
+)
 from opendas.geography.frame import Frame
 from opendas.geography.spine import Spine
+from opendas.schema.declarations import Tie
 from opendas.schema.product import Product
 from opendas.schema.query_groups import QueryGroup
 
@@ -107,13 +114,31 @@ class PublicFacts:
             product = replace(product, bounds=())
             leaf = None
         size = (len(spine.leaf), len(product.bounds))
-        return cls(
+        facts = cls(
             product.possible,
             tuple(bound.name for bound in product.bounds),
             bound_cells(product),
             np.zeros(size, np.int64) if leaf is None else leaf.lower,
             np.zeros(size, np.int64) if leaf is None else leaf.upper,
             tuple(_exact_queries(product, spine, table)),
+        )
+        return facts if product.tie is None else facts._with_tied(product, product.tie, spine, frame)
+
+    def _with_tied(self, product: Product, tie: Tie, spine: Spine, frame: Frame | None) -> PublicFacts:
+        """Add what the earlier release holds: where this one agrees with it, it is known here, too."""
+        query = product.workload.group(tie.query)
+        bounds = () if frame is None else tie.bounds
+        sets = [query.cells_of(rows) for rows in (tie.impossible, *(bound.rows for bound in bounds))]
+        lower = upper = np.zeros((len(spine.leaf), 0), np.int64)
+        if frame is not None:
+            lower, upper = bounds_of_leaves(bounds, frame, spine)
+        return replace(
+            self,
+            possible=self.possible & ~sets[0],
+            bound_names=(*self.bound_names, *(bound.name for bound in bounds)),
+            bound_cells=np.vstack([self.bound_cells, *sets[1:]]),
+            lower=np.hstack([self.lower, lower]),
+            upper=np.hstack([self.upper, upper]),
         )
 
     def only(self, names: Collection[str]) -> PublicFacts:

@@ -9,7 +9,7 @@ Axes: ``g`` geounits of a level, ``B`` bounds, ``n`` cells.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,6 +19,7 @@ from opendas.arrays import Codes, refines
 from opendas.errors import ConfigError, DataError
 from opendas.geography.frame import Frame
 from opendas.geography.spine import Spine
+from opendas.schema.declarations import Bound, TiedBound
 from opendas.schema.histogram import Histogram
 from opendas.schema.product import Product
 from opendas.schema.query_groups import QueryGroup
@@ -31,6 +32,7 @@ __all__ = [
     "TiedCounts",
     "bound_cells",
     "bound_table",
+    "bounds_of_leaves",
     "invariant_geolevels",
 ]
 
@@ -296,13 +298,20 @@ def invariant_geolevels(product: Product, spine: Spine) -> dict[str, int]:
     return found
 
 
-def _bounds(
-    product: Product, frame: Frame, spine: Spine
+def bounds_of_leaves(
+    bounds: Sequence[Bound | TiedBound], frame: Frame, spine: Spine
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    shape = (len(spine.leaf), len(product.bounds))
+    """Return the least and the most records that bounds allow at each leaf, int64 (L, bounds), by the spine.
+
+    Raises
+    ------
+    DataError
+        If the frame lacks a column of units, or holds a count that cannot be one.
+    """
+    shape = (len(spine.leaf), len(bounds))
     lower = np.zeros(shape, dtype=np.int64)
     upper = np.zeros(shape, dtype=np.int64)
-    for k, bound in enumerate(product.bounds):
+    for k, bound in enumerate(bounds):
         if bound.column not in frame.units:
             raise DataError(
                 f"bound {bound.name!r} needs the unit column {bound.column!r}; the frame has "
@@ -348,7 +357,7 @@ def bound_table(
     cells = bound_cells(product)
     partitions = _partitions(product, cells)
     levels: list[LevelConstraints] = []
-    lower, upper = _bounds(product, frame, spine)
+    lower, upper = bounds_of_leaves(product.bounds, frame, spine)
     for number in reversed(range(len(spine.levels))):
         held, joint = _held(product, spine, where, invariants, number)
         levels.insert(0, LevelConstraints(lower, upper, held, joint))

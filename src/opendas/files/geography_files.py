@@ -449,9 +449,7 @@ def constraint_metadata(product: Product, spine: Spine) -> dict[str, object]:
 
 def tie_metadata(product: Product) -> dict[str, object]:
     """Return what a file of tied counts says of itself."""
-    tie = product.tie
-    said = {} if tie is None else {"product": tie.product, "query": tie.query, "microdata": tie.microdata}
-    return {"format": "opendas tie 1", **said}
+    return {"format": "opendas tie 1", **({} if product.tie is None else product.tie.to_dict())}
 
 
 def _write_tie(path: Path, product: Product, spine: Spine, tied: TiedCounts) -> None:

@@ -15,8 +15,7 @@ __all__ = ["product_from_json", "product_to_json"]
 
 def product_to_json(product: Product) -> dict[str, Any]:
     """Return the declaration of `product`; passes and default budget belong to the run and stay out."""
-    tie = product.tie
-    tied = {} if tie is None else {"tie": [tie.product, tie.query, tie.microdata]}
+    tied = {} if product.tie is None else {"tie": product.tie.to_dict()}
     return {
         "name": product.name,
         "protected_unit": product.protected_unit,
@@ -62,7 +61,7 @@ def product_from_json(value: Mapping[str, Any]) -> Product:
             protected_unit=value["protected_unit"],
             layout=value["layout"],
             passes=PassPlan({}, {}),
-            tie=Tie(*value["tie"]) if "tie" in value else None,
+            tie=Tie.from_dict(value["tie"]) if "tie" in value else None,
         )
     except (KeyError, TypeError, ValueError) as error:
         raise FormatError("the description of the product in the file's metadata is incomplete.") from error

@@ -17,6 +17,7 @@ from opendas.custody.ledger_entries import INFINITE, LedgerEntry, Loss, Spent, t
 from opendas.custody.protected_units import CENSUS_CHANGES, unit_id
 from opendas.errors import ConfigError, FormatError
 from opendas.files.atomic import PARTIAL_SUFFIX, sha256_file, write_atomic
+from opendas.files.release_folder import digest_of_files
 from opendas.privacy.exact import format_fraction
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.report.facts import RunFacts, loss_json
@@ -136,11 +137,38 @@ def _discoveries(runs: Sequence[RunFacts]) -> list[LedgerEntry]:
     return list(found.values())
 
 
+def _earlier(runs: Sequence[RunFacts], files: Iterable[ReleasedFile]) -> list[LedgerEntry]:
+    """Describe what the releases cost that runs are tied to, but for those that are in this folder."""
+    microdata: dict[str, dict[str, str]] = {}
+    for file in files:
+        microdata.setdefault("/".join(file.path.split("/")[:2]), {})[file.path] = file.sha256
+    here = {digest_of_files(listed) for listed in microdata.values()}
+    here |= {act.act for run in runs if run.domain is not None for act in run.domain.discoveries}
+    acts = {act.act: act for run in runs for act in run.tied if act.act not in here}
+    return [
+        LedgerEntry(
+            run_id=act.act,
+            product=act.product,
+            key_commitment="-",
+            input_tag="-",
+            plan_digest="-",
+            mechanism=act.mechanism,
+            loss=INFINITE if act.loss is None else act.loss,
+            relation=act.neighbours,
+            protected_unit=act.protected_unit,
+            version="-",
+            seeded=act.loss is None,
+            delta=act.delta,
+        )
+        for act in acts.values()
+    ]
+
+
 def _finite(loss: Loss | None) -> Fraction | None:
     return loss if isinstance(loss, Fraction) else None
 
 
-def _total(spent: Spent, runs: Sequence[RunFacts], delta: Fraction) -> dict[str, object]:
+def _total(spent: Spent, runs: Sequence[RunFacts], delta: Fraction, tied: int) -> dict[str, object]:
     pure = spent.epsilon is not None
     loss = _finite(spent.epsilon if pure else spent.rho)
     records = {f"one {run.protected_unit}" for run in runs}
@@ -150,6 +178,7 @@ def _total(spent: Spent, runs: Sequence[RunFacts], delta: Fraction) -> dict[str,
         "neighbours": spent.relation.value,
         "runs": spent.acts - spent.approximate,
         "uncovered": spent.uncovered,
+        **({"tied": tied} if tied else {}),
         **loss_json(loss, delta, pure=pure),
     }
     if spent.approximate:
@@ -160,12 +189,14 @@ def _total(spent: Spent, runs: Sequence[RunFacts], delta: Fraction) -> dict[str,
     return total
 
 
-def totals(runs: Sequence[RunFacts]) -> list[dict[str, object]]:
+def totals(runs: Sequence[RunFacts], files: Iterable[ReleasedFile] = ()) -> list[dict[str, object]]:
     """Sum the losses of the runs exactly, per change and under each relation by itself.
 
     Parameters
     ----------
     runs : sequence of RunFacts
+    files : iterable of ReleasedFile
+        Of the release: a run may be tied to another one in it, which then counts once.
 
     Returns
     -------
@@ -175,7 +206,8 @@ def totals(runs: Sequence[RunFacts]) -> list[dict[str, object]]:
         whose loss under this relation was not derived: losses under different relations are never added.
         A run that is not for release makes a total unbounded. Acts that found private parts of a domain are
         covered too: ``discoveries`` says how many, and ``delta`` has theirs, in exact ``discovery_delta``,
-        added to that of the conversion.
+        added to that of the conversion. So are the acts behind releases that runs are tied to, each once;
+        ``tied`` says how many of the runs they are.
 
     Notes
     -----
@@ -185,7 +217,15 @@ def totals(runs: Sequence[RunFacts]) -> list[dict[str, object]]:
         return []
     delta = min(run.delta for run in runs)
     entries = [_entry(run, number) for number, run in enumerate(runs)] + _discoveries(runs)
-    return [_total(spent, runs, delta) for spent in total_spent(entries, CENSUS_CHANGES)]
+    earlier = _earlier(runs, files)
+    tied = {
+        (spent.relation, spent.change): spent.acts - spent.approximate
+        for spent in total_spent(earlier, CENSUS_CHANGES)
+    }
+    return [
+        _total(spent, runs, delta, tied.get((spent.relation, spent.change), 0))
+        for spent in total_spent(entries + earlier, CENSUS_CHANGES)
+    ]
 
 
 def build_certificate(
@@ -218,6 +258,7 @@ def build_certificate(
     """
     places = {run.product: number for number, run in enumerate(runs, start=1)}
     account = account or AccountFacts(False, len(runs), places, 0)
+    files = tuple(files)
     return {
         "format": FORMAT,
         "version": version,
@@ -225,9 +266,9 @@ def build_certificate(
         "issued": issued,
         "stamps": list(dict.fromkeys(stamp for run in runs for stamp in run.stamps)),
         "runs": [{**run.to_dict(), "guarantee": guarantee_text(run)} for run in runs],
-        "totals": totals(runs),
+        "totals": totals(runs, files),
         "account": account.to_dict(),
-        "scope": account_text(account),
+        "scope": account_text(account, tied=any(run.tied for run in runs)),
         "files": [file.to_dict() for file in files],
     }
 

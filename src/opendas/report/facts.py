@@ -21,7 +21,7 @@ from opendas.measurement.protected import Protection
 from opendas.privacy.exact import format_fraction, parse_fraction
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.privacy.zcdp import SEVERAL, Account, PureAccount, group_loss
-from opendas.schema.declarations import ContributionBound
+from opendas.schema.declarations import ContributionBound, EarlierAct
 from opendas.schema.provenance import Domain
 
 __all__ = ["NoiseRow", "RunFacts", "loss_json"]
@@ -172,6 +172,8 @@ class RunFacts:
         Loss when one record of a unit changes and the others stay; None where a unit is one record.
     protection : Protection or None
         What the exact facts leave protected; None in certificates of versions that did not say.
+    tied : tuple of EarlierAct
+        What the releases cost that this one agrees with.
 
     Raises
     ------
@@ -211,6 +213,7 @@ class RunFacts:
     contribution: ContributionBound | None = None
     record_loss: Fraction | None = None
     protection: Protection | None = None
+    tied: tuple[EarlierAct, ...] = ()
 
     def __post_init__(self) -> None:
         if self.mechanism not in tuple(Mechanism) or self.neighbours not in tuple(Neighbours):
@@ -289,6 +292,7 @@ class RunFacts:
             "contribution": self._contribution(),
             "several": {str(n): self.losses({"": loss})[""] for n, loss in self.several.items()},
             "protection": None if self.protection is None else self.protection.to_dict(),
+            **({"tied": [act.to_dict() for act in self.tied]} if self.tied else {}),
         }
 
     def _official(self) -> dict[str, dict[str, object]]:
@@ -376,6 +380,7 @@ class RunFacts:
             protection=None
             if record.get("protection") is None
             else Protection.from_dict(record["protection"]),
+            tied=tuple(EarlierAct.from_dict(act) for act in record.get("tied", ())),
         )
 
 

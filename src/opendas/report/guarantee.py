@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from fractions import Fraction
 
 from opendas.custody.account import AccountFacts
+from opendas.custody.protected_units import unit_id
 from opendas.custody.stamps import (
     CHOSEN_WITH_TRUTH,
     DEMONSTRATION_FRAME,
@@ -23,7 +25,7 @@ from opendas.privacy.exact import format_fraction
 from opendas.privacy.relations import Neighbours
 from opendas.privacy.zcdp import Account
 from opendas.report.facts import RunFacts
-from opendas.schema.declarations import Distinct
+from opendas.schema.declarations import Distinct, EarlierAct
 from opendas.schema.provenance import Provenance
 
 __all__ = [
@@ -65,9 +67,11 @@ LEDGER_SCOPE = (
     "by this program in another folder or by anyone else, adds to the loss and is not counted here."
 )
 
+_TIED_SCOPE = LEDGER_SCOPE.replace("folder only", "folder, and the releases that they are tied to")
 
-def account_text(account: AccountFacts) -> str:
-    """Return what a certificate says of the account, in words."""
+
+def account_text(account: AccountFacts, *, tied: bool = False) -> str:
+    """Return what a certificate says of the account, in words; `tied` if the totals hold earlier releases."""
     looked = "No reading of the confidential data without noise is noted in it."
     if account.readings:
         times = f"{account.readings} time{'s' * (account.readings > 1)}"
@@ -76,7 +80,7 @@ def account_text(account: AccountFacts) -> str:
             "plan one; what was decided by that is covered by no loss stated here."
         )
     if not account.book:
-        return f"{LEDGER_SCOPE} The account is the folder's own. {looked}"
+        return f"{_TIED_SCOPE if tied else LEDGER_SCOPE} The account is the folder's own. {looked}"
     places = ", ".join(f"{name} is act {place} of {account.acts}" for name, place in account.places.items())
     declared = (
         f" (declared as epsilon = {account.limit['epsilon']} at delta = {account.limit['delta']})"
@@ -203,6 +207,43 @@ def _units(run: RunFacts) -> list[str]:
     return found
 
 
+def _tied(run: RunFacts) -> list[str]:
+    """Say what comes on top of a loss where a run agrees with an earlier release, and what does not."""
+    if not run.tied:
+        return []
+    releases = [act for act in run.tied if act.product != "domain"]
+    named = " and ".join(f"{act.product} (microdata {act.act[:16]})" for act in releases)
+    text = (
+        f"The counts agree with an earlier release, of {named}. To make them agree reads what is released "
+        "there and no record: it is post-processing of both measurements, and loses nothing more. But that "
+        "release is about the same data and has a loss of its own"
+    )
+    alike = [
+        act
+        for act in run.tied
+        if (act.neighbours, act.mechanism) == (run.neighbours, run.mechanism)
+        and unit_id(act.protected_unit) == unit_id(run.protected_unit)
+    ]
+    if any(act.loss is None for act in run.tied):
+        return [
+            f"{text}, which nothing bounds: its noise can be computed by others, and so can what it hides."
+        ]
+    if run.loss is None or len(alike) < len(run.tied) or any(act.delta for act in run.tied):
+        text += ", which the totals add where both are losses of one change."
+    else:
+        parts = " + ".join(format_fraction(loss) for loss in [run.loss, *(_finite(act) for act in alike)])
+        together = run.loss + sum(map(_finite, alike), Fraction(0))
+        text += f": together they lose at most {run.loss_words(together)}, the sum of {parts}."
+    return [
+        f"{text} All other losses, margins and noise of this run that are stated here are those of its own "
+        "measurements."
+    ]
+
+
+def _finite(act: EarlierAct) -> Fraction:
+    return Fraction(0) if act.loss is None else act.loss
+
+
 def _not_protected(run: RunFacts) -> str:
     text = _invariants(run.invariants) if run.protection is None else _exact_facts(run.protection)
     if DEMONSTRATION_FRAME in run.stamps:
@@ -298,19 +339,26 @@ def _paragraphs(run: RunFacts) -> tuple[str, ...]:
         opening.append(
             "With a secret key and a finite budget, the plan of this run would guarantee the following."
         )
+    bounds = (
+        "keep within its bounds and those of the release that this one is tied to,"
+        if run.tied
+        else ("keep within its bounds")
+    )
+    earlier = ", the microdata of that release" if run.tied else ""
     return (
         *opening,
-        "Let U be the inputs that pass validation, share the public frame, keep within its bounds and have "
+        f"Let U be the inputs that pass validation, share the public frame, {bounds} and have "
         f"exactly the listed invariant values. For any two inputs in U that differ by {_change(run)}, the "
         f"measurements are computationally indistinguishable from those of {_loss(run)}. Everything else in "
-        "the release is computed from the measurements, the invariants and public information.",
+        f"the release is computed from the measurements, the invariants{earlier} and public information.",
         *_conversion(run),
+        *_tied(run),
         *_units(run),
         _not_protected(run),
         *_left_protected(run),
         computational_text(run.draws, run.key),
         "The guarantee concerns the edited file, given that validation passed.",
-        LEDGER_SCOPE,
+        _TIED_SCOPE if run.tied else LEDGER_SCOPE,
     )
 
 
@@ -331,8 +379,8 @@ def guarantees(runs: Sequence[RunFacts]) -> list[list[str]]:
     return found
 
 
-def limits() -> tuple[str, ...]:
-    """Return what the guarantee does not say, a text per point."""
+def limits(*, tied: bool = False) -> tuple[str, ...]:
+    """Return what the guarantee does not say, a text per point; `tied` as in :func:`account_text`."""
     return (
         "It does not say that nothing can be learned about anybody. What holds for a population can be "
         "learned from a private release, and then be applied to a person.",
@@ -342,5 +390,5 @@ def limits() -> tuple[str, ...]:
         "of each run says.",
         "It says nothing about errors of the data before they came here, such as people missed or counted "
         "twice.",
-        LEDGER_SCOPE,
+        _TIED_SCOPE if tied else LEDGER_SCOPE,
     )

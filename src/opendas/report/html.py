@@ -165,7 +165,7 @@ def report_html(certificate: Mapping[str, Any], runs: Sequence[RunFacts], digest
             totals=certificate["totals"],
             scope=certificate["scope"],
             stamps=[(stamp, STAMP_MEANING.get(stamp, "")) for stamp in certificate["stamps"]],
-            limits=limits(),
+            limits=limits(tied=any(run.tied for run in runs)),
             groups=views.file_groups(certificate["files"]),
             interval_tables=[
                 file["path"]

@@ -113,7 +113,8 @@ def exact_words(record: Mapping[str, Any], digits: int = 0) -> str:
 def runs_words(total: Mapping[str, Any]) -> str:
     """Say how many runs a total covers, of how many on the same records."""
     runs, uncovered = total["runs"], total["uncovered"]
-    found = f" and {total['discoveries']} discovery" if total.get("discoveries") else ""
+    found = f", {total['tied']} of them tied to" if total.get("tied") else ""
+    found += f" and {total['discoveries']} discovery" if total.get("discoveries") else ""
     return (f"{runs} of {runs + uncovered}" if uncovered else str(runs)) + found
 
 
@@ -298,6 +299,8 @@ def total_margins(run: RunFacts) -> tuple[TotalMargin, ...]:
             whose, name = f"The total of one part of a {name}", f"part of a {name}"
         elif level in made:
             beside = " It is a geounit of the spine, not an official area."
+        if run.tied:
+            beside += f" The released total is that of the earlier release of {run.tied[0].product}."
         if not here:
             continue
         worst = {row.query: row for row in sorted(here, key=lambda row: row.variance)}

@@ -103,7 +103,7 @@ def measured_facts(
         tie = product.tie
         public.append(
             f"tie: {tie.query} as in the release of {tie.product}, microdata {tie.microdata}; the loss of "
-            "that release is not in the loss of this run, and comes on top of it"
+            "that release is not in the loss of this run, and is in the totals"
         )
     within = within_losses(plan, held)
     return RunFacts(
@@ -138,6 +138,7 @@ def measured_facts(
         domain=domain,
         contribution=budget.contribution.bound,
         record_loss=None if budget.contribution.bound is None else record_loss(plan),
+        tied=() if product.tie is None else product.tie.acts,
     )
 
 

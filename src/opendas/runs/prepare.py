@@ -15,7 +15,7 @@ from opendas.custody.stamps import DEMONSTRATION_FRAME, NOT_FOR_RELEASE, POPULAT
 from opendas.engines.backend import Backend
 from opendas.engines.local import workers_for
 from opendas.engines.truth import ExactCounts
-from opendas.errors import DataError
+from opendas.errors import DataError, PrivacyError
 from opendas.files.atomic import write_atomic
 from opendas.files.mdf.layout import check_mdf
 from opendas.files.release_folder import tied_counts
@@ -133,6 +133,12 @@ def plan_run(act: Act[RunOptions], run: Run, backend: Backend, *, estimates: boo
     act.clock.lap("read")
     constraints = bound_table(product, data.frame, spine, declared_invariants(product, counts.answers, spine))
     if product.tie is not None and resolved.tied is not None:
+        if act.options.seed is None and any(each.loss is None for each in product.tie.acts):
+            raise PrivacyError(
+                f"[tie]: the release of {product.tie.product} is stamped {NOT_FOR_RELEASE}: its noise can be "
+                "computed by others, so that this release would show what it hides. Tie to a release that "
+                "was made with a secret key, or give this run a seed, too."
+            )
         tied = tied_counts(resolved.tied, product, data.frame).take(spine.leaf_order)
         query = product.workload.group(product.tie.query)
         constraints = constraints.tied_to(product.tie.product, query, tied, spine)

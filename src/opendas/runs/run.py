@@ -226,8 +226,7 @@ class Run:
             "domain": resolved.domain.to_dict(),
         }
         if self.product.tie is not None:
-            tie = self.product.tie
-            document["tie"] = [tie.product, tie.query, tie.microdata]
+            document["tie"] = self.product.tie.to_dict()
         if self.product.passes.earlier:
             document["earlier"] = [
                 [sorted(stage.least_squares.items()), sorted(stage.rounder.items())]

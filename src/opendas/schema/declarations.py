@@ -1,4 +1,4 @@
-"""Declarations of invariants, bounds, structural zeros, and of units that have several records.
+"""Declarations of invariants, bounds, structural zeros, ties, and of units that have several records.
 
 An invariant is a statistic of the confidential data that is published exactly, by policy. Bounds and
 structural zeros are public: they follow from the frame and from the definition of the data.
@@ -6,19 +6,25 @@ structural zeros are public: they follow from the frame and from the definition 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from fractions import Fraction
 from typing import Any, Self
+
+from opendas.privacy.exact import format_fraction, parse_fraction
+from opendas.privacy.relations import Mechanism, Neighbours
 
 __all__ = [
     "MAX_PEOPLE_PER_UNIT",
     "Bound",
     "ContributionBound",
     "Distinct",
+    "EarlierAct",
     "Invariant",
     "StructuralZero",
     "Tie",
+    "TiedBound",
 ]
 
 MAX_PEOPLE_PER_UNIT = 99_999
@@ -49,6 +55,81 @@ class Invariant:
 
 
 @dataclass(frozen=True, slots=True)
+class EarlierAct:
+    """What an earlier release of the same records cost; its loss adds to that of a run that is tied to it.
+
+    Parameters
+    ----------
+    act : str
+        Names it: the digest of the microdata that came of it, or the name of a discovery.
+    product, protected_unit : str
+    mechanism : Mechanism
+    neighbours : Neighbours
+    loss : Fraction or None
+        rho or epsilon; None where nothing bounds it.
+    delta : Fraction
+        Of an act that holds its loss but for a probability.
+    """
+
+    act: str
+    product: str
+    protected_unit: str
+    mechanism: Mechanism
+    neighbours: Neighbours
+    loss: Fraction | None
+    delta: Fraction = Fraction(0)
+
+    def to_dict(self) -> dict[str, str]:
+        """Plain values, exact."""
+        return {
+            "act": self.act,
+            "product": self.product,
+            "protected_unit": self.protected_unit,
+            "mechanism": self.mechanism.value,
+            "neighbours": self.neighbours.value,
+            self.mechanism.loss_name: "infinity" if self.loss is None else format_fraction(self.loss),
+            "delta": format_fraction(self.delta),
+        }
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> Self:
+        """Read what :meth:`to_dict` wrote."""
+        mechanism = Mechanism(record["mechanism"])
+        loss = record[mechanism.loss_name]
+        return cls(
+            str(record["act"]),
+            str(record["product"]),
+            str(record["protected_unit"]),
+            mechanism,
+            Neighbours(record["neighbours"]),
+            None if loss == "infinity" else parse_fraction(loss, mechanism.loss_name),
+            parse_fraction(record["delta"], "delta"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TiedBound:
+    """A bound that an earlier release holds, so that it holds in one that agrees with it.
+
+    Parameters
+    ----------
+    name : str
+    column : str
+        Of public unit counts in the frame.
+    lower, upper : int
+        As of :class:`Bound`.
+    rows : tuple of (int, int)
+        Rows of the tie's query group that are counted: each from the first up to the second, left out.
+    """
+
+    name: str
+    column: str
+    lower: int
+    upper: int
+    rows: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Tie:
     """The counts of a product agree with those of an earlier release, in every geounit.
 
@@ -60,12 +141,49 @@ class Tie:
         Query group whose rows are that product's cells, in order.
     microdata : str
         Digest of the earlier release's microdata, where a run is tied to one; see
-        :func:`opendas.files.release_folder.microdata_digest`.
+        :func:`opendas.files.release_folder.tie_to`. So are the fields that follow.
+    acts : tuple of EarlierAct
+        What that release cost, with all that it is tied to itself.
+    bounds : tuple of TiedBound
+    impossible : tuple of (int, int)
+        Rows of the query group, as in :class:`TiedBound`, that are structural zeros of the earlier product.
     """
 
     product: str
     query: str
     microdata: str = ""
+    acts: tuple[EarlierAct, ...] = ()
+    bounds: tuple[TiedBound, ...] = ()
+    impossible: tuple[tuple[int, int], ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, exact."""
+        return {
+            "product": self.product,
+            "query": self.query,
+            "microdata": self.microdata,
+            "acts": [act.to_dict() for act in self.acts],
+            "bounds": [
+                [bound.name, bound.column, bound.lower, bound.upper, [list(rows) for rows in bound.rows]]
+                for bound in self.bounds
+            ],
+            "impossible": [list(rows) for rows in self.impossible],
+        }
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> Self:
+        """Read what :meth:`to_dict` wrote."""
+        bounds = (
+            TiedBound(name, column, lower, upper, _ranges(rows))
+            for name, column, lower, upper, rows in record["bounds"]
+        )
+        acts = map(EarlierAct.from_dict, record["acts"])
+        product, query, microdata = (str(record[name]) for name in ("product", "query", "microdata"))
+        return cls(product, query, microdata, tuple(acts), tuple(bounds), _ranges(record["impossible"]))
+
+
+def _ranges(pairs: Iterable[Iterable[int]]) -> tuple[tuple[int, int], ...]:
+    return tuple((int(first), int(end)) for first, end in pairs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,8 +162,10 @@ class Product:
 
     @cached_property
     def unit_columns(self) -> tuple[str, ...]:
-        """Frame columns of public unit counts that the bounds use."""
-        return tuple(dict.fromkeys(bound.column for bound in self.bounds))
+        """Frame columns of public unit counts that the bounds use, and those that come with a tie."""
+        columns = [bound.column for bound in self.bounds]
+        columns += [] if self.tie is None else [bound.column for bound in self.tie.bounds]
+        return tuple(dict.fromkeys(columns))
 
     def bound_row(self, bound: Bound) -> int:
         """Return the row of the bound's query group."""

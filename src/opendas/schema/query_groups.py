@@ -19,7 +19,19 @@ from opendas.arrays import Bools, Ints
 from opendas.errors import ConfigError
 from opendas.schema.attributes import Recode, Schema
 
-__all__ = ["QueryGroup", "Workload"]
+__all__ = ["QueryGroup", "Workload", "to_ranges"]
+
+
+def to_ranges(held: Bools) -> tuple[tuple[int, int], ...]:
+    """Return where a mask is true: each run of places, from the first up to the second, left out.
+
+    Examples
+    --------
+    >>> to_ranges(np.array([True, True, False, True]))
+    ((0, 2), (3, 4))
+    """
+    edges = np.flatnonzero(np.diff(held.astype(np.int8), prepend=0, append=0)).tolist()
+    return tuple(zip(edges[::2], edges[1::2], strict=True))
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +72,13 @@ class QueryGroup:
         out = np.zeros((flat.shape[0], self.size), dtype=np.int64)
         np.add.at(out.T, self.row_of_cell, flat.T)
         return out.reshape(*counts.shape[:-1], self.size)
+
+    def cells_of(self, ranges: Iterable[tuple[int, int]]) -> Bools:
+        """Return the cells, bool (n,), that some rows count, which are given as :func:`to_ranges` does."""
+        rows = np.zeros(self.size, dtype=bool)
+        for first, end in ranges:
+            rows[first:end] = True
+        return np.asarray(rows[self.row_of_cell])
 
     @property
     def members(self) -> Bools:

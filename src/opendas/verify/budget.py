@@ -23,7 +23,7 @@ from opendas.custody.account import AccountFacts
 from opendas.custody.protected_units import unit_id
 from opendas.errors import CheckFailed, ConfigError
 from opendas.files.nmf.reading import MeasurementFile, measurement_metadata
-from opendas.files.release_folder import ReleasedProduct
+from opendas.files.release_folder import ReleasedProduct, digest_of_files
 from opendas.geography.spine import Spine
 from opendas.measurement.loss import attribute_losses, within_losses
 from opendas.measurement.official import AreaLoss, official_losses
@@ -33,9 +33,9 @@ from opendas.privacy.exact import parse_fraction
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.report.guarantee import account_text
 from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
-from opendas.schema.declarations import ContributionBound
+from opendas.schema.declarations import ContributionBound, EarlierAct
 from opendas.schema.product import Product
-from opendas.schema.provenance import Discovery, Domain
+from opendas.schema.provenance import Domain
 from opendas.verify.check import require
 
 __all__ = [
@@ -288,25 +288,37 @@ def check_totals(certificate: Mapping[str, Any]) -> str:
         pure = "pure_epsilon" in total
         covered = Fraction(0)
         bounded = True
-        found: dict[tuple[str, str], Discovery] = {}
+        found: dict[tuple[str, str], tuple[Fraction, Fraction]] = {}
         for run in certificate["runs"]:
             times = _times(change, run["protected_unit"])
             if times == 0 or run["neighbours"] != total["neighbours"]:
                 continue
-            loss = times * _total(run)
-            laplace = run["mechanism"] == Mechanism.DISCRETE_LAPLACE
-            covered += loss**2 / 2 if laplace and not pure else loss
+            covered += _in_total(times * _total(run), run["mechanism"], pure=pure)
             if times == 1 and run.get("domain"):
                 for act in Domain.from_dict(run["domain"]).discoveries:
-                    found[unit_id(run["protected_unit"]), act.act] = act
+                    loss = act.loss(Neighbours(total["neighbours"]))
+                    found[unit_id(run["protected_unit"]), act.act] = (loss, act.delta)
             bounded = bounded and "NOT FOR RELEASE" not in run["stamps"]
+        tied = 0
+        for earlier in _tied_acts(certificate):
+            times = _times(change, earlier.protected_unit)
+            if times == 0 or earlier.neighbours != total["neighbours"]:
+                continue
+            bounded = bounded and earlier.loss is not None
+            loss = earlier.loss or Fraction(0)
+            if not earlier.delta:
+                tied += 1
+                covered += _in_total(times * loss, earlier.mechanism, pure=pure)
+            elif times == 1:
+                found[unit_id(earlier.protected_unit), earlier.act] = (loss, earlier.delta)
+        require(total.get("tied", 0) == tied, f"total for {change}: it leaves out an earlier release.")
         if total["unbounded"]:
             require(not bounded, f"total for {change}: stated as unbounded, but every run is bounded.")
             continue
         require(bounded, f"total for {change}: a run not for release has no finite loss.")
         key = "pure_epsilon" if pure else "rho"
-        covered += sum(act.loss(Neighbours(total["neighbours"])) for act in found.values())
-        delta = sum((act.delta for act in found.values()), Fraction(0))
+        covered += sum((loss for loss, _ in found.values()), Fraction(0))
+        delta = sum((delta for _, delta in found.values()), Fraction(0))
         require(
             parse_fraction(total.get("discovery_delta", "0"), change) == delta,
             f"total for {change}: its delta leaves out a discovery.",
@@ -317,10 +329,29 @@ def check_totals(certificate: Mapping[str, Any]) -> str:
     return f"{len(certificate['totals'])} totals"
 
 
+def _in_total(loss: Fraction, mechanism: str, *, pure: bool) -> Fraction:
+    """Return what a loss adds to a total: an epsilon to one of rho its half square."""
+    return loss**2 / 2 if mechanism == Mechanism.DISCRETE_LAPLACE and not pure else loss
+
+
+def _tied_acts(certificate: Mapping[str, Any]) -> list[EarlierAct]:
+    """Return what the releases cost that runs are tied to, each act once, but for what is in this one."""
+    folders: dict[str, dict[str, str]] = {}
+    for file in certificate["files"]:
+        top = str(Path(*Path(file["path"]).parts[:2]))
+        folders.setdefault(top, {})[file["path"]] = file["sha256"]
+    here = {digest_of_files(files) for files in folders.values()}
+    acts = [EarlierAct.from_dict(act) for run in certificate["runs"] for act in run.get("tied", ())]
+    return list({act.act: act for act in acts if act.act not in here}.values())
+
+
 def check_account(certificate: Mapping[str, Any]) -> str:
     """What is said of the account agrees with itself and with the runs: the ledger itself is not here."""
     account = AccountFacts.from_dict(certificate["account"])
-    require(certificate["scope"] == account_text(account), "the words about the account are others.")
+    tied = any(run.get("tied") for run in certificate["runs"])
+    require(
+        certificate["scope"] == account_text(account, tied=tied), "the words about the account are others."
+    )
     products = {run["product"] for run in certificate["runs"]}
     known = set(account.places) <= products and set(account.places.values()) <= set(
         range(1, account.acts + 1)
@@ -333,6 +364,7 @@ def check_account(certificate: Mapping[str, Any]) -> str:
     require(spent <= limit, "more is spent than the limit of the book.")
     for total in certificate["totals"]:
         same = total["change"] in (account.change, f"one {account.unit} record")
+        same = same and not total.get("tied")  # an earlier release may have another account
         if same and total["neighbours"] == account.relation and total["rho"] is not None:
             least = parse_fraction(total["rho"], "rho")
             require(least <= spent, "the book holds less than the runs of this release spent.")
@@ -340,11 +372,13 @@ def check_account(certificate: Mapping[str, Any]) -> str:
 
 
 def _times(change: str, unit: str) -> int:
-    """Return how many records of a kind a change touches; two units, where a person moves house."""
+    """Return how often a change counts the loss of one record of a kind (docs/proofs/composition.md, 5)."""
     if change in (f"one {unit} record", f"one {unit}"):
         return 1
     if change.startswith("one person with the unit changes"):
-        return {"person": 1, "housing unit": 2}.get(unit, 0)
+        return {"person": 1, "housing unit": 2, "housing unit or group quarters": 4}.get(unit, 0)
+    if change.startswith("one housing unit or group quarters") and unit == "housing unit":
+        return 1
     return int(change == "one record, whatever a run calls it")
 
 

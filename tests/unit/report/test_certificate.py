@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from opendas.custody.stamps import DEMONSTRATION_FRAME, NOT_FOR_RELEASE, POPULATED_LEAVES
-from opendas.errors import ConfigError, FormatError
+from opendas.errors import CheckFailed, ConfigError, FormatError
 from opendas.privacy.zcdp import epsilon_bun_steinke, epsilon_cks
 from opendas.report import (
     RunFacts,
@@ -22,6 +22,7 @@ from opendas.report import (
 )
 from opendas.report.certificate import build_certificate, certificate_bytes, issue_date, totals
 from opendas.report.guarantee import guarantee_text
+from opendas.verify.budget import check_totals
 
 
 @pytest.fixture
@@ -38,6 +39,19 @@ def release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def refuse(constant: str) -> None:
     raise AssertionError(f"{constant} is no strict JSON")
+
+
+def test_verify_adds_every_census_product_by_its_own_table(persons: RunFacts, units: RunFacts) -> None:
+    both = dataclasses.replace(units, product="dhc-units", protected_unit="housing unit or group quarters")
+    runs = [persons, units, both]
+    certificate = build_certificate(runs, [], version="1", commit="x", issued="2030-01-01")
+    assert check_totals(certificate) == f"{len(certificate['totals'])} totals"
+    found = {total["change"]: Fraction(total["rho"]) for total in certificate["totals"]}
+    losses = [run.loss or Fraction(0) for run in runs]
+    assert found["one person with the unit changes it induces"] == losses[0] + 2 * losses[1] + 4 * losses[2]
+    certificate["totals"][-1]["rho"] = certificate["totals"][0]["rho"]
+    with pytest.raises(CheckFailed, match="not the sum of the runs"):
+        check_totals(certificate)
 
 
 def test_totals_add_persons_once_and_units_twice(persons: RunFacts, units: RunFacts) -> None:

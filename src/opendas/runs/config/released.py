@@ -193,8 +193,7 @@ def _declaration(product: Product) -> list[str]:
         }
         lines += _table("[[bounds]]", limits)
     if product.tie is not None:
-        tie = product.tie
-        lines += _table("[tie]", {"product": tie.product, "query": tie.query, "microdata": tie.microdata})
+        lines += _table("[tie]", product.tie.to_dict())
     return lines
 
 

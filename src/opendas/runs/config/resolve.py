@@ -9,7 +9,7 @@ from pathlib import Path
 
 from opendas.budget.resolve import BudgetSpec
 from opendas.errors import ConfigError, PrivacyError
-from opendas.files.release_folder import microdata_digest, release_path
+from opendas.files.release_folder import release_path, tie_to
 from opendas.files.remote import RemoteAddress, RemoteInput
 from opendas.geography.frame import ENTITY_CATEGORIES, LevelRule
 from opendas.geography.recipe import Recipe, recipe_levels, stand_ins
@@ -377,7 +377,7 @@ def _tie(run_file: RunFile, product: Product, release: Path | None) -> Tie | Non
             "[tie]: estimator informed fits all levels together and knows no counts of an earlier release. "
             "Use estimator topdown, or remove [tie]."
         )
-    return replace(tie, microdata=microdata_digest(release, tie.product))
+    return tie_to(release, product, run_file.geolevels)
 
 
 def declared_domain(run_file: RunFile, product: Product) -> Domain:
