@@ -190,6 +190,22 @@ def test_recodes_by_runs(tmp_path: Path) -> None:
     assert dict(product.recodes[0].groups)["other"] == ("black", "other")
 
 
+def test_a_recode_may_leave_levels_to_others(tmp_path: Path) -> None:
+    def with_recode(text: str) -> Path:
+        recode = f'[recodes.some]\nattribute = "group"\n{text}\n[queries]'
+        return write(tmp_path, FILE.replace("[queries]", recode, 1))
+
+    found = load_product(with_recode('levels = { known = ["hispanic..white"] }\nothers = "elsewhere"'))
+    assert found.recodes[1].groups == (("known", ("hispanic", "white")), ("elsewhere", ("black", "other")))
+    for wrong, message in (
+        ('levels = { known = ["hispanic..other"] }\nothers = "elsewhere"', "every level is named"),
+        ('levels = { known = ["hispanic..white"] }\nothers = "known"', "is a group that is named"),
+        ('levels = { known = ["hispanic..white"] }', 'give others = "LABEL"'),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            load_product(with_recode(wrong))
+
+
 @given(st.lists(st.text("ab.", min_size=1, max_size=6), min_size=1, unique=True), st.randoms())
 def test_runs_name_the_labels_that_they_are_made_from(order: list[str], random: Random) -> None:
     labels = [label for label in order if random.random() < 0.7]

@@ -181,7 +181,7 @@ class Recode:
         if missing:
             raise ConfigError(
                 f"recode {self.name!r}: level {missing[0]!r} of {attribute.name!r} is in no group; "
-                "a recode is a partition of all levels."
+                'a recode is a partition of all levels. Name it, or give others = "LABEL" for all not named.'
             )
         return group_of
 

@@ -134,10 +134,11 @@ class ProductSection(Section):
 
 
 class RecodeSection(Section):
-    """``[recodes.NAME]``: a partition of one attribute's levels."""
+    """``[recodes.NAME]``: a partition of one attribute's levels; `others` is the group of those not named."""
 
     attribute: Name
     levels: Mapping[str, _Levels] = Field(min_length=1)
+    others: Name | None = None
 
 
 class QueriesSection(Section):
@@ -363,6 +364,14 @@ def _recode(
         return None
     order = attributes[section.attribute].levels
     groups = tuple((label, labels_named(texts, order)) for label, texts in section.levels.items())
+    if section.others is not None:
+        named = {level for _, levels in groups for level in levels}
+        left = tuple(level for level in order if level not in named)
+        if not left or section.others in section.levels:
+            rule = "every level is named" if not left else f"{section.others!r} is a group that is named"
+            check.refuse((*where, "others"), f"{rule}; remove it, or choose another label")
+            return None
+        groups = (*groups, (section.others, left))
     recode = check.attempt(where, Recode, name, section.attribute, groups)
     if recode is not None:
         check.attempt((*where, "levels"), recode.group_of_level, attributes[section.attribute])
