@@ -40,7 +40,7 @@ from support.bureau_layout import FOLDERS, bureau_geocode, constraint_rows, meas
 import opendas as od
 from opendas.constraints.table import LevelConstraints
 from opendas.demo import write_demo
-from opendas.files.nmf.bureau_tree import bureau_tree
+from opendas.files.nmf.bureau_tree import BureauFile
 from opendas.files.nmf.release_tree import noisy_tree
 from opendas.files.release_folder import ReleaseFolder
 from opendas.intervals.noisy_tree import NoisyTree
@@ -108,7 +108,7 @@ def measured_queries(tree: NoisyTree) -> dict[str, QueryGroup]:
 
 def our_estimates(folder: Path, name: str) -> tuple[dict[str, dict[str, Pair]], float]:
     """Return estimates and variances of every measured answer, by geolevel and query, and seconds."""
-    tree = bureau_tree(folder)
+    tree = BureauFile.open(folder).tree()
     tree = problem(replace(tree, answers=Held(tree)), name)
     queries = measured_queries(tree)
     for _ in range(2):  # the second time, everything is compiled
@@ -213,7 +213,7 @@ def agreement(ours: Pair, theirs: Pair) -> Agreement:
 
 def compare_estimates(peer: Peer, nmf: Path, work: Path) -> tuple[str, object]:
     """Run the three problems of least squares with both."""
-    tree = bureau_tree(nmf)
+    tree = BureauFile.open(nmf).tree()
     codes = [level.geocodes.astype(str) for level in tree.spine.levels]
     queries = measured_queries(tree)
     rows: list[tuple[object, ...]] = []
@@ -295,7 +295,7 @@ def errors(
 def compare_counts(peer: Peer, run: Run, text: str, seed: int, nmf: Path, work: Path) -> tuple[str, object]:
     """Make counts with both, from the same measurements."""
     truth = by_level(run, run.read().histogram.take(run.spine.leaf_order))
-    queries = measured_queries(bureau_tree(nmf))
+    queries = measured_queries(BureauFile.open(nmf).tree())
     counts, costs = {}, {}
     for estimator in ESTIMATORS:
         given = text.replace("[run]", f'[run]\nestimator = "{estimator}"', 1)

@@ -40,7 +40,8 @@ class DenseIntervals:
                     for row in range(query.size):
                         rows.append(np.kron(inside, query.row_of_cell == row)[self.keep])
                         answers.append(values[k][i, row])
-                        variances.append(law.variance)
+                        draws = 1 if query.draws is None else int(query.draws[row])
+                        variances.append(draws * law.variance)
                         self.laws.append(law)
             table = tree.constraints.levels[number]
             for held in table.invariants:

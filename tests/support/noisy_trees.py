@@ -13,6 +13,7 @@ from opendas.intervals.laws import probabilities
 from opendas.intervals.noisy_tree import NoisyLevel, NoisyTree
 from opendas.measurement.invariants import declared_invariants
 from opendas.measurement.plan import MeasurementPlan
+from opendas.sampling.laws import DiscreteGaussian
 
 SHARES = {"total": Fraction(1, 4), "kind * minor": Fraction(1, 4), "detailed": Fraction(1, 2)}
 
@@ -34,14 +35,27 @@ class Draw:
                     if laws[k] is None:
                         found[here] = 0
                         continue
-                    chance = probabilities(laws[k])
-                    noise = rng.choice(len(chance), found[here].shape, p=chance) - len(chance) // 2
-                    found[here] += noise
+                    found[here] += _noise(rng, laws[k], query.draws, found[here].shape)
                 answers.append(found)
             self.values.append(answers)
 
     def full(self, level: int, first: int, geounits: int):
         return [values[first : first + geounits] for values in self.values[level]]
+
+
+def _noise(rng, law, draws, shape):
+    """Return noise, int64 `shape`; of each row the sum of as many draws as it says."""
+    found = np.zeros(shape, dtype=np.int64)
+    for column in range(shape[1]):
+        number = 1 if draws is None else int(draws[column])
+        if number > 1 and isinstance(law, DiscreteGaussian):
+            # Sums of discrete Gaussians with variances above one are discrete Gaussians but for 1e-8.
+            one, number = probabilities(DiscreteGaussian(law.sigma2 * number)), 1
+        else:
+            one = probabilities(law)
+        drawn = rng.choice(len(one), (shape[0], number), p=one) - len(one) // 2
+        found[:, column] = drawn.sum(axis=1)
+    return found
 
 
 def noisy_levels(plan: MeasurementPlan) -> tuple[NoisyLevel, ...]:

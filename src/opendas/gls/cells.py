@@ -243,6 +243,8 @@ class Domain:
         Of the other attributes.
     others : Workload
         Query groups of the other attributes.
+    shares : tuple of float64 (k,)
+        Per query group, one over the number of draws in the answer of each dense category's rows.
     """
 
     queries: tuple[QueryGroup, ...]
@@ -252,6 +254,7 @@ class Domain:
     transform: Transform
     algebra: Algebra
     others: Workload
+    shares: tuple[Floats, ...]
 
     @classmethod
     def build(cls, product: Product, queries: Sequence[QueryGroup], closing: Bools) -> Domain:
@@ -270,11 +273,13 @@ class Domain:
             If a matrix would have more than 1,000 rows.
         """
         schema = product.schema
-        masks = np.vstack([product.possible[None], closing]).reshape(-1, *schema.shape)
+        told: list[Ints | Bools] = [product.possible[None], closing]
+        told += [query.draws[query.row_of_cell][None] for query in queries if query.draws is not None]
+        masks = np.vstack(told).reshape(-1, *schema.shape)
         dense = tuple(
             axis
             for axis in range(len(schema.shape))
-            if np.any(masks != masks.take([0], axis=axis + 1))  # the mask tells levels apart
+            if np.any(masks != masks.take([0], axis=axis + 1))  # masks or draws tell levels apart
         )
         rest = tuple(axis for axis in range(len(schema.shape)) if axis not in dense)
         k = int(np.prod([schema.shape[axis] for axis in dense], dtype=np.int64))
@@ -291,7 +296,8 @@ class Domain:
         algebra = build_algebra(others, recodes, tuple(distinct.values()))
         codes = [_dense_codes(query, cell) for query in queries]
         which = [list(distinct).index(part.name) for part in parts]
-        kinds, order = _kinds(algebra, codes, which, k)
+        shares = tuple(_shares(query, cell) for query in queries)
+        kinds, order = _kinds(algebra, codes, shares, which, k)
         return cls(
             tuple(queries),
             product.possible[cell],
@@ -300,6 +306,7 @@ class Domain:
             Transform(*_axes(others.shape, algebra.bases), order),
             algebra,
             workload,
+            shares,
         )
 
     @property
@@ -394,11 +401,21 @@ def _dense_codes(query: QueryGroup, cell: Ints) -> Ints:
     return codes.ravel().astype(np.int64)
 
 
+def _shares(query: QueryGroup, cell: Ints) -> Floats:
+    """Return one over the draws in the rows of each dense category, float64 (k,)."""
+    if query.draws is None:
+        return np.ones(len(cell))
+    return np.asarray(1.0 / query.draws[query.row_of_cell[cell[:, 0]]])
+
+
 def _kinds(
-    algebra: Algebra, codes: Sequence[Ints], which: Sequence[int], k: int
+    algebra: Algebra, codes: Sequence[Ints], shares: Sequence[Floats], which: Sequence[int], k: int
 ) -> tuple[tuple[BlockKinds, ...], Ints]:
     """Multiply the blocks of the other attributes with the dense categories, and lay them out."""
-    alike = [np.asarray(code[:, None] == code[None, :], dtype=np.float64) for code in codes]
+    alike = [
+        np.where(code[:, None] == code[None, :], share, 0.0)
+        for code, share in zip(codes, shares, strict=True)
+    ]
     shape = tuple(basis.coordinates for basis in algebra.bases)
     kinds = []
     order: list[Ints] = []

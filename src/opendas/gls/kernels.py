@@ -325,13 +325,22 @@ def add_integers(values: Ints, group: Ints, out: Ints) -> None:
 
 
 @njit(cache=True, nogil=True)
-def spread(answers: Ints, weights: Floats, rows: npt.NDArray[np.int32], allowed: Bools, out: Floats) -> None:
+def spread(
+    answers: Ints,
+    weights: Floats,
+    shares: Floats,
+    rows: npt.NDArray[np.int32],
+    allowed: Bools,
+    out: Floats,
+) -> None:
     """Add ``w Q' m`` of one query group to the allowed cells of each geounit.
 
     Parameters
     ----------
     answers : int64 (N, m)
     weights : float64 (N,)
+    shares : float64 (k,)
+        Part of the weight that rows of each dense category have.
     rows : int32 (k, e)
         Row of the query group that counts each cell.
     allowed : bool (N, k)
@@ -339,12 +348,12 @@ def spread(answers: Ints, weights: Floats, rows: npt.NDArray[np.int32], allowed:
     """
     # Cumings-Menon et al. (2024), equation (3.3), its right-hand side: b = sum over q of w_q Q_q' m_q.
     for n in range(answers.shape[0]):
-        weight = weights[n]
-        if weight == 0.0:
+        if weights[n] == 0.0:
             continue
         row = answers[n]
         for g in range(out.shape[1]):
             if allowed[n, g]:
+                weight = weights[n] * shares[g]
                 places, to = rows[g], out[n, g]
                 for c in range(to.shape[0]):
                     to[c] += weight * row[places[c]]

@@ -162,7 +162,7 @@ def placed_linear(model: TreeModel, level: int, own: Ints, allowed: Bools, answe
     out = np.zeros((len(own), *model.domain.cell.shape))
     for query, values in zip(here.measured, answers, strict=True):
         weights = np.ascontiguousarray(here.weights[own, query])
-        spread(values, weights, model.rows[query], allowed, out)
+        spread(values, weights, model.domain.shares[query], model.rows[query], allowed, out)
     return out
 
 
@@ -171,7 +171,7 @@ def exact_placed(model: TreeModel, answers: Mapping[int, Ints], allowed: Bools) 
     out = np.zeros((len(allowed), *model.domain.cell.shape))
     for query, values in answers.items():
         weights = np.full(len(values), model.unit_weight(query))
-        spread(values, weights, model.rows[query], allowed, out)
+        spread(values, weights, model.domain.shares[query], model.rows[query], allowed, out)
     return out
 
 

@@ -26,12 +26,17 @@ from opendas.intervals.answers import Areas
 from opendas.intervals.laws import NoiseLaw, NoiseSum, fourth_cumulant, noise_sum
 from opendas.intervals.noisy_tree import NoisyTree
 from opendas.intervals.rows import Rows
+from opendas.schema.query_groups import QueryGroup
 
 __all__ = ["ErrorLaws"]
 
 
-Answers = tuple[Floats, Floats, list[NoiseLaw | None]]
-"""Weights (c, r, m) of the draws of a query group, their variance and law by class."""
+Answers = tuple[Floats, Ints, Floats, list[NoiseLaw | None]]
+"""Weights (c, r, m) of each of the draws in the answers of a query group, their numbers (m,), and their
+variance and law by class."""
+
+OwnAnswers = tuple[Floats, Ints, NoiseLaw]
+"""Weights (r, m) and numbers (m,) of the draws of a query group at one geounit, and their law."""
 
 _CHUNK = 4_000_000
 
@@ -142,9 +147,9 @@ class ErrorLaws:
                 for i in np.flatnonzero(deep[some])
             }
             for i, k in np.argwhere(self._unusual(answers, more, variance[some])).tolist():
-                given = [(weights[i, k], laws[i]) for weights, _, laws in answers]
-                given += [(weights[k], law) for weights, law in more.get(i, [])]
-                kept = [(weights, law) for weights, law in given if law is not None]
+                given = [(weights[i, k], draws, laws[i]) for weights, draws, _, laws in answers]
+                given += [(weights[k], draws, law) for weights, draws, law in more.get(i, [])]
+                kept = [(weights, draws, law) for weights, draws, law in given if law is not None]
                 found[start + i, k] = self._law(kept, float(variance[start + i, k]))
         return found
 
@@ -184,14 +189,14 @@ class ErrorLaws:
             leaves = areas.leaf[order]
             if len(leaves) == 0 or sum(map(len, _touched(sweep, leaves))) > _SUBTREE:
                 continue
-            given: list[tuple[Floats, NoiseLaw]] = []
+            given: list[OwnAnswers] = []
             for number, geounit, vectors in _answer_covariances(
                 sweep, roots, leaves, areas.weight[order], members
             ):
                 given += self._own(number, geounit, vectors)
             here = slice(area, area + 1)
             for _, k in np.argwhere(self._unusual([], {0: given}, variance[here])).tolist():
-                kept = [(weights[k], law) for weights, law in given]
+                kept = [(weights[k], draws, law) for weights, draws, law in given]
                 found[area, k] = self._law(kept, float(variance[area, k]))
         return found
 
@@ -218,59 +223,67 @@ class ErrorLaws:
                 each = np.array(
                     [np.inf if law is None else max(law.variance, LEAST_VARIANCE) for law in laws]
                 )
-                found.append((sums.reshape(classes, kinds, -1) / each[:, None, None], each, laws))
+                draws = _draws(query)
+                found.append(
+                    (sums.reshape(classes, kinds, -1) / draws / each[:, None, None], draws, each, laws)
+                )
         return found
 
-    def _below(self, sweep: Sweep, level: int, geounit: int, pulled: Floats) -> list[tuple[Floats, NoiseLaw]]:
-        """Return the weights, float64 (r, m), of the draws of everything below a geounit."""
-        found: list[tuple[Floats, NoiseLaw]] = []
+    def _below(self, sweep: Sweep, level: int, geounit: int, pulled: Floats) -> list[OwnAnswers]:
+        """Return the draws of everything below a geounit."""
+        found: list[OwnAnswers] = []
         for number, child, vectors in _descend(sweep, level, geounit, pulled):
             found += self._own(number, child, vectors)
         return found
 
-    def _own(self, level: int, geounit: int, vectors: Floats) -> list[tuple[Floats, NoiseLaw]]:
-        """Return the weights, float64 (r, m), of the draws of one geounit, from its covariances."""
-        found: list[tuple[Floats, NoiseLaw]] = []
+    def _own(self, level: int, geounit: int, vectors: Floats) -> list[OwnAnswers]:
+        """Return the draws of one geounit, from its covariances."""
+        found: list[OwnAnswers] = []
         noisy = self._tree.levels[level]
         for query, law in zip(noisy.queries, noisy.laws[int(noisy.which[geounit])], strict=True):
             if law is not None:
                 sums = np.zeros((len(vectors), query.size))
                 margins(np.ascontiguousarray(vectors), query.row_of_cell, sums)
-                found.append((sums / max(law.variance, LEAST_VARIANCE), law))
+                draws = _draws(query)
+                found.append((sums / draws / max(law.variance, LEAST_VARIANCE), draws, law))
         return found
 
     @staticmethod
-    def _unusual(
-        answers: list[Answers], more: dict[int, list[tuple[Floats, NoiseLaw]]], variance: Floats
-    ) -> Bools:
+    def _unusual(answers: list[Answers], more: dict[int, list[OwnAnswers]], variance: Floats) -> Bools:
         """Return where steps or tails of single draws may be seen in the sum, bool (c, r)."""
         rest = variance.copy()
         largest = np.zeros_like(variance)
         heavy = np.zeros_like(variance)
-        for weights, each, laws in answers:
+        for weights, draws, each, laws in answers:
             square = weights * weights
-            rest -= square.sum(axis=2) * np.where(np.isfinite(each), each, 0.0)[:, None]
+            rest -= (square * draws).sum(axis=2) * np.where(np.isfinite(each), each, 0.0)[:, None]
             largest = np.maximum(largest, square.max(axis=2, initial=0.0))
             fourth = np.array([0.0 if law is None else abs(fourth_cumulant(law)) for law in laws])
-            heavy += (square * square).sum(axis=2) * fourth[:, None]
+            heavy += (square * square * draws).sum(axis=2) * fourth[:, None]
         for i, below in more.items():
-            for weights_below, law in below:
+            for weights_below, draws, law in below:
                 square = weights_below * weights_below
-                rest[i] -= square.sum(axis=1) * max(law.variance, LEAST_VARIANCE)
+                rest[i] -= (square * draws).sum(axis=1) * max(law.variance, LEAST_VARIANCE)
                 largest[i] = np.maximum(largest[i], square.max(axis=1, initial=0.0))
-                heavy[i] += (square * square).sum(axis=1) * abs(fourth_cumulant(law))
+                heavy[i] += (square * square * draws).sum(axis=1) * abs(fourth_cumulant(law))
         some = np.isfinite(variance) & (variance > 0)
         steps = rest < _STEPS_GONE * largest
         with np.errstate(invalid="ignore"):
             tails = heavy > 0.005 * variance * variance
         return np.asarray(some & (steps | tails) & (largest > 0))
 
-    def _law(self, given: list[tuple[Floats, NoiseLaw]], variance: float) -> int:
+    def _law(self, given: list[OwnAnswers], variance: float) -> int:
         spread = variance**0.5
-        law = noise_sum([weights / spread for weights, _ in given], [law for _, law in given], 1.0)
+        weights = [one / spread for one, _, _ in given]
+        law = noise_sum(weights, [law for _, _, law in given], 1.0, numbers=[draws for _, draws, _ in given])
         if law.is_normal:
             return -1
         return self._number.setdefault(law, len(self._number))
+
+
+def _draws(query: QueryGroup) -> Ints:
+    """Return how many draws the answer of each row of a query group holds, int64 (m,)."""
+    return np.ones(query.size, dtype=np.int64) if query.draws is None else query.draws
 
 
 def _subtree_sizes(sweep: Sweep, level: int) -> Ints:

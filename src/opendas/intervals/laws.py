@@ -18,7 +18,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 from scipy.special import ndtri
 
-from opendas.arrays import Floats
+from opendas.arrays import Floats, Ints
 from opendas.errors import ConfigError
 from opendas.sampling.laws import DiscreteGaussian, DiscreteLaplace
 
@@ -352,7 +352,12 @@ def _lattice(draws: Draws) -> Floats | None:
 
 
 def noise_sum(
-    weights: Sequence[Floats], laws: Sequence[NoiseLaw], variance: float, *, most: int = 24
+    weights: Sequence[Floats],
+    laws: Sequence[NoiseLaw],
+    variance: float,
+    *,
+    most: int = 24,
+    numbers: Sequence[Ints] | None = None,
 ) -> NoiseSum:
     """Make the law of an estimate's error from the weights of some of its draws.
 
@@ -366,16 +371,22 @@ def noise_sum(
         Variance of the whole error. What the draws leave of it is a normal rest.
     most : int
         Distinct weights that are kept; the smallest join the rest.
+    numbers : sequence of int64 (k,), optional
+        How many draws have each weight; by default one.
     """
     found: list[Draws] = []
-    alone = variance - math.fsum(float(w @ w) * law.variance for w, law in zip(weights, laws, strict=True))
+    each = [np.ones(len(w), dtype=np.int64) for w in weights] if numbers is None else numbers
+    alone = variance - math.fsum(
+        float((w * n) @ w) * law.variance for w, n, law in zip(weights, each, laws, strict=True)
+    )
     # With a normal part beside the draws a digit of a weight is none of a probability; without one, steps
     # must stay where they are.
     digits = 12 if alone < 1e-6 * variance else 5
-    for values, law in zip(weights, laws, strict=True):
+    for values, draws, law in zip(weights, each, laws, strict=True):
         size = np.abs(values)
-        size = size[size * size * law.variance > 1e-6 * variance]
-        kinds, number = np.unique(np.round(size, digits), return_counts=True)
+        kept_rows = size * size * law.variance > 1e-6 * variance
+        kinds, which = np.unique(np.round(size[kept_rows], digits), return_inverse=True)
+        number = np.bincount(which.ravel(), draws[kept_rows], len(kinds))
         found += [Draws(law, float(kind), int(n)) for kind, n in zip(kinds, number, strict=True)]
     found.sort(key=lambda draws: -draws.variance / draws.number)
     kept = tuple(found[:most])

@@ -50,6 +50,8 @@ class QueryGroup:
         The row of the group that counts each cell.
     labels : tuple of tuple of str
         Level labels of each factor.
+    draws : int64 (m,) or None
+        How many noisy answers the answer of each row sums, each with a draw of its own; None for one each.
     """
 
     name: str
@@ -57,6 +59,7 @@ class QueryGroup:
     shape: tuple[int, ...]
     row_of_cell: npt.NDArray[np.int32]
     labels: tuple[tuple[str, ...], ...]
+    draws: Ints | None = None
 
     def __post_init__(self) -> None:
         self.row_of_cell.flags.writeable = False
@@ -117,6 +120,10 @@ class Workload:
     def positions(self) -> Mapping[str, int]:
         """Schema position of every attribute and recode name."""
         return {name: position for name, (position, _, _) in self._maps.items()}
+
+    def group_of_level(self, name: str) -> Ints:
+        """Return the group of each level of its attribute, int64 (levels,), for an attribute or a recode."""
+        return self._maps[name][1].astype(np.int64)
 
     def canonical(self, name: str) -> str:
         """Return the canonical form of a query group's name.

@@ -7,6 +7,7 @@ Axes: ``a`` areas, ``t`` columns of the table.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
@@ -21,7 +22,7 @@ from opendas.errors import ConfigError
 from opendas.files.area_files import AreaWeights
 from opendas.files.mdf.reading import read_mdf
 from opendas.files.nmf.bureau import is_bureau_folder
-from opendas.files.nmf.bureau_tree import bureau_tree
+from opendas.files.nmf.bureau_tree import BureauFile
 from opendas.files.nmf.release_tree import noisy_tree
 from opendas.files.parquet import text_column
 from opendas.files.release_folder import ReleasedProduct, ReleaseFolder
@@ -35,6 +36,7 @@ from opendas.intervals.answers import (
     selected_intervals,
 )
 from opendas.intervals.laws import confidence_level
+from opendas.intervals.margins import Margin, levels_told_apart
 from opendas.intervals.noisy_tree import NoisyTree
 from opendas.intervals.tree_estimates import TreeEstimates
 from opendas.schema.histogram import Histogram
@@ -52,6 +54,9 @@ from opendas.tables.counting import count_areas, count_table
 __all__ = ["DEFAULT_CONFIDENCE", "INTERVAL_SCHEMA", "MeasuredProduct", "open_measured"]
 
 DEFAULT_CONFIDENCE = Fraction(9, 10)
+
+MOST_CELLS = 10_000
+"""Measurements of products with more cells are summed to the margin that a question needs."""
 
 INTERVAL_SCHEMA = pa.schema(
     [
@@ -78,10 +83,13 @@ class MeasuredProduct:
     ----------
     released : ReleasedProduct or None
         The release they are in; None for measurements on their own.
+    margin : Margin or None
+        What the measurements were summed to, where the product has more cells than are looked at.
     """
 
     tree: NoisyTree
     released: ReleasedProduct | None = None
+    margin: Margin | None = None
 
     @cached_property
     def estimates(self) -> TreeEstimates:
@@ -103,6 +111,10 @@ class MeasuredProduct:
         ConfigError
             If it is neither, or a table of another product.
         """
+        if self.margin is not None:
+            whole = product_table(self.margin.whole, name)
+            classes = self.margin.classes(whole.class_of_cell).astype(np.int32)
+            return dataclasses.replace(whole, class_of_cell=classes)
         layout = self.tree.product.layout
         if name in PL94_TABLES and name not in published_tables(layout):
             raise ConfigError(
@@ -250,7 +262,12 @@ def open_measured(path: Path, query: str, product: str | None = None) -> tuple[M
         If the files are damaged, or hold only what an estimate used.
     """
     if is_bureau_folder(path):
-        return MeasuredProduct(bureau_tree(path)), query
+        file = BureauFile.open(path)
+        if file.product.schema.size <= MOST_CELLS:
+            return MeasuredProduct(file.tree()), query
+        asked = product_table(file.product, query)
+        margin = Margin(file.product, levels_told_apart(file.product, asked.class_of_cell))
+        return MeasuredProduct(file.tree(margin), None, margin), query
     if (path / "spine.parquet").is_file():
         path, product = path.parent.parent, path.name
     released, query, _ = find_table(ReleaseFolder(path), query, product)

@@ -14,10 +14,11 @@ from support.bureau_layout import FOLDERS, constraint_rows, measurement_rows, wr
 from support.release_builder import add_product
 
 from opendas.errors import ConfigError, DataError, FormatError
-from opendas.files.nmf.bureau_tree import bureau_tree
+from opendas.files.nmf.bureau_tree import BureauFile
 from opendas.files.nmf.release_tree import noisy_tree
 from opendas.files.parquet import METADATA_KEY
 from opendas.files.release_folder import ReleaseFolder
+from opendas.intervals.noisy_tree import NoisyTree
 
 
 @pytest.fixture
@@ -25,6 +26,10 @@ def folder(tmp_path: Path, persons, units) -> Path:
     for example in (persons, units):
         add_product(tmp_path / "release", example)
     return tmp_path / "release"
+
+
+def bureau_tree(path: Path) -> NoisyTree:
+    return BureauFile.open(path).tree()
 
 
 def own(folder: Path, name: str = "pl94-persons"):

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,6 @@ from opendas.files.parquet import one_array, open_parquet, reads_file, to_bytes
 from opendas.schema.query_groups import QueryGroup
 
 __all__ = [
-    "BureauAnswers",
     "BureauLevel",
     "BureauRows",
     "as_fraction",
@@ -36,12 +34,14 @@ __all__ = [
     "index_rows",
     "is_bureau_folder",
     "read_bureau_levels",
-    "read_values",
 ]
 
 
-LEVELS = ("US", "State", "County", "Tract_Group", "Tract", "Block_Group", "Block")
-"""Names of the folders, top first; ``Tract_Group`` is in few products."""
+SPINES = (
+    ("US", "State", "County", "Tract_Group", "Tract", "Block_Group", "Block"),
+    ("US", "State", "County", "Prim", "Tract_Subset_Group", "Tract_Subset", "Block_Group", "Block"),
+)
+"""Names of the folders, top first: of the redistricting files, and of those of the DHC."""
 
 _OPTIONAL = ("Tract_Group",)
 _TOP = ("US", "State", "County")
@@ -112,7 +112,7 @@ class BureauLevel:
 
 def is_bureau_folder(path: Path) -> bool:
     """Return whether a folder looks like a noisy measurement file of the Bureau's layout."""
-    return any((path / f"{level}.parquet").is_dir() for level in LEVELS)
+    return any((path / f"{level}.parquet").is_dir() for spine in SPINES for level in spine)
 
 
 def read_bureau_levels(path: Path) -> tuple[BureauLevel, ...]:
@@ -127,13 +127,20 @@ def read_bureau_levels(path: Path) -> tuple[BureauLevel, ...]:
     FormatError
         If a geolevel is missing between others, a column is missing, or geocodes have several lengths.
     """
-    there = [name for name in LEVELS if (path / f"{name}.parquet").is_dir()]
+    found = [[name for name in spine if (path / f"{name}.parquet").is_dir()] for spine in SPINES]
+    spine, there = max(zip(SPINES, found, strict=True), key=lambda pair: len(pair[1]))
+    other = next((name for names in found for name in names if name not in spine), None)
+    if other is not None:
+        raise FormatError(
+            f"{path.name}: {other}.parquet is of another hierarchy than {there[-1]}.parquet; these are files "
+            "of two products. Give each a folder of its own."
+        )
     if not there or there[0] not in _TOP:
         raise FormatError(
             f"{path.name}: no folder {' or '.join(f'{name}.parquet' for name in _TOP)}; the upper geolevels "
             "of this noisy measurement file are missing."
         )
-    expected = LEVELS[LEVELS.index(there[0]) :]
+    expected = spine[spine.index(there[0]) :]
     missing = [name for name in expected if name not in there and name not in _OPTIONAL]
     if missing:
         raise FormatError(
@@ -212,108 +219,10 @@ def _encoded(column: Any) -> tuple[Ints, tuple[str, ...]]:
     return np.asarray(encoded.indices, dtype=np.int64), tuple(encoded.dictionary.to_pylist())
 
 
-class BureauAnswers:
-    """Answers read from files of the Bureau's layout, row group by row group; an ``AnswerSource``.
-
-    Parameters
-    ----------
-    levels : tuple of BureauLevel
-    queries : tuple of tuple of QueryGroup
-    row : tuple of int64 (g, q)
-        Row of each answer in the geolevel's files; -1 where a geounit was not asked.
-    """
-
-    def __init__(
-        self,
-        levels: tuple[BureauLevel, ...],
-        queries: tuple[tuple[QueryGroup, ...], ...],
-        row: tuple[Ints, ...],
-    ) -> None:
-        self._levels = levels
-        self._queries = queries
-        self._row = row
-
-    def full(self, level: int, first: int, geounits: int) -> list[Ints]:
-        """Return all noisy answers of consecutive geounits.
-
-        Raises
-        ------
-        FormatError
-            If an answer has another number of values than its query group.
-        """
-        found = []
-        here = self._levels[level]
-        for column, query in enumerate(self._queries[level]):
-            values = np.zeros((geounits, query.size), dtype=np.int64)
-            rows = self._row[level][first : first + geounits, column]
-            asked = np.flatnonzero(rows >= 0)
-            values[asked] = read_values(here.measured, rows[asked], query.size, here.folder, query.name)
-            found.append(values)
-        return found
-
-
-def read_values(rows: BureauRows, wanted: Ints, size: int, level: str, query: str) -> Ints:
-    """Return the values of some rows, int64 (wanted, size).
-
-    Raises
-    ------
-    FormatError
-        If a row has another number of values, or one that is no whole number.
-    """
-    found = np.zeros((len(wanted), size), dtype=np.int64)
-    place = np.searchsorted(rows.starts, wanted, side="right") - 1
-    for number in np.unique(place).tolist():
-        chosen = np.flatnonzero(place == number)
-        inside = wanted[chosen] - rows.starts[number]
-        file = rows.files[number]
-        stamp = _stamp(file)
-        bounds = _row_groups(file, stamp)
-        group = np.searchsorted(bounds, inside, side="right") - 1
-        for one in np.unique(group).tolist():
-            lines = chosen[group == one]
-            flat, offsets = _group_values(file, stamp, one, level)
-            at = inside[group == one] - bounds[one]
-            lengths = offsets[at + 1] - offsets[at]
-            if bool(np.any(lengths != size)):
-                raise FormatError(
-                    f"{level}.parquet: {int(lengths[lengths != size][0])} values in query {query!r}, "
-                    f"expected {size}."
-                )
-            found[lines] = flat[offsets[at][:, None] + np.arange(size)]
-    return found
-
-
-def _stamp(file: Path) -> tuple[int, int]:
-    """Return what changes when a file does: what is kept of it must not outlive it."""
-    found = file.stat()
-    return found.st_mtime_ns, found.st_size
-
-
-@lru_cache(maxsize=4096)
-def _row_groups(file: Path, stamp: tuple[int, int]) -> tuple[int, ...]:
-    opened = open_parquet(file).metadata
-    sizes = [opened.row_group(i).num_rows for i in range(opened.num_row_groups)]
-    return tuple(np.concatenate([[0], np.cumsum(sizes)]).astype(int).tolist())
-
-
-@lru_cache(maxsize=4)
-@reads_file
-def _group_values(file: Path, stamp: tuple[int, int], group: int, level: str) -> tuple[Ints, Ints]:
-    """Return the flat values of one row group and where each row's begin."""
-    column = one_array(open_parquet(file).read_row_group(group, columns=["value"]).column(0))
-    if column.null_count:
-        raise FormatError(f"{level}.parquet: a row without values.")
-    offsets = np.asarray(column.offsets, dtype=np.int64)
-    flat = np.asarray(column.values)
-    with np.errstate(invalid="ignore"):  # a missing number is no whole one either
-        whole = flat.astype(np.int64)
-    if not np.array_equal(whole, flat):
-        raise FormatError(f"{level}.parquet: a noisy answer that is no whole number.")
-    return whole, offsets
-
-
 def classes_of(variance: Floats) -> tuple[Floats, Ints]:
     """Return the distinct rows of variances, float64 (c, q), and the row of each geounit, int64 (g,)."""
+    if variance.shape[1] == 0:
+        return np.zeros((1, 0)), np.zeros(len(variance), dtype=np.int64)
     kinds, which = np.unique(variance, axis=0, return_inverse=True)
     return kinds, which.reshape(-1).astype(np.int64)
 
@@ -344,7 +253,8 @@ def index_rows(
     Raises
     ------
     FormatError
-        If a geocode is there twice for one query, or a variance is not above zero.
+        If a geocode is there twice for one query, has answers to some queries only, or a variance is not
+        above zero.
     """
     rows = level.measured
     groups = tuple(queries.values())
@@ -370,4 +280,11 @@ def index_rows(
         asked = np.isfinite(rows.variance)
         row.ravel()[place[asked]] = np.flatnonzero(asked)
         variance.ravel()[place[asked]] = rows.variance[asked]
+    lost = np.argwhere((row < 0) & (row >= 0).any(axis=1, keepdims=True))
+    if len(lost):
+        geounit, query = lost[0].tolist()
+        raise FormatError(
+            f"{level.folder}.parquet: geocode {level.geocodes[geounit].decode()} has no answer to query "
+            f"{list(queries)[query]!r}, and others of its geolevel have; a part of the file is missing."
+        )
     return groups, row, variance

@@ -9,82 +9,123 @@ import dataclasses
 import logging
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from opendas.arrays import Ints
-from opendas.constraints.table import ConstraintTable, InvariantAnswers, LevelConstraints, bound_cells
+from opendas.constraints.table import (
+    ConstraintTable,
+    InvariantAnswers,
+    JointTotal,
+    LevelConstraints,
+    bound_cells,
+)
 from opendas.errors import ConfigError, FormatError
 from opendas.files.nmf.bureau import (
-    BureauAnswers,
     BureauLevel,
     as_fraction,
     classes_of,
     index_rows,
     read_bureau_levels,
-    read_values,
 )
+from opendas.files.nmf.bureau_answers import BureauAnswers, BureauMargins, read_values
 from opendas.geography.frame import Frame, official_codes
 from opendas.geography.spine import Spine, SpineLevel
 from opendas.intervals.implied import UNBOUNDED
-from opendas.intervals.noisy_tree import NoisyLevel, NoisyTree
+from opendas.intervals.margins import Margin
+from opendas.intervals.noisy_tree import AnswerSource, NoisyLevel, NoisyTree
 from opendas.sampling.laws import DiscreteGaussian
-from opendas.schema.declarations import Invariant
+from opendas.schema.declarations import MAX_PEOPLE_PER_UNIT, Bound, Invariant
+from opendas.schema.dhc_persons import dhc_persons
 from opendas.schema.pl94 import pl94_persons, pl94_units
 from opendas.schema.product import Product
 from opendas.schema.query_groups import QueryGroup
 
-__all__ = ["bureau_tree"]
+__all__ = ["BureauFile"]
 
 log = logging.getLogger(__name__)
 
 
 _GEOCODE = 16
+_TOTALS_ARE_EXACT = ("US", "State")
 _STATES = 51
 """With fewer states below it, the measurements of the nation say nothing about what is there."""
 
 
-def bureau_tree(path: Path) -> NoisyTree:
-    """Open a noisy measurement file of the Bureau's layout.
+@dataclass(frozen=True, slots=True, eq=False)
+class BureauFile:
+    """A noisy measurement file of the Bureau's layout, its values unread. Made by :meth:`open`.
 
     Parameters
     ----------
-    path : Path
-        Folder with ``State.parquet``, ``County.parquet`` and so on.
-
-    Raises
-    ------
-    FormatError
-        Naming the geolevel, and the geocode or query, that is missing, there twice or of another form.
-
-    Notes
-    -----
-    The file of one state may come with that of the nation. The nation's measurements are then left out: they
-    are about all states.
+    levels : tuple of BureauLevel
+        Of the spine, top first.
+    product : Product
+        As declared, whatever invariants the file holds.
     """
-    levels = _without_nation(read_bureau_levels(path))
-    product = _product(levels, path.name)
-    spine = _spine(levels)
-    frame, spine = _frame(spine)
-    noisy, rows = [], []
-    for level in levels:
-        used = np.unique(np.column_stack([level.measured.name, level.measured.shape]), axis=0).tolist()
-        queries: dict[str, QueryGroup] = {}
-        for name, shape in used:
-            text = level.measured.names[name]
-            queries[text] = _query(product, text, level.measured.shapes[shape], level.folder)
-        groups, row, variance = index_rows(level, queries)
-        kinds, which = classes_of(variance)
-        laws = tuple(
-            tuple(DiscreteGaussian(as_fraction(v)) if np.isfinite(v) else None for v in kind)
-            for kind in kinds.tolist()
-        )
-        noisy.append(NoisyLevel(level.geolevel, groups, laws, which))
-        rows.append(row)
-    table, product = _constraints(product, spine, levels)
-    answers = BureauAnswers(levels, tuple(level.queries for level in noisy), tuple(rows))
-    return NoisyTree(product, frame, spine, tuple(noisy), table, answers)
+
+    levels: tuple[BureauLevel, ...]
+    product: Product
+    frame: Frame
+    spine: Spine
+
+    @classmethod
+    def open(cls, path: Path) -> BureauFile:
+        """Open a noisy measurement file of the Bureau's layout.
+
+        Parameters
+        ----------
+        path : Path
+            Folder with ``State.parquet``, ``County.parquet`` and so on.
+
+        Raises
+        ------
+        FormatError
+            Naming the geolevel, and the geocode or query, that is missing, there twice or of another form.
+
+        Notes
+        -----
+        The file of one state may come with that of the nation. The nation's measurements are then left out:
+        they are about all states.
+        """
+        levels = _without_nation(read_bureau_levels(path))
+        return cls(levels, _product(levels, path.name), *_frame(_spine(levels)))
+
+    def tree(self, margin: Margin | None = None) -> NoisyTree:
+        """Return the measurements as one tree; summed to a margin of the product, if one is given.
+
+        Raises
+        ------
+        FormatError
+            As :meth:`open`, of queries and constraints.
+        """
+        noisy, rows, margins = [], [], []
+        for level in self.levels:
+            used = np.unique(np.column_stack([level.measured.name, level.measured.shape]), axis=0).tolist()
+            queries: dict[str, QueryGroup] = {}
+            for name, shape in used:
+                text = level.measured.names[name]
+                queries[text] = _query(self.product, text, level.measured.shapes[shape], level.folder)
+            groups, row, variance = index_rows(level, queries)
+            kinds, which = classes_of(variance)
+            laws = tuple(
+                tuple(DiscreteGaussian(as_fraction(v)) if np.isfinite(v) else None for v in kind)
+                for kind in kinds.tolist()
+            )
+            if margin is not None:
+                margins.append(tuple(margin.query(group) for group in groups))
+                groups = tuple(of_margin.query for of_margin in margins[-1])
+            noisy.append(NoisyLevel(level.geolevel, groups, laws, which))
+            rows.append(row)
+        answers: AnswerSource
+        if margin is None:
+            answers = BureauAnswers(self.levels, tuple(level.queries for level in noisy), tuple(rows))
+        else:
+            answers = BureauMargins(self.levels, tuple(margins), tuple(rows))
+        table, product = _constraints(self.product, margin, self.spine, self.levels)
+        return NoisyTree(product, self.frame, self.spine, tuple(noisy), table, answers)
 
 
 def _product(levels: Sequence[BureauLevel], name: str) -> Product:
@@ -93,7 +134,7 @@ def _product(levels: Sequence[BureauLevel], name: str) -> Product:
     Raises
     ------
     FormatError
-        If it is neither of the two redistricting products.
+        If it is none that is known.
     """
     shapes: set[tuple[int, ...]] = set()
     for level in levels:
@@ -101,12 +142,13 @@ def _product(levels: Sequence[BureauLevel], name: str) -> Product:
         for number in np.unique(np.column_stack([rows.name, rows.shape]), axis=0).tolist():
             if rows.names[number[0]] == "detailed_dpq":
                 shapes.add(rows.shapes[number[1]])
-    for product in (pl94_persons(), pl94_units()):
+    known = (pl94_persons(), pl94_units(), dhc_persons())
+    for product in known:
         if shapes == {product.schema.shape}:
             return product
     raise FormatError(
         f"{name}: detailed of shape {', '.join(str(shape) for shape in sorted(shapes)) or '(none)'}: this is "
-        "neither of the redistricting products, (8, 2, 2, 63) for persons and (2,) for housing units."
+        f"none of {'; '.join(f'{product.name} {product.schema.shape}' for product in known)}."
     )
 
 
@@ -221,16 +263,22 @@ def _is_official(spine: Spine, level: int, leaf_order: Ints, frame: Frame) -> bo
 
 
 def _constraints(
-    product: Product, spine: Spine, levels: Sequence[BureauLevel]
+    product: Product, margin: Margin | None, spine: Spine, levels: Sequence[BureauLevel]
 ) -> tuple[ConstraintTable, Product]:
-    """Read bounds and exact totals; returns the product with the invariants that the file holds."""
+    """Read bounds and exact totals; returns the product, or its margin, with what the file holds."""
+    own, rows = _bounded(product, margin)
+    bounds = [_bounds(level, rows) for level in levels]
     totals: dict[int, Ints] = {}
-    bounds = []
+    joint: dict[int, JointTotal] = {}
     for number, level in enumerate(levels):
-        bounds.append(_bounds(product, level))
         total = _values(level, "total_con", 1)
         if total is not None and not np.any(total < 0):
             totals[number] = total
+        tied = _tied_totals(level) if level.folder in _TOTALS_ARE_EXACT else None
+        if isinstance(tied, JointTotal):
+            joint[number] = tied
+        elif tied is not None:
+            totals[number] = tied
         _warn_unknown(level)
     lowest = max(totals, default=None)
     held: list[tuple[InvariantAnswers, ...]] = [() for _ in levels]
@@ -245,27 +293,69 @@ def _constraints(
                     f"{levels[lowest].folder}.parquet."
                 )
             name = f"total@{spine.names[lowest]}"
-            held[number] = (InvariantAnswers(name, product.workload.group("total"), answers),)
+            held[number] = (InvariantAnswers(name, own.workload.group("total"), answers),)
             if number:
                 answers = np.add.reduceat(answers, spine.child_starts(number - 1)[:-1], axis=0)
     table = ConstraintTable(
-        tuple(bound.name for bound in product.bounds),
-        bound_cells(product),
-        product.possible,
-        tuple(LevelConstraints(*pair, exact) for pair, exact in zip(bounds, held, strict=True)),
+        tuple(bound.name for bound in own.bounds),
+        bound_cells(own),
+        own.possible,
+        tuple(
+            LevelConstraints(*pair, exact, joint.get(number))
+            for number, (pair, exact) in enumerate(zip(bounds, held, strict=True))
+        ),
     )
-    return table, dataclasses.replace(product, invariants=invariants)
+    return table, dataclasses.replace(own, invariants=invariants)
 
 
-def _bounds(product: Product, level: BureauLevel) -> tuple[Ints, Ints]:
-    shape = (len(level.geocodes), len(product.bounds))
+def _bounded(product: Product, margin: Margin | None) -> tuple[Product, Ints]:
+    """Return a product or its margin with bounds on its facilities, and the bound of each published value."""
+    if margin is None:
+        return product, np.arange(len(product.bounds), dtype=np.int64)
+    query, rows = margin.rows_of("gqlevels")
+    bounds = tuple(
+        Bound(query.name, query.row_label(row), f"facilities {row}", 0, MAX_PEOPLE_PER_UNIT)
+        for row in range(query.size)
+    )
+    return dataclasses.replace(margin.product, bounds=bounds), rows
+
+
+def _tied_totals(level: BureauLevel) -> Ints | JointTotal | None:
+    """Return the exact totals of states or the nation, as the counts of the redistricting release sum to.
+
+    Those counts are published and not true ones, so that nothing else of them is used; but totals of states
+    are invariants of that release. Parts of a state hold its total together, where they follow each other.
+    """
+    counts = _values(level, "pl94_con", pl94_persons().schema.size)
+    if counts is None or bool(np.any(counts < 0)):
+        return None
+    totals: Ints = counts.sum(axis=1, keepdims=True)
+    if level.folder == "US":
+        return totals
+    states, group = np.unique([code[-2:] for code in level.geocodes.tolist()], return_inverse=True)
+    if len(states) == len(group):
+        return totals
+    if bool(np.any(np.diff(group) < 0)):
+        log.warning(
+            "totals of states are not used: the parts of states with American Indian areas are apart."
+        )
+        return None
+    whole = np.bincount(group, totals[:, 0]).astype(np.int64)
+    return JointTotal("total@state", group.astype(np.int32), whole)
+
+
+def _bounds(level: BureauLevel, rows: Ints) -> tuple[Ints, Ints]:
+    """Return bounds, int64 (g, bounds), from those in the file, of each of which `rows` says the bound."""
+    shape = (len(level.geocodes), int(rows.max(initial=-1)) + 1)
     lower, upper = np.zeros(shape, dtype=np.int64), np.full(shape, UNBOUNDED, dtype=np.int64)
-    if product.bounds:
-        found = [_values(level, f"hhgq_total_{side}_con", shape[1]) for side in ("lb", "ub")]
+    if len(rows):
+        found = [_values(level, f"hhgq_total_{side}_con", len(rows)) for side in ("lb", "ub")]
         if found[0] is not None:
-            lower = np.maximum(found[0], 0)
+            np.add.at(lower.T, rows, np.maximum(found[0], 0).T)
         if found[1] is not None:
-            upper = np.where(found[1] < 0, UNBOUNDED, found[1])
+            upper[:] = 0
+            np.add.at(upper.T, rows, found[1].T)
+            upper[(found[1] < 0).any(axis=1)] = UNBOUNDED
     if bool(np.any(lower > upper)):
         raise FormatError(f"{level.folder}.parquet: a lower bound above its upper bound.")
     return lower, upper
@@ -286,7 +376,11 @@ def _values(level: BureauLevel, name: str, size: int) -> Ints | None:
 
 
 def _warn_unknown(level: BureauLevel) -> None:
-    known = {"total_con", "nurse_nva_0_con", "hhgq_total_lb_con", "hhgq_total_ub_con"}
-    others = sorted(set(level.constraints.names) - known)
+    known = {"total_con", "pl94_con", "nurse_nva_0_con", "hhgq_total_lb_con", "hhgq_total_ub_con"}
+    others = sorted(
+        name
+        for name in set(level.constraints.names) - known
+        if not re.fullmatch(r"relgq\d+_.*_con", name)  # the edits of ages, which the product declares
+    )
     if others:
         log.warning("%s: constraints %s are not used.", level.folder, ", ".join(others))
