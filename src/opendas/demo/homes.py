@@ -12,7 +12,7 @@ import numpy as np
 
 from opendas.arrays import Bools, Floats, Ints
 from opendas.demo.households import ADULT, CODE
-from opendas.schema.dhc_units import CHILDREN, COUPLES, HOUSEHOLD_TYPES, LARGEST, dhc_units
+from opendas.schema.dhc_units import COUPLES, LARGEST, dhc_units, household_type_codes
 from opendas.schema.pl94 import RACES
 
 __all__ = [
@@ -112,14 +112,9 @@ def describe(relgq: Ints, sex: Ints, age: Ints, hispanic: Ints, cenrace: Ints) -
 
 def household_types(households: Households) -> Ints:
     """Return the level of ``hhtype_dhch`` of each household, int64 (h,); -1 where there is no such type."""
-    couples, children = len(COUPLES) + 1, len(CHILDREN) + 1
-    level = np.full((LARGEST + 1, couples, 2, children, children, 2, 2), -1)
-    for code, kind in enumerate(HOUSEHOLD_TYPES):
-        own, under18 = (CHILDREN.index(words) + 1 for words in (kind.own_children, kind.children))
-        flags = int(kind.multigenerational), own, under18, int(kind.minor), int(kind.relatives)
-        level[kind.size, COUPLES.index(kind.couple) + 1, *flags] = code
     parts = ("size", "couple", "multig", "paoc", "pac", "p18", "relatives")
-    return np.asarray(level[tuple(getattr(households, part) for part in parts)])
+    codes = household_type_codes()[tuple(getattr(households, part) for part in parts)]
+    return np.asarray(codes, dtype=np.int64)
 
 
 def keeps_edits(households: Households) -> Bools:

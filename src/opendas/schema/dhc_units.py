@@ -9,7 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import product as cartesian
+
+import numpy as np
+import numpy.typing as npt
 
 from opendas.schema.attributes import Attribute, Recode, Schema
 from opendas.schema.declarations import Invariant, StructuralZero
@@ -25,6 +29,7 @@ __all__ = [
     "HouseholdType",
     "dhc_units",
     "dhc_units_tenvacgq",
+    "household_type_codes",
 ]
 
 LARGEST = 7
@@ -163,6 +168,27 @@ def _least_size(kind: HouseholdType) -> int:
 
 HOUSEHOLD_TYPES = tuple(_household_types())
 """The 522 household types, in the order of their codes."""
+
+
+@cache
+def household_type_codes() -> npt.NDArray[np.int16]:
+    """Return the level of each combination of a household's parts; -1 where there is no such type.
+
+    Returns
+    -------
+    int16 (8, 6, 2, 5, 5, 2, 2)
+        By size, couple (1 to 5), three generations, own children and all children but spouses and partners (1
+        to 4), whether anybody is under 18, and whether anybody is related to the householder.
+    """
+    couples, children = len(COUPLES) + 1, len(CHILDREN) + 1
+    level = np.full((LARGEST + 1, couples, 2, children, children, 2, 2), -1, dtype=np.int16)
+    for code, kind in enumerate(HOUSEHOLD_TYPES):
+        own, under18 = (CHILDREN.index(words) + 1 for words in (kind.own_children, kind.children))
+        flags = int(kind.multigenerational), own, under18, int(kind.minor), int(kind.relatives)
+        level[kind.size, COUPLES.index(kind.couple) + 1, *flags] = code
+    level.flags.writeable = False
+    return level
+
 
 _LABELS = tuple(kind.label for kind in HOUSEHOLD_TYPES)
 _SEXES = ("male", "female")

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +22,6 @@ from opendas.custody.stamps import POPULATED_LEAVES
 from opendas.errors import ConfigError, DataError, GeographyError, SchemaError
 from opendas.geography.frame import Frame, official_codes
 from opendas.readers.base import (
-    CensusKind,
     InputData,
     MemoryTable,
     Reader,
@@ -32,16 +32,32 @@ from opendas.readers.base import (
     without_counts,
 )
 from opendas.readers.cef.blocks import CefBlocks, read_blocks
-from opendas.readers.cef.records import GQ_CODES, MAFID_RANGE, PERSONS, UNITS, Records, read_records
+from opendas.readers.cef.dhc import UnitLevels, person_cells, unit_levels
+from opendas.readers.cef.records import (
+    GQ_CODES,
+    MAFID_RANGE,
+    PERSONS,
+    QUARTERS,
+    UNITS,
+    Records,
+    read_records,
+)
 from opendas.readers.columns.coding import is_repeated
 from opendas.readers.columns.csv_parquet import no_rows
 from opendas.readers.columns.findings import FindingLog, Origin, report_rows
 from opendas.readers.counting.entries import Entries, Lookup
 from opendas.readers.frame.frame_file import CENSUS_UNITS
 from opendas.readers.frame.units import check_units
+from opendas.schema.dhc_persons import GQ_CODES as DETAILED
+from opendas.schema.dhc_persons import dhc_persons
+from opendas.schema.dhc_units import dhc_units, dhc_units_tenvacgq
 from opendas.schema.histogram import Histogram
+from opendas.schema.product import Product
 
 __all__ = ["QUARTERS_COUNTS", "UNIT_COUNTS", "CefReader", "CefUnits", "read_units"]
+
+CefKind = Literal["persons", "units", "dhc-persons", "dhc-units", "tenvacgq"]
+"""What is counted: the layout of the product's microdata."""
 
 _MOST = 10**18 - 1
 _MOST_PEOPLE = 99_999
@@ -57,33 +73,53 @@ class CefUnits:
         Each once.
     block : int32 (u,)
         Position among the blocks of the GRF-C.
-    hhgq : int8 (u,)
-        0 for housing units, 1 to 7 for group quarters by type.
+    quarters : int8 (u,)
+        0 for housing units, 1 to 24 for group quarters by detailed type.
     vacant : bool (u,)
     people : int32 (u,)
         The field FINAL_POP.
+    tenvacgq : int8 (u,)
+        Tenure, vacancy status or type of group quarters; empty unless the DHC counts units.
+    household : int32 (u,)
+        Cell of the household, -1 where there is none; empty unless the DHC counts units.
     origins : tuple of Origin
         Where the records were read.
     """
 
     mafid: npt.NDArray[np.int32]
     block: npt.NDArray[np.int32]
-    hhgq: npt.NDArray[np.int8]
+    quarters: npt.NDArray[np.int8]
     vacant: Bools
     people: npt.NDArray[np.int32]
+    tenvacgq: npt.NDArray[np.int8]
+    household: npt.NDArray[np.int32]
     origins: tuple[Origin, ...]
 
     def __len__(self) -> int:
         return len(self.mafid)
 
+    @property
+    def hhgq(self) -> npt.NDArray[np.int8]:
+        """Int8 (u,): 0 for housing units, 1 to 7 for group quarters by major type."""
+        return _MAJOR[self.quarters]
+
     def by_block(self, blocks: int) -> Ints:
-        """Return int64 (b, 8): housing units and group quarters by type in each block."""
-        key = self.block.astype(np.int64) * 8 + self.hhgq
-        return np.bincount(key, minlength=8 * blocks).reshape(blocks, 8).astype(np.int64)
+        """Return int64 (b, 25): housing units and group quarters by detailed type in each block."""
+        key = self.block.astype(np.int64) * len(_MAJOR) + self.quarters
+        return np.bincount(key, minlength=len(_MAJOR) * blocks).reshape(blocks, -1).astype(np.int64)
 
 
-def read_units(paths: Sequence[Path], blocks: CefBlocks) -> CefUnits:
+_MAJOR = np.array([0, *(min(int(code[0]), 7) for code in DETAILED)], dtype=np.int8)
+"""Major type of each detailed type of group quarters."""
+
+
+def read_units(paths: Sequence[Path], blocks: CefBlocks, households: Product | None = None) -> CefUnits:
     """Read unit records.
+
+    Parameters
+    ----------
+    households : Product, optional
+        The household histogram, where units and households are counted as the DHC does.
 
     Raises
     ------
@@ -94,42 +130,48 @@ def read_units(paths: Sequence[Path], blocks: CefBlocks) -> CefUnits:
     parts: list[CefUnits] = []
     for path in paths:
         log = FindingLog()
-        parts += [_units(records, find, log) for records in read_records(path, UNITS, log)]
+        parts += [_units(records, find, households, log) for records in read_records(path, UNITS, log)]
         log.raise_if_any(f"{path.name} cannot be read as unit records.")
     if not parts:
         raise no_rows(paths[0])
     units = CefUnits(
         np.concatenate([part.mafid for part in parts]),
         np.concatenate([part.block for part in parts]),
-        np.concatenate([part.hhgq for part in parts]),
+        np.concatenate([part.quarters for part in parts]),
         np.concatenate([part.vacant for part in parts]),
         np.concatenate([part.people for part in parts]),
+        np.concatenate([part.tenvacgq for part in parts]),
+        np.concatenate([part.household for part in parts]),
         tuple(origin for part in parts for origin in part.origins),
     )
     _check_mafids(units)
     return units
 
 
-def _units(records: Records, find: Lookup, log: FindingLog) -> CefUnits:
+def _units(records: Records, find: Lookup, households: Product | None, log: FindingLog) -> CefUnits:
     mafid = records.numbers("MAFID", *MAFID_RANGE, log)
-    quarters = records.codes("RTYPE", {2: 0, 4: 1}, "expected 2 (housing unit) or 4 (group quarters)", log)
+    is_quarters = records.codes("RTYPE", {2: 0, 4: 1}, "expected 2 (housing unit) or 4 (group quarters)", log)
     rule = "expected a code of group quarters, or blanks or 000 for a housing unit"
-    hhgq = records.codes("QGQTYP", {0: 0, **GQ_CODES}, rule, log, blank=0)
-    apart = (quarters >= 0) & (hhgq >= 0) & ((quarters == 1) != (hhgq > 0))
+    quarters = records.codes("QGQTYP", {0: 0, **QUARTERS}, rule, log, blank=0)
+    apart = (is_quarters >= 0) & (quarters >= 0) & ((is_quarters == 1) != (quarters > 0))
     rule = "expected a code of group quarters with RTYPE 4, and none with RTYPE 2"
     records.report(apart, "QGQTYP", rule, log)
     vacancy = records.numbers("VACS", 0, 7, log)
-    records.report((quarters == 1) & (vacancy > 0), "VACS", "expected 0 for group quarters", log)
+    records.report((is_quarters == 1) & (vacancy > 0), "VACS", "expected 0 for group quarters", log)
     people = records.numbers("FINAL_POP", 0, _MOST_PEOPLE, log, blank=0)
     oid = records.numbers("OIDTB", 0, _MOST, log)
     block = find.positions(oid)
     records.report((oid >= 0) & (block < 0), "OIDTB", "expected a block of the GRF-C", log, GeographyError)
+    levels = UnitLevels(np.empty(0, dtype=np.int8), np.empty(0, dtype=np.int32))
+    if households is not None:
+        levels = unit_levels(records, quarters, vacancy, people, households, log)
     return CefUnits(
         mafid.astype(np.int32),
         block.astype(np.int32),
-        hhgq.astype(np.int8),
+        quarters.astype(np.int8),
         vacancy > 0,
         people.astype(np.int32),
+        *levels,
         (Origin(records.where, records.first, len(records)),),
     )
 
@@ -170,9 +212,13 @@ class CefReader(Reader):
         kind = self._kind()
         frame, units, leaf = self._land()
         log = FindingLog()
+        people = units.people
         if kind == "units":
             histogram = _occupancy(units, leaf, len(frame))
-            people = units.people
+        elif kind == "dhc-units":
+            histogram = _counted(leaf, units.household, len(frame), self.spec.product)
+        elif kind == "tenvacgq":
+            histogram = _counted(leaf, units.tenvacgq, len(frame), self.spec.product)
         else:
             histogram, people = _people(_files(self.spec.paths), self.spec, units, leaf, len(frame))
         _compare(units, people, log)
@@ -190,32 +236,40 @@ class CefReader(Reader):
         Not where they are what is protected, and the run does not hold their number invariant.
         """
         product = self.spec.product
-        held = any(i.query == "total" and i.geolevel in ("leaf", "block") for i in product.invariants)
-        return held or self._kind() == "persons"
+        invariants = (*product.invariants, *(product.companion.invariants if product.companion else ()))
+        held = any(
+            i.query in ("total", "hhgq_vector") and i.geolevel in ("leaf", "block") for i in invariants
+        )
+        return held or self._kind() in ("persons", "dhc-persons")
 
     def _declared(self) -> tuple[str, ...]:
         return (UNIT_COUNTS,) if self._publishes_units() else (POPULATED_LEAVES, QUARTERS_COUNTS)
 
-    def _kind(self) -> CensusKind:
+    def _kind(self) -> CefKind:
+        schema = self.spec.product.schema
         kind = census_kind(self.spec.product)
-        if kind is None:
-            raise ConfigError(
-                'reader "cef" reads for pl94-persons and pl94-units (or a product with the same attributes), '
-                f"not for {self.spec.product.name!r}."
-            )
-        return kind
+        if kind is not None:
+            return kind
+        for known in (dhc_persons(), dhc_units(), dhc_units_tenvacgq()):
+            if schema == known.schema:
+                return cast(CefKind, known.layout)
+        raise ConfigError(
+            'reader "cef" reads for the products of the census (or one with the same attributes), '
+            f"not for {self.spec.product.name!r}."
+        )
 
     def _land(self) -> tuple[Frame, CefUnits, Ints]:
         """Return (frame, units, leaf of each unit)."""
         kind, spec = self._kind(), self.spec
-        paths = spec.unit_records or (spec.paths if kind == "units" else ())
+        paths = spec.unit_records or (spec.paths if "persons" not in kind else ())
         if not paths:
             raise ConfigError('[input] units is missing: reader "cef" needs the file with the unit records.')
         if not spec.block_files:
             raise ConfigError('[geography] frame is missing: reader "cef" needs the GRF-C.')
         blocks = read_blocks(spec.block_files)
-        units = read_units(_files(paths), blocks)
-        frame, leaf = _frame(blocks, units, spec.root)
+        households = {"dhc-units": spec.product, "tenvacgq": dhc_units()}.get(kind)
+        units = read_units(_files(paths), blocks, households)
+        frame, leaf = _frame(blocks, units, spec.root, detailed=kind not in ("persons", "units"))
         if not self._publishes_units():
             frame = replace(frame, units={**frame.units, "hu": np.ones(len(frame), dtype=np.int64)})
         return frame, units, leaf
@@ -228,19 +282,29 @@ def _files(sources: Sequence[Source]) -> list[Path]:
     return files
 
 
-def _frame(blocks: CefBlocks, units: CefUnits, root: str) -> tuple[Frame, Ints]:
-    """Return (frame, leaf of each unit)."""
+def _frame(blocks: CefBlocks, units: CefUnits, root: str, *, detailed: bool) -> tuple[Frame, Ints]:
+    """Return (frame, leaf of each unit); `detailed` gives it group quarters by detailed type too."""
     counts = units.by_block(len(blocks.geocodes))
     inhabited = counts.any(axis=1)
-    geocodes = blocks.geocodes[inhabited]
+    geocodes, counts = blocks.geocodes[inhabited], counts[inhabited]
+    columns = {name: counts[:, k == _MAJOR].sum(axis=1) for k, name in enumerate(CENSUS_UNITS)}
+    if detailed:
+        columns |= {f"gq{code}": counts[:, k] for k, code in enumerate(DETAILED, start=1)}
     frame = Frame(
         geocodes,
         official_codes(geocodes, root),
         "block",
-        {name: counts[inhabited, k] for k, name in enumerate(CENSUS_UNITS)},
+        columns,
         {category: codes[inhabited] for category, codes in blocks.entities.items()},
     )
     return frame, (np.cumsum(inhabited) - 1)[units.block]
+
+
+def _counted(leaf: Ints, cells: npt.NDArray[np.integer], leaves: int, product: Product) -> Histogram:
+    """Count units by leaf and cell; those with a negative cell count nothing."""
+    counted = cells >= 0
+    one = np.ones(int(counted.sum()), dtype=np.int64)
+    return Histogram.from_entries(leaf[counted], cells[counted], one, shape=(leaves, product.schema.size))
 
 
 def _occupancy(units: CefUnits, leaf: Ints, leaves: int) -> Histogram:
@@ -260,7 +324,7 @@ def _people(
     for path in paths:
         log = FindingLog()
         for records in read_records(path, PERSONS, log):
-            unit, cell = _cells(records, units, known, spec.product.possible, log)
+            unit, cell = _cells(records, units, known, spec.product, log)
             counted = (unit >= 0) & (cell >= 0)
             entries.add(
                 *np.unique(leaf[unit[counted]] * spec.product.schema.size + cell[counted], return_counts=True)
@@ -275,21 +339,24 @@ def _people(
 
 
 def _cells(
-    records: Records, units: CefUnits, known: Lookup, possible: Bools, log: FindingLog
+    records: Records, units: CefUnits, known: Lookup, product: Product, log: FindingLog
 ) -> tuple[Ints, Ints]:
     """Return (unit, cell) of each person, int64 (p,) each; -1 where it is not usable."""
     mafid = records.numbers("MAFID", *MAFID_RANGE, log)
     unit = known.positions(mafid)
     rule = "expected the MAFID of a unit record"
     records.report((mafid >= 0) & (unit < 0), "MAFID", rule, log, DataError)
-    hhgq = np.where(unit >= 0, units.hhgq[unit], 0).astype(np.int64)
+    quarters = np.where(unit >= 0, units.quarters[unit], 0).astype(np.int64)
+    hhgq = _MAJOR[quarters].astype(np.int64)
     _check_type(records, unit, hhgq, log)
+    if census_kind(product) is None:
+        return unit, person_cells(records, quarters, units.people[unit] == 1, product, log)
     age = records.numbers("QAGE", 0, _OLDEST, log)
     hispanic = records.codes("CENHISP", {1: 0, 2: 1}, "expected 1 (not Hispanic) or 2 (Hispanic)", log)
     race = records.numbers("CENRACE", 1, _RACES, log) - 1
     cell = ((hhgq * 2 + (age >= _ADULT)) * 2 + hispanic) * _RACES + race
     usable = (unit >= 0) & (age >= 0) & (hispanic >= 0) & (race >= 0)
-    impossible = usable & ~possible[np.where(usable, cell, 0)]
+    impossible = usable & ~product.possible[np.where(usable, cell, 0)]
     rule = "this age is a structural zero in the type of group quarters of its unit"
     records.report(impossible, "QAGE", rule, log)
     return unit, np.where(usable & ~impossible, cell, -1)

@@ -22,6 +22,7 @@ import numpy.typing as npt
 from opendas.arrays import Bools, Ints
 from opendas.errors import DataError, EnvironmentFailure, FormatError, SchemaError
 from opendas.readers.columns.findings import FindingLog
+from opendas.schema.dhc_persons import GQ_CODES as DETAILED
 
 __all__ = [
     "AREA_COLUMNS",
@@ -29,6 +30,7 @@ __all__ = [
     "MAFID_RANGE",
     "OID_COLUMN",
     "PERSONS",
+    "QUARTERS",
     "UNITS",
     "RecordLayout",
     "Records",
@@ -87,15 +89,17 @@ PERSONS = RecordLayout.of(
 
 MAFID_RANGE = (100_000_001, 899_999_999)
 
-GQ_CODES: Mapping[int, int] = MappingProxyType(
-    dict.fromkeys(range(101, 107), 1)
-    | dict.fromkeys(range(201, 204), 2)
-    | {301: 3}
-    | dict.fromkeys(range(401, 406), 4)
-    | {501: 5}
-    | dict.fromkeys((601, 602), 6)
-    | dict.fromkeys((701, 702, 704, 706, 801, 802, 900, 901, 903, 904), 7)
+QUARTERS: Mapping[int, int] = MappingProxyType(
+    dict(
+        sorted(
+            {int(code): number for number, code in enumerate(DETAILED, start=1) if code != "997"}.items()
+            | dict.fromkeys((702, 704, 706, 903, 904), len(DETAILED)).items()
+        )
+    )
 )
+"""Detailed type of group quarters, 1 to 24, of each code of QGQTYP."""
+
+GQ_CODES: Mapping[int, int] = MappingProxyType({code: min(code // 100, 7) for code in QUARTERS})
 """Group-quarters type 1 to 7 of each code of QGQTYP."""
 
 OID_COLUMN = "OIDTABBLK"

@@ -32,6 +32,11 @@ from opendas.schema.provenance import PROVENANCE_WORDS, Discovery, Domain, Prove
 __all__ = ["Resolved", "reader_spec", "resolve"]
 
 
+_OF_TABLES = ("pl94-persons", "pl94-units")
+_OF_RECORDS = (*_OF_TABLES, "dhc-persons", "dhc-units", "dhc-units-tenvacgq")
+"""Products that the readers of published redistricting data fill, and those that census records fill."""
+
+
 def reader_spec(run_file: RunFile, product: Product, *, need_input: bool = True) -> ReaderSpec:
     """Return what the reader of a run is asked.
 
@@ -50,9 +55,10 @@ def reader_spec(run_file: RunFile, product: Product, *, need_input: bool = True)
     given, geography = run_file.input, run_file.geography
     census = given.reader in CENSUS_READERS
     problems = [*_misplaced_keys(run_file), *_unknown_names(given, product)]
-    if census and product.name not in ("pl94-persons", "pl94-units"):
+    filled = _OF_RECORDS if given.reader == "cef" else _OF_TABLES
+    if census and product.name not in filled:
         problems.append(
-            f"[input] reader {given.reader} fills the products pl94-persons and pl94-units; "
+            f"[input] reader {given.reader} fills the products {', '.join(filled)}; "
             f"{product.name!r} is read by records or histogram"
         )
     if problems:
@@ -217,7 +223,7 @@ def _missing_cef_keys(run_file: RunFile) -> list[str]:
             for key in ("geocode", "columns")
             if key in given.units.model_fields_set
         ]
-    elif run_file.run.product != "pl94-units":
+    elif run_file.run.product not in ("pl94-units", "dhc-units"):
         found.append(
             "[input] units: required with reader cef: the unit records, for instance units = { path = "
             '"CEF20_UNIT_*.txt" }'
