@@ -63,6 +63,15 @@ def plan_command(run_file: Path, advise: bool, read_records: bool, as_json: bool
         click.echo()
         click.echo("expected standard error of an answer, by estimator (noise alone, as above):")
         click.echo(text_table([_percent(row) for row in plan["gains"]]))
+    if plan.get("tried"):
+        click.echo()
+        click.echo(
+            "mean absolute error of released counts, summed over the rows of a query group, as tried on"
+        )
+        click.echo(
+            "made counts of a part of the frame (sizes from housing units, if any; few cells have most):"
+        )
+        click.echo(text_table(plan["tried"]))
     if plan.get("protection"):
         click.echo()
         echo_protection(plan["protection"])
@@ -97,13 +106,16 @@ _MOST_EFFECTS = 6
 
 def _show_move(move: dict[str, Any]) -> None:
     click.echo(move["text"])
-    effects = sorted(move["effects"], key=lambda effect: float(effect["change"]))
-    costs = [effect for effect in effects[_MOST_EFFECTS:] if effect["change"] > 0][-_MOST_EFFECTS:]
-    for effect in effects[:_MOST_EFFECTS] + costs:
-        click.echo(
-            f"  {effect['geolevel']}, {effect['query']}: {effect['before']:.4g} to {effect['after']:.4g} "
-            f"({effect['change']:+.1%})"
-        )
+    for name, what in (("effects", "by the noise alone"), ("tried", "released counts, tried on made ones")):
+        effects = sorted(move[name], key=lambda effect: float(effect["change"]))
+        costs = [effect for effect in effects[_MOST_EFFECTS:] if effect["change"] > 0][-_MOST_EFFECTS:]
+        if effects:
+            click.echo(f"  {what}:")
+        for effect in effects[:_MOST_EFFECTS] + costs:
+            click.echo(
+                f"    {effect['geolevel']}, {effect['query']}: {effect['before']:.4g} to "
+                f"{effect['after']:.4g} ({effect['change']:+.1%})"
+            )
     for price in move["prices"]:
         click.echo(f"  epsilon of {price['what']}: {price['before']:.4g} to {price['after']:.4g}")
 

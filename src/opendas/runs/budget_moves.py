@@ -5,7 +5,8 @@ geolevel's answers do not touch the estimates above it, and with the informed es
 costs nothing there. *Between geolevels*: a part of one geolevel's loss goes to the next one below; the loss
 of moving within a geounit of the spine rises by as much.
 
-Figures are expected errors by the noise alone (docs/explanation/expected-error.md).
+Moves are found by expected errors of the noise alone (docs/explanation/expected-error.md), which promise too
+much where counts are small; what a move does to released counts is tried on made ones.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from opendas.measurement.plan import MeasurementPlan
 from opendas.privacy.exact import format_fraction
 from opendas.privacy.zcdp import epsilon_cks
 from opendas.runs.run import Run
+from opendas.runs.simulated.trial import Trial
 
 __all__ = ["Effect", "Move", "Price", "advise"]
 
@@ -48,13 +50,16 @@ ABOVE = 0.01
 BETTER = 0.05
 """... and has to lower their mean, as a product, by at least this."""
 
+SEEN = 0.03
+"""Part by which a tried error has to change to be told from chance."""
+
 MOVED = Fraction(1, 20)
 """Part of the total loss that moves between geolevels; at most half of what the giving one has."""
 
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """Expected error of one query group at one geolevel, before and after a move."""
+    """Error of one query group at one geolevel, before and after a move."""
 
     geolevel: str
     query: str
@@ -113,6 +118,9 @@ class Move:
         Of the geolevel of a move within; empty otherwise.
     effects : tuple of Effect
         Wherever an expected error changes by more than half a per cent.
+    tried : tuple of Effect
+        Mean absolute errors of released counts, before and after, on made counts of a part of the frame:
+        wherever they change by more than :data:`SEEN`. Empty where no run can be tried.
     prices : tuple of Price
         Losses that change.
     """
@@ -122,6 +130,7 @@ class Move:
     geolevels: Mapping[str, Fraction]
     queries: Mapping[str, Mapping[str, Fraction]]
     effects: tuple[Effect, ...]
+    tried: tuple[Effect, ...]
     prices: tuple[Price, ...]
 
     def to_dict(self) -> dict[str, Any]:
@@ -135,6 +144,7 @@ class Move:
                 for level, shares in self.queries.items()
             },
             "effects": [effect.to_dict() for effect in self.effects],
+            "tried": [effect.to_dict() for effect in self.tried],
             "prices": [price.to_dict() for price in self.prices],
         }
 
@@ -179,6 +189,8 @@ class _Adviser:
         self.names = run.product.query_names
         self.before = self._errors(self.expected)
         self.coefficients = mean_coefficients(self.expected)
+        self.trial = Trial.of(run)
+        self.tried = () if self.trial is None else self.trial.errors()
 
     def _errors(self, expected: ExpectedError) -> dict[tuple[str, str], float]:
         def error(row: GainRow) -> float:
@@ -262,7 +274,18 @@ class _Adviser:
             if (geolevel, query) in after and np.isfinite([before, after[geolevel, query]]).all()
         )
         notable = tuple(effect for effect in effects if abs(effect.change) > 0.005)
-        return Move(kind, text, dict(budget.geolevels), queries, notable, self._prices(plan))
+        return Move(
+            kind, text, dict(budget.geolevels), queries, notable, self._tried(budget), self._prices(plan)
+        )
+
+    def _tried(self, budget: Budget) -> tuple[Effect, ...]:
+        if self.trial is None:
+            return ()
+        pairs = zip(self.tried, self.trial.errors(budget), strict=True)
+        effects = (
+            Effect(row.geolevel, row.query, row.mean_abs_error, other.mean_abs_error) for row, other in pairs
+        )
+        return tuple(effect for effect in effects if abs(effect.change) > SEEN)
 
     def _with_shares(self, geolevel: str, shares: Mapping[str, Fraction]) -> Budget:
         """Return the budget with other query shares at one geolevel."""

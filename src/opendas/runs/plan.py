@@ -25,6 +25,7 @@ from opendas.report.facts import NoiseRow
 from opendas.runs.facts import noise_rows
 from opendas.runs.progress.forecast import Forecast, forecast_run, measure_small_run
 from opendas.runs.run import Run
+from opendas.runs.simulated.trial import Trial, TriedRow
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,6 +59,8 @@ class PlanTable:
         What the exact facts leave protected.
     forecast : callable, optional
         Measures and returns what the run is expected to need, with the workers that it would have by itself.
+    tried : callable, optional
+        Tries the run on made counts of a part of its frame, and returns the errors that released counts had.
     """
 
     plan: MeasurementPlan
@@ -69,6 +72,7 @@ class PlanTable:
     gains: tuple[GainRow, ...] = ()
     protection: Protection | None = None
     forecast: Callable[[], Forecast] | None = None
+    tried: Callable[[], tuple[TriedRow, ...]] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the answer of ``opendas plan --json``."""
@@ -92,6 +96,7 @@ class PlanTable:
             "expected": [row.to_dict() for row in self.expected],
             "gains": [row.to_dict() for row in self.gains],
             "protection": None if self.protection is None else self.protection.to_dict(),
+            "tried": [row.to_dict() for row in (() if self.tried is None else self.tried())],
             "forecast": None if self.forecast is None else self.forecast().to_dict(),
         }
 
@@ -132,8 +137,12 @@ def make_plan(run: Run) -> PlanTable:
         seconds = measure_small_run(run)
         return forecast_run(plan, run.resolved.estimator, workers, geounit_seconds=seconds)
 
+    def tried() -> tuple[TriedRow, ...]:
+        trial = Trial.of(run)
+        return () if trial is None else trial.errors()
+
     rows = noise_rows(plan)
-    return PlanTable(plan, rows, warnings, stamps, expected, source, gains, protection, forecast)
+    return PlanTable(plan, rows, warnings, stamps, expected, source, gains, protection, forecast, tried)
 
 
 def _warnings(run: Run, plan: MeasurementPlan) -> Iterator[str]:

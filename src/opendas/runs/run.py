@@ -117,6 +117,12 @@ class Run:
             found.__dict__["spine"] = spine
         return found
 
+    def with_budget(self, budget: Budget) -> Run:
+        """Return the run on its frame and spine with another budget."""
+        found = self.on_frame(self.frame, self.spine)
+        found.__dict__["budget"] = budget
+        return found
+
     def reading_records(self) -> Run:
         """Return the run with leave to open its records for planning too, where its frame is from them."""
         found = Run(

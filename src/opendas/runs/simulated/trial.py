@@ -1,0 +1,161 @@
+"""Errors of released counts before any are released: the run, tried on made counts of its own frame.
+
+Expected errors by the noise alone are far too large for small geounits, whose counts are not negative. Here
+the run's own estimator and rounder answer, on a part of the frame with made records: public sizes, few cells
+that have most of them, and a mixture that differs from leaf to leaf.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import reduce
+
+import numpy as np
+
+from opendas.arrays import Floats, Ints
+from opendas.budget.allocation import Budget
+from opendas.constraints.table import ConstraintTable, bound_table
+from opendas.geography.frame import Frame
+from opendas.metrics.errors import level_errors, query_rows
+from opendas.runs.progress.forecast import TIMED_CELLS
+from opendas.runs.run import Run
+from opendas.runs.simulated.simulation import Simulation
+from opendas.schema.attributes import Schema
+from opendas.schema.histogram import Histogram
+
+__all__ = ["Trial", "TriedRow"]
+
+LEAVES = 2_000
+"""Most leaves of a trial: the first of the frame."""
+DRAWS = 3
+"""Draws of the noise over which errors are averaged."""
+FEWEST = 10
+"""Geounits of the part that a geolevel needs to be spoken of."""
+RECORDS, A_HOME = 45.0, 2.3
+"""Made records of a leaf, where the frame has no housing units; and people of a housing unit."""
+RARER = 3.0
+"""The levels of an attribute have frequencies that fall with this power of their rank."""
+ALIKE = 2.0
+"""Shape of the gamma weights by which leaves differ in their mixture; larger ones make them alike."""
+_SEED = 0
+"""Of made records, and the first of made noise: neither is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class TriedRow:
+    """Mean error of one query group over the geounits of a geolevel of the trial.
+
+    Parameters
+    ----------
+    geounits : int
+        In the part that was tried.
+    mean_abs_error : float
+        As in ``evaluate``: the absolute error summed over the rows of the query group, averaged over
+        geounits; here over draws of the noise, too.
+    """
+
+    geolevel: str
+    query: str
+    geounits: int
+    mean_abs_error: float
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the row for JSON."""
+        return {
+            "geolevel": self.geolevel,
+            "query": self.query,
+            "geounits": self.geounits,
+            "mean_abs_error": self.mean_abs_error,
+        }
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trial:
+    """A part of a run's frame with made counts, on which budgets can be tried.
+
+    Parameters
+    ----------
+    simulation : Simulation
+        Of the run on the part.
+    counts : Histogram
+        Made records, a row for each leaf of the part, in the frame's order.
+    """
+
+    simulation: Simulation
+    counts: Histogram
+
+    @classmethod
+    def of(cls, run: Run) -> Trial | None:
+        """Return the trial of a run; None for tied runs, and where the root alone would take minutes."""
+        if run.product.tie is not None or np.count_nonzero(run.product.possible) > TIMED_CELLS:
+            return None
+        frame = run.frame.take(np.arange(min(LEAVES, len(run.frame))))
+        part = run.on_frame(frame)
+        free = bound_table(replace(run.product, invariants=()), frame, part.spine, {})
+        counts = _made_counts(part, frame, free)
+        return cls(Simulation.of(part, counts), counts)
+
+    def errors(self, budget: Budget | None = None) -> tuple[TriedRow, ...]:
+        """Return the mean errors of every declared query group, with the run's budget or another.
+
+        Budgets are tried with the same draws. Where a budget bypasses other geounits the spine stays.
+        """
+        simulation = self.simulation
+        run, frame = simulation.run, simulation.run.frame
+        if budget is not None:
+            simulation = simulation.with_plan(run.with_budget(budget))
+        found: dict[tuple[str, str, int], list[float]] = {}
+        for draw in range(DRAWS):
+            estimate = simulation.estimate(_SEED + draw, "trial/" + run.product.name)
+            levels = level_errors(self.counts, estimate, frame, frame.geolevels)
+            for row in query_rows(levels, run.product):
+                errors = row.errors
+                if errors.geounits >= FEWEST and errors.mean_abs_error is not None:
+                    key = (row.geolevel, row.query, errors.geounits)
+                    found.setdefault(key, []).append(errors.mean_abs_error)
+        return tuple(TriedRow(*key, float(np.mean(values))) for key, values in found.items())
+
+
+def _frequencies(schema: Schema) -> Floats:
+    """Return how often a cell is drawn, float64 (n,): attributes alone, their first levels most often."""
+    weights = [np.arange(1.0, len(attribute.levels) + 1) ** -RARER for attribute in schema.attributes]
+    found: Floats = reduce(np.outer, weights).ravel()
+    return found
+
+
+def _sizes(run: Run, frame: Frame) -> Ints:
+    """Return how many records each leaf gets, int64 (leaves,), from public housing units where there are."""
+    homes = frame.units.get("hu")
+    each = A_HOME if run.product.protected_unit == "person" else 1.0
+    sizes = np.full(len(frame), RECORDS) if homes is None else each * homes
+    return np.asarray(np.rint(sizes), dtype=np.int64)
+
+
+def _made_counts(run: Run, frame: Frame, constraints: ConstraintTable) -> Histogram:
+    """Return made records that keep structural zeros and bounds, a row for each leaf of the frame."""
+    rng = np.random.default_rng(_SEED)
+    frequency, sizes = _frequencies(run.product.schema), _sizes(run, frame)
+    leaf = constraints.levels[-1]
+    rows: list[Ints] = []
+    columns: list[Ints] = []
+    counts: list[Ints] = []
+    for i, place in enumerate(run.spine.place_of_leaf.tolist()):
+        closed = constraints.bound_cells[leaf.upper[place] == 0]
+        cells = np.flatnonzero(constraints.possible & ~closed.any(axis=0))
+        if not len(cells):
+            continue
+        # Gamma weights of the cells make their mixture a Dirichlet one.
+        mixture = frequency[cells] * rng.gamma(ALIKE, size=len(cells))
+        made = rng.multinomial(sizes[i], mixture / mixture.sum())
+        for bound in np.flatnonzero(leaf.lower[place] > 0):
+            inside = np.flatnonzero(constraints.bound_cells[bound][cells])
+            missing = int(leaf.lower[place, bound] - made[inside].sum())
+            made[inside[0]] += max(0, missing)
+        some = np.flatnonzero(made)
+        rows.append(np.full(len(some), i, dtype=np.int64))
+        columns.append(cells[some])
+        counts.append(made[some])
+    none = [np.zeros(0, dtype=np.int64)]
+    shape = (len(frame), run.product.schema.size)
+    entries = [np.concatenate(none + parts) for parts in (rows, columns, counts)]
+    return Histogram.from_entries(*entries, shape=shape)

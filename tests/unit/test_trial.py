@@ -1,0 +1,112 @@
+"""Trials on made counts: what they are made of, and that they say what a release of such counts would."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.mini import mini_frame, to_dense, write_mini
+
+import opendas as od
+from opendas.constraints.table import bound_table
+from opendas.runs.simulated import trial as module
+from opendas.runs.simulated.trial import Trial
+from opendas.schema.declarations import Tie
+
+
+def a_run(folder: Path, loss: str = 'rho = "2"') -> od.Run:
+    return od.load(write_mini(folder, frame=mini_frame(2, 4, 6), loss=loss))
+
+
+def test_made_counts_keep_zeros_bounds_and_public_sizes(tmp_path: Path) -> None:
+    run = a_run(tmp_path)
+    found = Trial.of(run)
+    assert found is not None
+    part, dense = found.simulation.run, to_dense(found.counts)
+    assert dense[:, ~run.product.possible].sum() == 0
+    table = bound_table(replace(run.product, invariants=()), part.frame, part.spine, {})
+    inside = dense @ table.bound_cells.T.astype(np.int64)
+    place = part.spine.place_of_leaf
+    assert (inside >= table.levels[-1].lower[place]).all()
+    assert (inside[table.levels[-1].upper[place] == 0] == 0).all()
+    shares = np.sort(dense.sum(axis=0))[::-1] / dense.sum()
+    assert shares[0] > 0.4  # few cells have most
+
+
+def test_leaves_have_people_as_they_have_homes(tmp_path: Path) -> None:
+    run = a_run(tmp_path)
+    frame = run.frame
+    homes = np.arange(len(frame), dtype=np.int64)
+    with_homes = run.on_frame(replace(frame, units={**frame.units, "hu": homes}))
+    found = Trial.of(with_homes)
+    assert found is not None
+    each = module.A_HOME if run.product.protected_unit == "person" else 1.0
+    made = to_dense(found.counts).sum(axis=1)
+    wanted = np.rint(each * homes).astype(np.int64)
+    part = found.simulation.run
+    table = bound_table(replace(run.product, invariants=()), part.frame, part.spine, {})
+    least = table.levels[-1].lower[part.spine.place_of_leaf].sum(axis=1)
+    assert ((wanted <= made) & (made <= wanted + least)).all()  # more only where a bound asks for it
+
+
+def test_errors_vanish_with_the_noise_and_grow_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FEWEST", 2)
+    errors = []
+    for loss in ("1000000", "2", "1/50"):
+        folder = tmp_path / loss.replace("/", "-")
+        folder.mkdir()
+        found = Trial.of(a_run(folder, f'rho = "{loss}"'))
+        assert found is not None
+        rows = found.errors()
+        assert {row.geolevel for row in rows} == {"region", "town", "block"}
+        errors.append(sum(row.mean_abs_error for row in rows))
+    assert errors[0] == 0.0 < errors[1] < errors[2]
+
+
+def test_only_geolevels_with_enough_geounits_are_spoken_of(tmp_path: Path) -> None:
+    found = Trial.of(a_run(tmp_path))
+    assert found is not None
+    assert {(row.geolevel, row.geounits) for row in found.errors()} == {("block", 48)}
+
+
+def test_another_budget_is_tried_with_the_same_draws(tmp_path: Path) -> None:
+    run = a_run(tmp_path)
+    found = Trial.of(run)
+    assert found is not None
+    rows = found.errors()
+    assert rows == found.errors(run.budget)
+    more = found.errors(replace(run.budget, total=Fraction(200)))
+    assert all(other.mean_abs_error <= row.mean_abs_error for row, other in zip(rows, more, strict=True))
+
+
+def test_tied_and_huge_runs_are_not_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = a_run(tmp_path)
+    tied = run.changed(product=replace(run.product, tie=Tie("other", "kind")))
+    assert Trial.of(tied) is None
+    monkeypatch.setattr(module, "TIMED_CELLS", 3)
+    assert Trial.of(run) is None
+    assert od.plan(run).to_dict()["tried"] == []
+
+
+def test_advice_says_what_moves_do_to_released_counts(tmp_path: Path) -> None:
+    run = a_run(tmp_path, 'rho = "1/10"')
+    found = Trial.of(run)
+    assert found is not None
+    before = {(row.geolevel, row.query): row.mean_abs_error for row in found.errors()}
+    moves = od.advise(run)
+    assert any(move.tried for move in moves)
+    for move in moves:
+        budget = replace(run.budget, geolevels=move.geolevels, queries={**run.budget.queries, **move.queries})
+        after = {(row.geolevel, row.query): row.mean_abs_error for row in found.errors(budget)}
+        for effect in move.tried:
+            key = effect.geolevel, effect.query
+            assert (effect.before, effect.after) == (before[key], after[key])
+        seen = {(effect.geolevel, effect.query) for effect in move.tried}
+        assert all(
+            abs(after[key] / before[key] - 1) <= 0.03 for key in before if key not in seen and before[key]
+        )
