@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, TypeVar
@@ -341,6 +341,12 @@ _INTERVAL_COLUMNS = ("geocode", "cell", "count", "estimate", "sd", "lower", "upp
     is_flag=True,
     help="Only counts whose interval excludes zero, in wider ones that hold for counts so chosen.",
 )
+@click.option("--state", metavar="STATE", default=None, help="Of an NMF of all states, read this one.")
+@click.option(
+    "--std-dev",
+    is_flag=True,
+    help="Answer as the Bureau's files of estimates: geocode|query|estimate|std_dev|query_description.",
+)
 @json_option
 def interval_command(
     path: Path,
@@ -350,6 +356,8 @@ def interval_command(
     level: str,
     skip_unknown: bool,
     selected: bool,
+    state: str | None,
+    std_dev: bool,
     as_json: bool,
 ) -> None:
     """Give estimates, variances and intervals for true counts, in official areas or in a set of blocks.
@@ -363,7 +371,9 @@ def interval_command(
     import opendas
 
     exact = _exact_question(blocks, geolevel, level)
-    noisy = opendas.NoisyFile(path)
+    if std_dev and as_json:
+        raise click.UsageError("give either --std-dev or --json.")
+    noisy = opendas.NoisyFile(path, state=state)
     if geolevel is not None:
         table = noisy.intervals(query, geolevel=geolevel, level=exact, selected=selected)
     else:
@@ -374,12 +384,24 @@ def interval_command(
     if as_json:
         emit_json({"level": float(exact), "rows": rows})
         return
+    if std_dev:
+        click.echo("\n".join(_estimate_lines(rows, noisy.labels(query))))
+        return
     click.echo(text_table([_interval_row(row) for row in rows], _INTERVAL_COLUMNS))
     message(
         f"{float(100 * exact):.10g} % intervals for the true count. They cover the noise, and nothing else: "
         "not what the enumeration itself got wrong."
         + (" On average at most the rest of those shown miss." if selected else "")
     )
+
+
+def _estimate_lines(rows: list[dict[str, Any]], labels: dict[str, str]) -> Iterator[str]:
+    """Yield the lines of a file of estimates as the Bureau publishes them; unknown ones are empty fields."""
+    yield "geocode|query|estimate|std_dev|query_description"
+    for row in rows:
+        known = row["estimate"] is not None
+        numbers = (repr(row["estimate"]), repr(row["variance"] ** 0.5)) if known else ("", "")
+        yield "|".join((row["geocode"], row["cell"], *numbers, labels[row["cell"]]))
 
 
 def _whole_ends(row: dict[str, Any]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from opendas.errors import ConfigError, FormatError
 from opendas.files.mdf.reading import read_mdf
 from opendas.files.release_folder import ReleaseFolder
 from opendas.geography.frame import Frame
+from opendas.geography.states import find_state
 from opendas.schema.histogram import Histogram
 from opendas.schema.product import Product
 
@@ -111,22 +112,34 @@ class NoisyFile:
         of the Bureau's layout (a folder with ``State.parquet`` and so on).
     product : str, optional
         Which product of a release, where a query alone does not decide.
+    state : str, optional
+        Name, postal or FIPS code: of a measurement file of the Bureau's layout, the only state that is read.
 
     Notes
     -----
     Measurements are read when the first question is asked, once for each product.
     """
 
-    def __init__(self, path: str | Path, product: str | None = None) -> None:
+    def __init__(self, path: str | Path, product: str | None = None, state: str | None = None) -> None:
         self.path = Path(path)
         self._product = product
-        self._open: dict[str, MeasuredProduct] = {}
+        self._state = None if state is None else find_state(state).fips
+        self._open: dict[bytes, MeasuredProduct] = {}
+        self._asked: dict[str, tuple[MeasuredProduct, str]] = {}
 
     def _measured(self, query: str) -> tuple[MeasuredProduct, str]:
         from opendas.tables.interval_tables import open_measured
 
-        measured, name = open_measured(self.path, query, self._product)
-        return self._open.setdefault(measured.tree.product.name, measured), name
+        if query not in self._asked:
+            measured, name = open_measured(self.path, query, self._product, self._state)
+            self._asked[query] = self._open.setdefault(measured.key, measured), name
+        return self._asked[query]
+
+    def labels(self, query: str) -> dict[str, str]:
+        """Return what each cell of a table or query group counts, in words, by its name."""
+        measured, name = self._measured(query)
+        table = measured.table(name)
+        return dict(zip(table.columns, table.labels, strict=True))
 
     def intervals(
         self,

@@ -91,6 +91,12 @@ class MeasuredProduct:
     released: ReleasedProduct | None = None
     margin: Margin | None = None
 
+    @property
+    def key(self) -> bytes:
+        """What tells measurements of one file apart: the product, and what they were summed to."""
+        groups = () if self.margin is None else self.margin.groups
+        return b"/".join([self.tree.product.name.encode(), *(group.tobytes() for group in groups)])
+
     @cached_property
     def estimates(self) -> TreeEstimates:
         """Least-squares estimates; the answers are read when the first is asked for."""
@@ -235,7 +241,9 @@ def interval_rows(
     )
 
 
-def open_measured(path: Path, query: str, product: str | None = None) -> tuple[MeasuredProduct, str]:
+def open_measured(
+    path: Path, query: str, product: str | None = None, state: str | None = None
+) -> tuple[MeasuredProduct, str]:
     """Open what a query is asked of: a release, or a noisy measurement file of the Bureau's layout or ours.
 
     Parameters
@@ -247,6 +255,8 @@ def open_measured(path: Path, query: str, product: str | None = None) -> tuple[M
         A redistricting table, a query group, or ``PRODUCT:QUERY`` where a release has it in several.
     product : str, optional
         The product, where the path does not decide.
+    state : str, optional
+        Two digits: the only state that is read of a file of the Bureau's layout.
 
     Returns
     -------
@@ -262,12 +272,16 @@ def open_measured(path: Path, query: str, product: str | None = None) -> tuple[M
         If the files are damaged, or hold only what an estimate used.
     """
     if is_bureau_folder(path):
-        file = BureauFile.open(path)
+        file = BureauFile.open(path, state)
         if file.product.schema.size <= MOST_CELLS:
             return MeasuredProduct(file.tree()), query
         asked = product_table(file.product, query)
         margin = Margin(file.product, levels_told_apart(file.product, asked.class_of_cell))
         return MeasuredProduct(file.tree(margin), None, margin), query
+    if state is not None:
+        raise ConfigError(
+            f"{path}: a state is chosen in noisy measurement files of the Bureau's layout; this is none."
+        )
     if (path / "spine.parquet").is_file():
         path, product = path.parent.parent, path.name
     released, query, _ = find_table(ReleaseFolder(path), query, product)

@@ -165,3 +165,43 @@ def test_a_margin_answers_no_finer_question(folder: Path) -> None:
     with pytest.raises(ConfigError, match="does not answer this"):
         measured.table("sex * age_38_groups")
     assert len(measured.table("total").columns) == 1
+
+
+@pytest.fixture(scope="module")
+def two_states(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A few queries of the made state, and beside it a state whose files are no Parquet files."""
+    folder = MADE.write(tmp_path_factory.mktemp("two"), queries=("age_18_64_116 * sex", "detailed"))
+    for path in list(folder.rglob("State=044")):
+        shutil.copytree(path, path.with_name("State=145"))
+    for path in folder.rglob("State=145/**/*.parquet"):
+        path.write_bytes(b"no Parquet file")
+    return folder
+
+
+def test_one_state_is_read_without_the_others(two_states: Path, capsys) -> None:
+    question = ["interval", str(two_states), "--query", "sex", "--geolevel", "county"]
+    assert guarded(cli, question) == 3
+    said = capsys.readouterr().err
+    assert "DPQuery/State=145" in said, "files of all states are called alike"
+    assert "part-00000-made.snappy.parquet" in said
+    assert guarded(cli, [*question, "--state", "ri", "--std-dev"]) == 0
+    header, *rows = capsys.readouterr().out.splitlines()
+    assert header == "geocode|query|estimate|std_dev|query_description"
+    (male, female) = (row.split("|") for row in rows)
+    assert (male[0], male[1], female[1], male[4]) == ("44001", "male", "female", "male")
+    measured, name = open_measured(two_states, "sex", None, "44")
+    wanted = measured.at(name, "county").to_pylist()
+    assert [float(row[2]) for row in (male, female)] == [row["estimate"] for row in wanted]
+    assert [float(row[3]) for row in (male, female)] == [row["variance"] ** 0.5 for row in wanted]
+
+
+def test_a_state_that_is_not_there_or_not_apart(two_states: Path, tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match="no folder State=046"):
+        BureauFile.open(two_states, "46")
+    copy = tmp_path / "copy"
+    shutil.copytree(two_states, copy, ignore=lambda _, names: [n for n in names if n == "State=145"])
+    for folder in list((copy / "State.parquet").rglob("State=044")):
+        for path in folder.iterdir():
+            path.rename(folder.parent / path.name)
+    with pytest.raises(FormatError, match="044 is of another state than 45"):
+        BureauFile.open(copy, "45")

@@ -11,7 +11,8 @@ Axes: ``g`` geounits of a geolevel in spine order, ``q`` query groups, ``r`` row
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -33,6 +34,7 @@ __all__ = [
     "classes_of",
     "index_rows",
     "is_bureau_folder",
+    "names_part",
     "read_bureau_levels",
 ]
 
@@ -115,17 +117,21 @@ def is_bureau_folder(path: Path) -> bool:
     return any((path / f"{level}.parquet").is_dir() for spine in SPINES for level in spine)
 
 
-def read_bureau_levels(path: Path) -> tuple[BureauLevel, ...]:
+def read_bureau_levels(path: Path, state: str | None = None) -> tuple[BureauLevel, ...]:
     """Read what is measured and bound at every geolevel, and leave the values in the files.
 
     Parameters
     ----------
     path : Path
+    state : str, optional
+        Two digits: files of other states, in folders ``State=...`` of their own, are not opened, nor those of
+        the nation.
 
     Raises
     ------
     FormatError
-        If a geolevel is missing between others, a column is missing, or geocodes have several lengths.
+        If a geolevel is missing between others, a column is missing, geocodes have several lengths, a file is
+        damaged, or the wanted state is not there or not apart.
     """
     found = [[name for name in spine if (path / f"{name}.parquet").is_dir()] for spine in SPINES]
     spine, there = max(zip(SPINES, found, strict=True), key=lambda pair: len(pair[1]))
@@ -146,13 +152,24 @@ def read_bureau_levels(path: Path) -> tuple[BureauLevel, ...]:
         raise FormatError(
             f"{path.name}: geolevel {missing[0]} is missing: there is no folder {missing[0]}.parquet."
         )
-    return tuple(_read_level(path, name) for name in there)
+    return tuple(_read_level(path, name, state) for name in there if state is None or name != "US")
 
 
-def _read_level(path: Path, name: str) -> BureauLevel:
+def _read_level(path: Path, name: str, state: str | None) -> BureauLevel:
     folder = path / f"{name}.parquet"
-    measured, constraints = (_read_rows(folder / kind, name, kind) for kind in ("DPQuery", "Constraint"))
+    measured, constraints = (
+        _read_rows(folder / kind, name, kind, state) for kind in ("DPQuery", "Constraint")
+    )
     codes = np.unique(np.concatenate([measured.geocode, constraints.geocode]))
+    if state is not None:
+        other = next((code for code in codes.tolist() if code[1:3] != state.encode()), None)
+        if other is not None:
+            raise FormatError(
+                f"{name}.parquet: geocode {other.decode()} is of another state than {state}, and not in a "
+                "folder State=... of its own; only states that are apart can be chosen."
+            )
+        if len(codes) == 0:
+            raise FormatError(f"{name}.parquet: there is no folder State=0{state}, and none State=1{state}.")
     if len(codes) == 0:
         raise FormatError(f"{name}.parquet: it holds no geounit.")
     lengths = np.unique(np.char.str_len(codes))
@@ -161,9 +178,14 @@ def _read_level(path: Path, name: str) -> BureauLevel:
     return BureauLevel(name, measured, constraints, codes)
 
 
-def _read_rows(folder: Path, level: str, kind: str) -> BureauRows:
+def _read_rows(folder: Path, level: str, kind: str, state: str | None) -> BureauRows:
     files = tuple(sorted(folder.glob("**/*.parquet"))) if folder.is_dir() else ()
-    tables = [_read_file(file, level, kind) for file in files]
+    if state is not None:
+        files = tuple(file for file in files if _state_of(file.relative_to(folder)) in ("", state))
+    tables = []
+    for file in files:
+        with names_part(file):
+            tables.append(_read_file(file, level, kind))
     starts = np.concatenate([[0], np.cumsum([len(table) for table in tables], dtype=np.int64)])
     empty = np.zeros(0, dtype=np.int64)
     if not tables:
@@ -189,6 +211,26 @@ def _read_rows(folder: Path, level: str, kind: str) -> BureauRows:
         sign,
         signs,
     )
+
+
+def _state_of(file: Path) -> str:
+    """Return the state, two digits, in whose folder ``State=...`` a file lies; nothing where there is none.
+
+    The folder's number is that of the state, and a hundred more for its American Indian areas.
+    """
+    found = next((part[6:] for part in file.parts if part.startswith("State=") and part[6:].isdigit()), "")
+    return found and f"{int(found) % 100:02d}"
+
+
+@contextlib.contextmanager
+def names_part(file: Path) -> Iterator[None]:
+    """Name the folders of a file that is at fault: files of several folders are called alike."""
+    try:
+        yield
+    except FormatError as error:
+        kind = next(i for i, part in enumerate(file.parts) if part in _COLUMNS)
+        where = "/".join(file.parts[kind - 1 : -1])
+        raise FormatError(str(error) if where in str(error) else f"{where}: {error}") from error
 
 
 @reads_file

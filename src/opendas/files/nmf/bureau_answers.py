@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from opendas.arrays import Ints
 from opendas.errors import FormatError
-from opendas.files.nmf.bureau import BureauLevel, BureauRows
+from opendas.files.nmf.bureau import BureauLevel, BureauRows, names_part
 from opendas.files.parquet import one_array, open_parquet, reading, reads_file
 from opendas.intervals.margins import MarginQuery
 from opendas.schema.query_groups import QueryGroup
@@ -207,7 +207,7 @@ def sum_values(
     step = max(1, _VALUES_AT_ONCE // max((len(coarse) for coarse in padded), default=1))
     for file, start in zip(rows.files, rows.starts.tolist(), strict=False):
         bounds = _row_groups(file, _stamp(file))
-        with reading(file):
+        with names_part(file), reading(file):
             opened = open_parquet(file)
             for group, (low, high) in enumerate(itertools.pairwise(bounds)):
                 line = start + low

@@ -72,13 +72,15 @@ class BureauFile:
     spine: Spine
 
     @classmethod
-    def open(cls, path: Path) -> BureauFile:
+    def open(cls, path: Path, state: str | None = None) -> BureauFile:
         """Open a noisy measurement file of the Bureau's layout.
 
         Parameters
         ----------
         path : Path
             Folder with ``State.parquet``, ``County.parquet`` and so on.
+        state : str, optional
+            Two digits: the only state whose files are read.
 
         Raises
         ------
@@ -90,7 +92,7 @@ class BureauFile:
         The file of one state may come with that of the nation. The nation's measurements are then left out:
         they are about all states.
         """
-        levels = _without_nation(read_bureau_levels(path))
+        levels = _without_nation(read_bureau_levels(path, state))
         return cls(levels, _product(levels, path.name), *_frame(_spine(levels)))
 
     def tree(self, margin: Margin | None = None) -> NoisyTree:
