@@ -17,6 +17,7 @@ import pytest
 from support.mini import mini_frame, mini_histogram, to_dense, write_mini
 
 from opendas.cli.main import main
+from opendas.engines.checkpoint import Checkpoints
 from opendas.files.release_folder import ReleaseFolder
 from opendas.measurement.plan import MeasurementPlan
 from opendas.measurement.protection import ProtectionMap
@@ -336,6 +337,35 @@ def test_drawing_what_is_read_is_the_same_release_as_drawing_everything(world: P
     names = sorted(path.name for path in lazy.iterdir())
     assert names == sorted(path.name for path in full.iterdir())
     assert [(lazy / name).read_bytes() for name in names] == [(full / name).read_bytes() for name in names]
+
+
+def test_workers_and_an_interruption_change_nothing(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped after its first task and resumed with two workers: the microdata of the run in one go."""
+    words = ("run", world / "tied.toml", "--out", tmp_path / "stopped", "--seed", 2)
+    save = Checkpoints.save
+
+    def save_and_stop(self: Checkpoints, *task: Any) -> None:
+        save(self, *task)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoints, "save", save_and_stop)
+        assert opendas(*words, "--workers", 1)[0] == 130
+    assert not (tmp_path / "stopped/release/certificate.json").exists()
+    assert len(list((tmp_path / "stopped/state").rglob("*.part"))) == 1
+    code, text = opendas(*words, "--workers", 2, "--resume")
+    assert code == 0, text
+    for folder in ("mdf", "measurements", "geography", "run"):
+        assert contents(tmp_path / "stopped/release" / folder) == contents(world / "second/release" / folder)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Return what stands in the files of a folder, which has some."""
+    found = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert found
+    return found
 
 
 def test_a_tied_run_is_not_repeated_alone(world: Path, tmp_path: Path) -> None:
