@@ -58,6 +58,8 @@ UNEVEN = 3.0
 """Ratio of primal and dual residuals from which sigma is corrected."""
 FACES = 40
 """Most faces of a root."""
+REFINED = 2
+"""Corrections of the answer on a face by what is left of it: coarse rows may nearly depend on each other."""
 CORRECTIONS = 20
 """Most corrections of sigma: the method converges for any sigma that stays."""
 
@@ -221,6 +223,10 @@ def _by_faces(problem: FamilyProblem, layout: Layout, tolerance: float) -> Solut
         _with_equalities(structure, factor, fixed, v)
         x = np.zeros((1, n))
         x[0, cells] = v
+        for _ in range(REFINED):
+            v = -gradients(problem, x)[0, cells] / problem.scale[0]
+            _with_equalities(structure, factor, np.zeros(0), v)
+            x[0, cells] += v
         price = gradients(problem, x)[0] / problem.scale[0]
         if problem.fixed_rows is not None and problem.fixed is not None:
             rows, R = problem.fixed_rows, problem.fixed.shape[1]
