@@ -210,6 +210,39 @@ class Budget:
         shares = {level: Fraction(level == geolevel) for level in self.geolevels}
         return replace(self, geolevels=shares, queries={geolevel: self.query_shares(geolevel)})
 
+    def part(self, queries: Mapping[str, str]) -> Budget:
+        """Return what some query groups get, as a budget of their own; parts of all of them sum to this one.
+
+        Parameters
+        ----------
+        queries : mapping of str to str
+            Query group -> its name in the part.
+
+        Raises
+        ------
+        BudgetError
+            If none of them has budget.
+        """
+        kept = {
+            level: {queries[query]: share for query, share in shares.items() if query in queries}
+            for level, shares in self.queries.items()
+        }
+        spent = {level: sum(shares.values(), Fraction(0)) for level, shares in kept.items()}
+        losses = {level: share * spent.get(level, 0) for level, share in self.geolevels.items()}
+        part = sum(losses.values(), Fraction(0))
+        if not part:
+            raise BudgetError(f"[budget] gives nothing to {', '.join(queries) or 'its query groups'}.")
+        return replace(
+            self,
+            total=self.total * part,
+            geolevels={level: loss / part for level, loss in losses.items()},
+            queries={
+                level: {query: share / spent[level] for query, share in shares.items()}
+                for level, shares in kept.items()
+                if spent[level]
+            },
+        )
+
     def digest(self) -> str:
         """SHA-256, in hexadecimal, of everything that decides the noise. Public: it depends on no data.
 

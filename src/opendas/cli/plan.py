@@ -42,11 +42,22 @@ def plan_command(run_file: Path, advise: bool, read_records: bool, as_json: bool
     plan = opendas.plan(run).to_dict()
     if advise:
         plan["advice"] = [move.to_dict() for move in opendas.advise(run)]
-    for warning in plan["warnings"]:
+    both = [plan["companion"], plan] if "companion" in plan else [plan]
+    for warning in dict.fromkeys(warning for each in both for warning in each["warnings"]):
         message(f"warning: {warning}")
     if as_json:
         emit_json(plan)
         return
+    if "companion" in plan:
+        together = {**plan, **plan["together"]}
+        click.echo(f"{' and '.join(each['product'] for each in both)} together: {_headline(together)}")
+    for each in both:
+        if "companion" in plan:
+            click.echo(f"\n{each['product']}")
+        _show_plan(each)
+
+
+def _show_plan(plan: dict[str, Any]) -> None:
     click.echo(_headline(plan))
     if plan.get("source"):
         click.echo(f"budget shares: {plan['source']}")

@@ -76,7 +76,7 @@ def run_command(run_file: Path, out: Path | None, as_json: bool, **options: Any)
     import opendas
 
     started = time.monotonic()
-    folder, product = _measured(opendas.release, run_file, out, options, "This release is stamped")
+    folder, product, *_ = _measured(opendas.release, run_file, out, options, "This release is stamped")
     _answer(folder, product, time.monotonic() - started, as_json)
 
 
@@ -98,19 +98,21 @@ def measure_command(run_file: Path, out: Path | None, as_json: bool, **options: 
     """
     import opendas
 
-    folder, product = _measured(opendas.measure, run_file, out, options, "These measurements are")
-    written = folder / "release" / "measurements" / product
+    folder, *products = _measured(opendas.measure, run_file, out, options, "These measurements are")
+    written = {product: folder / "release" / "measurements" / product for product in products}
     if as_json:
-        emit_json({"out": folder, "product": product, "measurements": written})
+        answer, *others = ({"product": product, "measurements": path} for product, path in written.items())
+        emit_json({"out": folder, **answer, **({"companion": others[0]} if others else {})})
     else:
-        click.echo(f"{product}: measurements in {written}")
+        for product, path in written.items():
+            click.echo(f"{product}: measurements in {path}")
         click.echo(f"next: opendas estimate {run_file} --out {folder}")
 
 
 def _measured(
     act: Callable[..., Any], run_file: Path, out: Path | None, options: dict[str, Any], result: str
-) -> tuple[Path, str]:
-    """Carry out an act that reads the input; return its folder and its product.
+) -> tuple[Path, str, *tuple[str, ...]]:
+    """Carry out an act that reads the input; return its folder, its product, and that one's companion.
 
     Parameters
     ----------
@@ -134,12 +136,14 @@ def _measured(
         act(run, out=folder, passphrase=passphrase, progress=progress, expect=progress.announce, **options)
     if sign is not None:
         sign(folder)
-    findings = findings_message(folder, product)
-    if findings is not None:
-        message(findings)
+    products = (product,) if run.companion is None else (product, run.companion.product.name)
+    for each in products:
+        findings = findings_message(folder, each)
+        if findings is not None:
+            message(findings)
     if options["seed"] is not None:
         message(f"warning: noise from a seed protects nobody. {result} NOT FOR RELEASE.")
-    return folder, product
+    return folder, *products
 
 
 @click.command("estimate")
@@ -377,6 +381,8 @@ def publish_command(
 def run_answer(out: Path, product: str, seconds: float) -> dict[str, Any]:
     """Return the answer of a finished run, from its entry in the certificate where there is one.
 
+    Where its product has a companion, the answer holds that one's too.
+
     Raises
     ------
     FormatError
@@ -394,6 +400,8 @@ def run_answer(out: Path, product: str, seconds: float) -> dict[str, Any]:
         "product": product,
         **{name: entry.get(name) for name in names},
     }
+    if entry.get("companion") is not None:
+        answer["companion"] = run_answer(out, entry["companion"], seconds)
     return answer | {"seconds": round(seconds, 3), "peak_rss_mb": round(peak_rss_mb(), 1)}
 
 
@@ -418,12 +426,10 @@ _KEY_IN_WORDS = {
 def next_steps(answer: Mapping[str, Any]) -> str:
     """Return the answer in words, with what to do next."""
     out = answer["out"]
-    loss = f"rho {answer['rho']}" if answer["rho"] is not None else f"epsilon {answer['epsilon']}"
-    stamps = f" [{', '.join(map(str, answer['stamps']))}]" if answer["stamps"] else ""
-    records = f"{answer['records']:,}" if isinstance(answer["records"], int) else "an unknown number of"
+    both = (answer["companion"], answer) if "companion" in answer else (answer,)
     return "\n".join(
         [
-            f"{answer['product']}: {records} records released under {loss}{stamps}",
+            *map(_released, both),
             f"in {duration(answer['seconds'])}, with {answer['peak_rss_mb']:,.0f} MB at most in one process.",
             "",
             f"  report       {out}/release/report.html",
@@ -433,3 +439,10 @@ def next_steps(answer: Mapping[str, Any]) -> str:
             f"  key          {_KEY_IN_WORDS.get(str(answer['key']), answer['key'])}",
         ]
     )
+
+
+def _released(answer: Mapping[str, Any]) -> str:
+    loss = f"rho {answer['rho']}" if answer["rho"] is not None else f"epsilon {answer['epsilon']}"
+    stamps = f" [{', '.join(map(str, answer['stamps']))}]" if answer["stamps"] else ""
+    records = f"{answer['records']:,}" if isinstance(answer["records"], int) else "an unknown number of"
+    return f"{answer['product']}: {records} records released under {loss}{stamps}"

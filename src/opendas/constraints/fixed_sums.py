@@ -59,6 +59,9 @@ class ExactQuery:
         Official geounit above each leaf, counted in spine order: of divided geounits the whole one.
     answers : int64 (g, m) or None
         Where they are known.
+    of_companion : bool
+        It is an invariant of the product's companion: it says in which geounit a protected unit is, and
+        nothing of whether it has a record here, nor of which.
     """
 
     name: str
@@ -66,6 +69,7 @@ class ExactQuery:
     level: int
     unit: Ints
     answers: Ints | None
+    of_companion: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -168,6 +172,10 @@ def _exact_queries(product: Product, spine: Spine, table: ConstraintTable | None
             if answers is None and joint is not None and joint.name == name:
                 answers = joint.totals[:, None]
         yield ExactQuery(name, product.workload.group(query), level, unit.astype(np.int64), answers)
+    if product.companion is not None:  # a partition of all units: it gives their number in each geounit
+        for exact in _exact_queries(product.companion, spine, None):
+            total = product.workload.group("total")
+            yield replace(exact, query=total, answers=None, of_companion=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from opendas.arrays import Codes, refines
+from opendas.arrays import Bools, Codes, refines
 from opendas.errors import ConfigError, DataError
 from opendas.geography.frame import Frame
 from opendas.geography.spine import Spine
@@ -173,9 +173,22 @@ class LevelConstraints:
             None if self.tied is None else self.tied.slice(start, stop),
         )
 
-    def without_totals(self) -> LevelConstraints:
-        """Return the constraints without totals: a tie determines them, and has been compared with them."""
-        kept = tuple(invariant for invariant in self.invariants if invariant.query.size > 1)
+    def without_tied(self, possible: Bools) -> LevelConstraints:
+        """Return the constraints without what a tie determines, totals among them: it was compared with them.
+
+        Parameters
+        ----------
+        possible : bool (n,)
+            Cells that are no structural zero.
+        """
+        if self.tied is None:
+            return self
+        rows = self.tied.query.row_of_cell[possible]
+        kept = tuple(
+            held
+            for held in self.invariants
+            if held.query.size > 1 and not refines(rows, held.query.row_of_cell[possible])
+        )
         return replace(self, invariants=kept, joint=None)
 
 

@@ -287,11 +287,11 @@ def read_constraint_table(path: Path, product: Product, spine: Spine) -> Constra
             )
         )
     table = ConstraintTable(names, bound_cells(product), product.possible, tuple(levels))
-    if product.tie is None:
+    if product.tied is None:
         return table
-    query = product.workload.group(product.tie.query)
+    query = product.workload.group(product.tied.query)
     return table.tied_to(
-        product.tie.product, query, read_tie(path.with_name("tie.parquet"), product, spine), spine
+        product.tied.product, query, read_tie(path.with_name("tie.parquet"), product, spine), spine
     )
 
 
@@ -306,18 +306,18 @@ def read_tie(path: Path, product: Product, spine: Spine) -> Histogram:
     """
     if read_metadata(path) != tie_metadata(product):
         raise FormatError(f"{path.name}: not of the tie that the product declares.")
-    if product.tie is None:
+    if product.tied is None:
         raise ValueError("the product is not tied")
     table = open_parquet(path).read().combine_chunks()
     if not np.array_equal(to_bytes(table.column("geocode")), spine.leaf.geocodes):
         raise FormatError(f"{path.name}: the leaves are not those of the spine.")
-    size = product.workload.group(product.tie.query).size
+    size = product.workload.group(product.tied.query).size
     lengths = np.array(pc.list_value_length(table.column("row")), dtype=np.int64)
     rows, counts = (
         np.array(pc.list_flatten(table.column(name)), dtype=np.int64) for name in ("row", "count")
     )
     if len(rows) != len(counts) or (len(rows) and not 0 <= rows.min() <= rows.max() < size):
-        raise FormatError(f"{path.name}: rows that {product.tie.query!r} does not have.")
+        raise FormatError(f"{path.name}: rows that {product.tied.query!r} does not have.")
     geounits = np.repeat(np.arange(len(lengths)), lengths)
     return Histogram.from_entries(geounits, rows, counts, shape=(len(lengths), size))
 
@@ -449,7 +449,7 @@ def constraint_metadata(product: Product, spine: Spine) -> dict[str, object]:
 
 def tie_metadata(product: Product) -> dict[str, object]:
     """Return what a file of tied counts says of itself."""
-    return {"format": "opendas tie 1", **({} if product.tie is None else product.tie.to_dict())}
+    return {"format": "opendas tie 1", **({} if product.tied is None else product.tied.to_dict())}
 
 
 def _write_tie(path: Path, product: Product, spine: Spine, tied: TiedCounts) -> None:

@@ -15,7 +15,11 @@ __all__ = ["product_from_json", "product_to_json"]
 
 def product_to_json(product: Product) -> dict[str, Any]:
     """Return the declaration of `product`; passes and default budget belong to the run and stay out."""
-    tied = {} if product.tie is None else {"tie": product.tie.to_dict()}
+    further: dict[str, Any] = {}
+    if product.tied is not None:
+        further["tie"] = product.tied.to_dict()
+    if product.companion is not None:
+        further["companion"] = product_to_json(product.companion)
     return {
         "name": product.name,
         "protected_unit": product.protected_unit,
@@ -31,7 +35,7 @@ def product_to_json(product: Product) -> dict[str, Any]:
         "structural_zeros": [
             {name: list(labels) for name, labels in zero.levels.items()} for zero in product.structural_zeros
         ],
-        **tied,
+        **further,
     }
 
 
@@ -62,6 +66,7 @@ def product_from_json(value: Mapping[str, Any]) -> Product:
             layout=value["layout"],
             passes=PassPlan({}, {}),
             tie=Tie.from_dict(value["tie"]) if "tie" in value else None,
+            companion=product_from_json(value["companion"]) if "companion" in value else None,
         )
     except (KeyError, TypeError, ValueError) as error:
         raise FormatError("the description of the product in the file's metadata is incomplete.") from error

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from opendas.arrays import Bools, Ints
 from opendas.constraints.table import ConstraintTable, bound_cells
 from opendas.errors import ConfigError, DataError, FormatError
 from opendas.files.atomic import sha256_file
@@ -35,7 +36,15 @@ from opendas.schema.product import Product
 from opendas.schema.provenance import Domain
 from opendas.schema.query_groups import QueryGroup, to_ranges
 
-__all__ = ["ReleaseFolder", "ReleasedProduct", "digest_of_files", "release_path", "tie_to", "tied_counts"]
+__all__ = [
+    "ReleaseFolder",
+    "ReleasedProduct",
+    "digest_of_files",
+    "is_estimated",
+    "release_path",
+    "tie_to",
+    "tied_counts",
+]
 
 
 def release_path(path: Path) -> Path:
@@ -202,6 +211,13 @@ def _certified_microdata(
     return released, files, run
 
 
+def is_estimated(release: Path, product: str) -> bool:
+    """Whether a release holds certified microdata of a product."""
+    path = release / "certificate.json"
+    listed = json.loads(path.read_bytes())["runs"] if path.is_file() else ()
+    return any(run["product"] == product and run["families"] for run in listed)
+
+
 def digest_of_files(files: Mapping[str, str]) -> str:
     """Return one SHA-256 of files, given by path and SHA-256 of each: of the microdata of a product."""
     text = "\n".join(f"{digest} {name}" for name, digest in sorted(files.items()))
@@ -231,41 +247,68 @@ def tie_to(release: Path, product: Product, geolevels: Sequence[str]) -> Tie:
         raise ValueError("the product is not tied")
     released, files, run = _certified_microdata(release, tie.product)
     earlier, query = released.product, product.workload.group(tie.query)
-    if query.size != earlier.schema.size:
-        raise ConfigError(
-            f"[tie] {query.name!r} has {query.size:,} rows, and {tie.product} in {release} has "
-            f"{earlier.schema.size:,} cells: they cannot be the same counts."
-        )
+    row_of_cell = _row_of_cell(tie, query, earlier)
     for invariant in earlier.invariants:
-        if not _holds_too(product, query, earlier, invariant, geolevels):
+        if not _holds_too(product, query, row_of_cell, earlier, invariant, geolevels):
             raise ConfigError(
                 f"[tie] {tie.product} in {release} publishes {invariant.name} exactly, and {product.name}, "
                 "which agrees with it, would too without saying so. Declare this invariant, or keep it."
             )
-    cells = zip(earlier.bounds, bound_cells(earlier), strict=True)
-    bounds = [
-        TiedBound(f"{bound.name} ({tie.product})", bound.column, bound.lower, bound.upper, to_ranges(held))
-        for bound, held in cells
+    known = [
+        (TiedBound(f"{bound.name} ({tie.product})", bound.column, bound.lower, bound.upper, ()), held)
+        for bound, held in zip(earlier.bounds, bound_cells(earlier), strict=True)
     ]
     impossible = ~earlier.possible
     before = earlier.tie
     if before is not None:  # what that release is tied to holds here, too
         rows = earlier.workload.group(before.query)
-        bounds += [replace(one, rows=to_ranges(rows.cells_of(one.rows))) for one in before.bounds]
+        known += [(bound, rows.cells_of(bound.rows)) for bound in before.bounds]
         impossible |= rows.cells_of(before.impossible)
+    bounds = []
+    for bound, held in known:
+        inside = _rows_inside(held, row_of_cell, query.size)
+        whole = bool((inside[row_of_cell] & (row_of_cell >= 0))[held].all())
+        if inside.any():  # of some of its cells, a bound says no more than the most
+            bounds.append(replace(bound, lower=bound.lower if whole else 0, rows=to_ranges(inside)))
     microdata = digest_of_files(files)
-    acts = _acts(run, microdata) + (() if before is None else before.acts)
     return replace(
-        tie, microdata=microdata, acts=acts, bounds=tuple(bounds), impossible=to_ranges(impossible)
+        tie,
+        microdata=microdata,
+        acts=_acts(run, microdata) + (() if before is None else before.acts),
+        bounds=tuple(bounds),
+        impossible=to_ranges(_rows_inside(impossible, row_of_cell, query.size)),
     )
 
 
+def _rows_inside(held: Bools, row_of_cell: Ints, rows: int) -> Bools:
+    """Return which rows of a tie count some of the earlier product's cells and no other, bool (rows,)."""
+    inside, outside = (np.zeros(rows, dtype=bool) for _ in range(2))
+    tied = row_of_cell >= 0
+    inside[row_of_cell[tied & held]] = True
+    outside[row_of_cell[tied & ~held]] = True
+    return inside & ~outside
+
+
 def _holds_too(
-    product: Product, query: QueryGroup, earlier: Product, invariant: Invariant, geolevels: Sequence[str]
+    product: Product,
+    query: QueryGroup,
+    row_of_cell: Ints,
+    earlier: Product,
+    invariant: Invariant,
+    geolevels: Sequence[str],
 ) -> bool:
-    """Whether some invariant of a product says all that an invariant of the earlier product says."""
+    """Whether some invariant of a product says all that an invariant of the earlier product says.
+
+    Of that one, rows that count a cell which the tie leaves open say nothing here.
+    """
     order = {"root": 0, **{name: number for number, name in enumerate(geolevels)}, "leaf": len(geolevels) - 1}
-    known = earlier.workload.group(invariant.query).row_of_cell[query.row_of_cell[product.possible]]
+    there, tied = earlier.workload.group(invariant.query).row_of_cell, row_of_cell >= 0
+    of_row = np.full(query.size, -1, dtype=np.int64)
+    of_row[row_of_cell[tied]] = there[tied]
+    of_row[np.isin(of_row, there[~tied])] = -1
+    if (of_row < 0).all():
+        return True
+    known = of_row[query.row_of_cell[product.possible]]
     for own in product.invariants:
         rows = product.workload.group(own.query).row_of_cell[product.possible]
         first = np.zeros(int(rows.max(initial=0)) + 1, dtype=np.int64)
@@ -321,7 +364,8 @@ def tied_counts(release: Path, product: Product, frame: Frame) -> Histogram:
     Raises
     ------
     DataError
-        If a file is not as certified, or the release has other leaves, or other units.
+        If a file is not as certified, the release has other leaves or other units, or the frame has no column
+        for a row.
     """
     tie = product.tie
     if tie is None:
@@ -347,7 +391,65 @@ def tied_counts(release: Path, product: Product, frame: Frame) -> Histogram:
                 f"[tie] {release} holds {bound.name}, by public units of a frame whose column "
                 f"{bound.column!r} is not that of this frame. Give the same frame and units."
             )
-    return released.estimate
+    if not (tie.rows or tie.columns):
+        return released.estimate
+    query = product.workload.group(tie.query)
+    row_of_cell = _row_of_cell(tie, query, released.product)
+    return _counts_of_rows(tie, query, row_of_cell, released.estimate, frame)
+
+
+def _row_of_cell(tie: Tie, query: QueryGroup, earlier: Product) -> Ints:
+    """Return the row that each cell of the earlier product counts in, int64 (cells there,); -1: in none.
+
+    Raises
+    ------
+    ConfigError
+        If cells and rows are not the ones that the tie speaks of, or a row has no count, or two.
+    """
+    if not (tie.rows or tie.columns):
+        if query.size != earlier.schema.size:
+            raise ConfigError(
+                f"[tie] {query.name!r} has {query.size:,} rows, and {tie.product} has "
+                f"{earlier.schema.size:,} cells: they cannot be the same counts."
+            )
+        return np.arange(query.size)
+    rows = {query.row_label(row): row for row in range(query.size)}
+    given = (*tie.rows, *tie.columns)
+    if sorted(given) != sorted(rows):
+        unlike = sorted(set(given) ^ set(rows)) or [label for label in tie.rows if label in tie.columns]
+        raise ConfigError(f"[tie] rows and columns name each row of {query.name!r} once; see {unlike[0]!r}.")
+    there = earlier.workload.group("detailed")
+    cells = {there.row_label(cell): cell for cell in range(there.size)}
+    found = np.full(there.size, -1, dtype=np.int64)
+    for label, counted in tie.rows.items():
+        for cell in counted:
+            if cell not in cells or found[cells[cell]] >= 0:
+                raise ConfigError(
+                    f"[tie] rows: {cell!r} of {label!r} is no cell of {tie.product}, or is named twice."
+                )
+            found[cells[cell]] = rows[label]
+    return found
+
+
+def _counts_of_rows(
+    tie: Tie, query: QueryGroup, row_of_cell: Ints, earlier: Histogram, frame: Frame
+) -> Histogram:
+    """Return what the rows of a tie count at each leaf: microdata of the earlier release, and the frame."""
+    leaves = np.repeat(np.arange(earlier.rows), np.diff(earlier.indptr))
+    rows, counts = row_of_cell[earlier.cells], earlier.counts
+    known = rows >= 0
+    parts = [(leaves[known], rows[known], counts[known])]
+    of_label = {query.row_label(row): row for row in range(query.size)} if tie.columns else {}
+    for label, column in tie.columns.items():
+        if column not in frame.units:
+            raise DataError(
+                f"[tie] {label!r} needs the unit column {column!r}; the frame has "
+                f"{', '.join(frame.units) or 'none'}. Give it in the frame file."
+            )
+        there = np.flatnonzero(frame.units[column])
+        parts.append((there, np.full(len(there), of_label[label]), frame.units[column][there]))
+    leaf, row, count = (np.concatenate(each) for each in zip(*parts, strict=True))
+    return Histogram.from_entries(leaf, row, count, shape=(len(frame), query.size))
 
 
 def _is_certified(path: Path, digest: str) -> bool:

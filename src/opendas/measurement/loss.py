@@ -79,13 +79,11 @@ def plan_loss(plan: MeasurementPlan, held: ProtectionMap | None = None) -> Worst
         raise ConfigError(UNITS_OF_SEVERAL)
     held = ProtectionMap.without_facts(plan) if held is None else held
     held.check()
-    found = _found(plan, held)
-    if held.adds:
-        paths = plan.spine.paths()[0]
-        return WorstLoss(
-            _largest(_along(plan, paths[number], -1, frozenset()) for number in found.of_addition())
-        )
-    return WorstLoss(_largest(_changes(plan, found.all())))
+    found, paths = _found(plan, held), plan.spine.paths()[0]
+    changes = [] if held.adds else list(_changes(plan, found.all()))
+    if held.adds or held.appears:
+        changes += [_along(plan, paths[number], -1, frozenset()) for number in found.of_addition()]
+    return WorstLoss(_largest(changes))
 
 
 def attribute_loss(plan: MeasurementPlan, attribute: str, held: ProtectionMap | None = None) -> WorstLoss:

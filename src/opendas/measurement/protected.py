@@ -188,7 +188,8 @@ def protection_of(held: ProtectionMap, declared: Sequence[str] = ()) -> Protecti
         attributes, rows = some.differ[: len(names)], some.differ[len(names) :]
         known_attribute += (~attributes) @ weight
         known_level += (~some.moves) @ weight
-        if not (held.adds and some.free):  # one record more changes every answer that counts it
+        # one record more changes every answer that counts it
+        if not ((held.adds or held.appears) and some.free):
             known_answer += np.einsum("qc,lc,c->ql", ~rows, ~some.moves, weight)
     reader = _Words(held)
     return Protection(
@@ -262,6 +263,7 @@ class _Words:
             (exact.level > level or (exact.level == level and not self._divided(exact)))
             and self._finer(exact.query.row_of_cell.astype(np.int64), group)
             for exact in self.held.facts.invariants
+            if not exact.of_companion
         )
 
     def _divided(self, exact: ExactQuery) -> bool:

@@ -165,9 +165,14 @@ class ProtectionMap:
         return self.plan.budget.neighbours is Neighbours.UNBOUNDED
 
     @property
+    def appears(self) -> bool:
+        """Whether a record may also appear or vanish between neighbours that replace one: its unit stays."""
+        return self.plan.product.companion is not None and self.may_add and not self.adds
+
+    @property
     def may_add(self) -> bool:
         """Whether records can be added at all: no invariant counts them. Free places are then where."""
-        return not self.facts.invariants
+        return all(exact.of_companion for exact in self.facts.invariants)
 
     def classes(self, statistics: Sequence[Ints]) -> Iterator[Classes]:
         """Yield all classes, in portions, and which statistics of a cell, int64 (n,) each, differ inside."""
@@ -289,6 +294,8 @@ class ProtectionMap:
         if self.adds:
             states = self.patterns.state
             return self.may_add and bool((states == FREE).any())
+        if self.appears and bool((self.patterns.state == FREE).any()):
+            return True
         return any(size > 1 for size in self.sizes)
 
     @property
@@ -296,7 +303,8 @@ class ProtectionMap:
         """What is published exactly, by name: invariants, and bounds that are equal where there are units."""
         equal = (self.facts.lower == self.facts.upper) & (self.facts.upper > 0)
         bounds = itertools.compress(self.facts.bound_names, equal.any(axis=0).tolist())
-        return (*(exact.name for exact in self.facts.invariants), *bounds)
+        own = (exact.name for exact in self.facts.invariants if not exact.of_companion)
+        return (*own, *bounds)
 
     def check(self) -> None:
         """Refuse facts that leave no neighbours.

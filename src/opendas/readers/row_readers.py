@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from opendas.arrays import Codes, Ints
+from opendas.arrays import Bools, Codes, Ints
 from opendas.errors import ConfigError, Finding, SchemaError
 from opendas.geography.frame import Frame
 from opendas.readers.base import (
@@ -78,6 +78,8 @@ class LongForm:
         Columns that repeat what the frame says of a leaf, with what it says.
     strict : bool
         Whether a row that contradicts the frame there is an error.
+    may_be_blank : bool
+        Whether a row may say nothing here, and counts nothing then: a unit without a household.
     """
 
     schema: Schema
@@ -90,6 +92,7 @@ class LongForm:
     others: OtherLeaves | None = None
     upper: Mapping[str, Codes] = field(default_factory=dict)
     strict: bool = False
+    may_be_blank: bool = False
 
     @classmethod
     def of(cls, spec: ReaderSpec, width: int | None, *, counted: bool) -> LongForm:
@@ -144,6 +147,7 @@ class LongForm:
             spec.count if counted else None,
             tuple(spec.other.get(name) for name in schema.names),
             others,
+            may_be_blank=spec.product.companion is not None,
         )
 
     def beside(self, frame: Frame, spec: ReaderSpec) -> LongForm:
@@ -185,8 +189,9 @@ class LongForm:
         """Return the cell of each row, -1 where a level is unknown."""
         cells = np.zeros(batch.rows, dtype=np.int64)
         wrong = np.zeros(batch.rows, dtype=bool)
-        for attribute, column, constant, other in zip(
-            self.schema.attributes, self.columns, self.constants, self.other, strict=True
+        blank = np.zeros((len(self.columns), batch.rows), dtype=bool)
+        for number, (attribute, column, constant, other) in enumerate(
+            zip(self.schema.attributes, self.columns, self.constants, self.other, strict=True)
         ):
             cells *= len(attribute)
             if column is None:
@@ -195,12 +200,26 @@ class LongForm:
             if other is not None:
                 cells += codes_or_other(batch, column, attribute.levels, other)
                 continue
-            codes = codes_of(batch, column, attribute_keys(attribute), _level_rule(attribute.levels), log)
+            keys = attribute_keys(attribute) | ({"": len(attribute)} if self.may_be_blank else {})
+            codes = codes_of(batch, column, keys, _level_rule(attribute.levels), log)
+            blank[number] = codes == len(attribute)
             wrong |= codes < 0
             cells += codes
+        if self.may_be_blank:
+            wrong |= self._half_blank(batch, blank, log)
+            cells[blank.any(axis=0)] = -2
         if wrong.any():
             cells[wrong] = -1
         return cells
+
+    def _half_blank(self, batch: Batch, blank: Bools, log: FindingLog) -> Bools:
+        """Find rows that say something of a household, and not all; `blank` is (attributes, rows)."""
+        asked = [number for number, column in enumerate(self.columns) if column and not self.other[number]]
+        some = blank.any(axis=0) & ~blank[asked].all(axis=0)
+        for number in asked:
+            rule = "expected a level: other columns of this row have one, so that the unit has a household"
+            batch.report(some & blank[number], str(self.columns[number]), rule, log, SchemaError)
+        return np.asarray(some)
 
     def counts(self, batch: Batch, log: FindingLog) -> Ints | None:
         """Return the count of each row."""

@@ -172,7 +172,8 @@ def _total(spent: Spent, runs: Sequence[RunFacts], delta: Fraction, tied: int) -
     pure = spent.epsilon is not None
     loss = _finite(spent.epsilon if pure else spent.rho)
     records = {f"one {run.protected_unit}" for run in runs}
-    records -= {f"one {run.protected_unit}" for run in runs if run.contribution is not None}
+    several = [run for run in runs if run.contribution is not None or run.companion is not None]
+    records -= {f"one {run.protected_unit}" for run in several}
     total = {
         "change": f"{spent.change} record" if spent.change in records else spent.change,
         "neighbours": spent.relation.value,
@@ -218,12 +219,17 @@ def totals(runs: Sequence[RunFacts], files: Iterable[ReleasedFile] = ()) -> list
     delta = min(run.delta for run in runs)
     entries = [_entry(run, number) for number, run in enumerate(runs)] + _discoveries(runs)
     earlier = _earlier(runs, files)
-    tied = {
+    own = {
         (spent.relation, spent.change): spent.acts - spent.approximate
-        for spent in total_spent(earlier, CENSUS_CHANGES)
+        for spent in total_spent(entries, CENSUS_CHANGES)
     }
     return [
-        _total(spent, runs, delta, tied.get((spent.relation, spent.change), 0))
+        _total(
+            spent,
+            runs,
+            delta,
+            spent.acts - spent.approximate - own.get((spent.relation, spent.change), 0),
+        )
         for spent in total_spent(entries + earlier, CENSUS_CHANGES)
     ]
 

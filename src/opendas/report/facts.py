@@ -174,6 +174,8 @@ class RunFacts:
         What the exact facts leave protected; None in certificates of versions that did not say.
     tied : tuple of EarlierAct
         What the releases cost that this one agrees with.
+    companion : str or None
+        Product that counts every protected unit, where a unit may have no record in this one.
 
     Raises
     ------
@@ -214,6 +216,7 @@ class RunFacts:
     record_loss: Fraction | None = None
     protection: Protection | None = None
     tied: tuple[EarlierAct, ...] = ()
+    companion: str | None = None
 
     def __post_init__(self) -> None:
         if self.mechanism not in tuple(Mechanism) or self.neighbours not in tuple(Neighbours):
@@ -293,6 +296,7 @@ class RunFacts:
             "several": {str(n): self.losses({"": loss})[""] for n, loss in self.several.items()},
             "protection": None if self.protection is None else self.protection.to_dict(),
             **({"tied": [act.to_dict() for act in self.tied]} if self.tied else {}),
+            **({} if self.companion is None else {"companion": self.companion}),
         }
 
     def _official(self) -> dict[str, dict[str, object]]:
@@ -381,6 +385,7 @@ class RunFacts:
             if record.get("protection") is None
             else Protection.from_dict(record["protection"]),
             tied=tuple(EarlierAct.from_dict(act) for act in record.get("tied", ())),
+            companion=None if record.get("companion") is None else str(record["companion"]),
         )
 
 

@@ -103,6 +103,8 @@ def _change(run: RunFacts) -> str:
         if run.neighbours == "bounded":
             return f"replacing all records of one {run.protected_unit} by any others, or by none"
         return f"adding or removing all records of one {run.protected_unit}"
+    if run.companion is not None and run.neighbours == "bounded":
+        return f"one {run.protected_unit}, whose record here is replaced by another, appears or vanishes"
     if run.neighbours == "bounded":
         return f"replacing one {run.protected_unit} record by another"
     return f"adding or removing one {run.protected_unit} record"
@@ -183,6 +185,12 @@ _DISTINCT = {
 def _units(run: RunFacts) -> list[str]:
     """Say whose loss it is, where a unit has several records, and what several units lose together."""
     found = []
+    if run.companion is not None:
+        found.append(
+            f"This is one of two histograms of the same protected units: each {run.protected_unit} has a "
+            f"record in {run.companion}, and one or none here. The loss stated is that of the record here; a "
+            f"change of both also costs that of {run.companion}, and the totals add the two."
+        )
     unit, bound = run.protected_unit, run.contribution
     if bound is not None and run.record_loss is not None:
         are = "are" if bound.at_most > 1 else "is"

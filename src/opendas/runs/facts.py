@@ -99,12 +99,12 @@ def measured_facts(
         )
         for zero in product.structural_zeros
     ]
-    if product.tie is not None:
-        tie = product.tie
+    if (tie := product.tied) is not None:
         public.append(
             f"tie: {tie.query} as in the release of {tie.product}, microdata {tie.microdata}; the loss of "
             "that release is not in the loss of this run, and is in the totals"
         )
+        public += [f"tie: {row} as {column} of the frame" for row, column in tie.columns.items()]
     within = within_losses(plan, held)
     return RunFacts(
         product=product.name,
@@ -139,6 +139,7 @@ def measured_facts(
         contribution=budget.contribution.bound,
         record_loss=None if budget.contribution.bound is None else record_loss(plan),
         tied=() if product.tie is None else product.tie.acts,
+        companion=None if product.companion is None else product.companion.name,
     )
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
+from opendas.budget.allocation import Budget
 from opendas.budget.plan import invariant_shares
 from opendas.budget.presets import preset
 from opendas.constraints.table import invariant_geolevels
@@ -61,6 +63,8 @@ class PlanTable:
         Measures and returns what the run is expected to need, with the workers that it would have by itself.
     tried : callable, optional
         Tries the run on made counts of a part of its frame, and returns the errors that released counts had.
+    companion : PlanTable or None
+        Of the product's second histogram, which the same run measures first.
     """
 
     plan: MeasurementPlan
@@ -73,20 +77,22 @@ class PlanTable:
     protection: Protection | None = None
     forecast: Callable[[], Forecast] | None = None
     tried: Callable[[], tuple[TriedRow, ...]] | None = None
+    companion: PlanTable | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the answer of ``opendas plan --json``."""
         budget = self.plan.budget
         bound = budget.contribution.bound
-        gaussian = budget.mechanism.is_gaussian
-        epsilon: Any = format_fraction(budget.total)
-        if gaussian:
-            account = Account(budget.total, budget.delta)
-            epsilon = {name: account.epsilon(name) for name in ("cks", "bun-steinke")}
+        both: dict[str, Any] = {}
+        if self.companion is not None:
+            together = budget.total + self.companion.plan.budget.total
+            both = {
+                "product": self.plan.product.name,
+                "companion": {"product": self.companion.plan.product.name, **self.companion.to_dict()},
+                "together": _loss(budget, together),
+            }
         return {
-            "rho": format_fraction(budget.total) if gaussian else None,
-            "epsilon": epsilon,
-            "delta": float(budget.delta),
+            **_loss(budget, budget.total),
             "neighbours": budget.neighbours.value,
             "contribution": None if bound is None else bound.to_dict(),
             "source": self.source,
@@ -98,6 +104,7 @@ class PlanTable:
             "protection": None if self.protection is None else self.protection.to_dict(),
             "tried": [row.to_dict() for row in (() if self.tried is None else self.tried())],
             "forecast": None if self.forecast is None else self.forecast().to_dict(),
+            **both,
         }
 
     def table(self) -> pd.DataFrame:
@@ -112,6 +119,20 @@ class PlanTable:
 
     def __iter__(self) -> Iterator[NoiseRow]:
         return iter(self.rows)
+
+
+def _loss(budget: Budget, total: Fraction) -> dict[str, Any]:
+    """Return a loss under the mechanism of a budget, as JSON values."""
+    gaussian = budget.mechanism.is_gaussian
+    epsilon: Any = format_fraction(total)
+    if gaussian:
+        account = Account(total, budget.delta)
+        epsilon = {name: account.epsilon(name) for name in ("cks", "bun-steinke")}
+    return {
+        "rho": format_fraction(total) if gaussian else None,
+        "epsilon": epsilon,
+        "delta": float(budget.delta),
+    }
 
 
 def make_plan(run: Run) -> PlanTable:
@@ -142,7 +163,20 @@ def make_plan(run: Run) -> PlanTable:
         return () if trial is None else trial.errors()
 
     rows = noise_rows(plan)
-    return PlanTable(plan, rows, warnings, stamps, expected, source, gains, protection, forecast, tried)
+    companion = None if run.companion is None else make_plan(run.companion)
+    return PlanTable(
+        plan,
+        rows,
+        warnings,
+        stamps,
+        expected,
+        source,
+        gains,
+        protection,
+        forecast,
+        tried,
+        companion,
+    )
 
 
 def _warnings(run: Run, plan: MeasurementPlan) -> Iterator[str]:

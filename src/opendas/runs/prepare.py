@@ -36,7 +36,15 @@ from opendas.topdown.checks import check_roots
 from opendas.topdown.rounding import check_rounder_passes
 from opendas.topdown.stages import check_stages
 
-__all__ = ["TRUNCATION_PURPOSE", "PlannedRun", "charge_run", "log_phase", "plan_run", "planned_act"]
+__all__ = [
+    "TRUNCATION_PURPOSE",
+    "PlannedRun",
+    "charge_run",
+    "log_phase",
+    "plan_run",
+    "planned_act",
+    "tie_constraints",
+]
 
 TRUNCATION_PURPOSE = "topdown/truncation"
 """Purpose of the keys under which the records of a unit are chosen."""
@@ -77,7 +85,7 @@ def planned_act(run: Run) -> Planned:
         plan_digest=run.plan.digest(),
         estimation_digest=run.estimation_digest(),
         mechanism=budget.mechanism,
-        losses=_losses(budget, fixed=bool(run.product.invariants)),
+        losses=_losses(budget, fixed=bool(run.product.invariants) or run.companion is not None),
         protected_unit=run.product.protected_unit,
         inputs=input_files(run),
         frame_digest=run.spine.digest(),
@@ -132,16 +140,7 @@ def plan_run(act: Act[RunOptions], run: Run, backend: Backend, *, estimates: boo
     act.tell("reading", 1, 1)
     act.clock.lap("read")
     constraints = bound_table(product, data.frame, spine, declared_invariants(product, counts.answers, spine))
-    if product.tie is not None and resolved.tied is not None:
-        if act.options.seed is None and any(each.loss is None for each in product.tie.acts):
-            raise PrivacyError(
-                f"[tie]: the release of {product.tie.product} is stamped {NOT_FOR_RELEASE}: its noise can be "
-                "computed by others, so that this release would show what it hides. Tie to a release that "
-                "was made with a secret key, or give this run a seed, too."
-            )
-        tied = tied_counts(resolved.tied, product, data.frame).take(spine.leaf_order)
-        query = product.workload.group(product.tie.query)
-        constraints = constraints.tied_to(product.tie.product, query, tied, spine)
+    constraints = tie_constraints(run, constraints, seeded=act.options.seed is not None)
     check_feasible(product, spine, constraints)
     protection = ProtectionMap.of(plan, data.frame, constraints)
     protection.check()
@@ -163,6 +162,29 @@ def plan_run(act: Act[RunOptions], run: Run, backend: Backend, *, estimates: boo
     if not act.is_finished:
         _check_room(act, run, estimates=estimates)
     return PlannedRun(run, data, counts, constraints, protection, model)
+
+
+def tie_constraints(run: Run, constraints: ConstraintTable, *, seeded: bool) -> ConstraintTable:
+    """Return constraints with the counts of the release that a run is tied to; as they are without a tie.
+
+    Raises
+    ------
+    ConfigError, DataError
+        If it is another release than the tie needs, or contradicts an invariant.
+    PrivacyError
+        If its noise came from a seed, and that of this run does not.
+    """
+    tie, release, spine = run.product.tied, run.resolved.tied, run.spine
+    if tie is None or release is None:
+        return constraints
+    if not seeded and any(act.loss is None for act in tie.acts):
+        raise PrivacyError(
+            f"[tie]: the release of {tie.product} is stamped {NOT_FOR_RELEASE}: its noise can be computed by "
+            "others, so that this release would show what it hides. Tie to a release that was made with a "
+            "secret key, or give this run a seed, too."
+        )
+    tied = tied_counts(release, run.product, run.frame).take(spine.leaf_order)
+    return constraints.tied_to(tie.product, run.product.workload.group(tie.query), tied, spine)
 
 
 def _chosen_by_key(act: Act[RunOptions], spec: ReaderSpec) -> ReaderSpec:

@@ -48,7 +48,7 @@ from opendas.runs.act import Act, Charged, open_act
 from opendas.runs.config.released import released_toml
 from opendas.runs.facts import estimated_facts, issue_certificate, measured_facts
 from opendas.runs.options import RunOptions
-from opendas.runs.prepare import PlannedRun, charge_run, log_phase, plan_run, planned_act
+from opendas.runs.prepare import PlannedRun, charge_run, log_phase, plan_run, planned_act, tie_constraints
 from opendas.runs.run import Run
 from opendas.runs.workspace import RunState, Workspace, refuse_foreign, remove_cache
 from opendas.schema.histogram import Histogram
@@ -105,8 +105,49 @@ def release(run: Run, out: Path, options: RunOptions) -> dict[str, Any]:
     dict
         The answer of ``run --json``.
     """
-    run = run.reading_records()
-    with _open(run, out, "run", options) as act:
+    with _workspace(out, options) as space:
+        return _in_turn(_release, space, run.reading_records(), options)
+
+
+def measure(run: Run, out: Path, options: RunOptions) -> dict[str, Any]:
+    """Take all measurements and write them; no estimate."""
+    with _workspace(out, options) as space:
+        return _in_turn(_measure, space, run.reading_records(), replace(options, measurements="full"))
+
+
+def estimate(run: Run, out: Path, options: RunOptions) -> dict[str, Any]:
+    """Estimate from the full measurement files of `out`; opens neither input nor key."""
+    with _workspace(out, options) as space:
+        return _in_turn(_estimated, space, run, replace(options, measurements="full", keep_key=True))
+
+
+def _in_turn(
+    do: Callable[[Workspace, Run, RunOptions], dict[str, Any]],
+    space: Workspace,
+    run: Run,
+    options: RunOptions,
+) -> dict[str, Any]:
+    """Do the act of a product, after that of its companion if it has one, and tied to what that released.
+
+    Before the companion's act costs anything, the product's own is planned on its input: what can be refused
+    is refused while nothing has been spent.
+    """
+    companion = run.companion
+    if companion is None:
+        return do(space, run, options)
+    if do is not _estimated and space.load_state(companion.product.name) is None:
+        with _begin(space, run, "plan", options) as act, _backend(act, run, estimates=False) as backend:
+            try:
+                plan_run(act, run, backend, estimates=do is _release)
+            finally:
+                remove_cache(space.cache(act.product))
+    first = do(space, companion, options)
+    return {**do(space, run.tied_to(space.release), options), "companion": first}
+
+
+def _release(space: Workspace, run: Run, options: RunOptions) -> dict[str, Any]:
+    """Run one product from input to finished release."""
+    with _begin(space, run, "run", options) as act:
         act.refuse_repetition()
         if act.is_finished:
             _check_wanted(act, run)
@@ -132,10 +173,9 @@ def release(run: Run, out: Path, options: RunOptions) -> dict[str, Any]:
                 return _write(act, measured, estimation, facts, answers, engine)
 
 
-def measure(run: Run, out: Path, options: RunOptions) -> dict[str, Any]:
-    """Take all measurements and write them; no estimate."""
-    run = run.reading_records()
-    with _open(run, out, "measure", replace(options, measurements="full")) as act:
+def _measure(space: Workspace, run: Run, options: RunOptions) -> dict[str, Any]:
+    """Take and write all measurements of one product."""
+    with _begin(space, run, "measure", options) as act:
         act.refuse_repetition()
         done = act.earlier is not None and act.earlier.phase != "started"
         complete = done and ((act.earlier and act.earlier.result) or {}).get("measurements") == "full"
@@ -165,20 +205,25 @@ def measure(run: Run, out: Path, options: RunOptions) -> dict[str, Any]:
         return act.finish(measured.state, result, facts.to_dict(), partial(_issue, act.space), phase)
 
 
-def estimate(run: Run, out: Path, options: RunOptions) -> dict[str, Any]:
-    """Estimate from the full measurement files of `out`; opens neither input nor key."""
-    with _open(run, out, "estimate", replace(options, measurements="full", keep_key=True)) as act:
+def _estimated(space: Workspace, run: Run, options: RunOptions) -> dict[str, Any]:
+    """Estimate one product from its measurement files."""
+    with _begin(space, run, "estimate", options) as act:
         state, folder = act.earlier, act.space.release.absolute() / "measurements" / act.product
         if state is None or not (folder / "spine.parquet").is_file():
-            raise ConfigError(f"{out} holds no measurements of {act.product}; run opendas measure first.")
+            raise ConfigError(
+                f"{space.out} holds no measurements of {act.product}; run opendas measure first."
+            )
         if act.is_finished and not options.resume:
-            raise ConfigError(f"{act.product} is estimated in {out} already; use --resume to get its result.")
+            raise ConfigError(
+                f"{act.product} is estimated in {space.out} already; use --resume to get its result."
+            )
         run = _run_of_files(act.space, run, state, folder)
         digest = run.estimation_digest()
         if act.is_finished and digest != state.estimation_digest:
             raise PrivacyError(
-                f"{act.product} in {out} was estimated with other settings than this run file has; give the "
-                "run file of that estimate, or copy its measurements to another folder and estimate there."
+                f"{act.product} in {space.out} was estimated with other settings than this run file has; "
+                "give the run file of that estimate, or copy its measurements to another folder and "
+                "estimate there."
             )
         if act.is_finished:
             return act.answer()
@@ -188,19 +233,23 @@ def estimate(run: Run, out: Path, options: RunOptions) -> dict[str, Any]:
         act.clock.lap("read measurements")
         with _backend(act, run) as backend, _engine(act, measured, backend) as (engine, files):
             known = partial(measured.facts, "full")  # what is public stands in `out` already
+            if run.companion is not None:  # but for the tie to what was estimated since
+                known = partial(_write_public, act.space, measured, "full")
             estimation, facts = _estimate(act, measured, engine, files, known)
             return _write(act, measured, estimation, facts, [], engine)
 
 
-@contextmanager
-def _open(run: Run, out: Path, command: str, options: RunOptions) -> Iterator[Act[RunOptions]]:
-    """Lock the output folder, named as executors name it too, and begin an attempt."""
+def _workspace(out: Path, options: RunOptions) -> Workspace:
+    """Lock the output folder, named as executors name it too."""
     refuse_foreign(out)
     place = out if options.engine == "local" else out.resolve()
-    with (
-        Workspace(place, options.ledger, group_writable=options.group_writable) as space,
-        open_act(space, run.product.name, command, options, options.workers) as act,
-    ):
+    return Workspace(place, options.ledger, group_writable=options.group_writable)
+
+
+@contextmanager
+def _begin(space: Workspace, run: Run, command: str, options: RunOptions) -> Iterator[Act[RunOptions]]:
+    """Begin an attempt, and complete what a death at the end of an earlier one left undone."""
+    with open_act(space, run.product.name, command, options, options.workers) as act:
         act.finish_ending(partial(_issue, space))
         yield act
 
@@ -276,7 +325,12 @@ def _run_of_files(space: Workspace, run: Run, state: RunState, folder: Path) -> 
 
 def _read_measured(run: Run, state: RunState, folder: Path) -> MeasuredRun:
     """Return a run from its measurement files."""
-    constraints = read_constraint_table(folder / "constraints.parquet", run.product, run.spine)
+    path = folder / "constraints.parquet"
+    if run.companion is None:
+        constraints = read_constraint_table(path, run.product, run.spine)
+    else:
+        untied = read_constraint_table(path, replace(run.product, tie=None), run.spine)
+        constraints = tie_constraints(run, untied, seeded=state.seed is not None)
     _check_invariants(run, constraints)
     model = run.model(constraints)
     source = FileSource(measured_levels(run.plan), folder)

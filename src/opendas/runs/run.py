@@ -21,6 +21,7 @@ from opendas.budget.resolve import resolve_budget
 from opendas.constraints.table import ConstraintTable, invariant_geolevels
 from opendas.custody.stamps import DOMAIN_FROM_RECORDS
 from opendas.errors import ConfigError
+from opendas.files.release_folder import is_estimated, tie_to
 from opendas.geography.bypass import LARGEST_FAMILY, bypass_general, bypass_only_children
 from opendas.geography.frame import Frame
 from opendas.geography.recipe import build_spine
@@ -108,6 +109,29 @@ class Run:
         found = ProtectionMap.of(self.plan, self.frame)
         found.check()
         return found
+
+    @cached_property
+    def companion(self) -> Run | None:
+        """The run of the product's second histogram, which comes first; None where there is none."""
+        resolved = self.resolved.companion
+        if resolved is None:
+            return None
+        found = Run(self.path, resolved)
+        return found.reading_records() if self.resolved.reader.plan_from_records else found
+
+    def tied_to(self, release: Path) -> Run:
+        """Return the run tied to what a release holds of its companion, if that is there already.
+
+        Parameters
+        ----------
+        release : Path
+            ``release/``.
+        """
+        tie = self.product.tie
+        if tie is None or not is_estimated(release, tie.product):
+            return self
+        tie = tie_to(release, self.product, self.resolved.geolevels)
+        return self.changed(product=replace(self.product, tie=tie), tied=release)
 
     def on_frame(self, frame: Frame, spine: Spine | None = None) -> Run:
         """Return the run on a frame, and perhaps a spine, that were read already."""
@@ -231,8 +255,12 @@ class Run:
             "bounds": [[b.name, b.lower, b.upper] for b in self.product.bounds],
             "domain": resolved.domain.to_dict(),
         }
-        if self.product.tie is not None:
-            document["tie"] = self.product.tie.to_dict()
+        tie = self.product.tied
+        if self.product.companion is not None and self.product.tie is not None:
+            # its microdata are the run's own: measured first and tied later is the same run
+            tie = replace(self.product.tie, microdata="", acts=(), bounds=(), impossible=())
+        if tie is not None:
+            document["tie"] = tie.to_dict()
         if self.product.passes.earlier:
             document["earlier"] = [
                 [sorted(stage.least_squares.items()), sorted(stage.rounder.items())]

@@ -7,7 +7,7 @@ structural zeros are public: they follow from the frame and from the definition 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
 from typing import Any, Self
@@ -138,15 +138,21 @@ class Tie:
     product : str
         The earlier product.
     query : str
-        Query group whose rows are that product's cells, in order.
+        Query group of which every row has its count from there, or from the frame.
     microdata : str
         Digest of the earlier release's microdata, where a run is tied to one; see
-        :func:`opendas.files.release_folder.tie_to`. So are the fields that follow.
+        :func:`opendas.files.release_folder.tie_to`. So are `acts`, `bounds` and `impossible`.
     acts : tuple of EarlierAct
         What that release cost, with all that it is tied to itself.
     bounds : tuple of TiedBound
     impossible : tuple of (int, int)
         Rows of the query group, as in :class:`TiedBound`, that are structural zeros of the earlier product.
+    rows : mapping of str to tuple of str
+        Label of a row -> labels of the earlier product's cells that it counts; cells that no row names are
+        left open. Without `rows` and `columns` the rows are that product's cells, in order.
+    columns : mapping of str to str
+        Label of a row -> column of public unit counts in the frame, for rows that the earlier product does
+        not count.
     """
 
     product: str
@@ -155,6 +161,8 @@ class Tie:
     acts: tuple[EarlierAct, ...] = ()
     bounds: tuple[TiedBound, ...] = ()
     impossible: tuple[tuple[int, int], ...] = ()
+    rows: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    columns: Mapping[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, exact."""
@@ -168,6 +176,8 @@ class Tie:
                 for bound in self.bounds
             ],
             "impossible": [list(rows) for rows in self.impossible],
+            **({"rows": {label: list(self.rows[label]) for label in sorted(self.rows)}} if self.rows else {}),
+            **({"columns": dict(sorted(self.columns.items()))} if self.columns else {}),
         }
 
     @classmethod
@@ -179,7 +189,16 @@ class Tie:
         )
         acts = map(EarlierAct.from_dict, record["acts"])
         product, query, microdata = (str(record[name]) for name in ("product", "query", "microdata"))
-        return cls(product, query, microdata, tuple(acts), tuple(bounds), _ranges(record["impossible"]))
+        return cls(
+            product,
+            query,
+            microdata,
+            tuple(acts),
+            tuple(bounds),
+            _ranges(record["impossible"]),
+            {label: tuple(cells) for label, cells in record.get("rows", {}).items()},
+            dict(record.get("columns", {})),
+        )
 
 
 def _ranges(pairs: Iterable[Iterable[int]]) -> tuple[tuple[int, int], ...]:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from opendas.schema.attributes import Attribute, Recode, Schema
-from opendas.schema.declarations import Invariant, StructuralZero
+from opendas.schema.declarations import Invariant, StructuralZero, Tie
 from opendas.schema.dhc_persons import GQ_TYPES
 from opendas.schema.product import PassPlan, Product
 
@@ -340,6 +340,11 @@ def dhc_units() -> Product:
         ),
         preset="us2020-dhc-units",
         companion=dhc_units_tenvacgq(),
+        tie=Tie(
+            "dhc-units-tenvacgq",
+            "hhtenshort_3lev",
+            rows={**{level: (level,) for level in _OWNED}, "rented": _OCCUPIED[2:]},
+        ),
     )
 
 
@@ -361,4 +366,10 @@ def dhc_units_tenvacgq() -> Product:
         protected_unit="housing unit or group quarters",
         layout="tenvacgq",
         passes=PassPlan({"*": (("detailed",),)}, {"*": (("detailed",),)}),
+        tie=Tie(
+            "pl94-units",
+            "occupancy",
+            rows={status: (status,) for status in ("vacant", "occupied")},
+            columns={level: level.partition("_")[0] for level in GQ_TYPES},
+        ),
     )

@@ -125,8 +125,9 @@ class Product:
     tie : Tie or None
         To which product it may be tied; of a run, to which release it is.
     companion : Product or None
-        Its second histogram, of the same protected units. It is released first, and the counts that both
-        have are taken from it. A budget of the product holds query groups of both.
+        A second histogram of the same protected units, which counts every one of them, while a unit may have
+        no record here: households, and the housing units and group quarters that they live in or not. A run
+        measures both, and ties this one to what it released of the companion.
     """
 
     name: str
@@ -146,6 +147,11 @@ class Product:
     tie: Tie | None = None
     companion: Product | None = None
 
+    @property
+    def tied(self) -> Tie | None:
+        """The tie of a run, once it is known to which release."""
+        return self.tie if self.tie is not None and self.tie.microdata else None
+
     @cached_property
     def workload(self) -> Workload:
         """The query groups of this product by name."""
@@ -164,7 +170,8 @@ class Product:
     def unit_columns(self) -> tuple[str, ...]:
         """Frame columns of public unit counts that the bounds use, and those that come with a tie."""
         columns = [bound.column for bound in self.bounds]
-        columns += [] if self.tie is None else [bound.column for bound in self.tie.bounds]
+        if self.tie is not None:
+            columns += [*(bound.column for bound in self.tie.bounds), *self.tie.columns.values()]
         return tuple(dict.fromkeys(columns))
 
     def bound_row(self, bound: Bound) -> int:

@@ -232,7 +232,7 @@ def _by_stages(family: Family, rules: LevelRules, measurement: FamilyMeasurement
         cells = MergedCells.by(stage, family.support) if merges else MergedCells.each(family.support)
         part, answers = cells.family(family), cells.answers(measurement)
         if number == 0:
-            constraints = part.constraints if tied is None else part.constraints.without_totals()
+            constraints = part.constraints.without_tied(rules.possible)
             groups = Groups.build(part.support, part.parent, constraints, rules, family.label)
             if fixed is not None:
                 before = fixed.at(cells)

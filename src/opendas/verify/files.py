@@ -109,7 +109,7 @@ def _known_files(run: Mapping[str, Any], released: ReleasedProduct) -> dict[str,
         f"measurements/{name}/constraints.parquet": CONSTRAINT_SCHEMA,
         **{f"measurements/{name}/{level}.parquet": MEASUREMENT_SCHEMA for level in measured},
     }
-    if released.product.tie is not None:
+    if released.product.tied is not None:
         files[f"measurements/{name}/tie.parquet"] = TIE_SCHEMA
     replicates = f"{REPLICATES}/{name}.parquet"
     if (released.release / replicates).exists():
@@ -127,7 +127,7 @@ def _known_metadata(released: ReleasedProduct) -> dict[str, Any]:
     """Return what the files of public things say of themselves; of measurements another check knows it."""
     product, spine = released.product, released.spine
     folder = f"measurements/{released.name}"
-    tied = {} if product.tie is None else {f"{folder}/tie.parquet": tie_metadata(product)}
+    tied = {} if product.tied is None else {f"{folder}/tie.parquet": tie_metadata(product)}
     return {
         **tied,
         f"geography/{released.name}.parquet": frame_metadata(released.frame, product),

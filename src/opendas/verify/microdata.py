@@ -15,9 +15,10 @@ from opendas.files.geography_files import ConstraintRows, read_tie
 from opendas.files.mdf.dhc_units import units_of_records
 from opendas.files.mdf.layout import PRODUCTION_LAYOUTS, estimate_of_records, mdf_parts
 from opendas.files.mdf.reading import MdfRecords, mdf_files, read_mdf_records
-from opendas.files.release_folder import ReleasedProduct, ReleaseFolder
+from opendas.files.release_folder import ReleasedProduct, ReleaseFolder, tied_counts
 from opendas.geography.frame import official_codes, official_geolevels
 from opendas.geography.spine import SpineLevel
+from opendas.schema.declarations import Tie
 from opendas.schema.histogram import Histogram
 from opendas.schema.pl94 import GQ_COLUMNS, HHGQ_LEVELS
 from opendas.verify.check import first_few, require
@@ -205,12 +206,13 @@ def check_constraints(run: Mapping[str, Any], data: Microdata) -> str:
 def check_tie(data: Microdata) -> str:
     """The records of every leaf, and so of every geounit, count what the tied release counts."""
     released = data.released
-    spine, tie = released.spine, released.product.tie
+    spine, tie = released.spine, released.product.tied
     require(tie is not None, "the certificate speaks of a tie, and the product on file of none.")
     if tie is None:
         raise AssertionError("required above")
     tied = read_tie(released.measurements / "tie.parquet", released.product, spine).take(spine.place_of_leaf)
     query = released.product.workload.group(tie.query)
+    _check_tied_counts(released, tie, tied)
     leaf = np.repeat(np.arange(data.estimate.rows), np.diff(data.estimate.indptr))
     found = Histogram.from_entries(
         leaf, query.row_of_cell[data.estimate.cells], data.estimate.counts, shape=(tied.rows, query.size)
@@ -221,6 +223,21 @@ def check_tie(data: Microdata) -> str:
         not len(unlike), f"other counts than {tie.product} in {first_few(code.decode() for code in codes)}."
     )
     return f"{len(tied.counts)} counts of {tie.query}, as in the release of {tie.product}"
+
+
+def _check_tied_counts(released: ReleasedProduct, tie: Tie, tied: Histogram) -> None:
+    """The tied counts are those of the companion beside them, as far as it is one, and of the frame."""
+    if released.product.companion is not None:
+        known = tied_counts(released.release, released.product, released.frame)
+        require(not len(tied.unlike(known)), f"tie.parquet has other counts than {tie.product} beside it.")
+    query = released.product.workload.group(tie.query)
+    labels = {query.row_label(row): row for row in range(query.size)} if tie.columns else {}
+    leaf = np.repeat(np.arange(tied.rows), np.diff(tied.indptr))
+    for label, column in tie.columns.items():
+        here, counts = tied.cells == labels[label], np.zeros(tied.rows, dtype=np.int64)
+        counts[leaf[here]] = tied.counts[here]
+        same = np.array_equal(counts, released.frame.units[column])
+        require(same, f"tie.parquet has other counts of {label} than {column} of the frame.")
 
 
 def check_quarters(data: Microdata) -> str:

@@ -8,7 +8,7 @@ either all ``m`` noisy answers, or those of the rows listed in ``cells``.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
@@ -147,6 +147,9 @@ def measurement_metadata(plan: MeasurementPlan, level: int, *, stored: str) -> d
             "factors": list(planned.query.factors),
             "labels": [list(labels) for labels in planned.query.labels],
         }
+    product = plan.product
+    if product.companion is not None:  # measured before, or beside, what it is tied to
+        product = replace(product, tie=None)
     return {
         "format": FORMAT,
         "geolevel": plan.levels[level].geolevel,
@@ -155,7 +158,7 @@ def measurement_metadata(plan: MeasurementPlan, level: int, *, stored: str) -> d
         "neighbours": plan.budget.neighbours.value,
         plan.budget.mechanism.loss_name: str(plan.budget.total),
         "order": [planned.query.name for planned in plan.levels[level].queries],
-        "product": product_to_json(plan.product),
+        "product": product_to_json(product),
         "queries": queries,
         "stored": stored,
     }

@@ -490,7 +490,7 @@ def _complete_units(columns: LeafColumns, spec: ReaderSpec, kind: CensusKind | N
     if kind is None:
         if missing:
             raise ConfigError(
-                f"product {spec.product.name!r} has bounds by the units {', '.join(missing)}: "
+                f"product {spec.product.name!r} needs the units {', '.join(missing)}: "
                 "give [input] units with these columns."
             )
         return

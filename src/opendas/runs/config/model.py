@@ -46,6 +46,7 @@ __all__ = [
     "InputSection",
     "PassesSection",
     "RunFile",
+    "RunPath",
     "RunSection",
     "Section",
     "SpineSection",

@@ -21,6 +21,7 @@ from opendas.runs.config.model import (
     Name,
     Origins,
     PassesSection,
+    RunPath,
     Section,
     StageSection,
 )
@@ -131,6 +132,7 @@ class ProductSection(Section):
     protected_unit: Name = "record"
     provenance: Origins | None = None
     discovery: DiscoverySection | None = None
+    companion: RunPath | None = None
 
 
 class RecodeSection(Section):
@@ -169,6 +171,8 @@ class TiedProductSection(Section):
 
     product: Name
     query: Name
+    rows: Mapping[str, _Levels] = Field(default_factory=dict)
+    columns: Mapping[str, Name] = Field(default_factory=dict)
 
 
 class ProductFile(Section):
@@ -293,6 +297,7 @@ def _product(declared: ProductFile, check: _Checker) -> Product:
         provenance=_provenance(declared, check),
         discovery=None if discovery is None else discovery.discovery,
         tie=_tie(declared, workload, check),
+        companion=_companion(declared, workload, check),
     )
     check.finish()
     if not product.possible.any():
@@ -305,8 +310,36 @@ def _tie(declared: ProductFile, workload: Workload, check: _Checker) -> Tie | No
     given = declared.tie
     if given is None:
         return None
-    query = check.attempt(("tie", "query"), workload.canonical, given.query)
-    return None if query is None else Tie(given.product, query)
+    query = check.attempt(("tie", "query"), workload.group, given.query)
+    if query is None:
+        return None
+    labels = [query.row_label(row) for row in range(query.size)]
+    named = (*given.rows, *given.columns)
+    for label in sorted(set(named) ^ set(labels)) if named else ():
+        rule = (
+            f"no row {label!r}; {nearest(label, labels)}" if label in named else f"nothing counts {label!r}"
+        )
+        check.refuse(("tie",), f"query {query.name!r}: {rule}")
+    return Tie(given.product, query.name, rows=dict(given.rows), columns=dict(given.columns))
+
+
+def _companion(declared: ProductFile, workload: Workload, check: _Checker) -> Product | None:
+    """Return the second histogram, to which this product must be tied."""
+    path = declared.product.companion
+    if path is None:
+        return None
+    where = ("product", "companion")
+    found = load_product(path)
+    if found.companion is not None:
+        check.refuse(where, f"{found.name!r} has a companion of its own; a run has two histograms at most")
+    if declared.tie is None or declared.tie.product != found.name:
+        check.refuse(where, f"needs a [tie] with product = {found.name!r}: what the two have in common")
+    if found.protected_unit != declared.product.protected_unit:
+        check.refuse(where, f"counts {found.protected_unit!r}; both count the same protected units")
+    shared = sorted(set(found.workload.positions) & set(workload.positions))
+    if shared:
+        check.refuse(where, f"{shared[0]!r} is an attribute or recode of both; budgets name them apart")
+    return found
 
 
 def _provenance(declared: ProductFile, check: _Checker) -> dict[str, Provenance]:

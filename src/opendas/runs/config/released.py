@@ -192,8 +192,8 @@ def _declaration(product: Product) -> list[str]:
             "upper": bound.upper,
         }
         lines += _table("[[bounds]]", limits)
-    if product.tie is not None:
-        lines += _table("[tie]", product.tie.to_dict())
+    if product.tied is not None:
+        lines += _table("[tie]", product.tied.to_dict())
     return lines
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 
-from opendas.budget.resolve import BudgetSpec
+from opendas.budget.resolve import BudgetSpec, resolve_budget
 from opendas.errors import ConfigError, PrivacyError
 from opendas.files.release_folder import release_path, tie_to
 from opendas.files.remote import RemoteAddress, RemoteInput
@@ -21,6 +21,7 @@ from opendas.runs.config.model import (
     CENSUS_READERS,
     BudgetSection,
     InputSection,
+    PassesSection,
     RunFile,
 )
 from opendas.runs.config.product_file import earlier_stages, load_product, pass_table
@@ -288,6 +289,8 @@ class Resolved:
         Where labels, levels, frame and units come from, as the files declare it.
     tied : Path or None
         ``release/`` of the release that this run is tied to; None also where a run is read from its release.
+    companion : Resolved or None
+        The run of the product's second histogram, which comes first.
     """
 
     product: Product
@@ -307,6 +310,7 @@ class Resolved:
     milp: bool
     domain: Domain
     tied: Path | None = None
+    companion: Resolved | None = None
 
 
 def resolve(run_file: RunFile, *, strict: bool = False, need_input: bool = True) -> Resolved:
@@ -333,6 +337,96 @@ def resolve(run_file: RunFile, *, strict: bool = False, need_input: bool = True)
         pair, and the guarantee would say nothing.
     """
     product = load_product(run_file.run.product)
+    if product.companion is None:
+        return _resolved(run_file, product, strict=strict, need_input=need_input)
+    return _with_companion(run_file, product, product.companion, strict=strict, need_input=need_input)
+
+
+def _with_companion(
+    run_file: RunFile, product: Product, companion: Product, *, strict: bool, need_input: bool
+) -> Resolved:
+    """Settle what a run file means for a product and for its second histogram.
+
+    Both read one input and have one spine. What names attributes, recodes or invariants belongs to the
+    product that has them; ``[passes]`` are the product's, and ``[tie]`` is the companion's.
+    """
+    given, run = run_file.input, run_file.run
+    if given.unit_id is not None:
+        raise ConfigError(
+            f"[input] unit_id: {product.name} and {companion.name} count one unit a row; several rows of one "
+            "are known for one histogram alone. Make the table one row a unit."
+        )
+    second = set(companion.schema.names)
+    dropped = {name for each in companion.invariants for name in (each.query, each.name)}
+    parts = []
+    for mine in (False, True):
+        names: dict[str, object] = {
+            key: {name: value for name, value in getattr(given, key).items() if (name in second) == mine}
+            for key in ("columns", "constants", "other")
+            if key in given.model_fields_set
+        }
+        drop = tuple(name for name in run.drop_invariants if (name in dropped) == mine)
+        parts.append(
+            {
+                "input": given.model_copy(update=names),
+                "run": run.model_copy(update={"drop_invariants": drop}),
+            }
+        )
+    households = run_file.model_copy(update={**parts[0], "tie": None})
+    units = run_file.model_copy(update={**parts[1], "passes": PassesSection(slack=run_file.passes.slack)})
+    if run.estimator == "informed":
+        raise ConfigError(
+            f"[run] estimator informed: {product.name} agrees with its companion {companion.name}, and "
+            "informed knows no counts of a release before. Use estimator topdown."
+        )
+    found = _resolved(households, product, strict=strict, need_input=need_input)
+    budget, theirs = _parts(found, companion)
+    first = _resolved(units, companion, theirs, strict=strict, need_input=need_input)
+    # Of the tie it is not known yet which release it is to: the companion's is made first.
+    both = replace(found.product, tie=product.tie, companion=first.product)
+    return replace(found, product=both, budget=budget, companion=first)
+
+
+def _parts(whole: Resolved, companion: Product) -> tuple[BudgetSpec, BudgetSpec]:
+    """Share a budget out: query groups of the companion's attributes are the companion's, the others not."""
+    spec, mine, theirs = whole.budget, whole.product.workload, companion.workload
+
+    def is_theirs(name: str) -> bool:
+        return all(factor.strip() in theirs.positions for factor in name.split("*"))
+
+    def canonical(name: str) -> str:
+        return name if is_theirs(name) else mine.canonical(name)
+
+    budget = resolve_budget(spec, whole.levels, canonical, whole.stand_ins)
+    names = dict.fromkeys(name for shares in budget.queries.values() for name in shares)
+    parts = (
+        budget.part({name: name for name in names if not is_theirs(name)}),
+        budget.part({name: theirs.canonical(name) for name in names if is_theirs(name)}),
+    )
+    rho = spec.mechanism.is_gaussian
+    one, other = (
+        replace(
+            spec,
+            rho=part.total if rho else None,
+            epsilon=None if rho else part.total,
+            geolevels=part.geolevels,
+            queries=part.queries,
+            normalise=False,
+        )
+        for part in parts
+    )
+    return one, other
+
+
+def _resolved(
+    run_file: RunFile,
+    product: Product,
+    budget: BudgetSpec | None = None,
+    *,
+    strict: bool,
+    need_input: bool,
+) -> Resolved:
+    """Settle what a run file means for one product; `budget` is its part of one that it shares."""
     reader = replace(reader_spec(run_file, product, need_input=need_input), strict=strict)
     geolevels = run_file.geolevels
     domain = declared_domain(run_file, product)
@@ -356,7 +450,7 @@ def resolve(run_file: RunFile, *, strict: bool = False, need_input: bool = True)
         recipe=recipe,
         levels=levels,
         stand_ins=stand_ins(geolevels, recipe.steps),
-        budget=_budget(run_file.budget, product, geolevels, mechanism, neighbours),
+        budget=budget or _budget(run_file.budget, product, geolevels, mechanism, neighbours),
         mechanism=mechanism,
         neighbours=neighbours,
         estimator=run_file.run.estimator,
