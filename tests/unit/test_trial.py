@@ -12,6 +12,7 @@ from support.mini import mini_frame, to_dense, write_mini
 
 import opendas as od
 from opendas.constraints.table import bound_table
+from opendas.demo.made_counts import A_HOME
 from opendas.runs.simulated import trial as module
 from opendas.runs.simulated.trial import Trial
 from opendas.schema.declarations import Tie
@@ -43,7 +44,7 @@ def test_leaves_have_people_as_they_have_homes(tmp_path: Path) -> None:
     with_homes = run.on_frame(replace(frame, units={**frame.units, "hu": homes}))
     found = Trial.of(with_homes)
     assert found is not None
-    each = module.A_HOME if run.product.protected_unit == "person" else 1.0
+    each = A_HOME if run.product.protected_unit == "person" else 1.0
     made = to_dense(found.counts).sum(axis=1)
     wanted = np.rint(each * homes).astype(np.int64)
     part = found.simulation.run

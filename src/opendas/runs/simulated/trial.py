@@ -8,19 +8,16 @@ that have most of them, and a mixture that differs from leaf to leaf.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import reduce
 
 import numpy as np
 
-from opendas.arrays import Floats, Ints
 from opendas.budget.allocation import Budget
-from opendas.constraints.table import ConstraintTable, bound_table
-from opendas.geography.frame import Frame
+from opendas.constraints.table import bound_table
+from opendas.demo.made_counts import made_counts
 from opendas.metrics.errors import level_errors, query_rows
 from opendas.runs.progress.forecast import TIMED_CELLS
 from opendas.runs.run import Run
 from opendas.runs.simulated.simulation import Simulation
-from opendas.schema.attributes import Schema
 from opendas.schema.histogram import Histogram
 
 __all__ = ["Trial", "TriedRow"]
@@ -31,14 +28,6 @@ DRAWS = 3
 """Draws of the noise over which errors are averaged."""
 FEWEST = 10
 """Geounits of the part that a geolevel needs to be spoken of."""
-RECORDS, A_HOME = 45.0, 2.3
-"""Made records of a leaf, where the frame has no housing units; and people of a housing unit."""
-RARER = 3.0
-"""The levels of an attribute have frequencies that fall with this power of their rank."""
-ALIKE = 2.0
-"""Shape of the gamma weights by which leaves differ in their mixture; larger ones make them alike."""
-_SEED = 0
-"""Of made records, and the first of made noise: neither is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +81,7 @@ class Trial:
         frame = run.frame.take(np.arange(min(LEAVES, len(run.frame))))
         part = run.on_frame(frame)
         free = bound_table(replace(run.product, invariants=()), frame, part.spine, {})
-        counts = _made_counts(part, frame, free)
+        counts = made_counts(free, part.spine.place_of_leaf, frame, run.product)
         return cls(Simulation.of(part, counts), counts)
 
     def errors(self, budget: Budget | None = None) -> tuple[TriedRow, ...]:
@@ -106,7 +95,7 @@ class Trial:
             simulation = simulation.with_plan(run.with_budget(budget))
         found: dict[tuple[str, str, int], list[float]] = {}
         for draw in range(DRAWS):
-            estimate = simulation.estimate(_SEED + draw, "trial/" + run.product.name)
+            estimate = simulation.estimate(draw, "trial/" + run.product.name)
             levels = level_errors(self.counts, estimate, frame, frame.geolevels)
             for row in query_rows(levels, run.product):
                 errors = row.errors
@@ -114,48 +103,3 @@ class Trial:
                     key = (row.geolevel, row.query, errors.geounits)
                     found.setdefault(key, []).append(errors.mean_abs_error)
         return tuple(TriedRow(*key, float(np.mean(values))) for key, values in found.items())
-
-
-def _frequencies(schema: Schema) -> Floats:
-    """Return how often a cell is drawn, float64 (n,): attributes alone, their first levels most often."""
-    weights = [np.arange(1.0, len(attribute.levels) + 1) ** -RARER for attribute in schema.attributes]
-    found: Floats = reduce(np.outer, weights).ravel()
-    return found
-
-
-def _sizes(run: Run, frame: Frame) -> Ints:
-    """Return how many records each leaf gets, int64 (leaves,), from public housing units where there are."""
-    homes = frame.units.get("hu")
-    each = A_HOME if run.product.protected_unit == "person" else 1.0
-    sizes = np.full(len(frame), RECORDS) if homes is None else each * homes
-    return np.asarray(np.rint(sizes), dtype=np.int64)
-
-
-def _made_counts(run: Run, frame: Frame, constraints: ConstraintTable) -> Histogram:
-    """Return made records that keep structural zeros and bounds, a row for each leaf of the frame."""
-    rng = np.random.default_rng(_SEED)
-    frequency, sizes = _frequencies(run.product.schema), _sizes(run, frame)
-    leaf = constraints.levels[-1]
-    rows: list[Ints] = []
-    columns: list[Ints] = []
-    counts: list[Ints] = []
-    for i, place in enumerate(run.spine.place_of_leaf.tolist()):
-        closed = constraints.bound_cells[leaf.upper[place] == 0]
-        cells = np.flatnonzero(constraints.possible & ~closed.any(axis=0))
-        if not len(cells):
-            continue
-        # Gamma weights of the cells make their mixture a Dirichlet one.
-        mixture = frequency[cells] * rng.gamma(ALIKE, size=len(cells))
-        made = rng.multinomial(sizes[i], mixture / mixture.sum())
-        for bound in np.flatnonzero(leaf.lower[place] > 0):
-            inside = np.flatnonzero(constraints.bound_cells[bound][cells])
-            missing = int(leaf.lower[place, bound] - made[inside].sum())
-            made[inside[0]] += max(0, missing)
-        some = np.flatnonzero(made)
-        rows.append(np.full(len(some), i, dtype=np.int64))
-        columns.append(cells[some])
-        counts.append(made[some])
-    none = [np.zeros(0, dtype=np.int64)]
-    shape = (len(frame), run.product.schema.size)
-    entries = [np.concatenate(none + parts) for parts in (rows, columns, counts)]
-    return Histogram.from_entries(*entries, shape=shape)

@@ -1,0 +1,79 @@
+"""Made records on any frame, for trials of a run; apart, as made data are drawn in this package alone."""
+
+from __future__ import annotations
+
+from functools import reduce
+
+import numpy as np
+
+from opendas.arrays import Floats, Ints
+from opendas.constraints.table import ConstraintTable
+from opendas.geography.frame import Frame
+from opendas.schema.attributes import Schema
+from opendas.schema.histogram import Histogram
+from opendas.schema.product import Product
+
+__all__ = ["A_HOME", "made_counts"]
+
+RECORDS, A_HOME = 45.0, 2.3
+"""Made records of a leaf, where the frame has no housing units; and people of a housing unit."""
+RARER = 3.0
+"""The levels of an attribute have frequencies that fall with this power of their rank."""
+ALIKE = 2.0
+"""Shape of the gamma weights by which leaves differ in their mixture; larger ones make them alike."""
+_SEED = 0
+
+
+def _frequencies(schema: Schema) -> Floats:
+    """Return how often a cell is drawn, float64 (n,): attributes alone, their first levels most often."""
+    weights = [np.arange(1.0, len(attribute.levels) + 1) ** -RARER for attribute in schema.attributes]
+    found: Floats = reduce(np.outer, weights).ravel()
+    return found
+
+
+def _sizes(frame: Frame, product: Product) -> Ints:
+    """Return how many records each leaf gets, int64 (leaves,), from public housing units where there are."""
+    homes = frame.units.get("hu")
+    each = A_HOME if product.protected_unit == "person" else 1.0
+    sizes = np.full(len(frame), RECORDS) if homes is None else each * homes
+    return np.asarray(np.rint(sizes), dtype=np.int64)
+
+
+def made_counts(
+    constraints: ConstraintTable, place_of_leaf: Ints, frame: Frame, product: Product
+) -> Histogram:
+    """Return made records that keep structural zeros and bounds, a row for each leaf of the frame.
+
+    Parameters
+    ----------
+    constraints : ConstraintTable
+        Of the frame's spine, without invariants.
+    place_of_leaf : int64 (leaves,)
+        Place of each leaf of the frame on the spine.
+    """
+    rng = np.random.default_rng(_SEED)
+    frequency, sizes = _frequencies(product.schema), _sizes(frame, product)
+    leaf = constraints.levels[-1]
+    rows: list[Ints] = []
+    columns: list[Ints] = []
+    counts: list[Ints] = []
+    for i, place in enumerate(place_of_leaf.tolist()):
+        closed = constraints.bound_cells[leaf.upper[place] == 0]
+        cells = np.flatnonzero(constraints.possible & ~closed.any(axis=0))
+        if not len(cells):
+            continue
+        # Gamma weights of the cells make their mixture a Dirichlet one.
+        mixture = frequency[cells] * rng.gamma(ALIKE, size=len(cells))
+        made = rng.multinomial(sizes[i], mixture / mixture.sum())
+        for bound in np.flatnonzero(leaf.lower[place] > 0):
+            inside = np.flatnonzero(constraints.bound_cells[bound][cells])
+            missing = int(leaf.lower[place, bound] - made[inside].sum())
+            made[inside[0]] += max(0, missing)
+        some = np.flatnonzero(made)
+        rows.append(np.full(len(some), i, dtype=np.int64))
+        columns.append(cells[some])
+        counts.append(made[some])
+    none = [np.zeros(0, dtype=np.int64)]
+    shape = (len(frame), product.schema.size)
+    entries = [np.concatenate(none + parts) for parts in (rows, columns, counts)]
+    return Histogram.from_entries(*entries, shape=shape)
