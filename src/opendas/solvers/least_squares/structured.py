@@ -237,9 +237,10 @@ def _by_faces(problem: FamilyProblem, layout: Layout, tolerance: float) -> Solut
         residual = certify(problem, x, *_multipliers(problem, layout, x, np.where(layout.open_cells, y, 0.0)))
         if residual < best.residual:
             best = replace(best, x=x, residual=residual, iterations=iterations)
-        if residual <= FINER * tolerance:
+        face_after = layout.open_cells & np.where(free, x > 0.0, price < 0.0)
+        if residual <= FINER * tolerance or np.array_equal(face_after, free):
             break
-        free = layout.open_cells & np.where(free, x > 0.0, price < 0.0)
+        free = face_after
     return replace(best, status=Status.OPTIMAL) if best.residual <= tolerance else best
 
 
