@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from fractions import Fraction
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.dhc_tables import production_tables, ranges
 
 from opendas.budget import BudgetSpec, attribute_rho, preset, resolve_budget, within_rho
 from opendas.runs.config.product_file import load_product
@@ -19,26 +19,13 @@ from opendas.schema.dhc_persons import PL94_CELL, dhc_persons
 from opendas.schema.pl94 import pl94_persons
 
 F = Fraction
-TABLES = Path(__file__).resolve().parents[3] / "shared" / "reference" / "dhc-tables.json"
 PRODUCT = dhc_persons()
 WORKLOAD = PRODUCT.workload
 
 
 @pytest.fixture(scope="module")
 def tables() -> dict[str, Any]:
-    if not TABLES.is_file():
-        pytest.skip(f"the tables of the production's own declarations are not at {TABLES}")
-    found: dict[str, Any] = json.loads(TABLES.read_text(encoding="utf-8"))["products"]["dhcp"]
-    return found
-
-
-def ranges(text: str) -> set[int]:
-    """Read ``"0-2,31"``."""
-    found: set[int] = set()
-    for part in text.split(","):
-        low, _, high = part.partition("-")
-        found |= set(range(int(low), int(high or low) + 1))
-    return found
+    return production_tables("dhcp")
 
 
 def test_cells_and_structural_zeros() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.dhc_tables import production_tables, ranges
 from support.pl94_zip import write_csv
 
 from opendas.budget import preset
@@ -25,7 +26,6 @@ from opendas.schema.dhc_units import HOUSEHOLD_TYPES, HouseholdType, dhc_units, 
 from opendas.schema.product import Product
 
 F = Fraction
-TABLES = Path(__file__).resolve().parents[3] / "shared" / "reference" / "dhc-tables.json"
 PRODUCT = dhc_units()
 UNITS = dhc_units_tenvacgq()
 WORKLOAD = PRODUCT.workload
@@ -33,19 +33,7 @@ WORKLOAD = PRODUCT.workload
 
 @pytest.fixture(scope="module")
 def tables() -> dict[str, Any]:
-    if not TABLES.is_file():
-        pytest.skip(f"the tables of the production's own declarations are not at {TABLES}")
-    found: dict[str, Any] = json.loads(TABLES.read_text(encoding="utf-8"))["products"]["dhch"]
-    return found
-
-
-def ranges(text: str) -> set[int]:
-    """Read ``"0-2,31"``."""
-    found: set[int] = set()
-    for part in text.split(","):
-        low, _, high = part.partition("-")
-        found |= set(range(int(low), int(high or low) + 1))
-    return found
+    return production_tables("dhch")
 
 
 def test_cells_and_structural_zeros() -> None:

@@ -7,7 +7,7 @@ that have most of them, and a mixture that differs from leaf to leaf.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
@@ -50,12 +50,7 @@ class TriedRow:
 
     def to_dict(self) -> dict[str, object]:
         """Return the row for JSON."""
-        return {
-            "geolevel": self.geolevel,
-            "query": self.query,
-            "geounits": self.geounits,
-            "mean_abs_error": self.mean_abs_error,
-        }
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
