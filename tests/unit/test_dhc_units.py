@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections import Counter
+from collections.abc import Iterable
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
@@ -16,10 +17,11 @@ from support.dhc_tables import production_tables, ranges
 from support.pl94_zip import write_csv
 
 from opendas.budget import preset
-from opendas.errors import SchemaError
+from opendas.errors import BudgetError, SchemaError
 from opendas.geography.frame import LevelRule
 from opendas.readers import ReaderSpec, make_reader
 from opendas.runs.config.product_file import declare_product, load_product
+from opendas.runs.run import load
 from opendas.schema.declarations import StructuralZero
 from opendas.schema.dhc_persons import dhc_persons
 from opendas.schema.dhc_units import HOUSEHOLD_TYPES, HouseholdType, dhc_units, dhc_units_tenvacgq
@@ -354,3 +356,52 @@ def test_every_edit_is_held_up_to_its_bound_and_names_lines_not_values(
             reader.read()
         assert [finding.line for finding in caught.value.findings] == list(range(2, len(lines) + 1, 2))
         assert not any(level in str(caught.value) for level in rows[0] if len(level) > 4)
+
+
+def write_run(folder: Path, levels: Iterable[str], budget: str) -> Path:
+    listed = ", ".join(f'{{ name = "{name}", prefix = {n} }}' for n, name in enumerate(levels, 1))
+    path = folder / "run.toml"
+    path.write_text(
+        '[run]\nproduct = "dhc-units"\n[input]\nreader = "records"\npath = "units.csv"\n'
+        f'[geography]\nframe = "frame.csv"\nlevels = [{listed}]\n[budget]\n{budget}\n'
+    )
+    return path
+
+
+@pytest.mark.parametrize("place", ["us", "pr"])
+def test_the_budget_is_divided_between_product_and_companion(place: str, tmp_path: Path) -> None:
+    """Nine query groups are the households', one the companion's, each with the loss that is printed."""
+    found = preset(f"{place}2020-dhc-units")
+    run = load(write_run(tmp_path, found.geolevels, f'preset = "{found.name}"'), need_input=False)
+    assert run.companion is not None
+    budgets = run.budget, run.companion.budget
+    losses = [
+        {
+            (level, query): budget.total * budget.share(level, query)
+            for level, shares in budget.queries.items()
+            for query in shares
+        }
+        for budget in budgets
+    ]
+    printed = {
+        (level, query): found.rho * found.geolevels[level] * share
+        for level, shares in found.queries.items()
+        for query, share in shares.items()
+    }
+    units = {(level, "detailed"): printed.pop((level, "tenvacgq")) for level in found.geolevels}
+    assert losses == [printed, units]
+    assert sum(budget.total for budget in budgets) == F(15401, 2000)
+
+
+@pytest.mark.parametrize(
+    ("shares", "message"),
+    [
+        ('hisp = "1"', "gives nothing to dhc-units-tenvacgq: what it gives to query groups of tenvacgq"),
+        ('tenvacgq = "1"', "gives nothing to dhc-units: "),
+        ('hisp = "1/2", tenvacgq = "1/4", " tenvacgq" = "1/4"', "'tenvacgq' is there twice"),
+    ],
+)
+def test_budgets_that_cannot_be_divided(shares: str, message: str, tmp_path: Path) -> None:
+    queries = f'rho = "1"\ngeolevels = {{ state = "1" }}\n[budget.queries]\nstate = {{ {shares} }}'
+    with pytest.raises(BudgetError, match=message):
+        load(write_run(tmp_path, ["state"], queries), need_input=False)

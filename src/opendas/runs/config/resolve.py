@@ -8,7 +8,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from opendas.budget.resolve import BudgetSpec, resolve_budget
-from opendas.errors import ConfigError, PrivacyError
+from opendas.errors import BudgetError, ConfigError, PrivacyError
 from opendas.files.release_folder import release_path, tie_to
 from opendas.files.remote import RemoteAddress, RemoteInput
 from opendas.geography.frame import ENTITY_CATEGORIES, LevelRule
@@ -395,14 +395,23 @@ def _parts(whole: Resolved, companion: Product) -> tuple[BudgetSpec, BudgetSpec]
         return all(factor.strip() in theirs.positions for factor in name.split("*"))
 
     def canonical(name: str) -> str:
-        return name if is_theirs(name) else mine.canonical(name)
+        if not is_theirs(name):
+            return mine.canonical(name)
+        found = theirs.canonical(name)
+        return " * ".join(companion.schema.names) if found == "detailed" else found
 
     budget = resolve_budget(spec, whole.levels, canonical, whole.stand_ins)
     names = dict.fromkeys(name for shares in budget.queries.values() for name in shares)
-    parts = (
-        budget.part({name: name for name in names if not is_theirs(name)}),
-        budget.part({name: theirs.canonical(name) for name in names if is_theirs(name)}),
-    )
+    own = {name: name for name in names if not is_theirs(name)}
+    second = {name: theirs.canonical(name) for name in names if is_theirs(name)}
+    for product, queries in ((whole.product, own), (companion, second)):
+        if not queries:
+            raise BudgetError(
+                f"[budget] gives nothing to {product.name}: what it gives to query groups of "
+                f"{', '.join(companion.schema.names)} is for {companion.name}, all else for "
+                f"{whole.product.name}. Give both a share in [budget.queries]."
+            )
+    parts = budget.part(own), budget.part(second)
     rho = spec.mechanism.is_gaussian
     one, other = (
         replace(
