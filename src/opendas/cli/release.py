@@ -341,6 +341,14 @@ _INTERVAL_COLUMNS = ("geocode", "cell", "count", "estimate", "sd", "lower", "upp
     is_flag=True,
     help="Only counts whose interval excludes zero, in wider ones that hold for counts so chosen.",
 )
+@click.option(
+    "--with",
+    "others",
+    multiple=True,
+    metavar="NMF",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Measurements of the same people by another product: DHC persons beside redistricting persons.",
+)
 @click.option("--state", metavar="STATE", default=None, help="Of an NMF of all states, read this one.")
 @click.option(
     "--std-dev",
@@ -356,6 +364,7 @@ def interval_command(
     level: str,
     skip_unknown: bool,
     selected: bool,
+    others: tuple[Path, ...],
     state: str | None,
     std_dev: bool,
     as_json: bool,
@@ -373,7 +382,7 @@ def interval_command(
     exact = _exact_question(blocks, geolevel, level)
     if std_dev and as_json:
         raise click.UsageError("give either --std-dev or --json.")
-    noisy = opendas.NoisyFile(path, state=state)
+    noisy = opendas.NoisyFile(path, state=state, others=others)
     if geolevel is not None:
         table = noisy.intervals(query, geolevel=geolevel, level=exact, selected=selected)
     else:

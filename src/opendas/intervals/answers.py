@@ -21,6 +21,7 @@ from opendas.intervals.noisy_tree import NoisyTree
 
 __all__ = [
     "LAWS",
+    "NO_NOISE",
     "Areas",
     "EstimateSource",
     "Estimated",
@@ -28,6 +29,7 @@ __all__ = [
     "area_intervals",
     "batches",
     "intervals",
+    "match_geounits",
     "selected_intervals",
 ]
 
@@ -37,7 +39,7 @@ LAWS = (EXACT, NORMAL, ENUMERATED, CHARACTERISTIC)
 
 VALUES_PER_BATCH = 1 << 20
 
-_NO_NOISE = 1e-9
+NO_NOISE = 1e-9
 """A variance below this is rounding error: the estimate is exact."""
 
 
@@ -62,7 +64,7 @@ class Estimated:
 
     def half_widths(self, confidence: float) -> tuple[Floats, npt.NDArray[np.int8]]:
         """Return half the width of each interval, float64 (a, t), and the number of its law in `LAWS`."""
-        exact = self.variance <= _NO_NOISE
+        exact = self.variance <= NO_NOISE
         width = float(ndtri(0.5 + 0.5 * confidence)) * np.sqrt(np.maximum(self.variance, 0.0))
         law = np.full(width.shape, LAWS.index(NORMAL), dtype=np.int8)
         if self.kinds:
@@ -216,7 +218,7 @@ def selected_intervals(ask: Callable[[float], Intervals], confidence: float) -> 
     exact for independent estimates. Those of one release depend on each other.
     """
     found = ask(confidence)
-    noisy = np.isfinite(found.variance) & (found.variance > _NO_NOISE)
+    noisy = np.isfinite(found.variance) & (found.variance > NO_NOISE)
     picked: Bools = noisy & ((found.lower > 0.0) | (found.upper < 0.0))
     if not picked.any() or (picked == noisy).all():
         return found, picked

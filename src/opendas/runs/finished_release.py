@@ -115,24 +115,39 @@ class NoisyFile:
     state : str, optional
         Name, postal or FIPS code: of a measurement file of the Bureau's layout, the only state that is read.
 
+    others : sequence of path, optional
+        Files of the Bureau's layout with measurements of another product of the same people: of DHC persons
+        beside the redistricting persons. Estimates then come from all of them.
+
     Notes
     -----
     Measurements are read when the first question is asked, once for each product.
     """
 
-    def __init__(self, path: str | Path, product: str | None = None, state: str | None = None) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        product: str | None = None,
+        state: str | None = None,
+        others: Sequence[str | Path] = (),
+    ) -> None:
         self.path = Path(path)
+        self._others = tuple(Path(other) for other in others)
         self._product = product
         self._state = None if state is None else find_state(state).fips
         self._open: dict[bytes, MeasuredProduct] = {}
         self._asked: dict[str, tuple[MeasuredProduct, str]] = {}
 
     def _measured(self, query: str) -> tuple[MeasuredProduct, str]:
-        from opendas.tables.interval_tables import open_measured
+        from opendas.tables.interval_tables import combined_with, open_measured
 
         if query not in self._asked:
             measured, name = open_measured(self.path, query, self._product, self._state)
-            self._asked[query] = self._open.setdefault(measured.key, measured), name
+            for other in self._others:
+                measured = combined_with(measured, name, other, self._state)
+            if not self._others:
+                measured = self._open.setdefault(measured.key, measured)
+            self._asked[query] = measured, name
         return self._asked[query]
 
     def labels(self, query: str) -> dict[str, str]:

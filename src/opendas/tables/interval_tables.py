@@ -30,11 +30,13 @@ from opendas.geography.frame import Grouping
 from opendas.intervals.answers import (
     LAWS,
     Areas,
+    EstimateSource,
     Intervals,
     area_intervals,
     batches,
     selected_intervals,
 )
+from opendas.intervals.combined import CombinedEstimates, OtherMeasurements
 from opendas.intervals.laws import confidence_level
 from opendas.intervals.margins import Margin, levels_told_apart
 from opendas.intervals.noisy_tree import NoisyTree
@@ -85,11 +87,14 @@ class MeasuredProduct:
         The release they are in; None for measurements on their own.
     margin : Margin or None
         What the measurements were summed to, where the product has more cells than are looked at.
+    others : tuple of OtherMeasurements
+        Of the same truth.
     """
 
     tree: NoisyTree
     released: ReleasedProduct | None = None
     margin: Margin | None = None
+    others: tuple[OtherMeasurements, ...] = ()
 
     @property
     def key(self) -> bytes:
@@ -98,9 +103,10 @@ class MeasuredProduct:
         return b"/".join([self.tree.product.name.encode(), *(group.tobytes() for group in groups)])
 
     @cached_property
-    def estimates(self) -> TreeEstimates:
+    def estimates(self) -> EstimateSource:
         """Least-squares estimates; the answers are read when the first is asked for."""
-        return TreeEstimates(self.tree)
+        own = TreeEstimates(self.tree)
+        return CombinedEstimates(own, self.others) if self.others else own
 
     @cached_property
     def microdata(self) -> Histogram | None:
@@ -278,6 +284,7 @@ def open_measured(
         asked = product_table(file.product, query)
         margin = Margin(file.product, levels_told_apart(file.product, asked.class_of_cell))
         return MeasuredProduct(file.tree(margin), None, margin), query
+
     if state is not None:
         raise ConfigError(
             f"{path}: a state is chosen in noisy measurement files of the Bureau's layout; this is none."
@@ -286,3 +293,46 @@ def open_measured(
         path, product = path.parent.parent, path.name
     released, query, _ = find_table(ReleaseFolder(path), query, product)
     return MeasuredProduct(noisy_tree(released), released), query
+
+
+def combined_with(
+    measured: MeasuredProduct, query: str, path: Path, state: str | None = None
+) -> MeasuredProduct:
+    """Return measurements together with a file of another product's of the same truth.
+
+    Parameters
+    ----------
+    measured : MeasuredProduct
+        Of the product that the other one is tied to in production: its cells are sums of the other's.
+    query : str
+        What is asked: a table or query group of `measured`.
+    path : Path
+        Of the Bureau's layout.
+    state : str, optional
+        As for :func:`open_measured`.
+
+    Raises
+    ------
+    ConfigError
+        If the other product says nothing about the question.
+    FormatError
+        If its files are damaged. That they contradict each other is found with the first answer.
+    """
+    if not is_bureau_folder(path):
+        raise ConfigError(f"{path}: this is no measurement file of the Bureau's layout, to be combined with.")
+    file, name = BureauFile.open(path, state), measured.tree.product.name
+    tie = file.product.tie
+    if tie is None or tie.product != name:
+        raise ConfigError(
+            f"{path}: {file.product.name} is not combined with {name}: give pl94-persons first, dhc-persons "
+            "--with it, and ask what the first can answer."
+        )
+    if any(other.product == file.product.name for other in measured.others):
+        raise ConfigError(f"{path}: measurements of {file.product.name} are there twice; their noise is one.")
+    cell = file.product.workload.group(tie.query).row_of_cell
+    kinds = measured.table(query).class_of_cell[cell]
+    margin = Margin(file.product, levels_told_apart(file.product, kinds))
+    of_margin = np.zeros(margin.product.schema.size, dtype=np.int64)
+    of_margin[margin.cells] = cell
+    other = OtherMeasurements(file.product.name, TreeEstimates(file.tree(margin)), of_margin)
+    return dataclasses.replace(measured, others=(*measured.others, other))
