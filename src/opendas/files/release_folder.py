@@ -247,7 +247,7 @@ def tie_to(release: Path, product: Product, geolevels: Sequence[str]) -> Tie:
         raise ValueError("the product is not tied")
     released, files, run = _certified_microdata(release, tie.product)
     earlier, query = released.product, product.workload.group(tie.query)
-    row_of_cell = _row_of_cell(tie, query, earlier)
+    row_of_cell = tied_rows(tie, query, earlier)
     for invariant in earlier.invariants:
         if not _holds_too(product, query, row_of_cell, earlier, invariant, geolevels):
             raise ConfigError(
@@ -394,11 +394,11 @@ def tied_counts(release: Path, product: Product, frame: Frame) -> Histogram:
     if not (tie.rows or tie.columns):
         return released.estimate
     query = product.workload.group(tie.query)
-    row_of_cell = _row_of_cell(tie, query, released.product)
+    row_of_cell = tied_rows(tie, query, released.product)
     return _counts_of_rows(tie, query, row_of_cell, released.estimate, frame)
 
 
-def _row_of_cell(tie: Tie, query: QueryGroup, earlier: Product) -> Ints:
+def tied_rows(tie: Tie, query: QueryGroup, earlier: Product) -> Ints:
     """Return the row that each cell of the earlier product counts in, int64 (cells there,); -1: in none.
 
     Raises

@@ -16,9 +16,11 @@ from difflib import get_close_matches
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from opendas.arrays import Bools, Codes, Ints
 from opendas.errors import ConfigError, Finding, SchemaError
+from opendas.files.release_folder import tied_rows
 from opendas.geography.frame import Frame
 from opendas.readers.base import (
     FRAME_FROM_RECORDS,
@@ -49,6 +51,7 @@ from opendas.readers.counting.tally import FileRows, Layout, Leaves, file_rows, 
 from opendas.readers.frame.frame_file import Hierarchy, frame_path, hierarchy
 from opendas.schema.attributes import Schema
 from opendas.schema.pl94 import HHGQ_LEVELS
+from opendas.schema.product import Product
 
 __all__ = ["LongForm", "Microdata", "RowReader"]
 
@@ -78,8 +81,8 @@ class LongForm:
         Columns that repeat what the frame says of a leaf, with what it says.
     strict : bool
         Whether a row that contradicts the frame there is an error.
-    may_be_blank : bool
-        Whether a row may say nothing here, and counts nothing then: a unit without a household.
+    second : SecondHistogram or None
+        Of a product whose records have its attributes only where a second histogram says so.
     """
 
     schema: Schema
@@ -92,7 +95,7 @@ class LongForm:
     others: OtherLeaves | None = None
     upper: Mapping[str, Codes] = field(default_factory=dict)
     strict: bool = False
-    may_be_blank: bool = False
+    second: SecondHistogram | None = None
 
     @classmethod
     def of(cls, spec: ReaderSpec, width: int | None, *, counted: bool) -> LongForm:
@@ -104,11 +107,13 @@ class LongForm:
             If ``columns`` or ``constants`` names an unknown attribute, or a constant an unknown level.
         """
         schema = spec.product.schema
+        companion = spec.product.companion
+        known = (*schema.names, *(() if companion is None else companion.schema.names))
         given_names = (("columns", spec.columns), ("constants", spec.constants), ("other", spec.other))
         for option, given in given_names:
             for name in given:
-                if name not in schema.names:
-                    near = get_close_matches(name, schema.names, n=1) or list(schema.names)
+                if name not in known:
+                    near = get_close_matches(name, known, n=1) or list(known)
                     raise ConfigError(
                         f"[input] {option}: product {spec.product.name!r} has no attribute {name!r}; "
                         f"did you mean {near[0]!r}?"
@@ -130,6 +135,8 @@ class LongForm:
             None if name in spec.constants else spec.columns.get(name, name) for name in schema.names
         )
         for name, label in spec.other.items():
+            if name not in schema.names:
+                continue
             if label not in schema.attribute(name).levels or name in spec.constants:
                 raise ConfigError(
                     f"[input] other: {label!r} is no level of {name!r} that its column could have: it has "
@@ -147,7 +154,7 @@ class LongForm:
             spec.count if counted else None,
             tuple(spec.other.get(name) for name in schema.names),
             others,
-            may_be_blank=spec.product.companion is not None,
+            second=None if companion is None else SecondHistogram.of(spec, companion, width),
         )
 
     def beside(self, frame: Frame, spec: ReaderSpec) -> LongForm:
@@ -178,20 +185,22 @@ class LongForm:
     @property
     def cell_columns(self) -> Sequence[str]:
         """The attributes' columns, and that of counts."""
-        attributes = [name for name in self.columns if name is not None]
-        return attributes if self.count is None else [*attributes, self.count]
+        names = [name for name in self.columns if name is not None]
+        names += [] if self.count is None else [self.count]
+        return names if self.second is None else [*names, *self.second.layout.cell_columns]
 
     def leaves(self, batch: Batch, log: FindingLog) -> Geocodes:
         """Return the geocode of each row."""
         return coded_geocodes(batch, self.geocode, self.width, log)
 
     def cells(self, batch: Batch, log: FindingLog) -> Ints:
-        """Return the cell of each row, -1 where a level is unknown."""
+        """Return the cell of each row, -1 where a level is unknown, -2 where the row has no attributes."""
         cells = np.zeros(batch.rows, dtype=np.int64)
         wrong = np.zeros(batch.rows, dtype=bool)
-        blank = np.zeros((len(self.columns), batch.rows), dtype=bool)
-        for number, (attribute, column, constant, other) in enumerate(
-            zip(self.schema.attributes, self.columns, self.constants, self.other, strict=True)
+        there = None if self.second is None else self.second.rows(batch, log)
+        asked = None if there is None else there >= 0
+        for attribute, column, constant, other in zip(
+            self.schema.attributes, self.columns, self.constants, self.other, strict=True
         ):
             cells *= len(attribute)
             if column is None:
@@ -200,30 +209,78 @@ class LongForm:
             if other is not None:
                 cells += codes_or_other(batch, column, attribute.levels, other)
                 continue
-            keys = attribute_keys(attribute) | ({"": len(attribute)} if self.may_be_blank else {})
-            codes = codes_of(batch, column, keys, _level_rule(attribute.levels), log)
-            blank[number] = codes == len(attribute)
+            rule = _level_rule(attribute.levels)
+            codes = codes_of(batch, column, attribute_keys(attribute), rule, log, asked)
             wrong |= codes < 0
             cells += codes
-        if self.may_be_blank:
-            wrong |= self._half_blank(batch, blank, log)
-            cells[blank.any(axis=0)] = -2
+        if self.second is not None and there is not None and asked is not None:
+            wrong |= self.second.unlike(batch, np.where(wrong | ~asked, -1, cells), there, log)
         if wrong.any():
             cells[wrong] = -1
+        if asked is not None:
+            cells[~asked] = -2
         return cells
-
-    def _half_blank(self, batch: Batch, blank: Bools, log: FindingLog) -> Bools:
-        """Find rows that say something of a household, and not all; `blank` is (attributes, rows)."""
-        asked = [number for number, column in enumerate(self.columns) if column and not self.other[number]]
-        some = blank.any(axis=0) & ~blank[asked].all(axis=0)
-        for number in asked:
-            rule = "expected a level: other columns of this row have one, so that the unit has a household"
-            batch.report(some & blank[number], str(self.columns[number]), rule, log, SchemaError)
-        return np.asarray(some)
 
     def counts(self, batch: Batch, log: FindingLog) -> Ints | None:
         """Return the count of each row."""
         return None if self.count is None else whole_numbers(batch, self.count, log)
+
+
+@dataclass(frozen=True, slots=True)
+class SecondHistogram:
+    """What the second histogram of a product says of its rows, by the tie between the two.
+
+    Parameters
+    ----------
+    layout : LongForm
+        Of the second histogram, which counts every row.
+    query : str
+        Query group of the product whose rows both count.
+    row_here : int32 (n,)
+        Row of each cell of the product.
+    row_there : int64 (cells there,)
+        Row of each cell of the second histogram; -1 where a record has none of the product's attributes.
+    """
+
+    layout: LongForm
+    query: str
+    row_here: npt.NDArray[np.int32]
+    row_there: Ints
+
+    @classmethod
+    def of(cls, spec: ReaderSpec, companion: Product, width: int | None) -> SecondHistogram:
+        """Resolve the run file's part.
+
+        Raises
+        ------
+        ConfigError
+            If the product is not tied to its companion.
+        """
+        product = spec.product
+        if product.tie is None or product.tie.product != companion.name:
+            raise ConfigError(f"product {product.name!r} has no [tie] to its companion {companion.name!r}.")
+        columns, constants, other = (
+            {name: text for name, text in given.items() if name in companion.schema.names}
+            for given in (spec.columns, spec.constants, spec.other)
+        )
+        theirs = replace(
+            spec, product=companion, columns=columns, constants=constants, other=other, other_leaf=None
+        )
+        query = product.workload.group(product.tie.query)
+        there = tied_rows(product.tie, query, companion)
+        return cls(LongForm.of(theirs, width, counted=False), query.name, query.row_of_cell, there)
+
+    def rows(self, batch: Batch, log: FindingLog) -> Ints:
+        """Return the row that each record counts in, int64 (rows,); -1 where it has no attributes."""
+        cells = self.layout.cells(batch, log)
+        return np.where(cells >= 0, self.row_there[cells], -1)
+
+    def unlike(self, batch: Batch, cells: Ints, there: Ints, log: FindingLog) -> Bools:
+        """Find records whose attributes contradict the second histogram, bool (rows,); -1 is no cell."""
+        apart = (cells >= 0) & (self.row_here[cells] != there)
+        rule = f"expected a value that agrees with {self.query} of the same record"
+        batch.report(apart, self.layout.cell_columns[0], rule, log, SchemaError)
+        return np.asarray(apart)
 
 
 def _level_rule(levels: Sequence[str]) -> str:

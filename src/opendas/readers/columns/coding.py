@@ -180,15 +180,33 @@ def unit_ids(batch: Batch, name: str, log: FindingLog) -> Codes:
     return np.where(usable, texts, b"")
 
 
-def codes_of(batch: Batch, name: str, keys: Mapping[str, int], rule: str, log: FindingLog) -> Ints:
-    """Return the code of every row, -1 where the value is outside `keys`."""
+def codes_of(
+    batch: Batch,
+    name: str,
+    keys: Mapping[str, int],
+    rule: str,
+    log: FindingLog,
+    asked: Bools | None = None,
+) -> Ints:
+    """Return the code of every row, -1 where the value is outside `keys`.
+
+    Parameters
+    ----------
+    asked : bool (rows,), optional
+        Rows that have this answer; others must have none. By default all have it.
+    """
     column = batch.columns[name]
     codes = _small_numbers(column, keys)
     if codes is None:
         index, values = _distinct(column)
         known = np.array([keys.get(_text(value) or "", -1) for value in values] or [-1], dtype=np.int64)
         codes = known[index]
-    batch.report(codes < 0, name, rule, log, SchemaError)
+    if asked is None:
+        batch.report(codes < 0, name, rule, log, SchemaError)
+    else:
+        batch.report(asked & (codes < 0), name, rule, log, SchemaError)
+        rule = "expected no value in a record that does not have this attribute"
+        batch.report(~asked & (codes >= 0), name, rule, log, SchemaError)
     return np.asarray(codes)
 
 

@@ -233,13 +233,15 @@ def _missing_cef_keys(run_file: RunFile) -> list[str]:
 
 
 def _unknown_names(given: InputSection, product: Product) -> list[str]:
-    schema = product.schema
+    # The attributes of a second histogram are read beside the product's.
+    read = (product,) if product.companion is None else (product, product.companion)
+    known = {attribute.name: attribute for each in read for attribute in each.schema.attributes}
     tables: dict[str, Mapping[str, str]] = {"columns": given.columns, "constants": given.constants}
     found = [
-        f"[input] {key}: {product.name} has no attribute {name!r}; {nearest(name, schema.names)}"
+        f"[input] {key}: {product.name} has no attribute {name!r}; {nearest(name, known)}"
         for key, table in tables.items()
         for name in table
-        if name not in schema.names
+        if name not in known
     ]
     found += [
         f"[input] {name} is in columns and in constants; keep one"
@@ -247,8 +249,8 @@ def _unknown_names(given: InputSection, product: Product) -> list[str]:
         if name in given.constants
     ]
     for name, label in given.constants.items():
-        if name in schema.names and label not in schema.attribute(name).levels:
-            hint = nearest(label, schema.attribute(name).levels)
+        if name in known and label not in known[name].levels:
+            hint = nearest(label, known[name].levels)
             found.append(f"[input] constants: {label!r} is no level of {name}; {hint}")
     return found
 
@@ -361,9 +363,9 @@ def _with_companion(
     parts = []
     for mine in (False, True):
         names: dict[str, object] = {
-            key: {name: value for name, value in getattr(given, key).items() if (name in second) == mine}
+            key: {name: value for name, value in getattr(given, key).items() if name in second}
             for key in ("columns", "constants", "other")
-            if key in given.model_fields_set
+            if mine and key in given.model_fields_set
         }
         drop = tuple(name for name in run.drop_invariants if (name in dropped) == mine)
         parts.append(
@@ -384,7 +386,8 @@ def _with_companion(
     first = _resolved(units, companion, theirs, strict=strict, need_input=need_input)
     # Of the tie it is not known yet which release it is to: the companion's is made first.
     both = replace(found.product, tie=product.tie, companion=first.product)
-    return replace(found, product=both, budget=budget, companion=first)
+    reader = replace(found.reader, product=both)
+    return replace(found, product=both, reader=reader, budget=budget, companion=first)
 
 
 def _parts(whole: Resolved, companion: Product) -> tuple[BudgetSpec, BudgetSpec]:
