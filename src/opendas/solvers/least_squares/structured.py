@@ -141,7 +141,7 @@ def solve_structured(problem: FamilyProblem, tolerance: float, layout: Layout | 
     layout = find_structure(problem) if layout is None else layout
     if layout is None:
         raise ValueError("the family has no structure to be solved by")
-    if problem.children == 1 and problem.parent is None and layout.structure.diagonal > 0.0:
+    if problem.parent is None and layout.structure.diagonal > 0.0:
         answer = _by_faces(problem, layout, tolerance)
         if answer.status is Status.OPTIMAL:
             return answer
@@ -206,14 +206,34 @@ def solve_structured(problem: FamilyProblem, tolerance: float, layout: Layout | 
 
 
 def _by_faces(problem: FamilyProblem, layout: Layout, tolerance: float) -> Solution:
-    """Solve a root by equalities only, on the cells that were positive and those that had wrong prices.
+    """Solve roots, which do not depend on each other, one after the other by :func:`_root`."""
+    x, y, iterations = np.zeros(problem.linear.shape), np.zeros(problem.linear.shape), 0
+    for c in range(problem.children):
+        one = replace(
+            problem,
+            linear=problem.linear[c : c + 1],
+            mask=problem.mask[c : c + 1],
+            lower=problem.lower[c : c + 1],
+            upper=problem.upper[c : c + 1],
+            scale=problem.scale[c : c + 1],
+            fixed=None if problem.fixed is None else problem.fixed[c : c + 1],
+        )
+        x[c], y[c], faces = _root(one, layout.open_cells[c : c + 1])
+        iterations = max(iterations, faces)
+    residual = certify(problem, x, *_multipliers(problem, layout, x, y))
+    status = Status.OPTIMAL if residual <= tolerance else Status.FAILED
+    return Solution(x, status, residual, iterations, "structured")
 
-    The primal-dual active set: each face costs one inverse, and roots of a million cells take about ten.
+
+def _root(problem: FamilyProblem, open_cells: Bools) -> tuple[Floats, Floats, int]:
+    """Return the counts and prices of a root's cells, and the number of faces.
+
+    The primal-dual active set: least squares by equalities only on a face, the cells that were positive and
+    those that had wrong prices on the face before; roots of a million cells take about ten.
     """
-    n = problem.cells
-    best = Solution(np.zeros((1, n)), Status.FAILED, np.inf, 0, "structured")
-    free = layout.open_cells
-    for iterations in range(1, FACES + 1):
+    free, faces = open_cells, 0
+    while True:
+        faces += 1
         face = _layout(problem, free)
         structure, cells = face.structure, face.cells
         factor, blocks = _no_factor(structure), np.arange(len(structure.start) - 1)
@@ -221,7 +241,7 @@ def _by_faces(problem: FamilyProblem, layout: Layout, tolerance: float) -> Solut
         v = problem.linear[0, cells] / problem.weight
         fixed = np.zeros(0) if problem.fixed is None else problem.fixed[0, face.held]
         _with_equalities(structure, factor, fixed, v)
-        x = np.zeros((1, n))
+        x = np.zeros((1, problem.cells))
         x[0, cells] = v
         for _ in range(REFINED):
             v = -gradients(problem, x)[0, cells] / problem.scale[0]
@@ -232,16 +252,12 @@ def _by_faces(problem: FamilyProblem, layout: Layout, tolerance: float) -> Solut
             rows, R = problem.fixed_rows, problem.fixed.shape[1]
             count = np.maximum(1, np.bincount(rows[cells], minlength=R))
             price -= (np.bincount(rows[cells], price[cells], R) / count)[rows]
-        price = np.where(free[0], 0.0, price)
-        x, y = np.maximum(x, 0.0), np.maximum(price, 0.0)[None, :]
-        residual = certify(problem, x, *_multipliers(problem, layout, x, np.where(layout.open_cells, y, 0.0)))
-        if residual < best.residual:
-            best = replace(best, x=x, residual=residual, iterations=iterations)
-        face_after = layout.open_cells & np.where(free, x > 0.0, price < 0.0)
-        if residual <= FINER * tolerance or np.array_equal(face_after, free):
-            break
-        free = face_after
-    return replace(best, status=Status.OPTIMAL) if best.residual <= tolerance else best
+        after = open_cells & np.where(free, x > 0.0, price < 0.0)
+        if faces >= FACES or np.array_equal(after, free):
+            price[free[0]] = 0.0
+            price = np.where(open_cells[0], np.maximum(price, 0.0), price)  # a closed cell may have any
+            return np.maximum(x[0], 0.0), price, faces
+        free = after
 
 
 def _no_factor(structure: Structure) -> Factor:
