@@ -14,15 +14,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.dhc import beside, both_histograms
+from support.mdf import write_mdf
 
 from opendas.errors import DataError, SchemaError
+from opendas.files.geography_files import write_frame
 from opendas.files.mdf.dhc_units import unit_estimate, unit_records, units_of_records
 from opendas.files.mdf.reading import read_mdf, read_mdf_records
 from opendas.files.mdf.writing import MdfFiles
+from opendas.files.release_folder import ReleasedProduct
 from opendas.geography.frame import Frame
 from opendas.schema.dhc_persons import GQ_CODES
 from opendas.schema.dhc_units import HOUSEHOLD_TYPES, HouseholdType, dhc_units
 from opendas.schema.histogram import Histogram
+from opendas.verify.check import CheckFailed
+from opendas.verify.microdata import Microdata, check_quarters
 
 from .conftest import block_frame
 
@@ -237,3 +242,44 @@ def test_histograms_that_disagree_in_tenure_make_no_records() -> None:
     )
     with pytest.raises(DataError, match="rent"):
         unit_records(PRODUCT, households, more)
+
+
+def tampered(line: str, **fields: str) -> str:
+    values = line.split("|")
+    for name, value in fields.items():
+        values[COLUMNS.index(name)] = value
+    return "|".join(values)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "fields"),
+    [
+        ({"TEN": "3"}, {"TEN": "4"}),
+        ({"TEN": "0", "RTYPE": "2", "VACS": "1"}, {"VACS": "2"}),
+        ({"RTYPE": "4", "GQTYPE": "301"}, {"GQTYPE": "501"}),
+        ({"RTYPE": "4"}, {}),
+    ],
+)
+def test_verify_compares_units_with_the_second_histogram(
+    tmp_path: Path, chosen: dict[str, str], fields: dict[str, str]
+) -> None:
+    """A household that would rent, a vacant unit, a facility: each changed in one record, or taken out."""
+    frame, households, units = both_histograms(block_frame(), np.random.default_rng(6), 3_000)
+    companion = PRODUCT.companion
+    assert companion is not None
+    for product in (PRODUCT, companion):
+        write_frame(tmp_path / f"geography/{product.name}.parquet", frame, product)
+    write_mdf(tmp_path / "mdf/tenvacgq", companion, frame, units)
+    write(tmp_path / "mdf/dhc-units", frame, households, units, "pipe")
+    data = Microdata(ReleasedProduct(tmp_path, PRODUCT.name))
+    assert check_quarters(data) == f"{units.total()} units of every block, as in {companion.name}"
+    path = tmp_path / "mdf/dhc-units/44001.txt"
+    lines = path.read_text().splitlines()
+    number = next(
+        k for k, line in enumerate(lines)
+        if line[:3] == "MUD" and chosen.items() <= dict(zip(COLUMNS, line.split("|"), strict=True)).items()
+    )  # fmt: skip
+    lines[number : number + 1] = [tampered(lines[number], **fields)] if fields else []
+    path.write_text("\n".join(lines) + "\n")
+    with pytest.raises(CheckFailed, match=f"other units than {companion.name} in 44001"):
+        check_quarters(Microdata(ReleasedProduct(tmp_path, PRODUCT.name)))

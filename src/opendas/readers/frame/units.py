@@ -255,10 +255,11 @@ def frame_findings(
     """Return a finding for each sign that a frame which is declared public was made from the records.
 
     That every leaf holds a record is such a sign, and that unit counts are the counts of the records. It is
-    no proof; and the findings are confidential, for they say something of the counts. Of housing units none
-    is looked for: leaves are where they are, and the frame counts them as the records do.
+    no proof; and the findings are confidential, for they say something of the counts. Of housing units, and
+    of all units of the DHC, none is looked for: leaves are where they are, and the frame counts them as the
+    records do.
     """
-    if kind == "units":
+    if kind == "units" or product.layout == "tenvacgq":
         return ()
     totals = histogram.row_totals()
     signs: dict[str, str] = {}
