@@ -31,14 +31,6 @@ def _of(box: Box, fulfils: Fulfils) -> Box:
     return {**box, "hhtype_dhch": tuple(code for code in inside if fulfils(HOUSEHOLD_TYPES[code]))}
 
 
-def _is_married(kind: HouseholdType) -> bool:
-    return kind.couple in COUPLES[:2]
-
-
-def _is_family(kind: HouseholdType) -> bool:
-    return kind.relatives or _is_married(kind)
-
-
 def _below(label: str, box: Box, rows: Callable[[Box], Rows]) -> Rows:
     """Yield a row, and rows within it, named after it."""
     yield label, box
@@ -57,14 +49,14 @@ def _by_sex(box: Box, rows: Callable[[Box], Rows] = _nothing, without: str = "")
 
 def _families(box: Box, rows: Callable[[Box], Rows] = _nothing) -> Rows:
     """Married couples and other families, these by the householder's sex; `rows` within each."""
-    yield from _below("Married couple family", _of(box, _is_married), rows)
-    others = _of(box, lambda kind: _is_family(kind) and not _is_married(kind))
+    yield from _below("Married couple family", _of(box, lambda kind: kind.married), rows)
+    others = _of(box, lambda kind: kind.relatives and not kind.married)
     yield from _below("Other family", others, lambda box: _by_sex(box, rows, ", no spouse present"))
 
 
 def _family_or_not(box: Box, families: Callable[[Box], Rows], others: Callable[[Box], Rows]) -> Rows:
-    yield from _below("Family households", _of(box, _is_family), families)
-    yield from _below("Nonfamily households", _of(box, lambda kind: not _is_family(kind)), others)
+    yield from _below("Family households", _of(box, lambda kind: kind.relatives), families)
+    yield from _below("Nonfamily households", _of(box, lambda kind: not kind.relatives), others)
 
 
 def _alone_or_not(box: Box) -> Rows:
@@ -250,8 +242,8 @@ def _iterations() -> Iterator[tuple[str, Box]]:
 def household_tables() -> Mapping[str, DhcTable]:
     """Return the tables of the household histogram by name."""
     every: Box = {}
-    families = _of(every, _is_family)
-    nonfamilies = _of(every, lambda kind: not _is_family(kind))
+    families = _of(every, lambda kind: kind.relatives)
+    nonfamilies = _of(every, lambda kind: not kind.relatives)
     tables = {
         "P15": DhcTable(every, _origins_by_race, "block"),
         "P18": DhcTable(every, _types, "block"),

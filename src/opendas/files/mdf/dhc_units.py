@@ -83,13 +83,9 @@ def unit_columns(product: Product) -> dict[str, Column]:
     }
 
 
-def _is_married(kind: HouseholdType) -> bool:
-    return kind.couple in COUPLES[:2]
-
-
 def _hht(sex: int, kind: HouseholdType) -> int:
     """Household or family type: 1 to 3 families, 4 to 7 others, by sex and by who lives alone."""
-    if _is_married(kind):
+    if kind.married:
         return 1
     return 2 + sex if kind.relatives else 4 + 2 * sex + (kind.size > 1)
 
@@ -98,7 +94,7 @@ def _hht2(sex: int, kind: HouseholdType) -> int:
     """Household type by couples and children: 1 to 4 couples, 5 to 8 women and 9 to 12 men without."""
     with_children = kind.own_children != "none"
     if kind.couple in COUPLES[:4]:
-        return (1 if _is_married(kind) else 3) + (not with_children)
+        return (1 if kind.married else 3) + (not with_children)
     last = 0 if kind.size == 1 else 1 if with_children else 2 if kind.relatives else 3
     return (5 if sex else 9) + last
 
