@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections import Counter
 from pathlib import Path
 
@@ -153,6 +154,27 @@ def test_margins_are_those_of_the_file_and_households_are_possible(tmp_path: Pat
         expected = read_as(f"pl94-{year}", path, kind)
         assert read_made(tmp_path / f"made/run-pl94-{kind}.toml") == expected
     check_households(tmp_path / "made")
+
+
+def test_run_files_of_every_product_read_what_was_made(tmp_path: Path) -> None:
+    made = make_census(write_zip(tmp_path / "fb.zip", some_blocks(), 2020), tmp_path / "made")
+    people, units = made.people, made.housing_units
+    quarters = pq.read_table(tmp_path / "made/quarters.parquet").num_rows
+    expected = {
+        "pl94-persons": people,
+        "pl94-units": units,
+        "dhc-persons": people,
+        "dhc-units": made.households,
+    }
+    for path in made.runs:
+        run = load(path)
+        assert run.reader.read().histogram.total() == expected.pop(run.product.name)
+        if run.companion is not None:
+            assert run.companion.reader.read().histogram.total() == units + quarters
+        if "dhc" in path.name:
+            text = path.read_text().replace("# [tie]", "[tie]").replace("# release", "release")
+            assert tomllib.loads(text)["tie"]["release"] == f"../{run.product.name.replace('dhc', 'pl94')}"
+    assert not expected
 
 
 _COUNTS = st.dictionaries(
