@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from fractions import Fraction
 from pathlib import Path
 
@@ -42,6 +43,20 @@ def test_pl94_run_files_resolve(tmp_path: Path, state: str, year: int, kind: str
     assert run.reader.reader == f"pl94-{year}"
     budget = resolve_budget(run.budget, run.geolevels, run.product.workload.canonical)
     assert sum(budget.geolevels.values()) == 1
+
+
+@pytest.mark.parametrize("product", ["pl94-persons", "pl94-units", "dhc-persons", "dhc-units"])
+def test_run_files_for_census_records_resolve(tmp_path: Path, product: str) -> None:
+    assert init("cef", "--to", str(tmp_path)).exit_code == 0
+    for name in ("CEF20_PER_99.txt", "CEF20_UNIT_99.txt", "GRFC_99.txt"):
+        (tmp_path / name).touch()
+    path = tmp_path / f"{product}.toml"
+    tied = tomllib.loads(path.read_text()).get("tie")
+    assert tied == (None if "pl94" in product else {"release": product.replace("dhc", "pl94")})
+    path.write_text(path.read_text().partition("[tie]")[0])  # to a release that is not there yet
+    run = resolve(load_run_file(path))
+    assert (run.product.name, run.reader.reader, run.levels[0]) == (product, "cef", "state")
+    assert run.companion is None or run.companion.reader.reader == "cef"
 
 
 def test_the_commented_lines_work_too(tmp_path: Path) -> None:

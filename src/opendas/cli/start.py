@@ -322,6 +322,20 @@ def init_pl94(state: str, year: int, to: Path) -> None:
     message(f"Then: opendas plan {to / next(iter(texts))}")
 
 
+@init_command.command("cef")
+@to_option
+def init_cef(to: Path) -> None:
+    """Write run files for census records of one state: redistricting data, and the DHC tied to them.
+
+    Example: opendas init cef --to census
+    """
+    from opendas.runs.starting.templates import cef_run_files
+
+    texts = cef_run_files()
+    _write_new({to / name: text for name, text in texts.items()})
+    message("Put the person and unit records and the GRF-C beside them, or write where they are.")
+
+
 @init_command.command("table")
 @click.argument("data", metavar="DATA.csv", type=PATH)
 @to_option

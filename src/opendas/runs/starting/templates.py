@@ -13,7 +13,14 @@ from opendas.runs.config.released import toml_key, toml_text, toml_value
 from opendas.runs.starting.guess import OTHER, TableGuess
 from opendas.schema.provenance import Discovery
 
-__all__ = ["frame_file", "pl94_run_file", "pl94_run_files", "table_product_file", "table_run_file"]
+__all__ = [
+    "cef_run_files",
+    "frame_file",
+    "pl94_run_file",
+    "pl94_run_files",
+    "table_product_file",
+    "table_run_file",
+]
 
 
 def pl94_run_files(state: str, year: int) -> tuple[str, str, dict[str, str]]:
@@ -75,6 +82,45 @@ preset    = "pr2020-{kind}"{" " * (9 if people else 11)}# production's budget fo
 normalise = true                     # levels that the run does not have are dropped, the others rescaled
 # rho     = "1"                      # another total; always in quotes, so that it is exact
 """
+
+
+def cef_run_files() -> dict[str, str]:
+    """Return run files by name for census records of one state: redistricting data, then the DHC."""
+    products = ("pl94-persons", "pl94-units", "dhc-persons", "dhc-units")
+    return {f"{product}.toml": _cef_run_file(product) for product in products}
+
+
+def _cef_run_file(product: str) -> str:
+    people, is_dhc = product.endswith("persons"), product.startswith("dhc")
+    earlier, preset = product.replace("dhc", "pl94"), f"pr2020-{product.removeprefix('pl94-')}"
+    tie = f"""
+[tie]
+release = "{earlier}"{" " * (27 - len(earlier))}# OUT of {earlier}, run before: both agree in every block
+"""
+    return f"""\
+# OpenDAS run file: {product} of census records. Every key is explained in docs/run-file.md.
+#
+#   opendas plan {product}.toml --read-records
+#   opendas run {product}.toml --out {product}
+
+[run]
+product    = "{product}"
+mechanism  = "discrete-gaussian"     # exact integer noise under zero-concentrated differential privacy
+neighbours = "bounded"               # one {"person" if people else "unit"} replaced by another
+
+[input]
+reader = "cef"
+path   = "CEF20_PER_*.txt"           # person records, 91 characters a line
+units  = {{ path = "CEF20_UNIT_*.txt" }}   # unit records, 76 characters a line
+
+[geography]
+root  = "state"                      # one state is the whole of this run
+spine = "{"dhc" if is_dhc else "standard"}"{" " * (25 if is_dhc else 20)}# see opendas spine
+frame = "GRFC*.txt"                  # the GRF-C; leaves are its blocks with a unit
+
+[budget]
+preset = "{preset}"{" " * (26 - len(preset))}# production's budget for a run rooted at a state
+{tie if is_dhc else ""}"""
 
 
 def _columns(guess: TableGuess) -> str:
