@@ -125,3 +125,32 @@ def test_the_census_edited_file_is_not_opened_to_plan(name: str, tmp_path: Path,
         assert not any(opened)
         assert "--read-records" in capsys.readouterr().err
         assert command(name, run, "--read-records") == 0
+
+
+def test_records_that_are_opened_to_plan_are_entered_into_their_book(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The book counts it as a reading; where the frame is public nothing is opened, nor entered."""
+    monkeypatch.setenv("OPENDAS_BOOKS", str(tmp_path / "books"))
+    run, book = from_records(tmp_path / "records"), tmp_path / "mini.book"
+    assert command("ledger", "create", book, "--limit-rho", "9", "--unit", "record") == 0
+    assert command("run", run, "--out", tmp_path / "out", "--ledger", book) == 0
+
+    def acts() -> list[str]:
+        return [act["act"] for act in od.ledger(book)["acts"]]
+
+    before = acts()
+    assert command("plan", run) == 4
+    assert acts() == before
+    assert command("plan", run, "--read-records") == 0
+    assert acts() == [*before, "plan"]
+    public = write_mini(tmp_path / "public")
+    with watched(tmp_path / "public" / "counts.csv") as opened:
+        assert command("plan", public, "--read-records") == 0
+    assert not opened
+    assert acts() == [*before, "plan"]
+    assert (
+        command("publish", tmp_path / "out", (tmp_path / "shop").as_uri(), "--allow-domain-from-records") == 0
+    )
+    account = json.loads((tmp_path / "shop" / "certificate.json").read_bytes())["account"]
+    assert account["readings"] == 1

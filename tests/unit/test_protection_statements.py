@@ -10,7 +10,7 @@ from support.mini import mini_frame, mini_histogram, to_dense, write_mini
 
 import opendas
 from opendas.cli.main import main
-from opendas.measurement.protected import EXACT, PROTECTED, SAME, WITHIN
+from opendas.measurement.protected import EXACT, PROTECTED, SAME, WITHIN, Protection
 from opendas.report.certificate import read_runs
 from opendas.report.facts import RunFacts
 from opendas.report.guarantee import guarantee_text
@@ -136,3 +136,17 @@ def test_one_geounit_of_a_level_is_the_same_in_all_neighbours(tmp_path: Path) ->
     found = opendas.account(load(path)).protection
     assert found.geolevels["region"].status == SAME
     assert found.queries["total"]["region"].status == SAME
+
+
+def test_facts_that_cross_are_said_to(tmp_path: Path) -> None:
+    """Ages are exact at towns and kinds at regions: more may follow from both than the map finds."""
+    nested = opendas.account(load(write_mini(tmp_path / "nested"))).protection
+    assert nested.nested
+    assert "upper limits" not in nested.alternatives
+    assert "nested" not in nested.to_dict()
+    text = AGES + '[[invariants]]\nquery = "kind"\ngeolevel = "region"\n'
+    path = with_product(write_mini(tmp_path), text, without="[[invariants]]")
+    found = opendas.account(load(path)).protection
+    assert not found.nested
+    assert "These numbers are upper limits" in found.alternatives
+    assert Protection.from_dict(found.to_dict()) == found

@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -145,6 +146,21 @@ class PublicFacts:
             upper=np.hstack([self.upper, upper]),
         )
 
+    @property
+    def nested(self) -> bool:
+        """Whether of any two facts one holds the other, or they have no possible place in common.
+
+        If so, all that follows from them is found. If not, more may follow.
+        """
+        maps = [*self.bound_cells, self.possible, *(exact.query.row_of_cell for exact in self.invariants)]
+        atoms = Atoms.of(maps, len(self.possible))
+        there = np.flatnonzero(self.possible[atoms.first])
+        leaves = np.arange(len(self.lower), dtype=np.int64)
+        kinds = [(leaves, sparse.csr_array(atoms.sets(self.bound_cells).astype(np.int64))[:, there])]
+        kinds += [(exact.unit, atoms.rows(exact.query)[:, there]) for exact in self.invariants]
+        pairs = itertools.combinations_with_replacement(kinds, 2)
+        return all(_are_nested(*one, *other) for one, other in pairs)
+
     def only(self, names: Collection[str]) -> PublicFacts:
         """Return what is left if no other bound and no other invariant than those named were declared."""
         kept = np.array([name in names for name in self.bound_names], dtype=bool)
@@ -156,6 +172,20 @@ class PublicFacts:
             self.upper[:, kept],
             tuple(exact for exact in self.invariants if exact.name in names),
         )
+
+
+def _are_nested(unit: Ints, sets: Any, other_unit: Ints, other_sets: Any) -> bool:
+    """Whether two kinds of facts, each some sets of atoms (k, a) in every unit of leaves (L,), are nested."""
+    if np.array_equal(unit, other_unit):
+        return is_laminar(sparse.vstack([sets, other_sets], format="csr"))
+    if unit[-1] > other_unit[-1]:
+        unit, sets, other_unit, other_sets = other_unit, other_sets, unit, sets
+    width = int(unit[-1]) + 1
+    if len(np.unique(other_unit * width + unit)) != int(other_unit[-1]) + 1:
+        return False  # a unit of the lower kind reaches over several of the other
+    common: Any = sparse.coo_array(other_sets @ sets.T)
+    size = np.asarray(other_sets.sum(axis=1)).ravel()
+    return bool(np.all(common.data == size[common.row]))
 
 
 def _exact_queries(product: Product, spine: Spine, table: ConstraintTable | None) -> Iterator[ExactQuery]:

@@ -22,6 +22,7 @@ __all__ = [
     "ALLOCATE",
     "EVALUATE",
     "EXACT",
+    "PLAN",
     "PUBLISH",
     "TUNE",
     "AccountFacts",
@@ -32,6 +33,7 @@ __all__ = [
 ]
 
 EVALUATE, EXACT, TUNE, ALLOCATE, PUBLISH = "evaluate", "exact", "tune", "allocate", "publish"
+PLAN = "plan"
 
 READINGS: Mapping[str, str] = MappingProxyType(
     {
@@ -39,6 +41,7 @@ READINGS: Mapping[str, str] = MappingProxyType(
         EXACT: "exact tables were made of the data",
         TUNE: "a plan was tuned on the data",
         ALLOCATE: "a budget was allocated from the data",
+        PLAN: "a frame was read from the data to plan",
     }
 )
 """Acts that read the truth without noise, in words."""

@@ -59,6 +59,13 @@ class Protected:
         return cls(record["status"], tuple(record["within"]), parse_fraction(record["known"], "known"))
 
 
+_CROSSING = (
+    " These numbers are upper limits: some of the exact facts cross each other, and more may follow from "
+    "them together than is found here, so that what is called protected may be known. No loss is larger "
+    "for it."
+)
+
+
 def _percent(share: Fraction) -> str:
     if share < Fraction(1, 1000):
         return "less than 0.1 %"
@@ -85,6 +92,8 @@ class Protection:
     geolevels : mapping of geolevel to Protected
         In which geounit of the spine a record is.
     queries : mapping of query group to mapping of geolevel to Protected
+    nested : bool
+        Whether the facts are such that all that follows from them is found.
     """
 
     facts: tuple[str, ...]
@@ -96,6 +105,7 @@ class Protection:
     attributes: Mapping[str, Protected]
     geolevels: Mapping[str, Protected]
     queries: Mapping[str, Mapping[str, Protected]]
+    nested: bool = True
 
     @property
     def alternatives(self) -> str:
@@ -104,6 +114,7 @@ class Protection:
             f"The exact facts leave a record at least {self.least:,} other places (pairs of leaf and cell) "
             f"where it could be, and {self.median:,} at the median of {self.places:,} places"
             + (f"; at {self.alone:,} places they leave none: a record there is known." if self.alone else ".")
+            + ("" if self.nested else _CROSSING)
         )
 
     def rows(self) -> Iterator[tuple[str, str, str]]:
@@ -140,6 +151,7 @@ class Protection:
                 }
                 for name, levels in self.queries.items()
             ],
+            **({} if self.nested else {"nested": False}),
         }
 
     @classmethod
@@ -159,6 +171,7 @@ class Protection:
             parts(record["attributes"]),
             parts(record["geolevels"]),
             {row["name"]: parts(row["geolevels"]) for row in record["queries"]},
+            record.get("nested", True),
         )
 
 
@@ -224,6 +237,8 @@ def protection_of(held: ProtectionMap, declared: Sequence[str] = ()) -> Protecti
             }
             for group, row in zip(groups, known_answer, strict=True)
         },
+        # That every leaf is populated is a fact, too, and not read together with the others.
+        nested=held.facts.nested and not (declared and held.facts.invariants),
     )
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import cache, cached_property
 from pathlib import Path
 
-from opendas.custody.account import PUBLISH, AccountFacts, account_of, selection_of
+from opendas.custody.account import PLAN, PUBLISH, AccountFacts, account_of, selection_of
 from opendas.custody.books import Book, book_of, file_tags, known_books
 from opendas.custody.ledger import Ledger
 from opendas.custody.ledger_lines import LedgerAct
@@ -30,6 +30,7 @@ __all__ = [
     "find_book",
     "input_files",
     "ledger_of",
+    "note_planning",
     "note_publication",
     "note_reading",
     "tagger_of",
@@ -196,6 +197,21 @@ def note_reading(
     elif folder is not None:
         folder.enter(said, again=True)
     return book is not None or folder is not None
+
+
+def note_planning(run: Run) -> None:
+    """Enter into the book that knows them that records are about to be opened to plan, where they are.
+
+    A frame that is public is read as before, and nothing is entered. What planning shows of records, which
+    leaves are populated for instance, is published with a release on that frame: it is counted as a reading,
+    and not as a choice by the truth.
+    """
+    if not known_books():
+        return
+    try:
+        _ = run.frame
+    except PrivacyError:  # it is in the records
+        note_reading(PLAN, tagger_of(run.reading_records()), product=run.product.name)
 
 
 def check_choice(out: Path, *, allowed: bool) -> bool:

@@ -284,7 +284,8 @@ def load(
     need_input : bool
         False to estimate from measurements: the input's files may then be absent.
     read_records : bool
-        Planning may open the confidential records too, where the frame comes from them.
+        Planning may open the confidential records too, where the frame comes from them. A book that knows
+        them has it entered.
 
     Raises
     ------
@@ -292,7 +293,12 @@ def load(
         Naming file, line, field and rule; everything wrong comes together.
     """
     run = Run(Path(path), resolve(load_run_file(path), strict=strict, need_input=need_input))
-    return run.reading_records() if read_records else run
+    if not read_records:
+        return run
+    from opendas.runs.account import note_planning  # which knows runs
+
+    note_planning(run)
+    return run.reading_records()
 
 
 def define(
