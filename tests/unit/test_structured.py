@@ -229,3 +229,33 @@ def test_a_large_family_that_contradicts_itself_names_the_rows(monkeypatch):
     assert {row.index for row in found.conflict if row.kind == "parent"} <= set(range(4 * r, 4 * r + 4))
     monkeypatch.setattr("opendas.solvers.least_squares.solve.WRITABLE", 10**6)
     assert solve(problem).status is Status.INFEASIBLE
+
+
+@pytest.mark.parametrize("seed", seeds(8))
+def test_many_children_with_few_counts_are_solved(seed):
+    """Most rows have counts in one child only, and most cells are closed: prices are large, or not unique."""
+    rng = np.random.default_rng(seed)
+    C, blocks = 18, 12
+    block = np.repeat(np.arange(blocks), rng.integers(2, 9, blocks))
+    n = len(block)
+    fixed_rows = (block * 2 + rng.integers(0, 2, n)).astype(np.int32)
+    parent = rng.poisson(0.8, n) + 1
+    truth = np.stack([rng.multinomial(count, np.full(C, 1.0 / C)) for count in parent], axis=1)
+    linear = np.zeros((C, n))
+    terms = []
+    for weight, row in (
+        (0.4, np.arange(n)),
+        (0.4, fixed_rows * 3 + np.arange(n) % 3),
+        (0.2, block * 4 + np.arange(n) % 4),
+    ):
+        terms.append((weight, row.astype(np.int32)))
+        for c in range(C):
+            linear[c] += weight * (np.bincount(row, truth[c]) + rng.normal(0, 25, int(row.max()) + 1))[row]
+    fixed = np.stack([np.bincount(fixed_rows, one, 2 * blocks) for one in truth])
+    problem = FamilyProblem(tuple(terms), linear, parent, fixed_rows=fixed_rows, fixed=fixed)
+    found = structured.solve_structured(problem, 1e-7)
+    assert found.status is Status.OPTIMAL
+    assert found.iterations < 3_000
+    other = solve(as_groups(problem)[0])
+    assert other.method == "pdas"
+    np.testing.assert_allclose(found.x, other.x, atol=1e-5)

@@ -25,6 +25,9 @@ MEMORY = 10
 """Differences of steps that are kept."""
 GROWTH = 4.0
 """Squared ratio of two steps from which a combination is taken back."""
+LEAP = 1e4
+"""Squared way to a combination, relative to that of a step, from which it is not taken: steps far from the
+answer may be as short as steps beside it, so that their length would not tell."""
 RIDGE = 1e-10
 """Added to the squared lengths of the differences, relative to their sum."""
 
@@ -120,7 +123,10 @@ def _combine(history: History, b: int, low: int, high: int, w: Floats) -> None:
                 gamma[i] += history.steps[i, c, j] * history.step[c, j]
     cholesky(products, squares, np.zeros(k, np.bool_))
     triangular_solve(products, gamma)
+    leap = np.zeros((len(w), high - low))
     for c in range(len(w)):
         for i in range(k):
             for j in range(low, high):
-                w[c, j] -= gamma[i] * history.points[i, c, j]
+                leap[c, j - low] += gamma[i] * history.points[i, c, j]
+    if (leap * leap).sum() <= LEAP * history.length[b]:
+        w[:, low:high] -= leap

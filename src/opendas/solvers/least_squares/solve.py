@@ -59,6 +59,8 @@ GENERAL = 4_000_000
 """Likewise, on all cells, up to which Clarabel gets them."""
 FIXED = 200
 """Cells from which a family with fixed rows is solved by its structure."""
+COSTLY = 50_000
+"""Cost of the ladder from which that is so: cells squared by children, and 20 for each fixed row and cell."""
 MANY = 4_000
 """Likewise without fixed rows."""
 WRITABLE = 20_000
@@ -142,7 +144,9 @@ def _with_fixed_rows(
     projected = _projected(problem, tolerance)
     if projected is not None:
         return projected
-    answer = _by_structure(problem, tolerance) if problem.cells >= FIXED else None
+    n, C, R = problem.cells, problem.children, 0 if problem.fixed is None else problem.fixed.shape[1]
+    large = n >= FIXED and n * n / C + 20 * R * n >= COSTLY
+    answer = _by_structure(problem, tolerance) if large else None
     if answer is not None and (answer.status is Status.OPTIMAL or problem.linear.size > WRITABLE):
         return (
             answer if answer.status is Status.OPTIMAL else _contradiction_of_a_row(problem, tolerance, answer)

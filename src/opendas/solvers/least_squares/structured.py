@@ -60,6 +60,9 @@ FACES = 40
 """Most faces of a root."""
 REFINED = 2
 """Corrections of the answer on a face by what is left of it: coarse rows may nearly depend on each other."""
+SIGMA = (1e-2, 1e1)
+"""Least and largest sigma, where the diagonal of H is 1. While only prices grow from step to step and no cell
+moves, the residuals say nothing of it."""
 CORRECTIONS = 20
 """Most corrections of sigma: the method converges for any sigma that stays."""
 
@@ -196,6 +199,7 @@ def solve_structured(problem: FamilyProblem, tolerance: float, layout: Layout | 
             changed = active[uneven]
             step = np.ones(len(sizes))
             step[changed] = np.clip(np.sqrt(ratio[uneven]), 0.1, 10.0)
+            step = np.clip(sigma * step, *SIGMA) / sigma
             sigma = sigma * step
             w = z + (w - z) / np.repeat(step, sizes)
             corrections[changed] += 1
