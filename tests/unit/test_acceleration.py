@@ -7,7 +7,7 @@ import pytest
 from support.seeds import seeds
 
 from opendas.arrays import Floats
-from opendas.solvers.acceleration import MEMORY, RIDGE, accelerate, no_history
+from opendas.solvers.acceleration import LEAP, MEMORY, RIDGE, accelerate, no_history
 
 
 def contraction(seed: int, size: int) -> tuple[Floats, Floats]:
@@ -57,7 +57,8 @@ def test_a_combination_is_that_of_plain_least_squares(seed):
         gamma = np.linalg.lstsq(
             np.vstack([differences, ridge]), np.append(step[k], np.zeros(kept)), rcond=None
         )[0]
-        expected = after[k] - np.diff(after[first : k + 1], axis=0).T @ gamma
+        leap = np.diff(after[first : k + 1], axis=0).T @ gamma
+        expected = after[k] - (leap if leap @ leap <= LEAP * (step[k] @ step[k]) else 0.0)
         np.testing.assert_allclose(points[k], expected, rtol=1e-3, atol=1e-3 * np.abs(constant).max())
 
 
@@ -84,3 +85,9 @@ def test_a_combination_that_made_the_step_much_longer_is_taken_back():
     accelerate(history, start, blocks, np.array([[2.0]]), w)
     assert w[0, 0] == 1.5
     assert history.counts[0] == -1
+
+
+@pytest.mark.parametrize(("slope", "taken"), [(0.9, True), (0.9999, False)])
+def test_a_leap_far_beyond_the_last_step_is_not_taken(slope, taken):
+    points = run(np.array([[slope]]), np.ones(1), 2)
+    assert points[-1] == pytest.approx([1.0 / (1.0 - slope) if taken else 1.0 + slope])
