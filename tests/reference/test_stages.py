@@ -185,6 +185,7 @@ def test_stages_of_households_equal_the_dense_way_tied_to_their_tenure(
 ) -> None:
     """Queries of the last stage cross its fixed rows, within blocks of tenure and coarse type."""
     monkeypatch.setattr("opendas.solvers.least_squares.solve.FIXED", 2)
+    monkeypatch.setattr("opendas.solvers.least_squares.solve.COSTLY", 0)
     product = shrunk_units()
     frame = mini_frame(regions=1, towns=2, blocks=3, seed=seed)
     run = assemble(product, frame, people(product, len(frame), seed, 0.3), queries=MEASURED_HOUSEHOLDS)
@@ -360,6 +361,7 @@ def test_a_family_solved_by_its_structure_is_no_fallback(
 ) -> None:
     """The record says which method solved a family, and calls only general solvers a fallback."""
     monkeypatch.setattr("opendas.solvers.least_squares.solve.FIXED", smallest)
+    monkeypatch.setattr("opendas.solvers.least_squares.solve.COSTLY", smallest)
     run, _, _ = tied_run(0, own=True)
     records = [estimate_family(*of_family).record for of_family in families(run)]
     methods = {method for record in records for method in record.methods}
