@@ -42,6 +42,7 @@ from opendas.intervals.margins import Margin, levels_told_apart
 from opendas.intervals.noisy_tree import NoisyTree
 from opendas.intervals.tree_estimates import TreeEstimates
 from opendas.schema.histogram import Histogram
+from opendas.schema.product import Product
 from opendas.tables.cells import (
     PL94_TABLES,
     Table,
@@ -281,6 +282,8 @@ def open_measured(
         file = BureauFile.open(path, state)
         if file.product.schema.size <= MOST_CELLS:
             return MeasuredProduct(file.tree()), query
+        if _is_of_companion(file.product, query):
+            return MeasuredProduct(file.companion()), query
         asked = product_table(file.product, query)
         margin = Margin(file.product, levels_told_apart(file.product, asked.class_of_cell))
         return MeasuredProduct(file.tree(margin), None, margin), query
@@ -293,6 +296,15 @@ def open_measured(
         path, product = path.parent.parent, path.name
     released, query, _ = find_table(ReleaseFolder(path), query, product)
     return MeasuredProduct(noisy_tree(released), released), query
+
+
+def _is_of_companion(product: Product, query: str) -> bool:
+    """Return whether a question is about all units, and not about the households among them."""
+    if product.companion is None:
+        return False
+    if query in published_tables(product.companion.layout):
+        return query not in published_tables(product.layout)
+    return query.strip() in product.companion.workload.positions
 
 
 def combined_with(

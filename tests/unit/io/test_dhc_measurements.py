@@ -17,8 +17,10 @@ from opendas.cli.failures import guarded
 from opendas.cli.main import cli
 from opendas.errors import ConfigError, FormatError
 from opendas.files.nmf.bureau_tree import BureauFile
+from opendas.gls.blocks import LARGEST_BLOCK
 from opendas.intervals.margins import Margin, levels_told_apart
-from opendas.tables.cells import product_table
+from opendas.schema.dhc_units import dhc_units
+from opendas.tables.cells import product_table, published_tables
 from opendas.tables.interval_tables import open_measured
 
 MADE = MadeCounty(1)
@@ -205,3 +207,11 @@ def test_a_state_that_is_not_there_or_not_apart(two_states: Path, tmp_path: Path
             path.rename(folder.parent / path.name)
     with pytest.raises(FormatError, match="044 is of another state than 45"):
         BureauFile.open(copy, "45")
+
+
+def test_every_published_table_has_a_margin_that_least_squares_can_take() -> None:
+    for product in (MADE.product, dhc_units()):
+        for name in published_tables(product.layout):
+            kinds = product_table(product, name).class_of_cell
+            margin = Margin(product, levels_told_apart(product, kinds))
+            assert margin.product.schema.size <= LARGEST_BLOCK, name

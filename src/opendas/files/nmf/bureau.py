@@ -283,6 +283,7 @@ def index_rows(
     ----------
     level : BureauLevel
     queries : mapping of name in the files to QueryGroup
+        Rows with other names are left out.
 
     Returns
     -------
@@ -299,13 +300,14 @@ def index_rows(
         above zero.
     """
     rows = level.measured
-    groups = tuple(queries.values())
-    column = np.array([list(queries).index(name) for name in rows.names], dtype=np.int64)
-    position = np.searchsorted(level.geocodes, rows.geocode)
+    groups, names = tuple(queries.values()), list(queries)
+    column = np.array([names.index(n) if n in queries else -1 for n in rows.names], dtype=np.int64)
+    chosen = np.flatnonzero(column[rows.name] >= 0) if len(rows) else np.zeros(0, dtype=np.int64)
+    position = np.searchsorted(level.geocodes, rows.geocode[chosen])
     row = np.full((len(level.geocodes), len(groups)), -1, dtype=np.int64)
     variance = np.full(row.shape, np.inf)
-    if len(rows):
-        place = position * len(groups) + column[rows.name]
+    if len(chosen):
+        place = position * len(groups) + column[rows.name[chosen]]
         if len(np.unique(place)) != len(place):
             order = np.sort(place)
             twice = int(order[1:][order[1:] == order[:-1]][0])
@@ -313,15 +315,16 @@ def index_rows(
                 f"{level.folder}.parquet: geocode {level.geocodes[twice // len(groups)].decode()} is there "
                 f"twice with query {list(queries)[twice % len(groups)]!r}."
             )
-        wrong = ~(rows.variance > 0)
+        given = rows.variance[chosen]
+        wrong = ~(given > 0)
         if wrong.any():
+            code = rows.geocode[chosen][wrong][0].decode()
             raise FormatError(
-                f"{level.folder}.parquet: geocode {rows.geocode[wrong][0].decode()} has a variance that is "
-                "not above zero."
+                f"{level.folder}.parquet: geocode {code} has a variance that is not above zero."
             )
-        asked = np.isfinite(rows.variance)
-        row.ravel()[place[asked]] = np.flatnonzero(asked)
-        variance.ravel()[place[asked]] = rows.variance[asked]
+        asked = np.isfinite(given)
+        row.ravel()[place[asked]] = chosen[asked]
+        variance.ravel()[place[asked]] = given[asked]
     lost = np.argwhere((row < 0) & (row >= 0).any(axis=1, keepdims=True))
     if len(lost):
         geounit, query = lost[0].tolist()

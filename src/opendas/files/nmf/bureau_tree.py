@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from opendas.arrays import Ints
+from opendas.arrays import Floats, Ints
 from opendas.constraints.table import (
     ConstraintTable,
     InvariantAnswers,
@@ -34,11 +34,12 @@ from opendas.files.nmf.bureau_answers import BureauAnswers, BureauMargins, read_
 from opendas.geography.frame import Frame, official_codes
 from opendas.geography.spine import Spine, SpineLevel
 from opendas.intervals.implied import UNBOUNDED
-from opendas.intervals.margins import Margin
+from opendas.intervals.margins import Margin, MarginQuery
 from opendas.intervals.noisy_tree import AnswerSource, NoisyLevel, NoisyTree
 from opendas.sampling.laws import DiscreteGaussian
 from opendas.schema.declarations import MAX_PEOPLE_PER_UNIT, Bound, Invariant
 from opendas.schema.dhc_persons import dhc_persons
+from opendas.schema.dhc_units import dhc_units
 from opendas.schema.pl94 import pl94_persons, pl94_units
 from opendas.schema.product import Product
 from opendas.schema.query_groups import QueryGroup
@@ -49,6 +50,10 @@ log = logging.getLogger(__name__)
 
 
 _GEOCODE = 16
+_COMPANION = "tenvacgq_dpq"
+_OCCUPIED = (0, 1, 2, 2)
+"""Tenure of households of each of the first answers about all units: the occupied ones."""
+
 _TOTALS_ARE_EXACT = ("US", "State")
 _STATES = 51
 """With fewer states below it, the measurements of the nation say nothing about what is there."""
@@ -98,6 +103,8 @@ class BureauFile:
     def tree(self, margin: Margin | None = None) -> NoisyTree:
         """Return the measurements as one tree; summed to a margin of the product, if one is given.
 
+        What is measured of a companion is left out, but for the tenure that both count.
+
         Raises
         ------
         FormatError
@@ -105,21 +112,19 @@ class BureauFile:
         """
         noisy, rows, margins = [], [], []
         for level in self.levels:
-            used = np.unique(np.column_stack([level.measured.name, level.measured.shape]), axis=0).tolist()
-            queries: dict[str, QueryGroup] = {}
-            for name, shape in used:
-                text = level.measured.names[name]
-                queries[text] = _query(self.product, text, level.measured.shapes[shape], level.folder)
+            queries, companion = self._queries(level)
+            if companion and margin is not None:
+                queries[_COMPANION] = _tenure(self.product)
             groups, row, variance = index_rows(level, queries)
-            kinds, which = classes_of(variance)
-            laws = tuple(
-                tuple(DiscreteGaussian(as_fraction(v)) if np.isfinite(v) else None for v in kind)
-                for kind in kinds.tolist()
-            )
             if margin is not None:
-                margins.append(tuple(margin.query(group) for group in groups))
+                margins.append(
+                    tuple(
+                        _of_companion(margin, group) if name == _COMPANION else margin.query(group)
+                        for name, group in queries.items()
+                    )
+                )
                 groups = tuple(of_margin.query for of_margin in margins[-1])
-            noisy.append(NoisyLevel(level.geolevel, groups, laws, which))
+            noisy.append(_noisy(level, groups, variance))
             rows.append(row)
         answers: AnswerSource
         if margin is None:
@@ -128,6 +133,75 @@ class BureauFile:
             answers = BureauMargins(self.levels, tuple(margins), tuple(rows))
         table, product = _constraints(self.product, margin, self.spine, self.levels)
         return NoisyTree(product, self.frame, self.spine, tuple(noisy), table, answers)
+
+    def companion(self) -> NoisyTree:
+        """Return the measurements of the product's companion as one tree.
+
+        Raises
+        ------
+        ConfigError
+            If the product has none.
+        """
+        product = self.product.companion
+        if product is None:
+            raise ConfigError(f"{self.product.name} has no second histogram.")
+        noisy, rows = [], []
+        for level in self.levels:
+            queries = {_COMPANION: product.workload.group("detailed")} if self._queries(level)[1] else {}
+            groups, row, variance = index_rows(level, queries)
+            noisy.append(_noisy(level, groups, variance))
+            rows.append(row)
+        answers = BureauAnswers(self.levels, tuple(level.queries for level in noisy), tuple(rows))
+        none = [np.zeros((len(level.geocodes), 0), dtype=np.int64) for level in self.levels]
+        table = ConstraintTable(
+            (), bound_cells(product), product.possible, tuple(LevelConstraints(x, x, ()) for x in none)
+        )
+        product = dataclasses.replace(product, invariants=())
+        return NoisyTree(product, self.frame, self.spine, tuple(noisy), table, answers)
+
+    def _queries(self, level: BureauLevel) -> tuple[dict[str, QueryGroup], bool]:
+        """Return the query groups of a level by their names in the files, and whether a companion's are."""
+        rows = level.measured
+        used = np.unique(np.column_stack([rows.name, rows.shape]), axis=0).tolist()
+        queries: dict[str, QueryGroup] = {}
+        companion = False
+        for name, shape in used:
+            text = rows.names[name]
+            if text == _COMPANION and self.product.companion is not None:
+                companion = True
+            else:
+                queries[text] = _query(self.product, text, rows.shapes[shape], level.folder)
+        return queries, companion
+
+
+def _noisy(level: BureauLevel, groups: tuple[QueryGroup, ...], variance: Floats) -> NoisyLevel:
+    """Return what was asked of a level, and the law of each variance."""
+    kinds, which = classes_of(variance)
+    laws = tuple(
+        tuple(DiscreteGaussian(as_fraction(v)) if np.isfinite(v) else None for v in kind)
+        for kind in kinds.tolist()
+    )
+    return NoisyLevel(level.geolevel, groups, laws, which)
+
+
+def _tenure(product: Product) -> QueryGroup:
+    """Return the households by tenure that a companion counts, too."""
+    return product.workload.group("hhtenshort_3lev")
+
+
+def _of_companion(margin: Margin, tenure: QueryGroup) -> MarginQuery:
+    """Return what the numbers of all units say about a margin of households: those of the occupied ones.
+
+    Rented for cash and occupied without rent, two answers, are one tenure of households.
+    """
+    households = margin.query(tenure)
+    companion = margin.whole.companion
+    if companion is None:
+        raise ConfigError(f"{margin.whole.name} has no second histogram.")
+    row = np.full(companion.schema.size, -1, dtype=np.int64)
+    row[: len(_OCCUPIED)] = households.row[list(_OCCUPIED)]
+    draws = np.maximum(np.bincount(row[row >= 0], minlength=households.query.size), 1).astype(np.int64)
+    return MarginQuery(dataclasses.replace(households.query, name="tenvacgq", draws=draws), row)
 
 
 def _product(levels: Sequence[BureauLevel], name: str) -> Product:
@@ -144,7 +218,7 @@ def _product(levels: Sequence[BureauLevel], name: str) -> Product:
         for number in np.unique(np.column_stack([rows.name, rows.shape]), axis=0).tolist():
             if rows.names[number[0]] == "detailed_dpq":
                 shapes.add(rows.shapes[number[1]])
-    known = (pl94_persons(), pl94_units(), dhc_persons())
+    known = (pl94_persons(), pl94_units(), dhc_persons(), dhc_units())
     for product in known:
         if shapes == {product.schema.shape}:
             return product
@@ -314,6 +388,8 @@ def _bounded(product: Product, margin: Margin | None) -> tuple[Product, Ints]:
     """Return a product or its margin with bounds on its facilities, and the bound of each published value."""
     if margin is None:
         return product, np.arange(len(product.bounds), dtype=np.int64)
+    if "gqlevels" not in margin.whole.workload.positions:
+        return margin.product, np.zeros(0, dtype=np.int64)
     query, rows = margin.rows_of("gqlevels")
     bounds = tuple(
         Bound(query.name, query.row_label(row), f"facilities {row}", 0, MAX_PEOPLE_PER_UNIT)
