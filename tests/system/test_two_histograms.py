@@ -271,3 +271,15 @@ def test_plan_shows_both_and_their_sum(world: Path) -> None:
     code, text = command("plan", world / "run.toml")
     assert code == 0, text
     assert f"{FIRST} and {SECOND} together: rho 3" in text
+
+
+def test_the_account_speaks_of_both_and_adds_them_up(world: Path) -> None:
+    code, text = command("account", world / "run.toml", "--json")
+    assert code == 0, text
+    found = json.loads(text)
+    assert (found["rho"], found["companion"]["rho"], found["together"]["rho"]) == ("2", "1", "3")
+    assert found["together"]["epsilon"]["cks"] == opendas.account(rho=3).epsilon("cks")
+    code, text = command("account", world / "run.toml")
+    assert code == 0, text
+    unit = "housing unit or group quarters"
+    assert f"{FIRST} and {SECOND} together: rho 3 for one {unit}" in text

@@ -73,8 +73,23 @@ def account_command(
                 )
         _rho_answer(opendas.account(rho=rho, delta=delta or "1e-10"), deltas, as_json)
         return
-    account = opendas.account(opendas.load(Path(str(run_file)), read_records=read_records), delta)
-    answer = _plan_answer(account, exact or html is not None, deltas, target_epsilon, as_json)
+    run = opendas.load(Path(str(run_file)), read_records=read_records)
+    account = opendas.account(run, delta)
+    answer = _plan_answer(account, exact or html is not None, deltas, target_epsilon)
+    shown = [(account, answer)]
+    if run.companion is not None:
+        second = opendas.account(run.companion, delta)
+        answer["companion"] = _plan_answer(second, exact, deltas, target_epsilon)
+        answer["together"] = _sum(account, second)
+        shown.insert(0, (second, answer["companion"]))
+    if as_json:
+        emit_json(answer)
+    else:
+        for number, (each, said) in enumerate(shown):
+            click.echo("\n" * bool(number), nl=False)
+            _show_account(each, said, exact or html is not None, target_epsilon)
+        if len(shown) > 1:
+            _show_sum(answer, run.product.protected_unit)
     if html is not None:
         from opendas.report.html import write_account_page
 
@@ -107,19 +122,38 @@ def _rho_answer(account: Account, deltas: Sequence[str] | None, as_json: bool) -
     _echo_curve(rows)
 
 
+def _sum(account: PlanAccount, companion: PlanAccount) -> dict[str, Any]:
+    """Return what one change of a unit costs in both of its histograms."""
+    import opendas
+
+    total = account.loss + companion.loss
+    if account.pure:
+        return {"pure_epsilon": total}
+    both = opendas.account(rho=total, delta=account.delta)
+    return {"rho": total, "epsilon": {name: both.epsilon(name) for name in ("cks", "bun-steinke")}}
+
+
+def _show_sum(answer: Mapping[str, Any], unit: str) -> None:
+    together, names = answer["together"], (answer["companion"]["product"], answer["product"])
+    loss = f"rho {together['rho']}" if "rho" in together else f"epsilon {together['pure_epsilon']}"
+    click.echo()
+    click.echo(f"{' and '.join(names)} together: {loss} for one {unit}")
+    _echo_epsilons(together.get("epsilon", {}))
+
+
 def _plan_answer(
-    account: PlanAccount, exact: bool, deltas: Sequence[str] | None, target: str | None, as_json: bool
+    account: PlanAccount, exact: bool, deltas: Sequence[str] | None, target: str | None
 ) -> dict[str, Any]:
-    curve = () if deltas is None else account.curve(deltas, exact=exact)
     answer = account.as_json(exact=exact)
     answer["attacker"] = account.attacker_json(exact=exact)
     if deltas is not None:
-        answer["curve"] = curve
+        answer["curve"] = account.curve(deltas, exact=exact)
     if target is not None:
         answer["target"] = account.spare_json(target)
-    if as_json:
-        emit_json(answer)
-        return answer
+    return answer
+
+
+def _show_account(account: PlanAccount, answer: Mapping[str, Any], exact: bool, target: str | None) -> None:
     name = "epsilon" if account.pure else "rho"
     click.echo(f"{answer['product']}: {name} {account.loss}, {answer['neighbours']} neighbours")
     bound = answer["contribution"]
@@ -140,10 +174,9 @@ def _plan_answer(
     click.echo()
     echo_protection(answer["protection"])
     _echo_attacker(answer["attacker"], answer["neighbours"], account.protection.alternatives)
-    _echo_curve(curve)
+    _echo_curve(answer.get("curve", ()))
     if target is not None:
         _echo_spare(answer["target"], target, answer["delta"])
-    return answer
 
 
 def _together(contribution: Mapping[str, Any] | None) -> str:
