@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.seeds import seeds
 
+from opendas.schema.dhc_units import dhc_units
 from opendas.solvers.least_squares import structured
 from opendas.solvers.least_squares.solve import solve
 from opendas.solvers.problem.partition import as_groups
@@ -259,3 +260,18 @@ def test_many_children_with_few_counts_are_solved(seed):
     other = solve(as_groups(problem)[0])
     assert other.method == "pdas"
     np.testing.assert_allclose(found.x, other.x, atol=1e-5)
+
+
+def test_the_last_stage_of_households_falls_apart_into_549_blocks():
+    product = dhc_units()
+    ((_, across_name, _),) = product.passes.least_squares["*"]
+    by_type = product.passes.earlier[0].rounder["*"][-1][-1]
+    fixed, across = (
+        np.unique(product.workload.group(name).row_of_cell[product.possible], return_inverse=True)[1]
+        for name in (by_type, across_name)
+    )
+    block = structured.independent_blocks(fixed.astype(np.int32), [across.astype(np.int32)], 4_941)
+    rows = np.unique(np.stack([block, across]), axis=1)
+    assert len(np.unique(block)) == 549
+    assert np.bincount(rows[0]).max() == 9
+    assert len(np.unique(np.stack([block, fixed]), axis=1).T) == len(np.unique(fixed))
