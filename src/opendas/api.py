@@ -260,11 +260,11 @@ def tabulate(
     ``"0.90"``, estimate and interval stand beside each count.
     """
     from opendas.custody.folders import holding
-    from opendas.report.certificate import issue_date
     from opendas.runs.facts import issue_certificate
     from opendas.runs.finished_release import exact_level
     from opendas.tables.interval_tables import DEFAULT_CONFIDENCE
     from opendas.tables.tabulate import write_tables
+    from opendas.version import issue_date
 
     folder = _path(to)
     confidence = DEFAULT_CONFIDENCE if intervals is None else exact_level(intervals)
@@ -319,9 +319,9 @@ def replicates(
     dict of product name to path
     """
     from opendas.files.replicate_files import REPLICATES
-    from opendas.report.certificate import issue_date
     from opendas.runs.facts import issue_certificate
     from opendas.runs.simulated.replicates import Base, draw_replicates
+    from opendas.version import issue_date
 
     issue_date()  # nothing is written that cannot be certified
     names = release.products if product is None else (release.product_name(product),)

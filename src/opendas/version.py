@@ -1,14 +1,21 @@
-"""The version, read from the installed package's metadata: pyproject.toml is its one source."""
+"""What a release says of its making: version, commit and date.
+
+The version is read from the installed package's metadata: pyproject.toml is its one source.
+"""
 
 from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-__all__ = ["__version__", "commit"]
+from opendas.errors import ConfigError
+
+__all__ = ["__version__", "commit", "issue_date"]
 
 __version__ = metadata.version("opendas")
 
@@ -44,3 +51,22 @@ def commit() -> str:
     except (OSError, subprocess.SubprocessError):
         return "unknown"
     return "unknown" if changed.stdout.strip() else head.stdout.strip()
+
+
+def issue_date(environment: Mapping[str, str] = os.environ) -> str:
+    """Return today's date in UTC, or the one that ``SOURCE_DATE_EPOCH`` fixes, as YYYY-MM-DD.
+
+    Raises
+    ------
+    ConfigError
+        If the variable holds no number of seconds.
+    """
+    fixed = environment.get("SOURCE_DATE_EPOCH")
+    if fixed is None:
+        return datetime.now(UTC).date().isoformat()
+    try:
+        return datetime.fromtimestamp(int(fixed), UTC).date().isoformat()
+    except (ValueError, OverflowError, OSError) as error:
+        raise ConfigError(
+            "SOURCE_DATE_EPOCH holds no number of seconds since 1970 that is a date; unset it, or give one."
+        ) from error

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from support.hostile import Capture, Shape, call, finish, refuse
@@ -12,8 +16,9 @@ from support.mini import write_mini
 import opendas
 from fuzz import hostile
 from fuzz.oracle import Defect
+from opendas.errors import ConfigError, OpendasError
 from opendas.runs.finished_release import Release
-from opendas.runs.run import load
+from opendas.runs.run import define, load
 
 TRIES = 12
 """Of each kind."""
@@ -95,3 +100,35 @@ def test_a_working_folder_that_is_gone_gets_a_sentence(
     code, _, err = call(capsys, *line)
     assert code == 6
     assert "working folder" in err
+
+
+ODD: dict[str, Callable[[int], Any]] = {
+    "complex numbers": lambda n: np.full(n, 1j),
+    "complex objects": lambda n: [1j] * n,
+    "more than 64 bits": lambda n: [2**70] * n,
+    "long doubles": lambda n: np.ones(n, np.longdouble),
+    "periods": lambda n: pd.period_range("2020", periods=n),
+    "intervals": lambda n: pd.interval_range(0, n),
+    "lists": lambda n: [[1]] * n,
+    "anything": lambda n: [object()] * n,
+}
+
+
+@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize("column", ["count", "kind", "homes"])
+def test_frames_of_odd_columns_are_refused(tmp_path: Path, odd: str, column: str) -> None:
+    path = write_mini(tmp_path)
+    tables = {
+        name: pd.read_csv(tmp_path / f"{name}.csv", dtype={"geocode": str}) for name in ("counts", "frame")
+    }
+    table = tables["frame" if column == "homes" else "counts"]
+    table[column] = ODD[odd](len(table))
+    with pytest.raises(OpendasError) as refused:
+        define(path.read_text(), input=tables["counts"], frame=tables["frame"], folder=tmp_path).read()
+    assert "1j" not in str(refused.value), "no value is quoted"
+
+
+def test_a_frame_with_one_name_twice_is_refused(tmp_path: Path) -> None:
+    counts = pd.DataFrame([["000000", "home", "old", 1]], columns=["geocode", "kind", "kind", "count"])
+    with pytest.raises(ConfigError, match="one name for each column"):
+        define(write_mini(tmp_path).read_text(), input=counts, folder=tmp_path)

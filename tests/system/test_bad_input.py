@@ -9,6 +9,7 @@ import errno
 import json
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -310,6 +311,34 @@ def test_a_date_that_no_certificate_could_bear_is_refused_before_anything_else(
     code, said = refused(capsys, *RUN)
     assert (code, "SOURCE_DATE_EPOCH" in said) == (2, True), said
     assert not Path("out").exists()
+
+
+def anew(*arguments: str, before: str = "true", **environment: str) -> tuple[int, str]:
+    """Run the command in a process that has loaded nothing yet, after a line of the shell."""
+    script = f'{before}; exec "$0" -m opendas "$@"'
+    done = subprocess.run(
+        ["bash", "-c", script, sys.executable, *arguments],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("command", [("status", "out"), ("list",)])
+def test_a_date_is_refused_before_a_library_reads_it(mini: Path, command: tuple[str, ...]) -> None:
+    code, said = anew(*command, SOURCE_DATE_EPOCH="yesterday")
+    assert (code, "SOURCE_DATE_EPOCH" in said, "internal" in said) == (2, True, False), said
+
+
+@pytest.mark.parametrize("limit", ["ulimit -v 600000", "ulimit -v 2000000", "ulimit -d 600000"])
+def test_too_few_addresses_get_a_sentence(mini: Path, limit: str) -> None:
+    """Below some 2 GB, libraries end the process half-way with a signal, or for ever ask for more."""
+    code, said = anew(*RUN, before=limit)
+    assert (code, "not enough memory" in said, limit[:9] in said) == (6, True, True), said
+    assert not Path("out").exists()
+    assert anew("--version", before=limit)[0] == 0
 
 
 def test_rounder_passes_that_cross_are_refused_before_anything_is_spent(mini: Path, capsys: Capture) -> None:

@@ -262,6 +262,14 @@ CHECKED: dict[str, tuple[str, Callable[[Path], None]]] = {
         column("measurements/mini/town.parquet", "values", first_of(1000)),
     ),
     "a variance": ("mini: measurements", column("measurements/mini/town.parquet", "variance", first_of(1))),
+    "the geolevel that a row names": (
+        "mini: measurements",
+        column("measurements/mini/town.parquet", "geolevel", lambda names: [*names[:-1], "block"]),
+    ),
+    "the query group that a row names": (
+        "mini: measurements",
+        column("measurements/mini/town.parquet", "query", lambda names: [*names[:-1], names[0]]),
+    ),
     "an invariant": (
         "mini: declared constraints",
         column("measurements/mini/constraints.parquet", "lower", first_of(1)),
@@ -312,6 +320,8 @@ CHECKED: dict[str, tuple[str, Callable[[Path], None]]] = {
     "the scope": (_AGAIN, entry(None, "scope", value="Everything.")),
     "a stamp on top": (_AGAIN, entry(None, "stamps", value=["APPROVED"])),
     "an entry more": (_AGAIN, word_more),
+    "a book where there is none": ("account", entry(None, "account", "unit", value="person")),
+    "acts that are no number": ("account", entry(None, "account", "readings", value=False)),
 }
 """What fails whoever signs, and the check that says so."""
 

@@ -14,6 +14,7 @@ import click
 
 from opendas.custody.folders import open_folder
 from opendas.errors import OpendasError, is_interrupt
+from opendas.version import issue_date
 
 __all__ = ["EXIT_ENVIRONMENT", "EXIT_INTERNAL", "EXIT_INTERRUPTED", "EXIT_USAGE", "guarded"]
 
@@ -71,8 +72,6 @@ def guarded(command: click.Command, arguments: Sequence[str] | None = None) -> i
     try:
         if "SOURCE_DATE_EPOCH" in os.environ:
             # Checked before libraries load that read it and fail without a sentence.
-            from opendas.report.certificate import issue_date
-
             issue_date()
         code = command.main(
             args=None if arguments is None else list(arguments),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import resource
 import signal
 import sys
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ import click
 
 from opendas.cli.failures import guarded
 from opendas.custody.secret_files import forbid_core_files
+from opendas.errors import EnvironmentFailure
 
 __all__ = ["COMMANDS", "cli", "main"]
 
@@ -52,6 +54,10 @@ COMMANDS = {
 """Subcommand to the module that holds its function, in the order a newcomer meets them."""
 
 
+LEAST_ADDRESSES = 4 << 30
+"""Bytes of address space; a small run takes half of it, and some libraries abort where there is none left."""
+
+
 class _LazyGroup(click.Group):
     """A group that imports a command's module when it is asked for."""
 
@@ -61,6 +67,7 @@ class _LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
+        _check_addresses()
         module = importlib.import_module(f"opendas.cli.{COMMANDS[cmd_name]}")
         command: click.Command = getattr(module, cmd_name.replace("-", "_") + "_command")
         return command
@@ -73,6 +80,18 @@ class _LazyGroup(click.Group):
 
             ctx.fail(f"no command {args[0]!r}; {nearest(args[0], COMMANDS)}")
         return super().resolve_command(ctx, args)
+
+
+def _check_addresses() -> None:
+    """Refuse to start where libraries would be ended by a limit of addresses, without a word, half-way."""
+    for limit, option in ((resource.RLIMIT_AS, "-v"), (resource.RLIMIT_DATA, "-d")):
+        allowed, _ = resource.getrlimit(limit)
+        if allowed != resource.RLIM_INFINITY and allowed < LEAST_ADDRESSES:
+            raise EnvironmentFailure(
+                f"not enough memory: this process may address {allowed >> 20:,} MB (ulimit {option}). "
+                f"OpenDAS maps {LEAST_ADDRESSES >> 20:,} MB, most of which it never uses. Lift the limit "
+                f"(ulimit {option} unlimited); to bound memory, use a control group (systemd-run -p MemoryMax=4G)."
+            )
 
 
 def _version(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:

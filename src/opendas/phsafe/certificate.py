@@ -23,17 +23,12 @@ from opendas.phsafe.tables import DERIVED, Derived, Table, find_table
 from opendas.phsafe.truncation import Truncation
 from opendas.privacy.exact import format_fraction
 from opendas.privacy.relations import Neighbours
-from opendas.report.certificate import (
-    CERTIFICATE,
-    SIGNATURE,
-    ReleasedFile,
-    certificate_bytes,
-    issue_date,
-)
+from opendas.report.certificate import CERTIFICATE, SIGNATURE, ReleasedFile, certificate_bytes
 from opendas.report.facts import loss_json
 from opendas.report.guarantee import STAMP_MEANING, account_text, computational_text
 from opendas.runs.account import account_facts
 from opendas.sampling.laws import Noise
+from opendas.version import issue_date
 
 __all__ = ["FORMAT", "household_certificate", "issue_certificate", "run_stamps"]
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ from opendas.privacy.exact import format_fraction
 from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.report.facts import RunFacts, loss_json
 from opendas.report.guarantee import account_text, guarantee_text
+from opendas.version import issue_date
 
 __all__ = [
     "CERTIFICATE",
@@ -32,7 +31,6 @@ __all__ = [
     "build_certificate",
     "certificate_bytes",
     "issue",
-    "issue_date",
     "load_pages",
     "read_account",
     "read_runs",
@@ -78,25 +76,6 @@ def released_files(release: Path) -> tuple[ReleasedFile, ...]:
         if path.is_file() and name not in (*ISSUED_FILES, SIGNATURE) and not name.endswith(PARTIAL_SUFFIX):
             found.append(ReleasedFile(name, path.stat().st_size, sha256_file(path)))
     return tuple(sorted(found, key=lambda file: file.path))
-
-
-def issue_date(environment: Mapping[str, str] = os.environ) -> str:
-    """Return today's date in UTC, or the one that ``SOURCE_DATE_EPOCH`` fixes, as YYYY-MM-DD.
-
-    Raises
-    ------
-    ConfigError
-        If the variable holds no number of seconds.
-    """
-    fixed = environment.get("SOURCE_DATE_EPOCH")
-    if fixed is None:
-        return datetime.now(UTC).date().isoformat()
-    try:
-        return datetime.fromtimestamp(int(fixed), UTC).date().isoformat()
-    except (ValueError, OverflowError, OSError) as error:
-        raise ConfigError(
-            "SOURCE_DATE_EPOCH holds no number of seconds since 1970 that is a date; unset it, or give one."
-        ) from error
 
 
 def _entry(run: RunFacts, number: int) -> LedgerEntry:

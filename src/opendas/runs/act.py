@@ -22,13 +22,12 @@ from opendas.custody.stamps import KeyCustody
 from opendas.errors import ConfigError, PrivacyError
 from opendas.files.atomic import write_atomic
 from opendas.privacy.relations import Mechanism, Neighbours
-from opendas.report.certificate import issue_date
 from opendas.runs.account import InputTagger, check_given, find_book
 from opendas.runs.options import ActOptions
 from opendas.runs.progress.clock import Clock
 from opendas.runs.progress.log import RunLog, log_path
 from opendas.runs.workspace import RunState, Workspace
-from opendas.version import __version__
+from opendas.version import __version__, issue_date
 
 __all__ = ["Act", "Charged", "Identified", "Planned", "open_act"]
 

@@ -347,7 +347,9 @@ def define(
 def _memory_table(name: str, table: Any) -> MemoryTable:
     try:
         return MemoryTable(name, table if isinstance(table, pa.Table) else pa.table(table))
-    except (TypeError, pa.ArrowInvalid):
-        raise ConfigError(
-            "a table must be a pandas, polars or pyarrow frame, or speak the Arrow stream interface."
+    except (TypeError, ValueError, OverflowError, pa.ArrowException):
+        raise ConfigError(  # without the cause, which may quote a value
+            f"{name}: a table must be a pandas, polars or pyarrow frame, or speak the Arrow stream "
+            "interface, with one name for each column, and text or numbers of 64 bits in it: no complex "
+            "numbers, no objects."
         ) from None

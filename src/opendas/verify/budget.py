@@ -20,7 +20,7 @@ import numpy as np
 from opendas.budget.allocation import Budget
 from opendas.budget.contribution import Contribution
 from opendas.custody.account import AccountFacts
-from opendas.custody.protected_units import unit_id
+from opendas.custody.protected_units import change_of, unit_id
 from opendas.errors import CheckFailed, ConfigError
 from opendas.files.nmf.reading import MeasurementFile, measurement_metadata
 from opendas.files.release_folder import ReleasedProduct, digest_of_files
@@ -357,9 +357,20 @@ def check_account(certificate: Mapping[str, Any]) -> str:
         range(1, account.acts + 1)
     )
     require(known and len(set(account.places.values())) == len(account.places), "an act is out of place.")
+    counted = [account.acts, account.readings, *account.places.values()]
+    require(all(type(n) is int and n >= 0 for n in counted), "its numbers are no counts.")
     if not account.book:
+        own = AccountFacts(False, account.acts, account.places, account.readings)
+        require(account == own, "the folder's own account has the entries of a book.")
         return f"the folder's own, {account.acts} acts, {account.readings} readings of the data"
     require(products == set(account.places), "a run of this release is not in the book.")
+    change = change_of(account.unit or "")
+    units = {unit_id(run["protected_unit"]) for run in certificate["runs"]}
+    require(
+        account.change == change.name and all(change.factors.get(unit) for unit in units),
+        "the unit of the book is not that of the runs.",
+    )
+    require(account.relation in list(Neighbours), "no relation of neighbours.")
     spent, limit = account.spent or Fraction(0), parse_fraction(account.limit["rho"], "limit")
     require(spent <= limit, "more is spent than the limit of the book.")
     for total in certificate["totals"]:
@@ -406,6 +417,7 @@ def check_measurements(run: Mapping[str, Any], released: ReleasedProduct, stop: 
                 _without_invariants(file.metadata) == _without_invariants(wanted),
                 f"{level.geolevel}: the metadata are not those of the certified plan.",
             )
+            file.check_words()
             values += _check_rows(file, plan, number, stop, full=stored == "full")
     return f"{len(budgeted)} files with {values} noisy answers, {stored}"
 

@@ -20,8 +20,9 @@ from opendas.report import (
     read_runs,
     released_files,
 )
-from opendas.report.certificate import build_certificate, certificate_bytes, issue_date, totals
+from opendas.report.certificate import build_certificate, certificate_bytes, totals
 from opendas.report.guarantee import guarantee_text
+from opendas.version import issue_date
 from opendas.verify.budget import check_totals
 
 

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from opendas.arrays import Bools, Codes, Floats, Ints
 from opendas.errors import FormatError
@@ -222,6 +224,23 @@ class MeasurementFile:
             if not bool(np.all(rows == rows[:, :1])):
                 raise FormatError(f"{self.path.name}: not every geounit has a row for every query group.")
             return np.ascontiguousarray(rows[:, 0])
+
+    def check_words(self) -> None:
+        """Check that every row names its geolevel and its query group.
+
+        Raises
+        ------
+        FormatError
+            Where a row names another: readers go by the order of the rows.
+        """
+        with reading(self.path):
+            for group in range(self._file.metadata.num_row_groups):
+                table = self._file.read_row_group(group, columns=["geolevel", "query"])
+                geolevel = pc.index_in(table.column("geolevel"), pa.array([self.geolevel]))
+                query = pc.index_in(table.column("query"), pa.array(self.queries))
+                wanted = np.arange(len(self.queries))
+                if geolevel.null_count or not np.all(np.asarray(query).reshape(-1, len(wanted)) == wanted):
+                    raise FormatError(f"{self.path.name}: a row names another geolevel or query group.")
 
     @cached_property
     def product(self) -> Product:

@@ -341,11 +341,11 @@ def _shown_columns(path: Source, known: Sequence[str]) -> str:
 
 
 def _check_types(path: Source, schema: Any) -> None:
-    """Refuse columns of lists and of records: a field is one text or one number."""
+    """Refuse columns of lists, of records and of types that others define: a field is one text or number."""
     log = FindingLog()
     for name, kind in zip(schema.names, schema.types, strict=True):
-        if pa.types.is_nested(kind):
-            rule = "expected text or numbers, found lists or records"
+        if pa.types.is_nested(kind) or isinstance(kind, pa.BaseExtensionType):
+            rule = "expected text or numbers, found lists, records or objects"
             log.add(FormatError, shown_name(path), None, name, rule)
     log.raise_if_any(f"{shown_name(path)} cannot be read.")
 

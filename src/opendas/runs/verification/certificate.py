@@ -38,7 +38,8 @@ BELIEVED = {
     "key": "what became of it",
     "exact values": "that invariants and public counts are what they are said to be",
     "provenance": "that labels, levels, frame and units come from where it says",
-    "account": "what else was done with these data",
+    "account": "what else was done with these data: acts, readings, a book's head, limit and sum",
+    "tables": "that all that were made are there",
 }
 """What nobody can compute from a release: part of the certificate to what it would say about the world."""
 
