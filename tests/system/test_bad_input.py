@@ -341,6 +341,19 @@ def test_too_few_addresses_get_a_sentence(mini: Path, limit: str) -> None:
     assert anew("--version", before=limit)[0] == 0
 
 
+def test_a_module_that_is_cut_short_is_not_taken_for_an_interruption(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python keeps what it compiles where no more can be written, and finds out at the next import."""
+
+    def ended(name: str) -> None:
+        raise EOFError("marshal data too short")
+
+    monkeypatch.setattr("opendas.cli.main.importlib.import_module", ended)
+    code, said = refused(capsys, "list")
+    assert (code, "cut short" in said) == (6, True), said
+
+
 def test_rounder_passes_that_cross_are_refused_before_anything_is_spent(mini: Path, capsys: Capture) -> None:
     append("run.toml", '[passes]\nrounder = { "*" = [["kind", "age"], ["detailed"]] }\n')
     code, said = refused(capsys, *RUN)

@@ -321,7 +321,7 @@ CHECKED: dict[str, tuple[str, Callable[[Path], None]]] = {
     "a stamp on top": (_AGAIN, entry(None, "stamps", value=["APPROVED"])),
     "an entry more": (_AGAIN, word_more),
     "a book where there is none": ("account", entry(None, "account", "unit", value="person")),
-    "acts that are no number": ("account", entry(None, "account", "readings", value=False)),
+    "acts that are no number": ("account", entry(None, "account", "readings", value=-1)),
 }
 """What fails whoever signs, and the check that says so."""
 

@@ -90,7 +90,7 @@ def _check_addresses() -> None:
             raise EnvironmentFailure(
                 f"not enough memory: this process may address {allowed >> 20:,} MB (ulimit {option}). "
                 f"OpenDAS maps {LEAST_ADDRESSES >> 20:,} MB, most of which it never uses. Lift the limit "
-                f"(ulimit {option} unlimited); to bound memory, use a control group (systemd-run -p MemoryMax=4G)."
+                f"(ulimit {option} unlimited); control groups bound memory (systemd-run -p MemoryMax=4G)."
             )
 
 
