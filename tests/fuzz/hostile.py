@@ -550,7 +550,7 @@ def _child(folder: str, line: list[str], changes: list[str], seed: int) -> None:
     for stream, path in enumerate(("/dev/null", f"{folder}/said", f"{folder}/said")):
         os.dup2(os.open(path, os.O_RDWR | os.O_APPEND), stream)
     draw = random.Random(seed)
-    anew = "little address space" in changes or (draw.random() < 0.1 and SLOW.isdisjoint(changes))
+    anew = (draw.random() < 0.1 or "little address space" in changes) and SLOW.isdisjoint(changes)
     for change in changes:
         SURROUNDINGS[change](Path(folder), draw)
     if anew:
@@ -566,8 +566,9 @@ def _child(folder: str, line: list[str], changes: list[str], seed: int) -> None:
     os._exit(int(code or 0))
 
 
-SLOW = frozenset({"a home", "a cache", "folders that cannot be written", "a working folder that is gone"})
-"""Where a program that starts anew may have to compile its kernels, or Python does not start."""
+NO_PYTHON = ("a working folder that is gone", "little memory")
+SLOW = frozenset({"a home", "a cache", "folders that cannot be written", *NO_PYTHON})
+"""Where a program that starts anew may have to compile its kernels, or where Python itself does not start."""
 
 
 # Tampering -------------------

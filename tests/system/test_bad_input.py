@@ -303,6 +303,20 @@ def test_a_pipe_is_no_input(mini: Path, capsys: Capture) -> None:
     assert not Path("out").exists()
 
 
+@pytest.mark.parametrize("name", ["run.toml", "product.toml", "frame.csv"])
+def test_a_pipe_into_which_nobody_writes_is_not_waited_for(mini: Path, name: str) -> None:
+    Path(name).unlink()
+    os.mkfifo(name)
+    code, said = anew(*RUN, before="ulimit -t 60")
+    assert (code, name in said) == (2, True), said
+    assert not Path("out").exists()
+
+
+def test_a_run_file_may_come_through_a_pipe(mini: Path) -> None:
+    _, said = anew("plan", "/dev/fd/9", "--json", before="exec 9< <(sleep 1; cat run.toml)")
+    assert "fd/product.toml" in said, "it was read: its paths start from its folder"
+
+
 @pytest.mark.parametrize("date", ["", "yesterday", "1.5", "9" * 20])
 def test_a_date_that_no_certificate_could_bear_is_refused_before_anything_else(
     mini: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, date: str

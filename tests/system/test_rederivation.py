@@ -224,6 +224,16 @@ def empty_pdf(release: Path) -> None:
     (release / "certificate.pdf").write_bytes(b"")
 
 
+def other_pdf(release: Path) -> None:
+    (release / "certificate.pdf").write_bytes((release / "certificate.pdf").read_bytes() + b"%")
+
+
+def other_rho(release: Path) -> None:
+    page = (release / "report.html").read_text()
+    assert "rho = 2" in page
+    (release / "report.html").write_text(page.replace("rho = 2", "rho = 1"))
+
+
 def script(release: Path) -> None:
     page = (release / "report.html").read_text()
     (release / "report.html").write_text(page.replace("</body>", "<script>fetch('//x')</script></body>"))
@@ -320,6 +330,11 @@ CHECKED: dict[str, tuple[str, Callable[[Path], None]]] = {
     "the scope": (_AGAIN, entry(None, "scope", value="Everything.")),
     "a stamp on top": (_AGAIN, entry(None, "stamps", value=["APPROVED"])),
     "an entry more": (_AGAIN, word_more),
+    "a date that is none": (_AGAIN, entry(None, "issued", value="2031-13-01")),
+    "a commit that is none": (_AGAIN, entry(None, "commit", value="checked by an expert")),
+    "a run in no account": ("account", entry(None, "account", "places", value={})),
+    "a PDF of another": ("pages", other_pdf),
+    "rho in the report": ("pages", other_rho),
     "a book where there is none": ("account", entry(None, "account", "unit", value="person")),
     "acts that are no number": ("account", entry(None, "account", "readings", value=-1)),
 }

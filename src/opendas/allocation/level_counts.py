@@ -14,6 +14,7 @@ import numpy as np
 from opendas.allocation.clamped_error import LARGEST_COUNT
 from opendas.allocation.histogram import CountHistogram, Level, unknown_counts
 from opendas.arrays import Ints
+from opendas.custody.folders import at_once
 from opendas.errors import ConfigError, Finding, FormatError
 
 __all__ = ["LevelCounts", "read_level_counts"]
@@ -102,7 +103,8 @@ class _Wrong(Exception):
 
 def _document(path: Path) -> Mapping[str, Any]:
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        with open(path, encoding="utf-8-sig", opener=at_once) as file:
+            text = file.read()
     except FileNotFoundError:
         raise ConfigError(f"{path}: there is no such file.") from None
     except IsADirectoryError:

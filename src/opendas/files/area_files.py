@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from opendas.arrays import Floats, Ints
+from opendas.custody.folders import at_once
 from opendas.errors import ConfigError, EnvironmentFailure, Finding, FormatError, GeographyError
 from opendas.files.parquet import open_parquet, reading
 from opendas.geography.frame import Frame
@@ -197,7 +198,8 @@ def _read_table(path: Path) -> Any:
     if path.suffix.lower() == ".parquet":
         return open_parquet(path).read()
     try:
-        data = path.read_bytes()
+        with open(path, "rb", opener=at_once) as file:
+            data = file.read()
     except OSError as error:
         raise EnvironmentFailure(f"{path.name} cannot be read: {error.strerror or 'read error'}.") from error
     try:

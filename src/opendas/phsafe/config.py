@@ -19,6 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from opendas.custody.folders import at_once
 from opendas.custody.ledger_entries import INFINITE, Loss
 from opendas.errors import ConfigError, EnvironmentFailure
 from opendas.phsafe.model import PUERTO_RICO, STATE_CODES, Level, find_level
@@ -124,7 +125,8 @@ def read_config(path: Path, mode: Mode, tables: tuple[Table, ...] = TABLES) -> C
         With everything that is wrong.
     """
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        with open(path, encoding="utf-8-sig", opener=at_once) as file:
+            text = file.read()
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         raise ConfigError(f"there is no configuration file {path}.") from None
     except UnicodeDecodeError:

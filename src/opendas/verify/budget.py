@@ -353,17 +353,15 @@ def check_account(certificate: Mapping[str, Any]) -> str:
         certificate["scope"] == account_text(account, tied=tied), "the words about the account are others."
     )
     products = {run["product"] for run in certificate["runs"]}
-    known = set(account.places) <= products and set(account.places.values()) <= set(
-        range(1, account.acts + 1)
-    )
-    require(known and len(set(account.places.values())) == len(account.places), "an act is out of place.")
+    acts = set(account.places.values())
+    known = set(account.places) == products and acts <= set(range(1, account.acts + 1))
+    require(known and len(acts) == len(products), "an act is out of place.")
     counted = [account.acts, account.readings, *account.places.values()]
     require(all(type(n) is int and n >= 0 for n in counted), "its numbers are no counts.")
     if not account.book:
         own = AccountFacts(False, account.acts, account.places, account.readings)
         require(account == own, "the folder's own account has the entries of a book.")
         return f"the folder's own, {account.acts} acts, {account.readings} readings of the data"
-    require(products == set(account.places), "a run of this release is not in the book.")
     change = change_of(account.unit or "")
     units = {unit_id(run["protected_unit"]) for run in certificate["runs"]}
     require(

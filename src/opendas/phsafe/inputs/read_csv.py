@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 
 from opendas.arrays import Bools, Ints
+from opendas.custody.folders import at_once
 from opendas.errors import EnvironmentFailure, Finding, FormatError
 from opendas.phsafe.inputs.fields import check_values
 from opendas.phsafe.inputs.findings import MOST_LINES
@@ -148,7 +149,7 @@ def _all(found: dict[str, list[Finding]]) -> list[Finding]:
 
 def _check_first_line(path: Path, columns: tuple[str, ...]) -> list[Finding]:
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=at_once) as file:
             line = file.readline(1 << 16)
     except (FileNotFoundError, NotADirectoryError):
         return [Finding(path.name, None, None, "is missing")]
@@ -188,7 +189,7 @@ def _read_file(
         return "skip"
 
     columns = _COLUMNS[path.name]
-    with path.open("rb") as file:
+    with open(path, "rb", opener=at_once) as file:
         file.readline()
         if not any(line.strip() for line in file):  # Arrow takes the absence of rows for an error
             return kind.of(**dict.fromkeys(kind.dtypes(), ()))

@@ -20,6 +20,7 @@ import pyarrow as pa
 from pyarrow import csv
 
 from opendas.arrays import Bools, Codes
+from opendas.custody.folders import at_once
 from opendas.errors import EnvironmentFailure, Finding, FormatError, GeographyError
 from opendas.geography.frame import ENTITY_CATEGORIES
 from opendas.readers.columns.coding import geocodes_of, text_of
@@ -189,7 +190,8 @@ def read_assignments(paths: Sequence[Path], geocode: str, *, census: bool) -> li
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        with open(path, "rb", opener=at_once) as file:
+            return file.read()
     except OSError as error:
         raise EnvironmentFailure(f"{path}: {error.strerror or 'cannot be read'}.") from None
 

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from opendas.custody.folders import at_once
 from opendas.errors import ConfigError, EnvironmentFailure, Finding
 from opendas.files.remote import PASSWORD_RULE, holds_password
 from opendas.runs.config.lines import Path as KeyPath
@@ -128,7 +129,7 @@ def read_text(path: Path, what: str) -> str:
         If it may not be read.
     """
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, encoding="utf-8", opener=at_once) as file:
             text = file.read(_LONGEST_TEXT + 1)
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         raise ConfigError(

@@ -6,8 +6,10 @@ What can be computed is, and compared whole; what is left is believed, and :data
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +87,7 @@ def check_certificate_again(
     release: Path, certificate: Mapping[str, Any], runs: Sequence[RunFacts], folder: ReleaseFolder
 ) -> str:
     """Every entry that plan and files determine is what they give, and the file has no other form."""
+    _check_making(certificate)
     facts = [facts_again(run, folder[run.product]) for run in runs]
     again = build_certificate(
         facts,
@@ -99,6 +102,17 @@ def check_certificate_again(
     same = certificate_bytes(certificate) == (release / CERTIFICATE).read_bytes()
     require(same, f"{CERTIFICATE} is not written as this program writes it.")
     return f"{sum(len(run.to_dict()) for run in runs)} entries, as plan and files give them"
+
+
+def _check_making(certificate: Mapping[str, Any]) -> None:
+    """Date and commit are believed, if they are a date and a commit."""
+    try:
+        dated = date.fromisoformat(certificate["issued"]).isoformat() == certificate["issued"]
+    except (TypeError, ValueError):
+        dated = False
+    require(dated, "issued: no date.")
+    commit = certificate["commit"]
+    require(commit == "unknown" or re.fullmatch("[0-9a-f]{40}", str(commit)), "commit: no commit.")
 
 
 def check_pages(release: Path, certificate: Mapping[str, Any], runs: Sequence[RunFacts]) -> str:
