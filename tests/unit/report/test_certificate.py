@@ -22,8 +22,8 @@ from opendas.report import (
 )
 from opendas.report.certificate import build_certificate, certificate_bytes, totals
 from opendas.report.guarantee import guarantee_text
-from opendas.version import issue_date
 from opendas.verify.budget import check_totals
+from opendas.version import issue_date
 
 
 @pytest.fixture

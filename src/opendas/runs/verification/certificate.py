@@ -112,7 +112,8 @@ def _check_making(certificate: Mapping[str, Any]) -> None:
         dated = False
     require(dated, "issued: no date.")
     commit = certificate["commit"]
-    require(commit == "unknown" or re.fullmatch("[0-9a-f]{40}", str(commit)), "commit: no commit.")
+    known = re.fullmatch("unknown|[0-9a-f]{40}", str(commit)) is not None
+    require(known, "commit: no commit.")
 
 
 def check_pages(release: Path, certificate: Mapping[str, Any], runs: Sequence[RunFacts]) -> str:
