@@ -191,6 +191,14 @@ def other_type(release: Path) -> None:
     reissue(release)
 
 
+def geolevel_more(release: Path) -> None:
+    def more(table: pa.Table) -> pa.Table:
+        return pa.concat_tables([table, put(table.slice(0, 1), "geolevel", ["the true records"])])
+
+    rewrite(release / "measurements" / "mini" / "spine.parquet", more)
+    reissue(release)
+
+
 def hidden_metadata(release: Path) -> None:
     (path, *_) = sorted((release / "mdf" / "mini").iterdir())
     store(path, pq.ParquetFile(path).read(), {b"note": b"the true records"})
@@ -284,6 +292,11 @@ CHECKED: dict[str, tuple[str, Callable[[Path], None]]] = {
         "mini: declared constraints",
         column("measurements/mini/constraints.parquet", "lower", first_of(1)),
     ),
+    "a geocode that goes on": (
+        "columns",
+        column("measurements/mini/spine.parquet", "geocode", lambda codes: [f"{codes[0]}x", *codes[1:]]),
+    ),
+    "a geolevel more on the spine": ("columns", geolevel_more),
     "parents on the spine": (
         "mini: spine made again",
         column("measurements/mini/spine.parquet", "parent", exchanged_parents),

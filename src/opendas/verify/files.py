@@ -7,7 +7,8 @@ import getpass
 import json
 import re
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,15 @@ from opendas.files.geography_files import (
     frame_schema,
     spine_metadata,
     tie_metadata,
+    write_constraints,
+    write_frame,
+    write_spine,
 )
 from opendas.files.mdf.layout import mdf_layout, mdf_parts
 from opendas.files.mdf.reading import mdf_files
 from opendas.files.mdf.writing import mdf_schema
 from opendas.files.nmf.writing import MEASUREMENT_SCHEMA
-from opendas.files.parquet import has_columns, read_metadata
+from opendas.files.parquet import has_columns, open_parquet, read_metadata
 from opendas.files.release_folder import ReleasedProduct, ReleaseFolder
 from opendas.files.replicate_files import REPLICATE_SCHEMA, REPLICATES
 from opendas.report.certificate import FORMAT, ISSUED_FILES, SIGNATURE
@@ -136,6 +140,30 @@ def _known_metadata(released: ReleasedProduct) -> dict[str, Any]:
     }
 
 
+def _rewritten(released: ReleasedProduct) -> Iterator[str]:
+    """Yield files of public things that hold more, or otherwise, than what a reader takes from them."""
+    product, spine, name = released.product, released.spine, released.name
+    with tempfile.TemporaryDirectory(prefix="opendas-") as folder:
+        geography, measurements = Path(folder, "geography"), Path(folder, "measurements", name)
+        geography.mkdir()
+        measurements.mkdir(parents=True)
+        write_frame(geography / f"{name}.parquet", released.frame, product)
+        write_spine(measurements / "spine.parquet", spine)
+        write_constraints(measurements / "constraints.parquet", product, spine, released.constraint_table)
+        for path in sorted(Path(folder).rglob("*.parquet")):
+            file = path.relative_to(folder).as_posix()
+            if not _same_rows(path, released.release / file):
+                yield file
+
+
+def _same_rows(one: Path, other: Path) -> bool:
+    files = [open_parquet(path) for path in (one, other)]
+    groups = {file.metadata.num_row_groups for file in files}
+    return len(groups) == 1 and all(
+        files[0].read_row_group(number).equals(files[1].read_row_group(number)) for number in range(*groups)
+    )
+
+
 def check_columns(certificate: Mapping[str, Any], folder: ReleaseFolder) -> str:
     """Every file but the tables is one that a run writes, with the columns of its kind and no others."""
     known: dict[str, Any] = {}
@@ -154,6 +182,9 @@ def check_columns(certificate: Mapping[str, Any], folder: ReleaseFolder) -> str:
         said = _known_metadata(folder[run["product"]])
         wrong += [name for name, value in said.items() if read_metadata(folder.path / name) != value]
     require(not wrong, f"other columns, types or metadata than a run writes: {first_few(wrong)}.")
+    for run in certificate["runs"]:
+        wrong += _rewritten(folder[run["product"]])
+    require(not wrong, f"other rows than a run writes of what they say: {first_few(wrong)}.")
     return f"{len(known)} files, with the columns of their kind"
 
 
