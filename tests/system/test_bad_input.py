@@ -9,6 +9,7 @@ import errno
 import json
 import os
 import shutil
+import stat
 import subprocess
 import sys
 from collections.abc import Callable
@@ -353,6 +354,31 @@ def test_too_few_addresses_get_a_sentence(mini: Path, limit: str) -> None:
     assert (code, "not enough memory" in said, limit[:9] in said) == (6, True, True), said
     assert not Path("out").exists()
     assert anew("--version", before=limit)[0] == 0
+
+
+@pytest.mark.parametrize("slack", ["1e400", "-1", "1099511627777"])
+def test_a_slack_beyond_any_count_is_refused(mini: Path, capsys: Capture, slack: str) -> None:
+    append("run.toml", f'[passes]\nslack = "{slack}"\n')
+    code, said = refused(capsys, *RUN)
+    assert (code, "slack" in said) == (2, True), said
+    assert not Path("out").exists()
+
+
+def test_compiled_code_has_a_place_where_no_folder_can_be_written(
+    mini: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else numba refuses to load a kernel. The folder goes with the process."""
+    monkeypatch.setenv("HOME", "/proc")
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    monkeypatch.setattr("opendas.cli.main.writable", lambda _: False)
+    asked: list[Any] = []
+    monkeypatch.setattr("opendas.cli.main.atexit.register", lambda *call, **_: asked.append(call))
+    assert guarded(cli, ["plan", "run.toml"]) == 0
+    ((remove, folder),) = [call for call in asked if call[0] is shutil.rmtree]
+    assert os.environ["NUMBA_CACHE_DIR"] == folder
+    assert stat.S_IMODE(Path(folder).stat().st_mode) == 0o700
+    remove(folder)
+    assert not Path(folder).exists()
 
 
 def test_a_module_that_is_cut_short_is_not_taken_for_an_interruption(

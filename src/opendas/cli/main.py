@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib
 import os
 import resource
+import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
 from opendas.cli.failures import guarded
+from opendas.custody.folders import writable
 from opendas.custody.secret_files import forbid_core_files
 from opendas.errors import EnvironmentFailure
 
@@ -68,6 +73,8 @@ class _LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         _check_addresses()
+        if cmd_name != "doctor":  # which looks at what is there
+            _keep_compiled_code()
         module = importlib.import_module(f"opendas.cli.{COMMANDS[cmd_name]}")
         command: click.Command = getattr(module, cmd_name.replace("-", "_") + "_command")
         return command
@@ -92,6 +99,16 @@ def _check_addresses() -> None:
                 f"OpenDAS maps {LEAST_ADDRESSES >> 20:,} MB, most of which it never uses. Lift the limit "
                 f"(ulimit {option} unlimited); control groups bound memory (systemd-run -p MemoryMax=4G)."
             )
+
+
+def _keep_compiled_code() -> None:
+    """Give compiled kernels a folder for as long as this process lasts, where no other can be written."""
+    chosen = os.environ.get("NUMBA_CACHE_DIR")
+    places = [chosen] if chosen else [Path(__file__).parents[1], os.path.expanduser("~/.cache")]
+    if not any(writable(Path(place)) for place in places):
+        folder = tempfile.mkdtemp(prefix="opendas-compiled-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        os.environ["NUMBA_CACHE_DIR"] = folder
 
 
 def _version(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:

@@ -37,6 +37,7 @@ __all__ = [
     "open_folder",
     "remove_file",
     "remove_tree",
+    "writable",
 ]
 
 LOCK_NAME: Final = ".opendas.lock"
@@ -51,6 +52,12 @@ _EVERY: Final = 1 << 30
 
 Identity = tuple[int, int]
 _held: dict[str, tuple[Identity, int]] = {}
+
+
+def writable(place: Path) -> bool:
+    """Whether this process may write into a folder, or make it where it is not there."""
+    existing = next((path for path in (place, *place.parents) if path.exists()), place)
+    return existing.is_dir() and os.access(existing, os.W_OK)
 
 
 def at_once(path: str, flags: int) -> int:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from opendas.custody.folders import writable
 from opendas.engines.spark.session import java_program
 
 __all__ = ["Finding", "examine", "version_at_least"]
@@ -170,10 +171,9 @@ def _extra(module: str, extra: str, without: str) -> Finding:
 def _compiler_cache() -> Finding:
     """Whether compiled kernels can be kept; without, every start compiles for about a minute."""
     chosen = os.environ.get("NUMBA_CACHE_DIR")
-    places = [Path(chosen)] if chosen else [Path(__file__).parent.parent, Path.home() / ".cache"]
-    for place in places:
-        existing = next((path for path in (place, *place.parents) if path.exists()), place)
-        if os.access(existing, os.W_OK):
+    own = (Path(__file__).parent.parent, Path(os.path.expanduser("~/.cache")))
+    for place in [Path(chosen)] if chosen else own:
+        if writable(place):
             return Finding("compiler cache", "ok", f"kept under {place}")
     advice = "set NUMBA_CACHE_DIR to a folder of your own, or every start compiles for about a minute"
     return Finding("compiler cache", "problem", "no folder can be written", advice)

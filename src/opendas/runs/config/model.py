@@ -390,7 +390,7 @@ class PassesSection(Section):
     least_squares: PassTable | None = None
     rounder: PassTable | None = None
     earlier: tuple[StageSection, ...] | None = None
-    slack: Annotated[Exact, Field(ge=0)] = Fraction(0)
+    slack: Annotated[Exact, Field(ge=0, le=1 << 40)] = Fraction(0)  # more than any count
     milp: bool = False
 
 
