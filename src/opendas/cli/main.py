@@ -104,7 +104,7 @@ def _check_addresses() -> None:
 def _keep_compiled_code() -> None:
     """Give compiled kernels a folder for as long as this process lasts, where no other can be written."""
     chosen = os.environ.get("NUMBA_CACHE_DIR")
-    places = [chosen] if chosen else [Path(__file__).parents[1], os.path.expanduser("~/.cache")]
+    places = [chosen] if chosen else [str(Path(__file__).parents[1]), os.path.expanduser("~/.cache")]
     if not any(writable(Path(place)) for place in places):
         folder = tempfile.mkdtemp(prefix="opendas-compiled-")
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
