@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,6 +16,7 @@ import pytest
 from support.households import configuration, random_world, write_world
 from support.mini import mini_frame, mini_histogram
 from support.mini import write_mini as write_plain
+from support.spark_cluster import start_cluster
 
 import opendas
 import opendas.runs.workspace as workspace_module
@@ -78,6 +81,33 @@ def test_a_second_folder_finds_the_book_by_itself_until_the_limit(tmp_path: Path
     assert ledger(book)["spent"] == {"rho": "4"}
     (row,) = opendas.status(tmp_path / "two")
     assert row["rho"] == "2"
+
+
+@pytest.mark.slow
+def test_the_book_is_found_and_charged_on_spark_as_here(tmp_path: Path, book: Path) -> None:
+    """One run here and one on Spark spend of one limit, of which a third would need more than is left."""
+    path = write_mini(tmp_path / "data")
+    release(load(path), tmp_path / "one", RunOptions(ledger=book))
+    (tmp_path / "spark").mkdir()
+    with start_cluster(tmp_path / "spark") as cluster:
+        words = ["run", str(path), "--out", str(tmp_path / "two"), "--engine", "spark"]
+        done = subprocess.run(
+            [sys.executable, "-m", "opendas", *words, "--master", cluster.url],
+            env={**cluster.environment, "OPENDAS_BOOKS": os.environ["OPENDAS_BOOKS"]},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr
+    found = account(tmp_path / "two")
+    assert (found["book"], found["acts"], found["places"], found["spent"]) == (True, 2, {"mini": 2}, "4")
+    assert acts(book) == ["measure", "destroy-key"] * 2
+    tags = re.findall(r'"inputs":\[("[^]]+)\]', book.read_text())
+    assert len(tags) == 2
+    assert tags[0] == tags[1], "files and table are known to the book, whichever engine read them"
+    with pytest.raises(PrivacyError, match="1 is left"):
+        release(load(path), tmp_path / "three", RunOptions())
+    assert all(check.ok for check in Release(tmp_path / "two").verify())
 
 
 def test_the_table_finds_it_in_another_file_and_the_file_for_another_product(
