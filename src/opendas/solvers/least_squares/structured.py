@@ -4,9 +4,10 @@ Letters: ``n`` cells, ``C`` children, ``R`` fixed rows, ``k`` terms of the chain
 ``d`` the weight of terms that tell all cells apart, plus sigma.
 
 The alternating direction method of multipliers splits ``x >= 0`` from the rest: a step is one least squares
-with equalities only, of ``K = H + sigma I``, and one cut at zero. Where the children agree in their Hessian,
-what they have in common is known (the parent divided by C), and what they differ by separates: the
-multipliers of the parent leave with the mean over children of the right-hand sides.
+with equalities only, of ``K = H + sigma I``, and one cut at zero. The children have one H, each in its scale
+s_c, and the multipliers of the parent reach a child divided by s_c: with ``t_c = (1 / s_c) / sum(1 / s)``
+they leave with t_c times the sum of the right-hand sides, and what is left of a child beside t_c of the
+parent separates from the others.
 
 A chain of terms, each coarser than the one before, has an inverse of one pass per term. Let ``T_k`` be the
 sum up to term k, of weight w, and ``g = T_{k-1}^-1 1``. On every row of the term, by Sherman and Morrison,
@@ -103,12 +104,9 @@ class Factor(NamedTuple):
 def find_structure(problem: FamilyProblem) -> Layout | None:
     """Return the structure of a family, or None: one Hessian, few rows outside a chain, no groups.
 
-    Children of a parent have to agree in their scale, too, and there are no joint totals; other families are
-    left to the general ladder.
+    There are no joint totals, either; other families are left to the general ladder.
     """
     if problem.hessians is not None or not problem.terms or len(problem.groups) or problem.joint is not None:
-        return None
-    if problem.parent is not None and not (problem.scale == problem.scale[0]).all():
         return None
     open_cells = problem.mask.copy()
     if problem.parent is not None:
@@ -154,10 +152,11 @@ def solve_structured(problem: FamilyProblem, tolerance: float, layout: Layout | 
     fixed = np.zeros((C, 0))
     if problem.fixed is not None:
         fixed = np.ascontiguousarray(problem.fixed[:, layout.held])
-    share = np.zeros(len(cells))
+    parts = _parts(problem)
+    share = np.zeros((C, len(cells)))
     if problem.parent is not None:
-        share = problem.parent[cells] / C
-        fixed = fixed - fixed.mean(axis=0)
+        share = parts[:, None] * problem.parent[cells]
+        fixed = fixed - parts[:, None] * fixed.sum(axis=0)
     linear = problem.linear[:, cells] / problem.weight
     mask = np.ascontiguousarray(layout.open_cells[:, cells])
     w = np.where(mask, share, 0.0)
@@ -174,7 +173,7 @@ def solve_structured(problem: FamilyProblem, tolerance: float, layout: Layout | 
         _factorise(structure, changed, sigma, factor)
         history.counts[changed] = -1
         earlier = w.copy()
-        _iterate(structure, factor, active, sigma, linear, fixed, share, has_parent, mask, w, primal, dual)
+        _iterate(structure, factor, active, sigma, linear, fixed, share, parts, mask, w, primal, dual)
         z = np.where(mask, np.maximum(w, 0.0), 0.0)
         top = problem.top if has_parent else max(1.0, float(z.max(initial=0.0)))
         missed = np.maximum(primal, dual)
@@ -262,6 +261,12 @@ def _root(problem: FamilyProblem, open_cells: Bools) -> tuple[Floats, Floats, in
             price = np.where(open_cells[0], np.maximum(price, 0.0), price)  # a closed cell may have any
             return np.maximum(x[0], 0.0), price, faces
         free = after
+
+
+def _parts(problem: FamilyProblem) -> Floats:
+    """Return what each child has of the parent's price, shape (C,): by one over its scale; zeros at roots."""
+    inverse: Floats = 1.0 / problem.scale
+    return np.asarray(inverse / inverse.sum() if problem.parent is not None else np.zeros(len(inverse)))
 
 
 def _no_factor(structure: Structure) -> Factor:
@@ -521,7 +526,7 @@ def _iterate(
     linear: Floats,
     fixed: Floats,
     share: Floats,
-    has_parent: bool,
+    parts: Floats,
     mask: Bools,
     w: Floats,
     primal: Floats,
@@ -533,7 +538,7 @@ def _iterate(
     """
     C, n = w.shape
     start, ranks = structure.start, structure.ranks
-    mean = np.zeros(n)
+    total = np.zeros(n)
     v = np.empty(n)
     z = np.empty((C, n))
     back = np.empty(n)
@@ -549,19 +554,16 @@ def _iterate(
                 z[c, j] = max(w[c, j], 0.0) if mask[c, j] else 0.0
         for _ in range(ROUND):
             primal[b] = dual[b] = 0.0
-            if has_parent:
-                mean[low:high] = 0.0
-                for c in range(C):
-                    for j in range(low, high):
-                        mean[j] += linear[c, j] + s * (2.0 * z[c, j] - w[c, j])
-                for j in range(low, high):
-                    mean[j] /= C
+            total[low:high] = 0.0
             for c in range(C):
                 for j in range(low, high):
-                    v[j] = linear[c, j] + s * (2.0 * z[c, j] - w[c, j]) - mean[j]
+                    total[j] += linear[c, j] + s * (2.0 * z[c, j] - w[c, j])
+            for c in range(C):
+                for j in range(low, high):
+                    v[j] = linear[c, j] + s * (2.0 * z[c, j] - w[c, j]) - parts[c] * total[j]
                 _by_inverse(structure, factor, core, low, high, diagonal, fixed[c], v, back)
                 for j in range(low, high):
-                    x = v[j] + share[j]
+                    x = v[j] + share[c, j]
                     old = z[c, j]
                     w[c, j] += RELAXED * (x - old)
                     new = max(w[c, j], 0.0) if mask[c, j] else 0.0
@@ -584,10 +586,9 @@ def _multipliers(
     R = 0 if problem.fixed is None else problem.fixed.shape[1]
     gradient = gradients(problem, x) / problem.scale[:, None]
     left = (y - gradient)[:, cells]
-    mu = np.zeros(n)
-    if problem.parent is not None:
-        mu[cells] = left.mean(axis=0)
-        left = left - mu[cells]
+    mu, parts = np.zeros(n), _parts(problem)
+    mu[cells] = left.sum(axis=0)
+    left = left - parts[:, None] * mu[cells]
     nu = np.zeros((C, R))
     whole = gradient
     rows = problem.fixed_rows
@@ -597,13 +598,16 @@ def _multipliers(
         for c in range(C):
             nu[c] = np.bincount(rows[cells], left[c], R) / count
             closed = np.flatnonzero(inside & problem.mask[c] & (problem.fixed[c] == 0.0)[rows])
-            np.maximum.at(nu[c], rows[closed], -(gradient[c] + mu)[closed])
+            np.maximum.at(nu[c], rows[closed], -(gradient[c] + parts[c] * mu)[closed])
         whole = gradient + nu[:, rows]
     if problem.parent is not None:
         nothing = np.flatnonzero(problem.parent == 0.0)
-        needed = np.where(problem.mask, -whole, -np.inf)[:, nothing].max(axis=0, initial=-np.inf)
+        mu /= (1.0 / problem.scale).sum()
+        needed = np.where(problem.mask, -whole * problem.scale[:, None], -np.inf)
+        needed = needed[:, nothing].max(axis=0, initial=-np.inf)
         mu[nothing] = np.where(np.isfinite(needed), needed, 0.0)
-        mu *= problem.scale[0]
+    else:
+        mu[:] = 0.0
     nu *= problem.scale[:, None]
     multipliers = Multipliers(mu, np.zeros(problem.lower.shape))
     return multipliers, nu if rows is not None else None
