@@ -52,6 +52,10 @@ TASK_LEAVES = 16_384
 MANY_CELLS = 2016
 """Leaves have no more different records than those of the persons' product, however many cells there are."""
 
+MAIN_CELL, WORKER_CELL = 300.0, 550.0
+"""Bytes that a further cell takes in the main process and in a worker: query groups as row numbers and masks,
+as counted in runs of DHC persons. The largest families come on top."""
+
 TIMED_CELLS = 1 << 16
 """A small run of more possible cells would itself take minutes: its root is a family with all of them."""
 
@@ -135,6 +139,8 @@ def forecast_run(
     mapped = max(0, leaves - MAPPED_LEAVES)
     main = MAIN_MB + ((leaves - mapped) * MAIN_LEAF + mapped * MAPPED_LEAF) / 2**20
     task = min(leaves, TASK_LEAVES) * (1200 + 1.5 * cells) / 2**20
+    further = (plan.product.schema.size - cells) / 2**20
+    main, task = main + MAIN_CELL * further, task + WORKER_CELL * further
     alone = workers <= 1
     # Leaf by leaf, nearly every cell of the microdata is a record of its own, and all answers are used.
     dense = estimator == "block-by-block"
