@@ -32,7 +32,6 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 from scipy import sparse
-from scipy.sparse import csgraph
 
 from opendas.arrays import Bools, Floats, Ints, refines
 from opendas.solvers.acceleration import accelerate, no_history
@@ -348,6 +347,8 @@ def independent_blocks(
     others : list of int32 array, (n,)
         Row of each cell in further partitions, their rows numbered through from 0 to `number` - 1.
     """
+    from scipy.sparse import csgraph  # a twentieth of all imports, and few families need it
+
     parts = int(coarsest.max(initial=-1)) + 1
     links = [np.zeros(0, np.int32), *(row + np.int32(parts) for row in others)]
     ends = (np.tile(coarsest, len(others)), np.concatenate(links))
