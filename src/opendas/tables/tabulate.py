@@ -69,6 +69,9 @@ TABLE_FORMATS = ("parquet", "csv", "pl94")
 INTERVALS = "_intervals"
 """Ending of the name of a table with intervals, before that of its format."""
 
+LONGEST_NAME = 255
+"""Bytes of the name of a file."""
+
 _DECIMALS = 4
 
 
@@ -95,6 +98,23 @@ class TableRequest:
     confidence: Fraction
     measured: MeasuredProduct | None = None
     replicates: int = 0
+
+    def file_name(self, fmt: str) -> str:
+        """Return the name of the table's file.
+
+        Raises
+        ------
+        ConfigError
+            If no file can have it.
+        """
+        name = f"{self.stem}.{fmt}"
+        if len(name.encode()) > LONGEST_NAME:
+            raise ConfigError(
+                f"a file of this table would be called {name[:40]}..., of {len(name.encode())} bytes, and "
+                f"names have at most {LONGEST_NAME}. Shorten the names of attributes and recodes, or read "
+                "the table in Python: Release.table."
+            )
+        return name
 
 
 def percent_text(confidence: Fraction) -> str:
@@ -154,12 +174,11 @@ def table_request(
     grouping = released.frame.grouping(geolevel)
     if replicates is None:
         replicates = number_of_replicates(released)
+    stem = f"{slug}_{geolevel}{INTERVALS if measured is not None else ''}"
     if measured is None:
-        stem = f"{slug}_{geolevel}"
         return TableRequest(released, table, grouping, stem, confidence, replicates=replicates)
     if released.name not in measured:
         measured[released.name] = MeasuredProduct(noisy_tree(released), released)
-    stem = f"{slug}_{geolevel}{INTERVALS}"
     return TableRequest(released, table, grouping, stem, confidence, measured[released.name], replicates)
 
 
@@ -288,7 +307,7 @@ def write_table(
         raise ConfigError(f"unknown format {fmt!r} of a single table; known are parquet and csv.")
     request = table_request(release, name, geolevel, confidence, measured=measured, replicates=replicates)
     folder = release.path / "tables" if to is None else to
-    path = folder / f"{request.stem}.{fmt}"
+    path = folder / request.file_name(fmt)
     batches = table_batches(request)
     first = next(batches)
     if fmt == "parquet":
@@ -375,7 +394,7 @@ def write_tables(
                 f"the pl94 format holds {', '.join(PL94_TABLES)}, not {name!r}; try parquet or csv."
             )
         for geolevel in geolevels:
-            table_request(release, name, geolevel, confidence, measured=measured)
+            table_request(release, name, geolevel, confidence, measured=measured).file_name(fmt)
     if fmt == "pl94":
         return tuple(path for geolevel in geolevels for path in write_legacy(release, geolevel, to=to))
     return tuple(

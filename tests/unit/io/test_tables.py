@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import zipfile
 from fractions import Fraction
 
@@ -240,6 +241,17 @@ def test_any_query_makes_a_table(wards, tmp_path):
     assert np.array_equal(np.stack([table.column(label) for label in labels], axis=1), wanted)
     paths = write_tables(tmp_path, ["broad*age", "total"], ["region"], fmt="csv", to=tmp_path / "t")
     assert [path.name for path in paths] == ["age+broad_region.csv", "total_region.csv"]
+
+
+def test_a_table_whose_file_no_folder_takes_is_refused_and_can_be_read(wards, tmp_path):
+    name = "x" * 250
+    (broad,) = wards.product.recodes
+    product = dataclasses.replace(wards.product, recodes=(broad, dataclasses.replace(broad, name=name)))
+    add_product(tmp_path / "release", dataclasses.replace(wards, product=product))
+    with pytest.raises(ConfigError, match="names have at most 255"):
+        write_tables(tmp_path, ["total", name], ["region"], to=tmp_path / "t")
+    assert not (tmp_path / "t").exists()
+    assert len(tabulate(tmp_path, name, "region")) == 2
 
 
 def test_a_query_of_two_products_must_name_one(release):
