@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from itertools import pairwise
@@ -114,6 +115,14 @@ def test_processes_that_run_already_learn_one_worker_after_the_other() -> None:
             engine.__exit__(None)
     with pytest.raises(RuntimeError):
         next(pool.spread(abs, [-1]))
+
+
+def test_workers_that_need_memory_are_not_taken_for_leaking() -> None:
+    """loky would start another one in their place, and warn of it in the middle of a run."""
+    pool = WorkerPool(1)
+    ((_, limit),) = pool.spread(os.getenv, ["LOKY_MAX_MEMORY_LEAK_SIZE"])
+    pool.close()
+    assert float(limit) >= 1e15
 
 
 def covers(cuts: tuple[int, ...], geounits: int) -> bool:

@@ -52,6 +52,10 @@ LEAF_CELLS = 2016
 different cells."""
 
 
+_NEVER = "1e15"
+"""Growth, in bytes, from which loky starts another worker in the place of one: large families need memory."""
+
+
 def default_workers() -> int:
     """Return the number of worker processes used by default: the machine's cores, at most two."""
     return min(2, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
@@ -205,6 +209,7 @@ class WorkerPool:
             initializer=load,
             initargs=(os.getpid(), self._turns, tuple(modules), held_folders()),
             timeout=None,
+            env={"LOKY_MAX_MEMORY_LEAK_SIZE": _NEVER},
         )
         with _interrupts_for_us():
             for _ in range(workers):

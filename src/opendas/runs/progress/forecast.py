@@ -49,6 +49,9 @@ MAIN_LEAF, MAPPED_LEAVES, MAPPED_LEAF = 1100.0, 1 << 18, 640.0
 TASK_LEAVES = 16_384
 """A worker holds about so many leaves at a time, see :mod:`opendas.engines.tasks`."""
 
+LARGE_OUTPUT = 7000.0
+"""Bytes a leaf of files, and of checkpoints, of products too large for a small run: a state's DHC."""
+
 MANY_CELLS = 2016
 """Leaves have no more different records than those of the persons' product, however many cells there are."""
 
@@ -147,6 +150,8 @@ def forecast_run(
     leaf_output, leaf_scratch = (
         (30 + 0.34 * cells, 230 + 1.9 * cells) if dense else (28 + 0.09 * cells, 25 + 0.28 * cells)
     )
+    if plan.product.schema.size > TIMED_CELLS:
+        leaf_output = leaf_scratch = LARGE_OUTPUT
     output = 0.2 + (leaves * leaf_output / 2**20 if estimates else 0.0)
     if full:
         main += 6 + 0.085 * cells
