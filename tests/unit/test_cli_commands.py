@@ -241,6 +241,8 @@ def test_tabulate_splits_its_tables(calls: Calls) -> None:
     code, out, _ = invoke("tabulate", "run", "--tables", "P1, P2", "--geolevel", "tract")
     assert (code, out) == (0, "P1_tract.parquet\n")
     assert calls.asked["tabulate"]["tables"] == ["P1", "P2"]
+    invoke("tabulate", "run", "--tables", "P1", "--tables", "P2,P3", "--geolevel", "tract")
+    assert calls.asked["tabulate"]["tables"] == ["P1", "P2", "P3"]
     assert invoke("tabulate", "run", "--tables", ",", "--geolevel", "tract")[0] == 2
     assert calls.asked["tabulate"]["intervals"] is None
     assert invoke("tabulate", "run", "--tables", "P1", "--geolevel", "tract", "--intervals", "0.9")[0] == 0

@@ -151,7 +151,11 @@ def verify_command(
 @click.command("tabulate")
 @out_argument
 @click.option(
-    "--tables", required=True, metavar="P1,...,H1|QUERY,...", help="Tables, or query groups of any product."
+    "--tables",
+    required=True,
+    multiple=True,
+    metavar="P1,...,H1|QUERY,...",
+    help="Tables, or query groups of any product. May be repeated.",
 )
 @click.option(
     "--geolevel",
@@ -184,7 +188,7 @@ def verify_command(
 @sign_options
 def tabulate_command(
     out: Path,
-    tables: str,
+    tables: tuple[str, ...],
     geolevels: tuple[str, ...],
     file_format: str,
     intervals: str | None,
@@ -199,7 +203,7 @@ def tabulate_command(
     import opendas
 
     level = None if intervals is None else opendas.exact_level(intervals)
-    names = [name.strip() for name in tables.split(",") if name.strip()]
+    names = [name.strip() for name in ",".join(tables).split(",") if name.strip()]
     if not names:
         raise click.UsageError("--tables names no table.")
     if sign is not None and to is not None:
