@@ -76,7 +76,7 @@ class Calls:
 def calls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Calls:
     monkeypatch.chdir(tmp_path)
     calls = Calls()
-    run = SimpleNamespace(product=SimpleNamespace(name="pl94-persons"))
+    run = SimpleNamespace(product=SimpleNamespace(name="pl94-persons"), companion=None)
     release = SimpleNamespace(verify=lambda **_: calls.checks)
     plan = {
         "rho": "1/2",
