@@ -48,7 +48,8 @@ def test_headers_and_cells_of_tables_are_shown_and_not_computed(out: Path) -> No
         exact = pq.read_table(path.with_suffix(".parquet"))
         assert rows[0] == [cell_text(name) for name in exact.column_names]
         for row, known in zip(rows[1:], exact.to_pylist(), strict=True):
-            assert [str(value) for value in known.values()] == row, "numbers and geocodes are as they are"
+            texts = ["" if value is None else str(value) for value in known.values()]  # no known margin
+            assert texts == row, "numbers and geocodes are as they are"
         for name in rows[0]:
             assert not name.startswith(("=", "+", "-", "@", "\t", "\r"))
             seen.add(name)
