@@ -249,7 +249,7 @@ BOOK = {
         ({"places": {"pl94-persons": 1, "pl94-units": 4}}, "out of place"),
         ({"places": {"pl94-persons": 1, "pl94-units": 1}}, "out of place"),
         ({"places": {"pl94-persons": 1, "other": 2}}, "out of place"),
-        ({"places": {"pl94-persons": 1}}, "not in the book"),
+        ({"places": {"pl94-persons": 1}}, "out of place"),
         ({"spent": "2001"}, "more is spent than the limit"),
         ({"spent": "1/100"}, "less than the runs"),
         ({"surprise": 1}, "was changed"),
