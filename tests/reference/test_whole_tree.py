@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from support.mini import from_dense, mini_frame, mini_product
 from support.random_tree import (
@@ -112,6 +112,7 @@ def test_what_is_not_measured_is_unknown_and_nothing_else_is(product: str, tree:
 
 
 @settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@example(1938, False, False, 0.0, "nothing", 0)  # rows whose places have one sum
 @given(
     seed=st.integers(0, 10_000),
     masks=st.booleans(),

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from opendas.arrays import Bools, Floats, Ints
 from opendas.gls.cells import Domain
@@ -52,14 +53,13 @@ class Rows:
         """Find out which rows are of one kind."""
         keys = []
         for outer in _outers(domain, members):
-            # Two numbers made of thousands tell rows apart as all of these would: the factors are digits that
-            # no sum of matrices knows about.
+            # Two numbers made of thousands tell rows apart as all of these would, with factors that follow no
+            # rule: multiples of a root have equal sums where the places have.
             mixed = np.zeros((len(outer[0]), 2))
             done = 1
             for stack in outer:
-                place = np.arange(done, done + stack[0].size, dtype=np.float64)
-                factors = np.modf(place[:, None] * np.sqrt([2.0, 3.0]))[0]
-                mixed += stack.reshape(len(stack), -1) @ factors
+                place = np.arange(done, done + stack[0].size, dtype=np.uint64)
+                mixed += stack.reshape(len(stack), -1) @ _scattered(place)
                 done += len(place)
             keys.append(mixed)
         found = np.concatenate([np.zeros((0, 2)), *keys])
@@ -122,6 +122,14 @@ class Rows:
             found.append(part)
         empty = np.zeros((len(operators.stacks[0]), 0))
         return np.concatenate([empty, *found], axis=1)
+
+
+def _scattered(place: NDArray[np.uint64]) -> Floats:
+    """Return two numbers in [0, 1) for each place, float64 (p, 2), as SplitMix64 mixes them (Steele 2014)."""
+    mixed: NDArray[np.uint64] = np.stack([2 * place, 2 * place + 1], axis=1) * np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray((mixed ^ (mixed >> np.uint64(31))) * 2.0**-64)
 
 
 def _outers(domain: Domain, members: Bools) -> Iterator[list[Floats]]:
