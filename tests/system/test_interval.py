@@ -252,8 +252,10 @@ def test_blocks_from_python(made: Path, tmp_path: Path) -> None:
     whole = release.interval("kind", blocks=path).to_arrow()
     codes = [code.decode() for code in mini_frame().geocodes]
     frame = release.interval("kind", blocks={"geocode": codes[8:12], "area": ["town"] * 4}).to_arrow()
-    assert frame.equals(whole.slice(6, 3))
     import pandas as pd
+
+    # Sums of doubles over one area and over many may differ in the last digit.
+    pd.testing.assert_frame_equal(frame.to_pandas(), whole.slice(6, 3).to_pandas().reset_index(drop=True))
 
     table = pd.DataFrame({"geocode": codes[8:12], "area": "town"})
     assert release.interval("kind", blocks=table).to_arrow().equals(frame)
