@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Bools", "Codes", "Floats", "Ints", "rank_in_run", "refines"]
+__all__ = ["Bools", "Codes", "Floats", "Ints", "rank_in_run", "refines", "value_of_rows"]
+
+_Value = TypeVar("_Value", bound=np.generic)
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -23,7 +25,12 @@ def rank_in_run(column: NDArray[Any]) -> Ints:
 
 
 def refines(fine: NDArray[np.integer[Any]], coarse: NDArray[Any]) -> bool:
-    """Whether the row of a cell in `fine` determines its value in `coarse`.
+    """Whether the row of a cell in `fine` determines its value in `coarse`, as :func:`value_of_rows`."""
+    return value_of_rows(fine, coarse) is not None
+
+
+def value_of_rows(fine: NDArray[np.integer[Any]], coarse: NDArray[_Value]) -> NDArray[_Value] | None:
+    """Return the value that the cells of each row have, (rows,); None where some row has several.
 
     Parameters
     ----------
@@ -34,4 +41,4 @@ def refines(fine: NDArray[np.integer[Any]], coarse: NDArray[Any]) -> bool:
     """
     of_row = np.zeros(int(fine.max(initial=-1)) + 1, coarse.dtype)
     of_row[fine] = coarse
-    return np.array_equal(of_row[fine], coarse)
+    return of_row if np.array_equal(of_row[fine], coarse) else None

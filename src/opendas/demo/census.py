@@ -17,7 +17,6 @@ import pyarrow as pa
 
 from opendas.arrays import Bools, Floats, Ints
 from opendas.demo.homes import (
-    FIRST_QUARTERS,
     Households,
     describe,
     draw_tenure,
@@ -35,7 +34,7 @@ from opendas.readers.base import ReaderSpec
 from opendas.readers.pl94.segments import check_members
 from opendas.readers.registry import make_reader
 from opendas.schema.dhc_persons import GQ_CODES
-from opendas.schema.dhc_units import dhc_units
+from opendas.schema.dhc_units import FIRST_QUARTERS, dhc_units
 from opendas.schema.pl94 import HHGQ_LEVELS, pl94_persons, pl94_units, race_combinations
 from opendas.solvers.rounding.snapping import mix
 

@@ -12,11 +12,17 @@ import numpy as np
 
 from opendas.arrays import Bools, Floats, Ints
 from opendas.demo.households import ADULT, CODE
-from opendas.schema.dhc_units import COUPLES, LARGEST, dhc_units, household_type_codes
+from opendas.schema.dhc_units import (
+    COUPLES,
+    FIRST_VACANT,
+    HOUSEHOLDER_AGES,
+    LARGEST,
+    dhc_units,
+    household_type_codes,
+)
 from opendas.schema.pl94 import RACES
 
 __all__ = [
-    "FIRST_QUARTERS",
     "Households",
     "describe",
     "draw_tenure",
@@ -24,9 +30,6 @@ __all__ = [
     "household_codes",
     "keeps_edits",
 ]
-
-_HEAD_AGES = (25, 35, 45, 55, 60, 65, 75, 85)
-"""Ages at which the second and later levels of the householder's age begin."""
 
 _PARTNERS = ("opposite_sex_spouse", "same_sex_spouse", "opposite_sex_partner", "same_sex_partner")
 """Who lives with the householder, by code 1 to 4 of couples; 5 is nobody."""
@@ -96,7 +99,7 @@ def describe(relgq: Ints, sex: Ints, age: Ints, hispanic: Ints, cenrace: Ints) -
     generations = above.astype(np.int64) + below + has(is_a("grandchild"))
     return Households(
         sex[first],
-        np.searchsorted(_HEAD_AGES, age[first], side="right").astype(np.int64),
+        np.searchsorted(HOUSEHOLDER_AGES[1:], age[first], side="right").astype(np.int64),
         hispanic[first],
         np.minimum(cenrace[first], len(RACES)),
         np.minimum(np.bincount(household, minlength=h), LARGEST),
@@ -140,10 +143,6 @@ def household_codes(households: Households, tenvacgq: Ints) -> dict[str, Ints]:
         "hhtype_dhch": household_types(households),
     }
 
-
-FIRST_VACANT, FIRST_QUARTERS = 4, 11
-"""Levels of ``tenvacgq`` where vacant units and group quarters begin. Before them stand occupied units: owned
-with a mortgage, owned clear, rented, no rent paid."""
 
 # By the householder's age: share of owners, and of owners with a mortgage; then shares of vacant units.
 # Invented, and about as in the United States.

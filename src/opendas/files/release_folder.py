@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from opendas.arrays import Bools, Ints
+from opendas.arrays import Bools, Ints, refines
 from opendas.constraints.table import ConstraintTable, bound_cells
 from opendas.errors import ConfigError, DataError, FormatError
 from opendas.files.atomic import sha256_file
@@ -311,11 +311,7 @@ def _holds_too(
     known = of_row[query.row_of_cell[product.possible]]
     for own in product.invariants:
         rows = product.workload.group(own.query).row_of_cell[product.possible]
-        first = np.zeros(int(rows.max(initial=0)) + 1, dtype=np.int64)
-        first[rows] = known
-        if np.array_equal(first[rows], known) and order[own.geolevel] >= order.get(
-            invariant.geolevel, len(order)
-        ):
+        if refines(rows, known) and order[own.geolevel] >= order.get(invariant.geolevel, len(order)):
             return True
     return False
 

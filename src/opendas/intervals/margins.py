@@ -16,7 +16,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from opendas.arrays import Ints
+from opendas.arrays import Ints, value_of_rows
 from opendas.errors import ConfigError
 from opendas.schema.attributes import Attribute, Recode, Schema
 from opendas.schema.declarations import StructuralZero
@@ -211,11 +211,10 @@ class Margin:
         ConfigError
             If cells that the margin counts together are of several kinds.
         """
-        found = np.zeros(self.product.schema.size, dtype=np.int64)
-        found[self.cells] = kinds
-        if not np.array_equal(found[self.cells], kinds):
+        found = value_of_rows(self.cells, kinds)
+        if found is None:
             raise ConfigError(f"measurements were summed to {self.product.name}, which does not answer this.")
-        return found
+        return found.astype(np.int64)
 
 
 def joined(first: Ints, second: Ints) -> Ints:

@@ -9,8 +9,8 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from opendas.arrays import Bools, Floats, Ints
+from opendas.metrics.aggregate import project
 from opendas.metrics.errors import LevelErrors
-from opendas.schema.attributes import Schema
 from opendas.schema.product import Product
 
 __all__ = ["AgeSexRow", "Pyramid", "age_sex_rows", "has_ages", "median_age", "pyramids"]
@@ -129,18 +129,13 @@ def has_ages(product: Product) -> bool:
     )
 
 
-def _by_age(table: csr_array, schema: Schema, sex_and_age: Ints) -> Floats:
+def _by_age(table: csr_array, product: Product) -> Floats:
     """Sum a (g, n) table to float64 (g, 2, ages)."""
-    ages = len(schema.attribute("age").levels)
-    n = len(sex_and_age)
-    ones = np.ones(n, dtype=np.int64)
-    projection = csr_array((ones, sex_and_age, np.arange(n + 1)), shape=(n, 2 * ages))
-    return np.asarray((table @ projection).toarray(), np.float64).reshape(-1, 2, ages)
-
-
-def _sex_and_age(schema: Schema) -> Ints:
-    codes = dict(zip(schema.names, schema.codes(np.arange(schema.size)), strict=True))
-    return np.asarray(codes["sex"] * len(schema.attribute("age").levels) + codes["age"], np.int64)
+    names = product.schema.names
+    counts = np.asarray(project(table, product.workload.group("sex * age")).toarray(), np.float64)
+    if names.index("sex") < names.index("age"):
+        return counts.reshape(len(counts), 2, -1)
+    return counts.reshape(len(counts), -1, 2).transpose(0, 2, 1)
 
 
 def _five_years(counts: Floats) -> Floats:
@@ -199,23 +194,20 @@ def age_sex_rows(levels: Iterable[LevelErrors], product: Product) -> tuple[AgeSe
     The median age and the index of dissimilarity, half the sum of the differences between the shares of
     five-year groups by sex, are taken over geounits with people in truth and estimate.
     """
-    return tuple(row for level in levels for row in _level_rows(level, product.schema))
+    return tuple(row for level in levels for row in _level_rows(level, product))
 
 
-def _level_rows(level: LevelErrors, schema: Schema) -> Iterator[AgeSexRow]:
-    columns = _sex_and_age(schema)
+def _level_rows(level: LevelErrors, product: Product) -> Iterator[AgeSexRow]:
     tally = _Tally()
     for start in range(0, level.truth.shape[0], _AT_ONCE):
         part = slice(start, start + _AT_ONCE)
-        truth = _by_age(level.truth[part], schema, columns)
-        _measure(tally, truth, truth + _by_age(level.error[part], schema, columns))
+        truth = _by_age(level.truth[part], product)
+        _measure(tally, truth, truth + _by_age(level.error[part], product))
     return (sums.row(level.units.geolevel, measure) for measure, sums in tally.sums.items())
 
 
 def pyramids(levels: Sequence[LevelErrors], product: Product) -> tuple[Pyramid, ...]:
     """Return the population by sex and five-year group of one typical geounit of each level."""
-    schema = product.schema
-    columns = _sex_and_age(schema)
     starts = range(0, OLDEST_GROUP + 1, 5)
     names = tuple(f"{age}+" if age == OLDEST_GROUP else f"{age}-{age + 4}" for age in starts)
     found = []
@@ -224,9 +216,9 @@ def pyramids(levels: Sequence[LevelErrors], product: Product) -> tuple[Pyramid, 
         if not len(order):
             continue
         chosen = slice(int(order[len(order) // 2]), int(order[len(order) // 2]) + 1)
-        truth = _five_years(_by_age(level.truth[chosen], schema, columns))[0].astype(np.int64)
-        error = _five_years(_by_age(level.error[chosen], schema, columns))[0].astype(np.int64)
+        truth = _five_years(_by_age(level.truth[chosen], product))[0].astype(np.int64)
+        error = _five_years(_by_age(level.error[chosen], product))[0].astype(np.int64)
         geocode = level.units.geocodes[chosen][0].decode()
-        sexes = schema.attribute("sex").levels
+        sexes = product.schema.attribute("sex").levels
         found.append(Pyramid(level.units.geolevel, geocode, sexes, names, truth, truth + error))
     return tuple(found)

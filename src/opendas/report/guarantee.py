@@ -350,7 +350,7 @@ def _paragraphs(run: RunFacts) -> tuple[str, ...]:
     bounds = (
         "keep within its bounds and those of the release that this one is tied to,"
         if run.tied
-        else ("keep within its bounds")
+        else "keep within its bounds"
     )
     earlier = ", the microdata of that release" if run.tied else ""
     return (

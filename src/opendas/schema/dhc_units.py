@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import pairwise
 from itertools import product as cartesian
 
 import numpy as np
@@ -23,6 +24,9 @@ from opendas.schema.product import PassPlan, Product
 __all__ = [
     "CHILDREN",
     "COUPLES",
+    "FIRST_QUARTERS",
+    "FIRST_VACANT",
+    "HOUSEHOLDER_AGES",
     "HOUSEHOLD_TYPES",
     "LARGEST",
     "VACANCIES",
@@ -37,6 +41,16 @@ LARGEST = 7
 
 VACANCIES = ("for_rent", "rented", "for_sale", "sold", "seasonal", "migrant", "other")
 """Vacancy status, codes 4 to 10 of ``tenvacgq``: 1 to 7 of the census."""
+
+FIRST_VACANT = 4
+"""Level of ``tenvacgq`` where vacant units begin; before it stand owned with a mortgage, owned clear, rented,
+and no rent paid."""
+
+FIRST_QUARTERS = FIRST_VACANT + len(VACANCIES)
+"""Level of ``tenvacgq`` where group quarters begin."""
+
+HOUSEHOLDER_AGES = (15, 25, 35, 45, 55, 60, 65, 75, 85)
+"""Age at which each level of ``hhage`` begins."""
 
 COUPLES = (
     "married_opposite_sex",
@@ -192,7 +206,7 @@ def household_type_codes() -> npt.NDArray[np.int16]:
 
 _LABELS = tuple(kind.label for kind in HOUSEHOLD_TYPES)
 _SEXES = ("male", "female")
-_AGES = ("15-24", "25-34", "35-44", "45-54", "55-59", "60-64", "65-74", "75-84", "85+")
+_AGES = (*(f"{low}-{high - 1}" for low, high in pairwise(HOUSEHOLDER_AGES)), f"{HOUSEHOLDER_AGES[-1]}+")
 _ELDERLY = ("none_60plus", "60plus_none_65plus", "65plus_none_75plus", "75plus")
 _RACES = ("white", "black", "aian", "asian", "nhpi", "sor", "two_or_more")
 _OWNED = ("owned_with_mortgage", "owned_clear")

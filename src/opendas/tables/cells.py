@@ -1,12 +1,11 @@
 """What each column of a table counts.
 
 Tables P1 to P5 and H1 of the redistricting data (Public Law 94-171), and those of the DHC
-(:mod:`opendas.tables.dhc`, :mod:`opendas.tables.dhc_units`); a name belongs to a product, and both have a
-P1. Every cell is a box: a set of
-levels for each attribute, all levels where none is named. Order and names of the redistricting cells are
-those of the technical documentation of the 2020 Census Redistricting Data Summary File, and follow from the
-63 combinations of races. For any product, the rows of a query group make a table too. And finding what a
-name stands for.
+(:mod:`opendas.tables.dhc`, :mod:`opendas.tables.dhc_units`); a name belongs to a product, and both have a P1.
+Every cell is a box: a set of levels for each attribute, all levels where none is named. Order and names of
+the redistricting cells are those of the technical documentation of the 2020 Census Redistricting Data Summary
+File, and follow from the 63 combinations of races. For any product, the rows of a query group make a table
+too. And finding what a name stands for.
 
 Axes: ``n`` cells of the schema, ``t`` columns of the table, ``b`` classes of cells that count in the same
 columns.

@@ -10,7 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 
-from opendas.schema.dhc_units import COUPLES, HOUSEHOLD_TYPES, LARGEST, VACANCIES, HouseholdType
+from opendas.schema.dhc_units import (
+    COUPLES,
+    FIRST_QUARTERS,
+    FIRST_VACANT,
+    HOUSEHOLD_TYPES,
+    LARGEST,
+    HouseholdType,
+)
 from opendas.tables.dhc import RACE_LABELS, Box, DhcTable, Rows
 
 __all__ = ["household_tables", "unit_tables"]
@@ -279,8 +286,8 @@ _VACANCY_LABELS = (
     "For rent", "Rented, not occupied", "For sale only", "Sold, not occupied",
     "For seasonal, recreational, or occasional use", "For migrant workers", "Other vacant",
 )  # fmt: skip
-_OCCUPIED = tuple(range(4))
-_VACANT = tuple(range(4, 4 + len(VACANCIES)))
+_OCCUPIED = tuple(range(FIRST_VACANT))
+_VACANT = tuple(range(FIRST_VACANT, FIRST_QUARTERS))
 
 
 def _occupancy(box: Box) -> Rows:

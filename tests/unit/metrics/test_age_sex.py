@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -43,14 +44,14 @@ def counts(seed: int) -> tuple[np.ndarray, np.ndarray]:
     return truth, estimate
 
 
+def sparse(dense: np.ndarray) -> Histogram:
+    flat = dense.reshape(len(BLOCKS), -1)
+    row, cell = np.nonzero(flat)
+    return Histogram.from_entries(row, cell, flat[row, cell], shape=flat.shape)
+
+
 def evaluation(truth: np.ndarray, estimate: np.ndarray) -> Evaluation:
     frame = Frame(BLOCKS, official_codes(BLOCKS, "state"), "block")
-
-    def sparse(dense: np.ndarray) -> Histogram:
-        flat = dense.reshape(len(BLOCKS), -1)
-        row, cell = np.nonzero(flat)
-        return Histogram.from_entries(row, cell, flat[row, cell], shape=flat.shape)
-
     return evaluate(sparse(truth), sparse(estimate), frame, product())
 
 
@@ -115,6 +116,16 @@ def test_measures_are_those_of_loops_over_people(seed: int, monkeypatch: pytest.
             percents = [100 * (e - t) / t for t, e in answers if t]
             assert row.mean_abs_percent_error == pytest.approx(statistics.fmean(map(abs, percents)))
             assert row.mean_percent_error == pytest.approx(statistics.fmean(percents))
+
+
+def test_the_order_of_attributes_does_not_matter() -> None:
+    truth, estimate = counts(0)
+    turned = product()
+    kind, sex, age = turned.schema.attributes
+    turned = replace(turned, schema=Schema((age, kind, sex)))
+    frame = Frame(BLOCKS, official_codes(BLOCKS, "state"), "block")
+    pair = (sparse(dense.transpose(0, 3, 1, 2)) for dense in (truth, estimate))
+    assert evaluate(*pair, frame, turned).by_age_and_sex == evaluation(truth, estimate).by_age_and_sex
 
 
 def test_nobody_has_no_median_and_no_mean() -> None:

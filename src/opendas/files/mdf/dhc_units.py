@@ -17,14 +17,21 @@ import numpy.typing as npt
 from opendas.arrays import Ints
 from opendas.errors import DataError
 from opendas.schema.dhc_persons import GQ_CODES
-from opendas.schema.dhc_units import CHILDREN, COUPLES, HOUSEHOLD_TYPES, VACANCIES, HouseholdType
+from opendas.schema.dhc_units import (
+    CHILDREN,
+    COUPLES,
+    FIRST_VACANT,
+    HOUSEHOLD_TYPES,
+    VACANCIES,
+    HouseholdType,
+)
 from opendas.schema.histogram import Histogram
 from opendas.schema.product import Product
 
 __all__ = ["unit_columns", "unit_estimate", "unit_records", "units_of_records"]
 
-_RENTED, _NO_RENT, _VACANT = 2, 3, 4
-"""Levels of the second histogram: households that rent, that pay no rent, and the first vacant one."""
+_RENTED, _NO_RENT = 2, 3
+"""Levels of the second histogram: households that rent, and that pay no rent."""
 
 _OTHERS = len(VACANCIES) + len(GQ_CODES)
 """Levels without a household."""
@@ -150,11 +157,11 @@ def unit_records(product: Product, households: Histogram, units: Histogram) -> H
         return np.asarray((number * without[at] + start[at]) // in_all[at])
 
     free[rents] = before(last) - before(last - counts)
-    other = units.cells >= _VACANT
+    other = units.cells >= FIRST_VACANT
     return Histogram.from_entries(
         np.concatenate([leaf, leaf[rents], unit_leaf[other]]),
         np.concatenate(
-            [households.cells, first + place[rents], first + len(rented) + units.cells[other] - _VACANT]
+            [households.cells, first + place[rents], first + len(rented) + units.cells[other] - FIRST_VACANT]
         ),
         np.concatenate([households.counts - free, free[rents], units.counts[other]]),
         shape=(leaves, first + len(rented) + _OTHERS),
@@ -181,9 +188,9 @@ def unit_estimate(product: Product, records: Histogram) -> Histogram:
 
 def units_of_records(product: Product, records: Histogram) -> Histogram:
     """Return the histogram of all units of records, over tenure, vacancy and types of group quarters."""
-    tenure, others = _tenure(product), np.arange(_VACANT, _VACANT + _OTHERS)
+    tenure, others = _tenure(product), np.arange(FIRST_VACANT, FIRST_VACANT + _OTHERS)
     level = np.concatenate([tenure, np.full(int((tenure == _RENTED).sum()), _NO_RENT), others])
     leaf = np.repeat(np.arange(records.rows), np.diff(records.indptr))
     return Histogram.from_entries(
-        leaf, level[records.cells], records.counts, shape=(records.rows, _VACANT + _OTHERS)
+        leaf, level[records.cells], records.counts, shape=(records.rows, FIRST_VACANT + _OTHERS)
     )

@@ -13,15 +13,17 @@ from opendas.arrays import Bools, Ints
 from opendas.readers.cef.records import Records
 from opendas.readers.columns.findings import FindingLog
 from opendas.schema.dhc_persons import OLDEST, RELATIONSHIPS
-from opendas.schema.dhc_units import LARGEST, household_type_codes
+from opendas.schema.dhc_units import (
+    FIRST_QUARTERS,
+    FIRST_VACANT,
+    HOUSEHOLDER_AGES,
+    LARGEST,
+    household_type_codes,
+)
 from opendas.schema.product import Product
 
 __all__ = ["UnitLevels", "household_cells", "person_cells", "unit_levels"]
 
-_FIRST_VACANT, _FIRST_QUARTERS = 4, 11
-"""Levels of ``tenvacgq`` where vacant units and group quarters begin."""
-
-_HOUSEHOLDER_AGES = (25, 35, 45, 55, 60, 65, 75, 85)
 _RACES = 63
 
 
@@ -80,8 +82,8 @@ def unit_levels(
     rule = "expected 1 to 4 in an occupied housing unit"
     tenure = records.codes("TEN", {code: code for code in range(5)}, rule, log, blank=0)
     records.report(lived_in & (tenure == 0), "TEN", rule, log)
-    level = np.where(vacancy > 0, _FIRST_VACANT - 1 + vacancy, tenure - 1)
-    level = np.where(quarters > 0, _FIRST_QUARTERS - 1 + quarters, level)
+    level = np.where(vacancy > 0, FIRST_VACANT - 1 + vacancy, tenure - 1)
+    level = np.where(quarters > 0, FIRST_QUARTERS - 1 + quarters, level)
     cells = household_cells(records, lived_in & (tenure > 0), np.minimum(tenure - 1, 2), people, product, log)
     return UnitLevels(level.astype(np.int8), cells.astype(np.int32))
 
@@ -121,7 +123,7 @@ def household_cells(
     unknown = usable & (kind < 0)
     records.report(unknown, "HHT", rule, log)
     usable &= ~unknown
-    head = np.searchsorted(_HOUSEHOLDER_AGES, age, side="right")
+    head = np.searchsorted(HOUSEHOLDER_AGES[1:], age, side="right")
     codes = (sex, head, hispanic, race, elderly, tenure, kind)
     cells = product.schema.cells([np.where(usable, code, 0) for code in codes])
     return _possible(records, cells, usable, product, "HHLDRAGE", log)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from opendas.arrays import Floats, Ints
+from opendas.arrays import Floats, Ints, value_of_rows
 from opendas.solvers.problem.certificate import Multipliers
 from opendas.solvers.problem.curvature import blocks
 from opendas.solvers.problem.problem import FamilyProblem, Status, independent_joint
@@ -285,9 +285,8 @@ def _margins(
             continue
         source, place = np.arange(m), child * size + rows[cell]
         for fine, count, first in reversed(known) if nested else ():
-            image = np.zeros(count, np.intp)
-            image[fine] = rows
-            if np.array_equal(image[fine], rows):
+            image = value_of_rows(fine, rows)
+            if image is not None:
                 source = first + np.arange(C * count)
                 place = (np.arange(C)[:, None] * size + image[None, :]).ravel()
                 break

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from opendas.arrays import Floats, Ints
+from opendas.arrays import Floats, Ints, value_of_rows
 from opendas.solvers.least_squares.active_set import EQUAL, ROWS, SIZE, Family, Work, workspace
 from opendas.solvers.least_squares.degenerate import UNBOUNDED, UNCHANGED, resolve_dependencies
 from opendas.solvers.least_squares.kernels import DEPENDENT, SINGULAR, cholesky, insert, triangular_solve
@@ -144,9 +144,8 @@ def low_rank(rows: NDArray[np.int32], weights: Floats, ridge: float) -> LowRank 
     blocks: list[Floats] = []
     for weight, row, size in sorted(terms, key=lambda term: -term[2]):
         for fine, block in zip(finest, blocks, strict=True):
-            image = np.zeros(len(block), np.int64)
-            image[fine] = row
-            if np.array_equal(image[fine], row):  # every fine row lies in one row of this term
+            image = value_of_rows(fine, row)
+            if image is not None:  # every fine row lies in one row of this term
                 block += weight * (image[:, None] == image[None, :])
                 break
         else:
