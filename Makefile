@@ -14,7 +14,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 .PHONY: help demo test test-all lint spark fuzz docs bench clean
 
 help:
-	@echo "make demo    release a small made state, end to end"
+	@echo "make demo    release a small synthetic state, end to end"
 	@echo "make test    formatting, types, import layers, and the tests that are run while one works: minutes"
 	@echo "make test-all  the same with all tests and all their seeds, as before a change lands: some twenty minutes"
 	@echo "make lint    the same without the tests"

@@ -2,7 +2,8 @@
 
     python benchmarks/after_least_squares.py [--nodes 11000000] [--data DATA] [--json FILE]
 
-Levels: six levels of a made nation of eleven million blocks, one count each. Shown are the time to find equal
+Levels: six levels of a synthetic nation of eleven million blocks, one count each. Shown are the time to find
+equal
 subtrees, once a hierarchy; one evaluation of the sum of all variances with all its derivatives; and the whole
 search, under zCDP (with its certified gap) and under pure differential privacy (32 sets of levels). Product:
 the persons of Rhode Island 2010 at the production total, 10 query groups at 5 geolevels, as one convex

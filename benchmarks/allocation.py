@@ -2,7 +2,7 @@
 
     python benchmarks/allocation.py [--nodes 11000000] [--groups 20] [--repeat 7] [--json FILE]
 
-Two problems, for each of the four kinds of noise. Levels: six levels of a made nation, eleven million
+Two problems, for each of the four kinds of noise. Levels: six levels of a synthetic nation, eleven million
 blocks, a third of them empty; programs (6) and (7). Groups: 20 query groups at each of six geolevels, as one
 program. Shown is the fastest of several runs in processor milliseconds of one core, from histograms to exact
 fractions and the report of errors; counting the nodes is shown beside it, since both programs and all kinds

@@ -1,4 +1,4 @@
-"""DHC persons, from a made census to a verified release: processor time and memory by size.
+"""DHC persons, from a synthetic census to a verified release: processor time and memory by size.
 
     python benchmarks/dhc_persons.py PATH/ri2010.pl.zip --areas 44001 44001,44005 44
 
@@ -20,7 +20,7 @@ from whole_runs import command, one_run
 
 
 def cut(made: Path, area: Path, prefixes: list[str]) -> tuple[int, int]:
-    """Write the part of a made census in an area; returns its people and its blocks."""
+    """Write the part of a synthetic census in an area; returns its people and its blocks."""
     area.mkdir()
     rows = []
     for name in ("persons.parquet", "frame.parquet"):

@@ -1,4 +1,4 @@
-"""Made families in the shape of the redistricting data: for benchmarks and tests, seeded, no real data.
+"""Synthetic families in the shape of the redistricting data: for benchmarks and tests, seeded, no real data.
 
 The histogram has 8 x 2 x 2 x 63 cells (household or group-quarters type, voting age, Hispanic origin, race).
 Cells have a fixed heavy-tailed popularity, children lognormal sizes, counts are Poisson, and the noise is a
@@ -70,7 +70,7 @@ def query_rows(name: str, support: NDArray[np.int64]) -> NDArray[np.int32]:
 
 
 def popularity(rng: np.random.Generator) -> NDArray[np.float64]:
-    """Share of each histogram cell in a made population, shape ``(2016,)``."""
+    """Share of each histogram cell in a synthetic population, shape ``(2016,)``."""
     hhgq = np.array([0.97, 0.006, 0.001, 0.006, 0.002, 0.009, 0.001, 0.005])
     age = np.array([0.22, 0.78])
     hispanic = np.array([0.83, 0.17])
@@ -82,7 +82,7 @@ def popularity(rng: np.random.Generator) -> NDArray[np.float64]:
 
 @dataclass(frozen=True, slots=True)
 class MadeFamily:
-    """A made family: the problem, and the counts behind it."""
+    """A synthetic family: the problem, and the counts behind it."""
 
     problem: FamilyProblem
     truth: NDArray[np.int64]
@@ -278,7 +278,7 @@ KINDS = 32
 
 @dataclass(frozen=True, slots=True)
 class VariedFamily:
-    """A made family in least squares over the whole tree: children come with what their children say."""
+    """A synthetic family in least squares over the whole tree: children come with what their children say."""
 
     problem: FamilyProblem
     linear: NDArray[np.float64]

@@ -1,4 +1,4 @@
-"""Forecasts beside runs: the estimate's time, memory and disk of made states, as a user would run them.
+"""Forecasts beside runs: the estimate's time, memory and disk of synthetic states, as a user would run them.
 
 OMP_NUM_THREADS=1 python benchmarks/forecast.py --blocks 8000 30000 --workers 1 2
 """

@@ -1,4 +1,4 @@
-"""Time the least squares of one family against general solvers, on made families.
+"""Time the least squares of one family against general solvers, on synthetic families.
 
     python benchmarks/least_squares.py [--sizes block,block_group,tract] [--seeds 3] [--json FILE]
 

@@ -106,7 +106,7 @@ def fastest(runs: list[Run]) -> Run:
 
 
 def ours(folder: Path, scratch: Path, count: int) -> Run:
-    """Run OpenDAS several times on a folder of made data."""
+    """Run OpenDAS several times on a folder of synthetic data."""
     runs = []
     for number in range(count):
         out = scratch / f"{folder.name}-out-{number}"
@@ -133,7 +133,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--peer-python", type=Path, default=None, help="interpreter with tmlt.analytics")
     parser.add_argument("--peer-runs", type=int, default=1)
-    parser.add_argument("--folder", type=Path, default=None, help="for made data; a temporary one by default")
+    parser.add_argument("--folder", type=Path, default=None, help="of synthetic data; temporary by default")
     parser.add_argument("--json", type=Path, default=None, help="also write the figures to a file")
     given = parser.parse_args()
     load = os.getloadavg()[0]

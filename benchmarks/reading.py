@@ -3,7 +3,7 @@
     OMP_NUM_THREADS=1 python benchmarks/reading.py --blocks 500000
     OMP_NUM_THREADS=1 python benchmarks/reading.py --blocks 8130000 --kinds codes --scratch DIR
 
-A made nation is read as persons, the histogram being put on disk, from the same rows in several forms:
+A synthetic nation is read as persons, the histogram being put on disk, from the same rows in several forms:
 Parquet files by county with codes or with labels, one Parquet file in random order of rows, and CSV. Every
 reading is a process of its own, which has read something small before; rows a second are those of counting,
 the public frame being read besides. Memory is the peak of the resident set above what the process had before,
@@ -37,7 +37,7 @@ KINDS = ("codes", "labels", "shuffled", "csv")
 
 
 def rewrite(folder: Path, kind: str) -> Path:
-    """Write the persons of a made nation in another form; return the run file that reads them."""
+    """Write the persons of a synthetic nation in another form; return the run file that reads them."""
     run_file = folder / f"{kind}.toml"
     text = (folder / "persons.toml").read_text()
     ending = "csv" if kind == "csv" else "parquet"
@@ -77,7 +77,7 @@ def status(name: str) -> float:
 @contextmanager
 def measured(told: dict[str, float], name: str) -> Iterator[None]:
     """Note wall and processor time, and peak memory above what there was."""
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts again
     before = status("VmRSS")
     wall, cpu = time.perf_counter(), time.process_time()
     yield

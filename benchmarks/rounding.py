@@ -1,4 +1,4 @@
-"""Controlled rounding on made families: ours, scipy's MILP, and OR-tools where installed.
+"""Controlled rounding on synthetic families: ours, scipy's MILP, and OR-tools where installed.
 
     OMP_NUM_THREADS=1 python benchmarks/rounding.py [--sizes block,tract,...] [--repeat 5] [--json FILE]
 

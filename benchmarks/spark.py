@@ -3,8 +3,8 @@
     python benchmarks/spark.py                       # 25,000 blocks, two tasks at a time, three of each
     python benchmarks/spark.py --blocks 250000 --repeats 1
 
-A made state is released in turn by the local engine with ``--workers`` processes and by a local Spark of as
-many threads, in this process, with the same seed. Releases are compared. Told apart are
+A synthetic state is released in turn by the local engine with ``--workers`` processes and by a local Spark of
+as many threads, in this process, with the same seed. Releases are compared. Told apart are
 
 - the start of Spark: the session;
 - the first run on it beside later ones: a small state is released, so that Python processes start, import

@@ -1,11 +1,11 @@
-"""The whole construction of a state's spine, on made states of growing size.
+"""The whole construction of a state's spine, on synthetic states of growing size.
 
     OMP_NUM_THREADS=1 python benchmarks/spine_construction.py [--blocks 10000 100000 900000] [--json FILE]
 
 A state the size of Texas at 900,000 blocks: counties, tracts, places and reservations in the numbers of such
 a state, of uneven size, with ragged borders. Every size runs in a process of its own, on one core: processor
 seconds (and wall-clock seconds, which other work on the machine lengthens), and the largest resident set, the
-made state included. Steps:
+synthetic state included. Steps:
 
 - levels: the official levels from the geocodes of the blocks
 - construction: the AIAN division and the optimised block groups by the production rule, nested and in order

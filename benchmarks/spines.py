@@ -1,15 +1,16 @@
-"""Spines: distances of entities and tract groups, on made land and on Rhode Island.
+"""Spines: distances of entities and tract groups, on synthetic land and on Rhode Island.
 
     OMP_NUM_THREADS=1 python benchmarks/spines.py PART... [--pl94 ri2010.pl.zip] [--json FILE]
 
 Parts: distance, tract-groups. Times are wall-clock seconds on one core, least of three for `distance`, one
 run after compilation for `tract-groups`.
 
-distance: made land of 10,000 to 1,000,000 blocks, one entity for every 100 blocks, each a run of blocks with
+distance: synthetic land of 10,000 to 1,000,000 blocks, one entity for every 100 blocks, each a run of blocks
+with
 every tenth block given to a random entity. opendas = entity_distances, from the codes of the blocks; naive =
 the recursion over the whole tree for one entity after another, from 20 entities, times their number.
 
-tract-groups: made counties, tracts of 16 blocks on a square grid in rows, entities that are cells around
+tract-groups: synthetic counties, tracts of 16 blocks on a square grid in rows, entities that are cells around
 random centres (towns of two sizes that cover the county, places that cover some of it). literal = Algorithm 2
 with all distances computed again for every pair, on the smallest county only. With --pl94, Rhode Island 2010
 from its redistricting file as well.
@@ -223,7 +224,7 @@ def compare_methods(where, parents, level, columns, with_literal):
 
 
 def part_tract_groups(arguments):
-    """Methods side by side on made counties and, where its file is given, on Rhode Island."""
+    """Methods side by side on synthetic counties and, where its file is given, on Rhode Island."""
     parents, columns = made_county(4)
     for method in METHODS:  # compile
         tract_groups_for(parents, 1, columns, method)

@@ -1,4 +1,4 @@
-"""Time the structured solver on made families of the sizes of the DHC, beside the general ladder.
+"""Time the structured solver on synthetic families of the sizes of the DHC, beside the general ladder.
 
     python benchmarks/structured.py --shapes bg-block ts-bg --general
 

@@ -2,7 +2,8 @@
 
     python benchmarks/varied.py [--sizes block_group,tract,county] [--seeds 5] [--json FILE]
 
-CPU milliseconds on one thread, median over made families with production weights (families.varied): what the
+CPU milliseconds on one thread, median over synthetic families with production weights (families.varied): what
+the
 step of informed TopDown costs, from the stated family to the certified answer; beside it, the same family in
 plain TopDown, with the child's own measurements and one Hessian for all (families.family, all query groups in
 one pass, the same group quarters), as the solver of both is judged: informed TopDown should be no slower.

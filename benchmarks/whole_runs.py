@@ -123,7 +123,7 @@ def rhode_island(
 def scale(
     sizes: list[int], products: Sequence[str], estimators: Sequence[str], count: int, workers: int | None
 ) -> list[dict[str, object]]:
-    """Run made states of growing size."""
+    """Run synthetic states of growing size."""
     from opendas.demo import write_demo
 
     rows = []

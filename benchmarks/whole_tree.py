@@ -2,7 +2,8 @@
 
     OMP_NUM_THREADS=1 python benchmarks/whole_tree.py [--shape ri|large] [--repeats R] [--json FILE]
 
-A made tree with the number of geounits of Rhode Island (1, 5, 244, 1,800, 25,181), or with 250,000 blocks in
+A synthetic tree with the number of geounits of Rhode Island (1, 5, 244, 1,800, 25,181), or with 250,000
+blocks in
 ten counties, the production persons product, the production budget of Puerto Rico, and group quarters in one
 block of 50. Answers are drawn before the clock runs, as rounded normal numbers: neither drawing nor counting
 is measured. Processor time of one thread, best of the repeats.
@@ -46,7 +47,7 @@ DRAWN = 3_000
 
 @dataclass
 class Tree:
-    """A made tree with answers."""
+    """A synthetic tree with answers."""
 
     model: TreeModel
     answers: list[list[np.ndarray]]

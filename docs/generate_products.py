@@ -291,7 +291,7 @@ TABLES: dict[str, Callable[[Product], str]] = {
 
 
 def page(name: str) -> str:
-    """Return the page of a product with its tables written anew."""
+    """Return the page of a product with its tables written again."""
     product = PRODUCTS[name]()
     text = (FOLDER / f"{name}.md").read_text(encoding="utf-8")
     return MARK.sub(lambda m: f"{m[1]}\n{TABLES[m[2]](product)}\n{m[4]}", text)

@@ -1,6 +1,6 @@
 """Write the tables of docs/protection.md, or check with --check: what the 2020 plans leave protected.
 
-They are computed from runs of the production plans on a made nation. A table stands between ``<!-- table
+They are computed from runs of the production plans on a synthetic nation. A table stands between ``<!-- table
 NAME -->`` and ``<!-- end -->``.
 """
 
@@ -28,7 +28,7 @@ BLOCKS, STATES = 600, 3
 
 @cache
 def protections() -> dict[str, Protection]:
-    """Return what each plan leaves protected on the made nation."""
+    """Return what each plan leaves protected on the synthetic nation."""
     with tempfile.TemporaryDirectory() as folder:
         write_nation(folder, BLOCKS, states=STATES)
         return {name: od.account(od.load(Path(folder) / path)).protection for name, path in RUNS.items()}

@@ -1,7 +1,7 @@
 """Write the figures of docs/what-rho-means.md and docs/proofs/exact-accounting.md, or check with --check.
 
-They are computed from two runs of the production plan for persons of the United States on a made nation: on
-the AIAN spine with optimised block groups, as in production, and on the spine of the official geolevels. A
+They are computed from two runs of the production plan for persons of the United States on a synthetic nation:
+on the AIAN spine with optimised block groups, as in production, and on the spine of the official geolevels. A
 page is prose with marks: tables between ``<!-- table NAME -->`` and ``<!-- end -->`` on lines of their own,
 and single figures between ``<!-- figure NAME -->`` and ``<!-- end -->``. Only what lies between is written.
 """
@@ -208,7 +208,7 @@ def marked(text: str) -> list[tuple[str, str]]:
 
 
 def page(text: str) -> str:
-    """Return a page with its tables and figures written anew."""
+    """Return a page with its tables and figures written again."""
     text = TABLE.sub(lambda m: f"{m[1]}\n{TABLES[m[2]]()}\n{m[4]}", text)
     return FIGURE.sub(lambda m: f"{m[1]}{FIGURES[m[2]]()}{m[4]}", text)
 

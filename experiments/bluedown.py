@@ -5,8 +5,8 @@
 BlueDown is the method of Ghazi and others (2026), *Denoising the US Census: Succinct Block Hierarchical
 Regression*; `CHECKOUT` is a checkout of ``census-bluedown``, which they published under the Apache licence,
 and `PY` a Python with what it requires. Both read the same file, of the Census Bureau's layout, made from
-`opendas measure` of a made state with the production queries and the preset of one state. The state is the
-root of the tree for both.
+`opendas measure` of a synthetic state with the production queries and the preset of one state. The state is
+the root of the tree for both.
 
 First the estimates of least squares, for three problems: ``plain``, the measurements alone; ``masks``, given
 the group quarters types that geounits have and that no minor lives in nursing homes; ``total``, also given
@@ -334,7 +334,7 @@ def main() -> None:
     parser = arguments(__doc__, seeds=1)
     parser.add_argument("--peer", type=Path, required=True, help="checkout of census-bluedown")
     parser.add_argument("--peer-python", type=Path, required=True, help="a Python with its requirements")
-    parser.add_argument("--blocks", type=int, default=1000, help="size of the made state")
+    parser.add_argument("--blocks", type=int, default=1000, help="size of the synthetic state")
     parser.add_argument("--seed", type=int, default=1, help="seed of the noise")
     parser.add_argument("--constrained", action="store_true", help="also make counts")
     given = parser.parse_args()
@@ -358,7 +358,7 @@ def main() -> None:
             write_rows(base / "Constraint", constraint_rows(own, number), row_group=1 << 12)
         sizes = ", ".join(f"{len(level):,} {level.name}" for level in run.spine.levels)
         note(sizes)
-        parts, figures = [f"A made state: {sizes}"], {}
+        parts, figures = [f"A synthetic state: {sizes}"], {}
         text_of, figures["estimates"] = compare_estimates(peer, nmf, work)
         parts.append(text_of)
         if given.constrained:

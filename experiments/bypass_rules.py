@@ -2,7 +2,7 @@
 
 The spines paper (section 3.1) tried the usual aim of matrix mechanisms, the least expected sum of squared
 errors, and rejected it: it bypasses many more geounits and leaves some with far larger errors. This script
-shows that on a made spine, from variances alone: no data, no noise.
+shows that on a synthetic spine, from variances alone: no data, no noise.
 
     python experiments/bypass_rules.py [--to FOLDER]
 """

@@ -11,7 +11,7 @@ random, and every query group, the part of true counts is found that lie
 * within the margin of error that tables print beside the published count, where they print one.
 
 Counts that are exact (closed categories, invariants) are left out: their intervals always hold. Rhode Island
-2010 with the preset of one state, ten seeds; and a made state of some hundred blocks, many seeds.
+2010 with the preset of one state, ten seeds; and a synthetic state of some hundred blocks, many seeds.
 """
 
 from __future__ import annotations
@@ -264,14 +264,14 @@ def main() -> None:
     parser.add_argument("--what", nargs="+", default=["rhode-island", "made"])
     parser.add_argument("--level", type=Fraction, default=Fraction(9, 10))
     parser.add_argument("--queries", nargs="+", default=list(QUERIES))
-    parser.add_argument("--blocks", type=int, default=300, help="blocks of the made state")
+    parser.add_argument("--blocks", type=int, default=300, help="blocks of the synthetic state")
     given = parser.parse_args()
     seeds = range(1, given.seeds + 1)
     for what in given.what:
         with tempfile.TemporaryDirectory() as folder:
             if what == "made":
                 persons, _ = write_demo(Path(folder), blocks=given.blocks)
-                run, title = od.load(persons), f"A made state of {given.blocks} blocks, {len(seeds)} seeds"
+                run, title = od.load(persons), f"A synthetic state, {given.blocks} blocks, {len(seeds)} seeds"
             else:
                 run = load(rhode_island(given.data), Path(folder))
                 title = f"Rhode Island 2010, {len(seeds)} seeds"

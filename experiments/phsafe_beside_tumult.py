@@ -1,4 +1,4 @@
-"""PH1_num by state and race beside tmlt.analytics on the same made households: exact counts, and noise.
+"""PH1_num by state and race beside tmlt.analytics on the same synthetic households: exact counts, and noise.
 
     python experiments/phsafe_beside_tumult.py --peer-python PEER/bin/python
 

@@ -1,6 +1,7 @@
 """How often the 90 % credible intervals of PHSafe estimates hold the truth.
 
-Made nations of 51 states and ten population groups, with noise of the production variances, are fitted by
+Synthetic nations of 51 states and ten population groups, with noise of the production variances, are fitted
+by
 both models. In one kind, groups are as large as those of states; in the other, sizes spread evenly, on a log
 scale, from three households to three million: many are then smaller than the noise.
 Truths are made: nothing here is confidential.
@@ -115,11 +116,11 @@ def tally(out: Path, truth: Truth, found: dict[tuple[str, str], Tally], model: s
 
 
 def main() -> None:
-    """Run both models over several made nations."""
+    """Run both models over several synthetic nations."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seeds", type=int, default=5, help="made nations, seeds 1 to this (5)")
+    parser.add_argument("--seeds", type=int, default=5, help="synthetic nations, seeds 1 to this (5)")
     parser.add_argument("--to", type=Path, default=None, help="also write the tables to this folder")
     arguments = parser.parse_args()
     states = [state.fips for state in STATES if state.fips != "72"]

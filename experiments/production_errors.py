@@ -57,7 +57,7 @@ KINDS = (
 
 
 def with_groups() -> str:
-    """Return a run file with the column ``group`` of the frame in the place of the block group."""
+    """Return a run file with the column ``group`` of the frame in place of the block group."""
     return f"""\
 [run]
 product = "pl94-persons"

@@ -85,7 +85,7 @@ def production_rounding(gurobi, x: np.ndarray, parent: np.ndarray, queries: list
 
 
 def compare(gurobi, seed: int) -> dict[str, float]:
-    """Solve and round one made family both ways."""
+    """Solve and round one synthetic family both ways."""
     problem = family("block", CHILDREN, CELLS, 500.0, seed).problem
     parent = problem.parent
     ours, theirs = solve(problem), least_squares(gurobi, problem)
@@ -120,7 +120,7 @@ def compare(gurobi, seed: int) -> dict[str, float]:
 
 
 def main() -> int:
-    """Compare made families and print a table."""
+    """Compare synthetic families and print a table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

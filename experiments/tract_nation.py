@@ -4,7 +4,7 @@
 
 The geolevels are us, state, county and tract; the presets are rescaled to them with ``normalise = true``.
 People in group quarters come from table P5 by the rule of the reader ``pl94-2020``: one facility for every
-type with somebody in it, its people apportioned over age, Hispanic origin and race. Tracts with neither a
+type with someone in it, its people apportioned over age, Hispanic origin and race. Tracts with neither a
 housing unit nor group quarters are no leaves. The input is published, hence noisy itself; here it is the
 truth. Every release is verified.
 """

@@ -1,7 +1,7 @@
 """The two searches of ``opendas tune`` on the same targets: ours, and level by level as for the 2020 Census.
 
-A made state of some hundred blocks stands in. Targets: the share of the largest race or ethnicity group is
-within five points in 95 % of the block groups with 200 people or more, and the mean error of tract totals
+A synthetic state of some hundred blocks stands in. Targets: the share of the largest race or ethnicity group
+is within five points in 95 % of the block groups with 200 people or more, and the mean error of tract totals
 is at most five. Each search judges by the same seeds; its plan is confirmed by 25 others.
 
     python experiments/tuning.py [--blocks 600] [--runs 4] [--tolerance 0.15] [--to FOLDER]
@@ -53,7 +53,7 @@ def main() -> None:
             found = od.tune(
                 od.load(persons),
                 targets,
-                source="a made state",
+                source="a synthetic state",
                 method=method,
                 runs=options.runs,
                 tolerance=options.tolerance,

@@ -620,7 +620,7 @@ def ledger(book: str | Path) -> dict[str, Any]:
 def status(out: str | Path) -> list[dict[str, Any]]:
     """Return one row per run in an output folder: how far it is, what is left, and what it has spent.
 
-    Reads only, and takes no lock: a run may be at work in the folder. The fields are those of
+    Reads only, and takes no lock: a run may be active in the folder. The fields are those of
     :class:`opendas.runs.progress.status.RunStatus`. The loss is what the folder's ledger, its own or a book,
     holds; None where the run is not begun.
     """

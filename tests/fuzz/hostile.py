@@ -1,7 +1,7 @@
 """Whole commands as a hostile user gives them: ``python -m fuzz.hostile --tries 10000``, run in ``tests/``.
 
 :mod:`fuzz.targets` damages bytes of files. Here everything is well-formed and meant: run files and products
-with odd names and numbers, commands in odd surroundings, and releases that somebody changed who has the
+with odd names and numbers, commands in odd surroundings, and releases that someone changed who has the
 package, all the time and no key. A try is a kind and a number; the same number is the same try.
 """
 
@@ -549,10 +549,10 @@ def _child(folder: str, line: list[str], changes: list[str], seed: int) -> None:
     for stream, path in enumerate(("/dev/null", f"{folder}/said", f"{folder}/said")):
         os.dup2(os.open(path, os.O_RDWR | os.O_APPEND), stream)
     draw = random.Random(seed)
-    anew = (draw.random() < 0.1 or "little address space" in changes) and SLOW.isdisjoint(changes)
+    again = (draw.random() < 0.1 or "little address space" in changes) and SLOW.isdisjoint(changes)
     for change in changes:
         SURROUNDINGS[change](Path(folder), draw)
-    if anew:
+    if again:
         paths = {"PYTHONPATH": os.pathsep.join(sys.path)}
         os.execve(sys.executable, [sys.executable, "-m", "opendas", *line], {**os.environ, **paths})
     try:
@@ -567,7 +567,7 @@ def _child(folder: str, line: list[str], changes: list[str], seed: int) -> None:
 
 NO_PYTHON = ("a working folder that is gone", "little memory")
 SLOW = frozenset({"a home", "a cache", "folders that cannot be written", *NO_PYTHON})
-"""Where a program that starts anew may have to compile its kernels, or where Python itself does not start."""
+"""Where a program that starts again may need to compile kernels, or where Python itself does not start."""
 
 
 # Tampering -------------------

@@ -150,7 +150,7 @@ def _assignment(folder: Path) -> None:
 
 
 def _areas(folder: Path) -> None:
-    """Files of blocks that somebody drew, for `interval`."""
+    """Files of blocks that someone drew, for `interval`."""
     codes = [code.decode() for code in mini_frame().geocodes]
     rows = [f"{code},d{n % 3},{1 if n % 2 else 0.5}" for n, code in enumerate(codes)]
     (folder / "areas.csv").write_text("geocode,area,weight\n" + "\n".join(rows) + "\n")

@@ -49,7 +49,7 @@ class Target:
     call : callable(folder)
         Reads them; raises an error of :mod:`opendas.errors`, or returns.
     writes : bool
-        The call writes into the folder, which is made anew for every input.
+        The call writes into the folder, which is made again for every input.
     marks : tuple of str
         Confidential values of the seed that no message may quote.
     share : float

@@ -13,7 +13,8 @@ from opendas.solvers.rounding.rounding import RoundingNames, round_family
 
 
 def joined(seed, children, n, *, root):
-    """A made family and what some of its children hold together: (case, joint, totals, pairs for the twin).
+    """A synthetic family and what some of its children hold together: (case, joint, totals, pairs for the
+    twin).
 
     Roots lose their fixed totals; their estimates are moved so that every joint total is a whole number.
     """

@@ -22,7 +22,7 @@ def nested_maps(rng, n, depth):
 
 
 def instance(seed, children, n, *, root=False):
-    """A made family with a feasible estimate, masks, group bounds, one to three passes and random keys."""
+    """A synthetic family with a feasible estimate, masks, group bounds, one to three passes and keys."""
     rng = np.random.default_rng(seed)
     truth = rng.poisson(rng.lognormal(0, 1, (children, 1)) * rng.lognormal(0, 1, (1, n)) * 0.7)
     mask = rng.random((children, n)) < 0.85

@@ -1,4 +1,4 @@
-"""Made census families whose children have Hessians of their own, against general solvers."""
+"""Synthetic census families whose children have Hessians of their own, against general solvers."""
 
 from __future__ import annotations
 

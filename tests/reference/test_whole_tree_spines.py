@@ -49,7 +49,7 @@ COLUMNS = ("hu", "gq1", "gq3")
 
 
 def land(name: str, seed: int) -> tuple[Made, MeasurementPlan]:
-    """A spine of a made land of few blocks, with a plan, counts that obey the bounds, and noisy answers."""
+    """A spine of a synthetic land of few blocks, a plan, counts that obey the bounds, and noisy answers."""
     rng = np.random.default_rng(seed)
     frame = random_frame(seed, root="us" if seed % 2 else "state", most_blocks=2)
 

@@ -1,4 +1,4 @@
-"""What somebody does to a release who has the package, all the time, and no key."""
+"""What someone does to a release who has the package, all the time, and no key."""
 
 from __future__ import annotations
 

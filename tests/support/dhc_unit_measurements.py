@@ -1,4 +1,4 @@
-"""Made households in the published layout of the DHC units' measurement files."""
+"""Synthetic households in the published layout of the DHC units' measurement files."""
 
 from __future__ import annotations
 

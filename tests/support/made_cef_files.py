@@ -1,4 +1,4 @@
-"""Writes the made state as a census office holds it: person and unit records, and a GRF-C.
+"""Writes the synthetic state as a census office holds it: person and unit records, and a GRF-C.
 
 The records serve the tables of households too: relationships, ages and types of household agree.
 
@@ -199,7 +199,7 @@ def _write_blocks(path: Path, land: Land, oid: Ints, state: str) -> None:
 
 
 _INI = """\
-; Where the reader cef of `opendas phsafe` finds the records of a made state. Nobody's data.
+; Where the reader cef of `opendas phsafe` finds the records of a synthetic state. Nobody's data.
 [paths]
 per_dir = ./
 unit_dir = ./
@@ -211,7 +211,7 @@ unit_file_format = CEF20_UNIT_%%s.txt
 """
 
 _RUN = """\
-# {label} of a made state as records of a census: {blocks} blocks, seed {seed}. Nobody's data.
+# {label} of a synthetic state as records of a census: {blocks} blocks, seed {seed}. Nobody's data.
 
 [run]
 product = "pl94-{name}"

@@ -1,4 +1,4 @@
-"""Who of the made state lives in which home.
+"""Who of the synthetic state lives in which home.
 
 Axes: ``b`` blocks, ``u`` units, ``p`` persons.
 """

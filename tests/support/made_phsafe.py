@@ -1,4 +1,4 @@
-"""Made persons, units and places in the published layout: as many as wanted, the same for one seed.
+"""Synthetic persons, units and places in the published layout: as many as wanted, the same for one seed.
 
 For benchmarks, tests and rehearsals. Households have the shapes of a census (people alone, couples,
 families, sizes with a tail beyond every tau), their codes agree with each other, and rows stand in an order
@@ -30,7 +30,7 @@ from opendas.phsafe.tables import TABLES
 
 __all__ = ["Made", "production_config", "write_made"]
 
-# The people of made households. Columns are int64, one value a row; ``n`` persons, ``u`` units.
+# The people of synthetic households. Columns are int64, one value a row; ``n`` persons, ``u`` units.
 
 
 # Households by HHT2, 1 to 12.
@@ -319,9 +319,9 @@ def write_made(folder: Path, households: int, seed: int = 0, states: Sequence[st
     """
     codes = sorted(set(states)) if states is not None else sorted(STATE_CODES - {PUERTO_RICO})
     if not codes or not set(codes) <= STATE_CODES:
-        raise ConfigError("made households need the two-digit codes of states.")
+        raise ConfigError("synthetic households need the two-digit codes of states.")
     if not 1 <= households <= _MAFIDS // 2 or seed < 0:
-        raise ConfigError(f"made households: from 1 to {_MAFIDS // 2}, with a seed of at least 0.")
+        raise ConfigError(f"synthetic households: from 1 to {_MAFIDS // 2}, with a seed of at least 0.")
     make_folder(folder)
     write_atomic(folder / "config.json", production_config(codes).encode())
     people = {state.fips: size for state, size in zip(STATES, _PEOPLE, strict=True)}

@@ -116,7 +116,7 @@ def test_the_text_is_for_people(run_file: Path, capsys: Capture) -> None:
     for words in (
         "mini: rho 2, bounded neighbours",
         "exact, from the noise of the plan",
-        "1 time in 20 says yes rightly at most",
+        "false-positive rate of 1 in 20 has power at most",
         "a guess between two records is right at most",
         "when one record moves within one geounit of the spine",
         "when one record moves within one official area",

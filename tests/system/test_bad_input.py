@@ -308,13 +308,13 @@ def test_a_pipe_is_no_input(mini: Path, capsys: Capture) -> None:
 def test_a_pipe_into_which_nobody_writes_is_not_waited_for(mini: Path, name: str) -> None:
     Path(name).unlink()
     os.mkfifo(name)
-    code, said = anew(*RUN, before="ulimit -t 60")
+    code, said = again(*RUN, before="ulimit -t 60")
     assert (code, name in said) == (2, True), said
     assert not Path("out").exists()
 
 
 def test_a_run_file_may_come_through_a_pipe(mini: Path) -> None:
-    _, said = anew("plan", "/dev/fd/9", "--json", before="exec 9< <(sleep 1; cat run.toml)")
+    _, said = again("plan", "/dev/fd/9", "--json", before="exec 9< <(sleep 1; cat run.toml)")
     assert "fd/product.toml" in said, "it was read: its paths start from its folder"
 
 
@@ -328,7 +328,7 @@ def test_a_date_that_no_certificate_could_bear_is_refused_before_anything_else(
     assert not Path("out").exists()
 
 
-def anew(*arguments: str, before: str = "true", **environment: str) -> tuple[int, str]:
+def again(*arguments: str, before: str = "true", **environment: str) -> tuple[int, str]:
     """Run the command in a process that has loaded nothing yet, after a line of the shell."""
     script = f'{before}; exec "$0" -m opendas "$@"'
     done = subprocess.run(
@@ -343,17 +343,17 @@ def anew(*arguments: str, before: str = "true", **environment: str) -> tuple[int
 
 @pytest.mark.parametrize("command", [("status", "out"), ("list",)])
 def test_a_date_is_refused_before_a_library_reads_it(mini: Path, command: tuple[str, ...]) -> None:
-    code, said = anew(*command, SOURCE_DATE_EPOCH="yesterday")
+    code, said = again(*command, SOURCE_DATE_EPOCH="yesterday")
     assert (code, "SOURCE_DATE_EPOCH" in said, "internal" in said) == (2, True, False), said
 
 
 @pytest.mark.parametrize("limit", ["ulimit -v 600000", "ulimit -v 2000000", "ulimit -d 600000"])
 def test_too_few_addresses_get_a_sentence(mini: Path, limit: str) -> None:
     """Below some 2 GB, libraries end the process half-way with a signal, or for ever ask for more."""
-    code, said = anew(*RUN, before=limit)
+    code, said = again(*RUN, before=limit)
     assert (code, "not enough memory" in said, limit[:9] in said) == (6, True, True), said
     assert not Path("out").exists()
-    assert anew("--version", before=limit)[0] == 0
+    assert again("--version", before=limit)[0] == 0
 
 
 @pytest.mark.parametrize("slack", ["1e400", "-1", "1099511627777"])
@@ -1142,7 +1142,7 @@ def test_a_damaged_census_archive(
 
 
 def test_an_attempt_that_died_at_once_is_begun_again_in_its_folder(mini: Path, capsys: Capture) -> None:
-    """Empty folders and an empty ledger say nothing; a file of somebody else's does."""
+    """Empty folders and an empty ledger say nothing; a file of someone else's does."""
     Path("out/confidential/keys").mkdir(parents=True)
     Path("out/ledger.jsonl").touch()
     assert call(capsys, *RUN, "--resume")[0] == 0

@@ -1,4 +1,4 @@
-"""The examples on the explanatory pages run, on the made state, as they stand.
+"""The examples on the explanatory pages run, on the synthetic state, as they stand.
 
 Indented lines that start with ``opendas`` are commands; Python after ``<!-- run -->`` is executed; a run file
 after ``<!-- file: PATH -->`` is written there. All in the order of the page, in a folder where ``opendas

@@ -1,7 +1,7 @@
-"""Somebody who may write beside us exchanges names and folders between any two calls: nothing follows them.
+"""Someone who may write beside us exchanges names and folders between any two calls: nothing follows them.
 
 The attacker of these tests is quick: he acts right before the n-th operation on the file system, for every n,
-and puts a link to what is not his in the place of a name or folder of the output folder.
+and puts a link to what is not his in place of a name or folder of the output folder.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Place:
         hold(self.out)
 
     def exchange(self, name: str) -> Callable[[], None]:
-        """Put a link to what is not ours in the place of a folder or file, if it is there."""
+        """Put a link to what is not ours in place of a folder or file, if it is there."""
 
         def act() -> None:
             place = self.out / name
@@ -149,7 +149,7 @@ def test_whatever_is_exchanged_nothing_outside_is_written(name: str, write: str,
 
 
 def _exchange_all(place: Place) -> Callable[[], None]:
-    """Put a link in the place of the output folder itself."""
+    """Put a link in place of the output folder itself."""
 
     def act() -> None:
         place.out.rename(place.out.with_name("away"))

@@ -272,7 +272,7 @@ def test_two_phases_under_a_passphrase_show_no_record_no_key_and_no_passphrase(t
 
 FAMILY = "opendas.measurement.noisy:NoisyMeasurements.family"
 PRACTISED = 7
-"""Families of made counts that a worker process has estimated before its first task."""
+"""Families of synthetic counts that a worker process has estimated before its first task."""
 FAULTS: dict[str, tuple[str, tuple[str, ...], int]] = {
     "an error": (f"{FAMILY}:2:error", (), 70),
     "an error in a worker": (f"{FAMILY}:{PRACTISED + 1}:error", ("--workers", "2"), 70),

@@ -1,4 +1,4 @@
-"""A made nation from the command line: released on the AIAN spine, persons and units, and verified."""
+"""A synthetic nation from the command line: released on the AIAN spine, persons and units, and verified."""
 
 from __future__ import annotations
 

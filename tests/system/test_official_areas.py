@@ -1,4 +1,4 @@
-"""What the production plan states of its spine, and what holds within official areas, on a made nation."""
+"""What the production plan states of its spine and within official areas, on a synthetic nation."""
 
 from __future__ import annotations
 

@@ -296,7 +296,7 @@ def test_nor_into_a_release_of_topdown_or_one_without_our_mark(tmp_path: Path) -
 
 
 def guesses(case: Case) -> Iterator[bytes]:
-    """Encodings of the input, whole and in parts, that somebody who knows it could hash."""
+    """Encodings of the input, whole and in parts, that someone who knows it could hash."""
     config = read_config(case.config, Mode.PRIVATE)
     inputs = sort_inputs(read_csv(case.data, config.state_filter))
     linked = link(inputs, config.state_filter)

@@ -236,7 +236,7 @@ def test_a_run_is_not_resumed_with_another_provenance(tmp_path: Path) -> None:
 
 
 def _unstamped(release: Path) -> None:
-    """Take the stamp off a certificate, and issue it anew."""
+    """Take the stamp off a certificate, and issue it again."""
     facts = read_runs(release)[0]
     object.__setattr__(facts, "stamps", ())
     issue(release, (facts,), version="0.0.test")

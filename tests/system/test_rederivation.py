@@ -153,7 +153,7 @@ def write_microdata(release: Path, counts: Histogram) -> None:
 
 
 def true_microdata(release: Path) -> None:
-    """The attack of the review: true records, and a certificate issued anew by the package itself."""
+    """The attack of the review: true records, and a certificate issued again by the package itself."""
     frame = mini_frame()
     for part in MdfFiles(
         release / "mdf" / "mini", mini_product(), frame, mini_histogram(frame).take, "parquet"

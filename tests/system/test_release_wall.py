@@ -149,7 +149,7 @@ def digests_of(data: bytes) -> Iterator[bytes]:
 
 
 def guesses(counts: Histogram, *paths: Path) -> Iterator[bytes]:
-    """Encodings of the input that somebody who knows it could hash."""
+    """Encodings of the input that someone who knows it could hash."""
     yield counts.counts.tobytes()
     yield counts.cells.tobytes()
     yield counts.indptr.tobytes()

@@ -1,4 +1,4 @@
-"""Whole releases on spines of every kind: a made state with areas that no official geounit follows."""
+"""Whole releases on spines of every kind: a synthetic state with areas that no official geounit follows."""
 
 from __future__ import annotations
 

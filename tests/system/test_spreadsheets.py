@@ -1,4 +1,4 @@
-"""Tables that somebody opens in a spreadsheet: no label of a release is computed there."""
+"""Tables that someone opens in a spreadsheet: no label of a release is computed there."""
 
 from __future__ import annotations
 

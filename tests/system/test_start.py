@@ -91,7 +91,7 @@ def test_a_run_loads_what_it_needs_until_the_certificate(demo: Path) -> None:
 
 
 def test_plan_loads_no_more_than_a_run(demo: Path) -> None:
-    tried = {"opendas.metrics"}  # errors of the trial on made counts
+    tried = {"opendas.metrics"}  # errors of the trial on synthetic counts
     assert loaded(COMMAND, "plan", demo / "persons.toml") <= {*RUNNING, *tried, "opendas.runs.plan"}
 
 

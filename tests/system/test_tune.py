@@ -53,13 +53,14 @@ def test_a_plan_that_meets_its_targets_in_independent_runs(folder: Path, method:
     (folder / "plans").mkdir()
     plan = folder / "plans" / "plan.toml"
     options = ["--runs", "2", "--confirm", "4", "--tolerance", "1", "--levels-only"]
-    result = call(folder, "--source", "made data", "--method", method, *options, "--to", str(plan), "--json")
+    source = ["--source", "synthetic data"]
+    result = call(folder, *source, "--method", method, *options, "--to", str(plan), "--json")
     assert result.exit_code == 0, result.stderr
     answer = json.loads(result.stdout)
     assert all(confirmation["met"] for confirmation in answer["confirmations"])
     assert answer["path"][-1]["stage"] == "confirmation"
     document = tomllib.loads(plan.read_text())
-    assert document["budget"]["source"] == "made data"
+    assert document["budget"]["source"] == "synthetic data"
     assert sum(map(Fraction, document["budget"]["geolevels"].values())) == 1
     run = od.load(plan)
     assert str(run.budget.total) == answer["rho"]
@@ -116,7 +117,7 @@ def test_what_is_wrong_is_said(folder: Path, case: str, capsys: pytest.CaptureFi
 
 def test_targets_that_speak_of_no_area_are_refused(folder: Path) -> None:
     (folder / "targets.toml").write_text(TARGETS.split("\n\n")[0] + "\npopulation = [1000000]\n")
-    result = call(folder, "--source", "made data", "--to", str(folder / "plan.toml"))
+    result = call(folder, "--source", "synthetic data", "--to", str(folder / "plan.toml"))
     assert isinstance(result.exception, ConfigError)
     assert "no area that any of them speaks of" in str(result.exception)
     assert not (folder / "plan.toml").exists()

@@ -49,7 +49,7 @@ def test_a_combination_is_that_of_plain_least_squares(seed):
     step = [t - w for t, w in zip(after, before, strict=True)]
     for k in range(1, steps):
         if step[k] @ step[k] > 4.0 * (step[k - 1] @ step[k - 1]):
-            break  # taken back: what follows starts anew
+            break  # taken back: what follows starts again
         first = max(0, k - MEMORY)
         differences = np.diff(step[first : k + 1], axis=0).T
         kept = differences.shape[1]

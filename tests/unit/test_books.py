@@ -67,7 +67,7 @@ def test_a_new_book_holds_its_terms_and_its_key_is_for_the_owner(book: Path) -> 
     key = book.with_name("patients.book.key")
     assert stat.S_IMODE(book.stat().st_mode) == stat.S_IMODE(key.stat().st_mode) == 0o600
     assert book_of(book).key.commitment() == record["key_commitment"]
-    assert key.read_text().splitlines()[-1] not in book.read_text(), "whoever has the book alone has no key"
+    assert key.read_text().splitlines()[-1] not in book.read_text(), "the book alone holds no key"
     with pytest.raises(ConfigError, match="new file"):
         create_book(book, "patient", rho="3")
 

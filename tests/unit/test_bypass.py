@@ -63,7 +63,7 @@ def literal_only_children(roots: list[Node], level_shares: Sequence[Fraction]) -
 def literal_general(
     roots: list[Node], level_shares: Sequence[Fraction], top: int, largest_family: int
 ) -> None:
-    """Put one node per child with both shares in the place of a parent; the child keeps none."""
+    """Put one node per child with both shares in place of a parent; the child keeps none."""
     for depth in reversed(range(len(level_shares) - 1)):
         if not level_shares[depth]:
             continue

@@ -121,7 +121,7 @@ def test_who_records_are_of_is_neither_place_nor_attribute_nor_count(tmp_path: P
     assert run.reader.contribution.unit_id == run.product.protected_unit == "patient"
     for path in tmp_path.glob("*.toml"):
         assert "P001" not in path.read_text()
-    # where every row is somebody else's, an identifier is left out and nothing is said of units
+    # where every row is someone else's, an identifier is left out and nothing is said of units
     numbered = [f"{1000 + n},{row.split(',', 1)[1]}" for n, row in enumerate(rows)]
     (tmp_path / "persons.csv").write_text("\n".join(["person,ward,sex,kind", *numbered]) + "\n")
     guess = guess_table(tmp_path / "persons.csv")

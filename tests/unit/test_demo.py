@@ -1,4 +1,4 @@
-"""The made state: repeatable, consistent with its own frame, and shaped like a population."""
+"""The synthetic state: repeatable, consistent with its own frame, and shaped like a population."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Constraints where states are divided into parts: nothing but the state's total enters un-noised.
 
 In the 2020 production code the bounds of a part used the part's own total, which fixed it where the part had
-no group quarters. Here they must not: whoever moves between parts of a state changes no constraint.
+no group quarters. Here they must not: anyone who moves between parts of a state changes no constraint.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The made census: exact in what the redistricting file says, possible in everything else."""
+"""The synthetic census: exact in what the redistricting file says, possible in everything else."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def read_as(reader: str, path: Path, kind: str) -> tuple[list[bytes], dict[tuple
 
 
 def read_made(run_file: Path) -> tuple[list[bytes], dict[tuple[int, int], int]]:
-    """Return the same of a run of the made records."""
+    """Return the same of a run of the synthetic records."""
     data = load(run_file).reader.read()
     rows = np.repeat(np.arange(len(data.frame)), np.diff(data.histogram.indptr)).tolist()
     entries = zip(rows, data.histogram.cells.tolist(), data.histogram.counts.tolist(), strict=True)
@@ -72,7 +72,7 @@ def read_made(run_file: Path) -> tuple[list[bytes], dict[tuple[int, int], int]]:
 
 
 def check_households(folder: Path) -> None:
-    """Check every record and every household of a made census, one by one."""
+    """Check every record and every household of a synthetic census, one by one."""
     allowed = allowed_ages()
     homes: dict[tuple[str, int], list[dict[str, int]]] = {}
     for person in pq.read_table(folder / "persons.parquet").to_pylist():

@@ -1,4 +1,4 @@
-"""The made nation: repeatable part by part, shaped as it says, and readable without a warning."""
+"""The synthetic nation: repeatable part by part, shaped as it says, and readable without a warning."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_a_reservation_has_a_home() -> None:
      (10_000, 1, 52, 41.0), (1000, 1, 1, 0.1)],
 )  # fmt: skip
 def test_sizes_that_make_no_nation_are_refused(blocks: int, seed: int, states: int, people: float) -> None:
-    with pytest.raises(ConfigError, match="made nation"):
+    with pytest.raises(ConfigError, match="synthetic nation"):
         plan_nation(blocks, seed, states, people=people)
 
 

@@ -201,13 +201,13 @@ def test_counts_of_a_stand_in_need_a_source(demo: Path, tmp_path: Path) -> None:
     run, stand_in = opendas.load(demo / "persons.toml"), opendas.load(other / "persons.toml")
     with pytest.raises(ConfigError, match="say where these counts come from"):
         opendas.allocate_run(run, stand_in=stand_in)
-    found = opendas.allocate_run(run, stand_in=stand_in, source="a made state")
-    assert 'source = "a made state"' in found.toml()
+    found = opendas.allocate_run(run, stand_in=stand_in, source="a synthetic state")
+    assert 'source = "a synthetic state"' in found.toml()
     assert all(pair.level.known for pair in found.allocation.pairs)
     with pytest.raises(PrivacyError, match="the input of the run itself"):
         opendas.allocate_run(run, stand_in=run, source="mine")
     with pytest.raises(ConfigError, match="no counts were given"):
-        opendas.allocate_run(run, source="a made state")
+        opendas.allocate_run(run, source="a synthetic state")
 
 
 def test_priors_and_stand_ins_on_the_command_line(
@@ -216,10 +216,10 @@ def test_priors_and_stand_ins_on_the_command_line(
     other, prior = tmp_path / "other", tmp_path / "prior.json"
     shutil.copytree(demo, other)
     prior.write_text(json.dumps({"levels": [{"name": "block/total", "values": [0, 30], "mult": [1, 2]}]}))
-    file, source = str(demo / "persons.toml"), ["--source", "a made state"]
+    file, source = str(demo / "persons.toml"), ["--source", "a synthetic state"]
     for options, code, said in (
-        (["--stand-in", str(other / "persons.toml"), *source], 0, 'source = "a made state"'),
-        (["--prior", str(prior), *source], 0, 'source = "a made state"'),
+        (["--stand-in", str(other / "persons.toml"), *source], 0, 'source = "a synthetic state"'),
+        (["--prior", str(prior), *source], 0, 'source = "a synthetic state"'),
         (["--prior", str(prior)], 2, "say where these counts come from"),
         (["--prior", str(prior), "--stand-in", str(other / "persons.toml"), *source], 2, "not both"),
         (["--stand-in", file, *source], 4, "the input of the run itself"),

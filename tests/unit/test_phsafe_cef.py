@@ -1,4 +1,4 @@
-"""The reader cef of PHSafe: made records, the same state as csv, and files that are wrong."""
+"""The reader cef of PHSafe: synthetic records, the same state as csv, and files that are wrong."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_two_states_are_two_files_and_findings_name_them(tmp_path: Path) -> None
     a, _ = UNITS.fields["TEN"]
     text[6] = text[6][:a] + "7" + text[6][a + 1 :]
     (tmp_path / "CEF20_UNIT_44.txt").write_text("\n".join(text) + "\n")
-    # Two made states have the same numbers of units: keys that stand twice.
+    # Two synthetic states have the same numbers of units: keys that stand twice.
     inputs = read_cef(ini, ["09", "44"])
     config = parse_config(json.dumps(configuration(states=("09", "44"))), Mode.VALIDATE)
     found = validate(inputs, link(inputs, ["09", "44"]), config).errors

@@ -1,4 +1,4 @@
-"""Made households: what is written, that it agrees with itself, and that it is the same each time."""
+"""Synthetic households: what is written, that it agrees with itself, and that it is the same each time."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ def test_who_is_kept_depends_on_the_rows_of_that_household_alone(mode: Truncatio
 
 @pytest.mark.parametrize("mode", list(Truncation))
 def test_truncation_is_2_stable(mode: Truncation) -> None:
-    """One row more: one row more kept, or one kept in the place of another."""
+    """One row more: one row more kept, or one kept in place of another."""
     for seed in range(40):
         rows = [(3, 100_000_001, *row[2:]) for row in made(seed, households=1)]
         if not rows:

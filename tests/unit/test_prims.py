@@ -1,4 +1,4 @@
-"""The spine of the DHC against a literal twin over blocks, on made land and on Rhode Island."""
+"""The spine of the DHC against a literal twin over blocks, on synthetic land and on Rhode Island."""
 
 from __future__ import annotations
 

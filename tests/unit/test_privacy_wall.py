@@ -137,11 +137,11 @@ def test_the_modules_that_hold_a_key_are_these() -> None:
     }
     assert importers("NoisyMeasurements") == {"opendas.engines.work"}
     assert importers("KeyedSource") == {
-        "opendas.engines.warm_up",  # no key: zeros in its place, for made counts
+        "opendas.engines.warm_up",  # no key: zeros in its place, for synthetic counts
         "opendas.engines.spark.engine",
         "opendas.engines.spark.backend",
         "opendas.runs.release",
-        "opendas.runs.progress.forecast",  # no key: zeros in its place, for made counts
+        "opendas.runs.progress.forecast",  # no key: zeros in its place, for synthetic counts
         "opendas.engines.backend",
         "opendas.runs.simulated.simulation",
     }
@@ -152,7 +152,7 @@ def test_truth_and_key_meet_only_in_measurement_and_in_the_wiring() -> None:
     truth |= importers("ExactCounts") | importers("SparkCounts") | importers("count_values")
     key = importers("NoiseSource") | importers("RunKey") | importers("KeyedSource") | importers("open_act")
     assert truth & key == {
-        "opendas.engines.warm_up",  # neither: made counts, and zeros in the place of a key
+        "opendas.engines.warm_up",  # neither: synthetic counts, and zeros in place of a key
         "opendas.engines.spark.engine",
         "opendas.engines.spark.counts",  # the key of the input tag
         "opendas.engines.truth",  # the key of the input tag
@@ -161,7 +161,7 @@ def test_truth_and_key_meet_only_in_measurement_and_in_the_wiring() -> None:
         "opendas.engines.spark.backend",
         "opendas.runs.starting.discovery",
         "opendas.runs.release",
-        "opendas.runs.progress.forecast",  # neither: made counts, and zeros in the place of a key
+        "opendas.runs.progress.forecast",  # neither: synthetic counts, and zeros in place of a key
         "opendas.engines.backend",
         "opendas.runs.simulated.simulation",  # seeded noise, on counts that are public
     }

@@ -1,4 +1,4 @@
-"""Reader ``cef``: the made state comes back from fixed-width records, and what is wrong is told."""
+"""Reader ``cef``: the synthetic state comes back from fixed-width records, and what is wrong is told."""
 
 from __future__ import annotations
 

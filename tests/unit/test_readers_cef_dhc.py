@@ -1,4 +1,4 @@
-"""Census records for the DHC: a made census, written as the census holds it, comes back as it was made."""
+"""Census records for the DHC: a synthetic census, written as the census holds it, is read back whole."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def person_line(row: Row, mafid: int) -> str:
 
 
 def write_records(made: Path, folder: Path) -> None:
-    """Write a made census as person and unit records and a GRF-C, one line after another."""
+    """Write a synthetic census as person and unit records and a GRF-C, one line after another."""
     folder.mkdir()
     people: dict[tuple[str, int, int], list[Row]] = {}
     for person in pq.read_table(made / "persons.parquet").to_pylist():
@@ -119,7 +119,7 @@ def from_census(folder: Path, product: Product, *, strict: bool = True) -> Input
 
 
 def counted(made: Path, product: Product) -> Histogram:
-    """Count the tables of the made census, without a reader."""
+    """Count the tables of the synthetic census, without a reader."""
     blocks = np.array(pq.read_table(made / "frame.parquet")["GEOID"].to_pylist())
     files = ["persons"] if product.name == "dhc-persons" else ["units", "quarters"]
     names = list(product.schema.names)
@@ -162,7 +162,7 @@ def line_of(folder: Path, file: str, layout: RecordLayout, **fields: int) -> int
         found = {name: text[slice(*layout.fields[name])].strip() for name in fields}
         if all(found[name] != "" and int(found[name]) == value for name, value in fields.items()):
             return number
-    raise AssertionError("no such record in the made census")
+    raise AssertionError("no such record in the synthetic census")
 
 
 @pytest.mark.parametrize(

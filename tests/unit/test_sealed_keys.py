@@ -190,7 +190,7 @@ def test_a_passphrase_file_that_is_none(tmp_path: Path) -> None:
 
 
 def as_other_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything that is there belongs to somebody else."""
+    """Everything that is there belongs to someone else."""
     mine = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: mine + 1)
 

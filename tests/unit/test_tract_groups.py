@@ -53,7 +53,7 @@ def all_pairs(columns: list[np.ndarray]) -> tuple[Memberships, int]:
 
 
 def distances_with(parents: Parents, level: int, columns: list[np.ndarray], group: np.ndarray) -> np.ndarray:
-    """Return every entity's distance with the groups as a level of the spine: all levels sorted anew."""
+    """Return every entity's distance with the groups as a level of the spine: all levels sorted again."""
     labels = [np.arange(len(parents[-1]))]
     for parent in reversed(parents):
         labels.insert(0, parent[labels[0]])

@@ -1,4 +1,4 @@
-"""Trials on made counts: what they are made of, and that they say what a release of such counts would."""
+"""Trials on synthetic counts: what they hold, and that they say what a release of such counts would."""
 
 from __future__ import annotations
 

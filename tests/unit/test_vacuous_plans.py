@@ -37,7 +37,7 @@ def bound(query: str, cell: str, column: str, lower: int, upper: int) -> str:
 
 
 def declare(path: Path, *declarations: str, without: str = "") -> None:
-    """Add declarations to a product file, perhaps in the place of all that begin alike."""
+    """Add declarations to a product file, perhaps in place of all that begin alike."""
     product = path.parent / "product.toml"
     text = product.read_text()
     if without:

@@ -50,7 +50,7 @@ def account_command(
     read_records: bool,
     as_json: bool,
 ) -> None:
-    """Say what a rho, or the plan of a run, means as (epsilon, delta) and for an attacker.
+    """Express a rho, or the plan of a run, as (epsilon, delta) and as an attacker's power.
 
     From rho alone by both named formulas; with --exact from the composed noise of the plan, which is never
     worse. Give RUN.toml or --rho. Draws nothing, spends nothing, and opens no confidential record; where the
@@ -234,10 +234,10 @@ def _short(exact: str) -> str:
 
 
 def _echo_attacker(found: Mapping[str, Any], neighbours: str, alternatives: str) -> None:
-    asked = "one record is there"
+    asked = "one record is in the data"
     if neighbours == "bounded":
-        asked = "a record is the true one or another one that the exact facts leave possible"
-    text = f"someone who knows every other record asks whether {asked}. {alternatives} Who says yes wrongly"
+        asked = "a record is the true one or another that the exact facts allow"
+    text = f"an attacker who knows every other record tests whether {asked}. {alternatives} A test with a"
     click.echo()
     click.echo(textwrap.fill(text, 100))
     for row in found["power"]:
@@ -245,15 +245,13 @@ def _echo_attacker(found: Mapping[str, Any], neighbours: str, alternatives: str)
         said = f"{bound * 100:.1f} %"
         if "exact" in row:
             said = f"{row['exact'] * 100:.1f} % by the noise ({said} by {name} alone)"
-        click.echo(f"  1 time in {round(1 / row['wrongly']):,} says yes rightly at most {said}")
+        click.echo(f"  false-positive rate of 1 in {round(1 / row['wrongly']):,} has power at most {said}")
     if "guess" in found:
-        between = "two records" if neighbours == "bounded" else "there and not there"
+        between = "two records" if neighbours == "bounded" else "present and absent"
         click.echo(f"  a guess between {between} is right at most {found['guess'] * 100:.1f} % of the time")
         for row in found["belief"]:
             before, after = row["before"] * 100, row["after"] * 100
-            click.echo(
-                f"  a true claim believed {before:g} %: believed at most {after:.1f} % after, on average"
-            )
+            click.echo(f"  belief in the truth of {before:g} % becomes at most {after:.1f} %, on average")
 
 
 def _echo_curve(rows: Sequence[Mapping[str, Any]]) -> None:

@@ -89,7 +89,7 @@ def guarded(command: click.Command, arguments: Sequence[str] | None = None) -> i
         _say(str(error))
         return error.exit_code
     except (KeyboardInterrupt, click.Abort) as error:
-        if isinstance(error.__cause__, EOFError):  # which click takes for the end of what somebody types
+        if isinstance(error.__cause__, EOFError):  # which click takes for the end of what someone types
             _say("a file of the program is cut short. Remove its folders __pycache__, or install it again.")
             return EXIT_ENVIRONMENT
         _say(_interrupted(context))

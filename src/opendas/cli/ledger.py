@@ -27,7 +27,7 @@ class _Ledger(click.Group):
 
 @click.group("ledger", cls=_Ledger)
 def ledger_command() -> None:
-    """Make the account of a data set, or show it: opendas ledger BOOK [--json].
+    """Create or show the account of a data set: opendas ledger BOOK [--json].
 
     A book holds every act on the data: measurements, readings without noise, keys destroyed, publications.
     Given to a run by --ledger BOOK, or found by a run on the same input, it refuses the act that would pass
@@ -64,7 +64,7 @@ def create_command(
     neighbours: str,
     as_json: bool,
 ) -> None:
-    """Make the account of a data set: a new file BOOK, and BOOK.key beside it.
+    """Create the account of a data set: a new file BOOK, and BOOK.key beside it.
 
     The key tags the inputs, so that a run on the same data finds the book by itself (OPENDAS_BOOKS names the
     folder where it looks). Keep both like the input.

@@ -291,7 +291,7 @@ _CONFIDENTIAL = (
     type=click.IntRange(min=1),
     default=10,
     show_default=True,
-    help="How often the private tables are made.",
+    help="Number of private runs.",
 )
 @click.option("--out", type=PATH, default=None, help="Folder for the report in the published layout.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the first trial.")

@@ -80,7 +80,7 @@ def _show_plan(plan: dict[str, Any]) -> None:
             "mean absolute error of released counts, summed over the rows of a query group, as tried on"
         )
         click.echo(
-            "made counts of a part of the frame (sizes from housing units, if any; few cells have most):"
+            "synthetic counts of a part of the frame (sizes from housing units, if any; few cells have most):"
         )
         click.echo(text_table(plan["tried"]))
     if plan.get("protection"):
@@ -208,7 +208,7 @@ def _entity(entity: Row) -> dict[str, Any]:
 def spine_command(run_file: Path, read_records: bool, as_json: bool) -> None:
     """Show the spine of a run: its levels, and how far entities such as places lie from it.
 
-    The distance of an entity is how many geounits must be added or subtracted to make it up; 1 is on the
+    The distance of an entity is how many geounits must be added or subtracted to form it; 1 is on the
     spine. Beside it stands the distance from the spine of the official geolevels.
 
     Example: opendas spine run.toml

@@ -231,7 +231,7 @@ def tabulate_command(
 def replicates_command(
     out: Path, runs: int, product: str | None, seed: int, workers: int | None, resume: bool, as_json: bool
 ) -> None:
-    """Run a release again and again on its own counts: their spread is the error of what was published.
+    """Simulate the release from its own published counts; the spread is the error of what was published.
 
     Costs no budget: everything comes from the release. `opendas margin` reads the margin of any published
     figure from the replicates, which stand in release/replicates; the certificate is issued again.
@@ -265,7 +265,7 @@ def replicates_command(
 def margin_command(
     out: Path, query: str, geolevel: str | None, blocks: Path | None, level: str, as_json: bool
 ) -> None:
-    """Give published counts with their margins, biases and standard errors, from the release's replicates.
+    """Report published counts with margins, biases and standard errors, from the release's replicates.
 
     Example: opendas margin out --query total --geolevel place
     """
@@ -373,7 +373,7 @@ def interval_command(
     std_dev: bool,
     as_json: bool,
 ) -> None:
-    """Give estimates, variances and intervals for true counts, in official areas or in a set of blocks.
+    """Estimate true counts, with variances and intervals, in official areas or in a set of blocks.
 
     OUT is an output folder; NMF a published noisy measurement file, of the Census Bureau's layout (a folder
     with State.parquet, County.parquet and so on) or the folder release/measurements/PRODUCT. Nothing

@@ -192,12 +192,12 @@ _WATCH_SECONDS = 2.0
 
 @click.command("status")
 @out_argument
-@click.option("--watch", is_flag=True, help="Show it again every two seconds until no run is at work.")
+@click.option("--watch", is_flag=True, help="Refresh every two seconds until no run is active.")
 @json_option
 def status_command(out: Path, watch: bool, as_json: bool) -> None:
-    """Show the runs in OUT: how far they are, how long they will take, and what they have spent.
+    """Show the runs in OUT: progress, time left, and privacy loss spent.
 
-    Reads only, so that it can be asked while a run is at work in OUT.
+    Reads only, so it can be used while a run is active in OUT.
 
     Example: opendas status out --watch
     """
@@ -308,7 +308,7 @@ def _spent(row: Mapping[str, Any]) -> str:
 def forget_key_command(out: Path, ledger: Path | None) -> None:
     """Destroy the run keys in OUT.
 
-    Key and measurements together give the confidential data away, for as long as the release exists.
+    Anyone who holds the key and the measurements can recover the confidential data, at any later time.
     Afterwards an unfinished run cannot be resumed, and no further measurement can be drawn.
 
     Example: opendas forget-key out
@@ -357,7 +357,7 @@ def publish_command(
 
     Nothing but OUT/release is copied. Every file is read back before it gets its name, certificate.json as
     the last. A copy that was interrupted is finished by the same command; a folder that holds anything else
-    is refused. So is a release beside a key in clear: whoever has both has the confidential data.
+    is refused. So is a release beside a key in clear: anyone who has both has the confidential data.
 
     A release that may have been chosen with the confidential data in sight is refused: one of several that
     were compared with them (opendas evaluate), or one whose plan was made from them.

@@ -53,7 +53,7 @@ def new_command(path: Path, passphrase_file: Path | None, ask_passphrase: bool, 
     key.save(path, new_passphrase(passphrase_file, ask_passphrase, path.name))
     write_atomic(public, key.public.to_pem().encode())
     _show(public, key.public.fingerprint, key.public.to_pem(), as_json)
-    message(f"{path} is the private key: whoever has it signs in your name. Publish {public}.")
+    message(f"{path} is the private key: anyone who has it can sign in your name. Publish {public}.")
 
 
 @keys_command.command("show")
@@ -127,7 +127,7 @@ def _show(path: Path, fingerprint: str, pem: str, as_json: bool) -> None:
 def sign_command(out: Path, key: Path, passphrase_file: Path | None, as_json: bool) -> None:
     """Sign the certificate in OUT, as --sign of the commands that issue one does.
 
-    Writes certificate.sig beside it; whoever has the public key checks it with verify --signed-by. A
+    Writes certificate.sig beside it; anyone with the public key checks it with verify --signed-by. A
     certificate that is issued again, as by tabulate, has to be signed again.
 
     Example: opendas sign out --key office.key

@@ -139,9 +139,9 @@ _DEMO_FOLDER = "demo-out"
 )
 @click.option("--workers", type=click.IntRange(min=1), default=None, help="Processes.")
 def demo_command(out: Path | None, blocks: int, workers: int | None) -> None:
-    """Make a small state up, release its persons and housing units, and verify the release.
+    """Generate a small synthetic state, release its persons and housing units, and verify the release.
 
-    Nobody's data are in it.
+    It contains no real data.
 
     Example: opendas demo
     """
@@ -218,7 +218,7 @@ Next, try
     required=True,
     help="Size, empty blocks included; the real nation has 8,130,000.",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=2020, show_default=True, help="Another nation.")
+@click.option("--seed", type=click.IntRange(min=0), default=2020, show_default=True, help="Random seed.")
 @click.option(
     "--states",
     type=click.IntRange(min=1),
@@ -230,7 +230,7 @@ Next, try
     type=click.FloatRange(min=1.0, max=1000.0),
     default=41.0,
     show_default=True,
-    help="People a block, on average and about.",
+    help="Average number of people in a block.",
 )
 @click.option(
     "--only",
@@ -242,9 +242,9 @@ Next, try
 def make_nation_command(
     folder: Path, blocks: int, seed: int, states: int | None, people: float, only: tuple[str, ...]
 ) -> None:
-    """Make a nation up and write it county by county, with run files for persons and units.
+    """Generate a synthetic nation, county by county, with run files for persons and units.
 
-    Nobody's data are in it. The same numbers give the same files, state by state.
+    It contains no real data. The same numbers give the same files, state by state.
 
     Example: opendas make-nation --to nation --blocks 100000
     """
@@ -274,12 +274,12 @@ def make_nation_command(
     "Default: invented households.",
 )
 @click.option("--to", "folder", type=FOLDER, required=True, help="Folder, new or empty.")
-@click.option("--seed", type=click.IntRange(min=0), default=2020, show_default=True, help="Another census.")
+@click.option("--seed", type=click.IntRange(min=0), default=2020, show_default=True, help="Random seed.")
 def make_census_command(path: Path, pums: tuple[Path, ...], folder: Path, seed: int) -> None:
-    """Make records of people and housing units up, with run files for each census product.
+    """Generate synthetic persons and housing units, with run files for each census product.
 
     ZIP is a state's official redistricting file of 2010 or 2020, whose blocks and counts are kept exactly.
-    Relationship, sex and age are invented: the records are nobody's, and no estimate of anybody's.
+    Relationship, sex and age are simulated: no record describes, or estimates, a real person.
 
     Example: opendas make-census ri2010.pl.zip --to made-ri
     """
@@ -507,10 +507,10 @@ def fetch_pl94_file(state: str, year: int, to: Path) -> None:
 def explore_command(
     file: Path | None, save: Path | None, port: int, no_browser: bool, read_records: bool
 ) -> None:
-    """Play with a budget in the browser, and see at once what it buys and costs.
+    """Change a budget in the browser, and see its privacy loss and expected error at once.
 
     FILE is a run file, a PHSafe config.json, or a state that the page has kept. Without it, published numbers
-    of geounits stand in. No confidential record is opened; where the frame comes from the records,
+    of geounits are used. No confidential record is opened; where the frame comes from the records,
     --read-records opens them.
 
     Example: opendas explore run.toml

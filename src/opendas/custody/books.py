@@ -1,4 +1,4 @@
-"""Books: made, opened, and found again by whoever has the same data.
+"""Books: made, opened, and found again from the same data.
 
 A book lies wherever its owner puts it, with its key beside it. So that a run in another folder finds it by
 itself, each book also has a name in one folder of its user's, or of an office: ``OPENDAS_BOOKS``.
@@ -66,7 +66,7 @@ class Book:
     def blinded(self, head: str) -> str:
         """Return what a release says of a head of this book: 64 hexadecimal digits.
 
-        It tells nothing of what the book holds; whoever has book and key computes it again.
+        It reveals nothing of what the book holds; anyone with book and key can recompute it.
         """
         return self.key.tag(b"opendas head of a book 1" + bytes.fromhex(head))
 

@@ -1,6 +1,6 @@
-"""Folders entered one by one, by descriptor: what somebody exchanges behind our back is never followed.
+"""Folders entered one by one, by descriptor: what someone exchanges behind our back is never followed.
 
-A path says where a name was when it was looked up; between two calls somebody who may write into one of its
+A path says where a name was when it was looked up; between two calls someone who may write into one of its
 folders can put a link or another folder there. So a path is walked once, each folder opened from the one
 before it, and what is done in the last one is done through its descriptor. Inside an output folder no link is
 followed at all, every folder must be its owner's, and nothing is open to its group unless the output folder
@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 LOCK_NAME: Final = ".opendas.lock"
-"""File in an output folder by which it is known as one, whoever walks through it."""
+"""File by which an output folder is known as one."""
 
 PARTIAL_SUFFIX: Final = ".partial"
 """Ending of a temporary name, which also starts with a dot, so that readers of data sets skip it."""
@@ -107,7 +107,7 @@ class Folder:
         Raises
         ------
         PrivacyError
-            If somebody put something else in its place meanwhile.
+            If someone put something else in its place meanwhile.
         """
         temporary = f".{token_hex(12)}{PARTIAL_SUFFIX}"
         descriptor = self.new(temporary, mode)
@@ -167,7 +167,7 @@ class Folder:
 
 
 _EXCHANGED: Final = (
-    "Something in the output folder was put there by somebody else, or exchanged. Nothing was written "
+    "Something in the output folder was put there by someone else, or exchanged. Nothing was written "
     "through it: find out who can write there, remove it, and run the command again."
 )
 
@@ -194,7 +194,7 @@ def open_folder(path: Path, *, make: bool | int = False) -> Iterator[Folder]:
     Raises
     ------
     PrivacyError
-        If inside an output folder there is a link on the way, or a folder of somebody else; or if the output
+        If inside an output folder there is a link on the way, or a folder of someone else; or if the output
         folder is another one than was held.
     OSError
         If it is not there, or cannot be opened.
@@ -291,7 +291,7 @@ def remove_tree(path: Path) -> None:
 
 
 def move_folder(source: Path, target: Path) -> None:
-    """Put a folder in the place of another one, which goes."""
+    """Put a folder in place of another one, which goes."""
     with open_folder(source.parent) as here, open_folder(target.parent) as there:
         shutil.rmtree(target.name, ignore_errors=True, dir_fd=there.descriptor)
         os.rename(source.name, target.name, src_dir_fd=here.descriptor, dst_dir_fd=there.descriptor)

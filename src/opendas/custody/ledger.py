@@ -321,7 +321,7 @@ def _lock_folder(folder: Path) -> int:
     except BlockingIOError as error:
         os.close(descriptor)
         raise EnvironmentFailure(
-            f"Another run is at work in the output folder {folder.name!r}. Wait until it ends, or choose "
+            f"Another run is active in the output folder {folder.name!r}. Wait until it ends, or choose "
             "another folder with --out."
         ) from error
     except OSError as error:

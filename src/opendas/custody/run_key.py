@@ -1,7 +1,7 @@
 """The run key and everything derived from it.
 
-A run key is 32 bytes. Whoever has it and the measurements has the truth, so it is written once, readable by
-its owner only, never shown, and never used directly: every use derives its own key with HKDF-SHA256 from a
+A run key is 32 bytes. Anyone who has it and the measurements has the truth, so it is written once, readable
+by its owner only, never shown, and never used directly: every use derives its own key with HKDF-SHA256 from a
 purpose and length-encoded fields. It can be split into shares for several people, of which any k give it and
 fewer say nothing about it. Argument: docs/proofs/keys.md.
 """
@@ -400,7 +400,7 @@ def join_shares(shares: Sequence[KeyShare]) -> bytes:
     if not hmac.compare_digest(RunKey(secret).commitment(), first.commitment):
         raise PrivacyError(
             "The shares do not give the key that they name: one of them at least is not what was written. "
-            "Take another share in the place of each in turn."
+            "Take another share in place of each in turn."
         )
     return secret
 

@@ -119,7 +119,7 @@ def read_secret(path: Path) -> str:
         If it cannot be read.
     """
     try:
-        # O_NONBLOCK: a pipe in the place of the file is refused below, and does not hang here.
+        # O_NONBLOCK: a pipe in place of the file is refused below, and does not hang here.
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with open_folder(path.parent) as folder:
             descriptor = os.open(path.name, flags, dir_fd=folder.descriptor)
@@ -146,7 +146,7 @@ def read_secret(path: Path) -> str:
 
 
 def _check_alone(path: Path, status: os.stat_result) -> None:
-    """Refuse a file that somebody else may know."""
+    """Refuse a file that someone else may know."""
     if not stat.S_ISREG(status.st_mode):
         raise EnvironmentFailure(f"Could not read the key file {path}: it is no regular file.")
     mode = stat.S_IMODE(status.st_mode)

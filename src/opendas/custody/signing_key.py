@@ -1,6 +1,6 @@
 """The key with which an office signs its certificates: Ed25519.
 
-It has nothing to do with run keys: it hides nothing, it only says who issued a release. Whoever has it can
+It has nothing to do with run keys: it hides nothing, it only says who issued a release. Anyone who has it can
 sign in the office's name, so it is kept as run keys are. Signing draws nothing: one key and one text have one
 signature [RFC 8032]. Argument: docs/proofs/rederivation.md.
 """

@@ -1,4 +1,4 @@
-"""A made state, a made nation and a made census: data to try everything on, with nobody's data in it."""
+"""A synthetic state, nation and census: data to try everything on, with nobody's data in it."""
 
 from opendas.demo.census import MadeCensus, make_census
 from opendas.demo.generator import DemoState, make_state, write_demo

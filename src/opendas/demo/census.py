@@ -99,11 +99,11 @@ def make_census(
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{folder} is not empty; give a new folder.")
     if seed < 0:
-        raise ConfigError("the seed of a made census is not negative.")
+        raise ConfigError("the seed of a synthetic census is not negative.")
     margins = _read_margins(path)
     pool = read_microdata([Path(p) for p in pums]) if pums else made_households()
     people = draw_persons(margins, pool, seed)
-    made = {"source": f"made census: {path.name}, seed {seed}; nobody's data"}
+    made = {"source": f"synthetic census: {path.name}, seed {seed}; nobody's data"}
     write_parquet(folder / "frame.parquet", _frame_table(margins, people), metadata=made)
     write_parquet(folder / "persons.parquet", _persons_table(margins, people), metadata=made)
     write_parquet(folder / "units.parquet", _housing_table(margins, people, seed), metadata=made)

@@ -1,6 +1,6 @@
 """Makes a state and writes it as input: two tables, a frame and two run files.
 
-The generator of random numbers here is ordinary numpy: it makes data up, it protects none.
+The generator of random numbers here is ordinary numpy: it generates data and protects none.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MOST_BLOCKS = 5_000_000
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class DemoState:
-    """A made state.
+    """A synthetic state.
 
     Parameters
     ----------
@@ -69,9 +69,9 @@ def make_state(blocks: int = 5000, seed: int = 2020) -> DemoState:
         If the size is not usable.
     """
     if not LEAST_BLOCKS <= blocks <= MOST_BLOCKS:
-        raise ConfigError(f"the made state has from {LEAST_BLOCKS} to {MOST_BLOCKS} blocks, not {blocks}.")
+        raise ConfigError(f"a synthetic state has {LEAST_BLOCKS} to {MOST_BLOCKS} blocks, not {blocks}.")
     if seed < 0:
-        raise ConfigError("the seed of the made state is not negative.")
+        raise ConfigError("the seed of the synthetic state is not negative.")
     rng = np.random.default_rng([seed, blocks])
     land = make_land(blocks, rng)
     homes = make_homes(land.group, rng)
@@ -104,7 +104,7 @@ def write_demo(folder: Path | str, blocks: int = 5000, seed: int = 2020) -> tupl
     runs = []
     for name in ("persons", "units"):
         runs.append(folder / f"{name}.toml")
-        made = f"made state: {blocks} blocks, seed {seed}"
+        made = f"synthetic state: {blocks} blocks, seed {seed}"
         note = "the production setting of 2020 where the state is the topmost level"
         text = run_file(name, made=made, path=f"{name}.parquet", preset=f"pr2020-{name}", note=note)
         write_atomic(runs[-1], text.encode())

@@ -52,12 +52,12 @@ class Households:
         alone, 6 two or more)
     size : number of people, 7 for seven and more
     couple : 1 married opposite-sex, 2 married same-sex, 3 and 4 the same of unmarried partners, 5 none
-    relatives : 1 if somebody is related to the householder
+    relatives : 1 if someone is related to the householder
     multig : 1 if three generations or more live here
     paoc, pac : own children under 18; people under 18 other than householder, spouse and partner: 1 under 6
         only, 2 from 6 only, 3 both, 4 none
     p18 : 1 if anybody is under 18
-    elderly : 0 nobody of 60 or more, 1 somebody but nobody of 65, 2 somebody but nobody of 75, 3 somebody
+    elderly : 0 nobody of 60 or more, 1 someone but nobody of 65, 2 someone but nobody of 75, 3 someone
     """
 
     sex: Ints

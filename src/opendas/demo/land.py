@@ -1,4 +1,4 @@
-"""The geography of the made state: blocks, and areas whose borders ignore those of block groups.
+"""The geography of the synthetic state: blocks, and areas whose borders ignore those of block groups.
 
 Axes: ``b`` blocks in ascending order of geocode.
 """
@@ -17,7 +17,7 @@ __all__ = ["LARGE_STATE", "STATE", "Density", "Land", "make_land"]
 
 
 STATE = "99"
-"""FIPS code of the made state: no real state has it."""
+"""FIPS code of the synthetic state: no real state has it."""
 
 _TRACTS_PER_COUNTY = 27  # in large states; small ones have fewer and smaller counties
 _MOST_COUNTIES = 499  # odd numbers of three digits
@@ -99,7 +99,7 @@ class Land:
 def make_land(
     blocks: int, rng: np.random.Generator, density: Density | None = None, state: str = STATE
 ) -> Land:
-    """Divide a made state into counties, tracts, block groups and blocks, and into areas across them."""
+    """Divide a synthetic state into counties, tracts, block groups and blocks, and into areas across them."""
     density = density or Density()
     groups = max(3, round(blocks / density.group))
     group = _divide(blocks, groups, rng, most=999)

@@ -1,4 +1,4 @@
-"""Made records on any frame, for trials of a run; apart, as made data are drawn in this package alone."""
+"""Synthetic records on any frame, for trials of a run; apart, as only this package draws synthetic data."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from opendas.schema.product import Product
 __all__ = ["A_HOME", "made_counts"]
 
 RECORDS, A_HOME = 45.0, 2.3
-"""Made records of a leaf, where the frame has no housing units; and people of a housing unit."""
+"""Synthetic records of a leaf, where the frame has no housing units; and people of a housing unit."""
 RARER = 3.0
 """The levels of an attribute have frequencies that fall with this power of their rank."""
 ALIKE = 2.0
@@ -42,7 +42,7 @@ def _sizes(frame: Frame, product: Product) -> Ints:
 def made_counts(
     constraints: ConstraintTable, place_of_leaf: Ints, frame: Frame, product: Product
 ) -> Histogram:
-    """Return made records that keep structural zeros and bounds, a row for each leaf of the frame.
+    """Return synthetic records that keep structural zeros and bounds, a row for each leaf of the frame.
 
     Parameters
     ----------

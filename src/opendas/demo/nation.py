@@ -1,4 +1,4 @@
-"""Makes a nation of any size and writes it county by county; a program of its own beside the made state.
+"""Makes a nation of any size and writes it county by county; a program of its own beside the synthetic state.
 
 The generator of random numbers of every state and county starts from its address: any state can be made
 alone, on any machine, and is the same as in the whole. The largest thing in memory is the land of one state
@@ -138,7 +138,7 @@ def plan_nation(
     states : int, optional
         By default one for every thousand blocks, at most 51.
     people : float
-        People a block, on average and about.
+        Average number of people in a block.
     density : Density, optional
         By default that of the real nation.
 
@@ -148,15 +148,15 @@ def plan_nation(
         If the size is not usable.
     """
     if not LEAST_BLOCKS <= blocks <= MOST_BLOCKS:
-        raise ConfigError(f"the made nation has from {LEAST_BLOCKS} to {MOST_BLOCKS:,} blocks, not {blocks}.")
+        raise ConfigError(f"a synthetic nation has {LEAST_BLOCKS} to {MOST_BLOCKS:,} blocks, not {blocks}.")
     most = min(MOST_STATES, blocks // _LEAST_STATE)
     states = max(1, min(most, blocks // _BLOCKS_OF_A_STATE)) if states is None else states
     if not 1 <= states <= most:
-        raise ConfigError(f"a made nation of {blocks} blocks has from 1 to {most} states, not {states}.")
+        raise ConfigError(f"a synthetic nation of {blocks} blocks has from 1 to {most} states, not {states}.")
     if seed < 0:
-        raise ConfigError("the seed of the made nation is not negative.")
+        raise ConfigError("the seed of the synthetic nation is not negative.")
     if not 1.0 <= people <= 1000.0:
-        raise ConfigError("the made nation has from 1 to 1000 people a block.")
+        raise ConfigError("the synthetic nation has from 1 to 1000 people a block.")
     rng = np.random.default_rng([seed, blocks, states])
     shares = rng.lognormal(0.0, _SKEW, states)
     ends = np.round(np.cumsum(shares) / shares.sum() * (blocks - _LEAST_STATE * states)).astype(np.int64)
@@ -266,7 +266,7 @@ def write_nation(
     only: Collection[str] | None = None,
     progress: Progress | None = None,
 ) -> Made:
-    """Make a nation up and write it into `folder`, county by county.
+    """Generate a nation and write it into `folder`, county by county.
 
     Writes ``persons/state=SS/county=CCC/part-0.parquet`` and ``units/...`` alike (input of the ``histogram``
     reader), ``frame.parquet`` (every block with units and areas, one row group a county), and the run files
@@ -294,7 +294,7 @@ def write_nation(
     chosen = [state for state in plan.states if only is None or state.code in only]
     unknown = sorted(set(only or ()) - {state.code for state in plan.states})
     if unknown or not chosen:
-        raise ConfigError(f"the made nation has no state {unknown[0] if unknown else '...'!r}.")
+        raise ConfigError(f"the synthetic nation has no state {unknown[0] if unknown else '...'!r}.")
     total = sum(state.blocks for state in chosen)
     numbers = np.zeros(7, dtype=np.int64)
     with parquet_sink(folder / "frame.parquet", _frame_schema()) as frame:
@@ -311,9 +311,9 @@ def write_nation(
         for spine in ("aian", "standard")
         for product in ("persons", "units")
     )
-    made_nation = Made(runs, len(chosen), *numbers.tolist())
-    logger.info("made a nation of %d blocks and %d people in %s", blocks, made_nation.people, folder)
-    return made_nation
+    written = Made(runs, len(chosen), *numbers.tolist())
+    logger.info("generated a nation of %d blocks and %d people in %s", blocks, written.people, folder)
+    return written
 
 
 def _write_county(folder: Path, state: str, county: str, made: DemoState, frame: ParquetSink) -> None:
@@ -342,7 +342,7 @@ def _frame_schema() -> pa.Schema:
 
 def _write_run(folder: Path, product: str, spine: str, plan: NationPlan) -> Path:
     path = folder / (f"{product}.toml" if spine == "aian" else f"{product}-{spine}.toml")
-    made = f"made nation: {plan.blocks} blocks, {len(plan.states)} states, seed {plan.seed}"
+    made = f"synthetic nation: {plan.blocks} blocks, {len(plan.states)} states, seed {plan.seed}"
     text = run_file(
         product,
         made=made,

@@ -1,4 +1,4 @@
-"""The people of the made state: skewed as real populations are, and drawn in whole arrays.
+"""The people of the synthetic state: skewed as real populations are, and drawn in whole arrays.
 
 Axes: ``b`` blocks, ``g`` block groups, ``c`` = 252 cells of (votingage, hispanic, cenrace).
 """
@@ -42,7 +42,7 @@ class Homes:
     Parameters
     ----------
     housing, occupied : int64 (b,)
-        Housing units, and those with somebody in them.
+        Housing units, and those with someone in them.
     facilities : int64 (b, 7)
         Group quarters by type.
     people : int64 (b, 8)

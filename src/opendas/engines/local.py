@@ -53,7 +53,7 @@ different cells."""
 
 
 _NEVER = "1e15"
-"""Growth, in bytes, from which loky starts another worker in the place of one: large families need memory."""
+"""Growth, in bytes, from which loky starts another worker in place of one: large families need memory."""
 
 
 def default_workers() -> int:

@@ -160,7 +160,7 @@ def estimate_part(
             measurement = read(family, level.level, first, children)
             estimate = solve(family, level.level, first, children, measurement)
             estimate = replace(estimate, record=replace(estimate.record, failsafe=note))
-            # Both attempts read: whoever repeats this from the answers kept needs those of both.
+            # Both attempts read: repeating this from the answers kept needs those of both.
             known = np.union1d(tried, family.support).astype(np.int32)
             measurement = read(replace(family, support=known), level.level, first, children)
         else:

@@ -1,4 +1,4 @@
-"""A made task that workers do before the real ones come; apart, since it imports all that they take.
+"""A synthetic task that workers do before the real ones come; apart, since it imports all that they take.
 
 Worker processes start while the run is still read and planned. Compiled code loads with its first call, a
 quarter of a second in all, which would otherwise pass while everybody waits for the first geolevels.
@@ -33,11 +33,11 @@ _MORE = 5
 """Counts are less."""
 
 _NO_KEY = bytes(32)
-"""In the place of a key: the counts are made, and nothing that is drawn here is kept."""
+"""Instead of a key: the counts are synthetic, and nothing that is drawn here is kept."""
 
 
 def warm_up() -> None:
-    """Measure and estimate a made tree of three geolevels, and forget the result."""
+    """Measure and estimate a synthetic tree of three geolevels, and forget the result."""
     queries = {
         "total": np.zeros(_CELLS, np.int32),
         "kind": np.repeat(np.arange(_KINDS), _EACH).astype(np.int32),

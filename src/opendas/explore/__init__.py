@@ -1,1 +1,1 @@
-"""A local web page on which a budget is played with. Draws nothing, spends nothing, reads no count."""
+"""A local web page on which users try budgets. Draws nothing, spends nothing, reads no count."""

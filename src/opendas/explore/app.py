@@ -343,7 +343,7 @@ def bound(port: int = 0) -> socket.socket:
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         found.bind((ADDRESS, port))
-        found.listen()  # from here on whoever calls waits, so that the address may be told
+        found.listen()  # from here on callers wait, so that the address may be told
     except OSError as error:
         found.close()
         reason = error.strerror or "unknown reason"

@@ -203,7 +203,7 @@ class BudgetAnswers:
         A record moves within one geounit of the spine at a geolevel.
     curve : mapping of int to mapping of formula to float
         Epsilon at ``delta = 10**-exponent``; empty for the discrete Laplace.
-    power : tuple of (rate of false alarms, bound)
+    power : tuple of (false-positive rate, bound)
         How often a true claim about a record is recognised at most, however it is tested.
     """
 

@@ -31,7 +31,7 @@ _LONGEST = 120
 """Characters of a number that is typed."""
 
 _UNITS = 1_000_000
-"""Shares that were moved often are dealt out in parts of this size, so that fractions stay readable."""
+"""Shares that were moved often are distributed in parts of this size, so that fractions stay readable."""
 
 _LONGEST_FRACTION = 60
 
@@ -68,7 +68,7 @@ class Problems:
 def read_number(
     text: str, name: str, problems: Problems, *, empty: Fraction | None = None
 ) -> Fraction | None:
-    """Read a number that somebody typed: a fraction, a decimal or a percentage.
+    """Read a number that someone typed: a fraction, a decimal or a percentage.
 
     Parameters
     ----------

@@ -355,7 +355,7 @@ class Page(ABC, Generic[Found]):
 
     @staticmethod
     def updates(before: State, answer: Answer[Found]) -> dict[str, Any]:
-        """Return what the form shows anew beside the answers: messages, sums, fields that changed."""
+        """Return what the form shows again beside the answers: messages, sums, fields that changed."""
         had = before.fields()
         fields = answer.state.fields().items()
         sums = {group: {"text": sum_sentence(s), "off": s != 1} for group, s in answer.sums.items()}

@@ -59,7 +59,7 @@ class Session:
         return f"/{state.page}?s={write_link(state.to_document())}"
 
     def open_text(self, text: str) -> State:
-        """Understand what somebody pasted: a link, a kept state, a run file, or a configuration of PHSafe.
+        """Understand what someone pasted: a link, a kept state, a run file, or a configuration of PHSafe.
 
         Raises
         ------

@@ -1,7 +1,7 @@
 """What a budget is explored on: a product and a tree of geounits, both public.
 
 A run file gives both, and nothing of its confidential counts is read. Without one, the numbers of geounits of
-published spines stand in, with children dealt out evenly.
+published spines are used, with children distributed evenly.
 """
 
 from __future__ import annotations
@@ -350,14 +350,14 @@ _TREES: Final[Mapping[str, tuple[str, str, Sequence[int], Mapping[str, int]]]] =
     "us": (
         "United States 2020",
         "The numbers of geounits of the 2020 production spine, 50 states and DC (TopDown paper, Table 2), "
-        "with children dealt out evenly.",
+        "with children distributed evenly.",
         (1, 88, 3_496, 84_589, 409_548, 5_892_698),
         {"state": 51},
     ),
     "state": (
         "A small state",
         "The numbers of geounits of one small state (Rhode Island 2010, blocks with housing units or group "
-        "quarters), with children dealt out evenly.",
+        "quarters), with children distributed evenly.",
         (1, 5, 241, 812, 17_850),
         {},
     ),

@@ -1,4 +1,4 @@
-"""Sets of leaves that somebody drew: a list of geocodes, with or without areas and weights.
+"""Sets of leaves that someone drew: a list of geocodes, with or without areas and weights.
 
 Axes: ``p`` rows of the file, ``a`` areas.
 """

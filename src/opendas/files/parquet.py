@@ -96,7 +96,7 @@ def parquet_sink(
         Leaf columns of integers that are packed as differences; all others use a dictionary.
     bounds : collection of str, optional
         Leaf columns whose least and greatest value each row group tells, so that readers may skip it; by
-        default all. They cost as much as the values: name those that somebody searches by.
+        default all. They cost as much as the values: name those that someone searches by.
     row_group : int
         Most rows of a row group.
 

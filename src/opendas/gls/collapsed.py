@@ -135,7 +135,7 @@ class CollapsedTree:
     def even(cls, sizes: Sequence[int]) -> CollapsedTree:
         """Return a tree of which only the number of geounits at each level is known.
 
-        Children are dealt out as evenly as whole numbers allow, and all geounits of a level have the same
+        Children are distributed as evenly as whole numbers allow, and all geounits of a level have the same
         noise.
 
         Parameters
@@ -158,7 +158,7 @@ class CollapsedTree:
         runs = [(0, sizes[-1])]  # kind and length of stretches of geounits side by side
         found: list[tuple[Ints, sparse.csr_array | None]] = [(np.zeros(1, dtype=np.int64), None)]
         for parents, children in zip(reversed(sizes[:-1]), reversed(sizes[1:]), strict=True):
-            families, runs = _dealt(runs, parents, children)
+            families, runs = _distributed(runs, parents, children)
             table = np.zeros((len(families), len(found[-1][0])))
             for number, family in enumerate(families):
                 for child, count in family:
@@ -198,7 +198,7 @@ _Family = tuple[tuple[int, int], ...]
 """Classes of children, and how many of each."""
 
 
-def _dealt(
+def _distributed(
     runs: Sequence[tuple[int, int]], parents: int, children: int
 ) -> tuple[list[_Family], list[tuple[int, int]]]:
     """Give each parent its children in turn, the first parents one more; returns classes and stretches."""

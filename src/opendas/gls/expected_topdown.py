@@ -7,7 +7,7 @@ noise that differs by a factor at most, so ``A_c`` is a number ``a_c``, and ever
 
     variance(c) = own(c) (1 - a_c) + a_c^2 variance(parent).
 
-With the informed estimator the same holds with what is known in the whole subtree in the place of a geounit's
+With the informed estimator the same holds with what is known in the whole subtree in place of a geounit's
 own measurements, and the variances are those of :mod:`opendas.gls.expected_error`.
 """
 

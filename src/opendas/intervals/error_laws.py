@@ -348,7 +348,7 @@ def _answer_covariances(
 
     Notes
     -----
-    Least squares itself: with ``b`` for the sum ``f`` in the place of answers, the estimate is ``Var b``,
+    Least squares itself: with ``b`` for the sum ``f`` in place of answers, the estimate is ``Var b``,
     which is the covariance of all cells with ``f``.
     """
     model = sweep.model

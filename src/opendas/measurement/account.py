@@ -395,7 +395,7 @@ class PlanAccount:
         return pure_power_bound(self.loss, level)
 
     def attacker_json(self, *, exact: bool = False) -> dict[str, Any]:
-        """Return what somebody who knows all other records can tell, at most.
+        """Return what someone who knows all other records can tell, at most.
 
         Of two places of a record that the exact facts leave open: what these tell by themselves comes on top.
 

@@ -51,7 +51,7 @@ _SELECTION = {
     ),
     Truncation.TUMULT: (
         "Who is kept of a household above tau is decided by the public order of the published program, which "
-        "whoever knows a household's records can compute."
+        "anyone who knows a household's records can compute."
     ),
 }
 _GIVEN = "The guarantee concerns the edited file, given that validation passed."

@@ -198,7 +198,7 @@ def validate_input(config_path: Path, data: Path | str, options: HouseholdOption
 
 
 class Households(Protocol):
-    """Persons, units and places of the states of a run, in this process or dealt out by an engine.
+    """Persons, units and places of the states of a run, in this process or distributed by an engine.
 
     Confidential.
     """

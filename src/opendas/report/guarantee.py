@@ -170,7 +170,7 @@ def computational_text(draws: int, key: str | None) -> str:
         "this adds to delta at most (1 + exp(epsilon)) times the advantage that an adversary can have "
         f"against HKDF and AES-256, plus q^2 / 2^129 for q draws; here q = {draws:,}, so the last term is "
         f"below 2^{power}. The guarantee is therefore a computational one, and it depends on the key: "
-        "whoever holds the key and the measurements can compute the confidential answers."
+        "anyone who holds the key and the measurements can compute the confidential answers."
         + ("" if key is None else f" {KEY_MEANING[KeyCustody(key)]}")
     )
 

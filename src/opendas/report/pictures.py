@@ -193,8 +193,8 @@ def power_svg(levels: Sequence[float], series: Mapping[str, Sequence[float]]) ->
         parts.append(line(left, y(mark), right, y(mark), "grid"))
         parts.append(text(left - 8, y(mark) + 4, f"{mark * 100:g} %", "end"))
         parts.append(text(x(mark), bottom + 18, f"{mark * 100:g} %", "middle"))
-    parts.append(text((left + right) / 2, bottom + 38, "wrongly taken for true", "middle", "muted"))
-    parts.append(text(left - 52, top - 18, "rightly taken for true, at most", "start", "muted"))
+    parts.append(text((left + right) / 2, bottom + 38, "false-positive rate", "middle", "muted"))
+    parts.append(text(left - 52, top - 18, "power, at most", "start", "muted"))
     parts.append(line(x(0.0), y(0.0), x(1.0), y(1.0), "grid"))
     parts.append(text(x(0.62), y(0.56), "without a release", "start", "muted"))
     for number, (name, powers) in enumerate(series.items()):

@@ -221,7 +221,7 @@ def check_choice(out: Path, *, allowed: bool) -> bool:
     ----------
     out : Path
     allowed : bool
-        The choice is stated by whoever publishes, and stamped.
+        The publisher states the choice, and it is stamped.
 
     Returns
     -------

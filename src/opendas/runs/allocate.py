@@ -372,7 +372,7 @@ def _stand_in_levels(run: Run, stand_in: Run | None) -> tuple[Level, ...]:
 
 
 def _with_counts(pairs: Sequence[Pair], levels: Sequence[Level]) -> tuple[Pair, ...]:
-    """Put known counts in the place of numbers of nodes, scaled to as many."""
+    """Put known counts in place of numbers of nodes, scaled to as many."""
     names = [pair.name for pair in pairs]
     for level in levels:
         if level.name not in names:

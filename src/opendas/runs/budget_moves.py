@@ -119,7 +119,7 @@ class Move:
     effects : tuple of Effect
         Wherever an expected error changes by more than half a per cent.
     tried : tuple of Effect
-        Mean absolute errors of released counts, before and after, on made counts of a part of the frame:
+        Mean absolute errors of released counts, before and after, on synthetic counts of a part of the frame:
         wherever they change by more than :data:`SEEN`. Empty where no run can be tried.
     prices : tuple of Price
         Losses that change.

@@ -195,7 +195,7 @@ class NoisyFile:
         skip_unknown: bool = False,
         selected: bool = False,
     ) -> Table:
-        """Return estimates and intervals for sets of leaves that somebody drew.
+        """Return estimates and intervals for sets of leaves that someone drew.
 
         Parameters
         ----------

@@ -62,7 +62,8 @@ class PlanTable:
     forecast : callable, optional
         Measures and returns what the run is expected to need, with the workers that it would have by itself.
     tried : callable, optional
-        Tries the run on made counts of a part of its frame, and returns the errors that released counts had.
+        Tries the run on synthetic counts of a part of its frame, and returns the errors that released counts
+        had.
     companion : PlanTable or None
         Of the product's second histogram, which the same run measures first.
     """

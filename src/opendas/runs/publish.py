@@ -33,7 +33,7 @@ class Published:
     copied : int
         Those that were not there before.
     signed : bool
-        Whether somebody vouches for the certificate.
+        Whether someone vouches for the certificate.
     rederived : bool
         Whether it was estimated again from its measurements before.
     """
@@ -69,7 +69,7 @@ def settle_choice(out: Path, release: Path, *, stated: bool) -> None:
     release : Path
         The folder ``release/`` of `out`; `out` itself where there is nothing else: its account is elsewhere.
     stated : bool
-        Whoever publishes states the choice; the certificate is then stamped.
+        Anyone who publishes states the choice; the certificate is then stamped.
 
     Raises
     ------

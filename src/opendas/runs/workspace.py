@@ -137,7 +137,7 @@ class Workspace:
     ConfigError
         If the folder holds something that is not a release of ours.
     PrivacyError
-        If another process is at work in it, or others could exchange the folders of keys and counts.
+        If another process uses it, or others could exchange the folders of keys and counts.
     """
 
     def __init__(self, out: Path, ledger: Path | None = None, *, group_writable: bool = False) -> None:

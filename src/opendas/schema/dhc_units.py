@@ -81,7 +81,7 @@ class HouseholdType:
     children : str
         All people under 18 but householder, spouse and partner; the same words.
     relatives : bool
-        Whether somebody is related to the householder: spouse, own child, other relative.
+        Whether someone is related to the householder: spouse, own child, other relative.
     minor : bool
         Whether anybody is under 18, householder, spouse and partner included.
     multigenerational : bool
@@ -169,7 +169,7 @@ def _least_size(kind: HouseholdType) -> int:
     """Return how many people the households of a kind have at least, if they are several.
 
     Householder and partner; a child in each range of ages, of which own children are of one generation; where
-    there are three, somebody of each other one; and somebody beside a householder without partner, or a
+    there are three, someone of each other one; and someone beside a householder without partner, or a
     relative who is no spouse.
     """
     own = _RANGES[kind.own_children]

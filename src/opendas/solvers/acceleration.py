@@ -91,7 +91,7 @@ def accelerate(history: History, start: Ints, blocks: Ints, before: Floats, w: F
 
 @njit(cache=True, nogil=True)
 def _remember(history: History, b: int, low: int, high: int, step: Floats, w: Floats) -> None:
-    """Put the newest differences in the place of the oldest."""
+    """Put the newest differences in place of the oldest."""
     steps = history.steps
     at = history.counts[b] % MEMORY
     for c in range(len(w)):

@@ -4,7 +4,7 @@ Of constraints in whole numbers the smallest such set is found; of a family in l
 numbers too, one that needs each of its rows.
 
 Constraints on counts are ranges ``lower <= A x <= upper`` on sums of non-negative integers. Floating point is
-believed neither way: integers that keep all constraints are checked in exact arithmetic, and so is the Farkas
+accepted neither way: integers that keep all constraints are checked in exact arithmetic, and so is the Farkas
 certificate of a contradiction. Where real numbers could keep the constraints and only whole ones cannot, the
 word of branch and bound is taken, for counts that it holds with room to spare.
 

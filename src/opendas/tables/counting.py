@@ -61,7 +61,7 @@ def count_table(estimate: Histogram, table: Table, grouping: Grouping) -> Ints:
 
 
 def count_areas(estimate: Histogram, table: Table, frame: Frame, areas: AreaWeights) -> Floats:
-    """Return a table of areas that somebody drew, float64 (areas, t)."""
+    """Return a table of areas that someone drew, float64 (areas, t)."""
     used, leaf = np.unique(areas.leaf, return_inverse=True)
     alone = Grouping("leaf", frame.geocodes[used], np.arange(len(used), dtype=np.int64))
     counts = count_table(estimate.take(used), table, alone)

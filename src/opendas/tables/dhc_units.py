@@ -129,7 +129,7 @@ def _by_age_of_householder(box: Box) -> Rows:
 
 
 def _elderly(years: int, rows: Callable[[Box], Rows]) -> Callable[[Box], Rows]:
-    """Households with and without somebody of 60, 65 or 75 years and more; `rows` within each."""
+    """Households with and without someone of 60, 65 or 75 years and more; `rows` within each."""
     least = {60: 1, 65: 2, 75: 3}[years]
 
     def made(box: Box) -> Rows:

@@ -1,4 +1,4 @@
-"""Estimates and intervals as tables: for geolevels, entities and sets of leaves that somebody drew.
+"""Estimates and intervals as tables: for geolevels, entities and sets of leaves that someone drew.
 
 Made from published files alone: noisy measurements, public geography, and the microdata where they are there.
 

@@ -165,7 +165,7 @@ def margins_of(released: ReleasedProduct, query: str, where: str | AreaWeights, 
     query : str
         A redistricting table or a query group.
     where : str or AreaWeights
-        Geolevel or entity category; or areas that somebody drew.
+        Geolevel or entity category; or areas that someone drew.
     level : Fraction
 
     Raises

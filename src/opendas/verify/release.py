@@ -200,7 +200,7 @@ def _run_checks(run: Mapping[str, Any], released: ReleasedProduct) -> Iterator[C
 
 
 def estimated(run: Mapping[str, Any]) -> bool:
-    """Whether a certified run made microdata."""
+    """Whether a certified run synthetic microdata."""
     return not str(run["estimator"]).startswith("none")
 
 

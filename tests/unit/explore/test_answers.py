@@ -47,7 +47,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def compare(found: BudgetAnswers, plan: MeasurementPlan) -> None:
-    """Compare with the rows of the plan and the engine, each worked out anew."""
+    """Compare with the rows of the plan and the engine, each worked out again."""
     margins: dict[tuple[str, str], list[int]] = {}
     for row in noise_rows(plan):
         margins.setdefault((row.geolevel, row.query), []).append(row.moe90)

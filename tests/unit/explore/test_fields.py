@@ -1,4 +1,4 @@
-"""From what is typed to a budget: messages at fields, sums, rescaling, shares that give way; margins."""
+"""From what is typed to a budget: messages at fields, sums, rescaling, shares that are rescaled; margins."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def test_household_states_come_back(text: str, on: bool) -> None:
 
 
 def test_states_of_the_first_version_come_back() -> None:
-    """A link or file that somebody has kept from before still opens."""
+    """A link or file that someone has kept from before still opens."""
     fields = START.plans[0]
     plan = {name: fields[name] for name in ("mechanism", "neighbours", "total", "delta")}
     plan["levels"] = [fields[f"l{i}"] for i in range(len(START.about["geolevels"]))]

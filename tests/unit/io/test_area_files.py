@@ -1,4 +1,4 @@
-"""Files of blocks that somebody drew: every form, and what is refused."""
+"""Files of blocks that someone drew: every form, and what is refused."""
 
 from __future__ import annotations
 

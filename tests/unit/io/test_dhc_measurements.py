@@ -171,7 +171,7 @@ def test_a_margin_answers_no_finer_question(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def two_states(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A few queries of the made state, and beside it a state whose files are no Parquet files."""
+    """A few queries of the synthetic state, and beside it a state whose files are no Parquet files."""
     folder = MADE.write(tmp_path_factory.mktemp("two"), queries=("age_18_64_116 * sex", "detailed"))
     for path in list(folder.rglob("State=044")):
         shutil.copytree(path, path.with_name("State=145"))

@@ -189,7 +189,7 @@ def test_pandas_polars_and_duckdb_read_the_same(tmp_path: Path) -> None:
     ],
 )
 def test_codes_that_contradict_each_other_are_refused(tmp_path: Path, column: str, value: str) -> None:
-    """A man of 30 and somebody of 65 who is not related to him, in a rented home."""
+    """A man of 30 and someone of 65 who is not related to him, in a rented home."""
     frame = block_frame()
     number = next(
         k for k, kind in enumerate(HOUSEHOLD_TYPES)

@@ -161,7 +161,7 @@ def test_every_cell_of_the_dhc_schema_comes_back(dhc_persons, tmp_path, fmt):
 
 
 def test_dhc_codes_that_contradict_each_other_are_refused(dhc_persons, tmp_path):
-    """A householder alone who is not; somebody in quarters with a relationship; a top age that is none."""
+    """A householder alone who is not; someone in quarters with a relationship; a top age that is none."""
     product, frame, estimate = dhc_persons.product, dhc_persons.frame, dhc_persons.estimate
     for old, new in [
         ("|3|000|20|1|115|1|01|1\n", "|3|000|20|1|115|1|01|0\n"),

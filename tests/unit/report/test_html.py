@@ -121,8 +121,8 @@ def test_stamps_are_shown_only_where_they_apply(persons: RunFacts, units: RunFac
     assert 'class="stamp"' not in made(units)
     stamped = made(dataclasses.replace(persons, stamps=(NOT_FOR_RELEASE,)))
     assert f"<strong>{NOT_FOR_RELEASE}</strong>" in stamped
-    assert "Recognised at most" not in stamped
-    assert "Recognised at most" in made(persons)
+    assert "Power at most" not in stamped
+    assert "Power at most" in made(persons)
 
 
 def test_tables_name_their_headers(persons: RunFacts, units: RunFacts) -> None:

@@ -381,7 +381,7 @@ class _Tag:
 class Unchanged:
     """Puts the counts of a task together, and compares them with those that were tagged.
 
-    Counts that an executor lost are read again, and somebody may have written to the input since the run was
+    Counts that an executor lost are read again, and someone may have written to the input since the run was
     promised its noise.
 
     Parameters

@@ -1,8 +1,8 @@
 """The serialisation behind the keyed input tag: the same for any order of rows and any engine.
 
-Households are dealt into a fixed number of buckets by their key. Each bucket has a digest of all of its rows
-in canonical order; the digests together, bucket by bucket, are what is tagged. Whoever has whole buckets can
-digest them, so an engine digests a nation in parts. The digests are confidential like the rows: unkeyed
+Households are assigned to a fixed number of buckets by their key. Each bucket has a digest of all of its rows
+in canonical order; the digests together, bucket by bucket, are what is tagged. Anyone who has whole buckets
+can digest them, so an engine digests a nation in parts. The digests are confidential like the rows: unkeyed
 digests of small buckets confirm guesses.
 """
 
@@ -62,7 +62,7 @@ def canonical_bytes(digests: Mapping[int, bytes]) -> bytes:
 
 
 class _Part:
-    """Sorted rows, dealt into buckets."""
+    """Sorted rows, in buckets."""
 
     def __init__(self, rows: Persons | Units | Places) -> None:
         self._rows = rows

@@ -2,7 +2,7 @@
 
 A table is a declaration. Its functions see whole columns and answer with whole columns; a row that the table
 counts and that has no cell is :data:`~opendas.phsafe.inputs.codes.OUTSIDE`, never an error raised on the way:
-a crash on one combination of codes would reveal that somebody has it.
+a crash on one combination of codes would reveal that someone has it.
 """
 
 from __future__ import annotations

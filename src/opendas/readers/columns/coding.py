@@ -175,7 +175,7 @@ def unit_ids(batch: Batch, name: str, log: FindingLog) -> Codes:
     else:
         texts = text_of(batch, name)
     usable = (np.strings.str_len(texts) > 0) & (np.strings.strip(texts) == texts)
-    rule = "expected an identifier, without spaces around it: every record belongs to somebody"
+    rule = "expected an identifier, without spaces around it: every record belongs to someone"
     batch.report(~usable, name, rule, log, FormatError)
     return np.where(usable, texts, b"")
 

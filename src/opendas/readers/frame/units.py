@@ -159,7 +159,7 @@ def derived_units(
 ) -> Frame:
     """Return `frame` with unit columns made from the records themselves.
 
-    Persons: one facility of each type that houses somebody; one housing unit in every leaf of a public
+    Persons: one facility of each type that houses someone; one housing unit in every leaf of a public
     frame, and otherwise where people live in households. Units: the number of housing units where it is
     invariant in every leaf, and one facility of type 7 in a leaf without any; otherwise one housing unit in
     every leaf, which says nothing about the records. The frame is published.

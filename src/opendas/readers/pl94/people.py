@@ -4,7 +4,7 @@ The redistricting data of 2010 have no table of group quarters. Blocks with peop
 one group-quarters facility of type 7; everybody else lives in a household.
 
 Those of 2020 say how many people live in each type of group quarters of a block (table P5), but not their
-age, origin or race. Every type with somebody in it becomes one facility; its people are chosen by a rule,
+age, origin or race. Every type with someone in it becomes one facility; its people are chosen by a rule,
 described in docs/formats/readers.md, that is deterministic, in integers, and invents nothing else: it is
 exact in every published figure, and has no minors in nursing facilities.
 
@@ -216,7 +216,7 @@ def _quarters(blocks: Blocks) -> Ints:
 
 
 def facilities_2020(blocks: Blocks) -> Ints:
-    """Return int64 (b, 7): one facility of each type that houses somebody."""
+    """Return int64 (b, 7): one facility of each type that houses someone."""
     return (_quarters(blocks) > 0).astype(np.int64)
 
 

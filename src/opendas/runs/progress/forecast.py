@@ -1,9 +1,10 @@
 """What a run will need, from public things and before it starts: time, memory and disk.
 
-Time is measured: a part of the run's own tree is estimated on this machine with made counts, and a geounit of
+Time is measured: a part of the run's own tree is estimated on this machine with synthetic counts, and a
+geounit of
 each geolevel is taken to cost as much in the run. Memory and disk are sizes of what is held and written, as
-counted in runs of made states, about 45 persons or 20 housing units a leaf: how many records there are is
-confidential, and not known before the input is read.
+counted in runs of synthetic states, about 45 persons or 20 housing units a leaf: how many records there are
+is confidential, and not known before the input is read.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ FIRST_LEAVES, MOST_LEAVES, SMALL_RUN_SECONDS = 50, 2000, 0.5
 """A small run has so many leaves at first, and then as many as take so long, up to a number."""
 
 RECORDS = 45
-"""Made records a leaf."""
+"""Synthetic records a leaf."""
 
 SECOND_WORKER = 0.9
 """What each further worker process adds to the speed of the first, where it has a core of its own."""
@@ -63,7 +64,7 @@ TIMED_CELLS = 1 << 16
 """A small run of more possible cells would itself take minutes: its root is a family with all of them."""
 
 _NO_KEY = bytes(32)
-"""In the place of a key: the counts are made, and nothing that is drawn here is kept."""
+"""Instead of a key: the counts are synthetic, and nothing that is drawn here is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +133,7 @@ def forecast_run(
     estimates : bool
         False where measurements are all that is wanted.
     geounit_seconds : mapping of str to float, optional
-        By geolevel, as :func:`measure_small_run` found them; without, no time is foretold.
+        By geolevel, as :func:`measure_small_run` found them; without, no time is predicted.
     """
     sizes = {name: len(level) for name, level in zip(plan.spine.names, plan.spine.levels, strict=True)}
     leaves, cells = len(plan.spine.leaf), min(plan.product.schema.size, MANY_CELLS)
@@ -180,17 +181,17 @@ def _assumptions(
     if measured:
         lines += [
             "the time is that of the estimate: a part of this tree was estimated on this machine just now, "
-            "with made counts; other work on the machine makes it longer",
+            "with synthetic counts; other work on the machine makes it longer",
             "reading the input and writing the release come on top: they take as long as there are records",
         ]
     possible = np.count_nonzero(plan.product.possible)
     if possible > TIMED_CELLS:
         lines.append(
-            f"no time is foretold, and no memory of the topmost families: they have {possible:,} possible "
+            f"no time is predicted, and no memory of the topmost families: they have {possible:,} possible "
             f"cells, and a small run is made for at most {TIMED_CELLS:,}"
         )
     lines.append(
-        "memory and disk are those of made states, about 45 persons or 20 housing units a leaf, from Parquet "
+        "memory and disk are those of synthetic states (45 persons or 20 housing units a leaf) in Parquet "
         "files: how many records there are is known only when the input is read"
     )
     if workers > cores:
@@ -199,7 +200,7 @@ def _assumptions(
 
 
 def measure_small_run(run: Run) -> dict[str, float]:
-    """Estimate a part of a run's tree with made counts; return the seconds a geounit of each geolevel took.
+    """Estimate a part of a run's tree with synthetic counts; return seconds a geounit of each geolevel.
 
     The part is the first leaves of the frame and what lies above them, with the run's spine, budget, query
     groups, structural zeros and bounds, and without its invariants. It takes about a second. Nothing is
@@ -246,7 +247,7 @@ def _small_run(run: Run, leaves: int) -> dict[str, float]:
 
 
 def _made_counts(constraints: ConstraintTable) -> Histogram:
-    """Return :data:`RECORDS` made records a leaf, in cells that its bounds allow; few cells have most."""
+    """Return :data:`RECORDS` synthetic records a leaf, in cells that its bounds allow; few hold most."""
     leaf, n = constraints.levels[-1], len(constraints.possible)
     # Leaves whose bounds close the same groups of cells have the same cells open.
     closed, kind = np.unique(leaf.upper == 0, axis=0, return_inverse=True)

@@ -1,4 +1,4 @@
-"""Replicates of a release: the same run again and again, with the released counts in the place of the truth.
+"""Replicates of a release: the same run again and again, with the released counts in place of the truth.
 
 The spread of replicates around their base estimates how far the base lies from the truth. Replicates are
 made of published things alone, and cost no budget: the argument is in ``docs/proofs/replicates.md``.

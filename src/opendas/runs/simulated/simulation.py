@@ -1,8 +1,8 @@
 """Runs in memory on public counts: apart, as the one place where such counts meet the noise of a seed.
 
 Tuning tries plans on stand-in data with it, and replicates of a release are runs on its own microdata. What
-does not depend on the noise is made once. Nothing here may be given confidential counts: whoever knows a seed
-can take its noise away.
+does not depend on the noise is made once. Nothing here may be given confidential counts: anyone who knows a
+seed can take its noise away.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Errors of released counts before any are released: the run, tried on made counts of its own frame.
+"""Errors of released counts before any are released: the run, tried on synthetic counts of its own frame.
 
 Expected errors by the noise alone are far too large for small geounits, whose counts are not negative. Here
-the run's own estimator and rounder answer, on a part of the frame with made records: public sizes, few cells
-that have most of them, and a mixture that differs from leaf to leaf.
+the run's own estimator and rounder answer, on a part of the frame with synthetic records: public sizes, few
+cells that have most of them, and a mixture that differs from leaf to leaf.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ class TriedRow:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trial:
-    """A part of a run's frame with made counts, on which budgets can be tried.
+    """A part of a run's frame with synthetic counts, on which budgets can be tried.
 
     Parameters
     ----------
     simulation : Simulation
         Of the run on the part.
     counts : Histogram
-        Made records, a row for each leaf of the part, in the frame's order.
+        Synthetic records, a row for each leaf of the part, in the frame's order.
     """
 
     simulation: Simulation

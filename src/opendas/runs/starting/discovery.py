@@ -1,8 +1,8 @@
 """Private discovery of a table's domain, apart from any run: read, charge, draw once, forget the key.
 
-Columns are named by whoever asks, never chosen by their values. The act stands in a ledger before anything is
-drawn; its key comes from the operating system and is written nowhere, so that what was drawn cannot be drawn
-again: a second discovery is a second act. Argument: docs/proofs/domain-discovery.md.
+The caller names the columns; they are never chosen by their values. The act stands in a ledger before
+anything is drawn; its key comes from the operating system and is written nowhere, so that what was drawn
+cannot be drawn again: a second discovery is a second act. Argument: docs/proofs/domain-discovery.md.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def discover_domain(
     """
     if delta > _LARGEST_DELTA:
         raise ConfigError(
-            f"--delta {format_fraction(delta)}: with this probability somebody's value may be shown as it "
+            f"--delta {format_fraction(delta)}: with this probability someone's value may be shown as it "
             f"is; at most {float(_LARGEST_DELTA):g} is taken."
         )
     labels = [(column,) for column in columns.columns.values()]

@@ -204,7 +204,7 @@ def _unit_comment(guess: TableGuess) -> str:
     return f"""\
 # CHECK: {guess.unit_id} seems to say whose a record is, and some have several. With unit_id the privacy loss
 # is that of all records of one; at_most is how many of them are counted, and is published: decide it without
-# looking at the records. Leave both out only if every row is somebody else.
+# looking at the records. Leave both out only if every row is someone else.
 """
 
 

@@ -1,6 +1,7 @@
 """The certificate made again from plan and files, apart from other checks: by the code that a run uses.
 
-What can be computed is, and compared whole; what is left is believed, and :data:`BELIEVED` says what that is.
+What can be computed is, and compared whole; the rest is the signer's word, and :data:`BELIEVED` says what
+that is.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def facts_again(certified: RunFacts, released: ReleasedProduct) -> RunFacts:
     Parameters
     ----------
     certified : RunFacts
-        Of which what is believed or counted elsewhere is taken.
+        Of which what is not computed here is taken.
     released : ReleasedProduct
     """
     run = released_run(released)
@@ -108,7 +109,7 @@ def check_certificate_again(
 
 
 def _check_making(certificate: Mapping[str, Any]) -> None:
-    """Date and commit are believed, if they are a date and a commit."""
+    """Date and commit cannot be checked, only that they are a date and a commit."""
     try:
         dated = date.fromisoformat(certificate["issued"]).isoformat() == certificate["issued"]
     except (TypeError, ValueError):

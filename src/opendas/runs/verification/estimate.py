@@ -1,7 +1,7 @@
 """The estimate of a release made again, apart from other checks because it takes as long as the run did.
 
 Microdata are a function of measurements, exact values and public things. Here that is not promised but done:
-whoever has ``release/`` estimates again, and must find the released records. Argument:
+anyone with ``release/`` can estimate again, and must find the released records. Argument:
 docs/proofs/rederivation.md.
 """
 

@@ -99,7 +99,7 @@ class RawAnswer:
     x : ndarray, shape (C, n)
         Its point, negatives set to 0.
     status : Status
-        OPTIMAL if it says so; nothing is believed before :func:`opendas.solvers.problem.certificate.certify`.
+        OPTIMAL if it says so; nothing is accepted before :func:`opendas.solvers.problem.certificate.certify`.
     iterations : int
         As reported.
     message : str

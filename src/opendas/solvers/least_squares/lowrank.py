@@ -172,7 +172,7 @@ def _inverse(block: Floats) -> Floats:
     return P
 
 
-# The active set of a root: the steps of primal_dual_active_set, with H by its structure in the place of
+# The active set of a root: the steps of primal_dual_active_set, with H by its structure in place of
 # explicit inverses. An iteration costs as much as the margins, not as the cells.
 
 
@@ -186,7 +186,7 @@ def solve_single(
     p : Family
         One child, scale 1, no parent; its H is not used. Its B is changed in place.
     H : LowRank
-        In the place of ``p.H``, ridge included.
+        Instead of ``p.H``, ridge included.
     center, ridge, limit, tolerance
         As in :func:`opendas.solvers.least_squares.primal_dual_active_set.pdas`.
 

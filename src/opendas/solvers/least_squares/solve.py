@@ -11,7 +11,7 @@ Fixed sums of detailed cells are projected onto first, by
 
 A step down is decided by sizes, iterations and residuals only, never by clock or memory, so the same problem
 takes the same way on every machine. Hessians too large to be written out are only multiplied with, by
-:mod:`opendas.solvers.least_squares.steps` in the place of steps 1 to 3. Families of many cells, or with fixed
+:mod:`opendas.solvers.least_squares.steps` in place of steps 1 to 3. Families of many cells, or with fixed
 answers, whose queries are nested but for a few rows are first given to
 :mod:`opendas.solvers.least_squares.structured`.
 """

@@ -2,7 +2,7 @@
 
 In plain TopDown all children share one Hessian, a sum over query groups. In least squares over a whole tree
 every child comes with the precision of all that is known below it, and no two children are alike. What a
-solver needs of such Hessians is stated here; how they are stored is left to whoever has them.
+solver needs of such Hessians is stated here; how they are stored is left to the caller.
 """
 
 from __future__ import annotations
