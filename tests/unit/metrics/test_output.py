@@ -11,11 +11,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from opendas.errors import EnvironmentFailure
 from opendas.geography.frame import Frame, official_codes
 from opendas.metrics import Evaluation, evaluate
 from opendas.metrics.output import CONFIDENTIAL, evaluation_files, write_evaluation
+from opendas.metrics.plots import evaluation_figures
 from opendas.schema.histogram import Histogram
 from opendas.schema.pl94 import pl94_persons
 
@@ -65,6 +68,50 @@ def test_tables_hold_the_rows_of_the_answer(evaluation: Evaluation) -> None:
         assert int(line["q0.975"]) == row["quantiles"]["0.975"]
     intervals = list(csv.DictReader(files["redistricting.csv"].decode().splitlines()[1:]))
     assert {line["population"] for line in intervals} >= {"0 to 49", "1,000+", "500+"}
+
+
+def labels(figure: Figure) -> list[Text]:
+    """All texts that are drawn; an axis also keeps labels of ticks outside its limits, which are not."""
+    found = figure.findobj(Text)
+    for ax in figure.axes:
+        for axis in (ax.xaxis, ax.yaxis):
+            low, high = sorted(axis.get_view_interval())
+            ticks = (*axis.get_major_ticks(), *axis.get_minor_ticks())
+            hidden = [tick for tick in ticks if not low <= tick.get_loc() <= high]
+            found = [text for text in found if not any(text in (t.label1, t.label2) for t in hidden)]
+    return [text for text in found if text.get_visible() and text.get_text().strip()]
+
+
+def test_no_label_of_a_plot_meets_another_or_leaves_the_picture(evaluation: Evaluation) -> None:
+    for name, figure in evaluation_figures(evaluation).items():
+        figure.draw_without_rendering()
+        boxes = [(text.get_text(), text.get_window_extent()) for text in labels(figure)]
+        assert "CONFIDENTIAL" in dict(boxes)
+        for at, (text, box) in enumerate(boxes):
+            assert box.x0 > -1, (name, text)
+            assert box.y0 > -1, (name, text)
+            assert box.x1 < figure.bbox.x1 + 1, (name, text)
+            assert box.y1 < figure.bbox.y1 + 1, (name, text)
+            for other, second in boxes[at + 1 :]:
+                assert not box.padded(-1).overlaps(second.padded(-1)), (name, text, other)
+
+
+def test_a_plot_of_errors_has_a_panel_a_query_and_a_mark_a_level(evaluation: Evaluation) -> None:
+    figure = evaluation_figures(evaluation)["errors"]
+    panels = {ax.get_title(loc="left"): ax for ax in figure.axes}
+    levels = list(dict.fromkeys(row.geolevel for row in evaluation.errors))
+    queries = {row.query for row in evaluation.errors}
+    assert set(panels) == {query.replace("_", " ") for query in queries}
+    for query in queries:
+        ax = panels[query.replace("_", " ")]
+        marks = {int(mark.get_ydata()[0]): mark.get_xdata()[0] for mark in ax.get_lines()}
+        expected = {
+            levels.index(r.geolevel): r.errors.mean_abs_error for r in evaluation.errors if r.query == query
+        }
+        assert marks == {at: error for at, error in expected.items() if error}
+        assert sum(text.get_text() == "0" for text in ax.texts) == sum(
+            not error for error in expected.values()
+        )
 
 
 def test_same_evaluation_same_bytes(evaluation: Evaluation) -> None:
