@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support.mini import write_mini
+from support.mini import to_dense, write_mini
 
 import opendas as od
 from opendas.cli.failures import guarded
@@ -188,3 +189,91 @@ def test_tables_print_the_margin_of_the_count_and_stay_valid_when_more_replicate
     pq.write_table(lying, path)
     failed = {check.name for check in release.verify(allow_seeded=True) if not check.ok}
     assert "tables" in failed
+
+
+def test_a_share_has_the_margin_of_its_replicates_by_function_sql_and_ratio(
+    release: od.Release, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    od.replicates(release, runs=RUNS, workers=1)
+    file, frame = ReplicateFile(release.folder / "replicates" / "mini.parquet"), release.frame()
+    towns, counts = np.array([code[:4] for code in frame.geocodes]), release.estimate()
+    dense = [to_dense(counts)]
+    dense += [dense[0] + to_dense(file.differences(k, frame, counts.size)) for k in range(1, RUNS + 1)]
+    old = [[one[towns == town][:, 2::3].sum() for town in np.unique(towns)] for one in dense]
+    everyone = [[one[towns == town].sum() for town in np.unique(towns)] for one in dense]
+    share = np.array(old) / np.array(everyone)
+    rank = int(np.ceil(0.9 * (RUNS + 1)))
+    margin = np.sort(np.abs(share[1:] - share[0]), axis=0)[rank - 1]
+
+    def of(table: pa.Table) -> dict[str, object]:
+        total = sum(table.column(name).to_numpy() for name in ("child", "adult", "old"))
+        return {"town": table.column("geocode"), "share": table.column("old").to_numpy() / total}
+
+    sql = "select geocode, old / (child + adult + old) as share from counts"
+    for made in (of, sql, "select * from (" + sql + ") order by share"):
+        found = {
+            row["geocode"]: row
+            for row in release.margin("age", geolevel="town", of=made).to_arrow().to_pylist()
+        }
+        rows = [found[town.decode()] for town in np.unique(towns)]
+        assert [row["count"] for row in rows] == pytest.approx(share[0])
+        assert [row["margin"] for row in rows] == pytest.approx(margin)
+        assert [row["bias"] for row in rows] == pytest.approx((share[1:] - share[0]).mean(axis=0))
+        assert {row["cell"] for row in rows} == {"share"}
+
+    query = ["margin", str(release.path), "--query", "age", "--geolevel", "town", "--json"]
+    assert guarded(cli, [*query, "--ratio", "old", "adult"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    adult = [[one[towns == town][:, 1::3].sum() for town in np.unique(towns)] for one in dense]
+    assert [row["count"] for row in rows] == pytest.approx(np.array(old)[0] / np.array(adult)[0])
+    (tmp_path / "share.sql").write_text(sql)
+    assert guarded(cli, [*query, "--sql", str(tmp_path / "share.sql")]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert sorted(row["margin"] for row in rows) == pytest.approx(sorted(margin))
+
+
+def test_a_share_of_none_is_null_and_what_is_no_table_is_refused(release: od.Release) -> None:
+    od.replicates(release, runs=RUNS, workers=1)
+    rows = release.margin("kind", geolevel="block", of=("prison", "school")).to_arrow().to_pylist()
+    none = [row for row in rows if row["count"] is None]
+    assert none, "some block has neither school nor people in one"
+    assert all(row["margin"] is None and row["bias"] is None for row in none)
+    for wrong, word in (
+        ("select * from nothing", "refused"),
+        ("select 'one' as a, count(*) as n from counts group by geocode", "name of its own"),
+        ("select geocode from counts", "no column of numbers"),
+        (("prison", "castle"), "castle"),
+        (lambda counts: 7, "returns a table"),
+    ):
+        with pytest.raises(ConfigError, match=word):
+            release.margin("kind", geolevel="block", of=wrong)
+
+
+def test_replicate_weights_give_the_sums_and_errors_that_survey_software_makes_of_them(
+    release: od.Release, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    od.replicates(release, runs=RUNS, workers=1)
+    for geolevel in ("block", "town"):
+        frame = release.replicate_weights("detailed", geolevel=geolevel).to_pandas()
+        assert [*frame.columns] == [
+            "geocode",
+            "kind",
+            "age",
+            "weight",
+            *(f"rep{k}" for k in range(1, RUNS + 1)),
+        ]
+        kinds = release.margin("kind", geolevel="region").to_arrow().to_pylist()
+        for row in kinds:
+            inside = frame[frame.geocode.str.startswith(row["geocode"]) & (frame.kind == row["cell"])]
+            reps = inside[[f"rep{k}" for k in range(1, RUNS + 1)]].sum().to_numpy()
+            assert inside.weight.sum() == row["count"]
+            assert reps.mean() - row["count"] == pytest.approx(row["bias"])
+            assert reps.std(ddof=1) == pytest.approx(row["standard_error"])
+    out = tmp_path / "weights.csv"
+    query = ["margin", str(release.path), "--query", "age", "--geolevel", "town", "--weights"]
+    assert guarded(cli, [*query, str(out)]) == 0
+    assert out.read_text().splitlines()[0].replace('"', "").startswith("geocode,age,weight,rep1,rep2")
+    assert guarded(cli, [*query, str(tmp_path / "weights.parquet")]) == 0
+    assert len(pq.read_table(tmp_path / "weights.parquet")) == len(out.read_text().splitlines()) - 1
+    assert guarded(cli, [*query, str(tmp_path / "weights.xls")]) == 2
+    assert "P1" not in capsys.readouterr().out

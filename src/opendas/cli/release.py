@@ -261,27 +261,94 @@ def replicates_command(
 @click.command("margin")
 @out_argument
 @question_options
+@click.option(
+    "--ratio",
+    nargs=2,
+    metavar="CELL CELL",
+    default=None,
+    help="The first cell divided by the second, for instance P0030001 P0010001.",
+)
+@click.option(
+    "--sql",
+    metavar="SQL|FILE.sql",
+    default=None,
+    help="What DuckDB makes of the counts: columns geocode and each cell of the table `counts`.",
+)
+@click.option(
+    "--weights",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=None,
+    help="Write the counts with replicate weights for survey software, to a file .csv or .parquet.",
+)
 @json_option
 def margin_command(
-    out: Path, query: str, geolevel: str | None, blocks: Path | None, level: str, as_json: bool
+    out: Path,
+    query: str,
+    geolevel: str | None,
+    blocks: Path | None,
+    level: str,
+    ratio: tuple[str, str] | None,
+    sql: str | None,
+    weights: Path | None,
+    as_json: bool,
 ) -> None:
     """Report published counts with margins, biases and standard errors, from the release's replicates.
 
-    Example: opendas margin out --query total --geolevel place
+    A ratio of cells, or whatever SQL makes of them, is made again of the counts of each replicate, and has a
+    margin as counts have.
+
+    Example: opendas margin out --query P2 --geolevel place --ratio P0020002 P0020001
     """
     import opendas
 
     exact = _exact_question(blocks, geolevel, level)
-    table = opendas.Release(out).margin(query, geolevel=geolevel, blocks=blocks, level=exact)
+    if sum(given is not None for given in (ratio, sql, weights)) > 1:
+        raise click.UsageError("give one of --ratio, --sql and --weights.")
+    release = opendas.Release(out)
+    if weights is not None:
+        if geolevel is None:
+            raise click.UsageError("--weights goes with --geolevel.")
+        click.echo(str(_write_frame(release.replicate_weights(query, geolevel=geolevel).to_arrow(), weights)))
+        return
+    of = ratio if sql is None else _text_of(sql)
+    table = release.margin(query, geolevel=geolevel, blocks=blocks, level=exact, of=of)
     rows = table.to_arrow().to_pylist()
     if as_json:
         emit_json({"level": float(exact), "rows": [_margin_row(row, None) for row in rows]})
         return
-    click.echo(text_table([_margin_row(row, 1) for row in rows], list(_MARGIN_COLUMNS)))
+    click.echo(text_table([_margin_row(row, 1 if of is None else 4) for row in rows], list(_MARGIN_COLUMNS)))
     message(
         f"{float(100 * exact):.10g} % margins of the published counts, from replicates: the spread of the "
         "same run on the published counts. They say nothing of what the enumeration itself got wrong."
     )
+
+
+def _text_of(sql: str) -> str:
+    """Return SQL that is given, or that stands in a file."""
+    if not sql.endswith(".sql"):
+        return sql
+    try:
+        return Path(sql).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.UsageError(f"--sql {sql}: no file of text.") from error
+
+
+def _write_frame(table: Any, path: Path) -> Path:
+    """Write an Arrow table, in the format that the name of the file ends with."""
+    import pyarrow.csv as pacsv
+    import pyarrow.parquet as pq
+
+    from opendas.files.atomic import atomic_file
+
+    if path.suffix not in (".csv", ".parquet"):
+        raise click.UsageError(f"{path.name}: a name ends with .csv or .parquet.")
+    with atomic_file(path) as file:
+        if path.suffix == ".csv":
+            pacsv.write_csv(table, file)
+        else:
+            pq.write_table(table, file)
+    return path
 
 
 _MARGIN_COLUMNS = ("geocode", "cell", "count", "margin", "bias", "standard_error")
@@ -289,10 +356,12 @@ _MARGIN_COLUMNS = ("geocode", "cell", "count", "margin", "bias", "standard_error
 
 def _margin_row(row: dict[str, Any], digits: int | None) -> dict[str, Any]:
     """Return a row with whole numbers as integers, and others rounded for the eye."""
-    whole = {name: int(row[name]) for name in ("count", "margin") if row[name] == int(row[name])}
-    shown = row | whole
+    known = {name: row[name] for name in _MARGIN_COLUMNS[2:] if row[name] is not None}
+    shown = row | {
+        name: int(known[name]) for name in ("count", "margin") if known.get(name, 0.5).is_integer()
+    }
     if digits is not None:
-        shown |= {name: f"{row[name]:.{digits}f}" for name in ("bias", "standard_error")}
+        shown |= {name: f"{x:.{digits}f}" for name, x in known.items() if isinstance(shown[name], float)}
     return shown
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from opendas.files.area_files import AreaWeights
+    from opendas.tables.figures import FunctionOfCounts
     from opendas.tables.interval_tables import MeasuredProduct
     from opendas.verify.check import Check
 
@@ -386,8 +387,9 @@ class Release:
         geolevel: str | None = None,
         blocks: Any = None,
         level: str | float | Fraction = "0.90",
+        of: FunctionOfCounts | None = None,
     ) -> Table:
-        """Return published counts with margins from replicates; see :func:`opendas.replicates`.
+        """Return published counts, or figures made of them, with margins from :func:`opendas.replicates`.
 
         Parameters
         ----------
@@ -399,27 +401,53 @@ class Release:
             In place of `geolevel`, as for :meth:`interval`.
         level : str, float or Fraction
             Strictly between 0 and 1.
-        selected : bool
-            Only counts whose interval excludes zero, with wider intervals that hold for counts so chosen.
+        of : callable, str or pair of str, optional
+            What to make of the counts: a function that takes them as an Arrow table (``geocode``, and a
+            column for each cell) and returns a frame; SQL for DuckDB over the table ``counts``; or two cells,
+            of which the first is divided by the second. Columns of text name the rows of the answer.
 
         Returns
         -------
         Table
-            One row for each area and cell: geocode, cell, count, margin, bias, standard_error.
+            One row for each area and cell, or row and column of the answer: geocode, cell, count, margin,
+            bias, standard_error.
 
         Raises
         ------
         ConfigError
-            If the release holds no replicates, or too few for the level.
+            If the release holds no replicates, or too few for the level; if `of` fails or returns no table.
         """
         from opendas.tables.cells import find_table
-        from opendas.tables.replicate_margins import margins_of
+        from opendas.tables.replicate_margins import Replicated, margins_of
 
         if (geolevel is None) == (blocks is None):
             raise ConfigError("give either geolevel or blocks.")
         released, name, _ = find_table(self._files, query)
         where = _areas(blocks, released.frame, False) if geolevel is None else geolevel
-        return Table(margins_of(released, name, where, exact_level(level)))
+        return Table(margins_of(Replicated.of(released), name, where, exact_level(level), of))
+
+    def replicate_weights(self, query: str, *, geolevel: str) -> Table:
+        """Return counts with replicate weights, in the layout that software for surveys reads.
+
+        Parameters
+        ----------
+        query : str
+            A query group.
+        geolevel : str
+            Geolevel or entity category.
+
+        Returns
+        -------
+        Table
+            Columns geocode, each factor of the query group, weight, rep1, rep2, ...; combinations that are 0
+            in the release and in all replicates are left out.
+        """
+        from opendas.tables.cells import find_table
+        from opendas.tables.replicate_margins import Replicated
+        from opendas.tables.replicate_weights import replicate_weights
+
+        released, name, _ = find_table(self._files, query)
+        return Table(replicate_weights(Replicated.of(released), name, geolevel))
 
     @cached_property
     def _noisy(self) -> NoisyFile:

@@ -1,4 +1,4 @@
-"""Margins of published counts, from the replicates of a release: apart from the margins of measurements.
+"""Margins of published counts, and of what is computed from them, from the replicates of a release.
 
 Axes: ``a`` areas, ``t`` columns of the table; a figure is one area and column.
 """
@@ -6,10 +6,11 @@ Axes: ``a`` areas, ``t`` columns of the table; a figure is one area and column.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -22,14 +23,18 @@ from opendas.files.release_folder import ReleasedProduct
 from opendas.files.replicate_files import REPLICATES, ReplicateFile, counts_digest
 from opendas.geography.frame import Frame, Grouping
 from opendas.schema.histogram import Histogram
+from opendas.schema.product import Product
 from opendas.tables.cells import Table, check_geolevel, product_table
 from opendas.tables.counting import count_areas, count_table
+from opendas.tables.figures import Figures, FunctionOfCounts
 
 __all__ = [
     "MARGIN_SCHEMA",
     "Margins",
+    "Replicated",
     "margins_of",
     "number_of_replicates",
+    "replicated_counts",
     "spread_of",
     "table_margins",
 ]
@@ -44,7 +49,8 @@ MARGIN_SCHEMA = pa.schema(
         ("standard_error", pa.float64()),
     ]
 )
-"""One row for each area and column; `margin`, `bias` and `standard_error` are in records."""
+"""One row for each area and column. A figure that is no number, as a share of none, is null, and so is its
+margin where too many replicates have no number."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,7 +78,8 @@ def spread_of(errors: Iterable[Floats], runs: int, level: Fraction) -> Margins:
     Parameters
     ----------
     errors : iterable of R float64 (a, t)
-        Replicate less published figure, taken one by one; those that are not 0 are kept.
+        Replicate less published figure, taken one by one; those that are not 0 are kept. An error that is
+        no number counts as the largest of all.
     runs : int
         Their number R, at least 2.
     level : Fraction
@@ -104,9 +111,11 @@ def spread_of(errors: Iterable[Floats], runs: int, level: Fraction) -> Margins:
         values.append(one.ravel()[figures[-1]])
     figure, error = np.concatenate(figures), np.concatenate(values)
     size = math.prod(shape)
-    first = np.bincount(figure, error, size) / runs
-    second = np.bincount(figure, error * error, size)
+    known = np.where(np.isfinite(error), error, np.nan)
+    first = np.bincount(figure, known, size) / runs
+    second = np.bincount(figure, known * known, size)
     variance = np.maximum(0.0, (second - runs * first * first) / (runs - 1))
+    error[np.isnan(known)] = np.inf
     margin = np.zeros(size)
     order = np.lexsort((np.abs(error), figure))
     differing = np.bincount(figure, minlength=size)
@@ -117,14 +126,81 @@ def spread_of(errors: Iterable[Floats], runs: int, level: Fraction) -> Margins:
     return Margins(margin.reshape(shape), first.reshape(shape), np.sqrt(variance).reshape(shape))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Replicated:
+    """Published counts, and the file of their replicates.
+
+    Parameters
+    ----------
+    product : Product
+    frame : Frame
+    counts : Histogram
+        One row per leaf of the frame.
+    path : Path
+        Of the replicates; perhaps there are none yet.
+    """
+
+    product: Product
+    frame: Frame
+    counts: Histogram
+    path: Path
+
+    @classmethod
+    def of(cls, released: ReleasedProduct) -> Self:
+        """Return the counts of a release; their replicates are part of it."""
+        path = released.release / REPLICATES / f"{released.name}.parquet"
+        return cls(released.product, released.frame, released.estimate, path)
+
+    @property
+    def file(self) -> ReplicateFile:
+        """The replicates.
+
+        Raises
+        ------
+        ConfigError
+            If there are none.
+        FormatError
+            If they are of other counts.
+        """
+        name = self.product.name
+        if not self.path.is_file():
+            raise ConfigError(f"there are no replicates of {name}: opendas replicates OUT draws them.")
+        file = ReplicateFile(self.path)
+        if (file.about.product, file.about.counts) != (name, counts_digest(self.counts)):
+            raise FormatError(
+                f"{REPLICATES}/{self.path.name}: replicates of other counts than the published."
+            )
+        return file
+
+
 def number_of_replicates(released: ReleasedProduct) -> int:
     """Return how many replicates of a product a release holds, 0 for none."""
-    path = _path(released)
+    path = released.release / REPLICATES / f"{released.name}.parquet"
     return ReplicateFile(path).about.runs if path.is_file() else 0
 
 
+def replicated_counts(
+    base: Replicated, table: Table, where: Grouping | AreaWeights, runs: int | None = None
+) -> Iterator[Floats]:
+    """Yield a table of the published counts, then that of each replicate less the published one, (a, t) each.
+
+    Parameters
+    ----------
+    base : Replicated
+    table : Table
+    where : Grouping or AreaWeights
+        Of the same frame.
+    runs : int, optional
+        The first of them only.
+    """
+    file = base.file
+    yield _counted(base.counts, table, base.frame, where)
+    for number in range(1, min(runs or file.about.runs, file.about.runs) + 1):
+        yield _counted(file.differences(number, base.frame, base.counts.size), table, base.frame, where)
+
+
 def table_margins(
-    released: ReleasedProduct,
+    base: Replicated,
     table: Table,
     where: Grouping | AreaWeights,
     level: Fraction,
@@ -134,7 +210,7 @@ def table_margins(
 
     Parameters
     ----------
-    released : ReleasedProduct
+    base : Replicated
     table : Table
     where : Grouping or AreaWeights
         Of the same frame.
@@ -147,33 +223,40 @@ def table_margins(
     ConfigError
         If there are no replicates, or too few.
     FormatError
-        If the replicates are of other counts than those of the release.
+        If the replicates are of other counts.
     """
-    file = _replicates(released)
-    runs = file.about.runs if runs is None else min(runs, file.about.runs)
-    frame, size = released.frame, released.product.schema.size
-    errors = (_counted(file.differences(k, frame, size), table, frame, where) for k in range(1, runs + 1))
-    return spread_of(errors, runs, level)
+    errors = replicated_counts(base, table, where, runs)
+    next(errors)
+    drawn = base.file.about.runs
+    return spread_of(errors, drawn if runs is None else min(runs, drawn), level)
 
 
-def margins_of(released: ReleasedProduct, query: str, where: str | AreaWeights, level: Fraction) -> pa.Table:
-    """Return published counts with their margins (:data:`MARGIN_SCHEMA`).
+def margins_of(
+    base: Replicated,
+    query: str,
+    where: str | AreaWeights,
+    level: Fraction,
+    of: FunctionOfCounts | None = None,
+) -> pa.Table:
+    """Return published counts, or figures made of them, with their margins (:data:`MARGIN_SCHEMA`).
 
     Parameters
     ----------
-    released : ReleasedProduct
+    base : Replicated
     query : str
-        A redistricting table or a query group.
+        A published table or a query group.
     where : str or AreaWeights
         Geolevel or entity category; or areas that someone drew.
     level : Fraction
+    of : callable, str or pair of str, optional
+        Figures to make of the counts; see :mod:`opendas.tables.figures`.
 
     Raises
     ------
     ConfigError, FormatError
         As :func:`table_margins`; and if the query or geolevel is unknown.
     """
-    table, frame = product_table(released.product, query), released.frame
+    table, frame = product_table(base.product, query), base.frame
     areas: Grouping | AreaWeights
     if isinstance(where, str):
         check_geolevel(frame, where)
@@ -181,33 +264,23 @@ def margins_of(released: ReleasedProduct, query: str, where: str | AreaWeights, 
         names = [bytes(code).decode() for code in areas.geocodes]
     else:
         areas, names = where, list(where.names)
-    found = table_margins(released, table, areas, level)
-    counts = _counted(released.estimate, table, frame, areas)
+    replicates = replicated_counts(base, table, areas)
+    counts = next(replicates)
+    columns: Sequence[str] = table.columns
+    if of is not None:
+        figures = Figures(of, names, columns, counts)
+        replicates = (figures.errors_of(one) for one in replicates)
+        names, columns, counts = figures.names, figures.columns, figures.published
+    found = spread_of(replicates, base.file.about.runs, level)
     geocode = text_column(np.repeat(np.arange(len(names), dtype=np.int32), counts.shape[1]), names)
-    cell = text_column(np.tile(np.arange(counts.shape[1], dtype=np.int32), len(names)), table.columns)
-    figures = (counts, found.margin, found.bias, found.standard_error)
-    arrays = [geocode.cast(pa.string()), cell.cast(pa.string()), *(pa.array(x.ravel()) for x in figures)]
-    return pa.Table.from_arrays(arrays, schema=MARGIN_SCHEMA)
+    cell = text_column(np.tile(np.arange(counts.shape[1], dtype=np.int32), len(names)), columns)
+    values = (counts, found.margin, found.bias, found.standard_error)
+    arrays = [pa.array(x.ravel(), mask=~np.isfinite(x.ravel())) for x in values]
+    texts = [geocode.cast(pa.string()), cell.cast(pa.string())]
+    return pa.Table.from_arrays([*texts, *arrays], schema=MARGIN_SCHEMA)
 
 
 def _counted(counts: Histogram, table: Table, frame: Frame, where: Grouping | AreaWeights) -> Floats:
     if isinstance(where, Grouping):
         return count_table(counts, table, where).astype(np.float64)
     return count_areas(counts, table, frame, where)
-
-
-def _path(released: ReleasedProduct) -> Path:
-    return released.release / REPLICATES / f"{released.name}.parquet"
-
-
-def _replicates(released: ReleasedProduct) -> ReplicateFile:
-    """Open the replicates of a product, if they are of what the release holds now."""
-    path = _path(released)
-    if not path.is_file():
-        raise ConfigError(
-            f"this release holds no replicates of {released.name}: opendas replicates OUT draws them."
-        )
-    file = ReplicateFile(path)
-    if (file.about.product, file.about.counts) != (released.name, counts_digest(released.estimate)):
-        raise FormatError(f"{REPLICATES}/{path.name}: replicates of other counts than those of this release.")
-    return file

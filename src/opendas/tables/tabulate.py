@@ -46,7 +46,7 @@ from opendas.tables.cells import (
 from opendas.tables.counting import count_batches
 from opendas.tables.interval_tables import DEFAULT_CONFIDENCE, MeasuredProduct
 from opendas.tables.legacy import write_legacy
-from opendas.tables.replicate_margins import number_of_replicates, table_margins
+from opendas.tables.replicate_margins import Replicated, number_of_replicates, table_margins
 
 __all__ = [
     "INTERVALS",
@@ -253,7 +253,11 @@ def _count_margins(request: TableRequest) -> Ints | None:
     if not request.replicates:
         return None
     found = table_margins(
-        request.released, request.table, request.grouping, request.confidence, request.replicates
+        Replicated.of(request.released),
+        request.table,
+        request.grouping,
+        request.confidence,
+        request.replicates,
     )
     return found.margin.astype(np.int64)
 
