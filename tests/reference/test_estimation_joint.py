@@ -22,7 +22,8 @@ from opendas.geography.spine import Spine, SpineLevel
 from opendas.topdown.checks import check_family
 from opendas.topdown.constraint_groups import Groups
 from opendas.topdown.failsafe import relax_parent
-from opendas.topdown.family import Progress, _least_squares, estimate_family
+from opendas.topdown.family import _least_squares, estimate_family
+from opendas.topdown.family_data import Progress
 from opendas.topdown.model import Family
 
 

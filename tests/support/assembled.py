@@ -22,6 +22,7 @@ from opendas.privacy.relations import Mechanism, Neighbours
 from opendas.sampling.noise import NoiseSource
 from opendas.schema.histogram import Histogram
 from opendas.schema.product import Product
+from opendas.topdown.informed import Informed
 from opendas.topdown.model import LevelRules, StageRules
 
 KEY = bytes(range(32))
@@ -109,6 +110,7 @@ def assemble(
                 constraints.possible,
                 slack,
                 earlier=tuple(StageRules(*stage) for stage in earlier),
+                estimator=Informed() if informed else None,
             )
         )
     return Assembled(product, frame, spine, counts, plan, constraints, tuple(rules))

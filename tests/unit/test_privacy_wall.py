@@ -23,6 +23,7 @@ import pytest
 import opendas
 from opendas.gls.operators import Operators
 from opendas.report.facts import RunFacts
+from opendas.topdown.family_data import Estimator
 
 ROOT = Path(opendas.__file__).parent
 PROJECT = Path(__file__).parents[2] / "pyproject.toml"
@@ -273,9 +274,12 @@ def closure(annotation: object, seen: set[object]) -> Iterator[object]:
             yield from closure(hint, seen)
 
 
+FOR_TYPES = {"RunFacts": RunFacts, "Operators": Operators, "Estimator": Estimator}
+
+
 def hints_of(thing: object) -> dict[str, object]:
     """Resolve annotations, with names that are imported for type checkers only."""
-    return typing.get_type_hints(thing, localns={"RunFacts": RunFacts, "Operators": Operators})
+    return typing.get_type_hints(thing, localns=FOR_TYPES)
 
 
 def parameter_types(function: object) -> set[str]:

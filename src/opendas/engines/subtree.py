@@ -23,7 +23,7 @@ from opendas.measurement.family import FamilyMeasurement, MeasurementSource, Par
 from opendas.schema.histogram import Histogram
 from opendas.topdown.failsafe import relax_parent
 from opendas.topdown.family import estimate_family
-from opendas.topdown.informed import Information, estimate_informed
+from opendas.topdown.family_data import Information
 from opendas.topdown.model import Family, FamilyEstimate, FamilyRecord, LevelRules
 
 __all__ = ["Part", "PartLevel", "PartResult", "estimate_part", "tie_keys"]
@@ -137,11 +137,9 @@ def estimate_part(
     def solve(
         family: Family, level: int, first: int, children: int, measurement: FamilyMeasurement | None
     ) -> FamilyEstimate:
-        if level in informed:
-            return estimate_informed(family, rules[level], informed[level].of(first, children))
-        if measurement is None:
-            raise AssertionError("a family without information of its own is measured")
-        return estimate_family(family, rules[level], measurement)
+        known = informed[level].of(first, children) if level in informed else None
+        answers = FamilyMeasurement((), np.ones(children)) if measurement is None else measurement
+        return estimate_family(family, rules[level], answers, known)
 
     def run(
         family: Family, level: PartLevel, start: int, children: int

@@ -21,7 +21,7 @@ from opendas.gls.model import TreeModel
 from opendas.gls.operators import Operators, numbered
 from opendas.gls.upward import Sums, UpwardMessages, up_statistics
 from opendas.measurement.family import MeasurementSource, PartialSource
-from opendas.topdown.informed import Information
+from opendas.topdown.family_data import Information
 
 __all__ = ["BelowPart", "information_of", "kept_at_a_cut", "model_of", "upward_messages"]
 

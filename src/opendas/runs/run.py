@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -36,7 +36,11 @@ from opendas.runs.config.model import RunFile
 from opendas.runs.config.product_file import declare_product
 from opendas.runs.config.resolve import Resolved, resolve
 from opendas.schema.product import Product
-from opendas.topdown.model import LevelRules, StageRules
+from opendas.topdown.model import BLOCK_BY_BLOCK, INFORMED, LevelRules, StageRules
+
+if TYPE_CHECKING:
+    from opendas.parts import Origin
+    from opendas.topdown.estimators import RunEstimator
 
 __all__ = ["Run", "define", "load"]
 
@@ -85,7 +89,7 @@ class Run:
     def budget(self) -> Budget:
         """The exact budget on the levels of the spine; block-by-block gives all of it to the leaves."""
         resolved, spec, levels = self.resolved, self.resolved.budget, self.resolved.levels
-        if resolved.estimator == "block-by-block":
+        if resolved.estimator == BLOCK_BY_BLOCK:
             shares = {name: Fraction(int(name == levels[-1])) for name in levels}
             spec = replace(spec, geolevels=shares, normalise=False)
         budget = resolve_budget(spec, levels, self.product.workload.canonical, resolved.stand_ins)
@@ -180,15 +184,33 @@ class Run:
             If bounds, structural zeros and recodes hang together so much that least squares over the whole
             tree is out of reach.
         """
-        if self.resolved.estimator != "informed":
+        if self.resolved.estimator != INFORMED:
             return None
         return TreeModel.of_plan(self.plan, constraints)
+
+    @cached_property
+    def estimator(self) -> RunEstimator:
+        """What fits a family.
+
+        Raises
+        ------
+        ConfigError
+            If another package's estimator is not installed, or cannot be loaded.
+        """
+        from opendas.topdown.estimators import find_estimator  # which loads the solvers
+
+        return find_estimator(self.resolved.own_estimator or self.resolved.estimator)
+
+    @property
+    def parts(self) -> tuple[Origin, ...]:
+        """Parts of the run that are not ours."""
+        return () if self.estimator.origin is None else (self.estimator.origin,)
 
     def rules(self, constraints: ConstraintTable) -> tuple[LevelRules, ...]:
         """Return how families at each geolevel are estimated."""
         resolved, product, levels = self.resolved, self.product, self.plan.levels
         passes = product.passes
-        if resolved.estimator == "informed":  # one pass, at the leaves as above
+        if resolved.estimator == INFORMED:  # one pass, at the leaves as above
             passes = replace(passes, least_squares={"*": (("rest",),)})
         rules = []
         for number, level in enumerate(levels):
@@ -199,7 +221,7 @@ class Run:
                 is_root=number == 0,
                 is_leaf=number == len(levels) - 1,
             )
-            if resolved.estimator == "informed":  # one stage, too: later rounder passes keep earlier answers
+            if resolved.estimator == INFORMED:  # one stage, too: later rounder passes keep earlier answers
                 everything = (level.measured,) if level.measured else ()
                 stages = ((everything, tuple(names for _, rounder in stages for names in rounder)),)
             *earlier, last = (
@@ -223,6 +245,7 @@ class Run:
                     float(resolved.slack),
                     resolved.milp,
                     tuple(earlier),
+                    self.estimator.fits,
                 )
             )
         return tuple(rules)
@@ -255,6 +278,8 @@ class Run:
             "bounds": [[b.name, b.lower, b.upper] for b in self.product.bounds],
             "domain": resolved.domain.to_dict(),
         }
+        if self.parts:
+            document["parts"] = [part.to_dict() for part in self.parts]
         tie = self.product.tied
         if self.product.companion is not None and self.product.tie is not None:
             # its microdata are the run's own: measured first and tied later is the same run

@@ -8,8 +8,7 @@ Letters: ``C`` children, ``s`` support cells, ``K`` constraint groups.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -23,15 +22,15 @@ from opendas.solvers.problem.curvature import Curvature, Terms
 from opendas.solvers.problem.problem import FamilyProblem, Solution, Status
 from opendas.topdown.checks import check_family
 from opendas.topdown.constraint_groups import Groups
-from opendas.topdown.model import Family, FamilyEstimate, FamilyRecord, LevelRules
+from opendas.topdown.family_data import Estimator, FamilyData, Information, Progress
+from opendas.topdown.model import TOPDOWN, Family, FamilyEstimate, FamilyRecord, LevelRules
 from opendas.topdown.rounding import round_estimate
 from opendas.topdown.stages import FixedRows, MergedCells, without_decided
 
 __all__ = [
-    "Progress",
+    "TopDown",
     "accepted",
     "estimate_family",
-    "estimate_with",
     "evenly",
     "explained",
     "family_conflict",
@@ -46,34 +45,6 @@ would only cost the solver digits."""
 
 def _weight(query: QueryAnswers) -> float:
     return 1.0 / max(query.variance, _LEAST_VARIANCE)
-
-
-@dataclass(slots=True)
-class Progress:
-    """How the least squares of a family went.
-
-    Parameters
-    ----------
-    methods : list of str
-        Of each pass.
-    residual, tolerance : float
-        See :class:`FamilyRecord`.
-    """
-
-    methods: list[str] = field(default_factory=list)
-    residual: float = 0.0
-    tolerance: float = 0.0
-    fallback: bool = False
-
-    def note(self, solution: Solution) -> None:
-        """Enter the solution of one pass."""
-        self.methods.append(solution.method)
-        self.residual = max(self.residual, solution.residual)
-        self.fallback |= solution.by_general_solver
-
-
-Fit = Callable[[Groups, Progress], Floats]
-"""Least squares of a family: its constraint groups to a real estimate, float64 (C, s)."""
 
 
 def _linear(answers: tuple[QueryAnswers, ...], children: int, cells: int) -> Floats:
@@ -188,8 +159,32 @@ def _answers(query: QueryAnswers, estimate: Floats) -> Floats:
     return out
 
 
-def estimate_family(family: Family, rules: LevelRules, measurement: FamilyMeasurement) -> FamilyEstimate:
-    """Estimate the children of one family in non-negative integers.
+class TopDown:
+    """The least squares of the TopDown paper, in the passes of the run."""
+
+    name = TOPDOWN
+
+    def fit(self, data: FamilyData) -> Floats:
+        """Fit a family in passes.
+
+        Notes
+        -----
+        Abowd et al. (2022), equation (7.5).
+        Abowd et al. (2022), equation (7.6).
+        """
+        return _least_squares(data.family, data.rules, data.measurement, data.groups, data.progress)
+
+
+def estimate_family(
+    family: Family,
+    rules: LevelRules,
+    measurement: FamilyMeasurement,
+    information: Information | None = None,
+) -> FamilyEstimate:
+    """Estimate the children of one family in non-negative integers: fit, round, check.
+
+    Families whose answer needs no fit (no cell, or an only child) have none. One without a solution is told
+    by its smallest contradiction.
 
     Raises
     ------
@@ -200,24 +195,21 @@ def estimate_family(family: Family, rules: LevelRules, measurement: FamilyMeasur
 
     Notes
     -----
-    Abowd et al. (2022), equation (7.5).
-    Abowd et al. (2022), equation (7.6).
     Abowd et al. (2022), equation (7.7).
     """
+    estimator = rules.estimator or TopDown()
     by_stages = rules.earlier or family.constraints.tied is not None
-    if by_stages and len(family.support) and (len(family.tie_keys) > 1 or family.parent is None):
-        try:
-            return _by_stages(family, rules, measurement)
-        except InfeasibleFamily as error:
-            raise explained(family, rules, error) from error
-
-    def fit(groups: Groups, done: Progress) -> Floats:
-        return _least_squares(family, rules, measurement, groups, done)
-
-    return estimate_with(family, rules, fit)
+    try:
+        if by_stages and len(family.support) and (len(family.tie_keys) > 1 or family.parent is None):
+            return _by_stages(family, rules, measurement, estimator)
+        return _at_once(family, rules, measurement, information, estimator)
+    except InfeasibleFamily as error:
+        raise explained(family, rules, error) from error
 
 
-def _by_stages(family: Family, rules: LevelRules, measurement: FamilyMeasurement) -> FamilyEstimate:
+def _by_stages(
+    family: Family, rules: LevelRules, measurement: FamilyMeasurement, estimator: Estimator
+) -> FamilyEstimate:
     """Fit and round stage by stage; what a stage has rounded is fixed for the next.
 
     An earlier stage works on merged cells, one for each row of its finest query group. Whatever it finds can
@@ -237,20 +229,21 @@ def _by_stages(family: Family, rules: LevelRules, measurement: FamilyMeasurement
             if fixed is not None:
                 before = fixed.at(cells)
                 groups = groups.with_partition(before.rows, before.counts)
-            counts = _stage(part, here, answers, groups, done)
+            counts = _stage(FamilyData(part, here, answers, groups, done), estimator)
         elif fixed is not None:
             before = fixed.at(cells)
             counts = before.decided()
             open_ = before.undecided
             if open_.any():
                 left = before.only(open_)
-                counts[:, open_] = _stage(
+                undecided = FamilyData(
                     replace(part, support=part.support[open_], parent=_taken(part.parent, open_)),
                     here,
                     without_decided(answers, counts, open_),
                     Groups.of_partition(left.rows, left.counts),
                     done,
                 )
+                counts[:, open_] = _stage(undecided, estimator)
         fixed = FixedRows(cells.of_cell, counts)
     check_family(family, rules, counts)
     return FamilyEstimate(counts, _record(family, rules, done))
@@ -260,26 +253,17 @@ def _taken(parent: Ints | None, cells: Bools) -> Ints | None:
     return None if parent is None else parent[cells]
 
 
-def _stage(
-    family: Family, rules: LevelRules, measurement: FamilyMeasurement, groups: Groups, done: Progress
-) -> Ints:
-    estimate = _least_squares(family, rules, measurement, groups, done)
-    return round_estimate(family, rules, groups, estimate)
+def _stage(data: FamilyData, estimator: Estimator) -> Ints:
+    return round_estimate(data.family, data.rules, data.groups, estimator.fit(data))
 
 
-def estimate_with(family: Family, rules: LevelRules, fit: Fit) -> FamilyEstimate:
-    """Estimate the children of one family by any least squares, then round and check.
-
-    Families whose answer needs none (no cell, or an only child) are not fitted. One without a solution is
-    told by its smallest contradiction.
-    """
-    try:
-        return _estimate(family, rules, fit)
-    except InfeasibleFamily as error:
-        raise explained(family, rules, error) from error
-
-
-def _estimate(family: Family, rules: LevelRules, fit: Fit) -> FamilyEstimate:
+def _at_once(
+    family: Family,
+    rules: LevelRules,
+    measurement: FamilyMeasurement,
+    information: Information | None,
+    estimator: Estimator,
+) -> FamilyEstimate:
     children = len(family.tie_keys)
     groups = Groups.build(family.support, family.parent, family.constraints, rules, family.label)
     done = Progress()
@@ -290,8 +274,7 @@ def _estimate(family: Family, rules: LevelRules, fit: Fit) -> FamilyEstimate:
         counts = family.parent[None, :].copy()
         done.methods.append("fixed")
     else:
-        estimate = fit(groups, done)
-        counts = round_estimate(family, rules, groups, estimate)
+        counts = _stage(FamilyData(family, rules, measurement, groups, done, information), estimator)
     check_family(family, rules, counts)
     return FamilyEstimate(counts, _record(family, rules, done))
 

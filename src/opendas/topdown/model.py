@@ -6,6 +6,7 @@ Letters: ``C`` children, ``s`` support cells, ``n`` cells, ``B`` bounds.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +14,24 @@ import numpy.typing as npt
 from opendas.arrays import Bools, Codes, Ints
 from opendas.constraints.table import LevelConstraints
 
-__all__ = ["Family", "FamilyEstimate", "FamilyRecord", "LevelRules", "StageRules"]
+if TYPE_CHECKING:
+    from opendas.topdown.family_data import Estimator
+
+__all__ = [
+    "BLOCK_BY_BLOCK",
+    "INFORMED",
+    "OWN_ESTIMATORS",
+    "TOPDOWN",
+    "Family",
+    "FamilyEstimate",
+    "FamilyRecord",
+    "LevelRules",
+    "StageRules",
+]
+
+TOPDOWN, INFORMED, BLOCK_BY_BLOCK = "topdown", "informed", "block-by-block"
+OWN_ESTIMATORS = (TOPDOWN, BLOCK_BY_BLOCK, INFORMED)
+"""Names of the estimators that are ours; :mod:`opendas.topdown.estimators` has them."""
 
 RounderPasses = tuple[tuple[tuple[str, npt.NDArray[np.int32]], ...], ...]
 
@@ -54,6 +72,8 @@ class LevelRules:
         Allow rounder passes that are not laminar.
     earlier : tuple of StageRules
         Stages before the last one.
+    estimator : Estimator or None
+        What fits a family; None for the least squares of TopDown.
     """
 
     geolevel: str
@@ -65,6 +85,7 @@ class LevelRules:
     slack: float = 0.0
     milp: bool = False
     earlier: tuple[StageRules, ...] = ()
+    estimator: Estimator | None = None
 
     @property
     def stages(self) -> tuple[StageRules, ...]:

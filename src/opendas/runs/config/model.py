@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import (
     AfterValidator,
@@ -29,12 +29,15 @@ from opendas.files.remote import RemoteAddress
 from opendas.geography.frame import CENSUS_GEOLEVELS, ENTITY_CATEGORIES
 from opendas.geography.recipe import BLOCK_GROUP_RULES, NAMED_SPINES, SpineStep
 from opendas.geography.tract_groups import METHODS
+from opendas.parts import ESTIMATORS, names_of_parts
 from opendas.privacy.exact import parse_fraction
 from opendas.readers.base import FRAME_FROM_RECORDS, MemoryTable
 from opendas.runs.config.words import LONGEST, is_one_line, nearest
 from opendas.schema.declarations import ContributionBound, Distinct
 from opendas.schema.product import Product
 from opendas.schema.provenance import PROVENANCE_WORDS, Discovery, Provenance
+from opendas.topdown.family_data import Estimator
+from opendas.topdown.model import OWN_ESTIMATORS, TOPDOWN
 
 __all__ = [
     "BUILT_IN_PRODUCTS",
@@ -142,6 +145,18 @@ def _product(value: object, info: ValidationInfo) -> str | Product:
     return name if name in BUILT_IN_PRODUCTS else str(_path(name, info))
 
 
+def _estimator(value: object) -> str | Estimator:
+    """Keep an estimator of a program, and a name that is known; other packages are not loaded for it."""
+    if not isinstance(value, str) and callable(getattr(value, "fit", None)):
+        return cast(Estimator, value)
+    name = _text(value)
+    if name in OWN_ESTIMATORS or name in (others := names_of_parts(ESTIMATORS)):
+        return name
+    known = (*OWN_ESTIMATORS, *others)
+    words = {"known": ", ".join(known), "found": repr(name), "hint": nearest(name, known)}
+    raise PydanticCustomError("estimator", "expected one of {known}; found {found}; {hint}", words)
+
+
 def _frame(value: object, info: ValidationInfo) -> str | MemoryTable:
     """Keep the word for a frame taken from the records, a table, and an address; else it is a file's path."""
     if isinstance(value, MemoryTable) or value == FRAME_FROM_RECORDS:
@@ -191,7 +206,7 @@ class RunSection(Section):
     product: Annotated[str | Product, PlainValidator(_product)]
     mechanism: Literal["discrete-gaussian", "discrete-laplace"] = "discrete-gaussian"
     neighbours: Literal["bounded", "unbounded"] = "bounded"
-    estimator: Literal["topdown", "block-by-block", "informed"] = "topdown"
+    estimator: Annotated[str | Estimator, PlainValidator(_estimator)] = TOPDOWN
     drop_invariants: tuple[Name, ...] = ()
     failsafe: bool = False
 

@@ -29,6 +29,8 @@ from opendas.runs.config.words import nearest
 from opendas.schema.declarations import Invariant, Tie
 from opendas.schema.product import PassPlan, Product
 from opendas.schema.provenance import PROVENANCE_WORDS, Discovery, Domain, Provenance
+from opendas.topdown.family_data import Estimator
+from opendas.topdown.model import BLOCK_BY_BLOCK, INFORMED
 
 __all__ = ["Resolved", "reader_spec", "resolve"]
 
@@ -280,7 +282,7 @@ class Resolved:
     mechanism : Mechanism
     neighbours : Neighbours
     estimator : str
-        ``topdown``, ``informed`` or ``block-by-block``.
+        ``topdown``, ``informed``, ``block-by-block`` or the name of another package's.
     failsafe : bool
         Relax the parent equality of an infeasible family, and report it.
     slack : Fraction, >= 0
@@ -293,6 +295,8 @@ class Resolved:
         ``release/`` of the release that this run is tied to; None also where a run is read from its release.
     companion : Resolved or None
         The run of the product's second histogram, which comes first.
+    own_estimator : Estimator or None
+        An estimator of the program that made the run, in place of one by name.
     """
 
     product: Product
@@ -313,6 +317,7 @@ class Resolved:
     domain: Domain
     tied: Path | None = None
     companion: Resolved | None = None
+    own_estimator: Estimator | None = None
 
 
 def resolve(run_file: RunFile, *, strict: bool = False, need_input: bool = True) -> Resolved:
@@ -376,7 +381,7 @@ def _with_companion(
         )
     households = run_file.model_copy(update={**parts[0], "tie": None})
     units = run_file.model_copy(update={**parts[1], "passes": PassesSection(slack=run_file.passes.slack)})
-    if run.estimator == "informed":
+    if run.estimator == INFORMED:
         raise ConfigError(
             f"[run] estimator informed: {product.name} agrees with its companion {companion.name}, and "
             "informed knows no counts of a release before. Use estimator topdown."
@@ -444,6 +449,7 @@ def _resolved(
     domain = declared_domain(run_file, product)
     reader = replace(reader, frame_is_public=domain.frame in (Provenance.CODE_BOOK, Provenance.PUBLIC))
     held, dropped = _invariants(run_file, product, geolevels)
+    given = run_file.run.estimator
     _check_estimator(run_file, product, held, geolevels)
     recipe = _recipe(run_file, product)
     levels = recipe_levels(geolevels, recipe.steps)
@@ -465,7 +471,8 @@ def _resolved(
         budget=budget or _budget(run_file.budget, product, geolevels, mechanism, neighbours),
         mechanism=mechanism,
         neighbours=neighbours,
-        estimator=run_file.run.estimator,
+        estimator=given if isinstance(given, str) else given.name,
+        own_estimator=None if isinstance(given, str) else given,
         failsafe=run_file.run.failsafe,
         slack=run_file.passes.slack,
         milp=run_file.passes.milp,
@@ -484,7 +491,7 @@ def _tie(run_file: RunFile, product: Product, release: Path | None) -> Tie | Non
             f"[tie]: the product {product.name} does not say what of it agrees with another product. "
             "Remove it, or give the product file a [tie] with product and query."
         )
-    if run_file.run.estimator == "informed":
+    if run_file.run.estimator == INFORMED:
         raise ConfigError(
             "[tie]: estimator informed fits all levels together and knows no counts of an earlier release. "
             "Use estimator topdown, or remove [tie]."
@@ -638,10 +645,10 @@ def _check_estimator(
     run_file: RunFile, product: Product, held: Sequence[Invariant], geolevels: Sequence[str]
 ) -> None:
     """Refuse an estimator that cannot hold what the run promises."""
-    if run_file.run.estimator == "informed":
+    if run_file.run.estimator == INFORMED:
         _refuse_passes(run_file)
     above = [invariant for invariant in held if invariant.geolevel != geolevels[-1]]
-    if above and run_file.run.estimator == "block-by-block":
+    if above and run_file.run.estimator == BLOCK_BY_BLOCK:
         queries = ", ".join(f'"{invariant.query}"' for invariant in above)
         raise ConfigError(
             f"estimator block-by-block solves each {geolevels[-1]} on its own, without the invariants above: "

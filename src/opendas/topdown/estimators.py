@@ -1,0 +1,107 @@
+"""Estimators by name: our own, and those of other packages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+
+from opendas.arrays import Floats
+from opendas.errors import ConfigError, EstimationError
+from opendas.parts import ESTIMATORS, Origin, origin_of, outside_part
+from opendas.topdown.family import TopDown
+from opendas.topdown.family_data import Estimator, FamilyData
+from opendas.topdown.informed import Informed
+from opendas.topdown.model import BLOCK_BY_BLOCK, INFORMED, OWN_ESTIMATORS, TOPDOWN
+
+__all__ = ["OURS", "RunEstimator", "find_estimator"]
+
+OURS: Mapping[str, Estimator] = MappingProxyType(
+    {
+        TOPDOWN: TopDown(),
+        INFORMED: Informed(),
+        BLOCK_BY_BLOCK: TopDown(),  # each leaf is a family of its own
+    }
+)
+
+MOST = float(1 << 39)
+"""Largest value that is taken from an estimator: the rounder is exact below twice as much."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunEstimator:
+    """The estimator of a run.
+
+    Parameters
+    ----------
+    name : str
+    fits : Estimator
+    origin : Origin or None
+        Of a part that is not ours.
+    """
+
+    name: str
+    fits: Estimator
+    origin: Origin | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    """An estimator from outside; its answer is looked at before it is rounded."""
+
+    estimator: Estimator
+
+    @property
+    def name(self) -> str:
+        return self.estimator.name
+
+    def fit(self, data: FamilyData) -> Floats:
+        shape = (len(data.family.tie_keys), len(data.family.support))
+        answer = np.asarray(self.estimator.fit(data))
+        if answer.shape != shape or answer.dtype.kind not in "iuf" or not np.isfinite(answer).all():
+            raise EstimationError(
+                f"the estimator {self.name} answers with {answer.dtype} of shape {answer.shape} for family "
+                f"{data.family.label}; expected are finite real numbers of shape {shape}, records of each "
+                "child in each cell."
+            )
+        data.progress.methods.append(self.name)
+        return np.clip(answer.astype(np.float64), 0.0, MOST)
+
+
+def find_estimator(given: str | Estimator) -> RunEstimator:
+    """Return an estimator by its name, or for an object that is one.
+
+    Parameters
+    ----------
+    given : str or Estimator
+        A name: one of ours, or an entry point of another package in the group ``opendas.estimators``. Or an
+        object with a name and a method ``fit``, for experiments.
+
+    Raises
+    ------
+    ConfigError
+        If there is none of that name, or it is no estimator.
+    """
+    if isinstance(given, str):
+        if given in OWN_ESTIMATORS:
+            return RunEstimator(given, OURS[given])
+        part, origin = outside_part(ESTIMATORS, given, OWN_ESTIMATORS)
+        return RunEstimator(given, _Checked(_estimator(part, given)), origin)
+    name = getattr(given, "name", None)
+    if not isinstance(name, str) or not name.isprintable() or not name.strip():
+        raise ConfigError("an estimator has a name, one line of text, and a method fit.")
+    if name in OWN_ESTIMATORS:
+        raise ConfigError(f"an estimator of yours cannot be called {name!r}: that is one of ours.")
+    part = _estimator(given, name)
+    return RunEstimator(name, _Checked(part), origin_of(ESTIMATORS, name, part))
+
+
+def _estimator(part: Estimator, name: str) -> Estimator:
+    if not callable(getattr(part, "fit", None)) or getattr(part, "name", None) != name:
+        raise ConfigError(
+            f"{name!r} is no estimator: it needs name = {name!r} and a method fit(data), as "
+            "opendas.topdown.family_data.Estimator explains."
+        )
+    return part
