@@ -1,4 +1,4 @@
-"""Estimating one family from what all measurements below its children say about them.
+"""The estimator ``informed``, apart from others: a family from all that was measured below its children.
 
 Given its parent, a child is no longer touched by what was measured beside or above it: only its own
 measurements and those of its subtree are left. Least squares over that subtree turns them into one quadratic
