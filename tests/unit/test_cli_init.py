@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
+import opendas as od
 from opendas.budget.resolve import resolve_budget
 from opendas.cli.main import cli
-from opendas.errors import ConfigError, FormatError
+from opendas.errors import ConfigError, DataError, FormatError
 from opendas.runs.config.load import load_run_file
 from opendas.runs.config.resolve import resolve
-from opendas.runs.starting.guess import guess_table
+from opendas.runs.starting.guess import Declared, TableGuess, guess_table
 
 RECORDS = "id,region,hospital,ward,Age group,sex\n" + "".join(
     f"{i},R{i % 3},H{i % 3}{i % 6},W{i % 12:02d},{('0-9', '10-17', '18+')[i % 7 % 3]},{'fm'[i % 5 % 2]}\n"
@@ -171,3 +175,177 @@ def test_what_is_no_table_is_refused(tmp_path: Path, text: str, error: type[Exce
     (tmp_path / "t.csv").write_text(text)
     with pytest.raises(error):
         guess_table(tmp_path / "t.csv")
+
+
+def guessed(folder: Path, text: str, **declared: Any) -> TableGuess:
+    path = folder / "table.csv"
+    path.write_text(text)
+    return guess_table(path, Declared(**declared) if declared else None)
+
+
+def survey(rows: int = 400) -> str:
+    """Person records of a survey: serial numbers of households, weights, ages, dates, incomes, blanks."""
+    lines = ["SERIALNO,PUMA,PWGTP,PWGTP1,AGEP,SEX,SCHL,PINCP,interviewed,RT"]
+    lines += [
+        f"2018HU{n // 2:07d},{100 + n % 7:05d},{n % 90 + 1},{n % 80},{n * 7 % 96},{n % 2 + 1}.0,"
+        f"{'' if n % 5 == 0 else f'{n % 24 + 1}.0'},{n * n % 99000},2018-{n % 12 + 1:02d}-11,P"
+        for n in range(rows)
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def test_a_survey_is_recognised(tmp_path: Path) -> None:
+    guess = guessed(tmp_path, survey())
+    assert (guess.reader, guess.geocode, guess.unit_id) == ("records", "PUMA", "SERIALNO")
+    assert guess.attributes["sex"] == ("1", "2")  # written 1.0 and 2.0
+    assert guess.attributes["agep"][:3] == ("0-4", "5-17", "18-24")
+    assert guess.bins["agep"][:3] == (0, 5, 18)
+    assert guess.attributes["schl"][-1] == guess.other["schl"] == "not given"
+    assert set(guess.columns.values()) == {"AGEP", "SEX", "SCHL", "PINCP"}
+    assert set(guess.left_out) == {"SERIALNO", "PWGTP", "PWGTP1", "interviewed", "RT"}
+    assert "weight" in guess.left_out["PWGTP1"]
+    assert "dates" in guess.left_out["interviewed"]
+
+
+def test_a_guess_of_a_survey_is_released_as_it_was_read(tmp_path: Path) -> None:
+    """Numbers in classes, codes with a decimal zero and empty fields reach the release as labels."""
+    (tmp_path / "survey.csv").write_text(survey().replace("SERIALNO", "household"))
+    result = init(
+        "table", str(tmp_path / "survey.csv"), "--to", str(tmp_path), "--attributes", "AGEP,SEX,SCHL"
+    )
+    assert result.exit_code == 0, result.exception
+    run_file = tmp_path / "survey-run.toml"
+    text = run_file.read_text().replace("at_most = 3", "at_most = 2").replace('rho = "1"', 'rho = "1000000"')
+    run_file.write_text(text)
+    run = od.load(run_file, read_records=True)
+    release = od.release(run, out=tmp_path / "out", workers=1)
+    found = release.table("agep", geolevel="all").to_pandas()
+    ages = [n * 7 % 96 for n in range(400)]
+    assert found["0-4"].sum() == sum(age < 5 for age in ages)
+    assert found["85+"].sum() == sum(age >= 85 for age in ages)
+    schooling = release.table("schl", geolevel="all").to_pandas()
+    assert schooling["not given"].sum() == 80
+    assert release.table("sex", geolevel="all").to_pandas()["1"].sum() == 200
+
+
+def test_an_identifier_never_becomes_the_geography(tmp_path: Path) -> None:
+    rows = "".join(f"2018HU{n // 3:07d},{n % 2},{n % 5}\n" for n in range(300))
+    for column in ("SERIALNO", "serial_number_of_home"):
+        with pytest.raises(ConfigError, match="no column could say where"):
+            guessed(tmp_path, f"{column},sex,size\n{rows}")
+
+
+def test_columns_are_declared_or_asked_for(tmp_path: Path) -> None:
+    rows = "".join(f"x{n % 40:02d},{n % 3},{n % 4}\n" for n in range(800))
+    guess = guessed(tmp_path, f"place,sex,kind\n{rows}")
+    assert (guess.geocode, guess.unsure != ()) == ("place", True)
+    guess = guessed(tmp_path, f"place,sex,kind\n{rows}", geography=("place",), attributes=("kind",))
+    assert (tuple(guess.attributes), guess.unsure) == (("kind",), ())
+    arguments = ["init", "table", str(tmp_path / "table.csv"), "--to", str(tmp_path), "--interactive"]
+    answers = "nowhere\nsex\n-\nplace\nsex,kind\n-\npatient\n"
+    result = CliRunner().invoke(cli, arguments, obj={}, input=answers)
+    assert result.exit_code == 0, result.exception
+    assert "has no column 'nowhere'" in result.stderr
+    run = resolve(load_run_file(tmp_path / "table-run.toml"))
+    assert (run.product.schema.names, run.product.protected_unit) == (("sex", "kind"), "patient")
+
+
+def test_places_that_do_not_nest_are_refused(tmp_path: Path) -> None:
+    rows = "".join(f"{n % 3},{n % 4},{n % 2}\n" for n in range(60))
+    with pytest.raises(ConfigError, match="one ward lies in two of hospital"):
+        guessed(tmp_path, f"hospital,ward,sex\n{rows}", geography=("hospital", "ward"))
+
+
+def test_what_cannot_be_counted_is_refused_with_choices_that_can(tmp_path: Path) -> None:
+    names = [f"q{k}" for k in range(40)]
+    rows = "".join(
+        f"{n % 5:05d}," + ",".join(str((n * (k + 1)) % 7) for k in range(40)) + f",{n % 2}\n"
+        for n in range(99)
+    )
+    with pytest.raises(ConfigError, match=r"36 attributes make 7\.6e\+29 cells") as caught:
+        guessed(tmp_path, ",".join(["tract", *names, "sex"]) + "\n" + rows)
+    proposed = re.findall(r"--attributes (\S+) +\(([0-9,]+) cells\)", str(caught.value))
+    assert len(proposed) == 3
+    for columns, cells in proposed:
+        text = (tmp_path / "table.csv").read_text()
+        guess = guessed(tmp_path, text, attributes=columns.split(","))
+        assert guess.cells == int(cells.replace(",", "")) <= 20_000
+        assert "sex" in guess.attributes
+
+
+WIDE = "tract,county,all,men,young_men,old_men,women,none\n" + "".join(
+    f"{n:05d},{n // 10},{4 * n + 9},{2 * n + 3},{n},{n + 3},{2 * n + 6},0\n" for n in range(30)
+)
+
+
+def test_a_wide_table_is_offered_the_melt(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--melt all"):
+        guessed(tmp_path, WIDE)
+    result = init("table", str(tmp_path / "table.csv"), "--to", str(tmp_path / "to"), "--melt", "all")
+    assert result.exit_code == 0, result.exception
+    assert "all, men" in result.stderr  # told that they were taken as sums
+    run = od.load(tmp_path / "to" / "table-run.toml", read_records=True)
+    levels = run.product.schema.attributes[0].levels
+    assert set(levels) == {"young_men", "old_men", "women", "none"}
+    text = (tmp_path / "to" / "table-run.toml").read_text().replace('rho = "1"', 'rho = "1000000"')
+    (tmp_path / "to" / "table-run.toml").write_text(text)
+    release = od.release(od.load(tmp_path / "to" / "table-run.toml", read_records=True), out=tmp_path / "out")
+    table = release.table("category", geolevel="all").to_pandas()
+    assert table["women"].sum() == sum(2 * n + 6 for n in range(30))
+    assert (tmp_path / "to" / "table-long.csv").stat().st_mode & 0o077 == 0
+
+
+def test_several_breakdowns_are_not_counted_together(tmp_path: Path) -> None:
+    lines = ["geoid,all,men,women,all2,tall,short"]
+    lines += [f"{n:05d},{n * 5 + 3},{n * 2},{n * 3 + 3},{n * 5 + 3},{n + 1},{n * 4 + 2}" for n in range(30)]
+    with pytest.raises(ConfigError, match=r"several breakdowns.*--melt men\.\.women"):
+        guessed(tmp_path, "\n".join(lines) + "\n")
+    arguments = ["table", str(tmp_path / "table.csv"), "--to", str(tmp_path / "to"), "--melt"]
+    assert isinstance(init(*arguments, "all").exception, ConfigError)
+    assert init(*arguments, "tall..short").exit_code == 0
+    guess = guess_table(tmp_path / "to" / "table-long.csv")
+    assert guess.attributes == {"category": ("short", "tall")}
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_codes_with_a_decimal_zero_mean_what_they_say(tmp_path: Path, suffix: str) -> None:
+    """Level labels 1.0 and 2.0, as a table of floats has them: 1.0 is the first, and no 0-based code."""
+    product = tmp_path / "p.toml"
+    product.write_text('[product]\nname = "p"\nprovenance = "public"\n[attributes]\nsex = ["1.0", "2.0"]\n')
+    table = pa.table({"geocode": ["01"] * 3 + ["02"] * 2, "sex": [1.0, 1.0, 2.0, 1.0, 2.0]})
+    path = tmp_path / f"t.{suffix}"
+    pq.write_table(table, path) if suffix == "parquet" else pacsv.write_csv(table, path)
+    (tmp_path / "r.toml").write_text(
+        f'[run]\nproduct = "p.toml"\n[input]\nreader = "records"\npath = "t.{suffix}"\n[geography]\n'
+        'levels = [{ name = "all", prefix = 0 }, { name = "spot" }]\nframe = "from-records"\n'
+        '[budget]\nrho = "1000000"\ngeolevels = { all = "1/2", spot = "1/2" }\n'
+        '[budget.queries]\n"*" = { detailed = "1" }\n'
+    )
+    release = od.release(od.load(tmp_path / "r.toml", read_records=True), out=tmp_path / "out", workers=1)
+    table = release.table("sex", geolevel="all").to_pandas()
+    assert (table["1.0"].sum(), table["2.0"].sum()) == (3, 2)
+
+
+@pytest.mark.parametrize(
+    ("bins", "said"),
+    [("[0, 18]", "2 levels and 2"), ("[0, 18, 65]", "3 numbers"), ("[18, 0]", "ascend"), ('["0"]', "bins")],
+)
+def test_bins_fit_the_levels(tmp_path: Path, bins: str, said: str) -> None:
+    (tmp_path / "p.toml").write_text(
+        '[product]\nname = "p"\nprovenance = "public"\n[attributes]\nage = ["young", "old"]\n'
+    )
+    (tmp_path / "t.csv").write_text("geocode,age\n01,5\n01,18\n01,17.9\n02,99\n02,-1\n02,old\n02,\n")
+    (tmp_path / "r.toml").write_text(
+        '[run]\nproduct = "p.toml"\n[input]\nreader = "records"\npath = "t.csv"\n'
+        f"bins = {{ age = {bins} }}\n"
+        '[geography]\nlevels = [{ name = "all", prefix = 0 }, { name = "spot" }]\nframe = "from-records"\n'
+        '[budget]\nrho = "1"\ngeolevels = { all = "1/2", spot = "1/2" }\n'
+        '[budget.queries]\n"*" = { detailed = "1" }\n'
+    )
+    with pytest.raises((ConfigError, DataError)) as caught:
+        od.release(od.load(tmp_path / "r.toml", read_records=True), out=tmp_path / "out", workers=1)
+    if said == "2 levels and 2":  # which fit: the records do not
+        assert "expected a number, 0 or more" in str(caught.value)
+        assert all(f"t.csv, line {line}, field age" in str(caught.value) for line in (6, 7, 8))
+    else:
+        assert said in str(caught.value)

@@ -29,7 +29,7 @@ COMMANDS = {
     "demo": "start",
     "make-nation": "start",
     "make-census": "start",
-    "init": "start",
+    "init": "init",
     "fetch": "start",
     "plan": "plan",
     "spine": "plan",

@@ -1,13 +1,10 @@
-"""Commands to begin with: list, doctor, demo, make-nation, make-census, init, fetch and explore."""
+"""Commands to begin with: list, doctor, demo, make-nation, make-census, fetch and explore."""
 
 from __future__ import annotations
 
-import os
-import re
 import shutil
 import sys
 import time
-from collections.abc import Iterable
 from pathlib import Path
 
 import click
@@ -18,14 +15,12 @@ from opendas.cli.output import emit_json, message
 from opendas.cli.progress import Progress, duration
 from opendas.cli.runs import run_answer
 from opendas.errors import CheckFailed, ConfigError, EnvironmentFailure
-from opendas.files.atomic import write_atomic
 
 __all__ = [
     "demo_command",
     "doctor_command",
     "explore_command",
     "fetch_command",
-    "init_command",
     "list_command",
     "make_census_command",
     "make_nation_command",
@@ -298,184 +293,6 @@ def make_census_command(path: Path, pums: tuple[Path, ...], folder: Path, seed: 
             "people than occupied units there, or people and none"
         )
     click.echo("\nNext, try\n" + "\n".join(f"  opendas plan {run}" for run in made.runs))
-
-
-@click.group("init")
-def init_command() -> None:
-    """Write commented run files to start from."""
-
-
-@init_command.command("pl94")
-@click.option("--state", required=True, help="Two letters, for instance ri.")
-@click.option("--year", required=True, type=int, help="2010 or 2020.")
-@to_option
-def init_pl94(state: str, year: int, to: Path) -> None:
-    """Write run files for a state's official redistricting file: persons and housing units.
-
-    Example: opendas init pl94 --state ri --year 2010
-    """
-    from opendas.runs.starting.templates import pl94_run_files
-
-    postal, url, texts = pl94_run_files(state, year)
-    _write_new({to / name: text for name, text in texts.items()})
-    message(f"The input is {url}; `opendas fetch pl94 {postal} {year}` downloads it.")
-    message(f"Then: opendas plan {to / next(iter(texts))}")
-
-
-@init_command.command("cef")
-@to_option
-def init_cef(to: Path) -> None:
-    """Write run files for census records of one state: redistricting data, and the DHC tied to them.
-
-    Example: opendas init cef --to census
-    """
-    from opendas.runs.starting.templates import cef_run_files
-
-    texts = cef_run_files()
-    _write_new({to / name: text for name, text in texts.items()})
-    message("Put the person and unit records and the GRF-C beside them, or write where they are.")
-
-
-@init_command.command("table")
-@click.argument("data", metavar="DATA.csv", type=PATH)
-@to_option
-@click.option("--rho", default=None, help="Find labels, leaves and hierarchy privately, at this loss.")
-@click.option("--delta", default="1e-11", show_default=True, help="With --rho: the delta of the act.")
-@click.option(
-    "--geography", default=None, metavar="A,B,...", help="With --rho: columns of places, leaf last."
-)
-@click.option("--attributes", default=None, metavar="A,B,...", help="With --rho: columns of attributes.")
-@click.option("--count", default=None, help="With --rho: column with the number of records of a row.")
-@click.option("--unit", default=None, help="With --rho: what one record is, such as patient.")
-@click.option("--ledger", type=PATH, default=None, help="With --rho: the book of the data set.")
-def init_table(
-    data: Path,
-    to: Path,
-    rho: str | None,
-    delta: str,
-    geography: str | None,
-    attributes: str | None,
-    count: str | None,
-    unit: str | None,
-    ledger: Path | None,
-) -> None:
-    """Write a product file and a run file for a CSV or Parquet table.
-
-    With --rho, labels, leaves and hierarchy are found privately: an act of its own, entered into the ledger
-    before it draws. You name the columns. Values of few records are not found, and count as "other".
-
-    Without --rho it is a guess, by column names and by how many different values a column has. It shows what
-    it reads; the files say so, and say what to check.
-
-    Example: opendas init table patients.csv --rho 0.05 --geography hospital,ward --attributes age,severity
-    """
-    name = re.sub(r"[^A-Za-z0-9_-]+", "-", data.name.split(".")[0]).strip("-").lower() or "table"
-    path = Path(os.path.relpath(data.resolve(), to.resolve())).as_posix()
-    if rho is not None:
-        columns = _listed("--geography", geography), _listed("--attributes", attributes), count
-        files = [to / f"{name}-{part}" for part in ("product.toml", "run.toml", "frame.csv")]
-        _discover_table(data, path, columns, name, unit or "record", (rho, delta), files, ledger)
-        return
-    needless = {
-        "geography": geography,
-        "attributes": attributes,
-        "count": count,
-        "unit": unit,
-        "ledger": ledger,
-    }
-    for option, given in needless.items():
-        if given is not None:
-            raise ConfigError(f"--{option} goes with --rho; without it, columns are guessed by their values.")
-    _guess_table(data, path, name, to / f"{name}-product.toml", to / f"{name}-run.toml")
-
-
-def _listed(option: str, given: str | None) -> list[str]:
-    """Return the columns that an option names."""
-    names = [] if given is None else [name.strip() for name in given.split(",")]
-    if not names or not all(names):
-        raise ConfigError(
-            f"{option} is required with --rho, as names of columns separated by commas: which columns are "
-            "taken must not depend on their values."
-        )
-    return names
-
-
-def _discover_table(
-    data: Path,
-    path: str,
-    columns: tuple[list[str], list[str], str | None],
-    name: str,
-    unit: str,
-    loss: tuple[str, str],
-    files: list[Path],
-    book: Path | None,
-) -> None:
-    from opendas.files.atomic import make_folder
-    from opendas.privacy.exact import parse_fraction
-    from opendas.runs.starting.discovery import discover_domain
-    from opendas.runs.starting.guess import declared_table
-    from opendas.runs.starting.templates import frame_file, table_product_file, table_run_file
-
-    rho, delta = parse_fraction(loss[0], "--rho"), parse_fraction(loss[1], "--delta")
-    declared = declared_table(data, *columns)
-    product, run, frame = files
-    _refuse_existing(files)
-    make_folder(product.parent)
-    own_ledger = product.with_name(f"{name}-ledger.jsonl")
-    found = discover_domain(
-        data, declared, name=name, protected_unit=unit, rho=rho, delta=delta, own_ledger=own_ledger, book=book
-    )
-    table, act = found.columns, found.discovery
-    _write_new(
-        {
-            frame: frame_file(table, found.leaves),
-            product: table_product_file(table, name, act, unit),
-            run: table_run_file(table, product.name, path, act, frame.name),
-        }
-    )
-    message(f"spent:      rho {rho} and delta {float(delta):g}, entered in {found.ledger}")
-    message(
-        f"found:      what {found.least:,} records or more have in common, as a rule; all else is 'other'"
-    )
-    message(f"where:      {len(found.leaves):,} leaves, those of others included")
-    message(f"attributes: {', '.join(f'{a} ({len(v)} levels)' for a, v in table.attributes.items())}")
-    message("Look for CHECK in the files. Do not ask again for a better answer: each time is charged.")
-    message(f"Then: opendas plan {run}")
-
-
-def _guess_table(data: Path, path: str, name: str, product: Path, run: Path) -> None:
-    from opendas.runs.starting.guess import guess_table
-    from opendas.runs.starting.templates import table_product_file, table_run_file
-
-    guess = guess_table(data)
-    _write_new({product: table_product_file(guess, name), run: table_run_file(guess, product.name, path)})
-    message(f"where:      column {guess.geocode}, levels {', '.join(guess.level_names)}")
-    message(f"attributes: {', '.join(f'{a} ({len(v)} levels)' for a, v in guess.attributes.items())}")
-    message(f"rows:       {'counts in column ' + guess.count if guess.count else 'one record each'}")
-    if guess.unit_id is not None:
-        message(f"units:      {guess.unit_id}; some have several rows, of which the run file counts 3")
-    message(f"not taken:  {', '.join(guess.ignored) or 'nothing'}")
-    message(
-        "This is a guess that shows what it read: the release will be stamped DOMAIN FROM RECORDS. Look for "
-        "CHECK in both files, or ask with --rho."
-    )
-    message(f"Then: opendas plan {run} --read-records")
-
-
-def _refuse_existing(paths: Iterable[Path]) -> None:
-    there = [str(path) for path in paths if path.exists()]
-    if there:
-        raise ConfigError(
-            f"{', '.join(there)}: there already, and not overwritten. Move it away, or use --to."
-        )
-
-
-def _write_new(texts: dict[Path, str]) -> None:
-    """Write files that are not there yet, all or none."""
-    _refuse_existing(texts)
-    for path, text in texts.items():
-        write_atomic(path, text.encode())
-        click.echo(str(path))
 
 
 @click.group("fetch")

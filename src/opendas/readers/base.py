@@ -112,6 +112,9 @@ class ReaderSpec:
     constants : mapping of attribute to level label
     other : mapping of attribute to level label
         What every other label counts as.
+    bins : mapping of attribute to tuple of numbers
+        Where the levels of an attribute begin whose column holds numbers: a number is in the last one that
+        begins at it or below.
     other_leaf : str or None
         What stands for leaves that the frame does not list; see :mod:`opendas.readers.counting.others`.
     frame_is_public : bool
@@ -145,6 +148,7 @@ class ReaderSpec:
     columns: Mapping[str, str] = field(default_factory=dict)
     constants: Mapping[str, str] = field(default_factory=dict)
     other: Mapping[str, str] = field(default_factory=dict)
+    bins: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     other_leaf: str | None = None
     frame_is_public: bool = True
     units: UnitsSpec | None = None

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from opendas.arrays import Bools, Codes, Ints
+from opendas.arrays import Bools, Codes, Floats, Ints
 from opendas.errors import ConfigError, Finding, SchemaError
 from opendas.files.release_folder import tied_rows
 from opendas.geography.frame import Frame
@@ -36,6 +36,7 @@ from opendas.readers.columns.coding import (
     GROUP_COLUMN,
     Geocodes,
     attribute_keys,
+    binned,
     block_geocodes_of,
     coded_geocodes,
     codes_of,
@@ -49,7 +50,7 @@ from opendas.readers.columns.identifiers import seems_identifier, several_rows
 from opendas.readers.counting.others import OtherLeaves
 from opendas.readers.counting.tally import FileRows, Layout, Leaves, file_rows, read_rows
 from opendas.readers.frame.frame_file import Hierarchy, frame_path, hierarchy
-from opendas.schema.attributes import Schema
+from opendas.schema.attributes import Attribute, Schema
 from opendas.schema.pl94 import HHGQ_LEVELS
 from opendas.schema.product import Product
 
@@ -75,6 +76,9 @@ class LongForm:
         Column of counts; None where each row is a record.
     other : tuple of (str or None)
         For each attribute the label that every other label counts as; None where others are refused.
+    bins : tuple of (float64 (k,) or None)
+        For each attribute where its levels begin, in the order of its levels without `other`; None where the
+        column holds labels.
     others : OtherLeaves or None
         Where rows belong whose leaf the frame does not list; None where they are refused.
     upper : mapping of str to bytes array (leaves,)
@@ -92,6 +96,7 @@ class LongForm:
     constants: tuple[int, ...]
     count: str | None
     other: tuple[str | None, ...] = ()
+    bins: tuple[Floats | None, ...] = ()
     others: OtherLeaves | None = None
     upper: Mapping[str, Codes] = field(default_factory=dict)
     strict: bool = False
@@ -109,7 +114,12 @@ class LongForm:
         schema = spec.product.schema
         companion = spec.product.companion
         known = (*schema.names, *(() if companion is None else companion.schema.names))
-        given_names = (("columns", spec.columns), ("constants", spec.constants), ("other", spec.other))
+        given_names: tuple[tuple[str, Mapping[str, object]], ...] = (
+            ("columns", spec.columns),
+            ("constants", spec.constants),
+            ("other", spec.other),
+            ("bins", spec.bins),
+        )
         for option, given in given_names:
             for name in given:
                 if name not in known:
@@ -153,6 +163,7 @@ class LongForm:
             tuple(constants),
             spec.count if counted else None,
             tuple(spec.other.get(name) for name in schema.names),
+            tuple(_edges(spec, attribute) for attribute in schema.attributes),
             others,
             second=None if companion is None else SecondHistogram.of(spec, companion, width),
         )
@@ -199,12 +210,17 @@ class LongForm:
         wrong = np.zeros(batch.rows, dtype=bool)
         there = None if self.second is None else self.second.rows(batch, log)
         asked = None if there is None else there >= 0
-        for attribute, column, constant, other in zip(
-            self.schema.attributes, self.columns, self.constants, self.other, strict=True
+        for attribute, column, constant, other, bins in zip(
+            self.schema.attributes, self.columns, self.constants, self.other, self.bins, strict=True
         ):
             cells *= len(attribute)
             if column is None:
                 cells += constant
+                continue
+            if bins is not None:
+                codes = binned(batch, column, bins, attribute.levels, other, log)
+                wrong |= codes < 0
+                cells += codes
                 continue
             if other is not None:
                 cells += codes_or_other(batch, column, attribute.levels, other)
@@ -263,8 +279,15 @@ class SecondHistogram:
             {name: text for name, text in given.items() if name in companion.schema.names}
             for given in (spec.columns, spec.constants, spec.other)
         )
+        bins = {name: edges for name, edges in spec.bins.items() if name in companion.schema.names}
         theirs = replace(
-            spec, product=companion, columns=columns, constants=constants, other=other, other_leaf=None
+            spec,
+            product=companion,
+            columns=columns,
+            constants=constants,
+            other=other,
+            bins=bins,
+            other_leaf=None,
         )
         query = product.workload.group(product.tie.query)
         there = tied_rows(product.tie, query, companion)
@@ -281,6 +304,30 @@ class SecondHistogram:
         rule = f"expected a value that agrees with {self.query} of the same record"
         batch.report(apart, self.layout.cell_columns[0], rule, log, SchemaError)
         return np.asarray(apart)
+
+
+def _edges(spec: ReaderSpec, attribute: Attribute) -> Floats | None:
+    """Return where the levels of an attribute begin; None where its column holds labels.
+
+    Raises
+    ------
+    ConfigError
+        If there is not one number for each level, ascending, or the attribute is constant.
+    """
+    if attribute.name not in spec.bins:
+        return None
+    if attribute.name in spec.constants:
+        raise ConfigError(f"[input] {attribute.name!r} is in bins and in constants; keep one.")
+    edges = spec.bins[attribute.name]
+    levels = [label for label in attribute.levels if label != spec.other.get(attribute.name)]
+    if len(edges) != len(levels):
+        raise ConfigError(
+            f"[input] bins: {attribute.name!r} has {len(levels)} levels and {len(edges)} numbers: give one "
+            "for each level, where it begins (the label under [input] other has none)."
+        )
+    if any(low >= high for low, high in itertools.pairwise(edges)):
+        raise ConfigError(f"[input] bins: the numbers of {attribute.name!r} do not ascend.")
+    return np.array(edges, dtype=np.float64)
 
 
 def _level_rule(levels: Sequence[str]) -> str:

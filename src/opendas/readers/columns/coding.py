@@ -6,6 +6,8 @@ usable, after it has told the log.
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from opendas.arrays import Bools, Codes, Ints
+from opendas.arrays import Bools, Codes, Floats, Ints
 from opendas.errors import FormatError, GeographyError, SchemaError
 from opendas.readers.columns.csv_parquet import Batch
 from opendas.readers.columns.findings import FindingLog
@@ -26,6 +28,7 @@ __all__ = [
     "GROUP_COLUMN",
     "Geocodes",
     "attribute_keys",
+    "binned",
     "block_geocodes_of",
     "coded_geocodes",
     "codes_of",
@@ -37,6 +40,7 @@ __all__ = [
     "text_of",
     "unit_ids",
     "whole_numbers",
+    "without_zeros",
 ]
 
 MAX_COUNT = 1 << 62
@@ -46,6 +50,7 @@ _AS_BYTES = {
     pa.large_string(): pa.large_binary(),
     pa.string_view(): pa.binary_view(),
 }
+_DECIMAL = re.compile(r"[+-]?([0-9]{1,40}\.?[0-9]{0,40}|\.[0-9]{1,40})([eE][+-]?[0-9]{1,2})?")
 _SMALL = 1 << 12  # whole numbers below are looked up in a table
 
 
@@ -81,11 +86,21 @@ def attribute_keys(attribute: Attribute) -> dict[str, int]:
     """Return the code of every text that may stand for a level of `attribute`.
 
     Level labels, and 0-based codes unless a label itself looks like one: what a value means must not
-    depend on the other values of the data.
+    depend on the other values of the data. "1.0" is another way to write "1", in labels as in values.
     """
-    keys = {label: code for code, label in enumerate(attribute.levels)}
+    labels = {label: code for code, label in enumerate(attribute.levels)}
+    keys = {without_zeros(label): code for label, code in labels.items()} | labels
     numbers = {str(code): code for code in range(len(attribute))}
     return keys if keys.keys() & numbers.keys() else numbers | keys
+
+
+_ZEROS = re.compile(r"([0-9]+)\.0+")
+
+
+def without_zeros(text: str) -> str:
+    """Return a text without the decimal zeros of a whole number."""
+    found = _ZEROS.fullmatch(text)
+    return text if found is None else found[1]
 
 
 def _distinct(column: Any) -> tuple[Ints, list[Any]]:
@@ -156,8 +171,45 @@ def codes_or_other(batch: Batch, name: str, labels: Sequence[str], other: str) -
     Nothing is refused and nothing told: what counts as other is a function of each row by itself.
     """
     index, texts = distinct_texts(batch, name)
-    known = {label: code for code, label in enumerate(labels)}
-    return np.array([known.get(text, known[other]) for text in texts], dtype=np.int64)[index]
+    exact = {label: code for code, label in enumerate(labels)}
+    known = {without_zeros(label): code for label, code in exact.items()} | exact
+    codes = [known.get(text, known.get(without_zeros(text), exact[other])) for text in texts]
+    return np.array(codes, dtype=np.int64)[index]
+
+
+def binned(
+    batch: Batch, name: str, edges: Floats, levels: Sequence[str], other: str | None, log: FindingLog
+) -> Ints:
+    """Return the code of the level that every row's number lies in, -1 where there is none.
+
+    Parameters
+    ----------
+    edges : float64 (k,)
+        Where each level but `other` begins, ascending; the last level has no end.
+    levels : sequence of str
+        All levels.
+    other : str or None
+        The level of what is no number, or lies below the first edge; None where that is refused.
+    """
+    index, values = _distinct(batch.columns[name])
+    numbers = np.array([_number(value) for value in values] or [np.nan])
+    codes = np.array([code for code, label in enumerate(levels) if label != other], dtype=np.int64)
+    inside = numbers >= edges[0]
+    place = np.searchsorted(edges, np.where(inside, numbers, edges[0]), side="right") - 1
+    outside = -1 if other is None else levels.index(other)
+    found: Ints = np.where(inside, codes[place], outside)[index]
+    batch.report(found < 0, name, f"expected a number, {edges[0]:g} or more", log, SchemaError)
+    return found
+
+
+def _number(value: Any) -> float:
+    """Return a finite number, or NaN."""
+    if isinstance(value, bool) or value is None:
+        return math.nan
+    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    if not _DECIMAL.fullmatch(text.strip()):
+        return math.nan
+    return float(text)
 
 
 def unit_ids(batch: Batch, name: str, log: FindingLog) -> Codes:
@@ -199,8 +251,9 @@ def codes_of(
     codes = _small_numbers(column, keys)
     if codes is None:
         index, values = _distinct(column)
-        known = np.array([keys.get(_text(value) or "", -1) for value in values] or [-1], dtype=np.int64)
-        codes = known[index]
+        texts = [_text(value) or "" for value in values]
+        found = [keys.get(text, keys.get(without_zeros(text), -1)) for text in texts]
+        codes = np.array(found or [-1], dtype=np.int64)[index]
     if asked is None:
         batch.report(codes < 0, name, rule, log, SchemaError)
     else:

@@ -190,6 +190,7 @@ Origins = Annotated[Provenance | Mapping[str, Provenance], PlainValidator(_prove
 RunPath = Annotated[Path, PlainValidator(_path)]
 RunSource = Annotated[Path | RemoteAddress | MemoryTable, PlainValidator(_source)]
 Name = Annotated[str, Field(min_length=1)]
+Edges = Annotated[tuple[int | Annotated[float, Field(allow_inf_nan=False)], ...], Field(min_length=1)]
 Words = Annotated[str, AfterValidator(_one_line)]
 PassTable = Mapping[str, tuple[tuple[str, ...], ...]]
 
@@ -243,6 +244,7 @@ class InputSection(Section):
     columns: Mapping[str, Name] = Field(default_factory=dict)
     constants: Mapping[str, Name] = Field(default_factory=dict)
     other: Mapping[str, Name] = Field(default_factory=dict)
+    bins: Mapping[str, Edges] = Field(default_factory=dict)
     units: UnitsSection | None = None
     unit_id: Name | None = None
     at_most: Annotated[int, Field(ge=1)] | None = None

@@ -96,6 +96,7 @@ def reader_spec(run_file: RunFile, product: Product, *, need_input: bool = True)
         columns=dict(given.columns),
         constants=dict(given.constants),
         other=dict(given.other),
+        bins=dict(given.bins),
         other_leaf=geography.other,
         units=None
         if given.units is None or units is None
@@ -178,7 +179,7 @@ def _misplaced_keys(run_file: RunFile) -> list[str]:
     ]
     found += [
         f"[input] {key}: not with reader {reader}, whose layout is fixed"
-        for key in ("geocode", "count", "columns", "constants", "other", *_UNIT_KEYS)
+        for key in ("geocode", "count", "columns", "constants", "other", "bins", *_UNIT_KEYS)
         if key in given.model_fields_set
     ]
     if reader == "cef":
@@ -238,7 +239,11 @@ def _unknown_names(given: InputSection, product: Product) -> list[str]:
     # The attributes of a second histogram are read beside the product's.
     read = (product,) if product.companion is None else (product, product.companion)
     known = {attribute.name: attribute for each in read for attribute in each.schema.attributes}
-    tables: dict[str, Mapping[str, str]] = {"columns": given.columns, "constants": given.constants}
+    tables: dict[str, Mapping[str, object]] = {
+        "columns": given.columns,
+        "constants": given.constants,
+        "bins": given.bins,
+    }
     found = [
         f"[input] {key}: {product.name} has no attribute {name!r}; {nearest(name, known)}"
         for key, table in tables.items()
@@ -369,7 +374,7 @@ def _with_companion(
     for mine in (False, True):
         names: dict[str, object] = {
             key: {name: value for name, value in getattr(given, key).items() if name in second}
-            for key in ("columns", "constants", "other")
+            for key in ("columns", "constants", "other", "bins")
             if mine and key in given.model_fields_set
         }
         drop = tuple(name for name in run.drop_invariants if (name in dropped) == mine)

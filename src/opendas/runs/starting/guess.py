@@ -1,51 +1,79 @@
-"""A first guess at what a table is: which column says where, which are attributes, which counts."""
+"""What a table seems to be: which columns say where, which are attributes, which count, whose a row is."""
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
+from opendas.arrays import Ints
 from opendas.errors import ConfigError, EnvironmentFailure, FormatError
 from opendas.readers.columns.csv_parquet import column_names
-from opendas.readers.columns.identifiers import seems_identifier, several_rows
+from opendas.readers.columns.identifiers import seems_identifier
 from opendas.runs.config.model import RESERVED_GEOLEVELS
+from opendas.runs.starting.columns import MOST_LEVELS, Column, Role, bin_labels, look_at, proposed_bins
+from opendas.runs.starting.wide import WideTable, wide_table
 from opendas.schema.attributes import RESERVED_NAMES
 
-__all__ = ["MOST_LEVELS", "OTHER", "TableGuess", "declared_table", "guess_table", "in_order"]
+__all__ = [
+    "OTHER",
+    "Declared",
+    "TableGuess",
+    "columns_of",
+    "declared_table",
+    "guess_table",
+    "in_order",
+    "smaller_choices",
+]
 
 OTHER = "other"
 """Label of what a private discovery did not find, and leaf of the records whose leaf it did not find."""
 
-MOST_LEVELS = 40
-"""An attribute has at most so many levels; a column with more is an identifier or a number."""
+NOT_GIVEN = "not given"
+"""Label of an empty field."""
 
-_GEO_NAMES = (
-    "geocode",
-    "geoid",
-    "geo_id",
-    "geo",
-    "block",
-    "zone",
-    "area",
-    "unit",
-    "ward",
-    "precinct",
-    "site",
-    "code",
+MOST_CELLS = 1 << 22
+"""A guess has at most so many cells; products made by hand may have more, up to what memory holds."""
+
+MOST_DECLARED = 1_000
+"""Levels of an attribute that somebody names, rather than a guess."""
+
+_COUNT_NAMES = (
+    "count", "counts", "n", "number", "records", "population", "pop", "total", "persons", "people", "freq",
+)  # fmt: skip
+_ASKED_FIRST = re.compile(
+    r"(.*[_ .-])?(agep?|sex|gender|race|rac1p|cenrace|ethnicity|hisp|hispanic|tenure|mar|marital|grade|party|"
+    r"severity|diagnosis)([_ .-].*)?",
+    re.IGNORECASE,
 )
-_COUNT_NAMES = ("count", "counts", "n", "number", "records", "population", "pop", "total", "persons", "freq")
+"""Attributes that are proposed before others where not all can be had."""
+
+_PROPOSED_CELLS = (200, 2_000, 20_000)
 
 
-_WHOLE = r"^[0-9]+$"
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """What is said of a table beforehand; the rest is guessed.
+
+    Parameters
+    ----------
+    geography : sequence of str or None
+        Columns with codes of places, top first, the leaf last.
+    attributes : sequence of str or None
+    count : str or None
+        Column with the number of records of a row.
+    """
+
+    geography: Sequence[str] | None = None
+    attributes: Sequence[str] | None = None
+    count: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +93,18 @@ class TableGuess:
     columns : mapping of attribute to column
     levels : tuple of (name, prefix or None, column or None)
         Top first, the leaf last.
-    ignored : tuple of str
-        Columns that were not taken.
+    left_out : mapping of column to str
+        Columns that were not taken, and why.
     unit_id : str or None
         Column that seems to say whose a record is, where some have several.
+    bins : mapping of attribute to numbers
+        Where the levels of an attribute begin whose column holds numbers.
+    other : mapping of attribute to label
+        The level of empty fields, where there are some.
+    rows, leaves : int
+        0 where the table was not read.
+    unsure : tuple of str
+        What the names did not say, and whoever asked should look at.
     """
 
     file: str
@@ -78,8 +114,23 @@ class TableGuess:
     attributes: Mapping[str, tuple[str, ...]]
     columns: Mapping[str, str]
     levels: tuple[tuple[str, int | None, str | None], ...]
-    ignored: tuple[str, ...]
+    left_out: Mapping[str, str]
     unit_id: str | None = None
+    bins: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    other: Mapping[str, str] = field(default_factory=dict)
+    rows: int = 0
+    leaves: int = 0
+    unsure: tuple[str, ...] = ()
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """Columns that were not taken."""
+        return tuple(self.left_out)
+
+    @property
+    def cells(self) -> int:
+        """Number of combinations of levels."""
+        return math.prod(len(levels) for levels in self.attributes.values())
 
     @property
     def upper_columns(self) -> tuple[str, ...]:
@@ -104,12 +155,28 @@ class TableGuess:
         return entries
 
 
-def guess_table(path: Path) -> TableGuess:
+def columns_of(path: Path) -> dict[str, Column]:
+    """Read a CSV or Parquet table and say what each of its columns seems to be.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such file.
+    FormatError
+        If it is no table.
+    """
+    table = _read(path)
+    return {name: look_at(name, table.column(name)) for name in table.column_names}
+
+
+def guess_table(path: Path, declared: Declared | None = None) -> TableGuess:
     """Guess what a CSV or Parquet table holds.
 
     Parameters
     ----------
     path : Path
+    declared : Declared, optional
+        What is known already.
 
     Returns
     -------
@@ -118,41 +185,267 @@ def guess_table(path: Path) -> TableGuess:
     Raises
     ------
     ConfigError
-        If there is no such file, no column that could say where a record belongs, or none that could be an
-        attribute.
+        If there is no such file, no column that could say where a record belongs, none that could be an
+        attribute, or if the attributes have more combinations than can be counted; or if the table has a
+        column for each count.
     FormatError
         If it is no table.
     """
-    table = _read(path)
-    codes = {name: _codes(table.column(name)) for name in table.column_names}
-    of_units = [name for name in codes if seems_identifier(name) and _tells_apart(codes[name])]
-    geocode = _geocode(table, {name: found for name, found in codes.items() if name not in of_units})
-    uppers = _upper_columns(codes, geocode)
-    unread = {geocode, *uppers, *of_units}
-    rest = [name for name in table.column_names if name not in unread]
-    count = _count(table, rest)
-    attributes = [name for name in rest if name != count and 2 <= len(codes[name][0]) <= MOST_LEVELS]
-    if count is not None and not _unique(codes, [geocode, *attributes]):
-        count = None
-    if not attributes:
+    declared = declared or Declared()
+    columns = columns_of(path)
+    _check_declared(path, declared, columns)
+    if declared.attributes is None and declared.count is None:
+        wide = wide_table(columns)
+        if wide is not None:
+            raise ConfigError(_melt_first(path, wide))
+    geocode, unsure = _geocode(columns, declared)
+    uppers = _upper_columns(columns, geocode, declared)
+    unread = {geocode, *uppers}
+    rest = [column for name, column in columns.items() if name not in unread]
+    count = declared.count if declared.count is not None else _count(rest)
+    taken = _attributes(rest, count, declared)
+    key = [columns[geocode], *taken]
+    if declared.count is None and count is not None and not _differ(key):
+        count, taken = None, _attributes(rest, None, declared)
+    if not taken:
         raise ConfigError(
-            f"{path.name}: no column with 2 to {MOST_LEVELS} different values could be an attribute. Write a "
-            "product file by hand (docs/product-file.md)."
+            f"{path.name}: no column with 2 to {MOST_LEVELS} different values could be an attribute. Name "
+            "some with --attributes, or write a product file by hand."
         )
-    columns = _attribute_names(attributes)
-    return TableGuess(
-        file=path.name,
-        reader="records" if count is None else "histogram",
-        geocode=geocode,
-        count=count,
-        attributes={name: in_order(codes[column][0]) for name, column in columns.items()},
-        columns=columns,
-        levels=_levels(codes[geocode][0], geocode, uppers),
-        ignored=tuple(
-            name for name in table.column_names if name not in {geocode, *uppers, *attributes, count}
+    names = _attribute_names([column.name for column in taken])
+    return _checked(
+        path,
+        TableGuess(
+            file=path.name,
+            reader="records" if count is None else "histogram",
+            geocode=geocode,
+            count=count,
+            attributes={name: _level_labels(columns[column]) for name, column in names.items()},
+            columns=names,
+            levels=_levels(list(columns[geocode].labels), geocode, uppers),
+            left_out=_left_out(columns, {*unread, count, *names.values()}),
+            unit_id=_unit_id(columns, count),
+            bins={
+                name: proposed_bins(column, columns[column].numbers())
+                for name, column in names.items()
+                if columns[column].role == Role.NUMBER
+            },
+            other={name: NOT_GIVEN for name, column in names.items() if columns[column].has_empty},
+            rows=len(columns[geocode].of_row),
+            leaves=len(columns[geocode].labels),
+            unsure=(*unsure, *_perhaps_codes(columns[column] for column in names.values())),
         ),
-        unit_id=next((name for name in of_units if count is None and _repeats(codes[name])), None),
     )
+
+
+def _check_declared(path: Path, declared: Declared, columns: Mapping[str, Column]) -> None:
+    wanted = [*(declared.geography or ()), *(declared.attributes or ())]
+    wanted += [] if declared.count is None else [declared.count]
+    _refuse_unknown(path, wanted, list(columns))
+    places, leaf = list(declared.geography or ()), columns.get((declared.geography or ("",))[-1])
+    for upper in places[:-1]:
+        if leaf is not None and not _determines(leaf, columns[upper]):
+            raise ConfigError(
+                f"{path.name}: one {leaf.name} lies in two of {upper}: places are named top first, the "
+                "smallest last, and each lies in one of those above it."
+            )
+    for name in declared.attributes or ():
+        column = columns[name]
+        if column.role in (Role.CONSTANT, Role.DATE):
+            raise ConfigError(f"{path.name}: {name} is no attribute: {column.why_left_out()}.")
+        if column.role != Role.NUMBER and len(column.values) > MOST_DECLARED:
+            raise ConfigError(
+                f"{path.name}: {name} has {len(column.values):,} different texts; at most {MOST_DECLARED:,} "
+                "are taken."
+            )
+
+
+def _melt_first(path: Path, wide: WideTable) -> str:
+    if not wide.parts:
+        return (
+            f"{path.name} has one row for each {wide.geocode} and {len(wide.counts)} columns of counts, "
+            "which are several breakdowns of the same records. Write one of them as a long table with --melt "
+            f"FIRST..LAST, for instance --melt {wide.example}: one row for each {wide.geocode} and column."
+        )
+    total = f" ({len(wide.totals)} columns are sums of others and left out)" if wide.totals else ""
+    return (
+        f"{path.name} has one row for each {wide.geocode} and {len(wide.counts)} columns of counts{total}. A "
+        f"long table is needed, one row for each {wide.geocode} and column: --melt all writes it, and files "
+        "for it; --melt A,B,... or --melt FIRST..LAST takes some of the columns."
+    )
+
+
+def _geocode(columns: Mapping[str, Column], declared: Declared) -> tuple[str, tuple[str, ...]]:
+    """Choose the leaf by name, else by the form of codes; an identifier of rows or persons never is it.
+
+    Returns
+    -------
+    (str, tuple of str)
+        The column, and what is not sure of it.
+    """
+    if declared.geography:
+        return declared.geography[-1], ()
+    named = [
+        column for column in columns.values() if column.role == Role.PLACE and column.named_place is not None
+    ]
+    if named:
+        best = min(named, key=lambda column: (column.named_place or 0, -len(column.values)))
+        return best.name, ()
+    coded = [column for column in columns.values() if column.could_be_place]
+    if not coded:
+        raise ConfigError(
+            "no column could say where a record belongs: say which do with --geography TOP,...,LEAF (for "
+            "instance --geography hospital,ward), or answer the questions of --interactive."
+        )
+    best = max(coded, key=lambda column: len(column.values))
+    others = [column.name for column in coded if column is not best]
+    also = f" {', '.join(others)} could be places as well." if others else ""
+    return best.name, (
+        f"no column is named as a place; {best.name} was taken for the form of its values.{also} Say which "
+        "with --geography.",
+    )
+
+
+def _upper_columns(columns: Mapping[str, Column], geocode: str, declared: Declared) -> tuple[str, ...]:
+    """Return columns that the leaf determines, nested in each other, coarsest first."""
+    if declared.geography:
+        return tuple(declared.geography[:-1])
+    leaf = columns[geocode]
+    if leaf.tells_rows_apart:
+        return ()
+    found = [
+        column
+        for name, column in columns.items()
+        if name != geocode
+        and name not in (declared.attributes or ())
+        and column.role in (Role.PLACE, Role.LABELS, Role.TEXT)
+        and 1 < len(column.values) < len(leaf.values)
+        and _determines(leaf, column)
+    ]
+    found.sort(key=lambda column: len(column.values))
+    chain: list[Column] = []
+    for column in found:
+        if not chain or (len(column.values) > len(chain[-1].values) and _determines(column, chain[-1])):
+            chain.append(column)
+    return tuple(column.name for column in chain)
+
+
+def _determines(fine: Column, coarse: Column) -> bool:
+    """Whether rows of one fine value always share their coarse one."""
+    first = np.zeros(len(fine.values), dtype=np.int64)
+    first[fine.of_row[::-1]] = coarse.of_row[::-1]
+    return bool(np.all(first[fine.of_row] == coarse.of_row))
+
+
+def _count(columns: Sequence[Column]) -> str | None:
+    """Choose by name, else the one column of whole numbers with too many values for an attribute."""
+    roles = (Role.NUMBER, Role.LABELS, Role.CONSTANT, Role.IDENTIFIER)
+    numbers = [
+        column
+        for column in columns
+        if column.role in roles
+        and not (column.has_empty or seems_identifier(column.name))
+        and column.is_whole
+        and not any(value.startswith("-") for value in column.values)
+    ]
+    for known in _COUNT_NAMES:
+        for column in numbers:
+            if column.name.strip().lower() == known:
+                return column.name
+    many = [column for column in numbers if len(column.values) > MOST_LEVELS]
+    return many[0].name if len(many) == 1 else None
+
+
+def _attributes(columns: Sequence[Column], count: str | None, declared: Declared) -> list[Column]:
+    if declared.attributes is not None:
+        by_name = {column.name: column for column in columns}
+        return [by_name[name] for name in declared.attributes if name in by_name]
+    return [
+        column
+        for column in columns
+        if column.name != count
+        and (
+            column.role in (Role.LABELS, Role.NUMBER)
+            or (column.role == Role.PLACE and 2 <= len(column.values) <= MOST_LEVELS)
+        )
+    ]
+
+
+def _differ(columns: Sequence[Column]) -> bool:
+    """Whether no two rows agree in all the columns."""
+    keys: Ints = np.stack([column.of_row for column in columns])
+    return bool(np.unique(keys, axis=1).shape[1] == keys.shape[1])
+
+
+def _level_labels(column: Column) -> tuple[str, ...]:
+    labels = in_order(column.labels)
+    if column.role == Role.NUMBER:
+        labels = bin_labels(proposed_bins(column.name, column.numbers()), whole=column.is_whole)
+    return (*labels, NOT_GIVEN) if column.has_empty else labels
+
+
+_FEW_NUMBERS = 100
+
+
+def _perhaps_codes(taken: Iterable[Column]) -> Iterator[str]:
+    """Name columns of whole numbers that are put into classes, and could be codes."""
+    for column in taken:
+        if column.is_number_or_code and len(column.labels) <= _FEW_NUMBERS:
+            yield (
+                f"{column.name} has {len(column.labels)} different whole numbers: the files put them into "
+                "classes. If they are codes, list them in the product file, and leave out their bins."
+            )
+
+
+def _left_out(columns: Mapping[str, Column], taken: Iterable[str | None]) -> dict[str, str]:
+    used = set(taken)
+    return {name: column.why_left_out() for name, column in columns.items() if name not in used}
+
+
+def _unit_id(columns: Mapping[str, Column], count: str | None) -> str | None:
+    """Return the first column that seems to say whose a record is, where some have several records."""
+    if count is not None:
+        return None
+    found = [c for c in columns.values() if c.role == Role.IDENTIFIER and not c.tells_rows_apart]
+    return found[0].name if found else None
+
+
+def _checked(path: Path, guess: TableGuess) -> TableGuess:
+    """Return a guess that can be counted.
+
+    Raises
+    ------
+    ConfigError
+        With choices of attributes that can, if this one cannot.
+    """
+    if guess.cells <= MOST_CELLS:
+        return guess
+    choices = "\n".join(
+        f"  --attributes {','.join(names)}   ({cells:,} cells)" for names, cells in smaller_choices(guess)
+    )
+    size = f"{guess.cells:,}" if guess.cells < 10**9 else f"{guess.cells:.1e}"
+    raise ConfigError(
+        f"{path.name}: {len(guess.attributes)} attributes make {size} cells; {MOST_CELLS:,} are proposed at "
+        f"most, and {guess.rows:,} rows would leave nearly all of them empty. These choices can be counted:\n"
+        f"{choices}\nOr name others; further ones can be tables of their own, each with a part of the budget."
+    )
+
+
+def smaller_choices(guess: TableGuess) -> list[tuple[tuple[str, ...], int]]:
+    """Return choices of columns for attributes, with their numbers of cells: smaller ones first."""
+    ranked = sorted(guess.attributes, key=lambda name: _ASKED_FIRST.fullmatch(name) is None)
+    found: dict[tuple[str, ...], int] = {}
+    for most in _PROPOSED_CELLS:
+        chosen, cells = [], 1
+        for name in ranked:
+            levels = len(guess.attributes[name])
+            if cells * levels <= most:
+                chosen.append(name)
+                cells *= levels
+        columns = tuple(guess.columns[name] for name in guess.attributes if name in chosen)
+        if columns and len(chosen) < len(guess.attributes):
+            found[columns] = cells
+    return list(found.items())
 
 
 def declared_table(
@@ -180,13 +473,7 @@ def declared_table(
         raise ConfigError(f"{path}: no such file.")
     header = column_names(path)
     wanted = [*geography, *attributes, *([] if count is None else [count])]
-    missing = [name for name in wanted if name not in header]
-    if missing:
-        raise ConfigError(f"{path.name} has no column {missing[0]!r}; it has {', '.join(header[:40])}.")
-    if len(set(wanted)) < len(wanted):
-        raise ConfigError(
-            "a column is named twice: each has one meaning in --geography, --attributes, --count."
-        )
+    _refuse_unknown(path, wanted, header)
     *above, geocode = geography
     columns = _attribute_names(list(attributes))
     return TableGuess(
@@ -197,21 +484,18 @@ def declared_table(
         attributes=dict.fromkeys(columns, ()),
         columns=columns,
         levels=_levels([], geocode, tuple(above)),
-        ignored=tuple(name for name in header if name not in wanted),
+        left_out={name: "not named" for name in header if name not in wanted},
     )
 
 
-_Codes = tuple[list[str], npt.NDArray[np.int64]]
-
-
-def _tells_apart(codes: _Codes) -> bool:
-    """Whether a column has about as many values as rows, so that its values are no classes."""
-    values, rows = len(codes[0]), len(codes[1])
-    return values == rows or several_rows(values, rows)
-
-
-def _repeats(codes: _Codes) -> bool:
-    return len(codes[0]) < len(codes[1])
+def _refuse_unknown(path: Path, wanted: Sequence[str], header: Sequence[str]) -> None:
+    missing = [name for name in wanted if name not in header]
+    if missing:
+        raise ConfigError(f"{path.name} has no column {missing[0]!r}; it has {', '.join(header[:40])}.")
+    if len(set(wanted)) < len(wanted):
+        raise ConfigError(
+            "a column is named twice: each has one meaning in --geography, --attributes, --count."
+        )
 
 
 def _read(path: Path) -> pa.Table:
@@ -249,79 +533,6 @@ def _with_rows(path: Path, table: pa.Table) -> pa.Table:
     if table.num_rows == 0:
         raise FormatError(f"{path.name}: the table has no rows.")
     return table
-
-
-def _codes(column: pa.ChunkedArray) -> _Codes:
-    """Return the different values of a column, and each row's number among them."""
-    encoded = pc.fill_null(column, "").combine_chunks().dictionary_encode()
-    if isinstance(encoded, pa.ChunkedArray):
-        encoded = encoded.combine_chunks()
-    return encoded.dictionary.to_pylist(), encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-
-
-def _geocode(table: pa.Table, codes: Mapping[str, _Codes]) -> str:
-    """Choose by name, else the column of equally long codes with the most different values."""
-    lowered = {name.lower(): name for name in reversed(table.column_names)}
-    for known in _GEO_NAMES:
-        if known in lowered:
-            return str(lowered[known])
-    best: str | None = None
-    for name, (values, _) in codes.items():
-        looks_like_a_code = len({len(value) for value in values}) == 1 and len(values[0]) >= 2
-        repeated = len(values) < table.num_rows
-        if looks_like_a_code and repeated and (best is None or len(values) > len(codes[best][0])):
-            best = name
-    if best is None:
-        raise ConfigError(
-            "no column could say where a record belongs: name it geocode, or write the run file by hand "
-            "(docs/run-file.md)."
-        )
-    return best
-
-
-def _upper_columns(codes: Mapping[str, _Codes], geocode: str) -> tuple[str, ...]:
-    """Return columns that the leaf determines, nested in each other, coarsest first."""
-    leaves, leaf_of_row = codes[geocode]
-    if len(leaves) == len(leaf_of_row):
-        return ()
-    found = [
-        name
-        for name, (values, of_row) in codes.items()
-        if name != geocode and 1 < len(values) < len(leaves) and _determines(leaf_of_row, of_row, len(leaves))
-    ]
-    found.sort(key=lambda name: len(codes[name][0]))
-    chain: list[str] = []
-    for name in found:
-        values, of_row = codes[name]
-        if not chain or (
-            len(values) > len(codes[chain[-1]][0]) and _determines(of_row, codes[chain[-1]][1], len(values))
-        ):
-            chain.append(name)
-    return tuple(chain)
-
-
-def _determines(fine: npt.NDArray[np.int64], coarse: npt.NDArray[np.int64], groups: int) -> bool:
-    """Whether rows of one fine group always share their coarse group."""
-    first = np.zeros(groups, dtype=np.int64)
-    first[fine[::-1]] = coarse[::-1]
-    return bool(np.all(first[fine] == coarse))
-
-
-def _count(table: pa.Table, names: list[str]) -> str | None:
-    """Choose by name, else the one column of whole numbers with too many values for an attribute."""
-    numbers = [name for name in names if pc.all(pc.match_substring_regex(table.column(name), _WHOLE)).as_py()]
-    for known in _COUNT_NAMES:
-        for name in numbers:
-            if name.lower() == known:
-                return name
-    many = [name for name in numbers if pc.count_distinct(table.column(name)).as_py() > MOST_LEVELS]
-    return many[0] if len(many) == 1 else None
-
-
-def _unique(codes: Mapping[str, _Codes], names: list[str]) -> bool:
-    """Whether no two rows agree in all the columns."""
-    keys = np.stack([codes[name][1] for name in names])
-    return bool(np.unique(keys, axis=1).shape[1] == keys.shape[1])
 
 
 def in_order(values: Iterable[str]) -> tuple[str, ...]:

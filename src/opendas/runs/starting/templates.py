@@ -125,7 +125,15 @@ preset = "{preset}"{" " * (26 - len(preset))}# production's budget for a run roo
 
 def _columns(guess: TableGuess) -> str:
     renamed = {name: column for name, column in guess.columns.items() if name != column}
-    return f"columns = {toml_value(renamed)}\n" if renamed else ""
+    text = f"columns = {toml_value(renamed)}\n" if renamed else ""
+    if guess.bins:
+        text += (
+            "# CHECK: where each level begins; the last has no end. Choose without looking at the records.\n"
+            f"bins    = {toml_value({name: list(edges) for name, edges in guess.bins.items()})}\n"
+        )
+    if guess.other:
+        text += f"other   = {toml_value(guess.other)}   # an empty field, and every value that is no level\n"
+    return text
 
 
 def _levels(guess: TableGuess) -> str:
@@ -259,7 +267,7 @@ def table_run_file(
         The act that found labels, leaves and hierarchy; without it they were read from the records.
     """
     count = f"count   = {toml_text(guess.count)}\n" if guess.count is not None else ""
-    ignored = ", ".join(guess.ignored) or "none"
+    ignored = "".join(f"\n#   {name}: {why}" for name, why in guess.left_out.items()) or " none"
     frame, other = _READ_FRAME.format(geocode=guess.geocode), ""
     if discovery is not None:
         told = toml_value(discovery.to_dict())
@@ -270,11 +278,11 @@ def table_run_file(
 
 [run]
 product    = {toml_text(product_file)}
-estimator  = "informed"              # the least error; "topdown" estimates as the 2020 Census did
+estimator  = "topdown"               # "informed": less error, more time; see opendas plan --full
 neighbours = "bounded"               # one record replaced by another; "unbounded": one added or removed
 
 # CHECK: one row is {"a number of records with the same values" if guess.count else "one record"}.
-{_unit_comment(guess)}# Columns that were not taken: {ignored}.
+{_unit_comment(guess)}# Columns that were not taken:{ignored}
 [input]
 reader  = {toml_text(guess.reader)}
 path    = {toml_text(data_path)}

@@ -1,0 +1,271 @@
+"""What one column of a table seems to be, by its name and its values; apart from what the table is."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from opendas.arrays import Ints
+from opendas.readers.columns.coding import without_zeros
+from opendas.readers.columns.identifiers import seems_identifier, several_rows
+
+__all__ = ["MOST_LEVELS", "Column", "Role", "bin_labels", "look_at", "proposed_bins"]
+
+MOST_LEVELS = 40
+"""A column with more different values is an identifier, a place or a number, and no attribute as it is."""
+
+_FEWEST_A_PLACE = 5
+"""Rows a value, on average, of a column of codes that could be places, where its name does not say so."""
+
+_NUMBER = re.compile(r"[+-]?[0-9]{1,18}(\.[0-9]{1,18})?")
+_WHOLE = re.compile(r"[+-]?[0-9]{1,18}(\.0+)?")
+_DATE = re.compile(
+    r"[0-9]{4}[-/.][0-9]{1,2}([-/.][0-9]{1,2})?([T ][0-9:.+Z-]*)?|[0-9]{1,2}[-/.][0-9]{1,2}[-/.][0-9]{2,4}"
+)
+_YEARS = range(1850, 2101)
+_WEIGHT = re.compile(
+    r"(.*[_ .])?(weights?|wts?|wgts?)[_ ]?[0-9]*|(p|h)?wgtp[0-9]*|(per|hh|final|sample|rep)_?w(eigh)?t[0-9]*",
+    re.IGNORECASE,
+)
+_AGE = re.compile(r"(.*[_ .-])?(age|agep|ages|edad|alter)([_ .-].*)?", re.IGNORECASE)
+_PLACES = (
+    "geocode", "geoid", "geo_id", "geo", "block", "zone", "area", "precinct", "tract", "ward", "unit",
+    "site", "puma", "commune", "municipality", "municipio", "zip", "zipcode", "postcode", "station", "clinic",
+    "practice", "branch", "school", "hospital", "district", "county", "province", "region", "state",
+    "division", "department", "code",
+)  # fmt: skip
+_SURE_PLACES = _PLACES[:5]
+
+
+class Role(StrEnum):
+    """What a column seems to be."""
+
+    IDENTIFIER = "identifier"
+    WEIGHT = "weight"
+    PLACE = "place"
+    LABELS = "labels"
+    NUMBER = "number"
+    DATE = "date"
+    CONSTANT = "constant"
+    TEXT = "text"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Column:
+    """A column with what it seems to be.
+
+    Parameters
+    ----------
+    name : str
+    role : Role
+    values : tuple of str
+        Different values in order of appearance, "1.0" written as "1"; the empty text where a field is empty.
+    of_row : int64 (rows,)
+        Place of each row's value among `values`.
+    """
+
+    name: str
+    role: Role
+    values: tuple[str, ...]
+    of_row: Ints
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The values that are not empty."""
+        return tuple(value for value in self.values if value)
+
+    @property
+    def has_empty(self) -> bool:
+        """Whether some field is empty."""
+        return "" in self.values
+
+    @property
+    def tells_rows_apart(self) -> bool:
+        """Whether every row has another value."""
+        return len(self.values) == len(self.of_row)
+
+    @property
+    def named_place(self) -> int | None:
+        """How surely the name is that of a place, 0 most surely; None where it is not."""
+        name = self.name.strip().lower()
+        if name in _SURE_PLACES:
+            return _SURE_PLACES.index(name)
+        return len(_SURE_PLACES) if name in _PLACES else None
+
+    @property
+    def could_be_place(self) -> bool:
+        """Whether its values are codes of one length with several rows each, as those of places are."""
+        widths = {len(value) for value in self.values}
+        often = len(self.of_row) >= _FEWEST_A_PLACE * len(self.values)
+        whole = all(value.isdigit() for value in self.values)
+        years = whole and all(int(value) in _YEARS for value in self.values if len(value) == 4)
+        return (
+            self.role in (Role.LABELS, Role.NUMBER, Role.TEXT)
+            and len(widths) == 1
+            and min(widths) >= 2
+            and len(self.values) >= 2
+            and often
+            and not (widths == {4} and years)
+            and (not whole or min(widths) >= 4 or any(value.startswith("0") for value in self.values))
+        )
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every value that is not empty is a whole number and no code such as 007."""
+        return all(_WHOLE.fullmatch(v) and (v == "0" or not v.startswith("0")) for v in self.labels)
+
+    @property
+    def is_number_or_code(self) -> bool:
+        """Whether its whole numbers could be codes as well: the name does not say that they are ages."""
+        return self.role == Role.NUMBER and self.is_whole and _AGE.fullmatch(self.name.strip()) is None
+
+    def numbers(self) -> list[float]:
+        """Return the values as numbers."""
+        return [float(value) for value in self.labels]
+
+    def why_left_out(self) -> str:
+        """Say why a column of this role is not taken as an attribute."""
+        return {
+            Role.IDENTIFIER: "it tells rows or persons apart, and is published nowhere",
+            Role.WEIGHT: "a weight: every row counts once here; rows of a sample are not a population",
+            Role.PLACE: "a place that the leaf does not determine",
+            Role.DATE: "dates: make years or other periods of them first",
+            Role.CONSTANT: "all rows have the same value",
+            Role.TEXT: f"{len(self.labels):,} different texts; an attribute has at most {MOST_LEVELS}",
+        }.get(self.role, "not asked for")
+
+
+def look_at(name: str, column: pa.ChunkedArray) -> Column:
+    """Look at one column, given as text.
+
+    Parameters
+    ----------
+    name : str
+    column : ChunkedArray of string
+    """
+    encoded = pc.fill_null(column, "").combine_chunks().dictionary_encode()
+    if isinstance(encoded, pa.ChunkedArray):
+        encoded = encoded.combine_chunks()
+    values = encoded.dictionary.to_pylist()
+    of_row = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    if any(value.endswith("0") and "." in value for value in values) and all(
+        _WHOLE.fullmatch(value) for value in values if value
+    ):
+        shorter = [without_zeros(value) for value in values]
+        place = {value: number for number, value in enumerate(dict.fromkeys(shorter))}
+        values, of_row = list(place), np.array([place[value] for value in shorter], dtype=np.int64)[of_row]
+    return Column(name, _role(name, values, len(of_row)), tuple(values), of_row)
+
+
+def _role(name: str, values: Sequence[str], rows: int) -> Role:
+    labels = [value for value in values if value]
+    different = len(values)
+    if different == 1 or not labels:
+        return Role.CONSTANT
+    numeric = all(_NUMBER.fullmatch(value) for value in labels)
+    if numeric and _WEIGHT.fullmatch(name.strip()):
+        return Role.WEIGHT
+    if seems_identifier(name) and (different == rows or several_rows(different, rows)):
+        return Role.IDENTIFIER
+    if name.strip().lower() in _PLACES:
+        return Role.PLACE
+    if all(_DATE.fullmatch(value) for value in labels):
+        return Role.DATE
+    coded = any(value.startswith("0") and value[1:2].isdigit() for value in labels)
+    if different == rows and rows > MOST_LEVELS and _numbers_rows(labels, numeric=numeric and not coded):
+        return Role.IDENTIFIER
+    fractions = numeric and not all(_WHOLE.fullmatch(value) for value in labels)
+    if numeric and not coded and (fractions or different > MOST_LEVELS or _is_age(name, labels)):
+        return Role.NUMBER
+    return Role.LABELS if different <= MOST_LEVELS else Role.TEXT
+
+
+def _numbers_rows(labels: Sequence[str], *, numeric: bool) -> bool:
+    """Whether values that are all different only number the rows: texts, codes of one length, 1 to n."""
+    if not numeric:
+        return True
+    whole = all(_WHOLE.fullmatch(value) for value in labels)
+    wide = len({len(value) for value in labels}) == 1
+    return whole and (wide or max(map(int, labels)) - min(map(int, labels)) == len(labels) - 1)
+
+
+_FEW_AGES = 12
+
+
+def _is_age(name: str, labels: Sequence[str]) -> bool:
+    return bool(_AGE.fullmatch(name.strip())) and len(labels) > _FEW_AGES
+
+
+_AGES = (0, 5, 18, 25, 35, 45, 55, 65, 75, 85)
+_OLDEST = 130
+_MOST_BINS = 10
+_SKEWED = 20.0
+"""Where the largest number is so many times the median, bins are ten times as wide each as the one before."""
+
+
+def proposed_bins(name: str, numbers: Sequence[float]) -> tuple[float, ...]:
+    """Propose where classes of numbers begin: age groups, else round numbers.
+
+    Parameters
+    ----------
+    name : str
+        Of the column.
+    numbers : sequence of float
+        Its different values.
+
+    Examples
+    --------
+    >>> proposed_bins("weight_kg", [41.5, 60.2, 118.0])
+    (40, 50, 60, 70, 80, 90, 100, 110)
+    """
+    least, most = min(numbers), max(numbers)
+    if _AGE.fullmatch(name.strip()) and least >= 0 and most <= _OLDEST:
+        return tuple(edge for edge in _AGES if edge <= most)
+    median = float(np.median(numbers))
+    if least >= 0 and most > _SKEWED * median > 0:
+        first = math.floor(math.log10(median))
+        powers = [10**power for power in range(first, math.floor(math.log10(most)) + 1)]
+        return (0, *powers[: _MOST_BINS - 1])
+    step = next(step for step in _round_steps(most - least) if (most - least) / step <= _MOST_BINS - 2)
+    first_edge, last = math.floor(least / step), math.floor(most / step)
+    return tuple(_plain(edge * step) for edge in range(first_edge, last + 1))
+
+
+def _round_steps(spread: float) -> list[float]:
+    power = math.floor(math.log10(spread)) - 2 if spread else 0
+    return [_plain(float(f"{digit}e{p}")) for p in range(power, power + 5) for digit in (1, 2, 5)]
+
+
+def _plain(number: float) -> float:
+    """Return a number as an int where it is whole, else without the dust of binary fractions."""
+    rounded = float(f"{number:.12g}")
+    return int(rounded) if rounded.is_integer() else rounded
+
+
+def bin_labels(edges: Sequence[float], *, whole: bool) -> tuple[str, ...]:
+    """Return a label for each class, the last without an end.
+
+    Examples
+    --------
+    >>> bin_labels((0, 18, 65), whole=True), bin_labels((-10, 0), whole=True)
+    (('0-17', '18-64', '65+'), ('-10 to -1', '0+'))
+    >>> bin_labels((0, 0.5), whole=False)
+    ('0 to below 0.5', '0.5+')
+    """
+    labels = []
+    for low, above in itertools.pairwise(edges):
+        if not whole:
+            labels.append(f"{low:.12g} to below {above:.12g}")
+        elif above - low == 1:
+            labels.append(f"{low:.12g}")
+        else:
+            labels.append(f"{low:.12g}{' to ' if low < 0 else '-'}{above - 1:.12g}")
+    return (*labels, f"{edges[-1]:.12g}+")

@@ -1,0 +1,235 @@
+"""Tables with a column for each count, recognised and written as long ones; apart from what is long."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pacsv
+
+from opendas.arrays import Ints
+from opendas.custody.secret_files import write_secret
+from opendas.errors import ConfigError
+from opendas.runs.starting.columns import Column, Role
+from opendas.schema.attributes import labels_named
+
+__all__ = ["CATEGORY", "COUNT", "LongTable", "WideTable", "melt", "wide_table"]
+
+CATEGORY, COUNT = "category", "count"
+"""Columns of a long table made of a wide one."""
+
+_FEWEST = 3
+"""Columns of counts that make a table wide."""
+_NO_COUNT = re.compile(
+    r".*(area|aland|awater|lat|lon|lng|density|percent|pct|rate|median|mean|average|year|fips|code|_id)[0-9]*",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class WideTable:
+    """A table with one row a place and a column for each count.
+
+    Parameters
+    ----------
+    geocode : str
+    counts : tuple of str
+        All columns of counts.
+    totals : tuple of str
+        Those that are sums of their neighbours in every row.
+    parts : tuple of str
+        The others: every record is in one of them. Empty where they are several breakdowns.
+    example : str
+        One breakdown, as ``FIRST..LAST``.
+    """
+
+    geocode: str
+    counts: tuple[str, ...]
+    totals: tuple[str, ...]
+    parts: tuple[str, ...]
+    example: str
+
+
+def wide_table(columns: Mapping[str, Column]) -> WideTable | None:
+    """Recognise a wide table; None where it is long.
+
+    Parameters
+    ----------
+    columns : mapping of name to Column
+    """
+    key = _key(columns)
+    if key is None:
+        return None
+    counts = tuple(name for name, column in columns.items() if column is not key and _counts(column))
+    if len(counts) < _FEWEST:
+        return None
+    totals = _totals(columns, counts)
+    if key.role != Role.PLACE and not totals:
+        return None  # numbered records with numbers as answers, rather than counts of places
+    parts = tuple(name for name in counts if name not in totals)
+    first = _breakdown(columns, counts, totals)
+    whole = sum(_numbers(columns[name]) for name in parts)
+    top = _numbers(columns[first[0]]) if first else whole
+    one = not totals or bool(np.array_equal(top, whole))
+    example = f"{first[1]}..{first[-1]}" if first else f"{parts[0]}..{parts[-1]}"
+    return WideTable(key.name, counts, tuple(totals), parts if one else (), example)
+
+
+def _key(columns: Mapping[str, Column]) -> Column | None:
+    """Return the column of places, if each row is another: by its name, else texts, else the first column."""
+    apart = [column for column in columns.values() if column.tells_rows_apart and not column.has_empty]
+    named = [column for column in apart if column.role == Role.PLACE]
+    texts = [column for column in apart if not column.is_whole]
+    first = [column for column in apart if column is next(iter(columns.values()))]
+    if named:
+        return min(named, key=lambda column: column.named_place or 0)
+    return next(iter([*texts, *first]), None)
+
+
+def _counts(column: Column) -> bool:
+    """Whether a column could hold counts: whole numbers, not negative, and no name of another thing."""
+    numeric = column.role in (Role.NUMBER, Role.LABELS, Role.CONSTANT, Role.IDENTIFIER)
+    return (
+        numeric
+        and column.is_whole
+        and not column.has_empty
+        and column.named_place is None
+        and _NO_COUNT.fullmatch(column.name.strip()) is None
+        and all(not value.startswith("-") for value in column.values)
+        and column.values != ("",)
+    )
+
+
+def _numbers(column: Column) -> Ints:
+    return np.array([int(float(value)) for value in column.values], dtype=np.int64)[column.of_row]
+
+
+def _totals(columns: Mapping[str, Column], counts: Sequence[str]) -> set[str]:
+    """Return columns that are, in every row, the sum of a run of columns right after or right before them.
+
+    Sums of sums are found from the inside outwards: a total is no part any more.
+    """
+    numbers = {name: _numbers(columns[name]) for name in counts}
+    totals: set[str] = set()
+    for order in (list(reversed(counts)), list(counts)):
+        for place, name in enumerate(order):
+            if name in totals or not numbers[name].any():
+                continue
+            parts = [other for other in reversed(order[:place]) if other not in totals]
+            if _is_sum(numbers[name], [numbers[other] for other in parts]):
+                totals.add(name)
+    return totals
+
+
+def _is_sum(total: Ints, parts: Sequence[Ints]) -> bool:
+    """Whether a total is the sum of the first of `parts`, up to some one of them."""
+    so_far = np.zeros_like(total)
+    for part in parts:
+        so_far = so_far + part
+        if np.any(so_far > total):
+            return False
+        if np.array_equal(so_far, total):
+            return True
+    return False
+
+
+def _breakdown(columns: Mapping[str, Column], counts: Sequence[str], totals: set[str]) -> tuple[str, ...]:
+    """Return the first total with the columns that make it up; empty where there is none."""
+    first = next((name for name in counts if name in totals), None)
+    if first is None:
+        return ()
+    after = [name for name in counts[counts.index(first) + 1 :] if name not in totals]
+    so_far = np.zeros_like(_numbers(columns[first]))
+    for number, name in enumerate(after):
+        so_far = so_far + _numbers(columns[name])
+        if np.array_equal(so_far, _numbers(columns[first])):
+            return (first, *after[: number + 1])
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class LongTable:
+    """What became of a wide table.
+
+    Parameters
+    ----------
+    geocode : str
+    above : tuple of str
+        Columns of places above it, top first.
+    labels, totals : tuple of str
+        Columns that became labels, and those that were left out as sums of others.
+    """
+
+    geocode: str
+    above: tuple[str, ...]
+    labels: tuple[str, ...]
+    totals: tuple[str, ...]
+
+
+def melt(columns: Mapping[str, Column], wanted: str, to: Path) -> LongTable:
+    """Write a wide table as a long one: a row for each place and column, the counts of 0 included.
+
+    Parameters
+    ----------
+    columns : mapping of name to Column
+    wanted : str
+        ``all``, or columns separated by commas, ``FIRST..LAST`` for all from one to another; sums of others
+        among them are left out.
+    to : Path
+        CSV file, for its owner alone; it is as confidential as the table.
+
+    Returns
+    -------
+    LongTable
+
+    Raises
+    ------
+    ConfigError
+        If this is no wide table, or the columns are no counts or several breakdowns of the same records.
+    """
+    wide = wide_table(columns)
+    if wide is None:
+        raise ConfigError("--melt: this table has no column for each count with one row a place.")
+    names = wide.counts if wanted == "all" else labels_named(wanted.split(","), wide.counts)
+    unknown = [name for name in names if name not in wide.counts]
+    if unknown:
+        raise ConfigError(f"--melt: {unknown[0]!r} is no column of counts; {wide.counts[0]} is one.")
+    totals = _totals(columns, names)
+    labels = tuple(name for name in names if name not in totals)
+    if wanted == "all" and not wide.parts:
+        raise ConfigError(
+            "--melt all: the columns are several breakdowns of the same records, which would be counted "
+            f"several times. Take one, for instance --melt {wide.example}."
+        )
+    uppers = _uppers(columns, wide)
+    rows = len(columns[wide.geocode].of_row)
+    places = {
+        name: np.array(columns[name].values)[columns[name].of_row].repeat(len(labels))
+        for name in (*uppers, wide.geocode)
+    }
+    values = np.stack([_numbers(columns[name]) for name in labels], axis=1).ravel()
+    table = pa.table({**places, CATEGORY: np.tile(np.array(labels), rows), COUNT: values})
+    sink = pa.BufferOutputStream()
+    pacsv.write_csv(table, sink)
+    write_secret(to, sink.getvalue().to_pybytes().decode())
+    return LongTable(wide.geocode, uppers, labels, tuple(name for name in names if name in totals))
+
+
+def _uppers(columns: Mapping[str, Column], wide: WideTable) -> tuple[str, ...]:
+    """Return columns of places above the leaf: named so, fewer and fewer of them, each within the next."""
+    above = [
+        column
+        for column in columns.values()
+        if column.role == Role.PLACE and column.name != wide.geocode and not column.tells_rows_apart
+    ]
+    above.sort(key=lambda column: len(column.values))
+    chain: list[Column] = []
+    for column in above:
+        pairs = np.unique([column.of_row, chain[-1].of_row], axis=1).shape[1] if chain else 0
+        if not chain or (pairs == len(column.values) > len(chain[-1].values)):
+            chain.append(column)
+    return tuple(column.name for column in chain)
