@@ -246,7 +246,8 @@ def test_the_limit_of_a_book_in_epsilon_counts_the_deltas_of_its_acts() -> None:
         (("--rho", "0", *ASKED), "rho of a discovery must be positive"),
         (("--rho", "0.1", "--delta", "0", *ASKED), "delta of a discovery"),
         (("--rho", "0.1", "--delta", "1e-3", *ASKED), "at most 1e-06 is taken"),
-        (("--attributes", "age"), "--attributes goes with --rho"),
+        (("--ledger", "book"), "--ledger goes with --rho"),
+        (("--rho", "1", "--interactive"), "do not go with --rho"),
     ],
 )
 def test_columns_are_named_and_never_chosen_by_their_values(
