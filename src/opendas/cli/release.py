@@ -404,7 +404,13 @@ _INTERVAL_COLUMNS = ("geocode", "cell", "count", "estimate", "sd", "lower", "upp
 
 
 @click.command("interval")
-@click.argument("path", metavar="OUT|NMF", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.argument(
+    "paths",
+    metavar="OUT|NMF...",
+    nargs=-1,
+    required=True,
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+)
 @question_options
 @click.option(
     "--skip-unknown", is_flag=True, help="Leave out blocks that the release does not have: they are empty."
@@ -415,12 +421,11 @@ _INTERVAL_COLUMNS = ("geocode", "cell", "count", "estimate", "sd", "lower", "upp
     help="Only counts whose interval excludes zero, in wider ones that hold for counts so chosen.",
 )
 @click.option(
-    "--with",
-    "others",
-    multiple=True,
-    metavar="NMF",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Measurements of the same people by another product: DHC persons beside redistricting persons.",
+    "--totals",
+    metavar="FILE",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    default=None,
+    help="Published table, or redistricting zip: people of states and housing units of blocks, both exact.",
 )
 @click.option("--state", metavar="STATE", default=None, help="Of an NMF of all states, read this one.")
 @click.option(
@@ -430,14 +435,14 @@ _INTERVAL_COLUMNS = ("geocode", "cell", "count", "estimate", "sd", "lower", "upp
 )
 @json_option
 def interval_command(
-    path: Path,
+    paths: tuple[Path, ...],
     query: str,
     blocks: Path | None,
     geolevel: str | None,
     level: str,
     skip_unknown: bool,
     selected: bool,
-    others: tuple[Path, ...],
+    totals: Path | None,
     state: str | None,
     std_dev: bool,
     as_json: bool,
@@ -445,7 +450,8 @@ def interval_command(
     """Estimate true counts, with variances and intervals, in official areas or in a set of blocks.
 
     OUT is an output folder; NMF a published noisy measurement file, of the Census Bureau's layout (a folder
-    with State.parquet, County.parquet and so on) or the folder release/measurements/PRODUCT. Nothing
+    with State.parquet, County.parquet and so on) or the folder release/measurements/PRODUCT. Several files of
+    that layout are one set of measurements of one census: redistricting and DHC, persons and units. Nothing
     confidential is read. An interval covers the noise, and nothing else.
 
     Example: opendas interval out --query votingage --blocks district.csv
@@ -455,7 +461,7 @@ def interval_command(
     exact = _exact_question(blocks, geolevel, level)
     if std_dev and as_json:
         raise click.UsageError("give either --std-dev or --json.")
-    noisy = opendas.NoisyFile(path, state=state, others=others)
+    noisy = opendas.NoisyFile(paths[0], state=state, others=paths[1:], totals=totals)
     if geolevel is not None:
         table = noisy.intervals(query, geolevel=geolevel, level=exact, selected=selected)
     else:

@@ -1,90 +1,183 @@
-"""Estimates from several files of measurements of one truth, each with noise of its own.
+"""Estimates from two files of measurements of one truth, each with noise of its own.
 
-Two products measured the same people on two hierarchies, of which the blocks are common. Each gives estimates
-of a count with known variances, and their noise is independent; the mean with one over the variances as
-weights has the least variance of all means, one over the sum of the weights.
+Two products measured the same people on two hierarchies, of which the blocks are common. Least squares of
+each file gives estimates of its own; in every area both know the counts of some cells, the *common rows*.
+With errors that are independent, the best linear use of both is least squares once more, on these rows:
 
-Axes: ``a`` areas, ``t`` sums of cells asked for, ``n`` cells of the first product, ``c`` of another one.
+    z = z1 + Cov(z1, q1) (Var q1 + Var q2)^-1 (q2 - q1),
+    Var z = Var z1 - Cov(z1, q1) (Var q1 + Var q2)^-1 Cov(q1, z1),
+
+where ``z1`` are the counts asked for and ``q1``, ``q2`` the two estimates of the common rows. So ages and
+sexes of a file gain from what another one knows of minors and adults.
+
+Axes: ``a`` areas, ``t`` sums of cells asked for, ``k`` common rows, ``n`` cells of the first product, ``c``
+of the other one.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy import sparse
 
 from opendas.arrays import Bools, Floats, Ints
 from opendas.errors import FormatError
 from opendas.intervals.answers import NO_NOISE, Areas, Estimated, match_geounits
 from opendas.intervals.laws import Draws, NoiseSum
 from opendas.intervals.noisy_tree import NoisyTree
-from opendas.intervals.tree_estimates import TreeEstimates
+from opendas.intervals.tree_estimates import Covaried, TreeEstimates
 
-__all__ = ["CombinedEstimates", "OtherMeasurements", "combined"]
+__all__ = ["CombinedEstimates", "OtherMeasurements", "combined", "common_rows"]
 
 MOST_APART = 7.0
 """Standard deviations by which two files may differ about a county's total: chance is below 1e-11."""
 
+MOST_ROWS = 300
+"""With more common rows, estimates are means row by row: a matrix of that size for every area is too much."""
+
+_LEAST_EIGENVALUE = 1e-10
+"""Directions with less of the largest variance are exact in both files: nothing is learned from them."""
+
+_ROWS_AT_ONCE = 4_000_000
+
 
 @dataclass(frozen=True, eq=False)
 class OtherMeasurements:
-    """Measurements of another product.
+    """Measurements of another product, and what both count.
 
     Parameters
     ----------
-    product : str
     estimates : TreeEstimates
-    cell : int64 (c,)
-        A cell of the first product that counts what each cell of this one counts.
+    common : int64 (n,)
+        Common row in which the first product counts each of its cells; -1 for none.
+    own : int64 (c,)
+        Common row of each cell of this product; -1 for none.
+    possible : bool (n,)
+        Cells of the first product that count anybody.
     """
 
-    product: str
     estimates: TreeEstimates
-    cell: Ints
+    common: Ints
+    own: Ints
+    possible: Bools
 
     @property
     def tree(self) -> NoisyTree:
         """The measurements."""
         return self.estimates.tree
 
-    def of_areas(self, areas: Areas, members: Bools) -> Estimated:
-        """Return sums over `members`, bool (t, n), in sets of leaves, by their positions in the frame."""
-        place = self.tree.spine.place_of_leaf
-        return self.estimates.areas(
-            Areas(areas.number, areas.which, place[areas.leaf], areas.weight), members[:, self.cell]
-        )
+    @property
+    def rows(self) -> Bools:
+        """The common rows over the cells of the first product, bool (k, n)."""
+        return _members(self.common)
 
-    def of_units(self, unit: Ints, areas: int, members: Bools) -> Estimated:
-        """Return the same in areas that do not overlap, int64 (leaves,): through geounits where they are."""
-        own = members[:, self.cell]
-        level, geounit = match_geounits(self.tree.spine, unit, areas)
-        parts = []
-        for number in np.unique(level).tolist():
-            chosen = np.flatnonzero(level == number)
-            if number >= 0:
-                parts.append((chosen, self.estimates.geounits(number, geounit[chosen], own)))
-            else:
-                leaf = np.flatnonzero(unit >= 0)
-                every = Areas(areas, unit[leaf], leaf, np.ones(len(leaf))).take(chosen)
-                parts.append((chosen, self.of_areas(every, members)))
-        return _together(parts, areas, len(members))
+    def rows_of(self, members: Bools) -> tuple[Bools, Bools]:
+        """Return which sums over cells of the first product are sums of common rows, and of which.
+
+        Returns
+        -------
+        whole : bool (t,)
+        inside : bool (t, k)
+        """
+        rows = self.rows & self.possible
+        asked = members & self.possible
+        sizes = rows.sum(axis=1)
+        inside = asked.astype(np.int64) @ rows.T.astype(np.int64) == sizes
+        return (asked.sum(axis=1) == (inside * sizes).sum(axis=1)) & asked.any(axis=1), inside
+
+
+def common_rows(first: Ints, other: Ints, cells: int, others: int) -> tuple[Ints, Ints]:
+    """Find the finest sums of cells that two products both count.
+
+    Parameters
+    ----------
+    first, other : int64 (p,)
+        Cell of the one and of the other in which somebody is counted, for everybody who may be there.
+    cells, others : int
+        Numbers of cells.
+
+    Returns
+    -------
+    common : int64 (cells,)
+        Row of each cell; -1 where nobody is counted.
+    own : int64 (others,)
+    """
+    pairs = np.unique(first * others + other)
+    left, right = np.divmod(pairs, others)
+    size = cells + others
+    graph = sparse.coo_array((np.ones(len(pairs)), (left, cells + right)), shape=(size, size))
+    _, label = sparse.csgraph.connected_components(graph, directed=False)
+    row = np.full(size, -1, dtype=np.int64)
+    used = np.concatenate([np.unique(left), cells + np.unique(right)])
+    row[used] = np.unique(label[used], return_inverse=True)[1]
+    return row[:cells], row[cells:]
+
+
+def _members(row: Ints) -> Bools:
+    return np.asarray(row[None, :] == np.arange(int(row.max(initial=-1)) + 1)[:, None])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Place:
+    """Some areas, as one of the hierarchies knows them.
+
+    Parameters
+    ----------
+    chosen : int64 (a,)
+        Numbers of the areas.
+    level : int
+        Geolevel of the spine; -1 where they are none of its geounits.
+    geounits : int64 (a,)
+    areas : Areas or None
+    """
+
+    chosen: Ints
+    level: int
+    geounits: Ints
+    areas: Areas | None = None
+
+    def estimates(self, tree: TreeEstimates, members: Bools) -> Estimated:
+        """Return sums over cells."""
+        if self.areas is not None:
+            return tree.areas(self.areas, members)
+        return tree.geounits(self.level, self.geounits, members)
+
+    def covaried(self, tree: TreeEstimates, members: Bools, others: Bools) -> Covaried:
+        """Return sums over cells and their covariances with others."""
+        if self.areas is not None:
+            return tree.covaried_areas(self.areas, members, others)
+        return tree.covaried_geounits(self.level, self.geounits, members, others)
+
+
+def _places(tree: NoisyTree, unit: Ints, areas: int) -> list[_Place]:
+    """Return areas that do not overlap, given as their numbers by leaf of the frame: geounits if they are."""
+    level, geounit = match_geounits(tree.spine, unit, areas)
+    leaf = np.flatnonzero(unit >= 0)
+    every = Areas(areas, unit[leaf], tree.spine.place_of_leaf[leaf], np.ones(len(leaf)))
+    found = []
+    for number in np.unique(level).tolist():
+        chosen = np.flatnonzero(level == number)
+        some = None if number >= 0 else every.take(chosen)
+        found.append(_Place(chosen, number, geounit[chosen], some))
+    return found
 
 
 class CombinedEstimates:
-    """Estimates from a tree and others of the same truth; an ``EstimateSource``.
+    """Estimates from a tree and another one of the same truth; an ``EstimateSource``.
 
     Raises
     ------
     FormatError
-        If leaves are not the same, or files contradict each other by more than chance.
+        If leaves are not the same, or the files contradict each other by more than chance.
     """
 
-    def __init__(self, first: TreeEstimates, others: Sequence[OtherMeasurements]) -> None:
+    def __init__(self, first: TreeEstimates, other: OtherMeasurements) -> None:
         self._first = first
-        self._others = tuple(others)
-        for other in self._others:
-            self._compare(other)
+        self._other = other
+        self._compare()
 
     def geounits(self, level: int, geounits: Ints, members: Bools) -> Estimated:
         """Return sums over `members`, bool (t, n), in geounits of a geolevel of the first spine."""
@@ -94,40 +187,118 @@ class CombinedEstimates:
         place[geounits] = np.arange(len(geounits))
         unit = np.empty(len(spine.leaf), dtype=np.int64)
         unit[spine.leaf_order] = np.repeat(place, np.diff(starts))
-        found = [other.of_units(unit, len(geounits), members) for other in self._others]
-        return combined([self._first.geounits(level, geounits, members), *found])
+        mine = _Place(np.arange(len(geounits)), level, geounits)
+        return self._together(mine, _places(self._other.tree, unit, len(geounits)), members)
 
     def areas(self, areas: Areas, members: Bools) -> Estimated:
         """Return weighted sums over `members` in sets of leaves."""
         leaf = self._first.tree.spine.leaf_order[areas.leaf]
-        in_frame = Areas(areas.number, areas.which, leaf, areas.weight)
-        found = [other.of_areas(in_frame, members) for other in self._others]
-        return combined([self._first.areas(areas, members), *found])
+        there = dataclasses.replace(areas, leaf=self._other.tree.spine.place_of_leaf[leaf])
+        every, none = np.arange(areas.number), np.zeros(0, dtype=np.int64)
+        mine, other = (_Place(every, -1, none, of) for of in (areas, there))
+        return self._together(mine, [other], members)
 
-    def _compare(self, other: OtherMeasurements) -> None:
+    def _together(self, mine: _Place, others: Sequence[_Place], members: Bools) -> Estimated:
+        """Combine both files: rows of the common ones as means, and then all by least squares."""
+        whole, inside = self._other.rows_of(members)
+        first = mine.estimates(self._first, members)
+        found = _merged([(mine.chosen, first)], *first.value.shape)
+        normal = first.kind < 0
+        columns = np.flatnonzero(whole)
+        if len(columns):
+            told = inside[whole][:, self._other.own] & (self._other.own >= 0)
+            parts = [(place.chosen, place.estimates(self._other.estimates, told)) for place in others]
+            known = _merged(parts, len(first.value), len(columns))
+            mean = combined([_columns(first, whole), known])
+            found.value[:, columns], found.variance[:, columns] = mean.value, mean.variance
+            found.kind[:, columns] = np.where(mean.kind >= 0, mean.kind + len(found.kinds), -1)
+            found = dataclasses.replace(found, kinds=found.kinds + mean.kinds)
+            normal[:, columns] &= known.kind < 0
+        if len(self._other.rows) <= MOST_ROWS:
+            self._improve(found, first.variance, normal, mine, others, members)
+        return found
+
+    def _improve(
+        self,
+        found: Estimated,
+        before: Floats,
+        normal: Bools,
+        mine: _Place,
+        others: Sequence[_Place],
+        members: Bools,
+    ) -> None:
+        """Put in the answers of least squares on the common rows, where both errors are normal."""
+        rows = self._other.rows
+        one = mine.covaried(self._first, np.vstack([members, rows]), rows)
+        t = len(members)
+        for place in others:
+            tell = _members(self._other.own)
+            two = place.covaried(self._other.estimates, tell, tell)
+            here = one.take(place.chosen)
+            apart = two.value - here.value[:, t:]
+            pairs, which = np.unique(np.column_stack([here.which, two.which]), axis=0, return_inverse=True)
+            step = max(1, _ROWS_AT_ONCE // max(1, len(rows) * (t + len(rows))))
+            for start in range(0, len(pairs), step):
+                left, right = pairs[start : start + step].T
+                gain = _gain(here, left, two, right, t)
+                less = np.einsum("ptk,ptk->pt", gain, here.covariance[left, :t])
+                some = np.flatnonzero((which.ravel() >= start) & (which.ravel() < start + step))
+                pair = which.ravel()[some] - start
+                areas = place.chosen[some]
+                value = here.value[some, :t] + np.einsum("atk,ak->at", gain[pair], apart[some])
+                variance = before[areas] - less[pair]
+                better = normal[areas] & np.isfinite(variance) & (variance > NO_NOISE)
+                better &= found.variance[areas] > NO_NOISE
+                found.value[areas] = np.where(better, value, found.value[areas])
+                found.variance[areas] = np.where(better, variance, found.variance[areas])
+
+    def _compare(self) -> None:
         """Compare leaves, and totals of counties: of two censuses, or two vintages, they differ."""
-        first, frame = self._first.tree, self._first.tree.frame
-        unlike = np.setxor1d(frame.geocodes, other.tree.frame.geocodes)
+        first, other = self._first.tree, self._other.tree
+        frame = first.frame
+        unlike = np.setxor1d(frame.geocodes, other.frame.geocodes)
         if len(unlike):
             raise FormatError(
-                f"{first.product.name} and {other.tree.product.name} are about other blocks: "
+                f"{first.product.name} and {other.product.name} are about other blocks: "
                 f"{unlike[0].decode()} is in one of them only, and {len(unlike) - 1} others."
             )
         codes, unit = np.unique(frame.codes("county"), return_inverse=True)
-        every = np.ones((1, first.product.schema.size), dtype=bool)
-        mine = OtherMeasurements(first.product.name, self._first, np.arange(first.product.schema.size))
-        one = mine.of_units(unit.ravel(), len(codes), every)
-        two = other.of_units(unit.ravel(), len(codes), every)
+        every = (self._other.own >= 0)[None]
+        same = (self._other.common >= 0)[None]
+        one, two = (
+            _merged(
+                [(p.chosen, p.estimates(tree, rows)) for p in _places(tree.tree, unit.ravel(), len(codes))],
+                len(codes),
+                1,
+            )
+            for tree, rows in ((self._first, same), (self._other.estimates, every))
+        )
         with np.errstate(invalid="ignore"):
             spread = np.sqrt(np.maximum(one.variance + two.variance, NO_NOISE))
             apart = np.nan_to_num(np.abs(one.value - two.value) / spread)[:, 0]
         worst = int(apart.argmax())
         if apart[worst] > MOST_APART:
             raise FormatError(
-                f"{first.product.name} and {other.tree.product.name} differ about the people of county "
+                f"{first.product.name} and {other.product.name} differ about the total of county "
                 f"{codes[worst].decode()} by {apart[worst]:.0f} standard deviations: they do not measure one "
                 "truth. Keep files of two censuses, and of two vintages, apart."
             )
+
+
+def _gain(one: Covaried, left: Ints, two: Covaried, right: Ints, t: int) -> Floats:
+    """Return ``Cov(z1, q1) (Var q1 + Var q2)^-1`` for pairs of covariances, float64 (p, t, k).
+
+    Common rows of which one file knows nothing are left out, and directions in which both are exact.
+    """
+    cross, own = one.covariance[left, :t], one.covariance[left, t:]
+    total = own + two.covariance[right]
+    known = one.known[left, t:] & two.known[right]
+    total = np.where(known[:, :, None] & known[:, None, :], total, 0.0)
+    value, vector = np.linalg.eigh(0.5 * (total + np.swapaxes(total, 1, 2)))
+    least = _LEAST_EIGENVALUE * np.maximum(value[:, -1:], NO_NOISE)
+    inverse = np.where(value > least, 1.0 / np.maximum(value, least), 0.0)
+    pulled = np.where(known[:, None, :], cross, 0.0) @ vector
+    return np.asarray((pulled * inverse[:, None, :]) @ np.swapaxes(vector, 1, 2) * known[:, None, :])
 
 
 def combined(parts: Sequence[Estimated]) -> Estimated:
@@ -167,8 +338,12 @@ def _law(parts: Sequence[Estimated], numbers: Ints, share: Floats) -> NoiseSum:
     return NoiseSum(tuple(draws), rest)
 
 
-def _together(parts: Sequence[tuple[Ints, Estimated]], areas: int, columns: int) -> Estimated:
-    """Put estimates of several sets of areas in the areas' order."""
+def _columns(found: Estimated, chosen: Bools) -> Estimated:
+    return Estimated(found.value[:, chosen], found.variance[:, chosen], found.kinds, found.kind[:, chosen])
+
+
+def _merged(parts: Sequence[tuple[Ints, Estimated]], areas: int, columns: int) -> Estimated:
+    """Put estimates of several sets of areas in the areas' order, in arrays of their own."""
     value, variance = np.full((areas, columns), np.nan), np.full((areas, columns), np.inf)
     kind = np.full((areas, columns), -1, dtype=np.int64)
     kinds: list[NoiseSum] = []

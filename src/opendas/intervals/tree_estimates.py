@@ -7,7 +7,7 @@ different covariances.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -24,7 +24,9 @@ from opendas.intervals.noisy_tree import NoisyTree
 from opendas.intervals.rows import Rows
 from opendas.schema.query_groups import QueryGroup
 
-__all__ = ["TreeEstimates", "tree_model"]
+__all__ = ["Covaried", "TreeEstimates", "tree_model"]
+
+_NUMBERS_AT_ONCE = 4_000_000
 
 
 def tree_model(tree: NoisyTree) -> TreeModel:
@@ -63,6 +65,60 @@ class _Level:
         which = self.which[geounits]
         columns = self.rows.of_row
         return self.value[geounits], self.variance[which][:, columns], self.kind[which][:, columns]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Covaried:
+    """Estimates of rows of cells, and how their errors go together with those of other rows.
+
+    Parameters
+    ----------
+    value : float64 (g, t)
+    covariance : float64 (c, t, k)
+        With each of the other rows, of the different covariances.
+    known : bool (c, t)
+        Whether the measurements say anything about a row.
+    which : int64 (g,)
+        Covariance of each geounit or area.
+    """
+
+    value: Floats
+    covariance: Floats
+    known: Bools
+    which: Ints
+
+    @classmethod
+    def of(cls, found: Estimates, rows: Rows, others: Bools) -> Covaried:
+        """Return estimates of rows, and their covariances with `others`, bool (k, n)."""
+        columns = [found.covariance.which]
+        columns += [] if found.unknown is None else [found.unknown.which]
+        _, first, which = np.unique(np.column_stack(columns), axis=0, return_index=True, return_inverse=True)
+        apart, members = others.astype(np.float64), rows.members.astype(np.float64)
+        step = max(1, _NUMBERS_AT_ONCE // max(1, apart.size))
+        parts = [np.zeros((0, len(members), len(others)))]
+        for start in range(0, len(first), step):
+            one = found.covariance.take(np.repeat(first[start : start + step], len(others)))
+            pulled = one.apply(np.tile(apart, (len(one) // max(1, len(others)), 1)))
+            parts.append(np.swapaxes((pulled @ members.T).reshape(-1, len(others), len(members)), 1, 2))
+        variances, kinds = rows.variances(found)
+        known = np.isfinite(variances)[kinds[first]][:, rows.of_row]
+        return cls(rows.values(found.mean), np.concatenate(parts), known, which.ravel().astype(np.int64))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Covaried]) -> Covaried:
+        """Return several runs one after the other."""
+        shifts = np.cumsum([0, *(len(part.covariance) for part in parts)])
+        return cls(
+            np.concatenate([part.value for part in parts]),
+            np.concatenate([part.covariance for part in parts]),
+            np.concatenate([part.known for part in parts]),
+            np.concatenate([part.which + shift for part, shift in zip(parts, shifts, strict=False)]),
+        )
+
+    def take(self, chosen: Ints) -> Covaried:
+        """Return some geounits or areas."""
+        used, which = np.unique(self.which[chosen], return_inverse=True)
+        return Covaried(self.value[chosen], self.covariance[used], self.known[used], which.ravel())
 
 
 class TreeEstimates:
@@ -105,6 +161,18 @@ class TreeEstimates:
         kind = self._laws.of_areas(self.sweep, roots, areas, rows, variance)
         columns = rows.of_row
         return Estimated(rows.values(found.mean), variance[:, columns], self._laws.kinds, kind[:, columns])
+
+    def covaried_geounits(self, level: int, geounits: Ints, members: Bools, others: Bools) -> Covaried:
+        """Return sums over `members` in geounits, and their covariances with those over `others`."""
+        rows = Rows.build(self.model.domain, members)
+        parts = [Covaried.of(run, rows, others) for run in self.estimates(level)]
+        return Covaried.joined(parts).take(geounits)
+
+    def covaried_areas(self, areas: Areas, members: Bools, others: Bools) -> Covaried:
+        """Return the same for weighted sums over sets of leaves."""
+        rows = Rows.build(self.model.domain, members)
+        found = area_estimates(self.sweep, areas.which, areas.leaf, areas.weight, areas.number)
+        return Covaried.of(found, rows, others)
 
     @cached_property
     def _inner(self) -> tuple[Estimates, ...]:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from opendas.files.area_files import AreaWeights
+    from opendas.files.nmf.public_totals import PublicTotals
     from opendas.tables.figures import FunctionOfCounts
     from opendas.tables.interval_tables import MeasuredProduct
     from opendas.verify.check import Check
@@ -117,8 +118,11 @@ class NoisyFile:
         Name, postal or FIPS code: of a measurement file of the Bureau's layout, the only state that is read.
 
     others : sequence of path, optional
-        Files of the Bureau's layout with measurements of another product of the same people: of DHC persons
-        beside the redistricting persons. Estimates then come from all of them.
+        Further files of the Bureau's layout of the same census: redistricting and DHC, persons and units.
+        Estimates then come from all that say something about the question.
+    totals : path, optional
+        Published table with what those files leave out: people of states and housing units of blocks, as
+        :func:`opendas.readers.public_totals.read_public_totals` reads it.
 
     Notes
     -----
@@ -131,25 +135,34 @@ class NoisyFile:
         product: str | None = None,
         state: str | None = None,
         others: Sequence[str | Path] = (),
+        totals: str | Path | None = None,
     ) -> None:
         self.path = Path(path)
         self._others = tuple(Path(other) for other in others)
+        self._totals = None if totals is None else Path(totals)
         self._product = product
         self._state = None if state is None else find_state(state).fips
         self._open: dict[bytes, MeasuredProduct] = {}
         self._asked: dict[str, tuple[MeasuredProduct, str]] = {}
 
     def _measured(self, query: str) -> tuple[MeasuredProduct, str]:
-        from opendas.tables.interval_tables import combined_with, open_measured
+        from opendas.tables.interval_tables import open_measured, open_together
 
-        if query not in self._asked:
+        if query in self._asked:
+            return self._asked[query]
+        if self._others or self._totals is not None:
+            paths = (self.path, *self._others)
+            self._asked[query] = open_together(paths, query, self._state, self._public)
+        else:
             measured, name = open_measured(self.path, query, self._product, self._state)
-            for other in self._others:
-                measured = combined_with(measured, name, other, self._state)
-            if not self._others:
-                measured = self._open.setdefault(measured.key, measured)
-            self._asked[query] = measured, name
+            self._asked[query] = self._open.setdefault(measured.key, measured), name
         return self._asked[query]
+
+    @cached_property
+    def _public(self) -> PublicTotals | None:
+        from opendas.readers.public_totals import read_public_totals
+
+        return None if self._totals is None else read_public_totals(self._totals)
 
     def labels(self, query: str) -> dict[str, str]:
         """Return what each cell of a table or query group counts, in words, by its name."""

@@ -8,7 +8,7 @@ Axes: ``a`` areas, ``t`` columns of the table.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -18,11 +18,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from opendas.arrays import Ints
 from opendas.errors import ConfigError
 from opendas.files.area_files import AreaWeights
 from opendas.files.mdf.reading import read_mdf
 from opendas.files.nmf.bureau import is_bureau_folder
 from opendas.files.nmf.bureau_tree import BureauFile
+from opendas.files.nmf.public_totals import PublicTotals
 from opendas.files.nmf.release_tree import noisy_tree
 from opendas.files.parquet import text_column
 from opendas.files.release_folder import ReleasedProduct, ReleaseFolder
@@ -36,7 +38,7 @@ from opendas.intervals.answers import (
     batches,
     selected_intervals,
 )
-from opendas.intervals.combined import CombinedEstimates, OtherMeasurements
+from opendas.intervals.combined import CombinedEstimates, OtherMeasurements, common_rows
 from opendas.intervals.laws import confidence_level
 from opendas.intervals.margins import Margin, levels_told_apart
 from opendas.intervals.noisy_tree import NoisyTree
@@ -88,14 +90,14 @@ class MeasuredProduct:
         The release they are in; None for measurements on their own.
     margin : Margin or None
         What the measurements were summed to, where the product has more cells than are looked at.
-    others : tuple of OtherMeasurements
+    other : OtherMeasurements or None
         Of the same truth.
     """
 
     tree: NoisyTree
     released: ReleasedProduct | None = None
     margin: Margin | None = None
-    others: tuple[OtherMeasurements, ...] = ()
+    other: OtherMeasurements | None = None
 
     @property
     def key(self) -> bytes:
@@ -107,7 +109,7 @@ class MeasuredProduct:
     def estimates(self) -> EstimateSource:
         """Least-squares estimates; the answers are read when the first is asked for."""
         own = TreeEstimates(self.tree)
-        return CombinedEstimates(own, self.others) if self.others else own
+        return own if self.other is None else CombinedEstimates(own, self.other)
 
     @cached_property
     def microdata(self) -> Histogram | None:
@@ -279,15 +281,7 @@ def open_measured(
         If the files are damaged, or hold only what an estimate used.
     """
     if is_bureau_folder(path):
-        file = BureauFile.open(path, state)
-        if file.product.schema.size <= MOST_CELLS:
-            return MeasuredProduct(file.tree()), query
-        if _is_of_companion(file.product, query):
-            return MeasuredProduct(file.companion()), query
-        asked = product_table(file.product, query)
-        margin = Margin(file.product, levels_told_apart(file.product, asked.class_of_cell))
-        return MeasuredProduct(file.tree(margin), None, margin), query
-
+        return _of_file(BureauFile.open(path, state), query), query
     if state is not None:
         raise ConfigError(
             f"{path}: a state is chosen in noisy measurement files of the Bureau's layout; this is none."
@@ -296,6 +290,17 @@ def open_measured(
         path, product = path.parent.parent, path.name
     released, query, _ = find_table(ReleaseFolder(path), query, product)
     return MeasuredProduct(noisy_tree(released), released), query
+
+
+def _of_file(file: BureauFile, query: str) -> MeasuredProduct:
+    """Return what a question is asked of, of one file of the Bureau's layout."""
+    if file.product.schema.size <= MOST_CELLS:
+        return MeasuredProduct(file.tree())
+    if _is_of_companion(file.product, query):
+        return MeasuredProduct(file.companion())
+    asked = product_table(file.product, query)
+    margin = Margin(file.product, levels_told_apart(file.product, asked.class_of_cell))
+    return MeasuredProduct(file.tree(margin), None, margin)
 
 
 def _is_of_companion(product: Product, query: str) -> bool:
@@ -307,44 +312,113 @@ def _is_of_companion(product: Product, query: str) -> bool:
     return query.strip() in product.companion.workload.positions
 
 
-def combined_with(
-    measured: MeasuredProduct, query: str, path: Path, state: str | None = None
-) -> MeasuredProduct:
-    """Return measurements together with a file of another product's of the same truth.
+def open_together(
+    paths: Sequence[Path], query: str, state: str | None = None, totals: PublicTotals | None = None
+) -> tuple[MeasuredProduct, str]:
+    """Open several files of the Bureau's layout as one set of measurements.
 
     Parameters
     ----------
-    measured : MeasuredProduct
-        Of the product that the other one is tied to in production: its cells are sums of the other's.
-    query : str
-        What is asked: a table or query group of `measured`.
-    path : Path
-        Of the Bureau's layout.
-    state : str, optional
-        As for :func:`open_measured`.
+    paths : sequence of Path
+        In any order: redistricting and DHC, persons and units. Files that say nothing about the question are
+        left out.
+    query, state
+        As for :func:`open_measured`; ``PRODUCT:QUERY`` where persons and units both have it.
+    totals : PublicTotals, optional
+        What the files leave out.
 
     Raises
     ------
     ConfigError
-        If the other product says nothing about the question.
+        If a product is there twice, or the question is of none of them, or of persons and units.
     FormatError
-        If its files are damaged. That they contradict each other is found with the first answer.
+        If files are damaged, or totals contradict them. That files contradict each other is found with the
+        first answer.
     """
-    if not is_bureau_folder(path):
-        raise ConfigError(f"{path}: this is no measurement file of the Bureau's layout, to be combined with.")
-    file, name = BureauFile.open(path, state), measured.tree.product.name
-    tie = file.product.tie
-    if tie is None or tie.product != name:
-        raise ConfigError(
-            f"{path}: {file.product.name} is not combined with {name}: give pl94-persons first, dhc-persons "
-            "--with it, and ask what the first can answer."
-        )
-    if any(other.product == file.product.name for other in measured.others):
-        raise ConfigError(f"{path}: measurements of {file.product.name} are there twice; their noise is one.")
-    cell = file.product.workload.group(tie.query).row_of_cell
-    kinds = measured.table(query).class_of_cell[cell]
-    margin = Margin(file.product, levels_told_apart(file.product, kinds))
-    of_margin = np.zeros(margin.product.schema.size, dtype=np.int64)
-    of_margin[margin.cells] = cell
-    other = OtherMeasurements(file.product.name, TreeEstimates(file.tree(margin)), of_margin)
-    return dataclasses.replace(measured, others=(*measured.others, other))
+    files: dict[str, BureauFile] = {}
+    for path in paths:
+        if not is_bureau_folder(path):
+            raise ConfigError(
+                f"{path}: this is no noisy measurement file of the Bureau's layout; only such files are one "
+                "set of measurements."
+            )
+        file = BureauFile.open(path, state, totals)
+        if file.product.name in files:
+            raise ConfigError(
+                f"{path}: measurements of {file.product.name} are there twice. The same draws twice are one; "
+                "ask files of two censuses, or of two vintages, one at a time."
+            )
+        files[file.product.name] = file
+    name, _, rest = query.partition(":")
+    asked = rest.strip() if name.strip() in files else query
+    answering = [one for one in files.values() if _answers(one.product, asked)]
+    if asked != query:
+        answering = [files[name.strip()]]
+    if not answering:
+        raise ConfigError(f"{query} is neither a table nor a query group of {', '.join(files)}.")
+    families = {_family(one.product) for one in answering}
+    if len(families) > 1:
+        choice = ", ".join(f"{one.product.name}:{asked}" for one in answering)
+        raise ConfigError(f"several products have {asked}; write one of {choice}.")
+    first = min(answering, key=lambda file: file.product.schema.size)
+    measured = _of_file(first, asked)
+    others = [
+        one for one in files.values() if one is not first and _family(one.product) == _family(first.product)
+    ]
+    if not others or _is_of_companion(first.product, asked):
+        return measured, asked
+    return dataclasses.replace(measured, other=_other(measured, asked, first.product, others[0])), asked
+
+
+def _family(product: Product) -> str:
+    """Return what a product counts: persons or units."""
+    return "units" if product.companion is not None or product.layout == "units" else "persons"
+
+
+def _answers(product: Product, query: str) -> bool:
+    """Return whether a product has a table or a query group of that name."""
+    if _is_of_companion(product, query):
+        return True
+    try:
+        product_table(product, query)
+    except ConfigError:
+        return False
+    return True
+
+
+def _other(measured: MeasuredProduct, query: str, first: Product, file: BureauFile) -> OtherMeasurements:
+    """Return what another product says: on the margin that the question needs, or on its own cells.
+
+    The common rows are the finest sums that both count: connected components of pairs of a cell of the one
+    and a cell of the other that count a person together.
+    """
+    fine, coarse = (
+        (file.product, first) if file.product.schema.size > first.schema.size else (first, file.product)
+    )
+    cell = _tied_cells(fine, coarse)
+    if file.product is fine:  # a coarse product is asked: of the fine one, the margin of the question
+        kinds = measured.table(query).class_of_cell[cell]
+        margin = Margin(fine, levels_told_apart(fine, kinds))
+        tree, mine, theirs = file.tree(margin), cell, margin.cells
+    else:
+        tree = file.tree()
+        mine = np.arange(fine.schema.size) if measured.margin is None else measured.margin.cells
+        theirs = cell
+    counted = fine.possible
+    common, own = common_rows(
+        mine[counted], theirs[counted], measured.tree.product.schema.size, tree.product.schema.size
+    )
+    return OtherMeasurements(TreeEstimates(tree), common, own, measured.tree.product.possible)
+
+
+def _tied_cells(fine: Product, coarse: Product) -> Ints:
+    """Return the cell of a redistricting product that counts what each cell of a DHC product counts.
+
+    Households are occupied units.
+    """
+    if fine.companion is not None:
+        occupied = coarse.schema.attributes[0].levels.index("occupied")
+        return np.full(fine.schema.size, occupied, dtype=np.int64)
+    if fine.tie is None or fine.tie.product != coarse.name:
+        raise ConfigError(f"{fine.name} and {coarse.name} count nothing in common.")
+    return fine.workload.group(fine.tie.query).row_of_cell.astype(np.int64)

@@ -31,6 +31,7 @@ from opendas.files.nmf.bureau import (
     read_bureau_levels,
 )
 from opendas.files.nmf.bureau_answers import BureauAnswers, BureauMargins, read_values
+from opendas.files.nmf.public_totals import PublicTotals, check_states
 from opendas.geography.frame import Frame, official_codes
 from opendas.geography.spine import Spine, SpineLevel
 from opendas.intervals.implied import UNBOUNDED
@@ -69,15 +70,18 @@ class BureauFile:
         Of the spine, top first.
     product : Product
         As declared, whatever invariants the file holds.
+    totals : PublicTotals or None
+        Exact counts that the file leaves out.
     """
 
     levels: tuple[BureauLevel, ...]
     product: Product
     frame: Frame
     spine: Spine
+    totals: PublicTotals | None = None
 
     @classmethod
-    def open(cls, path: Path, state: str | None = None) -> BureauFile:
+    def open(cls, path: Path, state: str | None = None, totals: PublicTotals | None = None) -> BureauFile:
         """Open a noisy measurement file of the Bureau's layout.
 
         Parameters
@@ -86,11 +90,14 @@ class BureauFile:
             Folder with ``State.parquet``, ``County.parquet`` and so on.
         state : str, optional
             Two digits: the only state whose files are read.
+        totals : PublicTotals, optional
+            Exact counts that the file leaves out.
 
         Raises
         ------
         FormatError
-            Naming the geolevel, and the geocode or query, that is missing, there twice or of another form.
+            Naming the geolevel, and the geocode or query, that is missing, there twice or of another form; or
+            the state whose total is not what was measured.
 
         Notes
         -----
@@ -98,7 +105,31 @@ class BureauFile:
         they are about all states.
         """
         levels = _without_nation(read_bureau_levels(path, state))
-        return cls(levels, _product(levels, path.name), *_frame(_spine(levels)))
+        found = cls(levels, _product(levels, path.name), *_frame(_spine(levels)), totals)
+        found._check_totals()
+        return found
+
+    def _check_totals(self) -> None:
+        """Compare totals with measurements.
+
+        Raises
+        ------
+        FormatError
+            If they contradict each other by more than chance.
+        """
+        states = next((level for level in self.levels if level.folder == "State"), None)
+        if self.totals is None or states is None:
+            return
+        if _counts_people(self.product):
+            check_states(states, self.totals.people, "people", self.totals.source)
+        elif self.product.layout == "units" and len(self.totals.blocks):
+            housing = self.totals.housing_of(self.frame.geocodes)
+            if housing is not None:
+                sums = {
+                    code.decode(): int(housing[self.frame.codes("state") == code].sum())
+                    for code in np.unique(self.frame.codes("state"))
+                }
+                check_states(states, sums, "housing units", self.totals.source)
 
     def tree(self, margin: Margin | None = None) -> NoisyTree:
         """Return the measurements as one tree; summed to a margin of the product, if one is given.
@@ -131,7 +162,7 @@ class BureauFile:
             answers = BureauAnswers(self.levels, tuple(level.queries for level in noisy), tuple(rows))
         else:
             answers = BureauMargins(self.levels, tuple(margins), tuple(rows))
-        table, product = _constraints(self.product, margin, self.spine, self.levels)
+        table, product = _constraints(self, margin)
         return NoisyTree(product, self.frame, self.spine, tuple(noisy), table, answers)
 
     def companion(self) -> NoisyTree:
@@ -338,24 +369,46 @@ def _is_official(spine: Spine, level: int, leaf_order: Ints, frame: Frame) -> bo
     return len(pairs) == len(codes) == len(starts) - 1
 
 
-def _constraints(
-    product: Product, margin: Margin | None, spine: Spine, levels: Sequence[BureauLevel]
-) -> tuple[ConstraintTable, Product]:
+def _counts_people(product: Product) -> bool:
+    return product.layout in ("persons", "dhc-persons")
+
+
+def _constraints(file: BureauFile, margin: Margin | None) -> tuple[ConstraintTable, Product]:
     """Read bounds and exact totals; returns the product, or its margin, with what the file holds."""
+    product, spine, levels, public = file.product, file.spine, file.levels, file.totals
     own, rows = _bounded(product, margin)
-    bounds = [_bounds(level, rows) for level in levels]
+    housing = None
+    if public is not None:
+        housing = public.housing_of(file.frame.geocodes)
+    at_leaf = None if housing is None else housing[spine.leaf_order]
+    bounds = [
+        _bounds(level, rows, at_leaf if number + 1 == len(levels) and _counts_people(product) else None)
+        for number, level in enumerate(levels)
+    ]
     totals: dict[int, Ints] = {}
     joint: dict[int, JointTotal] = {}
     for number, level in enumerate(levels):
         total = _values(level, "total_con", 1)
         if total is not None and not np.any(total < 0):
             totals[number] = total
-        tied = _tied_totals(level) if level.folder in _TOTALS_ARE_EXACT else None
+        tied = _tied_totals(level, product, public) if level.folder in _TOTALS_ARE_EXACT else None
         if isinstance(tied, JointTotal):
             joint[number] = tied
         elif tied is not None:
+            if number in totals and not np.array_equal(totals[number], tied):
+                raise FormatError(f"{level.folder}.parquet: total_con is not the total that is published.")
             totals[number] = tied
         _warn_unknown(level)
+    if public is not None and at_leaf is not None and product.layout == "units":
+        last = len(levels) - 1
+        if last in totals and not np.array_equal(totals[last][:, 0], at_leaf):
+            wrong = int(np.flatnonzero(totals[last][:, 0] != at_leaf)[0])
+            raise FormatError(
+                f"{public.source}: {at_leaf[wrong]} housing units in block "
+                f"{file.frame.geocodes[spine.leaf_order[wrong]].decode()}, and {totals[last][wrong, 0]} in "
+                "the measurement file, which holds them exactly: these are totals of another census."
+            )
+        totals[last] = at_leaf[:, None]
     lowest = max(totals, default=None)
     held: list[tuple[InvariantAnswers, ...]] = [() for _ in levels]
     invariants: tuple[Invariant, ...] = ()
@@ -398,32 +451,58 @@ def _bounded(product: Product, margin: Margin | None) -> tuple[Product, Ints]:
     return dataclasses.replace(margin.product, bounds=bounds), rows
 
 
-def _tied_totals(level: BureauLevel) -> Ints | JointTotal | None:
-    """Return the exact totals of states or the nation, as the counts of the redistricting release sum to.
+def _tied_totals(
+    level: BureauLevel, product: Product, public: PublicTotals | None
+) -> Ints | JointTotal | None:
+    """Return the exact totals of states or the nation: published ones, or sums of the tied counts.
 
-    Those counts are published and not true ones, so that nothing else of them is used; but totals of states
-    are invariants of that release. Parts of a state hold its total together, where they follow each other.
+    Counts of the redistricting release are published and not true ones, so that nothing else of them is used;
+    but totals of states are invariants of that release. Parts of a state hold its total together, where they
+    follow each other.
+
+    Raises
+    ------
+    FormatError
+        If tied counts have other sums than are published.
     """
-    counts = _values(level, "pl94_con", pl94_persons().schema.size)
-    if counts is None or bool(np.any(counts < 0)):
-        return None
-    totals: Ints = counts.sum(axis=1, keepdims=True)
-    if level.folder == "US":
-        return totals
     states, group = np.unique([code[-2:] for code in level.geocodes.tolist()], return_inverse=True)
+    counts = _values(level, "pl94_con", pl94_persons().schema.size)
+    whole = None
+    if counts is not None and not bool(np.any(counts < 0)):
+        sums: Ints = counts.sum(axis=1, keepdims=True)
+        if level.folder == "US":
+            return sums
+        whole = np.bincount(group, sums[:, 0]).astype(np.int64)
+    if public is not None and level.folder == "State" and _counts_people(product):
+        codes = [code.decode() for code in states.tolist()]
+        given = public.states(codes)
+        if given is not None and whole is not None and not np.array_equal(given, whole):
+            wrong = int(np.flatnonzero(given != whole)[0])
+            raise FormatError(
+                f"{public.source}: {given[wrong]:,} people in state {codes[wrong]}, and {whole[wrong]:,} in "
+                "pl94_con of State.parquet, which are exact, too: these are totals of another census."
+            )
+        whole = given if given is not None else whole
+    if whole is None:
+        return None
     if len(states) == len(group):
-        return totals
+        return whole[group][:, None]
     if bool(np.any(np.diff(group) < 0)):
         log.warning(
             "totals of states are not used: the parts of states with American Indian areas are apart."
         )
         return None
-    whole = np.bincount(group, totals[:, 0]).astype(np.int64)
     return JointTotal("total@state", group.astype(np.int32), whole)
 
 
-def _bounds(level: BureauLevel, rows: Ints) -> tuple[Ints, Ints]:
-    """Return bounds, int64 (g, bounds), from those in the file, of each of which `rows` says the bound."""
+def _bounds(level: BureauLevel, rows: Ints, housing: Ints | None) -> tuple[Ints, Ints]:
+    """Return bounds, int64 (g, bounds), from those in the file, of each of which `rows` says the bound.
+
+    Parameters
+    ----------
+    housing : int64 (g,) or None
+        Housing units of blocks, published: nobody lives in a household where there are none.
+    """
     shape = (len(level.geocodes), int(rows.max(initial=-1)) + 1)
     lower, upper = np.zeros(shape, dtype=np.int64), np.full(shape, UNBOUNDED, dtype=np.int64)
     if len(rows):
@@ -431,6 +510,8 @@ def _bounds(level: BureauLevel, rows: Ints) -> tuple[Ints, Ints]:
         if found[0] is not None:
             np.add.at(lower.T, rows, np.maximum(found[0], 0).T)
         if found[1] is not None:
+            if housing is not None:
+                found[1][:, 0] = np.where(housing == 0, 0, found[1][:, 0])
             upper[:] = 0
             np.add.at(upper.T, rows, found[1].T)
             upper[(found[1] < 0).any(axis=1)] = UNBOUNDED

@@ -1,0 +1,136 @@
+"""Exact counts that noisy measurement files leave out: people of states, housing units of blocks.
+
+Both were invariants: the published counts are those of the census itself. What a table says of other areas is
+no exact count, and stands apart from what is held here.
+
+Axes: ``g`` geounits of a geolevel, ``b`` blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from opendas.arrays import Codes, Ints
+from opendas.errors import FormatError
+from opendas.files.nmf.bureau import BureauLevel
+from opendas.files.nmf.bureau_answers import read_values
+
+__all__ = ["PublicTotals", "check_states"]
+
+MOST_APART = 7.0
+"""Standard deviations between a published total and its measurements; chance is below 1e-11."""
+
+_MOST_ROWS = 10_000
+"""Sums of query groups with more rows say little about a total, and take long to read."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PublicTotals:
+    """Published counts that are exact.
+
+    Parameters
+    ----------
+    source : str
+        Name of the file.
+    people : mapping of str to int
+        Of states, by two digits.
+    blocks : bytes array (b,)
+        Fifteen digits each, ascending.
+    housing : int64 (b,)
+        Housing units.
+    """
+
+    source: str
+    people: Mapping[str, int]
+    blocks: Codes
+    housing: Ints
+
+    def states(self, codes: Sequence[str]) -> Ints | None:
+        """Return the people of some states, int64 (g,); None where the file has none of them.
+
+        Raises
+        ------
+        FormatError
+            If it has some of them only.
+        """
+        there = [code for code in codes if code in self.people]
+        if not there:
+            return None
+        missing = sorted(set(codes) - set(there))
+        if missing:
+            raise FormatError(
+                f"{self.source}: no total of state {missing[0]}; give the totals of all measured states, or "
+                "of none."
+            )
+        return np.array([self.people[code] for code in codes], dtype=np.int64)
+
+    def housing_of(self, blocks: Codes) -> Ints | None:
+        """Return the housing units of some blocks, int64 (g,); None where the file has no blocks.
+
+        Raises
+        ------
+        FormatError
+            If it has some of them only.
+        """
+        if len(self.blocks) == 0:
+            return None
+        place = np.minimum(np.searchsorted(self.blocks, blocks), len(self.blocks) - 1)
+        lost = self.blocks[place] != blocks
+        if lost.any():
+            raise FormatError(
+                f"{self.source}: block {blocks[lost][0].decode()} was measured and is not in it, nor are "
+                f"{int(lost.sum()) - 1} others: these are totals of another census, or of a part of it."
+            )
+        return np.asarray(self.housing[place])
+
+
+def check_states(level: BureauLevel, totals: Mapping[str, int], what: str, source: str) -> None:
+    """Compare exact totals of states with what was measured about them.
+
+    Every query group divides all people, so that the sum of its answers measures the total, with the summed
+    variance of its noise.
+
+    Parameters
+    ----------
+    level : BureauLevel
+        Of states, or parts of them.
+    totals : mapping of str to int
+    what : str
+        What is counted, in words.
+
+    Raises
+    ------
+    FormatError
+        If one is further from the measurements than chance brings it.
+    """
+    rows = level.measured
+    sizes = np.array([int(np.prod(shape)) for shape in rows.shapes], dtype=np.int64)
+    asked = np.flatnonzero(np.isfinite(rows.variance)) if len(rows) else np.zeros(0, dtype=np.int64)
+    estimate: dict[str, tuple[float, float]] = {}
+    for code in level.geocodes.tolist():
+        mine = asked[rows.geocode[asked] == code]
+        values, weights = [], []
+        for row in mine.tolist():
+            size = int(sizes[rows.shape[row]])
+            if size > _MOST_ROWS or rows.names[rows.name[row]] == "tenvacgq_dpq":
+                continue
+            answers = read_values(rows, np.array([row]), size, level.folder, rows.names[rows.name[row]])
+            values.append(float(answers.sum()))
+            weights.append(1.0 / (size * max(float(rows.variance[row]), 1e-12)))
+        if not values:
+            return
+        state = code[-2:].decode()
+        value, variance = estimate.get(state, (0.0, 0.0))
+        value += float(np.average(values, weights=weights))
+        estimate[state] = value, variance + 1.0 / sum(weights)
+    for state, (value, variance) in estimate.items():
+        if state in totals and abs(value - totals[state]) > MOST_APART * variance**0.5:
+            apart = abs(value - totals[state]) / variance**0.5
+            raise FormatError(
+                f"{source}: {totals[state]:,} {what} in state {state}, and its measurements say "
+                f"{value:,.0f}, which is {apart:,.0f} standard deviations away: more than chance. The totals "
+                "and the measurements are of two censuses, or of two files that do not belong together."
+            )
