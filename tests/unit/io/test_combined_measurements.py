@@ -33,7 +33,7 @@ CODES = np.array([b"440010301001001", b"440010301001002", b"440010302002001"])
 
 
 def redistricting(folder: Path, made: MadeCounty, seed: int, codes: np.ndarray = CODES) -> Path:
-    """Write redistricting measurements of the synthetic people, without the totals of states, as published."""
+    """Write redistricting measurements of the synthetic people, without totals of states, as published."""
     cell = made.product.workload.group(PL94_CELL).row_of_cell
     leaf = [cell[cells] for cells in made.blocks]
     counts = Histogram.from_entries(
