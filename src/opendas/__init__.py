@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         advise,
         allocate,
         allocate_run,
+        compare,
         create_ledger,
         define,
         describe_spine,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
         status,
         tabulate,
         tune,
+        write_comparison,
     )
     from opendas.version import __version__
 
@@ -53,6 +55,7 @@ __all__ = [
     "advise",
     "allocate",
     "allocate_run",
+    "compare",
     "create_ledger",
     "define",
     "describe_spine",
@@ -70,6 +73,7 @@ __all__ = [
     "status",
     "tabulate",
     "tune",
+    "write_comparison",
 ]
 
 

@@ -20,9 +20,11 @@ if TYPE_CHECKING:
     from opendas.allocation.histogram import Level
     from opendas.allocation.level_counts import LevelCounts
     from opendas.allocation.programs_6_7 import Allocation
+    from opendas.comparison.comparison import Comparison
     from opendas.measurement.account import PlanAccount
     from opendas.metrics.evaluate import Evaluation
     from opendas.privacy.zcdp import Account
+    from opendas.readers.base import InputData
     from opendas.runs.allocate import RunAllocation
     from opendas.runs.budget_moves import Move
     from opendas.runs.finished_release import NoisyFile, Release, exact_level
@@ -40,6 +42,7 @@ __all__ = [
     "advise",
     "allocate",
     "allocate_run",
+    "compare",
     "create_ledger",
     "define",
     "describe_spine",
@@ -57,6 +60,7 @@ __all__ = [
     "status",
     "tabulate",
     "tune",
+    "write_comparison",
 ]
 
 Exact = str | int | Fraction
@@ -366,13 +370,9 @@ def evaluate(
     ledger : path, optional
         The book of the data; by default that of the release, or one that knows the input.
     """
-    from opendas.custody.account import EVALUATE
     from opendas.custody.folders import holding
-    from opendas.engines.truth import input_tag
-    from opendas.metrics.evaluate import evaluate as compare
+    from opendas.metrics.evaluate import evaluate as measure_errors
     from opendas.metrics.output import write_evaluation
-    from opendas.runs.account import note_reading, tagger_of
-    from opendas.runs.facts import refresh_certificate
 
     name = truth.product.name
     if save and release.folder == release.path:
@@ -380,24 +380,125 @@ def evaluate(
             f"{release.path} is a release alone: give the output folder, which has a place for "
             "what is confidential."
         )
-    if name not in release.products:
-        raise ConfigError(f"the release holds {', '.join(release.products)}, not {name}.")
-    data = truth.read()
-    frame = release.frame(name)
-    if not (len(frame) == len(data.frame) and bool((frame.geocodes == data.frame.geocodes).all())):
-        raise ConfigError(
-            "the release and the input have different leaves; give the run file it was made with."
-        )
-    out = None if release.folder == release.path else release.path
-    tagger = tagger_of(truth, lambda key: input_tag(key, data.histogram))
-    note_reading(EVALUATE, tagger, out=out, product=name, ledger=_path(ledger))
-    if out is not None and refresh_certificate(out, release.folder):
-        vars(release).pop("certificate", None)  # it was issued again
-    result = compare(data.histogram, release.estimate(name), data.frame, truth.product, entities=entities)
+    data = _truth_beside([release], truth, ledger)
+    result = measure_errors(
+        data.histogram, release.estimate(name), data.frame, truth.product, entities=entities
+    )
     if save:
         with holding(release.path):
             write_evaluation(release.path / "confidential" / "evaluation" / name, result)
     return result
+
+
+def _truth_beside(releases: Sequence[Release], truth: Run, ledger: str | Path | None) -> InputData:
+    """Read the truth that releases are judged by, and enter the reading into the account of each."""
+    from opendas.custody.account import EVALUATE
+    from opendas.engines.truth import input_tag
+    from opendas.runs.account import note_reading, tagger_of
+    from opendas.runs.facts import refresh_certificate
+
+    name = truth.product.name
+    for release in releases:
+        if name not in release.products:
+            raise ConfigError(f"the release holds {', '.join(release.products)}, not {name}.")
+    data = truth.read()
+    for release in releases:
+        frame = release.frame(name)
+        if not (len(frame) == len(data.frame) and bool((frame.geocodes == data.frame.geocodes).all())):
+            raise ConfigError(
+                "the release and the input have different leaves; give the run file it was made with."
+            )
+    tagger = tagger_of(truth, lambda key: input_tag(key, data.histogram))
+    outs = [None if release.folder == release.path else release.path for release in releases]
+    for out in outs or [None]:
+        note_reading(EVALUATE, tagger, out=out, product=name, ledger=_path(ledger))
+    for release, out in zip(releases, outs, strict=True):
+        if out is not None and refresh_certificate(out, release.folder):
+            vars(release).pop("certificate", None)  # it was issued again
+    return data
+
+
+def compare(
+    *sources: str | Path | Release,
+    truth: Run | None = None,
+    tables: Sequence[str] = (),
+    geolevels: Sequence[str] = (),
+    blocks: Any = None,
+    level: str | float | Fraction = "0.90",
+    ledger: str | Path | None = None,
+) -> Comparison:
+    """Put counts of the same places beside each other: area, name, value of each, difference, margin.
+
+    Parameters
+    ----------
+    *sources : path or Release
+        Releases, official redistricting files (zip), files or folders of microdata (MDF, PPMF). The last is
+        what the others are compared with.
+    truth : Run, optional
+        The run file with the confidential input, which is then what the others are compared with, and makes
+        the answer confidential. The reading is entered into the account of every release among the sources,
+        as by :func:`evaluate`.
+    tables : sequence of str
+        Tables or query groups; by default P2, P4 and H1 of the redistricting data, without the combinations
+        of races, and for other products all query groups with few rows.
+    geolevels : sequence of str
+        By default all levels and entity categories that the sources have.
+    blocks : path, or frame, optional
+        A plan of districts: which block is in which, as for :meth:`Release.interval`.
+    level : str, float or Fraction
+        Of the margins.
+    ledger : path, optional
+        The book of the data, as for :func:`evaluate`.
+
+    Returns
+    -------
+    Comparison
+        With the long ``table``, the ``summary``, and :func:`write_comparison`, which writes both.
+
+    Raises
+    ------
+    ConfigError
+        If a source is none of these, or they have no product or area in common.
+    """
+    from opendas.comparison.comparison import Comparison
+    from opendas.comparison.sources import open_source, truth_source
+    from opendas.runs.finished_release import Release, areas_of, exact_level
+
+    opened = [open_source(each.path if isinstance(each, Release) else Path(each)) for each in sources]
+    if truth is not None:
+        certified = [Release(each.path) for each in opened if each.path is not None and each.certified]
+        opened.append(truth_source(truth.product, _truth_beside(certified, truth, ledger)))
+    return Comparison(
+        tuple(opened),
+        tuple(geolevels),
+        tuple(tables),
+        exact_level(level),
+        None if blocks is None else lambda frame: areas_of(blocks, frame, True),
+    )
+
+
+def write_comparison(
+    comparison: Comparison, to: str | Path, *, geometry: str | Path | Sequence[str | Path] = ()
+) -> tuple[Path, ...]:
+    """Write ``compare.parquet`` and ``compare.html``, and return their paths.
+
+    Parameters
+    ----------
+    comparison : Comparison
+    to : path
+        Folder; with the truth among the sources, it is made its owner's alone.
+    geometry : path or sequence of path
+        Shapefiles, GeoPackages or GeoJSON with the shapes of areas, at one geolevel or several.
+
+    Raises
+    ------
+    ConfigError
+        If the folder is a part of a release.
+    """
+    from opendas.comparison.page import write_comparison as write
+
+    paths = (geometry,) if isinstance(geometry, str | Path) else geometry
+    return write(comparison, Path(to), tuple(map(Path, paths)))
 
 
 @overload

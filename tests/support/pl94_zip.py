@@ -42,6 +42,8 @@ class Block:
     place: str = "99999"
     cousub: str = "10000"
     vtd: str = ""
+    at: tuple[str, str] = ("", "")
+    urban: str = ""
 
 
 def race_table(count: dict[int, int], hispanic: int | None) -> list[int]:
@@ -97,6 +99,7 @@ def records(blocks: list[Block]) -> list[tuple[dict[str, str], dict[str, list[in
     for block, own in zip(blocks, cells, strict=True):
         areas = {"COUSUB": block.cousub, "PLACE": block.place, "VTD": block.vtd, "AIANHH": "9999", "CD": "01"}
         areas |= {"CD116": "01", "BLKGRP": block.code[11], "SDUNI": "99997"}
+        areas |= {"INTPTLAT": block.at[0], "INTPTLON": block.at[1], "UR": block.urban}
         out.append(
             ({"SUMLEV": "750", "NAME": f"Block {block.code[11:]}", **_codes(block.code), **areas}, own)
         )

@@ -92,6 +92,7 @@ def test_the_public_names_are_these() -> None:
         "advise",
         "allocate",
         "allocate_run",
+        "compare",
         "create_ledger",
         "define",
         "describe_spine",
@@ -109,6 +110,7 @@ def test_the_public_names_are_these() -> None:
         "status",
         "tabulate",
         "tune",
+        "write_comparison",
     ]
     for name in od.__all__:
         assert getattr(od, name) is not None

@@ -48,6 +48,7 @@ COMMANDS = {
     "margin": "release",
     "interval": "release",
     "evaluate": "release",
+    "compare": "compare",
     "account": "budget",
     "allocate": "budget",
     "explore": "start",

@@ -26,12 +26,12 @@ from opendas.demo.homes import (
 from opendas.demo.households import ADULT, CODE, HouseholdPool, allowed_ages, made_households
 from opendas.demo.microdata import read_microdata
 from opendas.demo.settle import Relations, settle_households, settle_quarters
-from opendas.errors import ConfigError, FormatError
+from opendas.errors import ConfigError
 from opendas.files.atomic import write_atomic
 from opendas.files.parquet import bytes_column, write_parquet
 from opendas.geography.frame import CENSUS_PREFIX, Frame, official_geolevels
 from opendas.readers.base import ReaderSpec
-from opendas.readers.pl94.segments import check_members
+from opendas.readers.pl94.reader import official_reader
 from opendas.readers.registry import make_reader
 from opendas.schema.dhc_persons import GQ_CODES
 from opendas.schema.dhc_units import FIRST_QUARTERS, dhc_units
@@ -165,13 +165,7 @@ def _sums(index: Ints, count: Ints, size: int) -> Ints:
 
 def _read_margins(path: Path) -> Margins:
     """Read an official file as the readers of redistricting data do, so that their counts are met exactly."""
-    check_members(path, ("geo", "1", "2"))
-    try:
-        check_members(path, ("3",))
-        reader = "pl94-2020"
-    except FormatError:
-        reader = "pl94-2010"
-    persons = pl94_persons()
+    reader, persons = official_reader(path), pl94_persons()
     data = make_reader(ReaderSpec(reader, (path,), persons)).read()
     units = make_reader(ReaderSpec(reader, (path,), pl94_units())).read()
     histogram = data.histogram

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from opendas.tables.interval_tables import MeasuredProduct
     from opendas.verify.check import Check
 
-__all__ = ["NoisyFile", "Release", "Table", "exact_level"]
+__all__ = ["NoisyFile", "Release", "Table", "areas_of", "exact_level"]
 
 
 class Table:
@@ -231,11 +231,12 @@ class NoisyFile:
         exact = exact_level(level)
         measured, name = self._measured(query)
         measured.table(name)
-        areas = _areas(blocks, measured.tree.frame, skip_unknown)
+        areas = areas_of(blocks, measured.tree.frame, skip_unknown)
         return Table(measured.of_areas(name, areas, exact, selected=selected))
 
 
-def _areas(blocks: Any, frame: Frame, skip_unknown: bool) -> AreaWeights:
+def areas_of(blocks: Any, frame: Frame, skip_unknown: bool) -> AreaWeights:
+    """Resolve sets of leaves, given as :meth:`NoisyFile.interval` takes them."""
     from opendas.files.area_files import area_table, area_weights, read_area_file
 
     if isinstance(blocks, str | Path):
@@ -436,7 +437,7 @@ class Release:
         if (geolevel is None) == (blocks is None):
             raise ConfigError("give either geolevel or blocks.")
         released, name, _ = find_table(self._files, query)
-        where = _areas(blocks, released.frame, False) if geolevel is None else geolevel
+        where = areas_of(blocks, released.frame, False) if geolevel is None else geolevel
         return Table(margins_of(Replicated.of(released), name, where, exact_level(level), of))
 
     def replicate_weights(self, query: str, *, geolevel: str) -> Table:

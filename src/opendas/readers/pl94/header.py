@@ -5,7 +5,7 @@ Axes: ``r`` records of the header.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,13 +25,16 @@ from opendas.readers.pl94.segments import Member
 
 __all__ = [
     "BLOCK",
+    "PLACE_FIELDS",
     "Header",
+    "Places",
     "area_names",
     "block_geocodes",
     "entity_codes",
     "functional_statuses",
     "parse_header_2010",
     "parse_header_2020",
+    "places_of",
 ]
 
 _BEFORE = {0: (), 2: ("STATE",), 5: ("COUNTY", "STATE")}
@@ -54,6 +57,12 @@ _LEVELS = {
 }
 """Summary levels whose records name an area."""
 
+_BLOCKS = {
+    b"150": ("block_group", ("STATE", "COUNTY", "TRACT", "BLKGRP")),
+    b"750": ("block", ("STATE", "COUNTY", "TRACT", "BLOCK")),
+}
+"""Those below, whose names say nothing."""
+
 
 def entity_codes(header: Header, rows: npt.NDArray[np.integer]) -> dict[str, Codes]:
     """Return the codes of the areas that the records `rows` lie in; the empty code means none.
@@ -71,20 +80,67 @@ def entity_codes(header: Header, rows: npt.NDArray[np.integer]) -> dict[str, Cod
     return areas
 
 
-def area_names(header: Header) -> dict[str, dict[str, str]]:
-    """Return the names of states, counties, tracts and off-spine areas, by category and code."""
-    names: dict[str, dict[str, str]] = {}
-    for level, (category, fields) in _LEVELS.items():
+def area_records(
+    header: Header, levels: Mapping[bytes, tuple[str, tuple[str, ...]]] = _LEVELS
+) -> Iterator[tuple[str, Ints, list[bytes]]]:
+    """Yield (category, records, codes) of the areas that summary records name."""
+    for level, (category, fields) in levels.items():
         rows = np.flatnonzero((header.fields["SUMLEV"] == level) & (header.fields["GEOCOMP"] == b"00"))
         own = header.fields[fields[-1]][rows]
         rows = rows[~np.isin(own, NO_AREA)]
         if len(rows) == 0:
             continue
         codes = [b"".join(parts) for parts in zip(*(header.fields[f][rows] for f in fields), strict=True)]
+        yield category, rows, codes
+
+
+def area_names(header: Header) -> dict[str, dict[str, str]]:
+    """Return the names of states, counties, tracts and off-spine areas, by category and code."""
+    names: dict[str, dict[str, str]] = {}
+    for category, rows, codes in area_records(header):
         labels = header.fields["NAME"][rows]
         named = zip(codes, labels, strict=True)
         names[category] = {code.decode("latin-1"): _text(label) for code, label in named if label}
     return names
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Places:
+    """Where areas lie, and which blocks are urban.
+
+    Parameters
+    ----------
+    points : mapping of geolevel or category to mapping of code to (longitude, latitude)
+        Internal points, in degrees.
+    urban : mapping of block to ``"U"`` or ``"R"``
+        Empty where the file does not say it: those of 2010 and 2020 came before the urban areas.
+    """
+
+    points: Mapping[str, Mapping[bytes, tuple[float, float]]]
+    urban: Mapping[bytes, bytes]
+
+
+PLACE_FIELDS = ("INTPTLAT", "INTPTLON", "UR")
+
+
+def places_of(header: Header) -> Places:
+    """Return what a header that was parsed with :data:`PLACE_FIELDS` says of where areas lie."""
+    points: dict[str, dict[bytes, tuple[float, float]]] = {}
+    urban: dict[bytes, bytes] = {}
+    for category, rows, codes in area_records(header, {**_LEVELS, **_BLOCKS}):
+        at = (header.fields[name][rows].tolist() for name in ("INTPTLON", "INTPTLAT"))
+        points[category] = {
+            code: (float(lon), float(lat))
+            for code, lon, lat in zip(codes, *at, strict=True)
+            if lon and lat and (float(lon), float(lat)) != (0.0, 0.0)
+        }
+        if category == "block":
+            urban = {
+                code: kind
+                for code, kind in zip(codes, header.fields["UR"][rows].tolist(), strict=True)
+                if kind
+            }
+    return Places(points, urban)
 
 
 def functional_statuses(header: Header) -> dict[str, dict[str, str]]:
@@ -146,15 +202,21 @@ class Header:
         return np.asarray(self.fields["SUMLEV"] == BLOCK)
 
 
-def parse_header_2010(member: Member, log: FindingLog) -> Header | None:
-    """Parse the fixed-width header of 2010, or record what is wrong with it and return None."""
+def parse_header_2010(member: Member, log: FindingLog, more: Collection[str] = ()) -> Header | None:
+    """Parse the fixed-width header of 2010, or record what is wrong with it and return None.
+
+    Parameters
+    ----------
+    more : collection of str
+        Further fields than those that a run reads.
+    """
     lines = _fixed_width_lines(member, log)
     if lines is None:
         return None
     fields: dict[str, Codes] = {}
     start = 0
     for name, width in GEO_2010:
-        if name in _WANTED and name not in DROPPED:
+        if (name in _WANTED or name in more) and name not in DROPPED:
             column = np.ascontiguousarray(lines[:, start : start + width]).view(f"S{width}").ravel()
             fields[name] = np.strings.strip(column)
         start += width
@@ -182,10 +244,11 @@ def _fixed_width_lines(member: Member, log: FindingLog) -> npt.NDArray[np.uint8]
     return None
 
 
-def parse_header_2020(member: Member, log: FindingLog) -> Header | None:
-    """Parse the pipe-delimited header of 2020, or record what is wrong with it and return None."""
+def parse_header_2020(member: Member, log: FindingLog, more: Collection[str] = ()) -> Header | None:
+    """Parse the pipe-delimited header of 2020, as :func:`parse_header_2010` that of 2010."""
     vintaged = [name for names in _VINTAGED.values() for name in names]
-    wanted = [name for name in GEO_2020 if name in _WANTED or name in vintaged]
+    read = {*_WANTED, *more} - DROPPED
+    wanted = [name for name in GEO_2020 if name in read or name in vintaged]
     try:
         options = csv_options(GEO_2020, "|", wanted=wanted, quotes=False)
         table = csv.read_csv(pa.BufferReader(member.data), **options)
@@ -204,7 +267,7 @@ def parse_header_2020(member: Member, log: FindingLog) -> Header | None:
     for name, column in zip(wanted, table.columns, strict=True):
         values: Codes = np.asarray(column.to_numpy(), dtype=np.bytes_)
         columns[name] = np.strings.strip(values)
-    fields = {name: codes for name, codes in columns.items() if name in _WANTED}
+    fields = {name: codes for name, codes in columns.items() if name in read}
     for name, plans in _VINTAGED.items():
         filled = [plan for plan in plans if np.any(columns[plan] != b"")]
         fields[name] = columns[filled[0] if filled else plans[0]]

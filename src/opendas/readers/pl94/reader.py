@@ -22,13 +22,16 @@ from opendas.geography.frame import Frame, official_codes
 from opendas.readers.base import CensusKind, InputData, MemoryTable, Reader, ReaderSpec, census_kind
 from opendas.readers.columns.findings import FindingLog
 from opendas.readers.pl94.header import (
+    PLACE_FIELDS,
     Header,
+    Places,
     area_names,
     block_geocodes,
     entity_codes,
     functional_statuses,
     parse_header_2010,
     parse_header_2020,
+    places_of,
 )
 from opendas.readers.pl94.people import (
     Blocks,
@@ -40,11 +43,44 @@ from opendas.readers.pl94.people import (
     facilities_2020,
     people,
 )
-from opendas.readers.pl94.segments import Cells, Member, align, parse_segment, read_members
+from opendas.readers.pl94.segments import Cells, Member, align, check_members, parse_segment, read_members
 from opendas.schema.histogram import Histogram
 from opendas.schema.pl94 import GQ_COLUMNS
 
-__all__ = ["VINTAGES", "Pl94Reader", "compare_summaries"]
+__all__ = ["VINTAGES", "Pl94Reader", "compare_summaries", "official_places", "official_reader"]
+
+
+def official_reader(path: Path) -> str:
+    """Return the reader of an official zip file: that of 2020 where it has a third segment.
+
+    Raises
+    ------
+    FormatError
+        If it is no official redistricting file, or not whole.
+    """
+    check_members(path, ("geo", "1", "2"))
+    try:
+        check_members(path, ("3",))
+    except FormatError:
+        return "pl94-2010"
+    return "pl94-2020"
+
+
+def official_places(path: Path) -> Places:
+    """Return where the areas of an official zip file lie: public, from its geographic header alone.
+
+    Raises
+    ------
+    FormatError
+        If the header cannot be read.
+    """
+    parse = parse_header_2020 if official_reader(path) == "pl94-2020" else parse_header_2010
+    log = FindingLog()
+    header = parse(read_members(path, ("geo",))["geo"], log, PLACE_FIELDS)
+    log.raise_if_any(f"{path.name} cannot be read as redistricting data.")
+    assert header is not None
+    return places_of(header)
+
 
 _KINDS = {
     b"040": "state", b"050": "county", b"060": "county subdivision", b"140": "tract", b"150": "block group",

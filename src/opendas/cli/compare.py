@@ -1,0 +1,85 @@
+"""The command ``compare``: what changed where."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from opendas.cli.options import PATH, json_option, ledger_option
+from opendas.cli.output import emit_json, message, text_table
+
+__all__ = ["compare_command"]
+
+
+@click.command("compare")
+@click.argument("sources", metavar="A [B ...]", nargs=-1, required=True, type=PATH)
+@click.option(
+    "--truth", metavar="RUN.toml", type=PATH, default=None, help="Also with the confidential input."
+)
+@click.option(
+    "--geometry",
+    metavar="FILE",
+    multiple=True,
+    type=PATH,
+    help="Shapes for the map: shapefile, GeoPackage or GeoJSON, of any level. May be repeated.",
+)
+@click.option(
+    "--blocks",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=None,
+    help="A plan: which block is in which district.",
+)
+@click.option("--tables", multiple=True, metavar="P1,...|QUERY", help="Tables or query groups.")
+@click.option("--geolevel", "geolevels", multiple=True, metavar="LEVEL|CATEGORY", help="May be repeated.")
+@click.option("--level", metavar="LEVEL", default="0.90", show_default=True, help="Of the margins.")
+@click.option("--to", required=True, type=PATH, help="Folder for compare.parquet and compare.html.")
+@ledger_option
+@json_option
+def compare_command(
+    sources: tuple[Path, ...],
+    truth: Path | None,
+    geometry: tuple[Path, ...],
+    blocks: Path | None,
+    tables: tuple[str, ...],
+    geolevels: tuple[str, ...],
+    level: str,
+    to: Path,
+    ledger: Path | None,
+    as_json: bool,
+) -> None:
+    """Put counts of the same places beside each other: a long table, and a page with a map.
+
+    A, B ... are output folders, official redistricting files (zip), or microdata (MDF, PPMF). All are
+    compared with the last one; with --truth, with the confidential input: every output is then confidential,
+    and the reading is noted in the account, as by `opendas evaluate`.
+
+    Example: opendas compare out ri2010.pl.zip --to changed
+    """
+    import opendas
+
+    comparison = opendas.compare(
+        *sources,
+        truth=None if truth is None else opendas.load(truth),
+        tables=[name.strip() for name in ",".join(tables).split(",") if name.strip()],
+        geolevels=geolevels,
+        blocks=blocks,
+        level=level,
+        ledger=ledger,
+    )
+    written = opendas.write_comparison(comparison, to, geometry=geometry)
+    summary: dict[str, Any] = comparison.summary
+    if comparison.confidential:
+        message("This compares with the confidential data: all of it is confidential. Do not publish it.")
+    if as_json:
+        emit_json({**summary, "files": [str(path) for path in written]})
+        return
+    for product in summary["products"]:
+        rows = [row for row in product["bias"] if row["group"] == "total" and row["size"] is None]
+        click.echo(f"{product['product']}, total: {summary['difference']}")
+        click.echo(
+            text_table(rows, ["geolevel", "source", "geounits", "mean_difference", "mean_abs_difference"])
+        )
+    for path in written:
+        click.echo(str(path))

@@ -1,0 +1,1 @@
+"""What changed where: several counts of the same places beside each other, as a table and as a page."""

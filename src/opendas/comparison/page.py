@@ -1,0 +1,190 @@
+"""The page of a comparison, one file with map, scatter and tables; and the folder that it is written into."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from opendas.comparison.comparison import Comparison, Figures
+from opendas.comparison.geometry import Drawing, Points, draw, read_shapes
+from opendas.comparison.sources import OFFICIAL
+from opendas.custody.folders import open_folder
+from opendas.errors import ConfigError
+from opendas.files.atomic import write_atomic
+from opendas.files.parquet import parquet_sink
+from opendas.readers.pl94.reader import official_places
+from opendas.report.html import templates
+from opendas.tables.tabulate import NO_MARGIN
+
+__all__ = ["MOST_NUMBERS", "compare_page", "write_comparison"]
+
+MOST_NUMBERS = 4_000_000
+"""Numbers on a page. Beyond them the geolevels with most geounits show their first variable, or nothing; the
+page says so."""
+
+_WORDS = {
+    "us": "nation",
+    "block_group": "block groups",
+    "cousub": "county subdivisions",
+    "aianhh": "American Indian and Alaska Native areas",
+    "cd": "congressional districts",
+    "sldu": "state senate districts",
+    "sldl": "state house districts",
+    "vtd": "voting districts",
+    "sdelm": "elementary school districts",
+    "sdsec": "secondary school districts",
+    "sduni": "unified school districts",
+    "county": "counties",
+}
+
+
+def write_comparison(comparison: Comparison, to: Path, geometry: tuple[Path, ...]) -> tuple[Path, ...]:
+    """Write ``compare.parquet`` and ``compare.html``; see :func:`opendas.api.write_comparison`."""
+    for place in (to.resolve(), *to.resolve().parents):
+        if (place / "certificate.json").is_file() or (place / "geography").is_dir():
+            raise ConfigError(f"--to {to}: a release holds what is certified, and nothing else.")
+    page = compare_page(comparison, geometry)
+    if comparison.confidential:
+        with open_folder(to, make=True) as folder:
+            folder.set_mode(0o700)
+    table, html = to / "compare.parquet", to / "compare.html"
+    with parquet_sink(table, comparison.schema, metadata=comparison.metadata) as sink:
+        for batch in comparison.batches():
+            sink.write(batch)
+    write_atomic(html, page)
+    return table, html
+
+
+def geolevel_words(name: str) -> str:
+    """Return a geolevel or category in words, plural."""
+    return _WORDS.get(name, f"{name.replace('_', ' ')}s")
+
+
+def compare_page(comparison: Comparison, geometry: Sequence[Path] = ()) -> bytes:
+    """Write the page.
+
+    Parameters
+    ----------
+    comparison : Comparison
+    geometry : sequence of Path
+        Shapes of geounits, at any geolevel. Without them areas are points, where an official redistricting
+        file that says where they lie is among the sources.
+
+    Returns
+    -------
+    bytes
+        UTF-8; the same for the same content.
+
+    Raises
+    ------
+    EnvironmentFailure, FormatError, DataError
+        As :func:`opendas.comparison.geometry.read_shapes`.
+    """
+    points = _points(comparison)
+    views, notes, spent = [], [], 0
+    for common in comparison.common:
+        levels = comparison.levels_of(common)
+        units = {name: comparison.units(common, name) for name in levels}
+        drawing = draw(units, read_shapes(geometry, units) if geometry else {}, points)
+        shown: dict[str, Any] = {}
+        for geolevel in sorted(levels, key=lambda name: len(units[name])):
+            columns = sum(len(table.columns) for table in comparison.tables_of(common))
+            each = len(units[geolevel]) * (2 * len(comparison.sources) - 1)
+            words = geolevel_words(geolevel)
+            kept = columns if spent + each * columns <= MOST_NUMBERS else 1
+            if spent + each * kept > MOST_NUMBERS:
+                notes.append(
+                    f"The {len(units[geolevel]):,} {words} are in compare.parquet, not on this page."
+                )
+                continue
+            if kept < columns:
+                notes.append(f"Of the {words} this page has the first variable; all are in compare.parquet.")
+            spent += each * kept
+            shown[geolevel] = _level(comparison.figures(common, geolevel), kept) | _drawn(drawing, geolevel)
+        views.append(
+            {
+                "product": common.product.name,
+                "width": drawing.width if drawing else 0,
+                "height": drawing.height if drawing else 0,
+                "levels": [
+                    {"name": name, "words": geolevel_words(name), **shown[name]}
+                    for name in levels
+                    if name in shown
+                ],
+            }
+        )
+    data = {"sources": comparison.labels, "views": views, "summary": comparison.summary}
+    page = (
+        templates("opendas.comparison", keep_trailing_newline=True)
+        .get_template("compare.html.j2")
+        .render(
+            summary=comparison.summary,
+            labels=comparison.labels,
+            sources=comparison.sources,
+            notes=notes,
+            mapped=any(view["width"] for view in views),
+            words={name: geolevel_words(name) for view in views for name in _names(view)},
+            data=json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
+        )
+    )
+    return page.encode()
+
+
+def _names(view: Mapping[str, Any]) -> list[str]:
+    return [level["name"] for level in view["levels"]]
+
+
+def _points(comparison: Comparison) -> Points:
+    """Return where areas lie, by the first official file among the sources; empty without one."""
+    for source in comparison.sources:
+        if source.kind == OFFICIAL and source.path is not None:
+            return official_places(source.path).points
+    return {}
+
+
+def _drawn(drawing: Drawing | None, geolevel: str) -> dict[str, Any]:
+    if drawing is None:
+        return {}
+    if geolevel in drawing.areas:
+        return {"areas": drawing.areas[geolevel]}
+    return {"points": drawing.points[geolevel]} if geolevel in drawing.points else {}
+
+
+def _level(tables: Any, most: int) -> dict[str, Any]:
+    """Return the figures of a geolevel: codes, names, and each variable's values and margins."""
+    found: dict[str, Any] = {"variables": []}
+    figures: Figures
+    for figures in tables:
+        found["codes"] = [bytes(code).decode() for code in figures.units.geocodes]
+        found["names"] = list(figures.names)
+        for column, (variable, label) in enumerate(zip(figures.table.columns, figures.labels, strict=True)):
+            if len(found["variables"]) < most:
+                found["variables"].append(
+                    {
+                        "name": variable,
+                        "label": label,
+                        "values": figures.values[:, :, column].tolist(),
+                        "margins": [_margin(each, column) for each in figures.margins],
+                    }
+                )
+    return found
+
+
+def _margin(found: Any, column: int) -> dict[str, Any] | None:
+    """Return margins of one source, null where none is known, and what they are from."""
+    if found is None:
+        return None
+    margin, kind = (each[:, column] for each in found)
+    known = margin != NO_MARGIN
+    if not bool(known.any()):
+        return None
+    kinds = [Figures.KINDS[k] for k in np.unique(kind[known]).tolist()]
+    of = next((name for name in kinds if name != Figures.KINDS[-1]), kinds[0])
+    return {
+        "of": of,
+        "values": [m if k else None for m, k in zip(margin.tolist(), known.tolist(), strict=True)],
+    }

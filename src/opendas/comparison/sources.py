@@ -1,0 +1,310 @@
+"""What is compared: releases, official redistricting files, microdata, the truth; brought onto one frame.
+
+Axes: ``l`` leaves of the frame that all sources share.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from opendas.arrays import Bools, Codes
+from opendas.errors import ConfigError
+from opendas.files.release_folder import ReleasedProduct, ReleaseFolder
+from opendas.geography.frame import Frame, Grouping
+from opendas.readers.base import FRAME_FROM_RECORDS, InputData, ReaderSpec
+from opendas.readers.columns.csv_parquet import column_names
+from opendas.readers.pl94.reader import official_reader
+from opendas.readers.registry import make_reader
+from opendas.schema.histogram import Histogram
+from opendas.schema.pl94 import pl94_persons, pl94_units
+from opendas.schema.product import Product
+
+__all__ = ["Common", "Counts", "Source", "common_counts", "open_source", "truth_source"]
+
+RELEASE, OFFICIAL, MICRODATA, TRUTH = "release", "official file", "microdata", "truth"
+
+_CENSUS = {"VOTING_AGE": pl94_persons, "HH_STATUS": pl94_units}
+"""A column that microdata of a census product have, and the product."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Counts:
+    """One product of a source.
+
+    Parameters
+    ----------
+    released : ReleasedProduct or None
+        Where the counts are those of a release, which may know their margins.
+    """
+
+    product: Product
+    frame: Frame
+    estimate: Histogram
+    released: ReleasedProduct | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Source:
+    """Something that counts the same places as others do.
+
+    Parameters
+    ----------
+    name : str
+        Of the file or folder; never its whole path.
+    kind : str
+        ``release``, ``official file``, ``microdata`` or ``truth``.
+    counts : tuple of Counts
+    stamps : tuple of str
+        What must be said wherever its counts are shown.
+    path : Path or None
+        None for the truth.
+    vintage : str or None
+        Year of the census whose blocks it counts, where it says so.
+    certified : bool
+        A release with a certificate, hence with an account.
+    """
+
+    name: str
+    kind: str
+    counts: tuple[Counts, ...]
+    stamps: tuple[str, ...] = ()
+    path: Path | None = None
+    vintage: str | None = None
+    certified: bool = False
+
+    def product(self, like: Product) -> Counts | None:
+        """Return its counts over the attributes of a product."""
+        return next((found for found in self.counts if found.product.schema == like.schema), None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "stamps": list(self.stamps),
+            "vintage": self.vintage,
+            "products": {
+                found.product.name: {"leaves": len(found.frame), "records": found.estimate.total()}
+                for found in self.counts
+            },
+        }
+
+
+def open_source(path: Path) -> Source:
+    """Open a release, an official redistricting file, or microdata of its layout.
+
+    Parameters
+    ----------
+    path : Path
+        Output folder or ``release/`` in it; official zip file of 2010 or 2020; file or folder of microdata
+        (our own, PPMF), for which the leaves are those that have records.
+
+    Raises
+    ------
+    ConfigError
+        If it is none of these.
+    DataError
+        With what is wrong in a file.
+    """
+    if not path.exists():
+        raise ConfigError(f"{path}: there is nothing to compare.")
+    if path.is_dir() and any((path / place).is_dir() for place in ("geography", "release/geography")):
+        return _release(path)
+    if path.suffix.lower() == ".zip":
+        reader = official_reader(path)
+        specs = (ReaderSpec(reader, (path,), product) for product in (pl94_persons(), pl94_units()))
+        counts = tuple(_counts(spec.product, make_reader(spec).read()) for spec in specs)
+        return Source(path.name, OFFICIAL, counts, path=path, vintage=reader[-4:])
+    return _microdata(path)
+
+
+def _release(path: Path) -> Source:
+    folder = ReleaseFolder(path)
+    counts = tuple(
+        Counts(released.product, released.frame, released.estimate, released)
+        for released in map(folder.__getitem__, folder.names)
+        if released.mdf.is_dir()
+    )
+    if not counts:
+        raise ConfigError(f"{path}: it was measured but not estimated; run opendas estimate first.")
+    stamps: tuple[str, ...] = ()
+    for name, key in (("certificate.json", "stamps"), ("swapping.json", "stamps")):
+        if (folder.path / name).is_file():
+            stamps += tuple(json.loads((folder.path / name).read_bytes())[key])
+    readers = {_reader_of(folder.path / "run" / f"{found.product.name}.toml") for found in counts}
+    years = {reader[-4:] for reader in readers if reader.startswith("pl94-")}
+    year = years.pop() if len(years) == 1 else None
+    certified = (folder.path / "certificate.json").is_file()
+    return Source(path.resolve().name, RELEASE, counts, stamps, path, year, certified)
+
+
+def _reader_of(run: Path) -> str:
+    """Return what the released plan says its input was read with; the files of two censuses differ by it."""
+    return str(tomllib.loads(run.read_text("utf-8"))["input"]["reader"]) if run.is_file() else ""
+
+
+def _microdata(path: Path) -> Source:
+    files: tuple[Path, ...] = (path,)
+    if path.is_dir():
+        files = tuple(sorted(file for file in path.iterdir() if file.is_file() and file.name[0] not in "._"))
+    if not files:
+        raise ConfigError(f"{path}: an empty folder; expected a release, or files of microdata.")
+    known = column_names(files[0])
+    product = next((made() for column, made in _CENSUS.items() if column in known), None)
+    if product is None:
+        raise ConfigError(
+            f"{path}: no release, no official redistricting file (.zip), and no microdata of persons "
+            f"(VOTING_AGE) or units (HH_STATUS); its columns are {', '.join(known[:8])}."
+        )
+    spec = ReaderSpec("mdf", files, product, frame=FRAME_FROM_RECORDS, plan_from_records=True)
+    return Source(path.name, MICRODATA, (_counts(product, make_reader(spec).read()),), path=path)
+
+
+def _counts(product: Product, data: InputData) -> Counts:
+    return Counts(product, data.frame, data.histogram)
+
+
+def truth_source(product: Product, data: InputData, vintage: str | None = None) -> Source:
+    """Return the confidential table as something to compare with."""
+    return Source("truth", TRUTH, (_counts(product, data),), vintage=vintage)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Common:
+    """The counts of one product that all sources have, on one frame.
+
+    Parameters
+    ----------
+    counts : tuple of Counts
+        As the sources hold them.
+    frame : Frame
+        Every leaf that one of them has. One that another lacks is empty there.
+    estimates : tuple of Histogram
+        Over these leaves.
+    shared : bool (l,)
+        Leaves in geounits that every source covers.
+    """
+
+    product: Product
+    counts: tuple[Counts, ...]
+    frame: Frame
+    estimates: tuple[Histogram, ...]
+    shared: Bools
+
+    def grouping(self, geolevel: str) -> Grouping:
+        """Return the geounits of a geolevel or category that all sources cover, with all their leaves."""
+        found = self.frame.grouping(geolevel)
+        if self.shared.all():
+            return found
+        inside = found.of_leaf >= 0
+        whole = np.ones(len(found), dtype=np.bool_)
+        whole[found.of_leaf[inside & ~self.shared]] = False
+        number = np.append(np.cumsum(whole) - 1, -1)
+        kept = np.append(whole, False)[found.of_leaf]
+        return Grouping(geolevel, found.geocodes[whole], np.where(kept, number[found.of_leaf], -1))
+
+
+def common_counts(sources: Sequence[Source]) -> tuple[Common, ...]:
+    """Return the products that all sources have.
+
+    Raises
+    ------
+    ConfigError
+        If there is none, or no area that all of them cover.
+    """
+    found = []
+    for first in sources[0].counts:
+        counts = [source.product(first.product) for source in sources]
+        there = tuple(each for each in counts if each is not None)
+        if len(there) == len(counts):
+            found.append(_common(first.product, there))
+    if not found:
+        held = "; ".join(
+            f"{source.name} has {', '.join(found.product.name for found in source.counts)}"
+            for source in sources
+        )
+        raise ConfigError(f"there is no product that all of them have: {held}.")
+    return tuple(found)
+
+
+def _common(product: Product, counts: tuple[Counts, ...]) -> Common:
+    frames = [each.frame for each in counts]
+    frame = frames[0] if all(_same_leaves(frames[0], each) for each in frames) else _union(frames)
+    shared = _covered_by_all(frame, frames)
+    if not shared.any():
+        raise ConfigError("there is no area that all of them cover; are they of the same places?")
+    estimates = tuple(_moved(each.estimate, each.frame, frame) for each in counts)
+    return Common(product, counts, replace(frame, names=_names(frames)), estimates, shared)
+
+
+def _same_leaves(one: Frame, other: Frame) -> bool:
+    return np.array_equal(one.geocodes, other.geocodes) and set(other.entities) <= set(one.entities)
+
+
+def _union(frames: Sequence[Frame]) -> Frame:
+    """Return the leaves of all frames, with the levels that all of them have; each leaf as the first says."""
+    geocodes = np.unique(np.concatenate([frame.geocodes for frame in frames]))
+    leaf = frames[0].leaf
+    if any(frame.leaf != leaf for frame in frames):
+        raise ConfigError(f"they count at {' and '.join(sorted({frame.leaf for frame in frames}))}.")
+    levels = [name for name in frames[0].levels if all(name in frame.levels for frame in frames)]
+    categories = dict.fromkeys(name for frame in frames for name in frame.entities)
+    return Frame(
+        geocodes,
+        {name: _filled(geocodes, frames, [frame.levels[name] for frame in frames]) for name in levels},
+        leaf,
+        {},
+        {
+            name: _filled(geocodes, frames, [frame.entities.get(name) for frame in frames])
+            for name in categories
+        },
+    )
+
+
+def _filled(geocodes: Codes, frames: Sequence[Frame], columns: Sequence[Codes | None]) -> Codes:
+    """Return one column over all leaves: what the first frame with a code for a leaf says of it."""
+    width = max(column.dtype.itemsize for column in columns if column is not None)
+    found = np.zeros(len(geocodes), dtype=f"S{width}")
+    for frame, column in reversed(list(zip(frames, columns, strict=True))):
+        if column is not None:
+            there = column != b""
+            found[np.searchsorted(geocodes, frame.geocodes[there])] = column[there]
+    return found
+
+
+def _names(frames: Sequence[Frame]) -> Mapping[str, Mapping[str, str]]:
+    names: dict[str, dict[str, str]] = {}
+    for frame in reversed(frames):
+        for kind, known in frame.names.items():
+            names.setdefault(kind, {}).update(known)
+    return names
+
+
+def _moved(estimate: Histogram, own: Frame, frame: Frame) -> Histogram:
+    """Return counts over the leaves of a larger frame."""
+    if len(own) == len(frame):
+        return estimate
+    lengths = np.zeros(len(frame), dtype=np.int64)
+    lengths[np.searchsorted(frame.geocodes, own.geocodes)] = np.diff(estimate.indptr)
+    indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+    return Histogram(indptr, estimate.cells, estimate.counts, estimate.size)
+
+
+def _covered_by_all(frame: Frame, frames: Sequence[Frame]) -> Bools:
+    """Mark the leaves of counties, or of geounits below another root, that every source has leaves in."""
+    shared = np.ones(len(frame), dtype=np.bool_)
+    above = list(frame.levels)
+    level = "county" if "county" in above else above[1] if len(above) > 1 else None
+    if level is None:
+        return shared
+    codes = frame.levels[level]
+    for own in frames:
+        shared &= np.isin(codes, np.unique(own.levels[level]))
+    return shared
