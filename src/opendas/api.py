@@ -12,10 +12,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from opendas.errors import CheckFailed, ConfigError, DataError
+from opendas.errors import CheckFailed, ConfigError, DataError, EnvironmentFailure
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+    import pandas as pd
 
     from opendas.allocation.histogram import Level
     from opendas.allocation.level_counts import LevelCounts
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from opendas.runs.plan import PlanTable, describe_spine
     from opendas.runs.publish import Published
     from opendas.runs.run import Run, define, load
+    from opendas.topdown.family_data import Estimator
     from opendas.tuning.tune import Tuning
 
 __all__ = [
@@ -49,6 +51,7 @@ __all__ = [
     "estimate",
     "evaluate",
     "exact_level",
+    "experiment",
     "forget_key",
     "ledger",
     "load",
@@ -193,6 +196,101 @@ def tune(run: Run, targets: str | Path, *, source: str, **settings: Any) -> Tuni
     from opendas.tuning.tune import tune as run_tuning
 
     return run_tuning(run, Path(targets), Settings(source=source, **settings))
+
+
+def experiment(
+    run: Run,
+    *,
+    rhos: Sequence[Exact] | None = None,
+    epsilons: Sequence[Exact] | None = None,
+    seeds: int | Sequence[int] = 20,
+    estimators: Sequence[str | Estimator] | None = None,
+    plans: Mapping[str, Any] | Sequence[Any] | None = None,
+    entities: bool = False,
+    source: str | None = None,
+    ledger: str | Path | None = None,
+    state: str | Path | None = None,
+    workers: int | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> pd.DataFrame:
+    """Simulate a run under other losses, plans and estimators, and measure its errors. Nothing is released.
+
+    The frame is confidential if the input is, as the answer of :func:`evaluate` is, and no budget covers it.
+    The reading of the data is entered into their account. With `source` the input is declared public or
+    synthetic.
+
+    Parameters
+    ----------
+    run : Run
+        Its input is what the simulations start from and are compared with.
+    rhos, epsilons : sequence of exact number, optional
+        Losses; epsilons where the mechanism spends one. By default that of the run.
+    seeds : int or sequence of int
+        How many simulations of each kind, or their seeds. They share the noise of a seed.
+    estimators : sequence of str or Estimator, optional
+        Names, or objects of a class of yours. By default that of the run.
+    plans : mapping of name to plan, or sequence of preset, optional
+        As :meth:`opendas.runs.run.Run.with_` takes them; None is that of the run.
+    entities : bool
+        Errors also at places, school districts and other entity categories.
+    source : str, optional
+        Which public or synthetic data the input is.
+    ledger : path, optional
+        The book of the data; by default one that knows them.
+    state : path, optional
+        File in which finished simulations are kept: a stopped experiment goes on from there, and one with
+        more seeds or losses makes only those. It is as confidential as the frame.
+    workers : int, optional
+        Processes; by default two, where there are two cores. The frame does not depend on it.
+    progress : callable(stage, done, total), optional
+
+    Returns
+    -------
+    pandas.DataFrame
+        A row for each ``rho`` (``epsilon``), ``plan``, ``estimator``, ``seed``, ``geolevel``, ``query`` and
+        ``metric`` of :data:`opendas.runs.simulated.experiment.METRICS`: the number of ``geounits``, and the
+        ``value`` in counts. ``confidential`` says whether the input is.
+
+    Examples
+    --------
+    >>> errors = od.experiment(run, rhos=["1/2", 1, 2], seeds=20)          # doctest: +SKIP
+    >>> blocks = errors[errors.geolevel.eq("block") & errors.metric.eq("mean_abs_error")]  # doctest: +SKIP
+    >>> blocks.groupby(["rho", "query"])["value"].agg(["mean", "sem"])     # doctest: +SKIP
+    """
+    from opendas.runs.config.words import checked_line
+    from opendas.runs.simulated.experiment import Experiment, run_experiment
+
+    try:
+        import pandas
+    except ImportError as error:
+        raise EnvironmentFailure("pandas is not installed; pip install 'opendas[frames]'.") from error
+    pure = not run.resolved.mechanism.is_gaussian
+    if (epsilons if not pure else rhos) is not None:
+        spends = run.resolved.mechanism.loss_name
+        raise ConfigError(f"the mechanism {run.resolved.mechanism} spends {spends}: give {spends}s.")
+    if plans is None:
+        plans = {"run": None}
+    elif not isinstance(plans, Mapping):
+        plans = {plan if isinstance(plan, str) else "run": plan for plan in plans}
+    rows = run_experiment(
+        run,
+        Experiment(
+            epsilons if pure else rhos,
+            plans,
+            estimators,
+            range(seeds) if isinstance(seeds, int) else seeds,
+        ),
+        entities=entities,
+        ledger=_path(ledger),
+        state=_path(state),
+        workers=workers,
+        progress=progress,
+    )
+    found = pandas.DataFrame(rows)
+    found["confidential"] = source is None
+    if source is not None:
+        found.attrs["source"] = checked_line(source, "source")
+    return found
 
 
 def release(run: Run, out: str | Path, **options: Any) -> Release:

@@ -22,6 +22,7 @@ __all__ = [
     "ALLOCATE",
     "EVALUATE",
     "EXACT",
+    "EXPERIMENT",
     "PLAN",
     "PUBLISH",
     "TUNE",
@@ -33,7 +34,7 @@ __all__ = [
 ]
 
 EVALUATE, EXACT, TUNE, ALLOCATE, PUBLISH = "evaluate", "exact", "tune", "allocate", "publish"
-PLAN = "plan"
+PLAN, EXPERIMENT = "plan", "experiment"
 
 READINGS: Mapping[str, str] = MappingProxyType(
     {
@@ -41,6 +42,7 @@ READINGS: Mapping[str, str] = MappingProxyType(
         EXACT: "exact tables were made of the data",
         TUNE: "a plan was tuned on the data",
         ALLOCATE: "a budget was allocated from the data",
+        EXPERIMENT: "runs were simulated on the data and compared with them",
         PLAN: "a frame was read from the data to plan",
     }
 )
@@ -207,7 +209,7 @@ def selection_of(lines: Sequence[LedgerLine], run_ids: Collection[str]) -> Selec
     published = {act.run_id for _, act in acts if act.act == PUBLISH}
     last = max(number for number, line in enumerate(lines) if line.entry and line.run_id in own)
     return Selection(
-        plans=sum(act.act in (TUNE, ALLOCATE) for number, act in acts if number < last),
+        plans=sum(act.act in (TUNE, ALLOCATE, EXPERIMENT) for number, act in acts if number < last),
         evaluations=sum(act.act in (EVALUATE, EXACT) and act.run_id not in others for _, act in acts),
         candidates=len(alike - own - published),
     )

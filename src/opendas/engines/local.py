@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 
 import loky
 from loky.backend import get_context
+from loky.backend.reduction import dumps
 from loky.process_executor import TerminatedWorkerError
 
 from opendas.custody.folders import held_folders, hold_again
@@ -148,7 +149,7 @@ def keep_modules() -> None:
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
-_known: tuple[int, Worker] | None = None
+_known: tuple[int, Callable[[Any], Any]] | None = None
 _numbers = itertools.count()
 
 
@@ -159,20 +160,20 @@ class _Said(Enum):
     """It has not met this worker yet."""
 
 
-def _run(number: int, task: Task) -> TaskResult | _Said | None:
-    """Do a task with the worker that this process knows by a number."""
+def _run(number: int, item: Any) -> Any:
+    """Work on an item with what this process knows by a number."""
     if _known is None or _known[0] != number:
         return _Said.UNKNOWN
-    result = _known[1](task)
+    result = _known[1](item)
     keep_modules()  # compiled code is loaded with the first tasks
     return result
 
 
-def _run_with(number: int, worker: bytes, task: Task) -> TaskResult | _Said | None:
-    """Learn a worker, and do a task with it."""
+def _run_with(number: int, work: bytes, item: Any) -> Any:
+    """Learn what works, and give it an item."""
     global _known  # one per worker process
-    _known = number, pickle.loads(worker)
-    return _run(number, task)
+    _known = number, pickle.loads(work)
+    return _run(number, item)
 
 
 def _ready() -> int:
@@ -203,6 +204,7 @@ class WorkerPool:
 
     def __init__(self, workers: int, modules: Sequence[str] = ()) -> None:
         self.workers = workers
+        self._sent: tuple[object, int, bytes] | None = None
         self._turns: Any = get_context("loky").Semaphore(loads_at_once(loky.cpu_count()))
         self._processes = loky.ProcessPoolExecutor(
             workers,
@@ -222,6 +224,16 @@ class WorkerPool:
         others would never hear it.
         """
         self._processes.shutdown(wait=True, kill_workers=True)
+
+    def map(self, work: Callable[[Item], Answer], items: Iterable[Item]) -> Iterator[tuple[Item, Answer]]:
+        """Yield each item with what `work` makes of it, in order of completion.
+
+        What works may be large, and processes are not met in a known order: it goes to those that ask for it.
+        """
+        if self._sent is None or self._sent[0] is not work:
+            self._sent = work, next(_numbers), bytes(dumps(work))
+        _, number, whole = self._sent
+        return self.spread(partial(_run, number), items, partial(_run_with, number, whole))
 
     def spread(
         self,
@@ -282,7 +294,6 @@ class LocalEngine:
         self._worker = worker
         self._workers = workers
         self._pool = pool
-        self._number = next(_numbers)
 
     def __enter__(self) -> LocalEngine:
         if self._workers > 1 and self._pool is None:
@@ -302,9 +313,7 @@ class LocalEngine:
         """
         if self._pool is None:
             return in_turn(self._worker, tasks)
-        # A worker may be large, and processes are not met in a known order: it goes to those that ask for it.
-        full = partial(_run_with, self._number, pickle.dumps(self._worker))
-        return self._pool.spread(partial(_run, self._number), tasks, full)
+        return self._pool.map(self._worker, tasks)
 
     def apply(
         self, function: Callable[[Item], Answer], items: Iterable[Item], count: int

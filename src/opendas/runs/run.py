@@ -32,7 +32,7 @@ from opendas.measurement.protection import ProtectionMap
 from opendas.readers.base import InputData, MemoryTable, Reader
 from opendas.readers.registry import make_reader
 from opendas.runs.config.load import load_run_file, parse_document
-from opendas.runs.config.model import RunFile
+from opendas.runs.config.model import BudgetSection, RunFile, RunSection
 from opendas.runs.config.product_file import declare_product
 from opendas.runs.config.resolve import Resolved, resolve
 from opendas.schema.product import Product
@@ -41,6 +41,7 @@ from opendas.topdown.model import BLOCK_BY_BLOCK, INFORMED, LevelRules, StageRul
 if TYPE_CHECKING:
     from opendas.parts import Origin
     from opendas.topdown.estimators import RunEstimator
+    from opendas.topdown.family_data import Estimator
 
 __all__ = ["Run", "define", "load"]
 
@@ -162,6 +163,58 @@ class Run:
         """Return the run with parts of what was resolved replaced, such as product or budget."""
         found = Run(self.path, replace(self.resolved, **parts))
         return found.on_frame(self.frame) if "frame" in self.__dict__ else found
+
+    def with_(
+        self,
+        *,
+        rho: str | int | Fraction | None = None,
+        epsilon: str | int | Fraction | None = None,
+        estimator: str | Estimator | None = None,
+        plan: str | Mapping[str, Any] | None = None,
+    ) -> Run:
+        """Return the run with another loss, estimator or sharing of the budget, checked as a run file is.
+
+        Parameters
+        ----------
+        rho, epsilon : exact number, optional
+            The loss, under the run's mechanism.
+        estimator : str or Estimator, optional
+            A name, or an object as :class:`opendas.topdown.family_data.Estimator` describes it.
+        plan : str or mapping, optional
+            How the loss is shared out: the name of a preset, or the keys of ``[budget]`` that do so
+            (``preset``, ``geolevels``, ``queries``, ``normalise``, ``source``). The loss of the run stays.
+
+        Raises
+        ------
+        ConfigError, BudgetError
+            If the run file could not say so.
+        """
+        written = self.resolved.run_file
+        if written is None:
+            raise ConfigError("a run that was read from its release cannot be changed: load its run file.")
+        given = written.budget
+        budget = {name: getattr(given, name) for name in given.model_fields_set}
+        if plan is not None:
+            budget = {name: budget[name] for name in budget if name in ("rho", "epsilon", "delta")}
+            budget[self.resolved.mechanism.loss_name] = self._whole_loss()
+            budget |= {"preset": plan} if isinstance(plan, str) else dict(plan)
+        budget |= {name: loss for name, loss in (("rho", rho), ("epsilon", epsilon)) if loss is not None}
+        section, _ = parse_document(budget, BudgetSection, "with_", Path())
+        parts: dict[str, Any] = {"budget": section}
+        if estimator is not None:
+            chosen = {"product": self.product, "estimator": estimator}
+            checked, _ = parse_document(chosen, RunSection, "with_", Path())
+            parts["run"] = written.run.model_copy(update={"estimator": checked.estimator})
+        spec = self.resolved.reader
+        resolved = resolve(written.model_copy(update=parts), strict=spec.strict)
+        _ = (found := Run(self.path, resolved)).budget  # sums are checked now
+        if "frame" in self.__dict__:
+            found = found.on_frame(self.frame)
+        return found.reading_records() if spec.plan_from_records else found
+
+    def _whole_loss(self) -> Fraction:
+        """Return the loss of the run, that of the product's second histogram included."""
+        return self.budget.total + (0 if self.companion is None else self.companion.budget.total)
 
     def bypass(self, spine: Spine) -> Spine:
         """Apply the bypass rule of the mechanism; a geounit with an invariant of its own is kept."""

@@ -11,7 +11,7 @@ import numpy as np
 from opendas.arrays import Floats
 from opendas.errors import ConfigError, EstimationError
 from opendas.parts import ESTIMATORS, Origin, origin_of, outside_part
-from opendas.topdown.family import TopDown
+from opendas.topdown.family import TopDown, nearest_feasible
 from opendas.topdown.family_data import Estimator, FamilyData
 from opendas.topdown.informed import Informed
 from opendas.topdown.model import BLOCK_BY_BLOCK, INFORMED, OWN_ESTIMATORS, TOPDOWN
@@ -28,6 +28,10 @@ OURS: Mapping[str, Estimator] = MappingProxyType(
 
 MOST = float(1 << 39)
 """Largest value that is taken from an estimator: the rounder is exact below twice as much."""
+
+
+NEAR = 1e-9
+"""How far, relative to the largest value, an answer may be from a constraint that it satisfies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +53,7 @@ class RunEstimator:
 
 @dataclass(frozen=True, slots=True)
 class _Checked:
-    """An estimator from outside; its answer is looked at before it is rounded."""
+    """An estimator from outside, whose answers are checked, and made feasible where they are not."""
 
     estimator: Estimator
 
@@ -67,7 +71,39 @@ class _Checked:
                 "child in each cell."
             )
         data.progress.methods.append(self.name)
-        return np.clip(answer.astype(np.float64), 0.0, MOST)
+        values = np.clip(answer.astype(np.float64), 0.0, _most(data))
+        if _is_feasible(data, values):
+            return values
+        return nearest_feasible(data.family, data.groups, values, data.progress, f"estimator {self.name}")
+
+
+def _most(data: FamilyData) -> Floats:
+    """Return what no cell of a child can exceed, float64 (C, s)."""
+    groups, parent = data.groups, data.family.parent
+    most = np.where(groups.mask, MOST if parent is None else parent, 0.0)
+    if groups.joint is not None:
+        most = np.minimum(most, groups.joint.totals[groups.joint.group][:, None])
+    for cells, upper in zip(groups.cells, groups.upper.T, strict=True):
+        most[:, cells] = np.minimum(most[:, cells], upper[:, None])
+    return most
+
+
+def _is_feasible(data: FamilyData, values: Floats) -> bool:
+    """Whether numbers that no cell forbids keep parent and constraints: only such can be rounded."""
+    parent, groups = data.family.parent, data.groups
+    near = NEAR * max(1.0, float(values.max(initial=0.0)))
+    sums = values @ groups.cells.T
+    kept = bool((sums >= groups.lower - near).all() and (sums <= groups.upper + near).all())
+    if parent is not None:
+        kept &= bool((np.abs(values.sum(axis=0) - parent) <= near).all())
+    if groups.joint is not None:
+        together = np.bincount(groups.joint.group, weights=values.sum(axis=1))
+        kept &= bool((np.abs(together - groups.joint.totals) <= near).all())
+    if groups.fixed_rows is not None and groups.fixed is not None:
+        rows = np.zeros(groups.fixed.shape)
+        np.add.at(rows.T, groups.fixed_rows, values.T)
+        kept &= bool((np.abs(rows - groups.fixed) <= near).all())
+    return kept
 
 
 def find_estimator(given: str | Estimator) -> RunEstimator:

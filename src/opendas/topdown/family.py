@@ -35,6 +35,7 @@ __all__ = [
     "explained",
     "family_conflict",
     "family_problem",
+    "nearest_feasible",
 ]
 
 
@@ -145,10 +146,20 @@ def _least_squares(
 
 def evenly(family: Family, groups: Groups, done: Progress) -> Floats:
     """Spread the parent over children of whom nothing was measured: the feasible point of least norm."""
+    return nearest_feasible(family, groups, np.zeros(groups.mask.shape), done, "without measurements")
+
+
+def nearest_feasible(family: Family, groups: Groups, target: Floats, done: Progress, step: str) -> Floats:
+    """Return the non-negative point nearest to a target, float64 (C, s), that satisfies the constraints.
+
+    Raises
+    ------
+    InfeasibleFamily, SolverFailure
+    """
     children, cells = groups.mask.shape
     each = np.arange(cells, dtype=np.int32)
-    problem = family_problem(family, groups, ((1.0, each),), np.zeros((children, cells)), np.ones(children))
-    solution = accepted(solve(problem), family, "without measurements")
+    problem = family_problem(family, groups, ((1.0, each),), target, np.ones(children))
+    solution = accepted(solve(problem), family, step)
     done.note(solution)
     return solution.x
 

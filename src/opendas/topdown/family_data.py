@@ -209,8 +209,8 @@ class Estimator(Protocol):
         Returns
         -------
         float64 (C, s)
-            Records of each child in each cell. They need be neither whole, nor consistent: the controlled
-            rounding that follows finds the whole counts near them that keep parent and constraints.
+            Records of each child in each cell. They need be neither whole nor consistent: the nearest
+            non-negative numbers that keep parent and constraints, by least squares, are taken, and rounded.
 
         Raises
         ------

@@ -302,6 +302,8 @@ class Resolved:
         The run of the product's second histogram, which comes first.
     own_estimator : Estimator or None
         An estimator of the program that made the run, in place of one by name.
+    run_file : RunFile or None
+        What was resolved; None for a run that was read from its release.
     """
 
     product: Product
@@ -323,6 +325,7 @@ class Resolved:
     tied: Path | None = None
     companion: Resolved | None = None
     own_estimator: Estimator | None = None
+    run_file: RunFile | None = None
 
 
 def resolve(run_file: RunFile, *, strict: bool = False, need_input: bool = True) -> Resolved:
@@ -350,8 +353,10 @@ def resolve(run_file: RunFile, *, strict: bool = False, need_input: bool = True)
     """
     product = load_product(run_file.run.product)
     if product.companion is None:
-        return _resolved(run_file, product, strict=strict, need_input=need_input)
-    return _with_companion(run_file, product, product.companion, strict=strict, need_input=need_input)
+        found = _resolved(run_file, product, strict=strict, need_input=need_input)
+    else:
+        found = _with_companion(run_file, product, product.companion, strict=strict, need_input=need_input)
+    return replace(found, run_file=run_file)
 
 
 def _with_companion(

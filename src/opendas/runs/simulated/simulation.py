@@ -1,8 +1,8 @@
-"""Runs in memory on public counts: apart, as the one place where such counts meet the noise of a seed.
+"""Runs in memory: apart, as the one place where counts meet the noise of a seed.
 
-Tuning tries plans on stand-in data with it, and replicates of a release are runs on its own microdata. What
-does not depend on the noise is made once. Nothing here may be given confidential counts: anyone who knows a
-seed can take its noise away.
+Tuning tries plans on stand-in data with it, replicates of a release are runs on its own microdata, and
+experiments compare simulated runs with their input. What does not depend on the noise is made once. Anyone
+who knows a seed can remove its noise: an estimate from confidential counts is as confidential as they are.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Simulation:
     run : Run
         On its frame and spine.
     counts : Histogram
-        Public counts of the leaves, in the spine's order.
+        Of the leaves, in the spine's order.
     constraints : ConstraintTable
         Bounds of the frame, and the invariants that `counts` have.
     rules : tuple of LevelRules
@@ -50,7 +50,7 @@ class Simulation:
 
     @classmethod
     def of(cls, run: Run, histogram: Histogram) -> Self:
-        """Prepare a run on public counts.
+        """Prepare a run on counts.
 
         Parameters
         ----------
