@@ -354,12 +354,16 @@ def tabulate(
     *,
     format: str = "parquet",  # noqa: A002  # the option's name
     intervals: str | float | Fraction | None = None,
+    long: bool = False,
+    allow_derived: bool = False,
     to: str | Path | None = None,
 ) -> tuple[Path, ...]:
     """Write tables of a release; without `to` into the release, whose certificate is issued again.
 
-    With several geolevels, each table is written at each of them. With `intervals`, a level such as
-    ``"0.90"``, estimate and interval stand beside each count.
+    With several geolevels, each table is written at each of them; with `long`, all tables at all geolevels
+    into one file with columns geocode, name, geolevel, variable, label, value and margin. With `intervals`,
+    a level such as ``"0.90"``, estimate and interval stand beside each count. A table of what the input
+    lacks is refused, unless `allow_derived`.
     """
     from opendas.custody.folders import holding
     from opendas.runs.facts import issue_certificate
@@ -379,6 +383,8 @@ def tabulate(
             fmt=format,
             confidence=confidence,
             intervals=intervals is not None,
+            long=long,
+            allow_derived=allow_derived,
             to=folder,
         )
         if folder is None:

@@ -180,6 +180,16 @@ def verify_command(
     help="Put estimate and interval beside each count, for instance 0.90.",
 )
 @click.option(
+    "--long",
+    is_flag=True,
+    help="One file: geocode, name, geolevel, variable, label, value, margin.",
+)
+@click.option(
+    "--allow-derived",
+    is_flag=True,
+    help="Also tables of what the input lacks, such as P5 of 2010, as the reader derived it.",
+)
+@click.option(
     "--to",
     type=FOLDER,
     default=None,
@@ -192,17 +202,22 @@ def tabulate_command(
     geolevels: tuple[str, ...],
     file_format: str,
     intervals: str | None,
+    long: bool,
+    allow_derived: bool,
     to: Path | None,
     sign: Path | None,
     sign_passphrase_file: Path | None,
 ) -> None:
     """Write tables of a release, each cell with its margin of error where one is known.
 
-    Example: opendas tabulate out --tables P1,P2 --geolevel county --geolevel tract --format csv --to tables
+    Every official area is listed, those where nobody can live too. CSV files name each area in words, and by
+    an identifier with letters (1400000US...) that a spreadsheet does not take for a number.
+
+    Example: opendas tabulate out --tables P1,H1 --geolevel county,tract --long --format csv --to tables
     """
     import opendas
 
-    level = None if intervals is None else opendas.exact_level(intervals)
+    exact = None if intervals is None else opendas.exact_level(intervals)
     names = [name.strip() for name in ",".join(tables).split(",") if name.strip()]
     if not names:
         raise click.UsageError("--tables names no table.")
@@ -212,7 +227,14 @@ def tabulate_command(
     sign_again = open_signing_key(sign, sign_passphrase_file)
     release = opendas.Release(out)
     written = opendas.tabulate(
-        release, tables=names, geolevel=geolevels, format=file_format, intervals=level, to=to
+        release,
+        tables=names,
+        geolevel=[level.strip() for level in ",".join(geolevels).split(",") if level.strip()],
+        format=file_format,
+        intervals=exact,
+        long=long,
+        allow_derived=allow_derived,
+        to=to,
     )
     if sign_again is not None:
         sign_again(out)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -14,6 +15,7 @@ import numpy as np
 
 from opendas.arrays import Bools, Ints, refines
 from opendas.constraints.table import ConstraintTable, bound_cells
+from opendas.custody.stamps import CHOSEN_WITH_TRUTH
 from opendas.errors import ConfigError, DataError, FormatError
 from opendas.files.atomic import sha256_file
 from opendas.files.geography_files import (
@@ -26,7 +28,8 @@ from opendas.files.geography_files import (
 )
 from opendas.files.mdf.reading import read_mdf
 from opendas.files.nmf.reading import MeasurementFile
-from opendas.geography.frame import Frame
+from opendas.files.official_areas import OfficialAreas, official_areas_path, read_official_areas
+from opendas.geography.frame import Frame, Grouping
 from opendas.geography.spine import Spine
 from opendas.privacy.exact import parse_fraction
 from opendas.privacy.relations import Mechanism, Neighbours
@@ -102,6 +105,32 @@ class ReleasedProduct:
     def frame(self) -> Frame:
         """The leaves."""
         return read_frame(self.geography)
+
+    @cached_property
+    def reader(self) -> str:
+        """Name of the reader of the run's input, empty where the plan does not tell."""
+        path = self.release / "run" / f"{self.name}.toml"
+        plan = tomllib.loads(path.read_text("utf-8")) if path.is_file() else {}
+        return str(plan.get("input", {}).get("reader", ""))
+
+    @cached_property
+    def stamps(self) -> tuple[str, ...]:
+        """Stamps that the run has had since it was measured; none before it is certified."""
+        path = self.release / "certificate.json"
+        runs = json.loads(path.read_bytes())["runs"] if path.is_file() else ()
+        found = (run["stamps"] for run in runs if run["product"] == self.name)
+        return tuple(stamp for stamps in found for stamp in stamps if stamp != CHOSEN_WITH_TRUTH)
+
+    @cached_property
+    def official(self) -> OfficialAreas | None:
+        """The official areas, those without a leaf too; None where the leaves are all that is known."""
+        path = official_areas_path(self.release, self.name)
+        return read_official_areas(path) if path.is_file() else None
+
+    def grouping(self, geolevel: str) -> Grouping:
+        """Return the leaves by geounit or area, with the official ones that have no leaf beside them."""
+        own = self.frame.grouping(geolevel)
+        return own if self.official is None else own.with_areas(self.official.geocodes(geolevel))
 
     @cached_property
     def spine(self) -> Spine:

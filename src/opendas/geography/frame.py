@@ -83,7 +83,7 @@ class Grouping:
     geolevel : str
         Geolevel or entity category.
     geocodes : bytes array (g,)
-        Ascending; every one has a leaf.
+        Ascending; those of :meth:`of` have a leaf each, of others see :meth:`with_areas`.
     of_leaf : int64 (leaves,)
         Geounit of each leaf, -1 where an entity category has none.
     """
@@ -99,6 +99,14 @@ class Grouping:
         if len(geocodes) and geocodes[0] == b"":
             return cls(geolevel, geocodes[1:], of_leaf - 1)
         return cls(geolevel, geocodes, of_leaf)
+
+    def with_areas(self, geocodes: Codes) -> Grouping:
+        """Return the same leaves, with areas beside their geounits that have no leaf."""
+        every = np.union1d(self.geocodes, geocodes)
+        if len(every) == len(self):
+            return self
+        place = np.append(np.searchsorted(every, self.geocodes), -1)
+        return Grouping(self.geolevel, every, place[self.of_leaf])
 
     def __len__(self) -> int:
         return len(self.geocodes)

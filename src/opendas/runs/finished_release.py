@@ -25,6 +25,7 @@ from opendas.schema.histogram import Histogram
 from opendas.schema.product import Product
 
 if TYPE_CHECKING:
+    import geopandas as gpd
     import pandas as pd
     import polars as pl
 
@@ -43,10 +44,13 @@ class Table:
     Parameters
     ----------
     data : pyarrow.Table or pyarrow.dataset.Dataset
+    shape : callable(pandas.DataFrame) -> geopandas.GeoDataFrame, optional
+        Puts a shape to each row.
     """
 
-    def __init__(self, data: Any) -> None:
+    def __init__(self, data: Any, shape: Callable[[pd.DataFrame], gpd.GeoDataFrame] | None = None) -> None:
         self._data = data
+        self._shape = shape
 
     def to_arrow(self) -> pa.Table:
         """Return a pyarrow table."""
@@ -55,6 +59,18 @@ class Table:
     def to_pandas(self) -> pd.DataFrame:
         """Return a pandas frame."""
         return self.to_arrow().to_pandas()
+
+    def to_geopandas(self) -> gpd.GeoDataFrame:
+        """Return a geopandas frame.
+
+        Raises
+        ------
+        ConfigError
+            If the table was asked for without ``geometry``.
+        """
+        if self._shape is None:
+            raise ConfigError("this table has no shapes: ask for it with geometry=True, or a file of shapes.")
+        return self._shape(self.to_pandas())
 
     def to_polars(self) -> pl.DataFrame:
         """Return a polars frame, without copying where the types allow."""
@@ -78,6 +94,11 @@ class Table:
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Hand the table to any library that speaks the Arrow stream interface."""
         return self.to_arrow().__arrow_c_stream__(requested_schema)
+
+
+def _codes(frame: pd.DataFrame) -> list[str]:
+    """Return the code of the area of each row of a table."""
+    return list(frame["geocode" if "geocode" in frame.columns else "GEOID"])
 
 
 def _missing(name: str) -> Exception:
@@ -388,11 +409,63 @@ class Release:
 
         return Table(dataset([str(file) for file in files], format="parquet"))
 
-    def table(self, name: str, *, geolevel: str) -> Table:
-        """Tabulate a published table (``P1``, ``PCT12`` ...) or a query group, without writing a file."""
-        from opendas.tables.tabulate import tabulate
+    def table(
+        self,
+        name: str | Sequence[str],
+        *,
+        geolevel: str | Sequence[str],
+        long: bool = False,
+        geometry: bool | str | Path = False,
+        allow_derived: bool = False,
+    ) -> Table:
+        """Tabulate a published table (``P1``, ``PCT12`` ...) or a query group, without writing a file.
 
-        return Table(tabulate(self.path, name, geolevel))
+        Parameters
+        ----------
+        name, geolevel : str or sequence of str
+            Several of them in long form only.
+        long : bool
+            One row for each area and cell: geocode, name, geolevel, variable, label, value, margin.
+        geometry : bool or path
+            For ``to_geopandas``: a GeoPackage, GeoJSON file, shapefile or GeoParquet file with the shapes of
+            the areas; or True for the point in each area that the input's geographic header gives.
+        allow_derived : bool
+            Also a table of what the input lacks, as its reader derived it.
+        """
+        from opendas.tables.tabulate import long_table, tabulate
+
+        names = [name] if isinstance(name, str) else list(name)
+        geolevels = [geolevel] if isinstance(geolevel, str) else list(geolevel)
+        if long:
+            data = long_table(self.path, names, geolevels, allow_derived=allow_derived)
+            return Table(data, self._shape(geometry, geolevels))
+        if len(names) != 1 or len(geolevels) != 1:
+            raise ConfigError("several tables or geolevels make one table in long form only: long=True.")
+        data = tabulate(self.path, names[0], geolevels[0], allow_derived=allow_derived)
+        return Table(data, self._shape(geometry, geolevels))
+
+    def _shape(
+        self, geometry: bool | str | Path, geolevels: Sequence[str]
+    ) -> Callable[[pd.DataFrame], gpd.GeoDataFrame] | None:
+        """Return what puts shapes to the rows of a table."""
+        from opendas.files.shapes import points_frame, shapes_frame
+
+        if geometry is False:
+            return None
+        if not isinstance(geometry, bool):
+            path = Path(geometry)
+            return lambda frame: shapes_frame(frame, _codes(frame), path)
+        official = (self._files[name].official for name in self.products)
+        points = next((areas.points for areas in official if areas is not None and areas.census), None)
+        if points is None:
+            raise ConfigError(
+                "geometry=True takes points from the geographic header of a redistricting file, and this "
+                "release was made from another input: give a file of shapes."
+            )
+        known: dict[str, tuple[float, float]] = {}
+        for geolevel in geolevels:
+            known |= points(geolevel)
+        return lambda frame: points_frame(frame, [known.get(code) for code in _codes(frame)])
 
     def margin(
         self,

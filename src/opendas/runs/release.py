@@ -37,11 +37,13 @@ from opendas.files.geography_files import (
     write_spine,
 )
 from opendas.files.mdf.writing import MdfFiles
+from opendas.files.official_areas import official_areas_path, write_official_areas
 from opendas.files.release_folder import ReleaseFolder
 from opendas.gls.model import TreeModel
 from opendas.measurement.noisy import measured_levels
 from opendas.measurement.protection import ProtectionMap
 from opendas.privacy.exact import format_fraction
+from opendas.readers.frame.official import official_areas
 from opendas.report.certificate import load_pages, read_runs
 from opendas.report.facts import RunFacts
 from opendas.runs.act import Act, Charged, open_act
@@ -418,6 +420,9 @@ def _write_public(space: Workspace, measured: MeasuredRun, measurements: str) ->
     folder = space.release / "measurements" / name
     frame = run.frame if run.resolved.recipe.by_governments else replace(run.frame, functional_status={})
     write_frame(space.release / "geography" / f"{name}.parquet", frame, run.product)
+    areas = official_areas(run.resolved.reader, frame) if measured.counts is not None else None
+    if areas is not None:  # without counts they stand there since the measuring
+        write_official_areas(official_areas_path(space.release, name), areas)
     write_spine(folder / "spine.parquet", run.spine)
     write_constraints(folder / "constraints.parquet", run.product, run.spine, measured.constraints)
     text = released_toml(run.resolved, run.budget, measured.domain)

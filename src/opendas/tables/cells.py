@@ -37,6 +37,7 @@ __all__ = [
     "Table",
     "TableCell",
     "check_geolevel",
+    "check_held",
     "check_lowest",
     "dhc_table",
     "find_table",
@@ -417,3 +418,26 @@ def check_geolevel(frame: Frame, geolevel: str) -> None:
         near = get_close_matches(geolevel, known, n=1)
         hint = f"did you mean {near[0]}?" if near else f"this release has {', '.join(known)}."
         raise ConfigError(f"no geolevel or entity category {geolevel!r}; {hint}")
+
+
+def check_held(released: ReleasedProduct, table: Table) -> None:
+    """Check that a table needs nothing that the input of its run lacks.
+
+    The redistricting file of 2010 has no table P5: who lives in which group quarters follows from a rule of
+    the reader, and a table of it would be of that rule.
+
+    Raises
+    ------
+    ConfigError
+        If it does.
+    """
+    schema = released.product.schema
+    if released.reader != "pl94-2010" or "hhgq" not in schema.names:
+        return
+    classes = np.moveaxis(table.class_of_cell.reshape(schema.shape), schema.names.index("hhgq"), 0)
+    if bool(np.any(classes != classes[0])):
+        raise ConfigError(
+            f"table {table.name} tells group quarters apart, and the redistricting file of 2010 that this "
+            "release was made from has none of them (no table P5): such counts follow from a rule of the "
+            "reader, not from the census. --allow-derived (allow_derived=True) writes them all the same."
+        )

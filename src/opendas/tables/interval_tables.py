@@ -147,6 +147,8 @@ class MeasuredProduct:
             If the frame has no such codes.
         """
         check_geolevel(self.tree.frame, geolevel)
+        if self.released is not None:
+            return self.released.grouping(geolevel)
         return self.tree.frame.grouping(geolevel)
 
     def batches(

@@ -18,6 +18,7 @@ import pyarrow as pa
 from opendas.arrays import Floats
 from opendas.errors import ConfigError, FormatError
 from opendas.files.area_files import AreaWeights
+from opendas.files.official_areas import OfficialAreas
 from opendas.files.parquet import text_column
 from opendas.files.release_folder import ReleasedProduct
 from opendas.files.replicate_files import REPLICATES, ReplicateFile, counts_digest
@@ -138,18 +139,26 @@ class Replicated:
         One row per leaf of the frame.
     path : Path
         Of the replicates; perhaps there are none yet.
+    official : OfficialAreas or None
+        Those without a leaf too, where the counts come with a list of them.
     """
 
     product: Product
     frame: Frame
     counts: Histogram
     path: Path
+    official: OfficialAreas | None = None
 
     @classmethod
     def of(cls, released: ReleasedProduct) -> Self:
         """Return the counts of a release; their replicates are part of it."""
         path = released.release / REPLICATES / f"{released.name}.parquet"
-        return cls(released.product, released.frame, released.estimate, path)
+        return cls(released.product, released.frame, released.estimate, path, released.official)
+
+    def grouping(self, geolevel: str) -> Grouping:
+        """Return the leaves by geounit or area, with the official ones that have no leaf beside them."""
+        own = self.frame.grouping(geolevel)
+        return own if self.official is None else own.with_areas(self.official.geocodes(geolevel))
 
     @property
     def file(self) -> ReplicateFile:
@@ -260,7 +269,7 @@ def margins_of(
     areas: Grouping | AreaWeights
     if isinstance(where, str):
         check_geolevel(frame, where)
-        areas = frame.grouping(where)
+        areas = base.grouping(where)
         names = [bytes(code).decode() for code in areas.geocodes]
     else:
         areas, names = where, list(where.names)

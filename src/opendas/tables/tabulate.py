@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -21,6 +22,7 @@ from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
 from opendas.arrays import Bools, Ints
@@ -39,26 +41,32 @@ from opendas.tables.cells import (
     PL94_TABLES,
     Table,
     check_geolevel,
+    check_held,
     check_lowest,
     find_table,
     product_table,
+    published_tables,
 )
 from opendas.tables.counting import count_batches
 from opendas.tables.interval_tables import DEFAULT_CONFIDENCE, MeasuredProduct
 from opendas.tables.legacy import write_legacy
+from opendas.tables.names import area_names, geo_ids
 from opendas.tables.replicate_margins import Replicated, number_of_replicates, table_margins
 
 __all__ = [
     "INTERVALS",
+    "LONG",
     "NO_MARGIN",
     "TABLE_FORMATS",
     "TableRequest",
+    "long_table",
     "margins",
     "matching_row",
     "percent_text",
     "table_batches",
     "table_request",
     "tabulate",
+    "write_long",
     "write_table",
     "write_tables",
 ]
@@ -68,6 +76,22 @@ TABLE_FORMATS = ("parquet", "csv", "pl94")
 
 INTERVALS = "_intervals"
 """Ending of the name of a table with intervals, before that of its format."""
+
+LONG = "_long"
+"""Ending of the name of a table in long form, before that of its format."""
+
+LONG_SCHEMA = pa.schema(
+    [
+        ("geocode", pa.string()),
+        ("name", pa.string()),
+        ("geolevel", pa.string()),
+        ("variable", pa.string()),
+        ("label", pa.string()),
+        ("value", pa.int64()),
+        ("margin", pa.int64()),
+    ]
+)
+"""One row for each geounit and cell; `margin` is that of the count, null without replicates."""
 
 LONGEST_NAME = 255
 """Bytes of the name of a file."""
@@ -99,22 +123,31 @@ class TableRequest:
     measured: MeasuredProduct | None = None
     replicates: int = 0
 
-    def file_name(self, fmt: str) -> str:
-        """Return the name of the table's file.
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """Names of the columns that tell tables apart: those of a query group after its own name."""
+        table = self.table
+        if table.name in published_tables(self.released.product.layout):
+            return table.columns
+        return tuple(f"{table.name}: {column}" for column in table.columns)
 
-        Raises
-        ------
-        ConfigError
-            If no file can have it.
-        """
-        name = f"{self.stem}.{fmt}"
-        if len(name.encode()) > LONGEST_NAME:
-            raise ConfigError(
-                f"a file of this table would be called {name[:40]}..., of {len(name.encode())} bytes, and "
-                f"names have at most {LONGEST_NAME}. Shorten the names of attributes and recodes, or read "
-                "the table in Python: Release.table."
-            )
-        return name
+
+def file_name(stem: str, fmt: str) -> str:
+    """Return the name of a table's file.
+
+    Raises
+    ------
+    ConfigError
+        If no file can have it.
+    """
+    name = f"{stem}.{fmt}"
+    if len(name.encode()) > LONGEST_NAME:
+        raise ConfigError(
+            f"a file of this table would be called {name[:40]}..., of {len(name.encode())} bytes, and "
+            f"names have at most {LONGEST_NAME}. Shorten the names of attributes and recodes, or read "
+            "the table in Python: Release.table."
+        )
+    return name
 
 
 def percent_text(confidence: Fraction) -> str:
@@ -141,6 +174,7 @@ def table_request(
     *,
     measured: dict[str, MeasuredProduct] | None = None,
     replicates: int | None = None,
+    allow_derived: bool = False,
 ) -> TableRequest:
     """Resolve a table name and a geolevel.
 
@@ -155,23 +189,28 @@ def table_request(
         Give it to have intervals: measurements are opened into it once, for all tables of a product.
     replicates : int, optional
         Make margins of counts from so many replicates; by default from all that the release holds.
+    allow_derived : bool
+        Also a table of what the input does not hold, and the reader derived.
 
     Raises
     ------
     ConfigError
-        If the table is unknown, its product was not run, or the frame has no such geolevel.
+        If the table is unknown, its product was not run, or the frame has no such geolevel; or if it needs
+        what the input lacks.
     FormatError
         If intervals are wanted and the measurement files do not hold all answers.
     """
     percent_text(confidence)
     released, query, explicit = find_table(release, name)
     table = product_table(released.product, query)
+    if not allow_derived:
+        check_held(released, table)
     slug = "+".join(quote(part, safe="") for part in query.split(" * "))
     if explicit:
         slug = f"{released.name}.{slug}"
     check_geolevel(released.frame, geolevel)
     check_lowest(released.frame, table, geolevel)
-    grouping = released.frame.grouping(geolevel)
+    grouping = released.grouping(geolevel)
     if replicates is None:
         replicates = number_of_replicates(released)
     stem = f"{slug}_{geolevel}{INTERVALS if measured is not None else ''}"
@@ -206,6 +245,7 @@ def _metadata(request: TableRequest) -> dict[str, object]:
         "geolevel": request.grouping.geolevel,
         "labels": dict(zip(request.table.columns, request.table.labels, strict=True)),
         "confidence": str(request.confidence),
+        "stamps": list(request.released.stamps),
         "noise": "_NOISE is of the one measurement that answers the cell directly, before post-processing",
     }
     if request.replicates:
@@ -294,39 +334,196 @@ def write_table(
     confidence: Fraction = DEFAULT_CONFIDENCE,
     measured: dict[str, MeasuredProduct] | None = None,
     replicates: int | None = None,
+    allow_derived: bool = False,
     to: Path | None = None,
 ) -> Path:
     """Write one table, for instance ``tables/P1_block.parquet``, and return its path.
 
     Parameters
     ----------
-    name, geolevel, confidence, measured, replicates
+    name, geolevel, confidence, measured, replicates, allow_derived
         As in :func:`table_request`.
     fmt : ``"parquet"`` or ``"csv"``
+        A CSV file also has ``GEO_ID`` and ``NAME`` of each geounit, where they are known, and the stamps of
+        the release, which a Parquet file has in its metadata.
     to : Path, optional
         Folder to write into; by default ``tables/`` of the release, whose certificate must then be issued
         again.
     """
     if fmt not in ("parquet", "csv"):
         raise ConfigError(f"unknown format {fmt!r} of a single table; known are parquet and csv.")
-    request = table_request(release, name, geolevel, confidence, measured=measured, replicates=replicates)
+    request = table_request(
+        release,
+        name,
+        geolevel,
+        confidence,
+        measured=measured,
+        replicates=replicates,
+        allow_derived=allow_derived,
+    )
     folder = release.path / "tables" if to is None else to
-    path = folder / request.file_name(fmt)
+    path = folder / file_name(request.stem, fmt)
     batches = table_batches(request)
-    first = next(batches)
     if fmt == "parquet":
-        with parquet_sink(path, first.schema, metadata=_metadata(request)) as sink:
-            sink.write(first)
-            for batch in batches:
-                sink.write(batch)
-        return path
+        _write_parquet(path, batches, _metadata(request))
+    else:
+        _write_csv(path, _named(request, batches))
+    return path
+
+
+def _write_parquet(path: Path, batches: Iterator[pa.Table], metadata: dict[str, object]) -> None:
+    first = next(batches)
+    with parquet_sink(path, first.schema, metadata=metadata) as sink:
+        sink.write(first)
+        for batch in batches:
+            sink.write(batch)
+
+
+def _write_csv(path: Path, batches: Iterator[pa.Table]) -> None:
+    first = next(batches)
     header = io.StringIO()
     csv.writer(header, lineterminator="\n").writerow(map(cell_text, first.schema.names))
     options = pacsv.WriteOptions(include_header=False, quoting_style="needed")
     with atomic_file(path) as file:
         file.write(header.getvalue().encode("utf-8"))
-        for batch in (first, *batches):
+        for batch in itertools.chain([first], batches):
             pacsv.write_csv(_shown(batch), file, options)
+
+
+def _named(request: TableRequest, batches: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    """Yield batches with what identifies a geounit to a spreadsheet before its code, and the stamps at last.
+
+    Spreadsheets take a code for a number, and cut its leading zeros off; identifiers have letters.
+    """
+    names = area_names(request.released, request.grouping)
+    identifiers = {
+        "GEO_ID": geo_ids(request.released, request.grouping),
+        "NAME": names if any(names) else None,
+    }
+    start = 0
+    for batch in batches:
+        stop = start + len(batch)
+        for place, (column, texts) in enumerate(identifiers.items()):
+            if texts is not None:
+                values = pa.array(texts[start:stop], pa.string())
+                batch = batch.add_column(min(place, batch.column_names.index("GEOID")), column, values)
+        yield _stamped(batch, request.released.stamps)
+        start = stop
+
+
+def _stamped(batch: pa.Table, stamps: Sequence[str]) -> pa.Table:
+    """Return a batch with the stamps in a last column, if there are any."""
+    if not stamps:
+        return batch
+    return batch.append_column("STAMP", pa.array(["; ".join(stamps)] * len(batch), pa.string()))
+
+
+def _long_batches(requests: Sequence[TableRequest], *, for_csv: bool) -> Iterator[pa.Table]:
+    """Yield the rows of tables in long form (:data:`LONG_SCHEMA`), request by request, geounit by geounit.
+
+    With `for_csv` follow ``geo_id``, which keeps its leading zeros in a spreadsheet, and the stamps.
+    """
+    stamps = tuple(dict.fromkeys(stamp for one in requests for stamp in one.released.stamps))
+    empty = LONG_SCHEMA.empty_table()
+    yield _stamped(empty.append_column("geo_id", pa.array([], pa.string())), stamps) if for_csv else empty
+    for request in requests:
+        names, ids = area_names(request.released, request.grouping), None
+        if for_csv:
+            ids = geo_ids(request.released, request.grouping) or [""] * len(names)
+        margins_of_counts, t = _count_margins(request), len(request.table.columns)
+        for start, counts in count_batches(request.released.estimate, request.table, request.grouping):
+            stop = start + len(counts)
+            geounit = np.repeat(np.arange(stop - start, dtype=np.int32), t)
+            cell = np.tile(np.arange(t, dtype=np.int32), stop - start)
+            columns = [
+                bytes_column(request.grouping.geocodes[start:stop]).take(pa.array(geounit)),
+                pa.array(names[start:stop], pa.string()).take(pa.array(geounit)),
+                pa.array([request.grouping.geolevel], pa.string()).take(pa.array(np.zeros_like(cell))),
+                pa.array(request.variables, pa.string()).take(pa.array(cell)),
+                pa.array(request.table.labels, pa.string()).take(pa.array(cell)),
+                pa.array(np.ascontiguousarray(counts).ravel()),
+                pa.nulls(len(cell), pa.int64())
+                if margins_of_counts is None
+                else pa.array(np.ascontiguousarray(margins_of_counts[start:stop]).ravel()),
+            ]
+            batch = pa.Table.from_arrays(columns, schema=LONG_SCHEMA)
+            if ids is not None:
+                texts = pa.array(ids[start:stop], pa.string()).take(pa.array(geounit))
+                batch = _stamped(batch.append_column("geo_id", texts), stamps)
+            yield batch
+
+
+def _long_requests(
+    release: ReleaseFolder,
+    tables: Sequence[str],
+    geolevels: Sequence[str],
+    *,
+    replicates: int | None = None,
+    allow_derived: bool = False,
+) -> list[TableRequest]:
+    requests = [
+        table_request(release, name, geolevel, replicates=replicates, allow_derived=allow_derived)
+        for geolevel in geolevels
+        for name in tables
+    ]
+    first = requests[: len(tables)]
+    variables = [variable for request in first for variable in request.variables]
+    if len(set(variables)) < len(variables):
+        raise ConfigError(
+            f"{', '.join(tables)}: two of these have a variable of one name; give them one by one."
+        )
+    return requests
+
+
+def long_table(
+    path: Path, tables: Sequence[str], geolevels: Sequence[str], *, allow_derived: bool = False
+) -> pa.Table:
+    """Return tables in long form (:data:`LONG_SCHEMA`), without writing a file; as :func:`write_long`."""
+    requests = _long_requests(ReleaseFolder(path), tables, geolevels, allow_derived=allow_derived)
+    return pa.concat_tables(_long_batches(requests, for_csv=False))
+
+
+def write_long(
+    release: ReleaseFolder,
+    tables: Sequence[str],
+    geolevels: Sequence[str],
+    *,
+    fmt: str = "parquet",
+    replicates: int | None = None,
+    allow_derived: bool = False,
+    to: Path | None = None,
+) -> Path:
+    """Write tables at several geolevels into one file in long form, and return its path.
+
+    Parameters
+    ----------
+    tables, geolevels, fmt, replicates, allow_derived, to
+        As in :func:`write_table`.
+
+    Raises
+    ------
+    ConfigError
+        As :func:`table_request`; and if two of the tables have a variable of one name.
+    """
+    if fmt not in ("parquet", "csv"):
+        raise ConfigError(f"unknown format {fmt!r} of a table in long form; known are parquet and csv.")
+    requests = _long_requests(release, tables, geolevels, replicates=replicates, allow_derived=allow_derived)
+    slugs = [request.stem.removesuffix(f"_{geolevels[0]}") for request in requests[: len(tables)]]
+    folder = release.path / "tables" if to is None else to
+    path = folder / file_name(f"{','.join(slugs)}_{','.join(geolevels)}{LONG}", fmt)
+    batches = _long_batches(requests, for_csv=fmt == "csv")
+    if fmt == "csv":
+        _write_csv(path, batches)
+        return path
+    metadata: dict[str, object] = {
+        "format": "opendas long table 1",
+        "tables": list(tables),
+        "geolevels": list(geolevels),
+        "replicates": requests[0].replicates,
+        "confidence": str(DEFAULT_CONFIDENCE),
+        "stamps": list(dict.fromkeys(stamp for one in requests for stamp in one.released.stamps)),
+    }
+    _write_parquet(path, batches, metadata)
     return path
 
 
@@ -334,24 +531,35 @@ def _shown(batch: pa.Table) -> pa.Table:
     """Return a batch whose texts are cells that a spreadsheet shows; numbers stay as they are."""
     for number, field in enumerate(batch.schema):
         if pa.types.is_string(field.type) or pa.types.is_large_string(field.type):
-            texts = batch.column(number).to_pylist()
-            if any(text is not None and cell_text(text) != text for text in texts):
-                cells = [None if text is None else cell_text(text) for text in texts]
+            texts = pc.unique(batch.column(number)).to_pylist()
+            changed = {
+                text: cell_text(text) for text in texts if text is not None and cell_text(text) != text
+            }
+            if changed:
+                cells = [changed.get(text, text) for text in batch.column(number).to_pylist()]
                 batch = batch.set_column(number, field, pa.array(cells, field.type))
     return batch
 
 
-def tabulate(path: Path, name: str, geolevel: str, *, confidence: Fraction = DEFAULT_CONFIDENCE) -> pa.Table:
+def tabulate(
+    path: Path,
+    name: str,
+    geolevel: str,
+    *,
+    confidence: Fraction = DEFAULT_CONFIDENCE,
+    allow_derived: bool = False,
+) -> pa.Table:
     """Return one table as an Arrow table, without writing a file.
 
     Parameters
     ----------
     path : Path
         Output folder, or ``release/`` in it.
-    name, geolevel, confidence
+    name, geolevel, confidence, allow_derived
         As in :func:`table_request`.
     """
-    return pa.concat_tables(table_batches(table_request(ReleaseFolder(path), name, geolevel, confidence)))
+    request = table_request(ReleaseFolder(path), name, geolevel, confidence, allow_derived=allow_derived)
+    return pa.concat_tables(table_batches(request))
 
 
 def write_tables(
@@ -362,6 +570,8 @@ def write_tables(
     fmt: str = "parquet",
     confidence: Fraction = DEFAULT_CONFIDENCE,
     intervals: bool = False,
+    long: bool = False,
+    allow_derived: bool = False,
     to: Path | None = None,
 ) -> tuple[Path, ...]:
     """Write tables, each at every geolevel, and return their paths: geolevels in the order given.
@@ -376,7 +586,11 @@ def write_tables(
     fmt : str
         One of :data:`TABLE_FORMATS`.
     intervals : bool
-        Put estimate and interval beside each count; not with ``pl94``.
+        Put estimate and interval beside each count; not with ``pl94``, and not in long form.
+    long : bool
+        All of them in one file, in long form.
+    allow_derived : bool
+        As in :func:`table_request`.
     to : Path, optional
         Folder to write into; by default ``tables/`` of the release, whose certificate must then be issued
         again.
@@ -391,6 +605,10 @@ def write_tables(
     if intervals and fmt == "pl94":
         raise ConfigError("the pl94 format has no columns for intervals; try parquet or csv.")
     release = ReleaseFolder(path)
+    if long:
+        if intervals:
+            raise ConfigError("the long form has no columns for intervals; opendas interval gives them.")
+        return (write_long(release, tables, geolevels, fmt=fmt, allow_derived=allow_derived, to=to),)
     measured: dict[str, MeasuredProduct] | None = {} if intervals else None
     for name in tables:
         if fmt == "pl94" and name not in PL94_TABLES:
@@ -398,11 +616,23 @@ def write_tables(
                 f"the pl94 format holds {', '.join(PL94_TABLES)}, not {name!r}; try parquet or csv."
             )
         for geolevel in geolevels:
-            table_request(release, name, geolevel, confidence, measured=measured).file_name(fmt)
+            request = table_request(
+                release, name, geolevel, confidence, measured=measured, allow_derived=allow_derived
+            )
+            file_name(request.stem, fmt)
     if fmt == "pl94":
         return tuple(path for geolevel in geolevels for path in write_legacy(release, geolevel, to=to))
     return tuple(
-        write_table(release, name, geolevel, fmt=fmt, confidence=confidence, measured=measured, to=to)
+        write_table(
+            release,
+            name,
+            geolevel,
+            fmt=fmt,
+            confidence=confidence,
+            measured=measured,
+            allow_derived=allow_derived,
+            to=to,
+        )
         for geolevel in geolevels
         for name in tables
     )
@@ -480,6 +710,9 @@ def margins(released: ReleasedProduct, table: Table, grouping: Grouping, confide
                     out[exact, column] = 0
     fixed = _fixed_by_the_frame(released, table, level)
     out[known] = np.where(fixed[position[known]], 0, out[known])
+    # Where nobody can live by public facts nothing is measured, and every count is exactly zero.
+    without_leaf = np.bincount(grouping.of_leaf[grouping.members], minlength=len(grouping)) == 0
+    out[np.ix_(without_leaf, (out != NO_MARGIN).any(axis=0))] = 0
     return out
 
 

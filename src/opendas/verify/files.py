@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from opendas.errors import CheckFailed
 from opendas.files.atomic import sha256_file
 from opendas.files.geography_files import (
@@ -31,6 +33,11 @@ from opendas.files.mdf.layout import mdf_layout, mdf_parts
 from opendas.files.mdf.reading import mdf_files
 from opendas.files.mdf.writing import mdf_schema
 from opendas.files.nmf.writing import MEASUREMENT_SCHEMA
+from opendas.files.official_areas import (
+    official_areas_metadata,
+    official_areas_schema,
+    write_official_areas,
+)
 from opendas.files.parquet import has_columns, open_parquet, read_metadata
 from opendas.files.release_folder import ReleasedProduct, ReleaseFolder
 from opendas.files.replicate_files import REPLICATE_SCHEMA, REPLICATES
@@ -115,6 +122,8 @@ def _known_files(run: Mapping[str, Any], released: ReleasedProduct) -> dict[str,
     }
     if released.product.tied is not None:
         files[f"measurements/{name}/tie.parquet"] = TIE_SCHEMA
+    if released.official is not None:
+        files[f"geography/official/{name}.parquet"] = official_areas_schema(released.official.census)
     replicates = f"{REPLICATES}/{name}.parquet"
     if (released.release / replicates).exists():
         files[replicates] = REPLICATE_SCHEMA
@@ -132,8 +141,11 @@ def _known_metadata(released: ReleasedProduct) -> dict[str, Any]:
     product, spine = released.product, released.spine
     folder = f"measurements/{released.name}"
     tied = {} if product.tied is None else {f"{folder}/tie.parquet": tie_metadata(product)}
+    official = released.official
+    listed = {} if official is None else official_areas_metadata(official.census)
     return {
         **tied,
+        **({f"geography/official/{released.name}.parquet": listed} if listed else {}),
         f"geography/{released.name}.parquet": frame_metadata(released.frame, product),
         f"{folder}/spine.parquet": spine_metadata(spine),
         f"{folder}/constraints.parquet": constraint_metadata(product, spine),
@@ -148,12 +160,21 @@ def _rewritten(released: ReleasedProduct) -> Iterator[str]:
         geography.mkdir()
         measurements.mkdir(parents=True)
         write_frame(geography / f"{name}.parquet", released.frame, product)
+        if released.official is not None:
+            write_official_areas(geography / "official" / f"{name}.parquet", released.official)
         write_spine(measurements / "spine.parquet", spine)
         write_constraints(measurements / "constraints.parquet", product, spine, released.constraint_table)
         for path in sorted(Path(folder).rglob("*.parquet")):
             file = path.relative_to(folder).as_posix()
             if not _same_rows(path, released.release / file):
                 yield file
+
+
+def _lacking_leaves(released: ReleasedProduct) -> Iterator[str]:
+    """Yield the file of official areas if it does not list every leaf."""
+    official, frame = released.official, released.frame
+    if official is not None and not np.isin(frame.geocodes, official.geocodes(frame.leaf)).all():
+        yield f"geography/official/{released.name}.parquet"
 
 
 def _same_rows(one: Path, other: Path) -> bool:
@@ -184,6 +205,7 @@ def check_columns(certificate: Mapping[str, Any], folder: ReleaseFolder) -> str:
     require(not wrong, f"other columns, types or metadata than a run writes: {first_few(wrong)}.")
     for run in certificate["runs"]:
         wrong += _rewritten(folder[run["product"]])
+        wrong += _lacking_leaves(folder[run["product"]])
     require(not wrong, f"other rows than a run writes of what they say: {first_few(wrong)}.")
     return f"{len(known)} files, with the columns of their kind"
 

@@ -7,7 +7,7 @@ import csv
 import re
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,10 @@ from opendas.tables.interval_tables import DEFAULT_CONFIDENCE, MeasuredProduct
 from opendas.tables.legacy import legacy_members
 from opendas.tables.tabulate import (
     INTERVALS,
+    LONG,
     table_batches,
     table_request,
+    write_long,
     write_table,
 )
 
@@ -49,6 +51,8 @@ def same_table(release: ReleaseFolder, path: Path) -> bool:
 
 def _same_parquet(release: ReleaseFolder, path: Path) -> bool:
     metadata = read_metadata(path)
+    if "tables" in metadata:
+        return _same_long(release, path, metadata["tables"], metadata["geolevels"], metadata["replicates"])
     name, product = metadata["table"], metadata["product"]
     measured: dict[str, MeasuredProduct] | None = {} if "intervals" in metadata else None
     confidence = Fraction(metadata["confidence"])
@@ -59,6 +63,7 @@ def _same_parquet(release: ReleaseFolder, path: Path) -> bool:
         confidence,
         measured=measured,
         replicates=metadata.get("replicates", 0),
+        allow_derived=True,
     )
     found = open_parquet(path).read().replace_schema_metadata(None)
     stems = (request.stem, request.stem.removeprefix(f"{product}."))
@@ -96,7 +101,47 @@ def _candidates(release: ReleaseFolder, stem: str) -> Iterator[tuple[str, str]]:
                 yield f"{product}:{' * '.join(unquote(factor) for factor in factors)}", geolevel
 
 
+def _same_long(
+    release: ReleaseFolder,
+    path: Path,
+    tables: Sequence[str],
+    geolevels: Sequence[str],
+    replicates: int | None,
+) -> bool:
+    """Write tables in long form again and return whether the file is the same."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.suppress(OpendasError):
+        again = write_long(
+            release,
+            tables,
+            geolevels,
+            fmt=path.suffix[1:],
+            replicates=replicates,
+            allow_derived=True,
+            to=Path(folder),
+        )
+        return again.name == path.name and again.read_bytes() == path.read_bytes()
+    return False
+
+
+def _same_long_csv(release: ReleaseFolder, path: Path) -> bool:
+    """Take tables and geolevels from the name of a file."""
+    with open(path, encoding="utf-8", newline="") as file:
+        replicates = None if any(row["margin"] for row in csv.DictReader(file)) else 0
+    stem = path.stem.removesuffix(LONG)
+    for end in (match.end() for match in re.finditer("_", stem)):
+        tables = []
+        for slug in stem[: end - 1].split(","):
+            product = next((name for name in release.names if slug.startswith(f"{name}.")), None)
+            query = " * ".join(unquote(factor) for factor in slug.removeprefix(f"{product}.").split("+"))
+            tables.append(query if product is None else f"{product}:{query}")
+        if _same_long(release, path, tables, stem[end:].split(","), replicates):
+            return True
+    return False
+
+
 def _same_csv(release: ReleaseFolder, path: Path) -> bool:
+    if path.stem.endswith(LONG):
+        return _same_long_csv(release, path)
     with open(path, encoding="utf-8", newline="") as file:
         header = next(csv.reader(file))
     found = [match for match in map(_MARGIN.search, header) if match]
@@ -114,6 +159,7 @@ def _same_csv(release: ReleaseFolder, path: Path) -> bool:
                 confidence=confidence,
                 measured=measured,
                 replicates=replicates,
+                allow_derived=True,
                 to=Path(folder),
             )
             if again.read_bytes() == path.read_bytes():

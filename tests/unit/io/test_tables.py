@@ -299,6 +299,7 @@ def test_files_are_the_same_every_time_and_every_library_reads_them(release, tmp
     assert found == [(row["GEOID"], row["P0010003"]) for row in wanted]
     with open(tmp_path / "a" / "P1_block.csv", newline="") as file:
         rows = list(csv.DictReader(file))
+    assert [row.pop("GEO_ID") for row in rows] == [f"1000000US{row['GEOID']}" for row in wanted]
     assert rows == [{k: "" if v is None else str(v) for k, v in row.items()} for row in wanted]
 
 

@@ -32,6 +32,8 @@ __all__ = [
     "block_geocodes",
     "entity_codes",
     "functional_statuses",
+    "header_text",
+    "official_records",
     "parse_header_2010",
     "parse_header_2020",
     "places_of",
@@ -94,13 +96,25 @@ def area_records(
         yield category, rows, codes
 
 
+def official_records(header: Header) -> tuple[npt.NDArray[np.str_], Codes]:
+    """Return geolevel or entity category and code of each record, (r,) both; empty where it is of none.
+
+    Records of geographic components (GEOCOMP other than 00) are of none.
+    """
+    kinds = np.full(len(header.records), "", dtype="U16")
+    found = np.full(len(header.records), b"", dtype="S32")
+    for category, rows, codes in area_records(header, {**_LEVELS, **_BLOCKS}):
+        kinds[rows], found[rows] = category, codes
+    return kinds, found
+
+
 def area_names(header: Header) -> dict[str, dict[str, str]]:
     """Return the names of states, counties, tracts and off-spine areas, by category and code."""
     names: dict[str, dict[str, str]] = {}
     for category, rows, codes in area_records(header):
         labels = header.fields["NAME"][rows]
         named = zip(codes, labels, strict=True)
-        names[category] = {code.decode("latin-1"): _text(label) for code, label in named if label}
+        names[category] = {code.decode("latin-1"): header_text(label) for code, label in named if label}
     return names
 
 
@@ -152,11 +166,14 @@ def functional_statuses(header: Header) -> dict[str, dict[str, str]]:
         rows = rows[header.fields["FUNCSTAT"][rows] != b""]
         codes = (b"".join(parts) for parts in zip(*(header.fields[f][rows] for f in fields), strict=True))
         statuses = header.fields["FUNCSTAT"][rows]
-        found[category] = {_text(code): _text(status) for code, status in zip(codes, statuses, strict=True)}
+        found[category] = {
+            header_text(code): header_text(status) for code, status in zip(codes, statuses, strict=True)
+        }
     return found
 
 
-def _text(label: bytes) -> str:
+def header_text(label: bytes) -> str:
+    """Return a field as text: those of 2010 are Latin-1, those of 2020 UTF-8."""
     try:
         return label.decode("utf-8")
     except UnicodeDecodeError:
@@ -275,7 +292,7 @@ def parse_header_2020(member: Member, log: FindingLog, more: Collection[str] = (
 
 
 def _header(where: str, fields: dict[str, Codes], log: FindingLog) -> Header | None:
-    numbers = fields.pop("LOGRECNO")
+    numbers = fields["LOGRECNO"]
     before = len(log)
     digits = np.strings.isdigit(numbers) & (np.strings.str_len(numbers) < 18)
     log.add_where(FormatError, where, ~digits, "LOGRECNO", "expected a record number")

@@ -1,0 +1,148 @@
+"""Shapes of areas from files of geographic information systems, by geopandas (the extra ``maps``).
+
+A shape goes with an area by its code. A block lies in the district that its representative point lies in: the
+point inside the block that the Census Bureau publishes with it (INTPTLAT, INTPTLON).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from opendas.errors import ConfigError, EnvironmentFailure, FormatError
+
+__all__ = ["SHAPE_SUFFIXES", "areas_of_points", "points_frame", "read_shapes", "shapes_frame"]
+
+SHAPE_SUFFIXES = (".geojson", ".gpkg", ".shp", ".fgb", ".parquet")
+"""Files that hold shapes; a zip file with a shapefile in it does, too."""
+
+_NAD83 = "EPSG:4269"
+"""Coordinates of the Census Bureau."""
+
+_CODES = ("GEOID20", "GEOID10", "GEOID", "geocode", "geoid")
+
+
+def _geopandas() -> Any:
+    try:
+        import geopandas
+    except ImportError as error:
+        raise EnvironmentFailure("geopandas is not installed; pip install 'opendas[maps]'.") from error
+    return geopandas
+
+
+def read_shapes(path: Path) -> Any:
+    """Return a geopandas frame from a GeoPackage, a GeoJSON file, a shapefile (or its zip) or GeoParquet.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such file.
+    EnvironmentFailure
+        If geopandas is not installed.
+    FormatError
+        If the file holds no shapes, or does not say in which coordinates.
+    """
+    if not path.is_file():
+        raise ConfigError(f"{path}: no such file of shapes.")
+    geopandas = _geopandas()
+    try:
+        found = geopandas.read_parquet(path) if path.suffix == ".parquet" else geopandas.read_file(path)
+    except Exception as error:  # each driver has its own
+        raise FormatError(f"{path.name}: no file of shapes that geopandas reads.") from error
+    if not isinstance(found, geopandas.GeoDataFrame) or found.geometry.isna().any() or not len(found):
+        raise FormatError(f"{path.name}: it holds no shapes, or a row without one.")
+    if found.crs is None:
+        raise FormatError(
+            f"{path.name}: it does not say in which coordinates its shapes are. Keep the .prj file of a "
+            "shapefile beside it."
+        )
+    return found
+
+
+def points_frame(frame: Any, points: Sequence[tuple[float, float] | None]) -> Any:
+    """Return a geopandas frame with a point (longitude, latitude) in each row that has one."""
+    geopandas = _geopandas()
+    x, y = (np.array([np.nan if p is None else p[axis] for p in points]) for axis in (0, 1))
+    geometry = geopandas.points_from_xy(x, y, crs=_NAD83)
+    geometry[np.isnan(x)] = None
+    return geopandas.GeoDataFrame(frame, geometry=geometry)
+
+
+def shapes_frame(frame: Any, codes: Sequence[str], path: Path) -> Any:
+    """Return a geopandas frame with the shape of the area in each row, from a file of shapes.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+    codes : sequence of str
+        Code of the area of each row.
+    path : Path
+        With a column ``GEOID20``, ``GEOID10``, ``GEOID`` or ``geocode``.
+
+    Raises
+    ------
+    FormatError
+        If it has none of these, lists a code twice, or lacks an area of the frame.
+    """
+    shapes = read_shapes(path)
+    column = next((name for name in _CODES if name in shapes.columns), None)
+    if column is None:
+        raise FormatError(
+            f"{path.name}: no column {', '.join(_CODES[:-1])} that tells which area a shape is of; it has "
+            f"{', '.join(map(str, shapes.columns))}."
+        )
+    of_code = shapes.assign(**{column: shapes[column].astype(str)}).set_index(column).geometry
+    if of_code.index.has_duplicates:
+        raise FormatError(f"{path.name}: {column} names two shapes alike.")
+    lacking = sorted(set(codes) - set(of_code.index))
+    if lacking:
+        raise FormatError(
+            f"{path.name}: no shape for {len(lacking):,} of {len(set(codes)):,} areas, the first "
+            f"{lacking[0]}. Give the shapes of the same census and geolevel."
+        )
+    geometry = of_code.reindex(list(codes)).to_numpy()
+    return _geopandas().GeoDataFrame(frame, geometry=geometry, crs=shapes.crs)
+
+
+def areas_of_points(
+    path: Path, names: Sequence[str], points: Mapping[str, tuple[float, float]]
+) -> list[tuple[str, str]]:
+    """Return (block, area) for every block whose representative point lies in an area of a file of shapes.
+
+    Parameters
+    ----------
+    path : Path
+    names : sequence of str
+        Columns that an area may be named by, in order of preference, in lower case.
+    points : mapping of block to (longitude, latitude)
+
+    Raises
+    ------
+    FormatError
+        If no column, or several, may name the areas; or if two areas overlap at a point.
+    """
+    geopandas, shapes = _geopandas(), read_shapes(path)
+    others = [name for name in shapes.columns if name != shapes.geometry.name]
+    known = [name for name in others if name.lower() in names]
+    column = known[0] if known else others[0] if len(others) == 1 else None
+    if column is None:
+        raise FormatError(
+            f"{path.name}: which column names the districts? It has {', '.join(map(str, others)) or 'none'}; "
+            "call it district."
+        )
+    blocks = list(points)
+    x, y = (np.array([points[block][axis] for block in blocks]) for axis in (0, 1))
+    series = geopandas.GeoSeries(geopandas.points_from_xy(x, y, crs=_NAD83)).to_crs(shapes.crs)
+    which, point = series.sindex.query(shapes.geometry, predicate="intersects")
+    once, counts = np.unique(point, return_counts=True)
+    if bool((counts > 1).any()):
+        block = blocks[int(once[counts > 1][0])]
+        raise FormatError(
+            f"{path.name}: districts overlap: {int((counts > 1).sum())} blocks lie in two, such as {block}."
+        )
+    labels = shapes[column].astype(str).to_list()
+    order = np.argsort(point, kind="stable")
+    return [(blocks[p], labels[w]) for p, w in zip(point[order], which[order], strict=True)]

@@ -1,0 +1,89 @@
+"""Which official areas there are beside the leaves of a run, as far as its input says: public, no count."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from opendas.files.official_areas import HEADER_FIELDS, OfficialAreas
+from opendas.files.parquet import bytes_column
+from opendas.geography.frame import Frame
+from opendas.readers.base import ReaderSpec
+from opendas.readers.columns.findings import FindingLog
+from opendas.readers.frame.block_assignment import known_blocks
+from opendas.readers.pl94.header import Header, header_text, official_records
+from opendas.readers.pl94.reader import VINTAGES
+from opendas.readers.pl94.segments import read_members
+
+__all__ = ["official_areas"]
+
+_BLOCK_WIDTH = 15
+
+
+def official_areas(spec: ReaderSpec, frame: Frame) -> OfficialAreas | None:
+    """Return the official areas that an input lists.
+
+    Of a redistricting file these are all records of its geographic header; of other inputs the blocks that a
+    GRF-C or a frame file lists.
+
+    Parameters
+    ----------
+    spec : ReaderSpec
+    frame : Frame
+        The leaves. Of a category whose areas come from block assignment files, the header's records are of
+        no category: they are other areas.
+
+    Returns
+    -------
+    OfficialAreas or None
+        None where the input lists nothing but the leaves.
+
+    Raises
+    ------
+    DataError
+        If a file cannot be read.
+    """
+    if frame.leaf != "block" or frame.geocodes.dtype.itemsize != _BLOCK_WIDTH:
+        return None
+    if spec.reader in VINTAGES:
+        return _of_headers(spec, frame)
+    blocks = known_blocks(spec)
+    if blocks is None or len(blocks) <= len(frame):
+        return None
+    table = pa.table({"geolevel": pa.array(["block"] * len(blocks)), "geocode": bytes_column(blocks)})
+    return OfficialAreas(0, table)
+
+
+def _of_headers(spec: ReaderSpec, frame: Frame) -> OfficialAreas:
+    census = int(spec.reader.removeprefix("pl94-"))
+    parts = []
+    for path in spec.paths:
+        assert isinstance(path, Path)
+        log = FindingLog()
+        member = read_members(path, ("geo",))["geo"]
+        header = VINTAGES[spec.reader].parse_header(member, log, HEADER_FIELDS[census])
+        log.raise_if_any(f"{path.name}: the geography is not usable.")
+        assert header is not None
+        parts.append(_records(header, census, frame, assigned=bool(spec.block_assignment)))
+    return OfficialAreas(census, pa.concat_tables(parts))
+
+
+def _records(header: Header, census: int, frame: Frame, *, assigned: bool) -> pa.Table:
+    kinds, codes = official_records(header)
+    if assigned:
+        for category, areas in frame.entities.items():
+            rows = kinds == category
+            rows[rows] = ~np.isin(codes[rows], areas)
+            kinds[rows] = ""
+    none = kinds == ""
+    columns = {
+        "geolevel": pa.array(kinds.tolist(), pa.string(), mask=none),
+        "geocode": pa.array([code.decode("latin-1") for code in codes.tolist()], pa.string(), mask=none),
+    }
+    for name in HEADER_FIELDS[census]:
+        values, which = np.unique(header.fields[name], return_inverse=True)
+        texts = pa.array([header_text(value) for value in values.tolist()], pa.string())
+        columns[name] = texts.take(pa.array(which))
+    return pa.table(columns)

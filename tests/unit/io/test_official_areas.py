@@ -1,0 +1,215 @@
+"""Areas without a leaf, their names and identifiers, in releases made from a redistricting file."""
+
+from __future__ import annotations
+
+import csv
+from types import SimpleNamespace
+
+import duckdb
+import geopandas as gpd
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow.parquet as pq
+import pytest
+from shapely.geometry import box
+from support.data import shared_data
+from support.pl94_zip import some_blocks, write_zip
+from support.release_builder import add_product, issue_release
+
+import opendas as od
+from opendas.errors import ConfigError, FormatError
+from opendas.files.official_areas import (
+    HEADER_FIELDS,
+    official_areas_path,
+    read_official_areas,
+    write_official_areas,
+)
+from opendas.files.release_folder import ReleaseFolder
+from opendas.readers.base import ReaderSpec
+from opendas.readers.frame.official import official_areas
+from opendas.readers.registry import make_reader
+from opendas.schema.pl94 import pl94_persons, pl94_units
+from opendas.tables.tabulate import LONG_SCHEMA, long_table, tabulate, write_tables
+from opendas.verify.release import verify_release
+
+EMPTY = "980010002001000"
+LONG_COLUMNS = ["geocode", "name", "geolevel", "variable", "label", "value", "margin"]
+
+
+def made_release(folder, year, stamps=("DEMONSTRATION FRAME",)):
+    """Release a made redistricting file of six blocks, one of which is empty."""
+    path = write_zip(folder / "fb.zip", some_blocks(), year)
+    release, facts = folder / "out" / "release", []
+    for product in (pl94_persons(), pl94_units()):
+        spec = ReaderSpec(f"pl94-{year}", (path,), product)
+        data = make_reader(spec).read()
+        example = SimpleNamespace(product=product, frame=data.frame, estimate=data.histogram)
+        facts.append(add_product(release, example, stamps=stamps))
+        write_official_areas(official_areas_path(release, product.name), official_areas(spec, data.frame))
+        plan = release / "run" / f"{product.name}.toml"
+        plan.write_text(plan.read_text().replace('"histogram"', f'"pl94-{year}"'))
+    issue_release(release, facts)
+    return folder / "out"
+
+
+@pytest.fixture(params=[2010, 2020])
+def made(request, tmp_path):
+    return made_release(tmp_path, request.param)
+
+
+def test_every_block_is_listed_and_the_empty_one_has_zeros(made):
+    table = tabulate(made, "P1", "block").to_pylist()
+    assert [row["GEOID"] for row in table] == sorted(block.code for block in some_blocks())
+    empty = next(row for row in table if row["GEOID"] == EMPTY)
+    del empty["GEOID"]
+    assert {value for value in empty.values() if value is not None} == {0}
+    frame = ReleaseFolder(made)["pl94-persons"].frame
+    assert EMPTY.encode() not in frame.geocodes
+    assert [row["GEOID"] for row in tabulate(made, "H1", "tract").to_pylist()] == [
+        "98001000100", "98001000200", "98003000100",
+    ]  # fmt: skip
+
+
+def test_intervals_of_an_empty_block_are_exactly_zero(made):
+    rows = od.Release(made).intervals("votingage", geolevel="block").to_arrow().to_pylist()
+    empty = [row for row in rows if row["geocode"] == EMPTY]
+    assert len(empty) == 2
+    for row in empty:
+        assert (row["count"], row["estimate"], row["variance"], row["lower"], row["upper"]) == (0, 0, 0, 0, 0)
+
+
+def test_verify_accepts_the_files_and_finds_what_is_not_there(made, tmp_path):
+    write_tables(made, ["P1", "H1"], ["county", "block"], long=True)
+    write_tables(made, ["P1"], ["block"], long=True, fmt="csv")
+    write_tables(made, ["P2"], ["tract"], fmt="csv")
+    from opendas.runs.facts import issue_certificate
+
+    issue_certificate(made / "release")
+    failed = [check for check in verify_release(made) if not check.ok]
+    assert failed == []
+    path = official_areas_path(made / "release", "pl94-units")
+    areas = read_official_areas(path)
+    kept = np.flatnonzero(np.array(areas.field("geocode", np.arange(len(areas.table)))) != "980030001001005")
+    areas.table = areas.table.take(kept)
+    write_official_areas(path, areas)
+    issue_certificate(made / "release")
+    assert any(check.name == "columns" and not check.ok for check in verify_release(made))
+
+
+def test_long_form_equals_the_wide_tables(made, tmp_path):
+    (path,) = write_tables(made, ["P1", "H1"], ["county", "block"], long=True, to=tmp_path / "t")
+    assert path.name == "P1,H1_county,block_long.parquet"
+    rows = pq.read_table(path).to_pylist()
+    assert list(rows[0]) == LONG_COLUMNS == LONG_SCHEMA.names
+    found = {(row["geolevel"], row["geocode"], row["variable"]): row["value"] for row in rows}
+    assert len(found) == len(rows)
+    wanted = {}
+    for geolevel in ("county", "block"):
+        for name in ("P1", "H1"):
+            for row in tabulate(made, name, geolevel).to_pylist():
+                cells = {k: v for k, v in row.items() if k != "GEOID" and "NOISE" not in k}
+                wanted |= {(geolevel, row["GEOID"], cell): value for cell, value in cells.items()}
+    assert found == wanted
+    assert {row["margin"] for row in rows} == {None}
+    county = next(row for row in rows if row["geocode"] == "98001" and row["variable"] == "P0010003")
+    assert (county["name"], county["label"]) == ("98001 Peña County, Fable", "White alone")
+    block = next(row for row in rows if row["geocode"] == EMPTY)
+    assert block["name"] == "Block 1000, 98001 Peña County, Fable"
+
+
+def test_long_form_in_every_frame_library(made, tmp_path):
+    (path,) = write_tables(made, ["votingage"], ["state", "county"], long=True, fmt="csv", to=tmp_path)
+    wanted = long_table(made, ["votingage"], ["state", "county"]).to_pylist()
+    assert [row["variable"] for row in wanted[:2]] == ["votingage: under18", "votingage: 18plus"]
+    table = od.Release(made).table("votingage", geolevel=["state", "county"], long=True)
+    assert table.to_polars().to_dicts() == table.to_arrow().to_pylist() == wanted
+    assert list(table.to_pandas()["value"]) == [row["value"] for row in wanted]
+    found = pd.read_csv(path)
+    assert list(found.columns) == [*LONG_COLUMNS, "geo_id", "STAMP"]
+    assert list(found["geo_id"])[-1] == "0500000US98003"
+    assert set(found["STAMP"]) == {"DEMONSTRATION FRAME"}
+    assert pl.read_csv(path)["geo_id"].to_list() == list(found["geo_id"])
+    with duckdb.connect() as connection:
+        rows = connection.execute("select geo_id, value from read_csv(?)", [str(path)]).fetchall()
+    assert rows == list(zip(found["geo_id"], found["value"], strict=True))
+
+
+def test_identifiers_keep_their_zeros_where_codes_lose_them(tmp_path):
+    """pandas takes a code of Alabama for a number; the identifier beside it stays."""
+    made = made_release(tmp_path, 2020)
+    (path,) = write_tables(made, ["P1"], ["block"], fmt="csv", to=tmp_path)
+    with open(path, newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0])[:4] == ["GEO_ID", "NAME", "GEOID", "P0010001"]
+    assert list(rows[0])[-1] == "STAMP"
+    assert all(row["GEO_ID"] == f"1000000US{row['GEOID']}" for row in rows)
+    assert pq.read_schema(write_tables(made, ["P1"], ["block"], to=tmp_path)[0]).names[0] == "GEOID"
+
+
+def test_tables_of_what_the_input_lacks_are_refused(tmp_path):
+    made = made_release(tmp_path, 2010)
+    for name in ("P5", "hhgq", "detailed"):
+        with pytest.raises(ConfigError, match="no table P5"):
+            tabulate(made, f"pl94-persons:{name}", "state")
+    assert tabulate(made, "P5", "state", allow_derived=True).column("P0050001").to_pylist() == [101]
+    (path,) = write_tables(made, ["P5"], ["state"], allow_derived=True, to=tmp_path)
+    assert b'"stamps":["DEMONSTRATION FRAME"]' in pq.read_metadata(path).metadata[b"opendas"]
+    (tmp_path / "b").mkdir()
+    assert tabulate(made_release(tmp_path / "b", 2020), "P5", "state").num_rows == 1
+
+
+def test_points_and_shapes(tmp_path):
+    made = od.Release(made_release(tmp_path, 2020))
+    shapes = gpd.GeoDataFrame(
+        {"GEOID20": ["98001", "98003", "98005"]},
+        geometry=[box(k, 0, k + 1, 1) for k in range(3)],
+        crs="EPSG:4269",
+    )
+    for name in ("shapes.gpkg", "shapes.geojson", "shapes.shp"):
+        shapes.to_file(tmp_path / name)
+    for name in ("shapes.gpkg", "shapes.geojson", "shapes.shp"):
+        found = made.table("P1", geolevel="county", geometry=tmp_path / name).to_geopandas()
+        assert list(found.geometry.bounds["minx"]) == [0, 1]
+        long = made.table(["P1", "H1"], geolevel="county", long=True, geometry=tmp_path / name)
+        assert len(long.to_geopandas()) == 2 * 74
+    shapes.rename(columns={"GEOID20": "code"}).to_file(tmp_path / "code.gpkg")
+    shapes[1:].to_file(tmp_path / "less.gpkg")
+    with pytest.raises(FormatError, match="no column"):
+        made.table("P1", geolevel="county", geometry=tmp_path / "code.gpkg").to_geopandas()
+    with pytest.raises(FormatError, match=r"no shape for 1 of 2 areas, the first 98001"):
+        made.table("P1", geolevel="county", geometry=tmp_path / "less.gpkg").to_geopandas()
+    with pytest.raises(ConfigError, match="no such file"):
+        made.table("P1", geolevel="county", geometry=tmp_path / "none.gpkg").to_geopandas()
+    with pytest.raises(ConfigError, match="ask for it with geometry"):
+        made.table("P1", geolevel="county").to_geopandas()
+
+
+@pytest.fixture(scope="module")
+def rhode_island():
+    spec = ReaderSpec("pl94-2010", (shared_data("pl94_2010_ri") / "ri2010.pl.zip",), pl94_persons())
+    frame, _ = make_reader(spec).frame()
+    return frame, official_areas(spec, frame)
+
+
+def test_rhode_island_has_all_its_official_areas(rhode_island, tmp_path):
+    frame, areas = rhode_island
+    counts = {level: len(areas.rows(level)) for level in ("block", "block_group", "tract", "cousub", "place")}
+    assert counts == {"block": 25181, "block_group": 815, "tract": 244, "cousub": 40, "place": 34}
+    assert len(frame) == 17850
+    blocks = pq.read_table(shared_data("pl94_2010_ri") / "ri_2010_block_geo.parquet").to_pandas()
+    blocks = blocks.set_index("GEOID").sort_index()
+    rows = areas.rows("block")
+    for name in ("AREALAND", "AREAWATR", "CBSA", "NECTA", "COUSUB", "PLACE"):
+        assert areas.field(name, rows) == list(blocks[name].astype(str))
+    latitudes = [float(text) for text in areas.field("INTPTLAT", rows)]
+    assert latitudes == list(blocks["INTPTLAT"].astype(float))
+    assert not {"POP100", "HU100"} & set(areas.table.column_names)
+    assert set(HEADER_FIELDS[2010]) < set(areas.table.column_names)
+    points = areas.points("block")
+    assert len(points) == 25181
+    assert all(-72 < x < -71 and 41 < y < 42.1 for x, y in points.values())
+    write_official_areas(tmp_path / "official.parquet", areas)
+    again = read_official_areas(tmp_path / "official.parquet")
+    assert again.table.equals(areas.table)
+    assert (tmp_path / "official.parquet").stat().st_size < 1_000_000
