@@ -56,7 +56,7 @@ def known_blocks(spec: ReaderSpec) -> Codes | None:
 def _of_header(path: Source, reader: str) -> Codes:
     assert isinstance(path, Path)
     log = FindingLog()
-    header = VINTAGES[reader].parse_header(read_members(path, ("geo",))["geo"], log)
+    header = VINTAGES[reader].parse_header(read_members(path, ("geo",))["geo"], log, ())
     codes = None if header is None else block_geocodes(header, log)
     log.raise_if_any(f"{path.name}: the geography is not usable.")
     assert codes is not None

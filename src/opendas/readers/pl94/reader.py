@@ -6,7 +6,7 @@ FRAME. Axes: ``b`` blocks of a state in the header's order, ``l`` leaves of the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -201,7 +201,7 @@ class Vintage:
         blocks into cells of the persons product; blocks count from the start of the slice.
     """
 
-    parse_header: Callable[[Member, FindingLog], Header | None]
+    parse_header: Callable[[Member, FindingLog, Collection[str]], Header | None]
     delimiter: str
     segments: Mapping[int, tuple[str, ...]]
     facilities: Callable[[Blocks], Ints]
@@ -210,7 +210,7 @@ class Vintage:
     def parse(self, path: Path, log: FindingLog) -> tuple[Header, dict[str, Cells]] | None:
         """Read one state's file: header and tables, aligned record by record. Confidential."""
         members = read_members(path, ("geo", *map(str, self.segments)))
-        header = self.parse_header(members.pop("geo"), log)
+        header = self.parse_header(members.pop("geo"), log, ())
         tables: dict[str, Cells] = {}
         for number, names in self.segments.items():
             segment = parse_segment(members.pop(str(number)), number, names, self.delimiter, log)
