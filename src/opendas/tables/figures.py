@@ -1,4 +1,4 @@
-"""Figures that made of counts: a share, a density, the answer of a SQL query or of any function.
+"""Figures made of counts: a share, a density, the answer of a SQL query or of any function.
 
 Apart from the margins of replicates: a figure is made again of the counts of each replicate, so that its
 margin takes no formula and no assumption on how counts err together.
