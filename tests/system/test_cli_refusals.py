@@ -136,3 +136,49 @@ def test_another_input_under_the_same_key_is_a_privacy_refusal(
     assert refuse(folder, capsys, "run", "run.toml", "--out", "out", "--resume")[0] == 4
     rewrite(folder, "run.toml", 'rho = "1"', 'rho = "2"')
     assert refuse(folder, capsys, "run", "run.toml", "--out", "out", "--resume")[0] == 4
+
+
+def test_a_second_folder_over_the_same_input_asks_before_it_spends(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert guarded(cli, ["run", "run.toml", "--out", "one", "--workers", "1"]) == 0
+    said = capsys.readouterr().err
+    assert "holds a run" not in said
+    assert guarded(cli, ["run", "run.toml", "--out", "one", "--workers", "1"]) == 2
+    said = capsys.readouterr().err
+    assert "--resume" in said
+    assert "spends its budget again" in said
+
+    asked: list[str] = []
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("click.confirm", lambda text, **_: asked.append(text))
+    for command in ("run", "measure"):
+        assert guarded(cli, [command, "run.toml", "--out", "two", "--workers", "1"]) == 4
+        said = capsys.readouterr().err
+        assert "one holds a run of votes on the same files already, rho 1" in said
+        assert "opendas measure run.toml --out" in said
+        assert "--resume" in said
+        assert not (folder / "two").exists()
+    assert len(asked) == 2
+    assert guarded(cli, ["run", "run.toml", "--out", "seeded", "--workers", "1", "--seed", "1"]) == 0
+    assert len(asked) == 2, "noise from a seed spends nothing"
+    monkeypatch.setattr("click.confirm", lambda text, **_: True)
+    assert guarded(cli, ["run", "run.toml", "--out", "two", "--workers", "1"]) == 0
+
+    capsys.readouterr()
+    (folder / "votes.csv").write_text("geocode,party,count\n11,a,4\n12,b,3\n21,a,5\n")
+    assert guarded(cli, ["run", "run.toml", "--out", "other", "--workers", "1"]) == 0
+    assert "holds a run" not in capsys.readouterr().err, "other data"
+    monkeypatch.undo()
+
+
+def test_where_nobody_can_be_asked_a_second_folder_is_named_and_the_run_goes_on(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    assert guarded(cli, ["run", "run.toml", "--out", "one", "--workers", "1"]) == 0
+    assert guarded(cli, ["run", "run.toml", "--out", "two", "--workers", "1"]) == 0
+    said = capsys.readouterr().err
+    assert "one holds a run of votes" in said
+    assert "Nobody can be asked" in said

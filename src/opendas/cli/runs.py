@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -34,6 +34,9 @@ from opendas.cli.output import emit_json, message
 from opendas.cli.progress import Progress, duration
 from opendas.errors import PrivacyError
 from opendas.runs.progress.clock import peak_rss_mb
+
+if TYPE_CHECKING:
+    from opendas.runs.run import Run
 
 __all__ = [
     "estimate_command",
@@ -129,6 +132,8 @@ def _measured(
     folder = remember_out(out, run_file)
     run = opendas.load(run_file, strict=options.pop("strict"))
     product = run.product.name
+    if options["seed"] is None:
+        _ask_about_runs_beside(run, run_file, folder)
     file, ask = options.pop("key_passphrase_file"), options.pop("ask_passphrase")
     passphrase = given_passphrase(file, ask, folder, product)
     sign = open_signing_key(options.pop("sign"), options.pop("sign_passphrase_file"))
@@ -144,6 +149,39 @@ def _measured(
     if options["seed"] is not None:
         message(f"warning: noise from a seed protects nobody. {result} NOT FOR RELEASE.")
     return folder, *products
+
+
+def _ask_about_runs_beside(run: Run, run_file: Path, out: Path) -> None:
+    """Ask before a first run in `out` spends budget on files that a run in a folder beside it read already.
+
+    Raises
+    ------
+    PrivacyError
+        If the answer is no. Where nobody can be asked, the command says so and goes on.
+    """
+    from opendas.runs.account import input_files
+    from opendas.runs.act import runs_beside
+
+    product = run.product.name
+    if (out / "state" / product / "run.json").is_file():
+        return  # it is resumed, or refused
+    found = runs_beside(out, product, input_files(run))
+    if not found:
+        return
+    for folder, state in found.items():
+        known = state.result or {}
+        loss = next((f", {name} {known[name]}" for name in ("rho", "epsilon") if known.get(name)), "")
+        message(f"{folder} holds a run of {product} on the same files already{loss}.")
+    first = next(iter(found))
+    message(
+        "A second run spends budget on the same people again, and the losses add up. These spend nothing:\n"
+        f"  opendas measure {run_file} --out {first} --resume    measurements that the run left out\n"
+        f"  opendas run {run_file} --out {first} --resume        its result"
+    )
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        message(f"Nobody can be asked here: the run in {out} goes on.")
+    elif not click.confirm(f"Spend the budget again, in {out}?", err=True):
+        raise PrivacyError("nothing was read, drawn or spent.")
 
 
 @click.command("estimate")

@@ -26,10 +26,10 @@ from opendas.runs.account import InputTagger, check_given, find_book
 from opendas.runs.options import ActOptions
 from opendas.runs.progress.clock import Clock
 from opendas.runs.progress.log import RunLog, log_path
-from opendas.runs.workspace import RunState, Workspace
+from opendas.runs.workspace import RunState, Workspace, read_state
 from opendas.version import __version__, issue_date
 
-__all__ = ["Act", "Charged", "Identified", "Planned", "open_act"]
+__all__ = ["Act", "Charged", "Identified", "Planned", "open_act", "runs_beside"]
 
 O = TypeVar("O", bound=ActOptions)  # noqa: E741
 Issue = Callable[[Mapping[str, Any], KeyCustody], None]
@@ -142,8 +142,10 @@ class Act(Generic[O]):
         """
         if self.earlier is not None and not self.options.resume:
             raise ConfigError(
-                f"{self.product} was run in {self.space.out} already; use --resume to finish it or to get "
-                "its result, or choose another output folder."
+                f"{self.product} was run in {self.space.out} already. With --resume the same command "
+                "finishes it or returns its result, and opendas measure --resume writes the measurements "
+                "that it left out: neither spends budget. A run in another output folder spends its "
+                "budget again."
             )
 
     @property
@@ -404,6 +406,31 @@ def _changed_when(inputs: Iterable[Path | str]) -> dict[str, int | None]:
             continue
         files = sorted(given.rglob("*")) if given.is_dir() else [given]
         found |= {path.name: path.stat().st_mtime_ns for path in files if path.is_file()}
+    return found
+
+
+def runs_beside(out: Path, product: str, inputs: Iterable[Path | str]) -> dict[Path, RunState]:
+    """Return the runs of a product, in output folders beside `out`, that spent budget on the same files.
+
+    Parameters
+    ----------
+    out : Path
+        Output folder, perhaps a new one.
+    product : str
+    inputs : iterable of path or address
+        Files are the same where names and times of change are.
+    """
+    now, found = _changed_when(inputs), {}
+    for path in sorted(out.absolute().parent.glob(f"*/confidential/inputs/{product}.json")):
+        folder = path.parents[2]
+        if not now or folder == out.absolute():
+            continue
+        try:
+            read, state = json.loads(path.read_bytes()), read_state(folder / "state" / product / "run.json")
+        except (OSError, ValueError, PrivacyError):
+            continue  # another user's, or damaged: nothing is known of it
+        if read == now and state.seed is None:
+            found[folder] = state
     return found
 
 

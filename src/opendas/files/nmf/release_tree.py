@@ -206,8 +206,10 @@ def _check_file(file: MeasurementFile, geolevel: str, product: Product, geocodes
     if file.metadata.get("stored") != "full":
         raise FormatError(
             f"{name}: it holds only the noisy answers that the estimate used, and least squares needs all of "
-            "them. If the run kept its key, opendas measure RUN.toml --out OUT --resume writes them at no "
-            "cost; opendas run RUN.toml --measurements full does from the start, and spends the budget again."
+            "them. opendas measure RUN.toml --out OUT --resume writes them and spends nothing, if the run "
+            "kept its key (--keep-key). Without the key nobody can; opendas replicates OUT, then opendas "
+            "margin OUT, take no more than this release. A run with --measurements full spends the budget "
+            "again."
         )
     theirs = _declared(product_to_json(file.product))
     if theirs != _declared(product_to_json(product)):
